@@ -115,6 +115,9 @@ def _agents(agents: bool, store: StoreKind, endpoint_url: str, bucket: str) -> "
         return None
     if store is StoreKind.LOCAL:
         return AgentsMode(LocalDirectoryStore())
+    if store is StoreKind.S3_NATIVE:
+        told = f"--store {store} is the demo's: a cluster takes any server by --store s3 --endpoint-url"
+        raise StoreOptionError(told)
     if not endpoint_url:
         raise StoreOptionError(f"--store {store} needs --endpoint-url")
     return AgentsMode(S3Store(endpoint_url, bucket, backend=store.backend))

@@ -13,7 +13,10 @@ from local_cluster.store_spec import StoreKind
 
 def demo(
     store: Annotated[
-        StoreKind, typer.Option(help="A directory, or an S3 or S3 Express look-alike on this machine.")
+        StoreKind,
+        typer.Option(
+            help="A directory, an S3 or S3 Express look-alike, or a native S3 server (needs Go), on this machine."
+        ),
     ] = StoreKind.LOCAL,
     protocol: ProtocolOption = InterBrokerProtocol.PLAINTEXT,
     quick: Annotated[bool, typer.Option("--quick", help="About one minute, with less of everything.")] = False,

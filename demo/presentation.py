@@ -118,7 +118,7 @@ def _money(report: Report) -> "RenderableType":
     row("per GB written: remote-wal", (_dollars(traffic, "remote_wal") for traffic in columns), "bold green")
     row("  of it requests and their bytes", (_dollars(traffic, "remote_wal_requests") for traffic in columns), "dim")
     row("  of it zone crossings", (_dollars(traffic, "remote_wal_zone") for traffic in columns), "dim")
-    prices = "S3 Standard" if report.store is StoreKind.S3 else "S3 Express"
+    prices = "S3 Express" if report.store.is_in_one_zone else "S3 Standard"
     return _captioned(
         table,
         f"{prices} and zone prices of plugin/prices.toml, times the requests and bytes counted here. "

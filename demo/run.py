@@ -27,7 +27,7 @@ from demo.report import (
     traffic_between,
 )
 from demo.sampler import Sampler
-from demo.store_outage import DirectoryOutage, EndpointOutage, StoreOutage
+from demo.store_outage import DirectoryOutage, EndpointOutage, PausedOutage, StoreOutage
 from demo.zone_clients import ZoneClients, ZoneClientsRun
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
@@ -36,6 +36,7 @@ from local_cluster.kafka_distribution import KAFKA_VERSION
 from local_cluster.kafka_tools import ProducerPerformance
 from local_cluster.ledger import LedgerReport
 from local_cluster.ledger_workload import LedgerWorkload
+from local_cluster.native_object_store import start_native_store
 from local_cluster.object_store_process import start_object_store
 from local_cluster.object_store_server import DEFAULT_BUCKET, DEFAULT_DIRECTORY_BUCKET
 from local_cluster.replica_comparison import compare_replicas
@@ -265,6 +266,10 @@ def _directory(options: DemoOptions, undo: contextlib.ExitStack) -> Path:
 def _store(store: StoreKind, directory: Path, undo: contextlib.ExitStack) -> "tuple[StoreSpec, StoreOutage | None]":
     if store is StoreKind.LOCAL:
         return LocalDirectoryStore(), None
+    if store is StoreKind.S3_NATIVE:
+        native, spec = start_native_store(directory / "object-store-server", DEFAULT_BUCKET)
+        undo.callback(native.kill)
+        return spec, PausedOutage(native)
     bucket = DEFAULT_DIRECTORY_BUCKET if store is StoreKind.S3_EXPRESS else DEFAULT_BUCKET
     server, url = start_object_store(directory / "object-store-server", bucket)
     undo.callback(server.kill)

@@ -11,6 +11,8 @@ import urllib.request
 from pathlib import Path
 from typing import Protocol
 
+from local_cluster.processes import ManagedProcess
+
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 """renameat2(2), Linux; a rename in two steps would give an agent time to make the directory anew."""
@@ -76,6 +78,23 @@ class EndpointOutage:
             urllib.request.urlopen(request, timeout=10).close()  # noqa: S310
         except (urllib.error.URLError, OSError) as error:
             raise StoreOutageError(f"{method} {self._url}: {error}") from error
+
+
+class PausedOutage:
+    """Of a server that is a process of this machine."""
+
+    description = "requests are never answered"
+
+    def __init__(self, server: ManagedProcess) -> None:
+        self._server = server
+
+    def begin(self) -> None:
+        """Raises StoreOutageError."""
+        if not self._server.pause():
+            raise StoreOutageError(f"{self._server.spec.name} does not run")
+
+    def end(self) -> None:
+        self._server.resume()
 
 
 def _exchange(left: Path, right: Path) -> None:

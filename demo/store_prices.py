@@ -6,7 +6,7 @@ from plugin.prices import BYTES_PER_GB, Prices, StorePrices
 
 def store_prices(prices: Prices, store: StoreKind) -> StorePrices:
     """The class of storage that this one stands for."""
-    return prices.s3_standard if store is StoreKind.S3 else prices.s3_express
+    return prices.s3_express if store.is_in_one_zone else prices.s3_standard
 
 
 def requests_usd(
@@ -14,7 +14,6 @@ def requests_usd(
 ) -> float:
     """Dollars for so many requests that moved so many bytes, read in other zones than they were written in."""
     usd = store_prices(prices, store).requests_usd(puts, gets, put_bytes, get_bytes)
-    if store is not StoreKind.S3:
-        # A directory bucket is in one zone, so its readers are in others.
+    if store.is_in_one_zone:  # so readers are in others
         usd += get_bytes / BYTES_PER_GB * prices.express_cross_zone_read_gb
     return usd

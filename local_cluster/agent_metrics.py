@@ -72,6 +72,12 @@ class Counters:
         return self.of("remote_wal_replicated_record_bytes_total", path="inline")
 
     @property
+    def topics_linked_share(self) -> float:
+        """Of the record bytes of topics with the feature, the share that followers got as links."""
+        linked, inline = (self.of("remote_wal_topic_record_bytes_total", path=path) for path in ("linked", "inline"))
+        return linked / max(linked + inline, 1.0)
+
+    @property
     def puts(self) -> float:
         """PUT requests, each attempt counted."""
         return self.of("remote_wal_store_requests_total", operation="put")

@@ -16,6 +16,8 @@ class StoreKind(StrEnum):
     LOCAL = "local"
     """A directory, with the latencies of a store in the same zone."""
     S3 = "s3"
+    S3_NATIVE = "s3native"
+    """Compiled by Go, under TLS: see `local_cluster.native_object_store`."""
     S3_EXPRESS = "s3express"
 
     @property
@@ -24,11 +26,17 @@ class StoreKind(StrEnum):
         return S3_EXPRESS_BACKEND if self is StoreKind.S3_EXPRESS else S3_BACKEND
 
     @property
+    def is_in_one_zone(self) -> bool:
+        """Whether it stands for S3 Express, in what it would cost, or for S3 Standard."""
+        return self in (StoreKind.LOCAL, StoreKind.S3_EXPRESS)
+
+    @property
     def description(self) -> str:
         """For people."""
         return {
             StoreKind.LOCAL: "a local directory (5 ms per request)",
             StoreKind.S3: "an S3 server on this machine",
+            StoreKind.S3_NATIVE: "a native S3 server on this machine, under TLS",
             StoreKind.S3_EXPRESS: "an S3 Express look-alike on this machine",
         }[self]
 

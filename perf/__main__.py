@@ -1,8 +1,11 @@
 """`python -m perf`: the ladder of benchmarks, paired with stock Kafka in one run."""
 
+import sys
+
 import typer
 
 from local_cluster.child_processes import ends_what_it_started
+from local_cluster.native_object_store import NativeStoreMissingError
 from perf.catchup import catchup
 from perf.cost import cost
 from perf.counts import counts
@@ -44,5 +47,8 @@ for command in (
 app.command("fan-out")(fan_out)
 
 if __name__ == "__main__":
-    with ends_what_it_started():
-        app()
+    try:
+        with ends_what_it_started():
+            app()
+    except NativeStoreMissingError as error:
+        sys.exit(str(error))

@@ -14,9 +14,9 @@ import typer
 
 from local_cluster.broker_config import AgentsMode
 from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
-from perf.clusters import object_store, started_cluster
+from perf.clusters import NATIVE, object_store, started_cluster
 from perf.options import LatencyMs, Partitions, Results, Rounds, Scale, WarmUp, WorkloadNames, chosen_workloads
-from perf.report import plot, print_tables, write_json
+from perf.report import line_of, plot, print_tables, write_json
 from perf.turns import Entrant, Length, Measured, Turns
 
 
@@ -34,6 +34,7 @@ RUNGS = (
     Rung("cost", "directory", LinkPolicy.COST),
     Rung("links", "directory", LinkPolicy.ALWAYS),
     Rung("links-s3", "s3", LinkPolicy.ALWAYS),
+    Rung("links-s3-tls", NATIVE, LinkPolicy.ALWAYS),
 )
 _LARGE_SEGMENTS = {"log.segment.bytes": str(1 << 30)}
 """So that no roll of one run falls on the other."""
@@ -70,15 +71,22 @@ def ladder(
         "tools_as_shipped": tools_as_shipped,
     }
 
+    console = Console()
+
     def keep(measured: Sequence[Measured]) -> None:
+        console.print(line_of(measured[-1]), soft_wrap=True)
         write_json(results / "ladder.json", workloads, measured, **about)
 
-    console = Console()
     with console.status("preparing") as line, tempfile.TemporaryDirectory(prefix="remote-wal-perf-") as directory:
         turns = Turns(workloads, Length(rounds, scale, warm_up), line.update, keep, tools_as_shipped)
         for kind in dict.fromkeys(one.store for one in rungs):
             with object_store(kind, latency_ms) as store:
-                _climb(Path(directory), turns, AgentsMode(store), [one for one in rungs if one.store == kind])
+                _climb(
+                    Path(directory),
+                    turns,
+                    AgentsMode(store, tls=kind == NATIVE),
+                    [one for one in rungs if one.store == kind],
+                )
     plot(results / "ladder.png", workloads, turns.measured)
     print_tables(workloads, turns.measured)
     console.print(f"written: {results / 'ladder.json'} and {results / 'ladder.png'}")

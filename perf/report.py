@@ -1,6 +1,7 @@
 """The ladder's results as table, JSON and plot."""
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import median
@@ -44,10 +45,17 @@ def _compare(comparison: Comparison, value: float, stock: float) -> float:
     return value / stock if comparison is Comparison.RATIO else value - stock
 
 
+def line_of(run: Measured) -> str:
+    """What is told as soon as a load is over."""
+    figures = ", ".join(f"{value:,.1f} {name}" for name, value in run.figures.items())
+    return f"{run.workload}, {run.rung}, round {run.round + 1}: {figures}"
+
+
 def agent_rows(measured: Iterable[Measured]) -> list[dict[str, Any]]:
     """One row per load and rung with agents: what they cost, summed over the rounds."""
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     totals: dict[tuple[str, str], Any] = {}
+    brokers_cpu_s: defaultdict[tuple[str, str], float] = defaultdict(float)
     for run in measured:
         if run.agents is None:
             continue
@@ -55,7 +63,12 @@ def agent_rows(measured: Iterable[Measured]) -> list[dict[str, Any]]:
         total = totals[key] = totals[key] + run.agents if key in totals else run.agents
         row = rows.setdefault(key, {"workload": run.workload, "rung": run.rung, "seconds": 0.0})
         row["seconds"] += run.seconds
+        brokers_cpu_s[key] += run.brokers_cpu_s
+        stages = total.stages_ms()
         row |= {
+            "cpu_of_brokers": total.cpu_s / max(brokers_cpu_s[key], 1e-9),
+            "linked_share": total.topics_linked_share,
+            "put_and_get_ms": sum(stages[one]["p50"] for one in ("uploaded", "fetched") if one in stages),
             "agent_cores": total.cpu_s / row["seconds"],
             "agent_cpu_s": total.cpu_s,
             "linked_bytes": total.linked_bytes,
@@ -64,7 +77,7 @@ def agent_rows(measured: Iterable[Measured]) -> list[dict[str, Any]]:
             "zone_share": total.zone_bytes / max(total.linked_bytes + total.inline_bytes, 1),
             "puts": total.puts,
             "gets": total.gets,
-            "stages_ms": total.stages_ms(),
+            "stages_ms": stages,
         }
     return list(rows.values())
 
@@ -99,6 +112,8 @@ def print_tables(workloads: Sequence[Workload], measured: Sequence[Measured]) ->
             (
                 *names,
                 f"{row['agent_cores']:.2f}",
+                f"{row['cpu_of_brokers']:.2f}",
+                f"{row['linked_share']:.1%}",
                 *(f"{row[key] / 1e6:,.1f}" for key in ("linked_bytes", "inline_bytes")),
                 f"{row['zone_share']:.2%}",
                 *(f"{row[key]:,.0f}" for key in ("puts", "gets")),
@@ -107,18 +122,27 @@ def print_tables(workloads: Sequence[Workload], measured: Sequence[Measured]) ->
         )
         times = "  ".join(f"{name} {found['p50']:.1f}/{found['p99']:.0f}" for name, found in row["stages_ms"].items())
         cpu_ms = row["agent_cpu_s"] * 1e3
-        stages.append((*names, f"{cpu_ms / puts:.1f}", f"{cpu_ms / max(replicated_mb, 1e-9):.1f}", times))
+        stages.append(
+            (
+                *names,
+                f"{cpu_ms / puts:.1f}",
+                f"{cpu_ms / max(replicated_mb, 1e-9):.1f}",
+                f"{row['put_and_get_ms']:.1f}",
+                times,
+            )
+        )
     show(
         table(
             "load", "figure", "rung", ">stock", ">rung's", ">compared", ">range",
             rows=figures, title="Beside stock Kafka in the same round (medians)",
         ),
         table(
-            "load", "rung", ">cores", ">linked MB", ">inline MB", ">zone share", ">PUT", ">GET", ">KB/object",
+            "load", "rung", ">cores", ">of brokers' CPU", ">linked", ">MB",
+            ">inline MB", ">zone share", ">PUT", ">GET", ">KB/object",
             rows=costs, title="What the agents did, all three together",
         ),
         table(
-            "load", "rung", ">CPU ms/object", ">CPU ms/MB", "stage p50 / p99 in ms",
+            "load", "rung", ">CPU ms/object", ">CPU ms/MB", ">PUT + GET ms", "stage p50 / p99 in ms",
             rows=stages, title="Where the time goes",
         ),
     )  # fmt: skip

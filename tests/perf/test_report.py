@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from local_cluster.agent_metrics import Counters, parse_metrics
-from perf.report import agent_rows, compare, plot, print_tables, write_json
+from perf.report import agent_rows, compare, line_of, plot, print_tables, write_json
 from perf.turns import STOCK, Measured
 from perf.workloads import Comparison, Workload
 
@@ -50,7 +50,14 @@ remote_wal_replicated_record_bytes_total{path="inline"} 100.0
 remote_wal_peer_bytes_total{role="leader",direction="sent"} 40.0
 remote_wal_peer_bytes_total{role="leader",direction="received"} 10.0
 remote_wal_peer_bytes_total{role="follower",direction="sent"} 10.0
+# TYPE remote_wal_topic_record_bytes_total counter
+remote_wal_topic_record_bytes_total{topic="orders",path="linked"} 99.0
+remote_wal_topic_record_bytes_total{topic="orders",path="inline"} 1.0
 # TYPE remote_wal_stage_seconds histogram
+remote_wal_stage_seconds_bucket{stage="fetched",le="0.002"} 0.0
+remote_wal_stage_seconds_bucket{stage="fetched",le="0.004"} 4.0
+remote_wal_stage_seconds_bucket{stage="fetched",le="+Inf"} 4.0
+remote_wal_stage_seconds_count{stage="fetched"} 4.0
 remote_wal_stage_seconds_bucket{stage="uploaded",le="0.005"} 0.0
 remote_wal_stage_seconds_bucket{stage="uploaded",le="0.01"} 4.0
 remote_wal_stage_seconds_bucket{stage="uploaded",le="+Inf"} 4.0
@@ -76,6 +83,19 @@ def test_what_the_agents_did_is_summed_over_the_rounds() -> None:
     (row,) = agent_rows(runs)
     assert row["agent_cores"] == 0.5
     assert row["zone_share"] == 0.05
+
+
+def test_agents_are_held_against_the_brokers_beside_them_and_links_against_their_own_topics() -> None:
+    figures = parse_metrics(METRICS).counters
+    runs = [Measured("rate", "s3", "links", number, {"MB/s": 1.0}, 3.0, figures, 2.0) for number in range(2)]
+    (row,) = agent_rows(runs)
+    assert row["cpu_of_brokers"] == 0.75
+    assert row["linked_share"] == 0.99
+    assert row["put_and_get_ms"] == 10.5
+
+
+def test_each_load_is_told_in_a_line() -> None:
+    assert line_of(measured(RATE, "directory", "links", 1, 9.04)) == "rate, links, round 2: 9.0 MB/s"
 
 
 def test_the_tables_show_every_comparison_and_what_the_agents_did(capsys: pytest.CaptureFixture[str]) -> None:

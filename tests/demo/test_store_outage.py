@@ -1,0 +1,32 @@
+"""Outages of a store that is a process."""
+
+from pathlib import Path
+
+import pytest
+
+from demo.store_outage import PausedOutage, StoreOutageError
+from local_cluster.polling import wait_until
+from local_cluster.processes import ManagedProcess, ProcessSpec
+
+
+def _state(server: ManagedProcess) -> str:
+    return Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_a_server_stands_still_and_goes_on(tmp_path: Path) -> None:
+    server = ManagedProcess(ProcessSpec("server", ("sleep", "600"), tmp_path / "log", tmp_path / "pid", tmp_path))
+    server.start()
+    try:
+        outage = PausedOutage(server)
+        outage.begin()
+        wait_until(lambda: _state(server) == "T", "it stands still", 10.0)
+        outage.end()
+        wait_until(lambda: _state(server) != "T", "it goes on", 10.0)
+    finally:
+        server.kill()
+
+
+def test_what_does_not_run_has_no_outage(tmp_path: Path) -> None:
+    server = ManagedProcess(ProcessSpec("server", ("sleep", "600"), tmp_path / "log", tmp_path / "pid", tmp_path))
+    with pytest.raises(StoreOutageError, match="does not run"):
+        PausedOutage(server).begin()
