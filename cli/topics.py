@@ -30,7 +30,12 @@ WalRetentionMs = Annotated[
 def enable(
     topics: Topics,
     connection: Connection,
-    link_policy: Annotated[str, typer.Option(help="remote.wal.link.policy: cost, always or latency.")] = "cost",
+    link_policy: Annotated[
+        str,
+        typer.Option(
+            help="remote.wal.link.policy: cost, latency, or always, by which producers of many small requests wait."
+        ),
+    ] = "cost",
     latency_bound_ms: Annotated[
         int | None, typer.Option(help="remote.wal.link.latency.bound.ms, for the policy latency.")
     ] = None,

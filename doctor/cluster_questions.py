@@ -7,7 +7,7 @@ from typing import Any
 
 from doctor.facts import Cluster, EnabledTopic, MetadataTopic, Unknown
 from metadata_topic.records.errors import MetadataTopicError
-from metadata_topic.settings.topic_settings import TopicSettings
+from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
 from metadata_topic.settings.wal_retention import AgentsRetention
 from metadata_topic.topic.client_config import LIBRDKAFKA_LOGGER, KafkaClientConfig
 from metadata_topic.topic.cluster_descriptions import TOPIC_AUTHORIZATION_FAILED, ClusterDescriptions, DescribedTopic
@@ -77,7 +77,8 @@ def enabled_topic(
     has_tier = settings.archive or config.get("remote.storage.enable") == "true"
     local_ms = local_retention_ms(config)
     kept = None if local_ms is None else retention.longest_of(settings, replication_factor, local_ms)
-    return EnabledTopic(local_ms, has_tier, kept=kept, is_archived=settings.archive)
+    always = settings.link_policy is LinkPolicy.ALWAYS
+    return EnabledTopic(local_ms, has_tier, kept=kept, is_archived=settings.archive, is_always_linked=always)
 
 
 def _log_bytes(client: KafkaClientConfig, topics: Iterable[DescribedTopic], timeout_s: float) -> dict[str, int]:

@@ -3,7 +3,15 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from doctor import bypass_checks, cluster_checks, gateway_checks, host_checks, retention_checks, store_checks
+from doctor import (
+    bypass_checks,
+    cluster_checks,
+    gateway_checks,
+    host_checks,
+    link_checks,
+    retention_checks,
+    store_checks,
+)
 from doctor.facts import Facts, UnknownFactError
 from doctor.findings import Finding, Level, Verdict
 
@@ -32,6 +40,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "metadata-topic-replication": cluster_checks.metadata_topic_replication,
     "long-term-tier": cluster_checks.long_term_tier,
     "wal-retention": retention_checks.wal_retention,
+    "link-policy": link_checks.link_policy,
     "deletion-grace": cluster_checks.deletion_grace,
     "fetch-delay": cluster_checks.fetch_delay,
     "uncommitted-ttl": cluster_checks.uncommitted_ttl,

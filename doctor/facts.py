@@ -69,6 +69,8 @@ class EnabledTopic:
     kept: KeptFor | None = None
     """For how long objects are kept, by the agent that keeps them longest; None: not known."""
     is_archived: bool = False
+    is_always_linked: bool = False
+    """Its policy is `always`."""
     log_bytes: int | None = None
     """Of one replica of each partition; None: not known."""
 
@@ -112,6 +114,9 @@ class AgentAnswer:
     clock: ClockReading | Unknown
     gaps: tuple[str, ...] = ()
     """Offsets of the partitions that it leads which no object holds or will hold."""
+    stored_objects: int = 0
+    """PUTs since it began."""
+    stored_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,7 +127,15 @@ def ask_agent(
             for gap in described.get("gaps", ())
         )
         clock = _clock(date, before_ms, after_ms)
-        return AgentAnswer(int(described["broker_id"]), str(described["cluster_id"]), clock, gaps)
+        requests = described.get("requests", {})
+        return AgentAnswer(
+            int(described["broker_id"]),
+            str(described["cluster_id"]),
+            clock,
+            gaps,
+            int(requests.get("put", 0)),
+            int(requests.get("put_bytes", 0)),
+        )
     except (OSError, ValueError, KeyError, TypeError, AgentSettingsError) as error:
         return Unknown(f"{endpoint}: {type(error).__name__}: {error}")
 

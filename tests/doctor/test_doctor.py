@@ -68,6 +68,14 @@ def kept_for_an_hour(**changes: Any) -> EnabledTopic:
     return replace(EnabledTopic(WEEK_MS, True, kept=KeptFor(HOUR_MS, 24 * HOUR_MS)), **changes)
 
 
+def stored(objects: int, mean_bytes: int) -> AgentAnswer:
+    """An agent that has stored so many objects."""
+    return AgentAnswer(2, "abc", AGREEING, stored_objects=objects, stored_bytes=objects * mean_bytes)
+
+
+ALWAYS = {"t": kept_all(1, is_always_linked=True)}
+
+
 def protocols(bypass: str) -> dict[str, str]:
     return {"listener_security_protocol_map": f"CLIENT:PLAINTEXT,WAL:PLAINTEXT,BYPASS:{bypass}"}
 
@@ -149,6 +157,16 @@ FAULTS = [
     ("broker-tls", Level.OK, {"broker_tls": BrokerTlsFacts((), None)}, "WAL takes this agent's certificate"),
     ("wal-retention", Level.INFORMATION, {"topics": {"t": kept_for_an_hour()}}, "objects of t are kept for 1 h"),
     ("wal-retention", Level.UNKNOWN, {"topics": {"t": kept_all(None)}}, "t is not known"),
+    ("link-policy", Level.OK, {"topics": {"t": kept_all(1)}}, "where they pay"),
+    ("link-policy", Level.UNKNOWN, {"topics": ALWAYS}, "no agent has told of 100 objects of t"),
+    ("link-policy", Level.UNKNOWN, {"topics": ALWAYS, "agents": {1: stored(99, 2000), 2: DEAD}}, "no agent has told"),
+    ("link-policy", Level.OK, {"topics": ALWAYS, "agents": {1: stored(100, 500_000)}}, "objects of t pay"),
+    (
+        "link-policy",
+        Level.WARNING,
+        {"topics": ALWAYS, "agents": {1: stored(100, 500_000), 2: stored(100, 2000)}},
+        "objects are of 2.0 KB at broker 2, and pay from 3",
+    ),
     ("clock-brokers", Level.WARNING, {"agents": {2: AgentAnswer(2, "abc", LATE)}}, "broker 2 is 9000 ms behind"),
     ("clock-brokers", Level.UNKNOWN, {"agents": {2: DEAD}}, "broker 2: no answer"),
     ("clock-brokers", Level.UNKNOWN, {"agents": {}}, "no agent is registered"),

@@ -96,9 +96,8 @@ def test_a_missing_permission_is_told_by_its_step(
 
 
 def test_an_agent_tells_who_it_is_and_the_time() -> None:
-    endpoint = HttpEndpoint(
-        CollectorRegistry(), {"/describe": json_page(lambda: {"broker_id": 2, "cluster_id": "abc"})}
-    )
+    described = {"broker_id": 2, "cluster_id": "abc", "requests": {"put": 7, "put_bytes": 700}}
+    endpoint = HttpEndpoint(CollectorRegistry(), {"/describe": json_page(lambda: described)})
     where = f"127.0.0.1:{endpoint.start(Address('127.0.0.1', 0)).port}"
     try:
         answer = ask_agent(where, 5, wall_ms)
@@ -106,6 +105,7 @@ def test_an_agent_tells_who_it_is_and_the_time() -> None:
         endpoint.close()
     assert isinstance(answer, AgentAnswer)
     assert (answer.broker_id, answer.cluster_id) == (2, "abc")
+    assert (answer.stored_objects, answer.stored_bytes) == (7, 700)
     assert isinstance(answer.clock, ClockReading)
     assert answer.clock.skew_ms == 0
     assert isinstance(ask_agent(where, 5, wall_ms), Unknown)
