@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
+from tests.simulation.adoption.adoption_plan import is_adopting
 from tests.simulation.archive.archive_plan import is_archived
 from tests.simulation.replicas.replica_plan import is_replicated
 from tests.simulation.simulation import FailedRunError, simulate
@@ -22,6 +23,11 @@ def find(patch: pytest.MonkeyPatch, plant: Plant, found: str, first: int) -> Non
 def find_in_archive(patch: pytest.MonkeyPatch, plant: Plant, found: str) -> None:
     """The same of the runs that have an archive."""
     _find(patch, plant, found, filter(is_archived, range(SEEDS)))
+
+
+def find_in_adoption(patch: pytest.MonkeyPatch, plant: Plant, found: str) -> None:
+    """The same of those in which gateways have stored what logs get."""
+    _find(patch, plant, found, filter(is_adopting, range(SEEDS)))
 
 
 def find_in_replication(patch: pytest.MonkeyPatch, plant: Plant, found: str, first: int) -> None:

@@ -25,6 +25,7 @@ from plugin.segment_metadata import CombinedSegmentId
 from rlm.write_path import group_commit
 from tests.kafka_log.log_writer import BatchKey
 from tests.simulation import agent_events, broker_events, outside_events
+from tests.simulation.adoption.adoption_plan import is_adopting
 from tests.simulation.archive.archive_plan import is_archived
 from tests.simulation.cut_off_check import ArchivedBatches, CutOffCheck
 from tests.simulation.life_of_objects import RETENTIONS_MS
@@ -216,25 +217,21 @@ class FailedRunError(AssertionError):
 
 
 def _simulation_of(seed: int) -> type[ReplicatedSimulation | Simulation]:
-    from tests.simulation.archive.archived_simulation import ArchivedSimulation  # it is one of these, and more
+    from tests.simulation.adoption.adopting_simulation import AdoptingSimulation  # it is one of these, and more
+    from tests.simulation.archive.archived_simulation import ArchivedSimulation  # likewise
 
+    if is_adopting(seed):
+        return AdoptingSimulation
     if is_replicated(seed):
         return ReplicatedSimulation
     return ArchivedSimulation if is_archived(seed) else Simulation
 
 
-def simulate(
-    seed: int,
-    events: Sequence[Event] | None = None,
-    kind: Callable[[int], type[ReplicatedSimulation | Simulation]] = _simulation_of,
-) -> SimulatedRun:
-    """One run in a directory of its own, of the write path or of replication whole; `kind` says which by the seed.
-
-    Raises FailedRunError.
-    """
+def simulate(seed: int, events: Sequence[Event] | None = None) -> SimulatedRun:
+    """One run in a directory of its own, of the write path or of replication whole. Raises FailedRunError."""
     in_memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=in_memory if in_memory.is_dir() else None) as directory:
-        simulation = kind(seed)(seed, Path(directory))
+        simulation = _simulation_of(seed)(seed, Path(directory))
         try:
             # What is logged is not what is tested, and costs more than all else.
             with logs_from(logging.CRITICAL), _decoded_once():

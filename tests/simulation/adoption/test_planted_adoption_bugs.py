@@ -1,7 +1,4 @@
-"""What segments name in gateways' objects is there for as long as they are, and goes with them, whatever fails."""
-
-from collections import Counter
-from collections.abc import Iterable
+"""The simulation finds what would delete what segments name in gateways' objects, keep it, or name what is other."""
 
 import pytest
 
@@ -9,31 +6,7 @@ from gateway.produce.router_sweep import RouterSweep
 from metadata_topic.store.adopted_sources import AdoptedSources
 from rlm.write_path import adoptable_records
 from rlm.write_path.adoptable_records import AdoptableRecords
-from tests.simulation.adoption.adopting_simulation import AdoptingSimulation
-from tests.simulation.archive.archive_plan import is_archived
-from tests.simulation.planted_bugs import Plant
-from tests.simulation.replicas.replica_plan import is_replicated
-from tests.simulation.simulation import FailedRunError, simulate
-
-FAULTS = ("adopted", "other bytes offered", "swept", "a gateway's deletion fails", "taken over", "recovered")
-SEEDS = [seed for seed in range(24) if not is_archived(seed) and not is_replicated(seed)]
-"""Those of the write path alone."""
-
-
-def run_all(seeds: Iterable[int]) -> Counter[str]:
-    hits = Counter[str]()
-    for seed in seeds:
-        hits += simulate(seed, kind=lambda _seed: AdoptingSimulation).hits
-    return hits
-
-
-@pytest.mark.timeout(600)
-def test_nothing_that_a_segment_names_goes_before_it_and_nothing_stays_behind() -> None:
-    hits = run_all(SEEDS)
-    assert not [fault for fault in FAULTS if not hits[fault]]
-
-
-# What it finds.
+from tests.simulation.planted_bugs import Plant, find_in_adoption
 
 
 def take_what_no_topic_has_acknowledged_for_adopted_by_nobody(patch: pytest.MonkeyPatch) -> None:
@@ -64,6 +37,4 @@ def leave_what_dead_gateways_left(patch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch, plant: Plant, found: str) -> None:
-    plant(monkeypatch)
-    with pytest.raises(FailedRunError, match=found):
-        run_all(SEEDS)
+    find_in_adoption(monkeypatch, plant, found)
