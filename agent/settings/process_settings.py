@@ -13,6 +13,7 @@ from agent.settings.setting_types import (
     RequestNamesSetting,
     Seconds,
     Section,
+    UserSetting,
     keyed,
 )
 from replication.wire.peer_connection import Address
@@ -143,6 +144,11 @@ class AccessSettings(Section, alias_generator=keyed("remote.wal.agent.")):
         True,
         description="Whether followers without an agent may connect; they get everything inline. With "
         "remote.wal.agent.ssl.* they may not, whatever this says.",
+    )
+    replica_user: UserSetting = Field(
+        None,
+        description="The user, by name or number, as whom the broker runs: the kernel is asked who connects where "
+        "the agent poses as another broker, and nobody else is served. Default: every process of the host may connect.",
     )
     requests: RequestNamesSetting = Field(
         alias="remote.wal.agent.peer.requests",

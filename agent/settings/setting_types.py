@@ -4,6 +4,7 @@ Keys, defaults and bounds are stated as in server.properties, where times are wh
 _s here ends in .ms there. Everybody is given the section that is for them, and nobody the whole file.
 """
 
+import pwd
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -65,10 +66,21 @@ def _parse_buckets(value: object) -> object:
     return parse_buckets(value) if isinstance(value, str) else value
 
 
+def parse_user(value: object) -> object:
+    """A user of this host, by name or number, as its number."""
+    if not isinstance(value, str) or value.isdecimal():
+        return value
+    try:
+        return pwd.getpwnam(value).pw_uid
+    except KeyError:
+        raise ValueError(f"{value!r} is no user of this host") from None
+
+
 AddressSetting = Annotated[Address, BeforeValidator(parse_address)]
 PeersSetting = Annotated[dict[int, Address], BeforeValidator(parse_peers)]
 HttpUrlSetting = Annotated[str, BeforeValidator(parse_http_url)]
 BucketsSetting = Annotated[dict[str, str], BeforeValidator(_parse_buckets)]
+UserSetting = Annotated[int | None, BeforeValidator(parse_user)]
 RequestNamesSetting = Annotated[frozenset[str], BeforeValidator(parse_request_names)]
 if TYPE_CHECKING:
     Seconds = float

@@ -142,6 +142,7 @@ def build_relaying(
         budget=_frame_budget("from_leaders", frames.from_leaders, metrics),
         requests=context.requests,
         broker_tls=broker_tls.server_context if broker_tls else lambda: None,
+        broker_uid=settings.access.replica_user,
     )
     gateway = _gateway(configuration, context, follower_context, storage, peers)
     if gateway is not None:

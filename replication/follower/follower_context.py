@@ -55,3 +55,5 @@ class FollowerContext:
     """What may be asked where this agent poses as another broker."""
     broker_tls: Callable[[], ssl.SSLContext | None] = lambda: None
     """Towards the local broker, for each of its connections."""
+    broker_uid: int | None = None
+    """The user as whom the local broker runs, if nobody else may connect in its place."""

@@ -30,6 +30,7 @@ from replication.wire.peer_connection import Address, Listener, connect_framed, 
 from replication.wire.peer_listener import PeerListener, shake_hands
 from replication.wire.peer_protocol import MessageKind, PeerRefusedError
 from replication.wire.relay_tasks import run_until_one_ends
+from replication.wire.socket_owner import NotTheBrokerError, check_owner
 
 log = structlog.get_logger(__name__)
 
@@ -39,6 +40,7 @@ _HINT = (
     "the local broker's log says why; what the agent shows must name what that broker advertises, and each must trust "
     "the other's authority (remote.wal.agent.broker.ssl.*, by default the broker's own stores)"
 )
+_USER_HINT = "see remote.wal.agent.replica.user; only the local broker connects where the agent poses as another one"
 _LINKED_KINDS = (MessageKind.LINKED, MessageKind.LINKED_OLD)
 _ANNOUNCING_KINDS = (MessageKind.ANNOUNCE, MessageKind.READ_AHEAD, MessageKind.READ_ARCHIVE_AHEAD)
 
@@ -108,7 +110,14 @@ class FollowerProxy:
     def _accepted(self, broker_id: int, accepted: socket.socket, _address: str) -> None:
         """All come from this host. So what one leader's connections take is kept from the others'."""
         try:
+            if self._context.broker_uid is not None:
+                check_owner(accepted, self._context.broker_uid)
             share = self._shares[broker_id].enter(f"replica-{broker_id}")
+        except NotTheBrokerError as error:
+            self._fault("not_the_broker")
+            log.error("not_the_broker", posing_as=broker_id, error=str(error), hint=_USER_HINT)
+            accepted.close()
+            return
         except TooManyConnectionsError as error:
             self._fault("too_many_connections")
             log.warning("too_many_connections", peer=error.holder, held=error.held)

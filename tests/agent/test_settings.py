@@ -302,3 +302,10 @@ def test_secrets_come_by_kafkas_config_providers_and_unknown_ones_are_refused_in
     for key in ("remote.wal.agent.memory.bytes", f"{DEFAULT_IMPL_PREFIX}bucket", "broker.rack"):
         with pytest.raises(BrokerPropertiesError, match=rf"{FILE}: {key}: .*no provider 'vault'"):
             parsed_raw({**raw, key: "${vault:a:b}"})
+
+
+def test_the_brokers_user_is_told_by_name_or_number() -> None:
+    assert parsed().access.replica_user is None
+    assert parsed(remote_wal_agent_replica_user="root").access.replica_user == 0
+    assert parsed(remote_wal_agent_replica_user="12345").access.replica_user == 12345
+    assert "'no-such-user' is no user of this host" in refused(remote_wal_agent_replica_user="no-such-user")

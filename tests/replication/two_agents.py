@@ -183,6 +183,7 @@ class Agents:
         self.dials_broker_by: Callable[[], ssl.SSLContext | None] = lambda: None
         self.broker_name: str | None = None
         self.poses_by: Callable[[], ssl.SSLContext | None] = lambda: None
+        self.broker_uid: int | None = None
         self._sequence = 0
         self._followers: list[Follower] = []
 
@@ -242,6 +243,7 @@ class Agents:
                 budget=self.follower_budget,
                 requests=self.requests,
                 broker_tls=self.poses_by,
+                broker_uid=self.broker_uid,
             ),
             self.peers,
             bypass,
