@@ -2,25 +2,73 @@
 
 Rows are sorted by key (partition and epoch as one number) and first offset. A row is three flat numpy
 values: first offset, last offset, and the slot of the segment that holds the run; keys are stored once, with
-the rows' bounds. 20 bytes for a row, and no Python object.
+the rows' bounds. 20 bytes for a row, and no Python object. Rows may lie on disk: a search reads those of its key.
 """
 
-import mmap
 import os
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
-from typing import Self
+from typing import Generic, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metadata_topic.store.entry_blocks import unnamed_file
+from metadata_topic.store.entry_blocks import BlockLostError, unnamed_file
 
 Int64s = NDArray[np.int64]
 Keys = NDArray[np.uint64]
 Slots = NDArray[np.uint32]
+Value = TypeVar("Value", bound=np.generic)
+
+
+class _RowFile:
+    """Columns one behind the other. Reads fail as reads do, and take no page of this process: nothing is mapped."""
+
+    __slots__ = ("__weakref__", "_descriptor", "_end")
+
+    def __init__(self, directory: Path) -> None:
+        """Raises OSError."""
+        self._descriptor = unnamed_file(directory)
+        self._end = 0
+        weakref.finalize(self, os.close, self._descriptor)
+
+    def append(self, array: NDArray[Value]) -> "_FileColumn[Value]":
+        """Raises OSError."""
+        start, raw = self._end, array.tobytes()
+        while raw:
+            written = os.pwrite(self._descriptor, raw, self._end)
+            self._end, raw = self._end + written, raw[written:]
+        return _FileColumn(self, array.dtype, start, len(array))
+
+    def read(self, start: int, size: int) -> bytes:
+        """Raises OSError."""
+        raw = os.pread(self._descriptor, size, start)
+        if len(raw) != size:
+            raise BlockLostError(f"the index of the metadata topic cannot be read back: {size} bytes at {start}")
+        return raw
+
+
+class _FileColumn(Generic[Value]):
+    """A column of such a file; slices of it are read when they are asked for."""
+
+    __slots__ = ("_dtype", "_file", "_length", "_start")
+
+    def __init__(self, file: _RowFile, dtype: np.dtype[Value], start: int, length: int) -> None:
+        self._file, self._dtype, self._start, self._length = file, dtype, start, length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, rows: slice) -> NDArray[Value]:
+        begin, end, _ = rows.indices(self._length)
+        width = self._dtype.itemsize
+        return np.frombuffer(self._file.read(self._start + begin * width, (end - begin) * width), self._dtype)
+
+
+Column = NDArray[Value] | _FileColumn[Value]
+"""In memory or on disk; a slice of it is an array."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +90,11 @@ class Chunk:
     """Sorted, each once."""
     bounds: Int64s
     """Key i has the rows [bounds[i], bounds[i + 1])."""
-    firsts: Int64s
-    lasts: Int64s
-    reach: Int64s
-    """The same array as `lasts` where no run reaches beyond a later one of its key, as is usual."""
-    slots: Slots
+    firsts: Column[np.int64]
+    lasts: Column[np.int64]
+    reach: Column[np.int64]
+    """The same column as `lasts` where no run reaches beyond a later one of its key, as is usual."""
+    slots: Column[np.uint32]
 
     @classmethod
     def build(cls, keys: Keys, firsts: Int64s, lasts: Int64s, slots: Slots) -> Self:
@@ -60,35 +108,24 @@ class Chunk:
     @classmethod
     def merge(cls, chunks: Sequence[Self], alive: NDArray[np.bool_]) -> Self | None:
         """One chunk of all rows whose slots are alive; None when there are none."""
-        kept = [alive[chunk.slots] for chunk in chunks]
+        slots = [chunk.slots[:] for chunk in chunks]
+        kept = [alive[own] for own in slots]
         keys = np.concatenate([chunk.row_keys()[keep] for chunk, keep in zip(chunks, kept, strict=True)])
         if not len(keys):
             return None
         return cls.build(
             keys,
-            np.concatenate([chunk.firsts[keep] for chunk, keep in zip(chunks, kept, strict=True)]),
-            np.concatenate([chunk.lasts[keep] for chunk, keep in zip(chunks, kept, strict=True)]),
-            np.concatenate([chunk.slots[keep] for chunk, keep in zip(chunks, kept, strict=True)]),
+            np.concatenate([chunk.firsts[:][keep] for chunk, keep in zip(chunks, kept, strict=True)]),
+            np.concatenate([chunk.lasts[:][keep] for chunk, keep in zip(chunks, kept, strict=True)]),
+            np.concatenate([own[keep] for own, keep in zip(slots, kept, strict=True)]),
         )
 
-    def mapped(self, directory: Path) -> Self:
-        """The same, in a file without a name instead of memory. Raises OSError."""
-        of_rows = [self.firsts, self.lasts, *(() if self.reach is self.lasts else (self.reach,))]
-        arrays = [self.keys, self.bounds, *of_rows, self.slots]  # the narrow one last, so that all are aligned
-        descriptor = unnamed_file(directory)
-        try:
-            with os.fdopen(descriptor, "wb", closefd=False) as file:
-                for array in arrays:
-                    file.write(memoryview(array).cast("B"))
-            content = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
-        finally:
-            os.close(descriptor)
-        ends = accumulate(array.nbytes for array in arrays)
-        keys, bounds, firsts, lasts, *reach, slots = (
-            np.frombuffer(content, array.dtype, len(array), end - array.nbytes)
-            for array, end in zip(arrays, ends, strict=True)
-        )
-        return type(self)(keys, bounds, firsts, lasts, reach[0] if reach else lasts, slots)
+    def on_disk(self, directory: Path) -> Self:
+        """The same, its rows in a file without a name; keys stay in memory. Raises OSError."""
+        file = _RowFile(directory)
+        lasts = file.append(self.lasts[:])
+        reach = lasts if self.reach is self.lasts else file.append(self.reach[:])
+        return type(self)(self.keys, self.bounds, file.append(self.firsts[:]), lasts, reach, file.append(self.slots[:]))
 
     def __len__(self) -> int:
         return len(self.firsts)
@@ -112,7 +149,7 @@ class Chunk:
 
     def living_keys(self, alive: NDArray[np.bool_]) -> Keys:
         """The keys that have rows whose slots are alive."""
-        return self.keys[np.logical_or.reduceat(alive[self.slots], self.bounds[:-1])]
+        return self.keys[np.logical_or.reduceat(alive[self.slots[:]], self.bounds[:-1])]
 
 
 def _running_max(lasts: Int64s, bounds: Int64s) -> Int64s:

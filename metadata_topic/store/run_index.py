@@ -4,8 +4,8 @@ Theory. A segment is added as its block of entries, and its slot (a small number
 until a search comes, or until many entries wait; then they are decoded together and become one sorted chunk
 (`run_chunk`). When enough chunks of a size have come together they are merged into one, up to a size whose
 merging takes a fraction of a second; so an entry is sorted a few times in its life, and a search looks into
-some tens of chunks. Runs may overlap and come in any order. Large chunks may lie on disk, mapped: a search touches a
-few pages of each.
+some tens of chunks. Runs may overlap and come in any order. The rows of large chunks may lie on
+disk: a search reads those of its key.
 
 Removing a segment only marks its slot. Its rows go when chunks are merged, or when a quarter of all rows is
 dead: then all chunks are swept, and the slots are free for other segments.
@@ -29,7 +29,7 @@ from plugin.format.entry_column_batches import decode_runs
 WAITING_ROWS: Final = 1 << 16
 _MERGED_CHUNKS: Final = 8
 _MERGED_ROWS_MAX: Final = 1 << 21
-MAPPED_ROWS: Final = 1 << 18
+ON_DISK_ROWS: Final = 1 << 18
 _SWEEP_FROM_ROWS: Final = 4096
 
 log = structlog.get_logger(__name__)
@@ -84,10 +84,10 @@ class RunIndex:
         slot = segment.slot
         if slot == NOT_INDEXED:
             return
+        rows = entry_columns.entry_count(segment.entry_block)
         segment.slot = NOT_INDEXED
         self._segments[slot] = None
         self._alive[slot] = False
-        rows = entry_columns.entry_count(segment.entry_block)
         if self._waiting.pop(slot, None) is not None:
             self._waiting_rows -= rows
             self._free_slots.append(slot)
@@ -183,8 +183,8 @@ class RunIndex:
         if not self._waiting:
             return
         waiting = list(self._waiting.values())
-        self._waiting, self._waiting_rows = {}, 0
         runs = decode_runs([segment.entry_block for segment in waiting])
+        self._waiting, self._waiting_rows = {}, 0
         numbered: dict[bytes, int] = {}
         topics = np.array([numbered.setdefault(topic_id, len(numbered)) for topic_id in runs.topic_ids])
         slots = np.array([segment.slot for segment in waiting], dtype=np.uint32)
@@ -213,18 +213,18 @@ class RunIndex:
             if together < _MERGED_CHUNKS:
                 return
             before = self._chunks[-together:]
-            del self._chunks[-together:]
             merged = Chunk.merge(before, self._alive)
+            del self._chunks[-together:]  # a disk that fails must leave them
             if merged is not None:
                 self._chunks.append(self._kept(merged))
             self._dead_rows -= sum(map(len, before)) - (len(merged) if merged is not None else 0)
 
     def _kept(self, chunk: Chunk) -> Chunk:
         """On disk where it is large, and the disk takes it."""
-        if self._directory is None or len(chunk) < MAPPED_ROWS:
+        if self._directory is None or len(chunk) < ON_DISK_ROWS:
             return chunk
         try:
-            return chunk.mapped(self._directory)
+            return chunk.on_disk(self._directory)
         except OSError as error:
             log.warning("metadata_index_kept_in_memory", directory=str(self._directory), error=str(error))
             return chunk

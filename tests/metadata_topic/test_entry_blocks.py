@@ -1,6 +1,7 @@
 """Entry blocks beyond a bound lie on disk, and nobody sees a difference but in memory."""
 
 import contextlib
+import errno
 import gc
 import os
 import tracemalloc
@@ -16,7 +17,7 @@ from metadata_topic.store import run_index
 from metadata_topic.store.entry_blocks import BlockLostError, EntryBlocks, MemoryBound, Place
 from metadata_topic.store.run_chunk import Chunk
 from metadata_topic.store.store import RemoteWalMetadataStore
-from tests.metadata_topic.metadata_strategies import DELETED, DELETING, entry, segment, segment_id
+from tests.metadata_topic.metadata_strategies import DELETED, DELETING, ORDERS, entry, segment, segment_id
 from tests.metadata_topic.store_oracles import write_snapshot
 from tests.metadata_topic.test_store import histories, picture
 from tests.metadata_topic.test_store_memory import BYTES_AN_OBJECT, OBJECTS, uploaded
@@ -141,16 +142,30 @@ def test_a_streamed_image_has_what_is_deleted_meanwhile(tmp_path: Path) -> None:
 def test_a_chunk_on_disk_is_the_chunk(tmp_path: Path) -> None:
     rows = np.arange(2000)
     chunk = Chunk.build((rows % 7).astype(np.uint64), rows * 3 % 1000, rows * 3 % 1000 + 5, rows.astype(np.uint32))
-    on_disk = chunk.mapped(tmp_path)
+    on_disk = chunk.on_disk(tmp_path)
     for name in ("keys", "bounds", "firsts", "lasts", "reach", "slots"):
-        assert np.array_equal(getattr(on_disk, name), getattr(chunk, name)), name
+        assert np.array_equal(getattr(on_disk, name)[:], getattr(chunk, name)), name
+    for key in range(8):
+        there, here = on_disk.rows(key), chunk.rows(key)
+        assert (there is None) == (here is None) == (key == 7)
+        if there is not None and here is not None:
+            assert all(
+                np.array_equal(getattr(there, name), getattr(here, name))
+                for name in ("firsts", "lasts", "reach", "slots")
+            )
+    alive = rows % 3 != 0
+    merged, expected = Chunk.merge([on_disk, chunk], alive), Chunk.merge([chunk, chunk], alive)
+    assert merged is not None
+    assert expected is not None
+    assert np.array_equal(merged.firsts[:], expected.firsts[:])
+    assert np.array_equal(on_disk.living_keys(alive), chunk.living_keys(alive))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_memory_grows_with_objects_and_not_with_what_is_in_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_index, "MAPPED_ROWS", 1)
+    monkeypatch.setattr(run_index, "ON_DISK_ROWS", 1)
     monkeypatch.setattr(run_index, "WAITING_ROWS", 1 << 12)
     records = [uploaded(sequence, 40) for sequence in range(OBJECTS)]
 
@@ -171,3 +186,20 @@ def test_memory_grows_with_objects_and_not_with_what_is_in_them(
     finally:
         tracemalloc.stop()
     assert of_each <= 1.25 * BYTES_AN_OBJECT
+
+
+def test_what_could_not_be_read_back_once_is_found_when_it_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = RemoteWalMetadataStore(MemoryBound(tmp_path, 0))
+    for number in range(3):
+        store.apply(segment(number, entry(number * 10, number * 10 + 9)))
+
+    def fail(*_: object) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pread", fail)
+        with pytest.raises(OSError, match="Input/output"):
+            store.entries_covering(ORDERS, 15)
+        with pytest.raises(OSError, match="Input/output"):
+            store.apply(segment(1, state=DELETING))
+    assert [found.combined_segment_id for found in store.entries_covering(ORDERS, 15)] == [segment_id(1)]
