@@ -92,7 +92,7 @@ class KafkaTools:
         self._java = java
         self._jvm_options = _SHIPPED_OPTIONS if jvm_as_shipped else QUICK_JVM_OPTIONS
         self._kafka = kafka
-        self._bootstrap_servers = bootstrap_servers
+        self.bootstrap_servers = bootstrap_servers
         self._dump_tool = _DUMP_TOOL
         self._running: set[subprocess.Popen[str]] = set()
 
@@ -127,7 +127,7 @@ class KafkaTools:
         self, topic: str, *, records: int, acks: str = "all", record_bytes: int = 1000
     ) -> EndToEndLatency:
         """Send and receive one record after the other. Raises KafkaToolError."""
-        arguments = [self._bootstrap_servers, topic, str(records), acks, str(record_bytes)]
+        arguments = [self.bootstrap_servers, topic, str(records), acks, str(record_bytes)]
         return parse_end_to_end_latency(self.run("org.apache.kafka.tools.EndToEndLatency", arguments))
 
     def dump_log(self, *segments: Path, deep: bool = False) -> list[DumpedBatch]:
@@ -166,7 +166,7 @@ class KafkaTools:
         return output
 
     def _arguments(self, topic: str, **options: int) -> list[str]:
-        words = {"bootstrap-server": self._bootstrap_servers, "topic": topic, **options}
+        words = {"bootstrap-server": self.bootstrap_servers, "topic": topic, **options}
         return [word for key, value in words.items() for word in (f"--{key.replace('_', '-')}", str(value))]
 
     def kill_running(self) -> None:

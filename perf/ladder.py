@@ -32,6 +32,7 @@ class Rung:
 RUNGS = (
     Rung("inline", "directory", None),
     Rung("cost", "directory", LinkPolicy.COST),
+    Rung("latency", "directory", LinkPolicy.LATENCY),
     Rung("links", "directory", LinkPolicy.ALWAYS),
     Rung("links-s3", "s3", LinkPolicy.ALWAYS),
     Rung("links-s3-tls", NATIVE, LinkPolicy.ALWAYS),

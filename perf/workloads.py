@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from enum import Enum
 
 from local_cluster.kafka_tools import KafkaTools
+from perf.small_requests import PARTITIONS, figures_of, librdkafka_latencies
 
 Figures = Mapping[str, float]
 _RECORD_BYTES = 1000
 _SIX = 6
+_LIBRDKAFKA_S = 10.0
 
 
 class Comparison(Enum):
@@ -104,6 +106,19 @@ def paced(mb_per_s: float, acks: str, seconds: float) -> Workload:
     return Workload(name, title, 12, LATENCY, run, has_one_leader=True)
 
 
+def librdkafka(records_per_s: int, *, linger: bool) -> Workload:
+    """A producer with librdkafka's defaults, or one that sends each record at once."""
+
+    def run(tools: KafkaTools, topic: str, scale: float) -> Figures:
+        config = {} if linger else {"linger.ms": 0}
+        seconds = _LIBRDKAFKA_S * scale
+        return figures_of(librdkafka_latencies(tools.bootstrap_servers, topic, records_per_s, seconds, config))
+
+    name = f"librdkafka-{records_per_s}{'' if linger else '-no-linger'}"
+    title = f"librdkafka, {'default settings' if linger else 'linger.ms 0'}, {records_per_s:,} records/s of 1 KB"
+    return Workload(name, title, PARTITIONS, LATENCY, run)
+
+
 THROUGHPUT = {"MB/s": Comparison.RATIO}
 LATENCY = {"p50 ms": Comparison.ADDED_MS, "p99 ms": Comparison.ADDED_MS}
 
@@ -121,4 +136,5 @@ WORKLOADS = (
     Workload("small-load", "acks=all, 2,000 records/s of 1 KB, one request in flight", 3, LATENCY, _small_load),
     Workload("end-to-end", "produce to consume, one record in flight", 1, LATENCY, _end_to_end),
     Workload("steady", "25 MB/s, acks=1", 12, {"p50 ms": Comparison.ADDED_MS}, _steady),
+    *(librdkafka(rate, linger=linger) for linger in (True, False) for rate in (50, 200, 1000, 5000)),
 )

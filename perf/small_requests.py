@@ -1,0 +1,80 @@
+"""A producer of librdkafka, as it comes: it sends what a few milliseconds bring, and up to a million requests ahead.
+
+A broker answers one Produce request of a connection at a time, so with acks=all each small one waits for a round of
+replication by itself. Kafka's own tool cannot show that: the Java client has five requests under way at most.
+"""
+
+import statistics
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from local_cluster.cluster_admin import CLIENT_CONFIG
+from local_cluster.kafka_tools import KafkaToolError
+
+PARTITIONS: Final = 6
+_RECORD_BYTES: Final = 1000
+_WARM_UP: Final = 0.2
+_FLUSH_S: Final = 120.0
+
+
+def librdkafka_latencies(
+    bootstrap_servers: str, topic: str, records_per_s: int, seconds: float, config: Mapping[str, str | int]
+) -> list[float]:
+    """Milliseconds from send to acknowledgement, of all but the first records. Raises TimeoutError, KafkaToolError."""
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": bootstrap_servers, **CLIENT_CONFIG, **config})
+    records, value, taken_ms = round(records_per_s * seconds), bytes(_RECORD_BYTES), list[float]()
+    refused = list[object]()
+
+    def send(number: int) -> None:
+        sent_s, counts = time.perf_counter(), number >= records * _WARM_UP
+
+        def acknowledged(error: object, _message: object) -> None:
+            if error is not None:
+                refused.append(error)
+            elif counts:
+                taken_ms.append((time.perf_counter() - sent_s) * 1000)
+
+        producer.produce(topic, value, partition=number % PARTITIONS, on_delivery=acknowledged)
+
+    polling = _Polling(producer.poll)
+    polling.start()
+    try:
+        pause, begun_s = threading.Event().wait, time.monotonic()
+        for number in range(records):
+            if (early_s := begun_s + number / records_per_s - time.monotonic()) > 0:
+                pause(early_s)
+            send(number)
+    finally:
+        polling.end()
+    if left := producer.flush(_FLUSH_S):
+        raise TimeoutError(f"{left} records were not acknowledged within {_FLUSH_S:.0f} s")
+    if refused:
+        raise KafkaToolError(f"{len(refused)} records were not acknowledged: {refused[0]}")
+    return taken_ms
+
+
+class _Polling(threading.Thread):
+    """Takes acknowledgements as they come: the pace is held by another thread."""
+
+    def __init__(self, poll: Callable[[float], int]) -> None:
+        super().__init__(name="acknowledgements", daemon=True)
+        self._poll = poll
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        while not self._ended.is_set():
+            self._poll(0.05)
+
+    def end(self) -> None:
+        self._ended.set()
+        self.join()
+
+
+def figures_of(taken_ms: list[float]) -> dict[str, float]:
+    """Quantiles."""
+    cuts = statistics.quantiles(taken_ms, n=100, method="inclusive")
+    return {"p50 ms": cuts[49], "p95 ms": cuts[94], "p99 ms": cuts[98]}
