@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.connection import Json
+from cli.exit_code import ExitCode
 from cli.extras import need_extra
 from cli.tables import show, table
 from local_cluster.inter_broker_protocol import InterBrokerProtocol
@@ -104,7 +105,7 @@ def status(directory: DirectoryOption = DEFAULT_DIRECTORY, as_json: Json = False
     found = status_of(LocalCluster.open(directory))
     _show(found, as_json)
     if not found.healthy:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FINDINGS)
 
 
 def _agents(agents: bool, store: StoreKind, endpoint_url: str, bucket: str) -> "AgentsMode | None":

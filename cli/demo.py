@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from cli.cluster import ProtocolOption
+from cli.exit_code import ExitCode
 from cli.extras import need_extra
 from local_cluster.inter_broker_protocol import InterBrokerProtocol
 from local_cluster.store_spec import StoreKind
@@ -61,4 +62,4 @@ def demo(
         else:
             json.write_text(report.to_text())
     if report.broken_promises:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FINDINGS)

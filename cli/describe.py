@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.connection import Connection, Json
+from cli.exit_code import ExitCode
 from cli.option_groups import grouped
 from cli.tables import show, table, tell_json
 
@@ -35,8 +36,8 @@ def describe(
 ) -> None:
     """Show for every led partition its log end offset, uploaded offset, lag, and linked and inline bytes; and gaps.
 
-    Asks each agent that is registered, over HTTP. Exits with 1 if an agent does not answer. With --objects one agent
-    is asked, as each knows all objects; it exits with 1 if none answers.
+    Asks each agent that is registered, over HTTP. Exits with 3 if an agent does not answer. With --objects one agent
+    is asked, as each knows all objects; it exits with 3 if none answers.
     """
     from metadata_topic.settings.settings_topic import read_settings
 
@@ -67,7 +68,7 @@ def describe(
         _print(answers, silent)
         _print_retention(retention)
     if silent or not answers:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.UNKNOWN)
 
 
 def _retention(topics: "Mapping[str, TopicSettings]", agents: "Mapping[int, AgentRegistration]") -> dict[str, Any]:
@@ -111,7 +112,7 @@ def _describe_objects(endpoints: Mapping[int, str], asking: "HttpSettings | None
     typer.echo("No agent told of its objects.", err=True)
     for broker_id, reason in silent.items():
         typer.echo(f"agent {broker_id}: {reason}", err=True)
-    raise typer.Exit(1)
+    raise typer.Exit(ExitCode.UNKNOWN)
 
 
 def _asking(broker_config: Path | None) -> "HttpSettings | None":

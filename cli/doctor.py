@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from cli.connection import BrokerConfig, Json
+from cli.exit_code import ExitCode
 from cli.tables import tell_json
 
 if TYPE_CHECKING:
@@ -21,21 +22,29 @@ def doctor(
     """Look for settings that would lose or leak data, and say what to change.
 
     Run it on the broker's host, as the agent's user. It writes one small object into the store and deletes it again,
-    and changes nothing else. Exits with 0 if all is well, with 1 if something is to be looked at (a warning, or a check
-    that could not be made), with 2 if something is wrong.
+    and changes nothing else. Exits with 0 if all is well, with 1 if something is to be looked at, with 3 if a check
+    could not be made, with 6 if something is wrong.
     """
-    from doctor.findings import exit_code
-
     findings = _findings(broker_config)
+    code = exit_code(findings)
     if json:
         checks = [
             {"check": item.check, "level": item.level.value, "found": item.found, "change": item.change}
             for item in findings
         ]
-        tell_json({"exit_code": exit_code(findings), "checks": checks})
+        tell_json({"exit_code": code, "checks": checks})
     else:
         _print(findings)
-    raise typer.Exit(exit_code(findings))
+    raise typer.Exit(code)
+
+
+def exit_code(findings: "list[Finding]") -> ExitCode:
+    """That of the worst of them."""
+    from doctor.findings import Level
+
+    codes = {Level.ERROR: ExitCode.CRITICAL, Level.WARNING: ExitCode.FINDINGS, Level.UNKNOWN: ExitCode.UNKNOWN}
+    levels = {finding.level for finding in findings}
+    return next((code for level, code in codes.items() if level in levels), ExitCode.GOOD)
 
 
 def _findings(broker_config: Path) -> "list[Finding]":

@@ -12,6 +12,7 @@ from typing import Annotated, Final
 
 import typer
 
+from cli.exit_code import ExitCode
 from cli.extras import missing_extra
 
 COMMANDS: Final = (
@@ -81,7 +82,7 @@ def build_app() -> typer.Typer:
 
 
 def main() -> None:
-    """Run the command line. Exits with 1 when the work failed, with 2 when the command was wrong."""
+    """Run the command line. Exits as `cli.exit_code` says."""
     try:
         build_app()()
     except Exception as error:
@@ -89,7 +90,7 @@ def main() -> None:
         if not is_own_error(told) or os.environ.get(TRACEBACK_VARIABLE):
             raise
         sys.stderr.write(f"remote-wal: {told}\n")
-        sys.exit(1)
+        sys.exit(ExitCode.UNKNOWN)
 
 
 def is_own_error(error: BaseException) -> bool:

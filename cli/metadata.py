@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.connection import Json
+from cli.exit_code import ExitCode
 from cli.log_lines import logs_from
 from cli.option_groups import grouped
 from cli.recovery_sources import BrokersCluster, Tell, client_of, open_stores, patience_of, progress_to
@@ -33,7 +34,7 @@ def rebuild(
     """Tell the metadata topic of every stored object that it does not tell of, by snapshots and the objects themselves.
 
     For when the topic was deleted, made anew, or lost its end. Agents may run, and go on uploading; until the end of it
-    they delete nothing that the topic does not tell of. Run it once, with any broker's settings. Exits with 3 when an
+    they delete nothing that the topic does not tell of. Run it once, with any broker's settings. Exits with 1 when an
     object cannot be read: it stays, and counts as unknown.
     """
 
@@ -47,7 +48,7 @@ def rebuild(
     else:
         typer.echo(_as_text(plan, written))
     if plan.unreadable:
-        raise typer.Exit(3)
+        raise typer.Exit(ExitCode.FINDINGS)
 
 
 def _rebuild(where: BrokersCluster, write: bool, tell: Tell) -> "tuple[RebuildPlan, int | None]":

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.connection import BrokerConfig, Json
+from cli.exit_code import ExitCode
 from cli.tables import show, table, tell_json
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def orphans(
     else:
         _print(broker.node_id, found, healed)
     if len(found.disagreements) > healed or found.unanswered:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FINDINGS)
 
 
 def _as_json(broker_id: int, found: "Comparison", healed: int) -> dict[str, object]:

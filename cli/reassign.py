@@ -5,11 +5,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cli.connection import Connection, Json
+from cli.exit_code import ExitCode
 from cli.log_lines import logs_from
 from cli.option_groups import grouped
 from cli.tables import show, table, tell_json
@@ -23,14 +24,11 @@ if TYPE_CHECKING:
     from recovery.reassignment_plan import ReassignmentPlan, TopicPartition
     from recovery.tail_requests import NoTails, TailRequests
 
-NO_SUCH_PLAN: Final = 3
-NOT_ALL_MOVED: Final = 4
-CANCELLED: Final = 5
 
 app = typer.Typer(
     help="Move partitions' replicas and leadership, in seconds where a tier holds what is old.\n\n"
-    "Exit codes: 0 done, or nothing to do; 1 the cluster does not do or tell what is asked; 2 the command is wrong; "
-    "3 there can be no such plan; 4 not all moves are done; 5 cancelled.",
+    "Exit codes: 0 done, or nothing to do; 1 not all moves are done; 2 the command is wrong, or there can be no such "
+    "plan; 3 the cluster does not do or tell what is asked; 7 cancelled.",
     no_args_is_help=True,
 )
 
@@ -160,7 +158,7 @@ def cancel(
         if not wanted:
             typer.echo("Nothing is being reassigned.")
     if refused:
-        raise typer.Exit(NOT_ALL_MOVED)
+        raise typer.Exit(ExitCode.FINDINGS)
 
 
 def _check(wanted: Wanted, plan_file: Path | None) -> None:
@@ -202,7 +200,7 @@ def _planned(admin: "ReassignmentAdmin", wanted: Wanted, plan_file: Path | None)
         return plan_balance(cluster)
     except ReassignmentPlanError as error:
         typer.echo(f"remote-wal: {error}", err=True)
-        raise typer.Exit(NO_SUCH_PLAN) from None
+        raise typer.Exit(ExitCode.USAGE) from None
 
 
 def _run(
@@ -301,9 +299,9 @@ def _report(done: "Reassignment | None", planned: "ReassignmentPlan", json: bool
         _print_left(planned.left)
     states = {one.state for one in progress}
     if MoveState.FAILED in states or planned.left:
-        raise typer.Exit(NOT_ALL_MOVED)
+        raise typer.Exit(ExitCode.FINDINGS)
     if MoveState.CANCELLED in states:
-        raise typer.Exit(CANCELLED)
+        raise typer.Exit(ExitCode.CANCELLED)
 
 
 def _print_report(rows: list[dict[str, Any]]) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.connection import Json
+from cli.exit_code import ExitCode
 from cli.log_rows import LogRow, left_row, planned_row, restored_row
 from cli.option_groups import grouped
 from cli.recovery_sources import Sources, StoredLogs, new_directory_id, open_sources
@@ -22,13 +23,6 @@ if TYPE_CHECKING:
     from recovery.errors import TargetRefusedError
     from recovery.restore import RestoredLog
     from recovery.timestamp_bound import TimestampBound
-
-INCOMPLETE = 3
-"""Exit code: what could be restored is restored, and there is a gap."""
-REFUSED = 4
-"""Exit code: the directory may not be written to, or the broker would lead with less than it had; nothing was done."""
-DECLARED = 5
-"""Exit code: what there is is restored; offsets are missing within that were declared as gaps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +90,10 @@ def recover(
     """Rebuild the log directories of a broker that has lost them, from object storage, so that it can be started.
 
     Run it on the broker's new host, with the broker stopped. Run again after an interruption, it goes on. Exits with 0
-    if all logs are whole; with 3 if one of them ends before a gap, which is named, or if a bucket did not answer; with
+    if all logs are whole; with 1 if one of them ends before a gap, which is named, or if a bucket did not answer; with
     5 if offsets are missing within a log alone that its leader has declared as gaps, which are named too; with 4 if
     nothing was written, as a directory is not empty, belongs to another cluster or node, or is locked, or as the
-    broker is the last replica in sync of a log; with 1 if it failed.
+    broker is the last replica in sync of a log; with 3 if it failed.
     """
     from recovery.errors import TargetRefusedError
     from recovery.last_in_sync import last_in_sync, lead_refusal
@@ -128,14 +122,21 @@ def recover(
                 rows = _recover(console, broker, sources, planned, selection, threads)
         except TargetRefusedError as error:
             typer.echo(f"remote-wal: {error}", err=True)
-            raise typer.Exit(REFUSED) from None
+            raise typer.Exit(ExitCode.REFUSED) from None
     rows = [_with_buckets(row, log, sources) for row, log in zip(rows, planned, strict=True)]
     document = _document(sources, rows, planned, _refusals(broker, lead_refused) if dry_run else None)
     if json:
         tell_json(document)
     else:
         print_recovery(document, rows)
-    raise typer.Exit(0 if document["complete"] else DECLARED if document["only_declared_gaps"] else INCOMPLETE)
+    raise typer.Exit(_exit_code(document))
+
+
+def _exit_code(document: dict[str, Any]) -> ExitCode:
+    """Of what was restored, or would be."""
+    if document["complete"]:
+        return ExitCode.GOOD
+    return ExitCode.DECLARED if document["only_declared_gaps"] else ExitCode.FINDINGS
 
 
 def _selection(logs: StoredLogs, what: RestoreOptions) -> "Selection":
@@ -164,7 +165,7 @@ def _emptied(logs: StoredLogs, what: RestoreOptions, step: IfEmpty) -> list[Path
         )
     except TargetRefusedError as error:
         typer.echo(f"remote-wal: {error}", err=True)
-        raise typer.Exit(REFUSED) from None
+        raise typer.Exit(ExitCode.REFUSED) from None
     if not found:
         typer.echo("all log directories have logs: nothing is to be restored", err=True)
         raise typer.Exit(0)

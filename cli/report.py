@@ -2,6 +2,7 @@
 
 import json as json_format
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.connection import CommandConfig, client_config
+from cli.exit_code import ExitCode
 from cli.extras import need_extra
 from cli.option_groups import grouped
 from cli.tables import show, table
@@ -16,7 +18,6 @@ from cli.tables import show, table
 if TYPE_CHECKING:
     from cli.report_job import ReportJob
     from retention_job.cost.scenarios import Scenario
-    from retention_job.findings.kinds import ExitCode
     from retention_job.page.report_data import ReportData
 
 _STDOUT = "-"
@@ -91,8 +92,8 @@ def report(
 ) -> None:
     """Check that all is retained that must be and nothing else, and tell what replication costs.
 
-    Exits with 0 when nothing was found, 3 when something is to be looked at (a warning), 4 when records are lost or
-    about to be (critical), 1 when the report could not be made, and 2 when the command was wrong.
+    Exits with 0 when nothing was found, 1 when something is to be looked at (a warning), 6 when records are lost or
+    about to be (critical), 3 when the report could not be made, and 2 when the command was wrong.
     """
     if scenario is not None:
         _scenario(scenario, set_ or [], run.prices, run.json)
@@ -183,8 +184,7 @@ def _print_clients(scenario: "Scenario") -> None:
 # What a run found.
 
 
-def _show(data: "ReportData", run: RunOptions) -> "ExitCode":
-    from retention_job.findings.kinds import exit_code
+def _show(data: "ReportData", run: RunOptions) -> ExitCode:
     from retention_job.page.report_data import report_json
 
     if run.textfile is not None:
@@ -196,6 +196,16 @@ def _show(data: "ReportData", run: RunOptions) -> "ExitCode":
     if run.json != _STDOUT:
         _print(data, run.output)
     return exit_code(count.severity for count in data.finding_counts)
+
+
+def exit_code(severities: Iterable[str]) -> ExitCode:
+    """For findings of these severities; one that is not known counts as critical."""
+    from retention_job.findings.kinds import Severity
+
+    told = set(severities) - {Severity.INFO.value}
+    if told - {Severity.WARNING.value}:
+        return ExitCode.CRITICAL
+    return ExitCode.FINDINGS if told else ExitCode.GOOD
 
 
 def _print(data: "ReportData", output: str) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, NoReturn
 import typer
 
 from cli.connection import Connection, Json
+from cli.exit_code import ExitCode
 from cli.option_groups import grouped
 from cli.tables import show, table, tell_json
 
@@ -24,7 +25,6 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-USAGE, UNKNOWN = 2, 3
 LISTENER: Final = "WAL"
 PORT_BASE: Final = 19900
 REPLICA_HOST: Final = "127.0.0.1"
@@ -84,7 +84,7 @@ class Wanted:
 class _CannotSayError(Exception):
     """With the command's exit code."""
 
-    def __init__(self, told: str, code: int) -> None:
+    def __init__(self, told: str, code: ExitCode) -> None:
         super().__init__(told)
         self.code = code
 
@@ -92,7 +92,7 @@ class _CannotSayError(Exception):
 class _Checked(NamedTuple):
     facts: "ClusterFacts"
     found: "list[Obstacle]"
-    code: int
+    code: ExitCode
 
 
 @app.command()
@@ -117,8 +117,6 @@ def next_command(connection: Connection, wanted: Wanted, json: Json = False) -> 
     Exits with 0 if there is a step or all are done, with 1 if there is none for now, with 2 if it cannot be planned,
     and with 3 if it could not be found out.
     """
-    from rollout.judgement import exit_code
-
     facts, steps, found = _looked(connection, wanted, json)
     code = exit_code(found.obstacles)
     if json:
@@ -161,7 +159,7 @@ def check(
             looked[:] = [_checked(connection, wanted, step)]
         except _CannotSayError as error:
             looked[:] = [error]
-            return error.code == USAGE
+            return error.code is ExitCode.USAGE
         return looked[0].code == 0
 
     with contextlib.suppress(WaitTimeoutError):  # what was seen last is told
@@ -184,7 +182,7 @@ def check(
 
 def _checked(connection: Connection, wanted: Wanted, step: str | None) -> "_Checked":
     """Raises _CannotSayError."""
-    from rollout.judgement import Obstacle, exit_code, obstacles
+    from rollout.judgement import Obstacle, obstacles
     from rollout.steps import State
 
     facts, steps, _ = _look(connection, wanted)
@@ -192,7 +190,7 @@ def _checked(connection: Connection, wanted: Wanted, step: str | None) -> "_Chec
     if step is not None:
         states = {one.id: one for one in steps}
         if step not in states:
-            raise _CannotSayError(f"there is no step {step}, only {', '.join(states)}", USAGE)
+            raise _CannotSayError(f"there is no step {step}, only {', '.join(states)}", ExitCode.USAGE)
         state = states[step].state
         if state is not State.DONE:
             told = "is not done" if state is State.LEFT else "may be done or not"
@@ -223,9 +221,9 @@ def _look(connection: Connection, wanted: Wanted) -> "tuple[ClusterFacts, list[S
         facts = gather(connection.client_config(), _asking(wanted.broker_config), _TIMEOUT_S)
         steps = planned(facts, wish)
     except (RolloutError, ClientPropertyError, AgentSettingsError, BrokerPropertiesError) as error:
-        raise _CannotSayError(str(error), USAGE) from error
+        raise _CannotSayError(str(error), ExitCode.USAGE) from error
     except (ClusterUnknownError, MetadataTopicError) as error:
-        raise _CannotSayError(str(error), UNKNOWN) from error
+        raise _CannotSayError(str(error), ExitCode.UNKNOWN) from error
     return facts, steps, next_step(facts, steps, wish.listener)
 
 
@@ -317,3 +315,10 @@ def _next_lines(
         yield f"- {len(facts.single)} partitions have one replica ({facts.single[0]}, ...), away while it restarts."
     yield f"It is done when this says so: {_proof(step, connection, wanted)}"
     yield f"If it fails: {step.undo}"
+
+
+def exit_code(found: "tuple[Obstacle, ...]") -> ExitCode:
+    """What is known to be wrong counts before what is not known."""
+    if any(not one.is_unknown for one in found):
+        return ExitCode.FINDINGS
+    return ExitCode.UNKNOWN if found else ExitCode.GOOD

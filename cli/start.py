@@ -8,11 +8,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from cli.exit_code import ExitCode
+
 _OPTIONS = ("--broker-config", "--log-format")
 
 
 def main() -> None:
-    """Run the command line. Exits as `cli.main`."""
+    """Run the command line. Exits as `cli.exit_code` says."""
     options = agent_options(sys.argv[1:])
     if options is None:
         from cli.main import main as any_command
@@ -50,7 +52,7 @@ def _run_agent(broker_config: Path, log_format: str) -> None:
         if not is_own_error(error) or os.environ.get(TRACEBACK_VARIABLE):
             raise
         sys.stderr.write(f"remote-wal: {error}\n")
-        sys.exit(1)
+        sys.exit(ExitCode.UNKNOWN)
 
 
 if __name__ == "__main__":

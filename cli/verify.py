@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.connection import Json
+from cli.exit_code import ExitCode
 from cli.option_groups import grouped
 from cli.recovery_sources import Sources, StoredLogs, open_sources
 from cli.tables import show, table, tell_json
@@ -17,13 +18,6 @@ if TYPE_CHECKING:
 
     from recovery.broker_recovery import LostBroker, PlannedLog
     from recovery.verification import Finding, Verification
-
-UNSOUND = 3
-"""Exit code: records are missing or wrong."""
-REFUSED = 4
-"""Exit code: the scratch directory is not empty."""
-DECLARED = 5
-"""Exit code: nothing is wrong but for records that are missing, as was declared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +52,9 @@ def verify(
 ) -> None:
     """Check that object storage holds the logs of this broker's partitions: gaps, copies, checksums, leader epochs.
 
-    Writes nothing into object storage. Exits with 0 if all is well; with 3 if records are missing or wrong; with 5 if
-    those alone are missing that were declared as gaps; with 1 if it could not be checked.
+    Writes nothing into object storage. Exits with 0 if all is well; with 1 if records are missing or wrong; with 5 if
+    those alone are missing that were declared as gaps; with 3 if it could not be checked; with 4 if the scratch
+    directory is not empty.
     """
     from recovery.errors import TargetRefusedError
 
@@ -67,13 +62,19 @@ def verify(
         document = _verified(logs, sample, replica or [], drill, threads)
     except TargetRefusedError as error:
         typer.echo(f"remote-wal: {error}", err=True)
-        raise typer.Exit(REFUSED) from None
+        raise typer.Exit(ExitCode.REFUSED) from None
     if json:
         tell_json(document)
     else:
         _print(document)
+    raise typer.Exit(_exit_code(document))
+
+
+def _exit_code(document: dict[str, Any]) -> ExitCode:
+    if not document["sound"]:
+        return ExitCode.FINDINGS
     is_declared = any(finding["kind"] == "declared_gap" for finding in document["findings"])
-    raise typer.Exit((DECLARED if is_declared else 0) if document["sound"] else UNSOUND)
+    return ExitCode.DECLARED if is_declared else ExitCode.GOOD
 
 
 def _verified(

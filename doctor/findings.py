@@ -34,11 +34,3 @@ class Finding:
     level: Level
     found: str
     change: str = ""
-
-
-def exit_code(findings: "list[Finding]") -> int:
-    """2: an error; 1: a warning, or a check that could not be made; 0: neither."""
-    levels = {finding.level for finding in findings}
-    if Level.ERROR in levels:
-        return 2
-    return int(bool(levels & {Level.WARNING, Level.UNKNOWN}))

@@ -126,10 +126,3 @@ def _users(facts: ClusterFacts, listener: AgentListener) -> list[int]:
         for one, broker in sorted(facts.brokers.items())
         if not isinstance(broker, Unknown) and broker.inter_broker_listener_name == listener.name
     ]
-
-
-def exit_code(found: tuple[Obstacle, ...]) -> int:
-    """0: nothing; 1: something is wrong; 3: something could not be found out."""
-    if any(not one.is_unknown for one in found):
-        return 1
-    return 3 if found else 0

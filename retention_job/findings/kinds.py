@@ -1,8 +1,7 @@
 """What can be found, how bad it is, and what a run's exit code says of it."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 from typing import Final
 
 
@@ -72,22 +71,3 @@ class SmallFinding:
     detail: str
     heal: str
     topic: str | None = None
-
-
-class ExitCode(IntEnum):
-    """Of `remote-wal report`. 2 is left to wrong command lines."""
-
-    CLEAN = 0
-    """The run ended, and found nothing to do; notes of severity info do not count."""
-    FAILED = 1
-    """The run could not be made: a source, a price or the output is missing. Nothing is said of the cluster."""
-    WARNING = 3
-    """Something should be looked at."""
-    CRITICAL = 4
-    """Records are lost, or about to be."""
-
-
-def exit_code(severities: Iterable[str]) -> ExitCode:
-    """The code for findings of these severities; one that is not known counts as critical."""
-    codes = {Severity.INFO.value: ExitCode.CLEAN, Severity.WARNING.value: ExitCode.WARNING}
-    return max((codes.get(severity, ExitCode.CRITICAL) for severity in severities), default=ExitCode.CLEAN)

@@ -31,7 +31,7 @@ def test_an_error_of_ours_is_one_line_and_exit_code_1(
     monkeypatch.setattr(sys, "argv", ["remote-wal", "cluster", "status", "--directory", str(tmp_path)])
     with pytest.raises(SystemExit) as caught:
         main_module.main()
-    assert caught.value.code == 1
+    assert caught.value.code == 3
     assert capsys.readouterr().err.startswith("remote-wal: there is no cluster in")
 
 

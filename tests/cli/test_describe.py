@@ -65,6 +65,6 @@ def test_with_the_brokers_file_agents_are_asked_as_it_says(monkeypatch: pytest.M
         f"node.id=1\nlisteners=PLAINTEXT://127.0.0.1:1\nremote.wal.agent.http.token.file={tmp_path / 'token'}\n"
     )
     agents = {1: replace(agent(1), http_endpoint="https://kafka-1:19095")}
-    assert described(monkeypatch, agents, "--broker-config", str(file)).exit_code == 1
-    assert described(monkeypatch, agents).exit_code == 1
+    assert described(monkeypatch, agents, "--broker-config", str(file)).exit_code == 3
+    assert described(monkeypatch, agents).exit_code == 3
     assert asked == [("https://kafka-1:19095/describe", "Bearer s3cret"), ("https://kafka-1:19095/describe", None)]

@@ -233,8 +233,8 @@ def test_where_another_replica_may_be_elected_the_broker_is_restored_beside_it(
     [
         pytest.param("controller", 4_000_000, 10, 0, id="known, and older than the WAL keeps records"),
         pytest.param("log", 4_000_000, 10, 0, id="known by what is left of the broker's own log directory"),
-        pytest.param("controller", 3_000_000, 0, 3, id="known, and lost before its time, however long ago that is"),
-        pytest.param(None, 4_000_000, 0, 3, id="not known"),
+        pytest.param("controller", 3_000_000, 0, 1, id="known, and lost before its time, however long ago that is"),
+        pytest.param(None, 4_000_000, 0, 1, id="not known"),
     ],
 )
 def test_leftovers_are_known_by_the_settings_topic_beside_the_controllers_log(
@@ -292,7 +292,7 @@ def test_a_corrupt_object_without_another_copy_ends_the_log_and_is_an_exit_code(
     raw[150] ^= 1
     damaged.write_bytes(raw)
 
-    told = _told(ruins.run("recover", "--json", "--topic", "orders"), exit_code=3)
+    told = _told(ruins.run("recover", "--json", "--topic", "orders"), exit_code=1)
 
     [log] = told["logs"]
     assert (log["end_offset"], log["gap"]) == (5, {"from_offset": 5, "to_offset": 10})
@@ -306,7 +306,7 @@ def test_a_log_goes_on_behind_a_declared_gap_with_an_exit_code_of_its_own(
     ruins.write(more="log.retention.ms=-1\n")
     for sequence, first in enumerate((0, 8, 15)):
         ruins.upload(sequence, records(ORDERS, 0, first, first + 4))
-    assert _told(ruins.run("recover", "--dry-run", "--json", "--topic", "orders"), exit_code=3)["complete"] is False
+    assert _told(ruins.run("recover", "--dry-run", "--json", "--topic", "orders"), exit_code=1)["complete"] is False
 
     def inventory(*arguments: Any) -> Inventory:
         found = from_objects(*arguments)
@@ -409,7 +409,7 @@ def test_missing_credentials_are_one_clear_line_and_nothing_is_written(
             main()
 
         told = capsys.readouterr()
-        assert ended.value.code == 1
+        assert ended.value.code == 3
         assert told.out == ""
         *events, line = told.err.splitlines()
         assert all("storage_attempt_failed" in event for event in events), "and no traceback"
@@ -455,7 +455,7 @@ def test_verify_tells_a_monitor_that_all_is_well_and_when_it_is_not(ruins: Ruins
 
     damaged.write_bytes(damaged.read_bytes()[:-1])
     (ruins.store / CLUSTER / "stray").write_text("x")
-    told = _told(ruins.run("verify", "--json"), exit_code=3)
+    told = _told(ruins.run("verify", "--json"), exit_code=1)
     assert {finding["kind"]: finding["error"] for finding in told["findings"]} == {
         "unreadable_object": True,
         "foreign_objects": False,

@@ -8,7 +8,7 @@ from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
-from cli.recover import REFUSED
+from cli.exit_code import ExitCode
 from local_cluster.cluster import LocalCluster
 from tests.cluster.script import PATIENCE_S
 
@@ -35,7 +35,7 @@ def run_command(
 def refused_recovery(cluster: LocalCluster, broker_id: int, reason: str, *options: str) -> str:
     """What the refusal says, the reason in it."""
     done = _run(cluster, "recover", broker_id, *options)
-    assert done.returncode == REFUSED, done.stderr
+    assert done.returncode == ExitCode.REFUSED, done.stderr
     assert reason in done.stderr
     assert not done.stdout
     return done.stderr

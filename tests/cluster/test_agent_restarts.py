@@ -59,7 +59,7 @@ def test_a_second_agent_for_the_same_broker_is_refused_in_one_line(agent_script:
     second = subprocess.run(
         spec.command, cwd=spec.working_directory, capture_output=True, text=True, timeout=60, check=False
     )
-    assert second.returncode == 1
+    assert second.returncode == 3
     assert second.stdout == ""
     (line,) = second.stderr.splitlines()
     assert line.startswith("remote-wal: another agent runs with the state directory ")

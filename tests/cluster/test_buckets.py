@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.recover import INCOMPLETE
-from cli.verify import DECLARED, UNSOUND
+from cli.exit_code import ExitCode
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.object_store_faults import Fault
@@ -108,7 +107,7 @@ def test_a_zone_goes_with_its_broker_and_its_bucket_and_comes_back(
         )
         script.expect_links_to_be_used()
         assert before <= set(finished(cluster))
-        told = run_command(cluster, "recover", 1, "--dry-run", exit_code=INCOMPLETE)
+        told = run_command(cluster, "recover", 1, "--dry-run", exit_code=ExitCode.FINDINGS)
         assert told["unanswered_buckets"] == [BUCKETS["az3"]]
         assert (told["lost_objects"], told["unreachable_objects"] >= len(before)) == ([], True)
 
@@ -128,7 +127,9 @@ def test_a_zone_goes_with_its_broker_and_its_bucket_and_comes_back(
         script.expect_promises()
         assert before <= set(finished(cluster))
         # What went inline may be on the brokers alone; what is stored is there, in all buckets, and right.
-        verified = run_command(cluster, "verify", 1, "--topic", topic, exit_code=(0, UNSOUND, DECLARED))
+        verified = run_command(
+            cluster, "verify", 1, "--topic", topic, exit_code=(0, ExitCode.FINDINGS, ExitCode.DECLARED)
+        )
         assert verified["objects_read"] >= len(before)
         assert not BAD & {finding["kind"] for finding in verified["findings"]}, verified["findings"]
 
@@ -174,7 +175,7 @@ def test_with_copies_a_bucket_that_is_lost_takes_no_object_with_it(
         assert taken(cluster, 2)[-1] == [other]
 
         told = run_command(
-            cluster, "verify", 1, "--topic", topic, "--drill", str(tmp_path / "drill"), exit_code=UNSOUND
+            cluster, "verify", 1, "--topic", topic, "--drill", str(tmp_path / "drill"), exit_code=ExitCode.FINDINGS
         )
         assert {finding["kind"] for finding in told["findings"]} == {"unreachable_bucket"}, told["findings"]
         [restored] = told["drill"]

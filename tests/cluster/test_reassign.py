@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from cli.exit_code import ExitCode
 from kafka_log.leader_epoch_checkpoint import read_leader_epochs
 from kafka_log.segment_files import list_segments
 from kafka_log.topic_partition import TopicIdPartition
@@ -25,7 +26,6 @@ from tests.cluster.conftest import IMPATIENT, STORAGE_PLUGINS, BreakableStore
 from tests.cluster.script import PATIENCE_S, PLAIN, ZSTD, Script
 
 RECORD = b"\x5a" * 10_000
-NOT_ALL_MOVED, CANCELLED = 4, 5
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +193,7 @@ def test_a_move_under_way_is_shown_and_taken_back(script: Script) -> None:
             output, _ = running.communicate(timeout=PATIENCE_S)
         finally:
             running.kill()
-    assert running.returncode == CANCELLED, output
+    assert running.returncode == ExitCode.CANCELLED, output
     assert [move["reason"] for move in json.loads(output)["moves"]] == ["cancelled by somebody else"]
     assert [set(after) for after in replicas(cluster, topic)] == [{1, 2}]
     script.reconnect_follower(3)
@@ -209,7 +209,7 @@ def test_what_cannot_be_uploaded_is_not_moved(script: Script) -> None:
     script.expect_records_to_flow(100)
 
     arguments = ("--topic", topic, "--to", "2,3", "--upload-timeout", "2")
-    said = reassign(cluster, "execute", *arguments, exit_code=NOT_ALL_MOVED)
+    said = reassign(cluster, "execute", *arguments, exit_code=ExitCode.FINDINGS)
     assert [(move["state"], move["reason"]) for move in said["moves"]] == [
         ("failed", "the tail was not uploaded in time")
     ]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cli.recover import DECLARED
+from cli.exit_code import ExitCode
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.ledger import ProducerPlan
@@ -150,5 +150,5 @@ def test_a_store_that_is_away_for_longer_than_the_log_is_kept(s3_script: Script,
     [partition] = [one for one in script.partitions_of_agents() if one["partition"] == 0]
     assert (partition["backlog_offsets"], partition["uploaded_offset"]) == (0, end)
     # What lies before a gap is below the log's start; a recovery has it for as long as its objects are not deleted.
-    planned = planned_recovery(cluster, 1, script.topic, exit_code=(0, DECLARED))
+    planned = planned_recovery(cluster, 1, script.topic, exit_code=(0, ExitCode.DECLARED))
     assert planned["end_offset"] == end

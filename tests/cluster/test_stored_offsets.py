@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from cli.recover import INCOMPLETE
+from cli.exit_code import ExitCode
 from local_cluster.polling import wait_until
 from tests.cluster.recovery_commands import drilled_recovery, planned_recovery
 from tests.cluster.script import PATIENCE_S, PLAIN, ZSTD, Script
@@ -21,7 +21,7 @@ def test_a_hole_that_a_killed_agent_left_is_stored_by_the_next_one(agent_script:
         wait_until(lambda: len(log.ranges(1)) > 1, "something is stored behind the hole", PATIENCE_S)
         script.kill_agent(1)
         [(_, begin), (end, _), *_] = log.ranges(1)
-        planned = planned_recovery(cluster, 1, script.topic, exit_code=INCOMPLETE)
+        planned = planned_recovery(cluster, 1, script.topic, exit_code=ExitCode.FINDINGS)
         assert (planned["end_offset"], planned["gap"]) == (begin, {"from_offset": begin, "to_offset": end})
 
         script.start_agent(1)

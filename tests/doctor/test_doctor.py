@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from agent.settings_file import agent_settings
+from cli.doctor import exit_code
 from doctor.diagnosis import CHECKS, diagnose
 from doctor.facts import (
     AgentAnswer,
@@ -22,7 +23,7 @@ from doctor.facts import (
     Store,
     Unknown,
 )
-from doctor.findings import Finding, Level, Verdict, exit_code
+from doctor.findings import Finding, Level, Verdict
 from kafka_log.server_properties import parse_broker_properties
 from metadata_topic.settings.wal_retention import KeptFor
 from metadata_topic.topic.topic import MetadataTopicSettings
@@ -296,7 +297,7 @@ def test_where_nothing_can_be_got_every_check_still_says_something() -> None:
     assert len(findings) == len(CHECKS)
     assert {"metadata-topic-retention", "store-permissions", "clock-brokers", "open-files", "agent-peers"} <= unknown
     assert all(finding.found for finding in findings)
-    assert exit_code(findings) == 1
+    assert exit_code(findings) == 3
 
 
 def test_a_check_that_breaks_takes_no_other_with_it() -> None:
@@ -313,8 +314,10 @@ def test_the_exit_code_is_that_of_the_worst() -> None:
     def code(*levels: Level) -> int:
         return exit_code([Finding("x", level, "") for level in levels])
 
-    assert [code(level) for level in Level] == [0, 0, 1, 1, 2]
-    assert code(Level.ERROR, Level.WARNING, Level.OK) == 2
+    told = {Level.OK: 0, Level.INFORMATION: 0, Level.WARNING: 1, Level.UNKNOWN: 3, Level.ERROR: 6}
+    assert {level: code(level) for level in Level} == told
+    assert code(Level.UNKNOWN, Level.WARNING) == 1
+    assert code(Level.ERROR, Level.WARNING, Level.OK) == 6
 
 
 def retention_of(**topics: EnabledTopic) -> Finding:

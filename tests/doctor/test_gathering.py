@@ -236,7 +236,7 @@ def test_where_nothing_answers_every_check_is_made_or_says_why_not(
     )
     result = CliRunner().invoke(build_app(), ["doctor", "--broker-config", str(file), "--json"])
     levels = {check["check"]: check["level"] for check in json.loads(result.stdout)["checks"]}
-    assert result.exit_code == 2
+    assert result.exit_code == 6
     assert len(levels) == len(CHECKS) + 1
     assert {check for check, level in levels.items() if level == "error"} == {"agent-peers"}
     assert levels["store-permissions"] == levels["metadata-topic-retention"] == levels["clock-brokers"] == "unknown"
@@ -247,7 +247,7 @@ def test_a_wrong_setting_is_the_only_finding_and_exits_with_2(tmp_path: Path) ->
     file = tmp_path / "server.properties"
     file.write_text("node.id=1\nlog.dirs=/data\nlisteners=PLAINTEXT://:9092\nremote.wal.linke=1\n")
     result = CliRunner().invoke(build_app(), ["doctor", "--broker-config", str(file), "--json"])
-    assert result.exit_code == 2
+    assert result.exit_code == 6
     answer = json.loads(result.stdout)
     assert [(check["check"], check["level"]) for check in answer["checks"]] == [("settings", "error")]
     assert "remote.wal.linke" in answer["checks"][0]["found"]

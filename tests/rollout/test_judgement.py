@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
+from cli.rollout import exit_code
 from rollout.facts import AgentState
-from rollout.judgement import Obstacle, Standing, exit_code, next_step, obstacles, standings
+from rollout.judgement import Obstacle, Standing, next_step, obstacles, standings
 from rollout.steps import Target, Wish, plan
 from tests.rollout.model_cluster import LISTENER, OLD, ModelCluster
 

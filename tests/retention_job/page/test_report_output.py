@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from cli.exit_code import ExitCode
+from cli.report import exit_code
 from retention_job.errors import StateError
-from retention_job.findings.kinds import ExitCode, exit_code
 from retention_job.page.report import merged_days
 from retention_job.page.report_data import DayCosts
 from retention_job.page.report_output import ReportOutput
@@ -76,9 +77,9 @@ def test_an_incremental_run_adds_to_what_was_counted() -> None:
 @pytest.mark.parametrize(
     ("severities", "code"),
     [
-        ([], ExitCode.CLEAN),
-        (["info"], ExitCode.CLEAN),
-        (["info", "warning"], ExitCode.WARNING),
+        ([], ExitCode.GOOD),
+        (["info"], ExitCode.GOOD),
+        (["info", "warning"], ExitCode.FINDINGS),
         (["warning", "critical", "info"], ExitCode.CRITICAL),
         (["unheard of"], ExitCode.CRITICAL),
     ],
