@@ -131,7 +131,7 @@ def next_command(connection: Connection, wanted: Wanted, json: Json = False) -> 
             }
         )
     else:
-        show(*_next_lines(facts, steps, found, connection, wanted))
+        _say(*_next_lines(facts, steps, found, connection, wanted))
     raise typer.Exit(code)
 
 
@@ -174,9 +174,8 @@ def check(
         tell_json({"exit_code": code, "brokers": brokers, "found": _obstacles(found)})
     else:
         rows = ((broker_id, *astuple(one)) for broker_id, one in stand.items())
-        show(table(">broker", "where", "agent", "release", "it says", rows=rows), *map(_told, found))
-        if not found:
-            show("All is well." if step is None else f"{step} is done.")
+        show(table(">broker", "where", "agent", "release", "it says", rows=rows))
+        _say(*map(_told, found) if found else ["All is well." if step is None else f"{step} is done."])
     raise typer.Exit(code)
 
 
@@ -285,6 +284,12 @@ def _obstacles(found: "tuple[Obstacle, ...] | list[Obstacle]") -> list[dict[str,
 
 def _told(one: "Obstacle") -> str:
     return f"{f'broker {one.broker_id}: ' if one.broker_id is not None else ''}{one.what}"
+
+
+def _say(*lines: str) -> None:
+    """As they are: what is to be copied into a file is not broken at a window's width."""
+    for line in lines:
+        typer.echo(line)
 
 
 def _next_lines(

@@ -4,6 +4,7 @@ import logging
 import urllib.error
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -116,18 +117,8 @@ def _agent(agent: AgentRegistration, host: str, asking: HttpSettings | None, tim
         with error:
             told = "; ".join(error.read(_ANSWER_BYTES).decode(errors="replace").splitlines())
         return AgentFacts(agent.version, AgentState.NOT_READY, told or str(error))
-    except urllib.error.URLError as error:
-        if isinstance(error.reason, OSError) and _is_of_tls(error.reason):
-            return AgentFacts(agent.version, AgentState.UNKNOWN, f"{agent.http_endpoint}: {error.reason}")
-        return AgentFacts(agent.version, AgentState.SILENT, f"{agent.http_endpoint}: {error.reason}")
-    except AgentSettingsError as error:
-        return AgentFacts(agent.version, AgentState.UNKNOWN, str(error))
-    except OSError as error:
-        return AgentFacts(agent.version, AgentState.SILENT, f"{agent.http_endpoint}: {error}")
-
-
-def _is_of_tls(error: OSError) -> bool:
-    """Somebody listens there, who is not to be asked like this."""
-    import ssl
-
-    return isinstance(error, ssl.SSLError)
+    except (OSError, HTTPException, AgentSettingsError) as error:
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        # Only who refuses is known to be away; a firewall, a certificate or a name may be in the way of the others.
+        state = AgentState.SILENT if isinstance(reason, ConnectionRefusedError) else AgentState.UNKNOWN
+        return AgentFacts(agent.version, state, f"{agent.http_endpoint}: {reason}")

@@ -192,8 +192,9 @@ def _remove(facts: ClusterFacts, wish: Wish) -> Iterator[Step]:
             Action.STOP_AGENT,
             _stopped(facts.agents.get(broker_id)),
             (
-                "Stop the agent, for good. Nobody deletes its objects from then on: wait until they have expired, "
-                "which `remote-wal describe --objects` tells, or empty the prefix in the bucket afterwards.",
+                "Stop the agent for good, and its socket unit where there is one. Nobody deletes its objects from then "
+                "on: wait until they have expired, which `remote-wal describe --objects` tells, or empty the prefix in "
+                "the bucket afterwards.",
             ),
             "Start it again.",
         )

@@ -1,5 +1,6 @@
 """Agents are asked whether they are ready; what cannot be asked from here is not taken for dead."""
 
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
@@ -37,9 +38,9 @@ def agent(status: HTTPStatus, body: bytes) -> Iterator[str]:
             thread.join()
 
 
-def asked(endpoint: str, host: str = HERE) -> AgentFacts:
+def asked(endpoint: str, host: str = HERE, timeout_s: float = 10.0) -> AgentFacts:
     registration = AgentRegistration(1, 1, endpoint, "10.0.0.1:19090", "1.0", 0)
-    return ask_agents({1: registration}, {1: host}, None, timeout_s=10.0)[1]
+    return ask_agents({1: registration}, {1: host}, None, timeout_s)[1]
 
 
 def test_an_agent_that_is_ready_tells_what_is_degraded() -> None:
@@ -63,6 +64,12 @@ def test_another_hosts_loopback_is_not_asked(endpoint: str) -> None:
     told = asked(endpoint, "kafka-1.example.com")
     assert told.state is AgentState.UNKNOWN
     assert "remote.wal.agent.http.listener" in told.told
+
+
+def test_who_does_not_answer_in_time_is_not_taken_for_gone() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        endpoint = f"127.0.0.1:{server.getsockname()[1]}"
+        assert asked(endpoint, timeout_s=0.2).state is AgentState.UNKNOWN  # nobody accepts, so nobody answers
 
 
 def test_who_speaks_no_tls_where_tls_is_registered_is_not_taken_for_gone() -> None:
