@@ -3,7 +3,8 @@
 Who could fetch as another broker's replica would have Kafka take records for replicated that are not: a high watermark
 that is ahead, and acknowledged records that one crash loses. So under TLS each Fetch is read up to who asks, however
 large it is; large ones in steps, between which all other connections have their turn. A version of Fetch that is newer
-than this agent is passed on and counted: the broker may be newer, too, and must go on.
+than this agent is counted and read as the newest that it knows, as Kafka adds tagged fields since that one: who names
+another replica in it is refused. What cannot be read so is passed on: the broker may be newer, too, and must go on.
 """
 
 from collections.abc import Generator, Iterator
@@ -34,10 +35,15 @@ class OwnFetches:
         header = parse_request_header(frame)
         if header.api_key != FETCH_API_KEY:
             return
-        if header.api_version > MAX_FETCH_VERSION:
+        is_newer = header.api_version > MAX_FETCH_VERSION
+        if is_newer:
             self._metrics.fault("fetch_version_unknown")
-            return
-        replica_id = yield from _in_steps(replica_of(frame, header.api_version))
+        try:
+            replica_id = yield from _in_steps(replica_of(frame, header.api_version))
+        except RequestRefusedError:
+            if is_newer:
+                return
+            raise
         if replica_id >= 0 and replica_id != self._broker_id:
             raise RequestRefusedError(_FETCH, f"a Fetch of replica {replica_id} from broker {self._broker_id}'s agent")
 

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from local_cluster.authority import Authority
 from replication.leader.own_fetches import ITEMS_IN_A_STEP, OwnFetches
 from replication.wire.broker_requests import RequestRefusedError
+from replication.wire.fetch_frame import MAX_FETCH_VERSION
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.kafka_frame import encode_unsigned_varint, parse_request_header
 from replication.wire.metrics import ReplicationMetrics
@@ -62,10 +63,33 @@ def test_versions_before_tags_name_the_replica_behind_the_header(version: int) -
         steps(frame)
 
 
-def test_a_version_of_the_future_is_passed_on_and_counted() -> None:
+def of_the_future(frame: bytes) -> bytes:
+    return frame[:2] + struct.pack(">h", MAX_FETCH_VERSION + 1) + frame[4:]
+
+
+UNKNOWN_TAG = b"\x7f\3abc"
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        struct.pack(">hhih", 1, MAX_FETCH_VERSION + 1, 7, 3) + b"abc and what nobody knows",
+        of_the_future(request({0: 5}, version=MAX_FETCH_VERSION, replica_id=2)),
+    ],
+    ids=["another form", "the own replica"],
+)
+def test_a_version_of_the_future_is_passed_on_and_counted(frame: bytes) -> None:
     metrics = ReplicationMetrics(CollectorRegistry())
-    list(OwnFetches(2, metrics).check(struct.pack(">hhih", 1, 19, 7, 3) + b"abc and what nobody knows"))
+    list(OwnFetches(2, metrics).check(frame))
     assert metric_value(metrics.faults.labels("fetch_version_unknown")) == 1
+
+
+def test_a_version_of_the_future_names_no_other_replica_in_the_form_of_today() -> None:
+    frame = of_the_future(request({0: 5}, version=MAX_FETCH_VERSION, replica_id=3))
+    with_a_tag_more = of_the_future(with_tags(state(3, 13), UNKNOWN_TAG))
+    for one in (frame, with_a_tag_more):
+        with pytest.raises(RequestRefusedError, match="a Fetch of replica 3 from broker 2's agent"):
+            steps(one)
 
 
 @few
