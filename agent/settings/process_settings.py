@@ -145,6 +145,12 @@ class AccessSettings(Section, alias_generator=keyed("remote.wal.agent.")):
         description="Whether followers without an agent may connect; they get everything inline. With "
         "remote.wal.agent.ssl.* they may not, whatever this says.",
     )
+    connections_max_idle_s: Seconds = Field(
+        600_000,
+        ge=1000,
+        description="Another agent's connection on which nothing came for so long, from it or the broker, is closed: "
+        "after twice that time at the latest, or earlier by the broker's own connections.max.idle.ms.",
+    )
     replica_user: UserSetting = Field(
         None,
         description="The user, by name or number, as whom the broker runs: the kernel is asked who connects where "

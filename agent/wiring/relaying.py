@@ -218,6 +218,7 @@ def _leader_limits(configuration: Configuration) -> LeaderLimits:
         stale_after_s=int(configuration.broker.raw.get("replica.socket.timeout.ms", "30000")) / 1000,
         allow_plain_connections=settings.access.plain_connections_enable,
         max_frame_bytes=max_request_bytes(configuration.broker),
+        idle_timeout_s=settings.access.connections_max_idle_s,
     )
 
 

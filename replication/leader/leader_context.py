@@ -47,6 +47,8 @@ class LeaderLimits:
     """For the TLS handshake and the first frame together."""
     max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES
     frame_timeout_s: float = 30.0
+    idle_timeout_s: float = 600.0
+    """For connections on which neither side says anything, however long the broker would keep them."""
 
 
 @dataclass(frozen=True, slots=True)

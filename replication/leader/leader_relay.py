@@ -2,6 +2,8 @@
 
 import asyncio
 
+import structlog
+
 from kafka_log.crc32c import Buffer
 from plugin.format.archive_object_id import StoredObjectId
 from replication.leader.catch_up import FollowerCatchUp
@@ -15,9 +17,13 @@ from replication.wire.framed_connection import FramedConnection
 from replication.wire.metrics import PeerByteCount
 from replication.wire.peer_channel import PeerChannel
 from replication.wire.peer_protocol import MessageKind, PeerCapabilities, PeerRefusedError
-from replication.wire.relay_tasks import run_until_one_ends
+from replication.wire.relay_tasks import run_until_one_ends, until_idle
 from rlm.write_path.uploaded_segment import UploadedSegment
 
+log = structlog.get_logger(__name__)
+
+_IDLE_PLACE = 2
+"""Among the tasks of a relay."""
 _LARGE_REQUEST_BYTES = 8 * 1024
 """Above it, reading takes milliseconds: all other connections get their turn before the next one."""
 
@@ -58,7 +64,11 @@ class LeaderRelay:
                 raise PeerRefusedError("a connection without a hello, where only agents may connect")
             self._request(first_request)
         try:
-            await run_until_one_ends(self._relay_requests(), self._relay_responses())
+            idle = until_idle((self.peer, self._broker), self._context.limits.idle_timeout_s)
+            ended = await run_until_one_ends(self._relay_requests(), self._relay_responses(), idle)
+            if ended == {_IDLE_PLACE}:
+                self._context.metrics.fault("peer_idle")
+                log.info("peer_idle", follower=self.core.follower_id)
         finally:
             if self._catch_up is not None:
                 self._catch_up.close()

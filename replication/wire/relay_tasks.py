@@ -1,7 +1,17 @@
 """The tasks of a relay: side by side until one of them ends."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
+
+from replication.wire.framed_connection import FramedConnection
+
+
+async def until_idle(connections: Sequence[FramedConnection], idle_s: float) -> None:
+    """Until none of these has received a byte in a whole interval of so many seconds: once or twice as long as that."""
+    before, received = -1, sum(one.bytes_received for one in connections)
+    while received != before:
+        await asyncio.sleep(idle_s)
+        before, received = received, sum(one.bytes_received for one in connections)
 
 
 async def run_until_one_ends(*relays: Coroutine[None, None, None]) -> set[int]:

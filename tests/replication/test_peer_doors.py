@@ -15,6 +15,7 @@ from replication.wire.framed_connection import FramedConnection
 from replication.wire.peer_connection import Address, connect_framed, exchange_hellos
 from replication.wire.peer_listener import PeerListener
 from replication.wire.peer_protocol import Hello
+from replication.wire.relay_tasks import until_idle
 from tests.descriptors import none_left
 from tests.kafka_log.batches import batches
 from tests.replication.test_peer_tls import on_both_event_loops
@@ -218,3 +219,35 @@ async def test_where_an_agent_poses_as_a_broker_connections_are_counted_from_the
             one.close()
         await agents.until(lambda: not agents.follower.connections)
         await expect_links_to_flow(agents)
+
+
+@on_both_event_loops
+async def test_a_connection_on_which_nobody_says_anything_any_more_ends(authority: Authority) -> None:
+    """Whose agent said hello, and fetched: so it is held by no other limit than the broker's own."""
+    async with agents_under_tls(authority, idle_timeout_s=0.2) as agents:
+        raw = batches(2, 0)
+        agents.append({0: raw})
+        follower = await agents.connect()
+        assert await follower.fetch({0: 0}) == follower.expected({0: raw})
+        assert await follower.reader.read() == b""
+        assert agents.leader_faults("peer_idle") == 1
+        await agents.until(lambda: not agents.leader.connections and not agents.follower.connections)
+        await expect_links_to_flow(agents)
+
+
+class Heard(FramedConnection):
+    """Has received something at each of the first looks, and nothing after these."""
+
+    def __init__(self, busy_looks: int) -> None:
+        self.looks, self._busy_looks = 0, busy_looks
+
+    @property
+    def bytes_received(self) -> int:  # type: ignore[override]
+        self.looks += 1
+        return min(self.looks, self._busy_looks)
+
+
+async def test_a_connection_is_idle_when_neither_side_was_heard_in_a_whole_interval() -> None:
+    often, never = Heard(5), Heard(0)
+    await until_idle((often, never), 0.0)
+    assert often.looks == never.looks == 6
