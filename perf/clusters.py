@@ -10,9 +10,9 @@ from typing import Any
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.native_object_store import start_native_store
-from local_cluster.store_spec import LocalDirectoryStore, S3Store, StoreSpec
+from local_cluster.store_spec import LocalDirectoryStore, S3Store, StoreKind, StoreSpec
 
-NATIVE = "s3-native"
+NATIVE = StoreKind.S3_NATIVE.value
 """A native S3 server under TLS."""
 _MEMORY = Path("/dev/shm")  # noqa: S108 (a directory of its own is made in it)
 

@@ -81,7 +81,7 @@ class Counted:
 
 def counts(
     store: Annotated[
-        list[str] | None, typer.Option(help="directory, s3, or s3-native, which is under TLS as agents are then.")
+        list[str] | None, typer.Option(help="directory, s3, or s3native, which is under TLS as agents are then.")
     ] = None,
     seconds: Annotated[float, typer.Option(min=1, help="Of each load.")] = 10,
     latency_ms: LatencyMs = 5,

@@ -15,6 +15,7 @@ from local_cluster.broker_config import (
 from local_cluster.inter_broker import InterBroker
 from local_cluster.inter_broker_protocol import InterBrokerProtocol
 from local_cluster.layout import ClusterLayout
+from local_cluster.node_processes import agent_process
 from local_cluster.store_spec import LocalDirectoryStore, S3Store
 from local_cluster.zone_gateways import ZoneGateways
 
@@ -230,3 +231,11 @@ def test_certificates_of_before_stay_good_when_a_cluster_is_configured_again(lay
 def test_plaintext_asks_for_nothing_of_all_this(layout: ClusterLayout) -> None:
     plain = ClusterSettings(AgentsMode())
     assert plain.speaking(InterBrokerProtocol.PLAINTEXT) == plain
+
+
+def test_an_agent_is_the_program_that_is_named_with_its_own_environment_beside_the_stores(tmp_path: Path) -> None:
+    store = S3Store("http://127.0.0.1:1", "bucket")
+    mode = AgentsMode(store, program="perf.counted_agent", environment={"REMOTE_WAL_PERF_COUNTS_FILE": "there"})
+    spec = agent_process(ClusterLayout.plan(tmp_path), 1, ClusterSettings(mode)).spec
+    assert spec.command[1:4] == ("-m", "perf.counted_agent", "agent")
+    assert spec.environment == {**store.environment(), "REMOTE_WAL_PERF_COUNTS_FILE": "there"}
