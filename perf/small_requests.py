@@ -20,7 +20,12 @@ _FLUSH_S: Final = 120.0
 
 
 def librdkafka_latencies(
-    bootstrap_servers: str, topic: str, records_per_s: int, seconds: float, config: Mapping[str, str | int]
+    bootstrap_servers: str,
+    topic: str,
+    records_per_s: int,
+    seconds: float,
+    config: Mapping[str, str | int],
+    partitions: int = PARTITIONS,
 ) -> list[float]:
     """Milliseconds from send to acknowledgement, of all but the first records. Raises TimeoutError, KafkaToolError."""
     from confluent_kafka import Producer
@@ -38,7 +43,7 @@ def librdkafka_latencies(
             elif counts:
                 taken_ms.append((time.perf_counter() - sent_s) * 1000)
 
-        producer.produce(topic, value, partition=number % PARTITIONS, on_delivery=acknowledged)
+        producer.produce(topic, value, partition=number % partitions, on_delivery=acknowledged)
 
     polling = _Polling(producer.poll)
     polling.start()

@@ -2,7 +2,8 @@
 
 import pytest
 
-from perf.small_requests import figures_of
+from local_cluster.kafka_tools import KafkaToolError
+from perf.small_requests import figures_of, librdkafka_latencies
 from perf.workloads import WORKLOADS
 
 
@@ -15,3 +16,15 @@ def test_there_is_each_rate_with_and_without_linger() -> None:
     names = {one.name for one in WORKLOADS if one.name.startswith("librdkafka")}
     rates = ("50", "200", "1000", "5000")
     assert names == {f"librdkafka-{rate}{linger}" for rate in rates for linger in ("", "-no-linger")}
+
+
+def test_each_record_but_the_first_is_told_once_it_is_acknowledged() -> None:
+    mock = {"test.mock.num.brokers": 1, "allow.auto.create.topics": True, "linger.ms": 0}
+    taken_ms = librdkafka_latencies("", "orders", 500, 0.2, mock, partitions=4)
+    assert len(taken_ms) == 80
+    assert min(taken_ms) > 0
+
+
+def test_records_that_nobody_acknowledges_are_no_figures() -> None:
+    with pytest.raises(KafkaToolError, match="10 records were not acknowledged"):
+        librdkafka_latencies("127.0.0.1:1", "orders", 500, 0.02, {"message.timeout.ms": 100})
