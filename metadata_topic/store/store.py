@@ -89,6 +89,10 @@ class _Streamed(Sequence[PublishedSegment]):
             return self._known[at].published()
 
 
+def _of_topic(image: StoreImage, topic: TopicContinuity) -> StoreImage:
+    return replace(image, topic_id=topic.topic_id, rebuilt_ms=topic.rebuilt_ms)
+
+
 class RemoteWalMetadataStore(PartitionLookups, SegmentLookups):
     """Answers what is where. See the module's theory."""
 
@@ -133,7 +137,7 @@ class RemoteWalMetadataStore(PartitionLookups, SegmentLookups):
         """
         segments: list[PublishedSegment] = []
         with self._lock:
-            image = self._told_of_topic(self._state.image(segments))
+            image = _of_topic(self._state.image(segments), self.topic)
             known = list(self._state.table.segments())
         for start in range(0, len(known), _IMAGE_SEGMENTS):
             with self._lock:
@@ -146,7 +150,7 @@ class RemoteWalMetadataStore(PartitionLookups, SegmentLookups):
         with self._lock:
             state, blocks = self._state, self._state.table.blocks
             blocks.hold()
-            image = self._told_of_topic(state.image(_Streamed(self._lock, list(state.table.segments()))))
+            image = _of_topic(state.image(_Streamed(self._lock, list(state.table.segments()))), self.topic)
         try:
             yield image
         finally:
@@ -157,7 +161,8 @@ class RemoteWalMetadataStore(PartitionLookups, SegmentLookups):
         """Know what `image` holds, and nothing else. What was counted stays counted."""
         restored = StoreState.of(image, self._bound)
         with self._lock:
-            self._exchange(restored)
+            restored.counters.update(self._state.counters)
+            self._state = restored
         remembered = RememberedTopic(image.topic_id, image.progress, image.rebuilt_ms)
         self.topic.remember(remembered, reading_goes_on=True)
 
@@ -174,13 +179,6 @@ class RemoteWalMetadataStore(PartitionLookups, SegmentLookups):
     def _read_beyond(self, source: Source) -> None:
         partition, offset = source
         self._state.progress[partition] = max(self._state.progress.get(partition, 0), offset + 1)
-
-    def _told_of_topic(self, image: StoreImage) -> StoreImage:
-        return replace(image, topic_id=self.topic.topic_id, rebuilt_ms=self.topic.rebuilt_ms)
-
-    def _exchange(self, state: StoreState) -> None:
-        state.counters.update(self._state.counters)
-        self._state = state
 
     # Brokers
 
