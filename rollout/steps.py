@@ -6,7 +6,7 @@ one that does not goes on as before, so a cluster half way in, or half way out, 
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from doctor.facts import Unknown
@@ -85,8 +85,12 @@ class Step:
 
 
 def plan(facts: ClusterFacts, wish: Wish) -> list[Step]:
-    """All steps in order, those that are done among them. Raises RolloutError."""
-    return list(_PLANS[wish.target](facts, wish))
+    """All steps in order, those that are done among them. Raises RolloutError.
+
+    A broker that is away, as while it restarts, keeps its steps: whether they are done is not known.
+    """
+    away = dict.fromkeys(facts.missing, Unknown("it is not there"))
+    return list(_PLANS[wish.target](replace(facts, brokers={**away, **facts.brokers}), wish))
 
 
 def _enable(facts: ClusterFacts, wish: Wish) -> Iterator[Step]:
@@ -142,10 +146,12 @@ def _start_agent(broker_id: int, facts: ClusterFacts, wish: Wish) -> Step:
         Action.START_AGENT,
         _agent_state(facts.agents.get(broker_id)),
         (
-            "Put the agent's keys into server.properties, the same ones on all hosts but for this host's addresses and "
-            f"certificates: the store's, and for instance remote.wal.agent.peers={peers}. The broker passes over them.",
-            f"Copy server.properties for the agent, with {INTER_BROKER}={name} in the copy alone.",
-            "`remote-wal doctor --broker-config COPY`, then start the agent with that copy. It relays for nobody yet.",
+            "Start the agent; it relays for nobody yet.",
+            "Before that, put its keys into server.properties, the same ones on all hosts but for this host's "
+            "addresses and certificates: the store's, and for instance "
+            f"remote.wal.agent.peers={peers}. The broker passes over them.",
+            f"Give it a copy of that file with {INTER_BROKER}={name} in the copy alone, once `remote-wal doctor "
+            "--broker-config COPY` finds no error.",
         ),
         "Stop the agent. Nothing depends on it.",
         {"remote.log.wal.storage.system.enable": "true", "remote.wal.agent.replica.port.base": _base(wish)},

@@ -105,6 +105,15 @@ def test_a_cluster_that_does_not_answer_is_told_with_3(monkeypatch: pytest.Monke
     assert (told.exit_code, told.stdout, told.stderr) == (3, "", f"remote-wal: {error}\n")
 
 
+def test_a_step_of_a_broker_that_restarts_is_waited_for(invoke: Invoke, cluster: ModelCluster) -> None:
+    cluster.away = {2}
+    told = invoke("check", "--step", "switch:2", "--wait", "0.1", "--json")
+    assert told.exit_code == 1
+    assert json.loads(told.stdout)["found"][-1] == {
+        "broker": 2, "what": "switch:2 may be done or not", "unknown": True
+    }  # fmt: skip
+
+
 def test_what_cannot_be_asked_for_is_told_with_2(invoke: Invoke) -> None:
     assert run("somewhere", "next").exit_code == 2
     assert run("removed", "next", "--back-to", "nowhere").exit_code == 2

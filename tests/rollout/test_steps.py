@@ -144,6 +144,15 @@ def states(steps: list[Step], name: str) -> list[State]:
     return [step.state for step in steps if step.name == name]
 
 
+def test_a_broker_that_restarts_keeps_its_steps() -> None:
+    cluster = ModelCluster.stock()
+    steps = [step.id for step in plan(cluster.facts, wish(Target.ENABLED))]
+    cluster.away = {1}
+    found = plan(cluster.facts, wish(Target.ENABLED))
+    assert [step.id for step in found] == steps
+    assert states(found, "advertise") == [State.UNKNOWN, State.LEFT, State.LEFT]
+
+
 def test_what_cannot_be_asked_is_neither_done_nor_left() -> None:
     cluster = ModelCluster.stock()
     cluster.mute = {2}
