@@ -12,8 +12,12 @@ import agent.wiring.storage_loading as storage_loading
 import metadata_topic.topic.metadata_topics as metadata_topics
 from agent.identity import AgentLock
 from agent.process import Agent
+from agent.settings.kafka_client import client_config
+from agent.settings.process_settings import BrokerTlsSettings
 from agent.settings.setting_types import AgentSettingsError
 from agent.settings_file import agent_settings
+from agent.tls.broker_tls import BrokerTls, broker_tls_plan
+from kafka_log.errors import BrokerPropertiesError
 from kafka_log.server_properties import load_broker_properties
 from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.topic.client_config import KafkaClientConfig
@@ -144,4 +148,38 @@ def test_a_secret_in_a_wrong_place_is_not_repeated_in_the_error(properties: Path
     broker = load_broker_properties(properties)
     with pytest.raises(AgentSettingsError, match=r"remote\.wal\.secret\.key") as caught:
         agent_settings(broker, properties)
+    assert PLANTED not in "".join(traceback.format_exception(caught.value))
+
+
+JAAS = "sasl.mechanism=PLAIN\nsasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required "
+WRONG_LOGINS = {
+    "no user": f'{JAAS}password="{PLANTED}";',
+    "options without values": f"{JAAS}{PLANTED};",
+    "an unknown module": f'sasl.mechanism=PLAIN\nsasl.jaas.config=Some required username="a" password="{PLANTED}";',
+    "an unknown provider": f"sasl.mechanism=PLAIN\nssl.key.password=${{vault:{PLANTED}}}-{PLANTED}",
+}
+
+
+@pytest.mark.parametrize("login", WRONG_LOGINS.values(), ids=WRONG_LOGINS)
+def test_what_is_wrong_with_a_login_is_told_without_it(properties: Path, login: str) -> None:
+    client = properties.with_name("client.properties")
+    client.write_text(f"security.protocol=SASL_PLAINTEXT\n{login}\n")
+    broker = load_broker_properties(properties)
+    with pytest.raises((AgentSettingsError, MetadataTopicError, BrokerPropertiesError)) as caught:
+        client_config(broker, agent_settings(broker, properties).client)
+    assert PLANTED not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize("key", ["ssl.keystore.key", "ssl.keystore.certificate.chain", "ssl.truststore.certificates"])
+def test_what_is_wrong_with_a_key_is_told_without_it(properties: Path, key: str) -> None:
+    with properties.open("a") as file:
+        file.write("listener.security.protocol.map=PLAINTEXT:PLAINTEXT,REPLICATION:SSL\n")
+        file.write("ssl.keystore.type=PEM\nssl.truststore.type=PEM\n")
+        file.write("".join(f"{one}={PLANTED}\n" for one in {key, "ssl.keystore.key", "ssl.keystore.certificate.chain"}))
+    broker = load_broker_properties(properties)
+    plan = broker_tls_plan(broker, BrokerTlsSettings())
+    assert plan is not None
+    assert PLANTED not in repr(plan)
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - whatever it is, it tells nothing
+        BrokerTls(plan).client_context()
     assert PLANTED not in "".join(traceback.format_exception(caught.value))
