@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.reachability import reach
+
 if TYPE_CHECKING:
     from metadata_topic.topic.client_config import KafkaClientConfig
 
@@ -30,8 +32,10 @@ class Connection:
     command_config: CommandConfig = None
 
     def client_config(self) -> "KafkaClientConfig":
-        """Raises metadata_topic's ClientPropertyError."""
-        return client_config(self.bootstrap_server, self.command_config)
+        """Of a cluster that can be reached. Raises metadata_topic's ClientPropertyError, ClusterUnreachableError."""
+        found = client_config(self.bootstrap_server, self.command_config)
+        reach(self.bootstrap_server)
+        return found
 
 
 def client_config(bootstrap_server: str, command_config: Path | None) -> "KafkaClientConfig":

@@ -8,12 +8,14 @@ import importlib
 import importlib.util
 import os
 import sys
-from typing import Annotated, Final
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, cast
 
 import typer
 
 from cli.exit_code import ExitCode
 from cli.extras import missing_extra
+from cli.tables import tell_json
 
 COMMANDS: Final = (
     "demo",
@@ -56,6 +58,11 @@ OWN_ROOMS: Final = frozenset(
 )
 """Errors defined here are written for people: one line of text says all."""
 
+_JSON_FILES: Final = frozenset({"demo", "report"})
+"""Commands that take a file for JSON, - for standard output."""
+_USAGE_ERROR: Final = typer.BadParameter.__bases__[0]
+"""Any wrong command line; typer gives the type no public name."""
+_INTERRUPTED: Final = 130
 TRACEBACK_VARIABLE: Final = "REMOTE_WAL_TRACEBACK"
 
 
@@ -83,14 +90,34 @@ def build_app() -> typer.Typer:
 
 def main() -> None:
     """Run the command line. Exits as `cli.exit_code` says."""
+    wants_json = json_is_wanted(sys.argv[1:])
     try:
-        build_app()()
+        # With JSON a wrong command is told as JSON, too; else typer tells it, and ends the program itself.
+        sys.exit(build_app()(standalone_mode=not wants_json))
+    except typer.Abort:
+        sys.exit(_INTERRUPTED)
     except Exception as error:
         told = missing_extra(error) or error
-        if not is_own_error(told) or os.environ.get(TRACEBACK_VARIABLE):
+        usage = isinstance(told, _USAGE_ERROR)
+        is_told = usage or (is_own_error(told) and not os.environ.get(TRACEBACK_VARIABLE))
+        code = ExitCode.USAGE if usage else ExitCode.UNKNOWN
+        text = cast(Any, told).format_message() if usage else str(told)
+        if wants_json:
+            tell_json({"exit_code": code, "error": text if is_told else type(told).__name__})
+        if not is_told:
             raise
-        sys.stderr.write(f"remote-wal: {told}\n")
-        sys.exit(ExitCode.UNKNOWN)
+        sys.stderr.write(f"remote-wal: {text}\n")
+        sys.exit(code)
+
+
+def json_is_wanted(arguments: Sequence[str]) -> bool:
+    """Whether standard output is to be JSON, also where a command takes a file for it."""
+    for at, word in enumerate(arguments):
+        if word == "--json":
+            return arguments[0] not in _JSON_FILES or arguments[at + 1 : at + 2] == ["-"]
+        if word == "--json=-":
+            return True
+    return False
 
 
 def is_own_error(error: BaseException) -> bool:

@@ -13,7 +13,7 @@ from cli.connection import Connection, Json
 from cli.exit_code import ExitCode
 from cli.log_lines import logs_from
 from cli.option_groups import grouped
-from cli.tables import show, table, tell_json
+from cli.tables import fail, show, table, tell_json
 
 if TYPE_CHECKING:
     from metadata_topic.settings.wal_retention import AgentsRetention
@@ -70,7 +70,7 @@ def plan(
 
     _check(wanted, None)
     with _admin(connection) as admin:
-        planned = _planned(admin, wanted, None)
+        planned = _planned(admin, wanted, None, json=json)
         if json:
             typer.echo(write_plan(planned))
         else:
@@ -97,9 +97,10 @@ def execute(
     from recovery.reassignment import ReassignmentLimits
 
     _check(wanted, plan_file)
+    given = _read_plan(plan_file, json=json) if plan_file is not None else None
     limits = ReassignmentLimits(max_moves, upload_timeout, move_timeout)
     with _admin(connection) as admin:
-        planned = _planned(admin, wanted, plan_file)
+        planned = _planned(admin, wanted, given, json=json)
         if not planned.moves:
             _report(None, planned, json)
             return
@@ -179,15 +180,23 @@ def _admin(connection: Connection) -> "Iterator[ReassignmentAdmin]":
         yield admin
 
 
-def _planned(admin: "ReassignmentAdmin", wanted: Wanted, plan_file: Path | None) -> "ReassignmentPlan":
-    from recovery.reassignment_plan import (
-        ReassignmentPlanError,
-        plan_as_given,
-        plan_balance,
-        plan_drain,
-        plan_topic,
-        read_plan,
-    )
+def _read_plan(file: Path, *, json: bool) -> "Mapping[TopicPartition, tuple[int, ...]]":
+    from recovery.reassignment_plan import ReassignmentPlanError, read_plan
+
+    try:
+        return read_plan(file.read_text(), str(file))
+    except ReassignmentPlanError as error:
+        fail(error, ExitCode.USAGE, json=json)
+
+
+def _planned(
+    admin: "ReassignmentAdmin",
+    wanted: Wanted,
+    given: "Mapping[TopicPartition, tuple[int, ...]] | None",
+    *,
+    json: bool,
+) -> "ReassignmentPlan":
+    from recovery.reassignment_plan import ReassignmentPlanError, plan_as_given, plan_balance, plan_drain, plan_topic
 
     cluster = admin.cluster()
     try:
@@ -195,12 +204,11 @@ def _planned(admin: "ReassignmentAdmin", wanted: Wanted, plan_file: Path | None)
             return plan_topic(cluster, wanted.topic, wanted.brokers)
         if wanted.drain is not None:
             return plan_drain(cluster, wanted.drain)
-        if plan_file is not None:
-            return plan_as_given(cluster, read_plan(plan_file.read_text(), str(plan_file)))
+        if given is not None:
+            return plan_as_given(cluster, given)
         return plan_balance(cluster)
     except ReassignmentPlanError as error:
-        typer.echo(f"remote-wal: {error}", err=True)
-        raise typer.Exit(ExitCode.USAGE) from None
+        fail(error, ExitCode.USAGE, json=json)
 
 
 def _run(

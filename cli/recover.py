@@ -14,7 +14,7 @@ from cli.log_rows import LogRow, left_row, planned_row, restored_row
 from cli.option_groups import grouped
 from cli.recovery_sources import Sources, StoredLogs, new_directory_id, open_sources
 from cli.recovery_table import print_recovery
-from cli.tables import tell_json
+from cli.tables import fail, tell_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -99,7 +99,7 @@ def recover(
     from recovery.last_in_sync import last_in_sync, lead_refusal
 
     if step.if_empty:
-        what = replace(what, log_dir=_emptied(logs, what, step))
+        what = replace(what, log_dir=_emptied(logs, what, step, json=json))
     selection = _selection(logs, what)
     ids = dict(_directory_id(text) for text in what.directory_id or ())
     console = _console()
@@ -121,8 +121,7 @@ def recover(
                 status.stop()
                 rows = _recover(console, broker, sources, planned, selection, threads)
         except TargetRefusedError as error:
-            typer.echo(f"remote-wal: {error}", err=True)
-            raise typer.Exit(ExitCode.REFUSED) from None
+            fail(error, ExitCode.REFUSED, json=json)
     rows = [_with_buckets(row, log, sources) for row, log in zip(rows, planned, strict=True)]
     document = _document(sources, rows, planned, _refusals(broker, lead_refused) if dry_run else None)
     if json:
@@ -151,7 +150,7 @@ def _selection(logs: StoredLogs, what: RestoreOptions) -> "Selection":
     )
 
 
-def _emptied(logs: StoredLogs, what: RestoreOptions, step: IfEmpty) -> list[Path]:
+def _emptied(logs: StoredLogs, what: RestoreOptions, step: IfEmpty, *, json: bool) -> list[Path]:
     """The log directories to restore; ends the command where there are none, or a disk may be away."""
     from kafka_log.server_properties import load_broker_properties
     from recovery.emptied import emptied_log_dirs
@@ -164,8 +163,7 @@ def _emptied(logs: StoredLogs, what: RestoreOptions, step: IfEmpty) -> list[Path
             load_broker_properties(logs.broker_config).log_dirs, must_be_mounted=step.require_mount
         )
     except TargetRefusedError as error:
-        typer.echo(f"remote-wal: {error}", err=True)
-        raise typer.Exit(ExitCode.REFUSED) from None
+        fail(error, ExitCode.REFUSED, json=json)
     if not found:
         typer.echo("all log directories have logs: nothing is to be restored", err=True)
         raise typer.Exit(0)

@@ -12,6 +12,7 @@ import typer
 
 from cli.connection import BrokerConfig, CommandConfig
 from cli.log_lines import logs_from
+from cli.reachability import reach
 
 if TYPE_CHECKING:
     from agent.settings.agent_settings import AgentSettings
@@ -234,6 +235,7 @@ def client_of(broker: "BrokerProperties", settings: "AgentSettings", where: Brok
 
     if where.bootstrap_server is None:
         return client_config(broker, settings.client)
+    reach(where.bootstrap_server)
     return read_command_config(where.bootstrap_server, where.command_config or settings.client.client_config)
 
 

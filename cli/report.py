@@ -13,6 +13,7 @@ from cli.connection import CommandConfig, client_config
 from cli.exit_code import ExitCode
 from cli.extras import need_extra
 from cli.option_groups import grouped
+from cli.reachability import reach
 from cli.tables import show, table
 
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ def report(
     if sources.bootstrap_server is None or set_:
         raise typer.BadParameter("either --bootstrap-server, or --scenario with its --set")
     need_extra("report")
+    reach(sources.bootstrap_server)
     from cli.report_job import run_report
 
     data = run_report(_job(sources.bootstrap_server, sources, run), master, memory)

@@ -5,14 +5,15 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
 from cli.connection import Connection, Json
 from cli.exit_code import ExitCode
 from cli.option_groups import grouped
-from cli.tables import show, table, tell_json
+from cli.reachability import ClusterUnreachableError
+from cli.tables import fail, show, table, tell_json
 
 if TYPE_CHECKING:
     from rollout.facts import ClusterFacts
@@ -166,7 +167,7 @@ def check(
         wait_until(is_settled, "all is well", wait, interval_s=_ASK_EACH_S) if wait else is_settled()
     [last] = looked
     if isinstance(last, _CannotSayError):
-        _fail(last, json)
+        fail(last, last.code, json=json)
     facts, found, code = last
     stand = standings(facts, wanted.wish().listener)
     if json:
@@ -202,7 +203,7 @@ def _looked(connection: Connection, wanted: Wanted, json: bool) -> "tuple[Cluste
     try:
         return _look(connection, wanted)
     except _CannotSayError as error:
-        _fail(error, json)
+        fail(error, error.code, json=json)
 
 
 def _look(connection: Connection, wanted: Wanted) -> "tuple[ClusterFacts, list[Step], Next]":
@@ -221,7 +222,7 @@ def _look(connection: Connection, wanted: Wanted) -> "tuple[ClusterFacts, list[S
         steps = planned(facts, wish)
     except (RolloutError, ClientPropertyError, AgentSettingsError, BrokerPropertiesError) as error:
         raise _CannotSayError(str(error), ExitCode.USAGE) from error
-    except (ClusterUnknownError, MetadataTopicError) as error:
+    except (ClusterUnknownError, ClusterUnreachableError, MetadataTopicError) as error:
         raise _CannotSayError(str(error), ExitCode.UNKNOWN) from error
     return facts, steps, next_step(facts, steps, wish.listener)
 
@@ -233,14 +234,6 @@ def _asking(broker_config: Path | None) -> Any:
     from kafka_log.server_properties import load_broker_properties
 
     return agent_settings(load_broker_properties(broker_config), broker_config).http
-
-
-def _fail(error: _CannotSayError, json: bool) -> NoReturn:
-    if json:
-        tell_json({"exit_code": error.code, "error": str(error)})
-    else:
-        typer.echo(f"remote-wal: {error}", err=True)
-    raise typer.Exit(error.code)
 
 
 def _step(step: "Step", connection: Connection, wanted: Wanted) -> dict[str, Any]:

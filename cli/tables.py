@@ -1,9 +1,11 @@
 """Tables for people, and JSON for programs: printed the same way by all commands."""
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
+
+from cli.exit_code import ExitCode
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -34,6 +36,14 @@ def show(*shown: "Table | str") -> None:
     console = Console()
     for one in shown:
         console.print(one)
+
+
+def fail(told: object, code: ExitCode, *, json: bool) -> NoReturn:
+    """End the command with what was in its way: on standard error and, for programs, on standard output."""
+    if json:
+        tell_json({"exit_code": code, "error": str(told)})
+    typer.echo(f"remote-wal: {told}", err=True)
+    raise typer.Exit(code)
 
 
 def tell_json(document: object) -> None:

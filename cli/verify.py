@@ -11,7 +11,7 @@ from cli.connection import Json
 from cli.exit_code import ExitCode
 from cli.option_groups import grouped
 from cli.recovery_sources import Sources, StoredLogs, open_sources
-from cli.tables import show, table, tell_json
+from cli.tables import fail, show, table, tell_json
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -61,8 +61,7 @@ def verify(
     try:
         document = _verified(logs, sample, replica or [], drill, threads)
     except TargetRefusedError as error:
-        typer.echo(f"remote-wal: {error}", err=True)
-        raise typer.Exit(ExitCode.REFUSED) from None
+        fail(error, ExitCode.REFUSED, json=json)
     if json:
         tell_json(document)
     else:

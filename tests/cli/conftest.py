@@ -1,0 +1,12 @@
+"""Most commands here are given a cluster that is played, at an address where nobody listens."""
+
+import pytest
+
+import cli.reachability as reachability
+
+
+@pytest.fixture(autouse=True)
+def reached(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All addresses take connections, but for those who test that."""
+    if not request.node.get_closest_marker("real_connections"):
+        monkeypatch.setattr(reachability, "connect", lambda _address, _timeout_s: None)
