@@ -42,14 +42,19 @@ ProtocolOption = Annotated[
     ),
 ]
 
+AgentsOption = Annotated[bool, typer.Option(help="Put an agent beside every broker.")]
+StoreOption = Annotated[StoreKind, typer.Option(help="The agents' object store.")]
+EndpointOption = Annotated[str, typer.Option(help="With s3 and s3express: the store's address.")]
+BucketOption = Annotated[str, typer.Option(help="With s3 and s3express.")]
+
 
 @app.command()
 def up(
     directory: DirectoryOption = DEFAULT_DIRECTORY,
-    agents: Annotated[bool, typer.Option(help="Put an agent beside every broker.")] = True,
-    store: Annotated[StoreKind, typer.Option(help="The agents' object store.")] = StoreKind.LOCAL,
-    endpoint_url: Annotated[str, typer.Option(help="With s3 and s3express: the store's address.")] = "",
-    bucket: Annotated[str, typer.Option(help="With s3 and s3express.")] = "remote-wal",
+    agents: AgentsOption = True,
+    store: StoreOption = StoreKind.LOCAL,
+    endpoint_url: EndpointOption = "",
+    bucket: BucketOption = "remote-wal",
     brokers: Annotated[int, typer.Option(min=1, max=9, help="For a new cluster.")] = 3,
     protocol: ProtocolOption = InterBrokerProtocol.PLAINTEXT,
     as_json: Json = False,
@@ -72,6 +77,29 @@ def up(
             cluster = LocalCluster.create(directory, brokers=brokers, settings=settings, progress=line.update)
         cluster.start()
         status = status_of(cluster)
+    _show(status, as_json)
+
+
+@app.command()
+def add(
+    directory: DirectoryOption = DEFAULT_DIRECTORY,
+    agents: AgentsOption = True,
+    store: StoreOption = StoreKind.LOCAL,
+    endpoint_url: EndpointOption = "",
+    bucket: BucketOption = "remote-wal",
+    as_json: Json = False,
+) -> None:
+    """Have a broker join the cluster, with its agent; no other is started anew. Options as they were for `up`."""
+    need_extra("demo")
+    from rich.console import Console
+
+    from local_cluster.child_processes import ends_what_it_started
+    from local_cluster.cluster_status import status_of
+    from local_cluster.joining import with_joined_broker
+
+    settings = _settings(_agents(agents, store, endpoint_url, bucket), InterBrokerProtocol.PLAINTEXT)
+    with ends_what_it_started(stays_if_done=True), Console(stderr=True).status("preparing") as line:
+        status = status_of(with_joined_broker(directory, settings, line.update))
     _show(status, as_json)
 
 

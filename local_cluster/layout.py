@@ -18,7 +18,7 @@ whether b dials x directly or by way of its agent.
 import base64
 import json
 import random
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -27,7 +27,9 @@ from local_cluster.port_block import free_port_block
 LAYOUT_FILE = "cluster.json"
 LAYOUT_VERSION = 1
 REPLICA_DOMAIN = "remote-wal.internal"
-_PORTS_PER_BROKER = 5
+_OWN_PORTS = 4
+MAX_BROKERS = 9
+"""How many a cluster of this machine can grow to: so many replica ports are kept free for it."""
 MAX_ZONES = 4
 """For whose clients brokers can have listeners, one port each (`local_cluster.zone_gateways`); admin tools count as a
 zone."""
@@ -44,13 +46,14 @@ class BrokerPorts:
     broker_id: int
     client: int
     controller: int
+    """0: it came later, and is no controller."""
     peer: int
     agent_http: int
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterLayout:
-    """A cluster's directory, id and addresses. Brokers are numbered from 1; each is a controller too."""
+    """A cluster's directory, id and addresses. Brokers are numbered from 1; those it began with are controllers."""
 
     directory: Path
     cluster_id: str
@@ -59,6 +62,8 @@ class ClusterLayout:
     replica_port_base: int
     network: str = ""
     """The first two numbers of the addresses of the brokers' own hosts; empty: all of them share this one's."""
+    replica_ports: int = MAX_BROKERS
+    """So many behind `replica_port_base` are the replica ports of brokers, also of some that may come."""
 
     @classmethod
     def plan(
@@ -66,22 +71,41 @@ class ClusterLayout:
     ) -> Self:
         """A new layout on ports that are free now. Raises NoFreePortsError."""
         chooser = chooser or random.SystemRandom()
-        ports = free_port_block(broker_count * (_PORTS_PER_BROKER + MAX_ZONES) + 1, chooser)
-        own = iter(ports[broker_count + 1 :])
+        replica_ports = max(broker_count, MAX_BROKERS)
+        ports = free_port_block(1 + replica_ports + broker_count * (_OWN_PORTS + MAX_ZONES), chooser)
+        own = iter(ports[replica_ports + 1 :])
         brokers = tuple(
             BrokerPorts(broker_id, next(own), next(own), next(own), next(own))
             for broker_id in range(1, broker_count + 1)
         )
-        return cls(directory.absolute(), _new_cluster_id(chooser), brokers, ports[0], network)
+        return cls(directory.absolute(), _new_cluster_id(chooser), brokers, ports[0], network, replica_ports)
+
+    def with_another_broker(self, chooser: random.Random | None = None) -> Self:
+        """And one that joins, on ports that are free now. Raises NoFreePortsError, LayoutError."""
+        broker_id = max(self.broker_ids) + 1
+        if broker_id > self.replica_ports:
+            raise LayoutError(
+                f"there is no port for broker {broker_id}: this cluster has room for {self.replica_ports}"
+            )
+        client, peer, agent_http = free_port_block(_OWN_PORTS - 1, chooser or random.SystemRandom())
+        joining = BrokerPorts(broker_id, client, 0, peer, agent_http)
+        return replace(self, brokers=(*self.brokers, joining))
 
     @property
     def broker_ids(self) -> tuple[int, ...]:
         return tuple(broker.broker_id for broker in self.brokers)
 
     @property
+    def controller_ids(self) -> tuple[int, ...]:
+        return tuple(broker.broker_id for broker in self.brokers if broker.controller)
+
+    @property
     def zone_port_base(self) -> int:
-        """Brokers' ports for clients of the first zone are this plus their ids, and so many more for each next one."""
-        return self.replica_port_base + _PORTS_PER_BROKER * len(self.brokers)
+        """Brokers' ports for clients of the first zone are this plus their ids, and so many more for each next one.
+
+        Of the brokers that the cluster began with; others have none.
+        """
+        return self.replica_port_base + self.replica_ports + _OWN_PORTS * len(self.controller_ids)
 
     @property
     def bootstrap_servers(self) -> str:
@@ -157,6 +181,7 @@ def save_layout(layout: ClusterLayout) -> None:
         "version": LAYOUT_VERSION,
         "cluster_id": layout.cluster_id,
         "replica_port_base": layout.replica_port_base,
+        "replica_ports": layout.replica_ports,
         "network": layout.network,
         "brokers": [asdict(broker) for broker in layout.brokers],
     }
@@ -173,9 +198,9 @@ def load_layout(directory: Path) -> ClusterLayout:
         if document["version"] != LAYOUT_VERSION:
             raise LayoutError(f"cannot read {path}: version {document['version']!r} is not {LAYOUT_VERSION}")
         brokers = tuple(BrokerPorts(**{key: int(port) for key, port in one.items()}) for one in document["brokers"])
-        base = int(document["replica_port_base"])
+        base, replica_ports = int(document["replica_port_base"]), int(document.get("replica_ports", len(brokers)))
         network = str(document.get("network", ""))
-        return ClusterLayout(directory.absolute(), str(document["cluster_id"]), brokers, base, network)
+        return ClusterLayout(directory.absolute(), str(document["cluster_id"]), brokers, base, network, replica_ports)
     except FileNotFoundError as error:
         raise LayoutError(f"there is no cluster in {directory}: {LAYOUT_FILE} is missing") from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:
