@@ -1,7 +1,8 @@
 """Clients log in with SASL under TLS, which ends at the gateway: at the broker they are who their login says.
 
 Listeners for clients of a broker's own zone speak SASL_SSL, those on loopback SASL_PLAINTEXT. Users have passwords of
-PLAIN in the brokers' configuration, and SCRAM credentials in the cluster. An authorizer lets writer write, reader read.
+PLAIN in the brokers' configuration, and SCRAM credentials in the cluster; with OAUTHBEARER they
+say who they are. An authorizer lets writer write, reader read.
 """
 
 from collections.abc import Iterator
@@ -42,10 +43,14 @@ pytestmark = pytest.mark.timeout(600)
 
 def sasl_listeners() -> dict[str, str]:
     users = " ".join(f'user_{name}="{password}"' for name, password in PASSWORDS.items())
-    keys = {"sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256"}
+    keys = {"sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,OAUTHBEARER"}
     for name in LISTENERS:
         keys[f"listener.name.{name}.plain.sasl.jaas.config"] = f"{MODULES}.plain.PlainLoginModule required {users};"
         keys[f"listener.name.{name}.scram-sha-256.sasl.jaas.config"] = f"{MODULES}.scram.ScramLoginModule required;"
+        # Of tokens that nobody has signed, as Kafka takes them where no other validator is set.
+        keys[f"listener.name.{name}.oauthbearer.sasl.jaas.config"] = (
+            f"{MODULES}.oauthbearer.OAuthBearerLoginModule required;"
+        )
     return keys
 
 
@@ -99,13 +104,20 @@ def login(
     cluster: LocalCluster, authority: Authority, user: str, mechanism: str, password: str = ""
 ) -> dict[str, str | int | float | bool]:
     """A client of zone az1, which knows its gateway's address alone."""
+    token: dict[str, str | int | float | bool] = {
+        "enable.sasl.oauthbearer.unsecure.jwt": True,
+        "sasl.oauthbearer.config": f"principal={user}",
+    }
+    words: dict[str, str | int | float | bool] = {
+        "sasl.username": user,
+        "sasl.password": password or PASSWORDS[user],
+    }
     return {
+        **(token if mechanism == "OAUTHBEARER" else words),
         "bootstrap.servers": GATEWAYS.bootstrap_servers(cluster.layout, "az1"),
         "security.protocol": "SASL_SSL",
         "ssl.ca.location": str(authority.file),
         "sasl.mechanism": mechanism,
-        "sasl.username": user,
-        "sasl.password": password or PASSWORDS[user],
         "log_level": 0,
     }
 
@@ -125,7 +137,7 @@ def produce(config: dict[str, str | int | float | bool], topic: str) -> list[Kaf
     return errors
 
 
-@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "OAUTHBEARER"])
 def test_at_every_broker_a_client_is_who_its_login_says(
     cluster: LocalCluster, authority: Authority, topic: str, mechanism: str
 ) -> None:
