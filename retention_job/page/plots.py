@@ -139,7 +139,7 @@ def _savings(days: Sequence[DayCosts]) -> "Figure | None":
     axes.set_xlim(-0.6, len(days) - 0.4)
     axes.set_ylabel("saved against stock Kafka")
     _dollars(axes.yaxis)
-    axes.legend(fontsize=8, frameon=False)
+    figure.legend(loc="outside right upper", fontsize=8, frameon=False)
     return figure
 
 
@@ -161,7 +161,7 @@ def _cost_by_topic(data: ReportData) -> "Figure | None":
     axes.set_xlabel("dollars in the report's time")
     _dollars(axes.xaxis)
     axes.locator_params(axis="x", nbins=6)
-    axes.legend(fontsize=8, frameon=False, loc="lower right")
+    figure.legend(loc="outside right upper", fontsize=8, frameon=False)
     return figure
 
 
