@@ -1,6 +1,8 @@
 """Reads the agent's settings out of the broker's server.properties, and judges those that belong together."""
 
+from difflib import get_close_matches
 from pathlib import Path
+from typing import Final
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -14,6 +16,9 @@ from agent.settings.setting_types import MAX_PORT, AgentSettingsError
 from agent.tls.broker_tls import broker_tls_plan
 from kafka_log.server_properties import BrokerProperties
 from plugin.loading import DEFAULT_ARCHIVE_IMPL_PREFIX, DEFAULT_IMPL_PREFIX, settings_under_prefix
+
+_NEAR: Final = 0.85
+"""How alike a key must be to be named."""
 
 
 def agent_settings(broker: BrokerProperties, file: Path) -> AgentSettings:
@@ -47,7 +52,10 @@ def agent_settings(broker: BrokerProperties, file: Path) -> AgentSettings:
 
 def _told(wrong: ErrorDetails) -> str:
     key = str(wrong["loc"][:2][-1])  # a section and its key, or a key that is in none
-    return f"{key}: {'no such setting' if wrong['type'] == 'extra_forbidden' else wrong['msg']}"
+    if wrong["type"] != "extra_forbidden":
+        return f"{key}: {wrong['msg']}"
+    near = get_close_matches(key, AgentSettings.documented(), 1, _NEAR)
+    return f"{key}: no such setting{f' (is {near[0]} meant?)' if near else ''}"
 
 
 def _check_together(settings: AgentSettings, broker: BrokerProperties, file: Path) -> None:

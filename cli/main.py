@@ -27,6 +27,7 @@ COMMANDS: Final = (
     "orphans",
     "decommission",
     "metadata",
+    "config",
     "doctor",
     "rollout",
     "verify",

@@ -54,6 +54,12 @@ def test_all_wrong_keys_are_named_at_once() -> None:
         assert f"remote.wal.{key}" in told
 
 
+def test_a_key_that_is_nearly_right_is_named_with_the_right_one() -> None:
+    told = refused(remote_wal_agent_peer_listner="127.0.0.1:1", remote_wal_no_such_key="1")
+    assert "remote.wal.agent.peer.listner: no such setting (is remote.wal.agent.peer.listener meant?)" in told
+    assert "remote.wal.no.such.key: no such setting;" in f"{told};"
+
+
 TLS = {
     "remote_wal_agent_ssl_certificate_file": "/tls/cert.pem",
     "remote_wal_agent_ssl_key_file": "/tls/key.pem",

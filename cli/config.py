@@ -1,0 +1,73 @@
+"""`remote-wal config`: the agent's lines in server.properties, judged and proposed without asking anybody."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from cli.connection import BrokerConfig, Json
+from cli.exit_code import ExitCode
+from cli.tables import fail, show, table, tell_json
+
+if TYPE_CHECKING:
+    from kafka_log.server_properties import BrokerProperties
+
+app = typer.Typer(
+    help="Judge, or propose, the agent's lines in the broker's server.properties. Nobody is asked, nothing is written.",
+    no_args_is_help=True,
+)
+
+_HOST = "<this host's address>"
+
+
+@app.command()
+def check(broker_config: BrokerConfig, json: Json = False) -> None:
+    """Name every key that is wrong, or show those that are set. `doctor` asks store and cluster, too.
+
+    Exits with 0 if an agent would start with the file, with 1 if not.
+    """
+    from agent.configuration import Configuration
+    from agent.settings.setting_types import AgentSettingsError
+    from agent.settings.shown_configuration import shown_configuration
+    from agent.settings_file import agent_settings
+    from kafka_log.errors import BrokerPropertiesError
+    from kafka_log.server_properties import load_broker_properties
+    from plugin.prices import PriceError
+
+    try:
+        broker = load_broker_properties(broker_config)
+        settings = agent_settings(broker, broker_config)
+        Configuration.load(broker, settings)
+    except (AgentSettingsError, BrokerPropertiesError, PriceError) as error:
+        fail(error, ExitCode.FINDINGS, json=json)
+    told = shown_configuration(broker, settings)
+    if json:
+        tell_json({"exit_code": ExitCode.GOOD, **told})
+        return
+    rows = ((key, told["settings"][key]) for key in told["set"])
+    show(table("key", "value", rows=rows), "An agent can start with this file. All keys: docs/configuration.md.")
+
+
+@app.command()
+def init(broker_config: BrokerConfig) -> None:
+    """Print the lines to add to this file, with what only you know in angle brackets. `rollout` says when."""
+    from kafka_log.server_properties import load_broker_properties
+
+    broker = load_broker_properties(broker_config)
+    for key, value in _proposed(broker, broker_config.parent).items():
+        if key not in broker.raw:
+            typer.echo(f"{key}={value}")
+
+
+def _proposed(broker: "BrokerProperties", directory: Path) -> dict[str, str]:
+    """The least that an agent in a cluster over several hosts needs."""
+    keys = {
+        "remote.log.wal.storage.system.enable": "true",
+        "remote.log.wal.storage.manager.class.name": "plugin.s3_express.S3ExpressWalStorageManager",
+        "rsm.wal.config.bucket": f"<a directory bucket in {broker.rack or 'the zone of this broker'}>",
+        "remote.wal.agent.peer.listener": f"{_HOST}:19090",
+        "remote.wal.agent.peers": f"{broker.node_id}@{_HOST}:19090,<the others alike>",
+    }
+    for name in ("certificate", "key", "ca"):
+        keys[f"remote.wal.agent.ssl.{name}.file"] = str(directory / f"remote-wal-{name}.pem")
+    return keys

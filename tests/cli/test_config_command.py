@@ -1,0 +1,56 @@
+"""`remote-wal config`: what an agent would say to a file, and what to put into it."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from cli.config import app
+from cli.exit_code import ExitCode
+
+BROKER = """node.id=3
+process.roles=broker
+log.dirs=/data
+broker.rack=use1-az4
+listeners=CLIENT://0.0.0.0:9092,WAL://127.0.0.1:19903
+advertised.listeners=CLIENT://kafka-3.example.com:9092,WAL://127.0.0.1:19903
+listener.security.protocol.map=CLIENT:PLAINTEXT,WAL:PLAINTEXT,CONTROLLER:PLAINTEXT
+inter.broker.listener.name=WAL
+controller.listener.names=CONTROLLER
+controller.quorum.bootstrap.servers=kafka-0:9093
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    file = tmp_path / "server.properties"
+    file.write_text(BROKER)
+    return file
+
+
+def run(*words: object) -> tuple[int, str, str]:
+    told = CliRunner().invoke(app, [str(word) for word in words])
+    return told.exit_code, told.stdout, told.stderr
+
+
+def test_with_the_proposed_lines_an_agent_can_start_once_they_are_filled_in(file: Path) -> None:
+    code, lines, _ = run("init", "--broker-config", file)
+    assert code == ExitCode.GOOD
+    assert "<a directory bucket in use1-az4>" in lines
+    filled = lines.replace("<this host's address>", "10.0.1.13").replace(",<the others alike>", ",1@10.0.1.11:19090")
+    file.write_text(BROKER + filled.replace("<a directory bucket in use1-az4>", "wal--use1-az4--x-s3"))
+    code, shown, told = run("check", "--json", "--broker-config", file)
+    assert (code, told) == (ExitCode.GOOD, "")
+    settings = json.loads(shown)
+    assert settings["settings"]["remote.wal.agent.peers"] == "3@10.0.1.13:19090,1@10.0.1.11:19090"
+    assert set(settings["set"]) == {line.partition("=")[0] for line in lines.splitlines()}
+    assert run("init", "--broker-config", file) == (ExitCode.GOOD, "", ""), "what is there is not proposed"
+
+
+def test_every_wrong_key_is_named(file: Path) -> None:
+    file.write_text(BROKER + "remote.wal.agent.peer.listner=x\nremote.wal.hydration.cache.bytes=many\n")
+    code, shown, told = run("check", "--json", "--broker-config", file)
+    assert code == json.loads(shown)["exit_code"] == ExitCode.FINDINGS
+    for text in (str(file), "remote.wal.agent.peer.listener meant?", "remote.wal.hydration.cache.bytes"):
+        assert text in told
