@@ -16,12 +16,13 @@ import itertools
 import os
 import tempfile
 import weakref
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
 import structlog
+
+from kafka_log.crc32c import crc32c
 
 log = structlog.get_logger(__name__)
 
@@ -96,7 +97,7 @@ class EntryBlocks:
         number, offset, length = _parts(place)
         raw = os.pread(self._files[number].descriptor, length + _CHECKSUM_BYTES, offset)
         block = raw[_CHECKSUM_BYTES:]
-        if len(block) != length or int.from_bytes(raw[:_CHECKSUM_BYTES], "little") != zlib.crc32(block):
+        if len(block) != length or int.from_bytes(raw[:_CHECKSUM_BYTES], "little") != crc32c(block):
             raise BlockLostError(f"entries of the metadata topic cannot be read back: {length} bytes at {offset}")
         return block
 
@@ -134,7 +135,7 @@ class EntryBlocks:
         size = len(block) + _CHECKSUM_BYTES
         try:
             file = self._file_for(size, self._bound.directory)
-            raw = zlib.crc32(block).to_bytes(_CHECKSUM_BYTES, "little") + block
+            raw = crc32c(block).to_bytes(_CHECKSUM_BYTES, "little") + block
             if os.pwrite(file.descriptor, raw, file.end) != size:
                 raise BlockLostError("the disk takes no more")
         except OSError as error:
