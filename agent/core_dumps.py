@@ -21,4 +21,3 @@ def settle_core_dumps(enabled: bool) -> None:
         return
     _, hard = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
-    log.info("core_dumps_off", key=CORE_DUMPS_KEY)

@@ -272,6 +272,6 @@ async def test_a_crash_leaves_no_core_dump_unless_that_is_asked_for(
     asked = str(enabled).lower()
     properties = write_properties(tmp_path, await broker.start(), remote_wal_agent_core_dumps_enable=asked, **OFF)
     async with agent_process(properties, before=AS_LARGE_AS_MAY_BE) as agent:
-        await agent.until_logged("core_dumps_enabled" if enabled else "core_dumps_off")
+        await agent.until_logged("core_dumps_enabled" if enabled else "agent_started")
         soft, hard = resource.prlimit(agent.process.pid, resource.RLIMIT_CORE)
         assert soft == (hard if enabled else 0)

@@ -37,7 +37,7 @@ def refused_recovery(cluster: LocalCluster, broker_id: int, reason: str, *option
     done = _run(cluster, "recover", broker_id, *options)
     assert done.returncode == ExitCode.REFUSED, done.stderr
     assert reason in done.stderr
-    assert not done.stdout
+    assert json.loads(done.stdout)["exit_code"] == ExitCode.REFUSED
     return done.stderr
 
 
