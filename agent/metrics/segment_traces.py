@@ -63,10 +63,9 @@ class SegmentTraces:
 
     def stored(self, segment: UploadedSegment, started_s: float, now_s: float) -> None:
         """Of the own broker's logs; its upload began at `started_s`."""
-        found = self._context(segment.combined_segment_id)
-        if found is None:
+        found, oldest = self._context(segment.combined_segment_id), segment.oldest_item
+        if found is None or oldest is None:
             return
-        oldest = segment.oldest_item
         self._ids.next_root = found
         root = self._tracer.start_span(ROOT, Context(), start_time=self._wall_ns(oldest.seen_s, now_s))
         root.set_attribute("remote_wal.segment", str(segment.combined_segment_id))

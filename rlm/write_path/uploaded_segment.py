@@ -21,6 +21,6 @@ class UploadedSegment:
     """The storage manager's."""
 
     @property
-    def oldest_item(self) -> MetaQueueItem:
-        """What was appended first."""
-        return min(self.items, key=lambda item: item.seen_s)
+    def oldest_item(self) -> MetaQueueItem | None:
+        """What was appended first; None where all of it was void by the time that it was stored."""
+        return min(self.items, key=lambda item: item.seen_s, default=None)

@@ -74,6 +74,20 @@ def test_a_stored_segment_is_a_trace_from_its_oldest_append_on() -> None:
     assert root.attributes["remote_wal.bytes"] == 1000
 
 
+def test_a_segment_that_was_void_by_the_time_that_it_was_stored_has_no_trace() -> None:
+    traces, exporter = in_memory()
+    traces.stored(UploadedSegment(SEGMENT, (), (), 1000, 100.0), 99.5, 100.0)
+    assert not exporter.get_finished_spans()
+
+
+async def test_a_void_segment_is_no_defect_of_those_who_announce_it() -> None:
+    async with two_agents() as agents:
+        agents.leader.segment_uploaded(UploadedSegment(SEGMENT, (), (), 1000, 100.0))
+        follower = await agents.connect()
+        agents.append({0: batches(1, 0)})
+        assert await follower.fetch({0: 0}) == follower.expected({0: batches(1, 0)})
+
+
 def test_another_agents_stages_are_in_the_same_trace_and_the_same_segments_are_sampled() -> None:
     leader, leaders = in_memory(ratio=0.3)
     follower, followers = in_memory(broker_id=2, ratio=0.3)
