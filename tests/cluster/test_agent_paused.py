@@ -2,10 +2,14 @@
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
+from local_cluster.polling import WaitTimeoutError, wait_until
 from tests.cluster.agent_views import FAULTS
 from tests.cluster.script import PLAIN, TRANSACTIONS, ZSTD, Script
+
+TRIES = 6
+"""A pause may meet no response on its way."""
 
 
 def test_a_paused_follower_leaves_the_isr_and_comes_back(script: Script) -> None:
@@ -47,13 +51,22 @@ def test_a_response_that_comes_out_of_a_pause_too_late_is_dropped(agent_script: 
         script.expect_records_to_flow()
         before = script.counters.growth(FAULTS, reason="stale_response")
         with script.without_a_shrinking_isr():
-            script.cluster.agent(1).pause()
-            threading.Event().wait(1.5)  # the fault itself: for less than replica.socket.timeout.ms of the followers
-            script.cluster.agent(1).resume()
+            for _ in range(TRIES):
+                pause(script)
+                with suppress(WaitTimeoutError):  # the pause met no response on its way
+                    wait_until(lambda: script.counters.growth(FAULTS, reason="stale_response") > 0, "stale", 5)
+                    break
             script.expect_growth(FAULTS, reason="stale_response")
             script.expect_records_to_flow()
     assert before == 0
     script.expect_promises()
+
+
+def pause(script: Script) -> None:
+    """Of agent 1, for less than replica.socket.timeout.ms of the followers."""
+    script.cluster.agent(1).pause()
+    threading.Event().wait(1.5)  # the fault itself
+    script.cluster.agent(1).resume()
 
 
 @contextmanager
