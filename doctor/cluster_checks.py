@@ -2,7 +2,7 @@
 
 from agent.settings.setting_types import milliseconds
 from doctor.facts import ClockReading, Facts, Unknown, known
-from doctor.findings import Level, Verdict
+from doctor.findings import Level, Verdict, some_of
 from metadata_topic.topic.topic import METADATA_TOPIC
 from metadata_topic.topic.topic_requirements import (
     UNLIMITED,
@@ -16,7 +16,6 @@ from metadata_topic.topic.topic_requirements import (
 _WANTED_REPLICAS = 3
 _WANTED_IN_SYNC = 2
 _SKEW_MS = 5_000
-_NAMED = 5
 
 
 def system_enable(facts: Facts) -> Verdict:
@@ -35,7 +34,7 @@ def topics_visible(facts: Facts) -> Verdict:
         return Verdict(Level.OK, f"{len(topics)} topics, none hidden from the agents' client")
     return Verdict(
         Level.WARNING,
-        f"{_some(hidden)}: hidden from the agents' client, so neither retention nor log start releases objects",
+        f"{some_of(hidden)}: hidden from the agents' client, so neither retention nor log start releases objects",
         "kafka-acls.sh --add --allow-principal User:<the agents'> --operation Describe --operation DescribeConfigs "
         "--topic '*', and take away what denies it",
     )
@@ -53,7 +52,7 @@ def metadata_topic_retention(facts: Facts) -> Verdict:
         return _refused(problems, "; or shorten the topics' remote.wal.retention.ms")
     silent = sorted(name for name, topic in topics.items() if topic.kept is None)
     if silent:
-        return Verdict(Level.UNKNOWN, f"the retention of {_some(silent)} is not known")
+        return Verdict(Level.UNKNOWN, f"the retention of {some_of(silent)} is not known")
     return Verdict(Level.OK, f"retention.ms {config.get('retention.ms')} covers {len(topics)} topics")
 
 
@@ -106,7 +105,7 @@ def long_term_tier(facts: Facts) -> Verdict:
         return Verdict(Level.OK, f"{len(topics)} topics, none without tiered storage or archive")
     return Verdict(
         Level.INFORMATION,
-        f"{_some(without)}: neither tiered storage nor archive; what the WAL does not keep is on the brokers alone",
+        f"{some_of(without)}: neither tiered storage nor archive; what the WAL does not keep is on the brokers alone",
         "remote.storage.enable=true (KIP-405), or remote-wal topics enable --archive, where they are to be kept",
     )
 
@@ -206,8 +205,3 @@ def _servers(facts: Facts) -> str:
 
 def _in_sync_level(in_sync: int) -> Level:
     return Level.ERROR if in_sync < _WANTED_IN_SYNC else Level.OK
-
-
-def _some(names: "list[str]") -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more

@@ -1,8 +1,11 @@
 """What a check says."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+_NAMED: Final = 5
 
 
 class Level(StrEnum):
@@ -34,3 +37,9 @@ class Finding:
     level: Level
     found: str
     change: str = ""
+
+
+def some_of(names: Sequence[str]) -> str:
+    """The first few by name, and how many more there are."""
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more

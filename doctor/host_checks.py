@@ -4,12 +4,11 @@ import ipaddress
 
 from agent.tls.certificates import SOON_DAYS
 from doctor.facts import Facts, Unknown, known
-from doctor.findings import Level, Verdict
+from doctor.findings import Level, Verdict, some_of
 
 _FILES_BESIDE = 256
 """Sockets, libraries and the like, beside segment files."""
 _FILES_PER_PEER = 32
-_NAMED = 5
 
 
 def listeners(facts: Facts) -> Verdict:
@@ -30,7 +29,7 @@ def listeners(facts: Facts) -> Verdict:
         return Verdict(Level.ERROR, f"{found}, and the broker does not listen at port {port}", change)
     astray = [name for name, addresses in facts.replica_hosts.items() if addresses != (host,)]
     if astray and not _is_address(advertised.host):
-        found += f"; here {_some(tuple(astray))} must lead to {host}, and on every host to its own agent"
+        found += f"; here {some_of(tuple(astray))} must lead to {host}, and on every host to its own agent"
         return Verdict(Level.WARNING, found, f"/etc/hosts: {host} {' '.join(facts.replica_hosts)}")
     if listening.host not in (advertised.host, host, "localhost"):
         found += f", and listens at {listening.host or 'all interfaces'}: others may reach it past the agents"
@@ -47,7 +46,9 @@ def broker_tls(facts: Facts) -> Verdict:
     if isinstance(found, Unknown):
         return Verdict(Level.ERROR, found.reason, f"correct {stores}; the agent's user must be able to read them")
     if found.unnamed:
-        reason = f"the agent's certificate does not name {_some(found.unnamed)}, for which it stands: the broker closes"
+        reason = (
+            f"the agent's certificate does not name {some_of(found.unnamed)}, for which it stands: the broker closes"
+        )
         return Verdict(Level.ERROR, reason, f"a certificate with all that brokers advertise in {stores}")
     if found.refusal is not None:
         return Verdict(Level.ERROR, f"{name}: {found.refusal}", f"start the broker, or correct {stores}")
@@ -98,10 +99,9 @@ def missing_records(facts: Facts) -> Verdict:
     answers = [answer for answer in agents.values() if not isinstance(answer, Unknown)]
     gaps = [gap for answer in answers for gap in answer.gaps]
     if gaps:
-        more = f" and {len(gaps) - _NAMED} more" if len(gaps) > _NAMED else ""
         return Verdict(
             Level.WARNING,
-            f"gone before they could be stored, so a recovered log lacks them: {', '.join(gaps[:_NAMED])}{more}",
+            f"gone before they could be stored, so a recovered log lacks them: {some_of(gaps)}",
             "see why uploads took longer than the topics' retention: remote_wal_oldest_unstored_seconds, upload_gap",
         )
     if len(answers) < len(agents) or not answers:
@@ -145,11 +145,6 @@ def certificates(facts: Facts) -> Verdict:
         level = Level.ERROR if min(days.values()) < 0 else Level.WARNING
         return Verdict(level, "; ".join(ends), "bring new ones; a running agent takes them by itself")
     return Verdict(Level.OK, "; ".join(ends))
-
-
-def _some(names: tuple[str, ...]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
 
 
 def _is_address(host: str) -> bool:

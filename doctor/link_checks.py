@@ -4,12 +4,11 @@ from typing import Final
 
 from agent.configuration import Configuration
 from doctor.facts import AgentAnswer, Facts, UnknownFactError, known
-from doctor.findings import Level, Verdict
+from doctor.findings import Level, Verdict, some_of
 from plugin.prices import NEVER_PAYS
 
 _ENOUGH: Final = 100
 """Objects whose mean size says something."""
-_NAMED: Final = 5
 
 
 def link_policy(facts: Facts) -> Verdict:
@@ -23,7 +22,7 @@ def link_policy(facts: Facts) -> Verdict:
         if isinstance(answer, AgentAnswer) and answer.stored_objects >= _ENOUGH
     ]
     if not telling:
-        raise UnknownFactError(f"no agent has told of {_ENOUGH} objects of {_some(always)} yet")
+        raise UnknownFactError(f"no agent has told of {_ENOUGH} objects of {some_of(always)} yet")
     break_even = Configuration.load(facts.broker, facts.settings).break_even_bytes
     small = [
         f"{answer.stored_bytes / answer.stored_objects / 1000:.1f} KB at broker {answer.broker_id}"
@@ -31,17 +30,12 @@ def link_policy(facts: Facts) -> Verdict:
         if break_even == NEVER_PAYS or answer.stored_bytes < break_even * answer.stored_objects
     ]
     if not small:
-        return Verdict(Level.OK, f"objects of {_some(always)} pay, on the mean")
+        return Verdict(Level.OK, f"objects of {some_of(always)} pay, on the mean")
     pays = "never" if break_even == NEVER_PAYS else f"from {break_even / 1000:.0f} KB on"
     return Verdict(
         Level.WARNING,
-        f"{_some(always)} has links for every byte, and rounds are small: objects are of {', '.join(small)}, and pay "
+        f"{some_of(always)} has links for every byte, and rounds are small: objects are of {', '.join(small)}, and pay "
         f"{pays}. Each costs more than its bytes inline, and a producer that sends many small requests (librdkafka) "
         "waits a round for each of them",
         "remote-wal topics set --link-policy cost TOPIC",
     )
-
-
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more

@@ -4,11 +4,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from doctor.facts import EnabledTopic, Facts, UnknownFactError, known
-from doctor.findings import Level, Verdict
+from doctor.findings import Level, Verdict, some_of
 from metadata_topic.settings.wal_retention import NO_LIMIT
 from plugin.prices import BYTES_PER_GB, DEFAULT_PRICES_FILE, PriceTable
 
-_NAMED: Final = 5
 _UNITS_MS: Final = ((3_600_000, "h"), (60_000, "min"), (1000, "s"))
 
 
@@ -17,19 +16,19 @@ def wal_retention(facts: Facts) -> Verdict:
     topics = known(facts.topics)
     unknown = sorted(name for name, topic in topics.items() if topic.kept is None)
     if unknown:
-        raise UnknownFactError(f"the retention of {_some(unknown)} is not known")
+        raise UnknownFactError(f"the retention of {some_of(unknown)} is not known")
     short = {name: topic for name, topic in sorted(topics.items()) if _is_short(topic)}
     cost = _cost(facts, topics)
     if not short:
         return Verdict(Level.OK, f"{len(topics)} topics keep their objects for as long as local retention{cost}")
     found = [
-        f"objects of {_some(names)} are kept for {duration(kept_ms)}, with a replica out of sync for "
+        f"objects of {some_of(names)} are kept for {duration(kept_ms)}, with a replica out of sync for "
         f"{duration(lagging_ms)}: recover gives back no more than that"
         for (kept_ms, lagging_ms), names in _by_retention(short).items()
     ]
     longer = sorted(set(topics) - set(short))
     if longer:
-        found.append(f"{_some(longer)}: all of local retention, and what shares objects with them stays as long")
+        found.append(f"{some_of(longer)}: all of local retention, and what shares objects with them stays as long")
     return Verdict(
         Level.INFORMATION,
         "; ".join(found) + cost,
@@ -81,8 +80,3 @@ def duration(ms: int) -> str:
     if ms == NO_LIMIT:
         return "of all time"
     return next((f"{ms // unit} {name}" for unit, name in _UNITS_MS if ms and ms % unit == 0), f"{ms} ms")
-
-
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
