@@ -194,7 +194,7 @@ class LeaderProxy:
 
     def segment_uploaded(self, segment: UploadedSegment) -> None:
         """List the batches, announce the segment to those who follow its partitions, and wake who waits."""
-        oldest = segment.oldest_item
+        oldest = segment.oldest_item if self._context.stage_times.spans is not None else None
         for item, entry in zip(segment.items, segment.entries, strict=True):
             self._context.index.add(
                 item.topic_id_partition,
