@@ -15,7 +15,7 @@ import typer
 
 from cli.exit_code import ExitCode
 from cli.extras import missing_extra
-from cli.tables import tell_json
+from cli.tables import tell_failure, tell_json
 
 COMMANDS: Final = (
     "demo",
@@ -99,16 +99,15 @@ def main() -> None:
         sys.exit(_INTERRUPTED)
     except Exception as error:
         told = missing_extra(error) or error
-        usage = isinstance(told, _USAGE_ERROR)
-        is_told = usage or (is_own_error(told) and not os.environ.get(TRACEBACK_VARIABLE))
-        code = ExitCode.USAGE if usage else ExitCode.UNKNOWN
-        text = cast(Any, told).format_message() if usage else str(told)
+        if isinstance(told, _USAGE_ERROR):
+            tell_failure(cast(Any, told).format_message(), ExitCode.USAGE, json=wants_json)
+            sys.exit(ExitCode.USAGE)
+        if is_own_error(told) and not os.environ.get(TRACEBACK_VARIABLE):
+            tell_failure(told, ExitCode.UNKNOWN, json=wants_json)
+            sys.exit(ExitCode.UNKNOWN)
         if wants_json:
-            tell_json({"exit_code": code, "error": text if is_told else type(told).__name__})
-        if not is_told:
-            raise
-        sys.stderr.write(f"remote-wal: {text}\n")
-        sys.exit(code)
+            tell_json({"exit_code": ExitCode.UNKNOWN, "error": type(told).__name__})
+        raise
 
 
 def json_is_wanted(arguments: Sequence[str]) -> bool:

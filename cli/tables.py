@@ -39,11 +39,16 @@ def show(*shown: "Table | str") -> None:
 
 
 def fail(told: object, code: ExitCode, *, json: bool) -> NoReturn:
-    """End the command with what was in its way: on standard error and, for programs, on standard output."""
+    """End the command with what was in its way."""
+    tell_failure(told, code, json=json)
+    raise typer.Exit(code)
+
+
+def tell_failure(told: object, code: ExitCode, *, json: bool) -> None:
+    """On standard error and, for programs, on standard output."""
     if json:
         tell_json({"exit_code": code, "error": str(told)})
     typer.echo(f"remote-wal: {told}", err=True)
-    raise typer.Exit(code)
 
 
 def tell_json(document: object) -> None:

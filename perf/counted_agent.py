@@ -21,6 +21,8 @@ from typing import Any, Final
 
 from uvloop import Loop
 
+from plugin.durable_files import write_durably
+
 FILE_VARIABLE: Final = "REMOTE_WAL_PERF_COUNTS_FILE"
 BEGIN, END = signal.SIGUSR1, signal.SIGUSR2
 
@@ -91,9 +93,7 @@ def main() -> None:
             "hand_overs": hand_overs.total - at_begin,
             "threads": threads,
         }
-        unfinished = file.with_suffix(".new")
-        unfinished.write_text(json.dumps(counted))
-        unfinished.replace(file)
+        write_durably(file, json.dumps(counted))
 
     signal.signal(BEGIN, begin)
     signal.signal(END, end)
