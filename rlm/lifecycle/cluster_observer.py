@@ -129,10 +129,12 @@ class ClusterObserver:
     ) -> Observation:
         """The brokers, which topics are there, and of the wanted ones retention and log start offsets.
 
-        `heard_of` are names of topics that may be among the wanted ones. `wall_ms` is asked once the answers are
-        there: a grace time must not begin before, however long they took. Raises ClusterUnknownError,
+        `heard_of` are names of topics that may be among the wanted ones. `wall_ms` is asked before the first question,
+        which is what the view is as of, and once topics are known: a grace time must not begin before, however long
+        the answers took. Raises ClusterUnknownError,
         DescriptionError, and confluent_kafka.KafkaException.
         """
+        asked_ms = wall_ms()
         metadata = self._admin.list_topics(timeout=self._timeout_s)
         if METADATA_TOPIC not in metadata.topics:
             raise ClusterUnknownError(f"the cluster does not show {METADATA_TOPIC}; may this client describe topics?")
@@ -160,7 +162,12 @@ class ClusterObserver:
             for number in metadata.topics[name].partitions
         }
         return Observation(
-            replace(view, retention_ms=self._retention(asked), log_start=self._log_start(partitions)),
+            replace(
+                view,
+                retention_ms=self._retention(asked),
+                log_start=self._log_start(partitions),
+                as_of_ms=asked_ms,
+            ),
             frozenset(metadata.brokers),
             names,
             hidden,

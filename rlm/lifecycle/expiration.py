@@ -199,7 +199,7 @@ class ExpirationPlanner:
             return Release.UNCOMMITTED if is_late and not under_way(metadata.combined_segment_id) else None
         if metadata.state is not FINISHED:
             return None
-        return self._release(metadata, now_ms - metadata.event_timestamp_ms)
+        return self._release(metadata, self._view.age_ms(metadata.event_timestamp_ms, now_ms))
 
     # When an object is released.
 
@@ -244,7 +244,7 @@ class ExpirationPlanner:
         if metadata is None or not metadata.entry_count:
             return Verdict.DELETE  # deleted already, or never finished as far as anybody knows
         written_ms = self._deletions[segment_id].written_ms
-        if self._release(metadata, now_ms - written_ms if written_ms is not None else 0) is not None:
+        if self._release(metadata, self._view.age_ms(written_ms, now_ms) if written_ms is not None else 0) is not None:
             return Verdict.DELETE
         if written_ms is None and self._release(metadata, NO_AGE_IS_HIGHER_MS) is not None:
             return Verdict.AGE_NEEDED

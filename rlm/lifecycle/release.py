@@ -89,6 +89,13 @@ class ClusterView:
     lagging_retention_ms: Mapping[TopicId, int] = field(default_factory=dict)
     """How long entries of these are kept; as all others, where it is missing."""
     log_start: Mapping[TopicIdPartition, int] = field(default_factory=dict)
+    as_of_ms: int | None = None
+    """When the cluster was asked. No object comes of age after that, since a replica may have fallen behind meanwhile,
+    and the answers of a cluster that has lost a broker take long. None: the view holds at any time."""
+
+    def age_ms(self, written_ms: int, now_ms: int) -> int:
+        """Of an object, as far as the view can judge it."""
+        return (now_ms if self.as_of_ms is None else min(now_ms, self.as_of_ms)) - written_ms
 
     def is_gone(self, topic_id: TopicId) -> bool:
         """Whether the topic has been missing from the cluster for longer than the grace time."""

@@ -134,6 +134,11 @@ def test_what_is_known_of_a_topic_that_is_there(rig: Rig) -> None:
     assert seen.hidden == frozenset()
 
 
+def test_a_view_is_as_of_the_first_question(rig: Rig) -> None:
+    times_ms = iter([100, 20_100])
+    assert rig.observer.observe([id_of("orders")], (), lambda: next(times_ms)).view.as_of_ms == 100
+
+
 def test_partitions_with_a_replica_that_is_not_in_sync_are_known(rig: Rig) -> None:
     rig.admin.partitions["orders"] = (
         DescribedPartition(0, 1, (1, 2, 3), (1, 2, 3)),

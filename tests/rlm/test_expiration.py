@@ -118,6 +118,28 @@ def test_the_topic_with_the_longest_local_retention_decides(age_ms: int, expecte
     assert rig.reasons(age_ms) == expected
 
 
+def test_nothing_comes_of_age_after_the_cluster_was_asked() -> None:
+    # A replica may have fallen behind since then, whose entries are kept for longer.
+    rig = Rig()
+    rig.finished(0, (ORDERS, 0, 9))
+    view = replace(BOTH_LIVE, retention_ms={ORDERS: 5000})
+    rig.planner.cluster_seen(replace(view, as_of_ms=WRITTEN_MS + 4999))
+    assert rig.reasons(10**9) == []
+    rig.planner.cluster_seen(replace(view, as_of_ms=WRITTEN_MS + 5000))
+    assert rig.reasons(4999) == []
+    assert rig.reasons(5000) == [Release.EXPIRED]
+
+
+def test_a_deletion_is_held_back_whose_object_an_older_view_cannot_judge() -> None:
+    rig = Rig()
+    written = rig.finished(0, (ORDERS, 0, 9))
+    view = replace(BOTH_LIVE, retention_ms={ORDERS: 5000})
+    rig.planner.cluster_seen(view)
+    rig.start(5000)
+    rig.planner.cluster_seen(replace(view, as_of_ms=WRITTEN_MS + 4999))
+    assert rig.planner.verdict(written, WRITTEN_MS + 10**9) is Verdict.HOLD
+
+
 def test_a_topic_that_keeps_its_records_for_ever_never_releases_by_time() -> None:
     rig = Rig()
     rig.finished(0, (ORDERS, 0, 9), (CLICKS, 5, 7))
