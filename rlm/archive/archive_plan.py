@@ -21,7 +21,7 @@ from typing import Final, Protocol
 
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.leader_epochs import LeaderEpochChain
-from metadata_topic.records.states import FINISHED, STARTED
+from metadata_topic.records.states import STARTED
 from metadata_topic.store.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.format.archive_object_id import ArchiveObjectId
@@ -109,14 +109,10 @@ class WalEntries(Protocol):
 
 
 class StoreEntries:
-    """WalEntries by a RemoteWalMetadataStore.
-
-    The store has no index for what follows a hole, so it is looked for among all segments, and remembered.
-    """
+    """WalEntries by a RemoteWalMetadataStore."""
 
     def __init__(self, store: RemoteWalMetadataStore) -> None:
         self._store = store
-        self._behind: dict[TopicIdPartition, tuple[int, int]] = {}
 
     def entries_covering(
         self, topic_id_partition: TopicIdPartition, offset: int, leader_epochs: LeaderEpochChain | None = None
@@ -128,26 +124,8 @@ class StoreEntries:
         self, topic_id_partition: TopicIdPartition, offset: int, leader_epochs: LeaderEpochChain
     ) -> int | None:
         """As WalEntries says."""
-        if self._store.last_uploaded_offset(topic_id_partition, leader_epochs) <= offset:
-            return None
-        from_offset, found = self._behind.get(topic_id_partition, (-1, -1))
-        if from_offset == offset and self._store.entries_covering(topic_id_partition, found, leader_epochs):
-            return found
-        following = [
-            first
-            for segment in self._store.segments(FINISHED)
-            for entry in segment.entries
-            if entry.topic_id_partition == topic_id_partition
-            and entry.last_offset > offset
-            and (first := max(entry.first_offset, offset + 1, leader_epochs.start_offset(entry.leader_epoch) or 0))
-            <= entry.last_offset
-            and leader_epochs.epoch_at(first) == entry.leader_epoch
-            and self._store.entries_covering(topic_id_partition, first, leader_epochs)
-        ]
-        if not following:
-            return None
-        self._behind[topic_id_partition] = offset, min(following)
-        return min(following)
+        stored = self._store.stored_ranges(topic_id_partition, leader_epochs, offset + 1)
+        return stored[0][0] if stored else None
 
     def published_ms(self, combined_segment_id: CombinedSegmentId) -> int | None:
         """As WalEntries says."""
