@@ -35,10 +35,14 @@ def main() -> int:
 
 def _run_many(seeds: Sequence[int], events: int, processes: int) -> int:
     began_s = told_s = time.monotonic()
+    told: set[int] = set()
 
     def tell(outcome: Outcome) -> None:
         nonlocal told_s
         now_s = time.monotonic()
+        for seed in sorted(outcome.failed.keys() - told):
+            told.add(seed)
+            _tell(f"seed {seed} failed: {outcome.failed[seed]}")
         if now_s - told_s > _TOLD_EVERY_S or outcome.done == len(seeds):
             told_s, spent_s = now_s, now_s - began_s
             left_s = spent_s / outcome.done * (len(seeds) - outcome.done)
@@ -46,7 +50,6 @@ def _run_many(seeds: Sequence[int], events: int, processes: int) -> int:
             _tell(f"  {left_s:.0f} s to go")
 
     outcome = run_in_processes(seeds, processes, events, tell)
-    _tell("\n".join(f"seed {seed} failed: {told}" for seed, told in sorted(outcome.failed.items())))
     _tell("\n".join(f"{outcome.hits[fault]:>10}  {fault}" for fault in FAULTS))
     missed = [fault for fault in FAULTS if not outcome.hits[fault]]
     if missed:
