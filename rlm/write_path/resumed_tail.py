@@ -81,11 +81,11 @@ class ResumedTail:
 
     @property
     def missing(self) -> tuple[OffsetRange, ...]:
-        """What is left of the ranges, ascending."""
+        """What is left of the ranges, ascending. What is gone of them is left until it is told."""
         if not self._missing:
             return ()
         (begin, end), *others = self._missing
-        return ((max(begin, self.next_offset), end), *others)
+        return ((max(begin, min(self._read_to, self.next_offset)), end), *others)
 
     def also_read(self, ranges: Iterable[OffsetRange]) -> None:
         """Read these ranges, too; not during a read."""
@@ -116,6 +116,11 @@ class ResumedTail:
 
     def read(self, max_bytes: int) -> TailRead:
         """As `SegmentTail.read`. Nothing found and `has_missing` still: the next read may find something."""
+        read = self._read(max_bytes)
+        self._read_to = self._tail.next_offset
+        return read
+
+    def _read(self, max_bytes: int) -> TailRead:
         events: list[TailEvent] = []
         for _ in range(_RANGES_PER_READ):
             if not self._missing:
@@ -256,7 +261,9 @@ class ResumedTail:
     def _begin(self) -> SegmentTail:
         self._empty_reads = 0
         start = self._missing[0][0] if self._missing else self._behind
-        return SegmentTail(self._directory, start, self._open_files, topic_id=self._topic_id)
+        tail = SegmentTail(self._directory, start, self._open_files, topic_id=self._topic_id)
+        self._read_to = tail.next_offset
+        return tail
 
 
 def _of_range(events: Iterable[TailEvent], wanted: OffsetRange) -> Iterable[TailEvent]:

@@ -162,6 +162,20 @@ def test_what_is_gone_behind_a_missing_range_does_not_count_before_it_is_told(lo
     assert read(second) == [(0, 9)]
 
 
+def test_of_a_range_that_is_gone_all_is_missing_until_that_is_told(log: LogWriter) -> None:
+    for _ in range(12):
+        log.append(1)
+    log.roll()
+    log.append(1)
+    task = task_of(log, ResumePoint(13, ((0, 2), (5, 12)), EPOCH_0, only_missing=True))
+    assert read(task.run(1, 0.0, 0.0)) == [(0, 0)]
+    log.remove_oldest()
+    assert read(run(task)) == [(0, 1)], "its descriptor is open"
+    assert task.missing == ((5, 12),), "the log begins behind it, and nobody was told"
+    assert run(task).gaps == (Gap(5, 12),)
+    assert not task.missing
+
+
 def test_a_file_that_is_gone_is_looked_behind_at_once(log: LogWriter) -> None:
     log.append(1)
     log.roll()
