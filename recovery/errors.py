@@ -25,6 +25,19 @@ class GoneRunError(UnusableRunError):
     """A run's object was deleted."""
 
 
+class OvertakenRunError(UnusableRunError):
+    """A batch reaches into offsets that a newer leader epoch has. A log is cut between batches, so all of it was cut
+    off; `base_offset` is where it begins.
+    """
+
+    def __init__(self, key: str, base_offset: int, last_offset: int) -> None:
+        """`last_offset` is the last one below the newer epoch's."""
+        self.base_offset = base_offset
+        super().__init__(
+            "read run", key, f"the batch at {base_offset} reaches beyond {last_offset}, where the log goes on otherwise"
+        )
+
+
 class ReassignmentError(OperationError):
     """The cluster did not do, or did not tell, what was asked."""
 

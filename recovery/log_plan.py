@@ -28,7 +28,7 @@ may be all there was of an epoch. And so it is where the gap lies before where t
 before it was uploaded by somebody of whose objects nobody was told.
 """
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from itertools import pairwise
@@ -152,6 +152,8 @@ class LogRuns:
         self, runs: Iterable[StoredRun], lost: Iterable[StoredRun] = (), known_starts: Iterable[EpochStart] = ()
     ) -> None:
         """`lost` runs are known of and cannot be read; `known_starts` tell of epochs, with or without runs."""
+        self._made_of = tuple(runs), tuple(lost), tuple(known_starts)
+        runs, lost, known_starts = self._made_of
         self._runs: dict[int, list[StoredRun]] = {}
         for run in runs:
             if run.living_last_offset >= run.first_offset:
@@ -185,6 +187,14 @@ class LogRuns:
             epoch: [run for run in of_epoch if run not in unreadable] for epoch, of_epoch in self._runs.items()
         }
         return readable
+
+    def cut_off(self, from_offsets: Mapping[StoredRun, int]) -> "LogRuns":
+        """The same, where it is known of these runs that they are dead from such an offset on."""
+        runs, lost, known_starts = self._made_of
+        living = (
+            run._replace(living_last_offset=from_offsets[run] - 1) if run in from_offsets else run for run in runs
+        )
+        return LogRuns(living, lost, known_starts)
 
     def copies(self, offset: int) -> list[Extent]:
         """The runs that hold `offset` of this log, the one reaching furthest first, each from `offset` on."""

@@ -10,8 +10,10 @@ Objects that were there for the plan may expire, and be deleted, before they are
 A log that ended since an object is gone is read on until something of it is there, and planned again without what
 is gone. If it then begins behind that gap, as nothing stands before it or all of that has expired too, it is made anew
 from there: what a recovery that is begun now would make. So it is where what cannot be read is there, but the metadata
-tells that the gap's records were released, or declared: leftovers of an older epoch may stand in their place, in
-batches that reach into the next one.
+tells that the gap's records were released, or declared.
+
+Leftovers of an older epoch may stand where a newer one has written, in batches that reach into what is known of it.
+Only reading shows that. The log is planned again then without these batches, which were cut off.
 
 A store that fails altogether ends the restoring with its error. What was written stays, and the next run goes on.
 """
@@ -25,7 +27,7 @@ from typing import NamedTuple
 import structlog
 
 from kafka_log.topic_partition import TopicIdPartition
-from recovery.errors import GoneRunError, UnusableRunError
+from recovery.errors import GoneRunError, OvertakenRunError, UnusableRunError
 from recovery.log_plan import EpochStart, Extent, Gap, LogPlan, LogRuns, PlanRules, StoredRun
 from recovery.log_settings import LogSettings
 from recovery.log_writer import LogWriter
@@ -103,6 +105,8 @@ class _Log:
         self._to_timestamp_ms = to_timestamp_ms
         self._planned_start = job.plan.start_offset
         self.unusable: dict[StoredRun, UnusableRunError] = {}
+        self._overtaken: dict[StoredRun, int] = {}
+        """From which offset on; since the log was planned last."""
         self.gone_head: GoneHead | None = None
         self.failed: list[str] = []
         self._begin(job)
@@ -125,6 +129,8 @@ class _Log:
         log.warning("recovery_copy_unusable", log=self.job.name, error=str(error))
         self.failed.append(str(error))
         self.unusable[extent.run] = error
+        if isinstance(error, OvertakenRunError):
+            self._overtaken[extent.run] = error.base_offset
 
     @property
     def gone(self) -> set[StoredRun]:
@@ -143,6 +149,13 @@ class _Log:
         rules = job.rules
         if now_ms is not None:
             rules = replace(rules, retention_horizon_ms=job.settings.horizon_ms(now_ms))
+        if self._overtaken:
+            job = replace(job, runs=job.runs.cut_off(self._overtaken))
+            for run in self._overtaken:
+                del self.unusable[run]
+            self._overtaken = {}
+            self._begin(replace(job, plan=job.runs.without(self.unusable).plan(rules)))
+            return True
         plan = job.runs.without(self.unusable).plan(rules)
         if plan.start_offset > self.gap.from_offset and self.gone:
             horizon_ms = rules.retention_horizon_ms
@@ -160,8 +173,9 @@ class _Log:
         if behind is None:
             return False
         missing, job = Gap(offset, behind), self.job
+        begins_there = plan.start_offset == behind or job.rules.may_have_holes
         is_not_missed = job.runs.is_declared(missing, job.rules) or (
-            plan.start_offset == behind and job.runs.is_released(missing, job.rules)
+            begins_there and job.runs.is_released(missing, job.rules)
         )
         if is_not_missed:
             log.warning("recovery_goes_on_behind_unusable", log=job.name, **missing._asdict())

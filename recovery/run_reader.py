@@ -16,7 +16,7 @@ from plugin.archive_storage import ArchiveStorage
 from plugin.errors import RemoteResourceNotFoundError, RemoteSegmentCorruptError
 from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.remote_wal_storage_manager import WHOLE_STORE, RemoteWalStorageManager
-from recovery.errors import GoneRunError, UnusableRunError
+from recovery.errors import GoneRunError, OvertakenRunError, UnusableRunError
 from recovery.log_plan import Extent, StoredObject, StoredRun
 from recovery.object_reads import LogExtent, ObjectRead
 from recovery.patience import IMPATIENT, Patience
@@ -143,8 +143,8 @@ def _checked(log: int, extent: Extent, data: memoryview, data_start: int) -> Rea
         if batch.last_offset >= extent.first_offset and batch.base_offset <= extent.last_offset
     )
     if wanted and wanted[-1].last_offset > extent.last_offset:
-        reason = f"a batch reaches beyond offset {extent.last_offset}, where the log goes on otherwise"
-        return FailedExtent(log, extent, UnusableRunError("read run", str(run.stored_in.object_id), reason))
+        overtaken = OvertakenRunError(str(run.stored_in.object_id), wanted[-1].base_offset, extent.last_offset)
+        return FailedExtent(log, extent, overtaken)
     return ReadExtent(log, extent, records, wanted)
 
 
