@@ -15,8 +15,8 @@ what an election cut off; there the log's own start is the bound.
 
 Retention takes leader epochs from the log with their records. Records of theirs that were never stored are missing for
 who recovers the log from older objects; so what is between those objects is missing, too, by the epochs that they tell
-of. These may be wrong, as an epoch may have been cut off, so what they have counts for no more than that: too much that
-is declared hides nothing that is stored.
+of. These may be wrong, as an epoch may have been cut off, so they count below the log's own epochs alone, and for no
+more than that: too much that is declared hides nothing that is stored.
 
 A missing range may be none: only the log can tell whether it has records there. And its start may be gone from the log,
 which `rlm.write_path.resumed_tail` finds, too.
@@ -96,7 +96,8 @@ def resume_of(store: RemoteWalMetadataStore, archive: ArchiveStore, log: LedLog)
     older = store.with_older_epochs(log.topic_id_partition, epochs)
     if point.is_first or point.next_offset is None or older == epochs:
         return point
-    holes = ranges_common((0, point.next_offset), _resume_by(older, store, archive, log).missing)
+    (_, own_start), *_ = epochs.entries  # from here on the log's own epochs say what is missing
+    holes = ranges_common((0, min(point.next_offset, own_start)), _resume_by(older, store, archive, log).missing)
     return replace(point, missing=tuple(joined_ranges([*point.missing, *holes])))
 
 

@@ -273,3 +273,19 @@ def test_what_was_declared_dead_and_is_not_the_logs_does_not_hold_the_upload_bac
     uploaded(store, 1, epoch=2, first=9, last=11)
     declared_dead(store, 1, epoch=2, first=9, last=11, by_epoch=4)
     assert next_offset(store, archive, log) == 13
+
+
+def test_older_epochs_that_are_known_in_part_tell_of_nothing_that_the_logs_own_epochs_hold(tmp_path: Path) -> None:
+    # Epoch 2 began at 15, and nothing tells of it any more: what is dead of epoch 1 seems to be the log's again.
+    log, store, archive = LogWriter(tmp_path / "t-0"), RemoteWalMetadataStore(), ArchiveStore()
+    for epoch, records in ((1, 15), (2, 5), (3, 10)):
+        log.append(records, leader_epoch=epoch)
+        log.roll()
+    uploaded(store, 0, epoch=1, first=0, last=17)
+    declared_dead(store, 0, epoch=1, first=15, last=17, by_epoch=2)
+    archive.apply(archived(0, (3, 20, 29)))
+    uploaded(store, 1, epoch=3, first=25, last=29)
+    log.remove_oldest()
+    log.remove_oldest()
+    found = resumed(store, archive, log, is_archived=True)
+    assert found == ResumePoint(30, ((15, 20),), LeaderEpochs([(3, 20)]))
