@@ -105,8 +105,6 @@ class _Log:
         self._to_timestamp_ms = to_timestamp_ms
         self._planned_start = job.plan.start_offset
         self.unusable: dict[StoredRun, UnusableRunError] = {}
-        self._overtaken: dict[StoredRun, int] = {}
-        """From which offset on; since the log was planned last."""
         self.gone_head: GoneHead | None = None
         self.failed: list[str] = []
         self._begin(job)
@@ -129,12 +127,16 @@ class _Log:
         log.warning("recovery_copy_unusable", log=self.job.name, error=str(error))
         self.failed.append(str(error))
         self.unusable[extent.run] = error
-        if isinstance(error, OvertakenRunError):
-            self._overtaken[extent.run] = error.base_offset
 
     @property
     def gone(self) -> set[StoredRun]:
         return {run for run, error in self.unusable.items() if isinstance(error, GoneRunError)}
+
+    @property
+    def _overtaken(self) -> dict[StoredRun, int]:
+        """From which offset on."""
+        errors = self.unusable.items()
+        return {run: error.base_offset for run, error in errors if isinstance(error, OvertakenRunError)}
 
     def end_before(self, gap: Gap, *, is_gone: bool) -> None:
         """No copy is left of what comes next."""
@@ -149,11 +151,9 @@ class _Log:
         rules = job.rules
         if now_ms is not None:
             rules = replace(rules, retention_horizon_ms=job.settings.horizon_ms(now_ms))
-        if self._overtaken:
-            job = replace(job, runs=job.runs.cut_off(self._overtaken))
-            for run in self._overtaken:
-                del self.unusable[run]
-            self._overtaken = {}
+        if overtaken := self._overtaken:
+            job = replace(job, runs=job.runs.cut_off(overtaken))
+            self.unusable = {run: error for run, error in self.unusable.items() if run not in overtaken}
             self._begin(replace(job, plan=job.runs.without(self.unusable).plan(rules)))
             return True
         plan = job.runs.without(self.unusable).plan(rules)

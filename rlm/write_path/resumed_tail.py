@@ -116,16 +116,12 @@ class ResumedTail:
 
     def read(self, max_bytes: int) -> TailRead:
         """As `SegmentTail.read`. Nothing found and `has_missing` still: the next read may find something."""
-        read = self._read(max_bytes)
-        self._read_to = self._tail.next_offset
-        return read
-
-    def _read(self, max_bytes: int) -> TailRead:
         events: list[TailEvent] = []
         for _ in range(_RANGES_PER_READ):
             if not self._missing:
                 break
             read = self._read_missing(max_bytes)
+            self._read_to = self._tail.next_offset
             events += read.events
             if read.spans:
                 return read._replace(events=tuple(events))
