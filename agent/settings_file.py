@@ -89,6 +89,11 @@ def _check_together(settings: AgentSettings, broker: BrokerProperties, file: Pat
             "the brokers through this agent; take a loopback address or, in a network that you trust, set "
             "remote.wal.agent.plaintext.enable=true"
         )
+    if settings.link.takes_digests and settings.gateway_produce.enable:
+        raise AgentSettingsError(
+            f"{file}: remote.wal.link.digest: what gateways store of produce requests has no SHA-256; leave it at "
+            "crc32c, or remote.wal.gateway.produce.enable=false"
+        )
     check_http_listener(settings.http.listener, settings.http, file)
     highest_port = settings.peers.replica_port_base + max(settings.peers.peers, default=0)
     if highest_port > MAX_PORT:

@@ -79,6 +79,10 @@ class RemoteLogSegmentMetadataEntry:
     end_file_position: int
     crc32c: int
     """CRC32C of the bytes [start_file_position, end_file_position)."""
+    sha256: bytes = b""
+    """Of the same bytes, as `kafka_log.batch_digests.run_digest`; empty where its writer took none. Metadata has it,
+    the object's own footer never: who can write the one may write the other.
+    """
 
 
 @dataclass(frozen=True, slots=True)

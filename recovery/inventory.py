@@ -270,4 +270,5 @@ def _run(stored: StoredObject, entry: RemoteLogSegmentMetadataEntry, living_last
         entry.start_file_position,
         entry.end_file_position,
         entry.crc32c,
+        entry.sha256,
     )

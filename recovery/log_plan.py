@@ -70,6 +70,8 @@ class StoredRun(NamedTuple):
     start_position: int
     end_position: int
     crc32c: int
+    sha256: bytes = b""
+    """As the entry's."""
 
     @property
     def size_bytes(self) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
+from kafka_log.batch_digests import batch_digests, run_digest
 from kafka_log.crc32c import crc32c
 from kafka_log.record_batch import BatchSpan, CorruptBatchError, scan_batches
 from plugin.archive_storage import ArchiveStorage
@@ -161,6 +162,8 @@ def check_run(run: StoredRun, records: memoryview) -> list[BatchSpan]:
         batches = scan_batches(records, 0, len(records))
     except CorruptBatchError as error:
         raise UnusableRunError("read run", key, str(error)) from error
+    if run.sha256 and run_digest(batch_digests(records, batches)) != run.sha256:
+        raise UnusableRunError("read run", key, "the bytes do not have the entry's SHA-256: they are forged")
     if not batches or batches[-1].end != len(records):
         raise UnusableRunError("read run", key, "the bytes do not end with a whole batch")
     if batches[0].base_offset < run.first_offset or batches[-1].last_offset > run.last_offset:

@@ -1,6 +1,7 @@
 """The settings of links and of reading them. See `agent.settings.setting_types`."""
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 
@@ -28,6 +29,12 @@ class LinkSettings(Section, alias_generator=keyed("remote.wal.link.")):
         description="For how long the broker is asked to gather what a follower's fetch gets, while much is uploaded: "
         "the request's max wait and min bytes are set accordingly. 0: requests stay as they are.",
     )
+    digest: Literal["crc32c", "sha256"] = Field(
+        "crc32c",
+        description="What proves that what object storage holds is what the leader's agent stored. sha256: to this "
+        "agent also where others can write the bucket. Links and the metadata of what is uploaded then have a "
+        "SHA-256, and records of leaders whose agents are not set so go inline. Once all agents know it.",
+    )
     remote_followers: int | None = Field(
         None,
         ge=1,
@@ -45,6 +52,11 @@ class LinkSettings(Section, alias_generator=keyed("remote.wal.link.")):
         description="The section of the price table that says what zone borders cost. Default: that of the store's "
         "provider: network_gcp, network_azure, and network for all others.",
     )
+
+    @property
+    def takes_digests(self) -> bool:
+        """Whether CRC32C alone does not do."""
+        return self.digest == "sha256"
 
 
 class HydrationSettings(Section, alias_generator=keyed("remote.wal.hydration.")):

@@ -32,7 +32,7 @@ from rlm.write_path.adoptable_records import AdoptableRecords
 from rlm.write_path.clocks import Clocks
 from rlm.write_path.metrics import StageTimes
 
-_OF_LINKS = PeerCapabilities.CUSTOM_METADATA | PeerCapabilities.ARCHIVE_LINKS
+_OF_LINKS = PeerCapabilities.CUSTOM_METADATA | PeerCapabilities.ARCHIVE_LINKS | PeerCapabilities.LINK_DIGESTS
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,10 +64,11 @@ def max_request_bytes(broker: BrokerProperties) -> int:
     return max(int(broker.raw.get("socket.request.max.bytes", "0")), DEFAULT_MAX_FRAME_BYTES)
 
 
-def own_hello(identity: AgentIdentity, archives: bool) -> Hello:
+def own_hello(identity: AgentIdentity, archives: bool, takes_digests: bool = False) -> Hello:
     """Without an archive of its own it says nothing of links to archive objects, as it could read none.
 
     A leader's agent that gave it such a link would have to send the whole response once more, inline.
     """
     unread = PeerCapabilities.NONE if archives else PeerCapabilities.ARCHIVE_LINKS
-    return Hello(identity.cluster_id, identity.broker_id, identity.incarnation, CAPABILITIES & ~unread)
+    wanted = PeerCapabilities.LINK_DIGESTS if takes_digests else PeerCapabilities.NONE
+    return Hello(identity.cluster_id, identity.broker_id, identity.incarnation, CAPABILITIES & ~unread | wanted)

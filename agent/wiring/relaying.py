@@ -113,7 +113,7 @@ def build_relaying(
     storage = GuardedStorageManager(*_ceilings(settings.alarms, clock), StoreTimes(registry, clock).timed)
     write_path = GuardedWritePath()
     stage_times, metrics = _stage_times(settings, identity, registry, clock), ReplicationMetrics(registry)
-    hello, frames = own_hello(identity, archives=settings.archive.enable), frame_bytes(settings)
+    hello, frames = _hello(settings, identity), frame_bytes(settings)
     limits = HydrationLimits(settings.hydration.thread_pool_size, settings.hydration.cache_bytes)
     hydration = HydrationCache(storage, limits, stage_times, metrics, clock, archive)
     catch_up_reads = CatchUpReads(
@@ -132,7 +132,9 @@ def build_relaying(
         context = replace(context, broker_tls=broker_tls.client_context, broker_name=own.advertised_host)
     follower_context = FollowerContext(
         hello,
-        FollowerLimits(settings.hydration.timeout_s, max_request_bytes(broker)),
+        FollowerLimits(
+            settings.hydration.timeout_s, max_request_bytes(broker), wants_digests=settings.link.takes_digests
+        ),
         hydration,
         stage_times,
         metrics,
@@ -158,6 +160,10 @@ def build_relaying(
     return Relaying(
         leader, follower, hydration, catch_up_reads, storage, write_path, stage_times, metrics, zones, found, gateway
     )
+
+
+def _hello(settings: AgentSettings, identity: AgentIdentity) -> Hello:
+    return own_hello(identity, settings.archive.enable, settings.link.takes_digests)
 
 
 def _stage_times(

@@ -189,4 +189,5 @@ class StorageRun:
         around, metadata = self._around, self.kafka.metadata
         min_run_bytes = around.configuration.prices.get_break_even_bytes(around.configuration.store_prices)
         archive = archive_links(around.settings.archive, metadata.archive, around.configuration.prices)
-        return LedLogs(metadata.store, stored_log, min_run_bytes, archive)
+        takes_digests = around.settings.link.takes_digests
+        return LedLogs(metadata.store, stored_log, min_run_bytes, archive, takes_digests=takes_digests)

@@ -21,7 +21,7 @@ from plugin.segment_metadata import CombinedSegmentId
 from replication.leader.found_batches import StoredLogs
 from replication.leader.guarded_write_path import WritePathAnswers
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.combine_task import RLMWalCombineTask
+from rlm.write_path.combine_task import CombineRules, RLMWalCombineTask
 from rlm.write_path.gap_listener import GapListener
 from rlm.write_path.group_commit import CommitLimits
 from rlm.write_path.hooks import WritePathHooks
@@ -196,7 +196,7 @@ class WritePath:
             pool,
             kept.metrics.write,
             around.clocks,
-            limits.upload_timeout_s,
+            CombineRules(limits.upload_timeout_s, around.settings.link.takes_digests),
             around.relaying.gateway.adoptable if around.relaying.gateway is not None else None,
         )
 

@@ -9,6 +9,10 @@ from typing import Any, Final
 from kafka_log.byte_cursor import ByteCursor
 
 FORMAT_VERSION: Final = 1
+DIGEST_VERSION: Final = 2
+"""Of records whose entries have digests; an agent that knows the first version alone keeps them as bytes."""
+_TYPES_WITH_DIGESTS: Final = (b"\x01", b"\x04")
+"""Combined segments, as their writers and as a rebuild tell of them."""
 HIGHEST_INCARNATION: Final = 2**48 - 1
 
 
@@ -47,9 +51,10 @@ def value_of_known_version(value: bytes | None) -> bytes:
     """The value, which has a record type. Raises UndecodableRecordError."""
     if value is None:
         raise UndecodableRecordError("no_value", "a tombstone; this topic has none")
-    if value and value[0] != FORMAT_VERSION:
-        detail = f"format version {value[0]}, this reader knows {FORMAT_VERSION}"
-        raise UndecodableRecordError("version", detail, newer=value[0] > FORMAT_VERSION)
+    newest = DIGEST_VERSION if value[1:2] in _TYPES_WITH_DIGESTS else FORMAT_VERSION
+    if value and not FORMAT_VERSION <= value[0] <= newest:
+        detail = f"format version {value[0]}, this reader knows {newest}"
+        raise UndecodableRecordError("version", detail, newer=value[0] > newest)
     if len(value) < 2:
         raise UndecodableRecordError("truncated", "the value ends before the record type")
     return value

@@ -39,7 +39,7 @@ class PublishedSegment(NamedTuple):
             metadata.event_timestamp_ms,
             metadata.size_bytes,
             metadata.custom_metadata,
-            encode_entries(metadata.entries),
+            encode_entries(metadata.entries, digests=True),
         )
 
     @property
@@ -60,9 +60,9 @@ class PublishedSegment(NamedTuple):
         )
 
 
-def encode_entries(entries: tuple[RemoteLogSegmentMetadataEntry, ...]) -> bytes:
+def encode_entries(entries: tuple[RemoteLogSegmentMetadataEntry, ...], *, digests: bool = False) -> bytes:
     """The entry columns as they stand in a value: nothing at all when there are no entries."""
-    return entry_columns.encode(entries) if entries else b""
+    return entry_columns.encode(entries, digests=digests) if entries else b""
 
 
 def decode_entries(entry_block: bytes | memoryview) -> tuple[RemoteLogSegmentMetadataEntry, ...]:

@@ -8,7 +8,7 @@ Declared gaps have their own layout (`metadata_topic.records.gap_record`, record
 ====  ========================  ==========================================================
 size  field                     in which record type
 ====  ========================  ==========================================================
-1     format version, 1         all
+1     format version            all; 1, or 2 where entry columns have digests (1 and 4 alone)
 1     record type               all; 1 = combined segment, 2 = dead entries, 3 = node, 4 = rebuilt
                                 segment, 5 = rebuild of the topic
 16    combined segment id       1, 2, 4, equal to the key
@@ -46,6 +46,7 @@ from metadata_topic.records.gap_record import (
     gaps_key,
 )
 from metadata_topic.records.record_fields import (
+    DIGEST_VERSION,
     FORMAT_VERSION,
     HIGHEST_INCARNATION,
     RecordReader,
@@ -135,7 +136,7 @@ def encode(record: PublishableRecord) -> bytes:
         return _TOPIC.pack(FORMAT_VERSION, TOPIC_REBUILT, record.topic_id, record.event_timestamp_ms)
     if isinstance(record, RemoteWalRebuiltSegment):
         return _encode_segment(record.segment, REBUILT_SEGMENT, record.segment.entry_block)
-    return _encode_segment(record, COMBINED_SEGMENT, encode_entries(record.entries))
+    return _encode_segment(record, COMBINED_SEGMENT, encode_entries(record.entries, digests=True))
 
 
 def _encode_segment(
@@ -147,7 +148,8 @@ def _encode_segment(
             f"at most {CUSTOM_METADATA_MAX_BYTES} are taken"
         )
     subject = f"metadata of {record.combined_segment_id}"
-    head = _head(subject, record_type, record.combined_segment_id, record.event_timestamp_ms)
+    version = DIGEST_VERSION if entry_columns.has_digests(entry_block) else FORMAT_VERSION
+    head = _head(subject, record_type, record.combined_segment_id, record.event_timestamp_ms, version)
     segment = packed(subject, _SEGMENT, record.state, record.size_bytes, len(record.custom_metadata))
     return b"".join((head, segment, record.custom_metadata, entry_block))
 
@@ -176,8 +178,14 @@ def _size(raw: bytes | None) -> int:
     return 0 if raw is None else len(raw)
 
 
-def _head(subject: str, record_type: int, segment_id: CombinedSegmentId, event_timestamp_ms: int) -> bytes:
-    return packed(subject, _HEAD, FORMAT_VERSION, record_type, segment_id.to_bytes(), event_timestamp_ms)
+def _head(
+    subject: str,
+    record_type: int,
+    segment_id: CombinedSegmentId,
+    event_timestamp_ms: int,
+    version: int = FORMAT_VERSION,
+) -> bytes:
+    return packed(subject, _HEAD, version, record_type, segment_id.to_bytes(), event_timestamp_ms)
 
 
 def _read_head(key: bytes, reader: RecordReader) -> tuple[int, CombinedSegmentId, int]:

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from metadata_topic.records.record_fields import FORMAT_VERSION
+from metadata_topic.records.record_fields import DIGEST_VERSION, FORMAT_VERSION
 from metadata_topic.records.serde import COMBINED_SEGMENT, REBUILT_SEGMENT
 from plugin.format.bucket_copies import MARK
 from plugin.format.entry_column_batches import PADDING_BYTES, Bools, EntryBatch, Ints, decode_blocks, gather
@@ -85,7 +85,7 @@ def decode_segments(keys: BinaryColumn, values: BinaryColumn) -> SegmentBatch:
     is_candidate = (
         (keys.lengths == _KEY_BYTES)
         & (values.lengths >= _FIELDS.itemsize)
-        & (fields["version"] == FORMAT_VERSION)
+        & ((fields["version"] == FORMAT_VERSION) | (fields["version"] == DIGEST_VERSION))
         & ((fields["record_type"] == COMBINED_SEGMENT) | (fields["record_type"] == REBUILT_SEGMENT))
         & (fields["state"] <= max(RemoteLogSegmentState))
         & (fields["size_bytes"] >= UNKNOWN_POSITION)

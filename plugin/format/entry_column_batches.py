@@ -15,8 +15,18 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from kafka_log.batch_digests import DIGEST_BYTES
 from kafka_log.topic_partition import TOPIC_ID_BYTES
-from plugin.format.entry_columns import COLUMN_HEAD, COLUMNS, FORMAT_VERSION, HEAD, MAX_ENTRIES, START_POSITION, decode
+from plugin.format.entry_columns import (
+    COLUMN_HEAD,
+    COLUMNS,
+    DIGEST_VERSION,
+    FORMAT_VERSION,
+    HEAD,
+    MAX_ENTRIES,
+    START_POSITION,
+    decode,
+)
 from plugin.segment_metadata import UNKNOWN_POSITION
 
 Ints = NDArray[np.int64]
@@ -180,12 +190,12 @@ def _layout(data: NDArray[np.uint8], starts: Ints, ends: Ints) -> _Layout:
     counts, topic_counts = head["count"].astype(np.int64), head["topic_count"].astype(np.int64)
     first_position = head["first_position"].astype(np.int64)
     widths = heads["width"].astype(np.int64)
-    has_starts = positions == _STORED
+    has_starts, has_digests = positions == _STORED, head["version"] == DIGEST_VERSION
     widths[~has_starts, -1] = 0
     topics_start = starts + HEAD.size + COLUMN_HEAD.size * (len(COLUMNS) + has_starts)
     good = (
         (lengths >= HEAD.size)
-        & (head["version"] == FORMAT_VERSION)
+        & ((head["version"] == FORMAT_VERSION) | has_digests)
         & (positions <= _UNKNOWN)
         & (head["reserved"] == 0)
         & (topic_counts <= counts)
@@ -198,7 +208,7 @@ def _layout(data: NDArray[np.uint8], starts: Ints, ends: Ints) -> _Layout:
     )
     sizes = counts[:, None] * widths
     first_column = topics_start + topic_counts * TOPIC_ID_BYTES
-    good &= first_column + sizes.sum(axis=1) == ends
+    good &= first_column + sizes.sum(axis=1) + np.where(has_digests, counts * DIGEST_BYTES, 0) == ends
     counts[~good] = 0
     column_starts = first_column[:, None] + np.cumsum(sizes, axis=1) - sizes
     minima = heads["minimum"].astype(np.int64)

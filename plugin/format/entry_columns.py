@@ -9,6 +9,8 @@ left bound the count before anything is allocated, whatever a damaged or hostile
 Start positions are not stored where the entries follow one another, as a combined segment lays them out:
 they follow from the first position and the lengths. A subset of a segment's entries (dead ones, in a DELETE
 record) carries one more column instead.
+
+A block of version 2 ends with the SHA-256 of each entry, 32 bytes; all else is as in version 1.
 """
 
 import struct
@@ -20,10 +22,13 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from kafka_log.batch_digests import DIGEST_BYTES
 from kafka_log.topic_partition import TOPIC_ID_BYTES, TopicId, TopicIdPartition
 from plugin.segment_metadata import UNKNOWN_POSITION, RemoteLogSegmentMetadataEntry
 
 FORMAT_VERSION: Final = 1
+DIGEST_VERSION: Final = 2
+"""Of blocks with digests."""
 
 _POSITIONS_FOLLOW: Final = 0
 _POSITIONS_STORED: Final = 1
@@ -60,8 +65,8 @@ _COLUMN_HEADS: Final = {count: struct.Struct("<" + "qB" * count) for count in (l
 """All heads, by the number of columns."""
 
 
-def encode(entries: Sequence[RemoteLogSegmentMetadataEntry]) -> bytes:
-    """The entries as one block, in their order.
+def encode(entries: Sequence[RemoteLogSegmentMetadataEntry], *, digests: bool = False) -> bytes:
+    """The entries as one block, in their order; with their `digests` where all have one.
 
     Either all entries have positions or none has (both UNKNOWN_POSITION). Raises ValueError when they are
     mixed, or a value is outside what Kafka can hold.
@@ -86,12 +91,16 @@ def encode(entries: Sequence[RemoteLogSegmentMetadataEntry]) -> bytes:
         specs = (*COLUMNS, START_POSITION)
     if any(len(topic_id) != TOPIC_ID_BYTES for topic_id in indexes):
         raise ValueError(f"a topic id has {TOPIC_ID_BYTES} bytes")
-    heads = [HEAD.pack(FORMAT_VERSION, positions, 0, len(entries), len(indexes), first_position)]
+    digests = digests and all(len(entry.sha256) == DIGEST_BYTES for entry in entries)
+    version = DIGEST_VERSION if digests else FORMAT_VERSION
+    heads = [HEAD.pack(version, positions, 0, len(entries), len(indexes), first_position)]
     bodies = list[bytes](indexes)
     for spec, values in zip(specs, columns, strict=True):
         head, body = _encode_column(spec, values)
         heads.append(head)
         bodies.append(body)
+    if digests:
+        bodies += [entry.sha256 for entry in entries]
     return b"".join(heads + bodies)
 
 
@@ -121,8 +130,19 @@ def decode(block: bytes | memoryview) -> tuple[RemoteLogSegmentMetadataEntry, ..
             starts,
             ends,
             crc32c,
+            [_digest(block, layout, index) for index in range(layout.entry_count)],
         )
     )
+
+
+def has_digests(block: bytes | memoryview) -> bool:
+    """Whether an encoded block holds its entries' SHA-256."""
+    return len(block) > 0 and block[0] == DIGEST_VERSION
+
+
+def _digest(block: bytes | memoryview, layout: "_Layout", index: int) -> bytes:
+    at = layout.digests_start + index * layout.digest_bytes
+    return bytes(block[at : at + layout.digest_bytes])
 
 
 def decode_columns(block: bytes | memoryview) -> dict[str, NDArray[np.int64] | NDArray[np.void]]:
@@ -179,7 +199,8 @@ def find(
     if not len(found):
         return None
     start, end, crc = (int(columns[name][found[0]]) for name in ("start_file_position", "end_file_position", "crc32c"))
-    return RemoteLogSegmentMetadataEntry(topic_id_partition, leader_epoch, *offsets, start, end, crc)
+    sha256 = _digest(block, _read_layout(block), int(found[0])) if has_digests(block) else b""
+    return RemoteLogSegmentMetadataEntry(topic_id_partition, leader_epoch, *offsets, start, end, crc, sha256)
 
 
 def _position_mode(entries: Sequence[RemoteLogSegmentMetadataEntry]) -> tuple[int, int]:
@@ -221,6 +242,9 @@ class _Layout(NamedTuple):
     minima: tuple[int, ...]
     widths: tuple[int, ...]
     starts: tuple[int, ...]
+    digests_start: int
+    digest_bytes: int
+    """Of each entry; 0 in a block without digests."""
 
 
 def _read_layout(block: bytes | memoryview) -> _Layout:
@@ -228,8 +252,9 @@ def _read_layout(block: bytes | memoryview) -> _Layout:
     if len(block) < HEAD.size:
         raise ValueError(f"entry columns end at byte {len(block)}, inside the head of {HEAD.size} bytes")
     version, positions, reserved, count, topic_count, first_position = HEAD.unpack_from(block)
-    if version != FORMAT_VERSION:
-        raise ValueError(f"entry columns have version {version} at byte 0; this reader knows {FORMAT_VERSION}")
+    if version not in (FORMAT_VERSION, DIGEST_VERSION):
+        known = f"{FORMAT_VERSION} and {DIGEST_VERSION}"
+        raise ValueError(f"entry columns have version {version} at byte 0; this reader knows {known}")
     if positions > _POSITIONS_UNKNOWN or reserved:
         raise ValueError(f"entry columns have position mode {positions} and reserved bits {reserved:#x} at byte 1")
     if topic_count > count or count > MAX_ENTRIES:
@@ -250,8 +275,10 @@ def _read_layout(block: bytes | memoryview) -> _Layout:
             raise ValueError(f"column {spec.name} has width {width} at byte {at}")
         starts.append(cursor)
         cursor += count * width
-    if cursor != len(block):
-        raise ValueError(f"entry columns need {cursor} bytes for {count} entries, there are {len(block)}")
+    digest_bytes = DIGEST_BYTES if version == DIGEST_VERSION else 0
+    end = cursor + count * digest_bytes
+    if end != len(block):
+        raise ValueError(f"entry columns need {end} bytes for {count} entries, there are {len(block)}")
     return _Layout(
         positions,
         count,
@@ -263,6 +290,8 @@ def _read_layout(block: bytes | memoryview) -> _Layout:
         minima,
         widths,
         tuple(starts),
+        cursor,
+        digest_bytes,
     )
 
 

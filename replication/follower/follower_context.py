@@ -28,6 +28,8 @@ class FollowerLimits:
     """Of the local broker to each other one. It needs one for each fetcher, and a few more."""
     restart_s: float = 3.0
     """For so long a leader's agent that refuses connections may be about to start anew."""
+    wants_digests: bool = False
+    """Whether no link without a SHA-256 is taken."""
 
     @property
     def max_response_bytes(self) -> int:

@@ -10,7 +10,7 @@ Responses go on in the order in which they came. `receive` and `relay` run side 
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Protocol
@@ -31,13 +31,32 @@ from replication.wire.link_defects import LinkDefects
 from replication.wire.memory_reservation import reserve
 from replication.wire.peer_channel import PeerChannel
 from replication.wire.peer_protocol import Announcement, MessageKind, encode_inline_request
-from replication.wire.splicer import SpliceError, splice
+from replication.wire.splicer import ForgedRangeError, SpliceError, splice, verify_digests
 
 log = structlog.get_logger(__name__)
 
 _RESPONSES_AHEAD = 8
+_HASHED_HERE_BYTES = 64 * 1024
+"""So much is hashed in less time than another thread takes to begin."""
 _LINKED_KINDS = (MessageKind.LINKED, MessageKind.LINKED_OLD)
 _ANNOUNCING_KINDS = (MessageKind.ANNOUNCE, MessageKind.READ_AHEAD, MessageKind.READ_ARCHIVE_AHEAD)
+
+
+class UndigestedLinkError(MalformedFrameError):
+    """A link without a SHA-256, where each must have one."""
+
+    def __init__(self) -> None:
+        super().__init__(0, "a link without a SHA-256, from an agent without remote.wal.link.digest=sha256")
+
+
+async def _spliced(response: LinkedResponse, data: Sequence[Buffer]) -> list[Buffer]:
+    """The response put together, all its checksums and digests looked at. Raises SpliceError."""
+    links, spliced = response.links, splice(response, data)
+    if sum([link.length for link in links if link.sha256]) < _HASHED_HERE_BYTES:
+        verify_digests(links, data)
+    else:
+        await asyncio.to_thread(verify_digests, links, data)
+    return spliced
 
 
 class ResponseTaker(Protocol):
@@ -163,6 +182,8 @@ class HydratedResponses:
         try:
             response = decode_linked_response(body, self._context.limits.max_response_bytes)
             links = response.links
+            if self._context.limits.wants_digests and not all(link.sha256 for link in links):
+                raise UndigestedLinkError
             if links and not self._is_told_ahead:
                 self._newest = links[-1].custom_metadata
             await self._make_room(sum([link.length for link in links]))
@@ -170,19 +191,28 @@ class HydratedResponses:
         except HydrationError as error:
             await self._ask_inline(error.reason, str(error))
             return
+        except (UndigestedLinkError, ForgedRangeError) as error:
+            await self._refuse_links("forged" if isinstance(error, ForgedRangeError) else "undigested", error)
+            return
         except SpliceError as error:
             self._context.hydration.discard(error.link.object_id)
             log.error("splice_refused", segment=str(error.link.object_id), reason=error.reason)
             await self._ask_inline("corrupt", str(error))
             return
         except Exception as error:  # another version's message, or a defect of ours: the next fetch would meet it again
-            self._defects.met("malformed" if isinstance(error, MalformedFrameError) else "splicing", error)
-            self._tell_links()
-            await self._ask_inline("defect", type(error).__name__)
+            await self._refuse_links("malformed" if isinstance(error, MalformedFrameError) else "splicing", error)
             return
         self._to.write_frame(*spliced)
         self.spliced_at_s = self._context.clock()
         self._context.stage_times.observe("spliced", self.spliced_at_s - started_s, (link.object_id for link in links))
+
+    async def _refuse_links(self, where: str, error: Exception) -> None:
+        """This response and those that follow for a while go inline."""
+        if isinstance(error, ForgedRangeError):
+            self._context.hydration.discard(error.link.object_id)
+        self._defects.met(where, error)
+        self._tell_links()
+        await self._ask_inline("defect", type(error).__name__)  # its text may hold a record's bytes
 
     async def _make_room(self, size: int) -> None:
         """Wait for the memory that a response is put together from. Raises HydrationError."""
@@ -212,11 +242,11 @@ class HydratedResponses:
                     "hydrated", self._context.clock() - started_s, (link.object_id for link in links)
                 )
                 try:
-                    return splice(response, data)
+                    return await _spliced(response, data)
                 except SpliceError as error:
                     self._context.metrics.fault("splice_refetch")
                     self._context.hydration.discard(error.link.object_id)
-                    return splice(response, await fetch_all(links))
+                    return await _spliced(response, await fetch_all(links))
         except TimeoutError as error:
             if not is_old:  # large reads that take their time are no sign of a store that fails
                 self._context.hydration.timed_out(self._context.hydration.not_there(links))

@@ -83,7 +83,7 @@ class FoundBatches:
     def list_run(self, partition: TopicIdPartition, run: ProvedRun) -> None:
         """What is in a living combined segment too stays listed as that, which each follower's agent understands."""
         batches: Sequence[tuple[int, StoredBatch]] = stored_batches(
-            run.object_id, run.entry.start_file_position, run.records, run.batches, run.custom_metadata
+            run.object_id, run.entry.start_file_position, run.records, run.batches, run.custom_metadata, run.digests
         )
         if isinstance(run.object_id, ArchiveObjectId):
             batches = [each for each in batches if not self._is_in_segment(partition, *each)]

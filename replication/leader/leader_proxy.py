@@ -12,6 +12,7 @@ TLS: a certificate counts for what its owner says it is. One that is for a clien
 import asyncio
 import socket
 import ssl
+from itertools import repeat
 
 import structlog
 
@@ -195,7 +196,8 @@ class LeaderProxy:
     def segment_uploaded(self, segment: UploadedSegment) -> None:
         """List the batches, announce the segment to those who follow its partitions, and wake who waits."""
         oldest = segment.oldest_item if self._context.stage_times.spans is not None else None
-        for item, entry in zip(segment.items, segment.entries, strict=True):
+        digests = segment.digests or repeat((), len(segment.items))
+        for item, entry, of_item in zip(segment.items, segment.entries, digests, strict=True):
             self._context.index.add(
                 item.topic_id_partition,
                 stored_batches(
@@ -204,6 +206,7 @@ class LeaderProxy:
                     item.records,
                     item.batches,
                     segment.custom_metadata,
+                    of_item,
                 ),
             )
             told = (segment.combined_segment_id,) if item is oldest else ()

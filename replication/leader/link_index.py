@@ -10,6 +10,7 @@ inline, so dropping costs money and never data.
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from itertools import repeat
 from typing import NamedTuple
 
 from kafka_log.crc32c import Buffer
@@ -18,7 +19,7 @@ from kafka_log.topic_partition import TopicIdPartition
 from plugin.format.archive_object_id import StoredObjectId
 
 DEFAULT_MAX_BATCHES = 250_000
-"""Some 60 MiB: ten minutes of 16 KiB batches at 6 MB/s."""
+"""Some 60 MiB, 80 with digests: ten minutes of 16 KiB batches at 6 MB/s."""
 
 
 class StoredBatch(NamedTuple):
@@ -31,6 +32,8 @@ class StoredBatch(NamedTuple):
     end_position: int
     custom_metadata: bytes = b""
     """The object's, by which its storage manager finds it."""
+    sha256: bytes = b""
+    """Of the batch; empty where none was taken."""
 
 
 def stored_batches(
@@ -39,8 +42,11 @@ def stored_batches(
     records: Buffer,
     batches: Iterable[BatchSpan],
     custom_metadata: bytes = b"",
+    digests: Sequence[bytes] = (),
 ) -> list[tuple[int, StoredBatch]]:
-    """(base offset, batch) of each, as `LinkIndex.add` takes them. `records` stand there in the object."""
+    """(base offset, batch) of each, as `LinkIndex.add` takes them. `records` stand there in the object; `digests` are
+    the batches' SHA-256, or none.
+    """
     return [
         (
             batch.base_offset,
@@ -50,9 +56,10 @@ def stored_batches(
                 start_position + batch.start,
                 start_position + batch.end,
                 custom_metadata,
+                sha256,
             ),
         )
-        for batch in batches
+        for batch, sha256 in zip(batches, digests or repeat(b""), strict=bool(digests))
     ]
 
 

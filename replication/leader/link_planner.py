@@ -8,8 +8,8 @@ or the time came that the last answer named. Rules:
   alone, or nothing this time: the follower asks again from where it stands, as it does after a cut-off batch.
 - What was uploaded before the index began, or was forgotten by it, is looked for as `OlderBatches`.
 - A partition waits for its links at most `wait_max_s`, over as many responses as it takes; then its bytes go inline.
-- An object with custom metadata is linked only where the follower's agent understands that; where it does not, and
-  meets one, nothing is waited for on its connection.
+- An object with custom metadata is linked only where the follower's agent understands that, a batch without a digest
+  only where none is asked for; where such is met, nothing is waited for on its connection.
 - In partitions where inline is cheaper, links are used only when they save enough (a follower that catches up, the
   first consumer of a partition that no other zone follows). For these, no upload is waited for.
 """
@@ -53,6 +53,8 @@ class PlannerLimits:
     break_even_bytes: int
     custom_metadata: bool = True
     """Whether the follower's agent understands links to objects that have it."""
+    digests: bool = False
+    """Whether the follower's agent takes no link without a SHA-256."""
 
 
 class OlderBatches(Protocol):
@@ -80,7 +82,7 @@ class LinkPlanner:
         self._begun_s: float | None = None
         self._fields: list[PlannedField] = []
         self._size_bytes = 0
-        self._met_what_is_not_understood = False
+        self._met_what_is_not_taken = False
 
     def begin(self, frame: Buffer, view: FetchResponseView, follower_id: int) -> None:
         """Take up a response. Partitions that are not of this agent's concern stay as they are.
@@ -130,7 +132,7 @@ class LinkPlanner:
                 return PassThrough()
             since = min(self._waiting_since[planned.partition] for planned in waiting)
             return WaitForUploads(since + self._limits.wait_max_s, tuple(planned.partition for planned in waiting))
-        linked = with_links(self._frame, self._fields, {planned.partition for planned in waiting})
+        linked = with_links(self._frame, self._fields, {planned.partition for planned in waiting}, self._limits.digests)
         return linked if linked.response.items <= MAX_ITEMS else PassThrough()
 
     def _find_stored(self, planned: PlannedField) -> None:
@@ -143,10 +145,16 @@ class LinkPlanner:
                 stored = self._older.find(planned.partition, batch.base_offset) if self._older is not None else None
                 if stored is None or stored.header_prefix != header_prefix:
                     return
-            if stored.custom_metadata and not self._limits.custom_metadata:
-                self._met_what_is_not_understood = True
+            if not self._is_taken(stored):
+                self._met_what_is_not_taken = True
                 return
             planned.stored.append(stored)
+
+    def _is_taken(self, stored: StoredBatch) -> bool:
+        """Whether the follower's agent takes a link to it."""
+        if stored.custom_metadata and not self._limits.custom_metadata:
+            return False
+        return bool(stored.sha256) or not self._limits.digests
 
     def _still_waiting(self, now_s: float, begun_s: float) -> list[PlannedField]:
         """Fields without any link whose uploads are worth waiting for, and whose patience has not run out."""
@@ -165,7 +173,7 @@ class LinkPlanner:
 
     def _is_worth_waiting(self, planned: PlannedField) -> bool:
         planned.mode = self._led.mode_of(planned.partition, self._size_bytes)
-        if planned.mode is LinkMode.OFF or self._met_what_is_not_understood:
+        if planned.mode is LinkMode.OFF or self._met_what_is_not_taken:
             return False
         partition, offset = planned.partition, planned.batches[0].base_offset
         if planned.mode is LinkMode.LINK and self._led.upload_expected(partition, offset):

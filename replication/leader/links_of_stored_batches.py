@@ -1,12 +1,14 @@
 """Where stored batches become links: a Fetch response whose first batches, field by field, are in object storage.
 
 Sans-IO. A link stands for a run of batches that lie one after the other in one object, and carries the CRC32C of the
-very bytes that the leader's broker returned for them.
+very bytes that the leader's broker returned for them; its SHA-256 is that of the batches as they were read of the
+leader's own log, when they were stored or found again.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from kafka_log.batch_digests import run_digest
 from kafka_log.crc32c import Buffer, crc32c
 from kafka_log.record_batch import BatchSpan
 from kafka_log.topic_partition import TopicIdPartition
@@ -45,10 +47,12 @@ class SendLinked:
     """(partition, bytes) that stay in the response."""
 
 
-def with_links(frame: Buffer, fields: Sequence[PlannedField], waiting: set[TopicIdPartition]) -> SendLinked:
+def with_links(
+    frame: Buffer, fields: Sequence[PlannedField], waiting: set[TopicIdPartition], digests: bool = False
+) -> SendLinked:
     """The response with links in the place of what is stored.
 
-    Of `waiting` partitions, none of whose batches is stored yet, nothing is sent this time.
+    Of `waiting` partitions, none of whose batches is stored yet, nothing is sent this time. `digests`: links have one.
     """
     cuts: list[Cut] = []
     skeleton: list[Buffer] = []
@@ -61,7 +65,7 @@ def with_links(frame: Buffer, fields: Sequence[PlannedField], waiting: set[Topic
         if not planned.stored and planned.partition not in waiting:
             inline.append((planned.partition, records.records_end - records.records_start))
             continue
-        parts = _links(frame, planned)
+        parts = _links(frame, planned, digests)
         if planned.stored:
             last = planned.batches[len(planned.stored) - 1]
             linked.append((planned.partition, last.last_offset + 1, planned.linked_bytes))
@@ -77,7 +81,7 @@ def with_links(frame: Buffer, fields: Sequence[PlannedField], waiting: set[Topic
     return SendLinked(LinkedResponse(len(frame), tuple(cuts), tuple(skeleton)), tuple(linked), tuple(inline))
 
 
-def _links(frame: memoryview, planned: PlannedField) -> list[Part]:
+def _links(frame: memoryview, planned: PlannedField, digests: bool) -> list[Part]:
     """One link for each run of batches that lie one after the other in one object."""
     links: list[Part] = []
     stored, first = planned.stored, 0
@@ -86,7 +90,10 @@ def _links(frame: memoryview, planned: PlannedField) -> list[Part]:
             continue
         run = frame[planned.batches[first].start : planned.batches[index - 1].end]
         begin = stored[first]
-        links.append(SegmentLink(begin.object_id, begin.start_position, len(run), crc32c(run), begin.custom_metadata))
+        sha256 = run_digest([batch.sha256 for batch in stored[first:index]]) if digests else b""
+        links.append(
+            SegmentLink(begin.object_id, begin.start_position, len(run), crc32c(run), begin.custom_metadata, sha256)
+        )
         first = index
     return links
 

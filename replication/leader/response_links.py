@@ -38,7 +38,10 @@ class ResponseLinks:
         self._read_ahead = read_ahead
         understands_custom_metadata = PeerCapabilities.CUSTOM_METADATA in capabilities
         limits = PlannerLimits(
-            context.limits.link_wait_max_s, context.limits.break_even_bytes, understands_custom_metadata
+            context.limits.link_wait_max_s,
+            context.limits.break_even_bytes,
+            understands_custom_metadata,
+            digests=PeerCapabilities.LINK_DIGESTS in capabilities,
         )
         self._planner = LinkPlanner(context.index, context.led, limits, read_ahead)
         self._kept = KeptResponse(context.budget)

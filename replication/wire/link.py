@@ -22,6 +22,7 @@ Layout (integers big endian, `varint` is Kafka's unsigned varint):
         kind 1: length varint, bytes
         kind 2: archive object id (52 bytes), start position varint, length varint, CRC32C uint32
         kind 3: segment index varint, length varint, custom metadata of that segment from here on; the rest as kind 0
+        a link's kind with its highest bit: behind the CRC32C, SHA-256 (32 bytes; `PeerCapabilities.LINK_DIGESTS`)
     skeleton              the rest
 """
 
@@ -29,6 +30,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from kafka_log.batch_digests import DIGEST_BYTES
 from kafka_log.byte_cursor import ByteCursor
 from kafka_log.crc32c import Buffer
 from plugin.format.archive_object_id import ARCHIVE_OBJECT_ID_BYTES, ArchiveObjectId, StoredObjectId
@@ -41,6 +43,7 @@ _SEGMENT_LINK = 0
 _INLINE_BYTES = 1
 _ARCHIVE_LINK = 2
 _LINK_WITH_CUSTOM_METADATA = 3
+_HAS_DIGEST = 0x80
 _VARINT_BITS = 63
 
 MAX_ITEMS = 8192
@@ -59,6 +62,8 @@ class SegmentLink:
     """CRC32C of those bytes as the leader's broker returned them in this very response."""
     custom_metadata: bytes = b""
     """The combined segment's, as its storage manager gave it."""
+    sha256: bytes = b""
+    """Of those bytes (`kafka_log.batch_digests`); empty where it was not agreed on."""
 
     @property
     def end_position(self) -> int:
@@ -147,17 +152,18 @@ def encode_linked_response(response: LinkedResponse) -> list[Buffer]:
 
 def _encode_link(link: SegmentLink, segments: Mapping[CombinedSegmentId, int], told: dict[int, bytes]) -> bytes:
     """`told` is the custom metadata of segments that links before this one have named."""
+    digest = _HAS_DIGEST if link.sha256 else 0
     if isinstance(link.object_id, ArchiveObjectId):
-        named = bytes((_ARCHIVE_LINK,)) + link.object_id.to_bytes()
+        named = bytes((_ARCHIVE_LINK | digest,)) + link.object_id.to_bytes()
     elif told.get(index := segments[link.object_id], b"") == link.custom_metadata:
-        named = bytes((_SEGMENT_LINK,)) + encode_unsigned_varint(index)
+        named = bytes((_SEGMENT_LINK | digest,)) + encode_unsigned_varint(index)
     else:
         told[index] = link.custom_metadata
-        named = bytes((_LINK_WITH_CUSTOM_METADATA,)) + encode_unsigned_varint(index)
+        named = bytes((_LINK_WITH_CUSTOM_METADATA | digest,)) + encode_unsigned_varint(index)
         named += encode_unsigned_varint(len(link.custom_metadata)) + link.custom_metadata
     return b"".join(
         (named, encode_unsigned_varint(link.start_position), encode_unsigned_varint(link.length),
-         _CRC32C.pack(link.crc32c))
+         _CRC32C.pack(link.crc32c), link.sha256)
     )  # fmt: skip
 
 
@@ -214,7 +220,8 @@ def _decode_segment(reader: "_Reader") -> CombinedSegmentId:
 
 def _decode_part(reader: "_Reader", segments: Sequence[CombinedSegmentId], told: dict[int, bytes]) -> Part:
     kind = reader.take(1)[0]
-    if kind == _INLINE_BYTES:
+    has_digest, kind = bool(kind & _HAS_DIGEST), kind & ~_HAS_DIGEST
+    if kind == _INLINE_BYTES and not has_digest:
         return InlineBytes(reader.take(reader.unsigned_varint(_VARINT_BITS)))
     object_id: StoredObjectId
     custom_metadata = b""
@@ -231,7 +238,8 @@ def _decode_part(reader: "_Reader", segments: Sequence[CombinedSegmentId], told:
     else:
         raise MalformedFrameError(reader.position, f"unknown kind of part {kind}")
     start_position, length = reader.unsigned_varint(_VARINT_BITS), reader.unsigned_varint(_VARINT_BITS)
-    return SegmentLink(object_id, start_position, length, reader.uint32(), custom_metadata)
+    crc, sha256 = reader.uint32(), bytes(reader.take(DIGEST_BYTES)) if has_digest else b""
+    return SegmentLink(object_id, start_position, length, crc, custom_metadata, sha256)
 
 
 def _decode_custom_metadata(reader: "_Reader") -> bytes:

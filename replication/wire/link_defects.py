@@ -13,6 +13,7 @@ import structlog
 from plugin.errors import defect_site
 from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.metrics import ReplicationMetrics
+from replication.wire.splicer import SpliceError
 
 log = structlog.get_logger(__name__)
 
@@ -61,5 +62,5 @@ class LinkDefects:
         self._metrics.fault(f"link_defect_{where}")
         rest_s = self._rest.begin(self._clock())
         if rest_s:
-            told = str(error) if isinstance(error, MalformedFrameError) else defect_site(error)
+            told = str(error) if isinstance(error, MalformedFrameError | SpliceError) else defect_site(error)
             log.error("link_defect", where=where, defect=told, **self._peer, inline_for_s=rest_s)

@@ -75,12 +75,14 @@ class PeerCapabilities(Flag, boundary=CONFORM):
     """With CLIENTS: messages follow instead of bytes, as consumers' Fetch responses may come with links."""
     ADOPTED_RECORDS = 128
     """With ROUTED_PRODUCE: what gateways stored may stay what logs are stored as."""
+    LINK_DIGESTS = 256
+    """Links have a SHA-256, and none without is taken: said by agents that are set so alone."""
 
 
 MESSAGES = PeerCapabilities.ROUTED_PRODUCE | PeerCapabilities.LINKED_FETCH
 """With any of these, messages pass for a client, instead of bytes."""
-CAPABILITIES = ~(PeerCapabilities.CLIENTS | MESSAGES | PeerCapabilities.ADOPTED_RECORDS)
-"""What is understood here of replication."""
+CAPABILITIES = ~(PeerCapabilities.CLIENTS | MESSAGES | PeerCapabilities.ADOPTED_RECORDS | PeerCapabilities.LINK_DIGESTS)
+"""What is understood here of replication, whatever the settings."""
 
 
 class MessageKind(IntEnum):

@@ -5,6 +5,7 @@ Nothing that fails a check here reaches a broker: the caller then asks the leade
 
 from collections.abc import Iterator, Sequence
 
+from kafka_log.batch_digests import records_digest
 from kafka_log.crc32c import Buffer, crc32c
 from kafka_log.record_batch import CorruptBatchError, scan_batches
 from replication.wire.kafka_frame import encode_unsigned_varint
@@ -18,6 +19,20 @@ class SpliceError(Exception):
         self.link = link
         self.reason = reason
         super().__init__(f"object {link.object_id} [{link.start_position}, {link.end_position}): {reason}")
+
+
+class ForgedRangeError(SpliceError):
+    """Bytes with the right CRC32C and another SHA-256: no accident."""
+
+
+def verify_digests(links: Sequence[SegmentLink], hydrated: Sequence[Buffer]) -> None:
+    """Hold what passed `splice` against the links' SHA-256, where they have one. Raises ForgedRangeError.
+
+    A millisecond for 2 MB at most, so large ones are for another thread than the event loop's.
+    """
+    for link, data in zip(links, hydrated, strict=True):
+        if link.sha256 and records_digest(data) != link.sha256:
+            raise ForgedRangeError(link, "the SHA-256 differs where the CRC32C does not")
 
 
 def verify_hydrated(link: SegmentLink, hydrated: Buffer, above: int = -1) -> int:

@@ -25,6 +25,7 @@ from typing import TypeVar
 
 import structlog
 
+from kafka_log.batch_digests import batch_digests, run_digest
 from kafka_log.crc32c import crc32c
 from kafka_log.errors import LogDirectoryError, MalformedFileError
 from kafka_log.leader_epoch_checkpoint import read_leader_epochs
@@ -347,6 +348,8 @@ def _fetch_and_check(
         try:
             batches = scan_batches(data, 0, len(data))
             fault = _fault_of(data, batches, part, source)
+            if entry.sha256 and run_digest(batch_digests(data, batches)) != entry.sha256:
+                fault = "the SHA-256 of the entry is wrong"
         except CorruptBatchError as error:
             fault = str(error)
     if fault is not None:

@@ -21,10 +21,11 @@ For a thread: it reads files and takes the store's lock, for some microseconds a
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+from kafka_log.batch_digests import batch_digests
 from kafka_log.crc32c import crc32c
 from kafka_log.errors import LogDirectoryError
 from kafka_log.leader_epoch_checkpoint import read_leader_epochs
@@ -202,6 +203,8 @@ class LedLogs:
         stored_log: Callable[[TopicIdPartition], StoredLog | None],
         min_entry_bytes: int,
         archive: ArchiveLinks | None = None,
+        *,
+        takes_digests: bool = False,
     ) -> None:
         """`stored_log` is RemoteWalLogManager's. A read of fewer than `min_entry_bytes` costs more than these bytes at
         the border; topics with the policy `always` have them linked all the same.
@@ -209,6 +212,7 @@ class LedLogs:
         self._store = store
         self._min_entry_bytes = min_entry_bytes
         self._archive = archive
+        self._takes_digests = takes_digests
         self.stored_log = stored_log
 
     def runs(self, log: StoredLog, offset: int, max_bytes: int, archive: bool = True) -> FoundRuns:
@@ -220,7 +224,11 @@ class LedLogs:
             places = Places(self._store, min_entry_bytes, self._archive.store, min_run_bytes)
         else:
             places = Places(self._store, min_entry_bytes)
-        return stored_runs(places, log.topic_id_partition, log.directory, offset, max_bytes)
+        found = stored_runs(places, log.topic_id_partition, log.directory, offset, max_bytes)
+        if not self._takes_digests:
+            return found
+        hashed = [replace(run, digests=batch_digests(run.records, run.batches)) for run in found.runs]
+        return replace(found, runs=hashed)
 
     def is_living(self, object_id: StoredObjectId) -> bool:
         """Whether the object is finished and its deletion was not started, as far as metadata tells."""

@@ -162,11 +162,12 @@ class _Entries:
         return int(self.partition.max())
 
     def entry(self, index: int) -> RemoteLogSegmentMetadataEntry:
-        topic, partition, *numbers = (
+        topic, partition, leader_epoch, first, last, start, end, crc = (
             int(self._columns[name][index])
             for name in (
                 "topic_index", "partition", "leader_epoch", "first_offset", "last_offset", "start_file_position",
                 "end_file_position", "crc32c",
             )
         )  # fmt: skip
-        return RemoteLogSegmentMetadataEntry(TopicIdPartition(self.topics[topic], partition), *numbers)
+        topic_id_partition = TopicIdPartition(self.topics[topic], partition)
+        return RemoteLogSegmentMetadataEntry(topic_id_partition, leader_epoch, first, last, start, end, crc)

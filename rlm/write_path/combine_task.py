@@ -16,11 +16,12 @@ key is never taken again, and the items come back under a new one.
 import asyncio
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import structlog
 
+from kafka_log.batch_digests import batch_digests, run_digest
 from metadata_topic.records.errors import MetadataTopicError, PublicationBacklogFullError
 from metadata_topic.records.metadata_publisher import SegmentPublisher
 from plugin.errors import RemoteStorageError, RemoteStorageTimeoutError, defect_site, failure_label
@@ -42,7 +43,18 @@ log = structlog.get_logger(__name__)
 _PUBLISH_AGAIN_S = 0.5
 _BACKLOG_LABEL = "publication_backlog"
 _UNPUBLISHABLE_LABEL = "not_publishable"
-DEFAULT_TIMEOUT_S = 60.0
+Copied = tuple[RemoteWalCombinedLogSegmentMetadataUpdate, tuple[tuple[bytes, ...], ...]]
+"""What was stored, and the SHA-256 of each batch of each item, where they are taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class CombineRules:
+    """How objects are uploaded."""
+
+    timeout_s: float = 60.0
+    """For storage managers that do not keep their own deadlines."""
+    digests: bool = False
+    """Whether SHA-256 is taken of all batches, for metadata and links."""
 
 
 class RLMWalCombineTask:
@@ -56,14 +68,12 @@ class RLMWalCombineTask:
         pool: Executor,
         metrics: WriteMetrics,
         clocks: Clocks,
-        timeout_s: float = DEFAULT_TIMEOUT_S,
+        rules: CombineRules = CombineRules(),
         adoptable: AdoptableRecords | None = None,
     ) -> None:
-        """It takes the pool over. `timeout_s` is for storage managers that do not keep their own deadlines; `adoptable`
-        is what gateways have stored already.
-        """
+        """It takes the pool over. `adoptable` is what gateways have stored already."""
         self._adoptable = AdoptableRecords() if adoptable is None else adoptable
-        self._timeout_s = timeout_s
+        self._rules = rules
         self._storage = storage
         self._publisher = publisher
         self._next_segment_id = first_segment_id
@@ -87,7 +97,7 @@ class RLMWalCombineTask:
         self._uploading.add(segment_id.sequence)
         records, adoption = self._records_of(items)
         try:
-            update = await self._upload(segment_id, items, records)
+            update, digests = await self._upload(segment_id, items, records)
         except Exception as error:  # a storage manager of anybody's may raise anything; the records are in the log
             self._metrics.upload_failures.labels(_failure_label(error)).inc()
             log.warning("upload_failed", segment=str(segment_id), error=_told(error))
@@ -106,7 +116,7 @@ class RLMWalCombineTask:
             self._uploading.discard(segment_id.sequence)
         stored_s = self._clocks.monotonic_s()
         return UploadedSegment(
-            segment_id, tuple(items), update.entries, update.size_bytes, stored_s, update.custom_metadata
+            segment_id, tuple(items), update.entries, update.size_bytes, stored_s, update.custom_metadata, digests
         )
 
     def _records_of(self, items: list[MetaQueueItem]) -> tuple[Sequence[Records], Adoption]:
@@ -117,7 +127,7 @@ class RLMWalCombineTask:
 
     async def _upload(
         self, segment_id: CombinedSegmentId, items: list[MetaQueueItem], records: Sequence[Records]
-    ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
+    ) -> Copied:
         metadata = RemoteWalCombinedLogSegmentMetadata(
             segment_id,
             tuple(item.metadata_entry() for item in items),
@@ -125,18 +135,31 @@ class RLMWalCombineTask:
             self._clocks.wall_ms(),
         )
         self._publisher.publish(_started(metadata))
-        copied = asyncio.get_running_loop().run_in_executor(
-            self._pool, self._storage.copy_log_segment_data, metadata, records
-        )
+        timeout_s = self._rules.timeout_s
+        copied = asyncio.get_running_loop().run_in_executor(self._pool, self._copy, metadata, items, records)
         try:
-            async with asyncio.timeout(self._timeout_s):
-                update = await copied
+            async with asyncio.timeout(timeout_s):
+                return await copied
         except TimeoutError as error:
-            key, reason = str(segment_id), f"the storage manager has not ended it within {self._timeout_s} s"
+            key, reason = str(segment_id), f"the storage manager has not ended it within {timeout_s} s"
             raise RemoteStorageTimeoutError("copy", key, reason, label="hung") from error
+
+    def _copy(
+        self, metadata: RemoteWalCombinedLogSegmentMetadata, items: list[MetaQueueItem], records: Sequence[Records]
+    ) -> Copied:
+        """In the pool."""
+        digests: tuple[tuple[bytes, ...], ...] = ()
+        if self._rules.digests:
+            digests = tuple([batch_digests(item.records, item.batches) for item in items])
+        update = self._storage.copy_log_segment_data(metadata, records)
         if len(update.entries) != len(items):
             raise ValueError("the storage manager tells of other entries than it was given")
-        return update
+        if digests:
+            entries = [
+                replace(entry, sha256=run_digest(each)) for entry, each in zip(update.entries, digests, strict=True)
+            ]
+            update = replace(update, entries=tuple(entries))
+        return update, digests
 
     def is_under_way(self, segment_id: CombinedSegmentId) -> bool:
         """Whether the segment is being uploaded, or its end is not acknowledged by the topic. On any thread.

@@ -35,6 +35,8 @@ class ProvedRun:
     """Positions are relative to `records`; in the object, they are that much behind `entry.start_file_position`."""
     custom_metadata: bytes = b""
     """The combined segment's."""
+    digests: tuple[bytes, ...] = ()
+    """The batches' SHA-256, where they are taken."""
 
 
 @dataclass(frozen=True, slots=True)

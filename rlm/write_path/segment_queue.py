@@ -13,8 +13,8 @@ from kafka_log.record_batch import BatchSpan
 from kafka_log.topic_partition import TopicIdPartition
 from plugin.segment_metadata import UNKNOWN_POSITION, RemoteLogSegmentMetadataEntry
 
-MAX_ITEMS_PER_SEGMENT = 16_384
-"""So that the metadata of a combined segment fits one record of 900,000 bytes: an entry takes 40 at most."""
+MAX_ITEMS_PER_SEGMENT = 12_288
+"""So that the metadata of a combined segment fits one record of 900,000 bytes: an entry takes 72 at most."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,8 @@ class UploadedSegment:
     """Monotonic."""
     custom_metadata: bytes = b""
     """The storage manager's."""
+    digests: tuple[tuple[bytes, ...], ...] = ()
+    """Of each batch of each item its SHA-256; empty where none are taken."""
 
     @property
     def oldest_item(self) -> MetaQueueItem | None:

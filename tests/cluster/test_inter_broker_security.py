@@ -4,6 +4,7 @@ StandardAuthorizer is on, and of the anonymous nobody may act as a broker: clien
 what clients need.
 """
 
+import os
 import shlex
 import socket
 import struct
@@ -47,12 +48,17 @@ def test_brokers_log_in_end_to_end_under_tls_and_again_on_connections_that_last(
     # each broker leads one -> links flow -> for several times as long as a login lasts, over the same connections
     # -> transactions, whose brokers and coordinators log in at each other, too
     # -> a broker that leads is killed, then an agent: all log in anew, and links flow
-    # agents speak mutual TLS between them -> with 2's certificate nothing is had that 2's broker does not ask
+    # agents take no link without SHA-256, and pose as brokers for their own broker's user alone
+    # they speak mutual TLS between them -> with 2's certificate nothing is had that 2's broker does not ask
     authority, agents = two_authorities(tmp_path)
     spoken = InterBroker("SASL_SSL", authority)
-    reauth = {f"listener.name.replication.{spoken.mechanism.lower()}.connections.max.reauth.ms": "2000"}
+    strict = {
+        f"listener.name.replication.{spoken.mechanism.lower()}.connections.max.reauth.ms": "2000",
+        "remote.wal.link.digest": "sha256",
+        "remote.wal.agent.replica.user": str(os.getuid()),
+    }
     settings = replace(
-        settings_for(spoken, topic, reauth), broker_overrides={one: agent_tls(agents, one) for one in (1, 2, 3)}
+        settings_for(spoken, topic, strict), broker_overrides={one: agent_tls(agents, one) for one in (1, 2, 3)}
     )
     cluster = make_cluster(settings)
     with Script(cluster, topic) as script:
@@ -70,6 +76,7 @@ def test_brokers_log_in_end_to_end_under_tls_and_again_on_connections_that_last(
             transactions.expect_records_to_flow()
             transactions.expect_promises()
         assert counters.growth(FAULTS) == 0
+        assert "|LINK_DIGESTS" in script.agent_log(FOLLOWER)
         expect_to_survive_kills(script)
         expect_nothing_in_anothers_name(cluster, topic, agents)
         script.expect_promises()

@@ -1,5 +1,8 @@
 """Strategies and builders for the metadata topic's records."""
 
+from dataclasses import replace
+from hashlib import sha256
+
 from hypothesis import strategies as st
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
@@ -68,10 +71,17 @@ def entries(draw: st.DrawFn, partition: TopicIdPartition | None = None) -> Remot
     )
 
 
+def with_digests(
+    found: list[RemoteLogSegmentMetadataEntry], *, digests: bool = True
+) -> tuple[RemoteLogSegmentMetadataEntry, ...]:
+    """The entries, each with a SHA-256 of its own, or none."""
+    return tuple([replace(one, sha256=sha256(repr(one).encode()).digest()) if digests else one for one in found])
+
+
 segments = st.builds(
     RemoteWalCombinedLogSegmentMetadata,
     combined_segment_id=combined_segment_ids,
-    entries=st.lists(entries(), max_size=5).map(tuple),
+    entries=st.builds(with_digests, st.lists(entries(), max_size=5), digests=st.booleans()),
     state=st.sampled_from(RemoteLogSegmentState),
     event_timestamp_ms=st.integers(0, 2**43),
     size_bytes=st.integers(-1, 2**40),

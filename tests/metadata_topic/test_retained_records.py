@@ -10,7 +10,7 @@ from tests.metadata_topic.metadata_strategies import FINISHED, entry, segment, s
 
 KEY = serde.encode_key(segment_id(1))
 VALUE = serde.encode(segment(1, entry(0, 9)))
-NEWER = b"\x02" + VALUE[1:]
+NEWER = b"\x03" + VALUE[1:]
 
 
 @pytest.mark.parametrize(
@@ -47,12 +47,12 @@ def test_the_same_record_is_kept_once() -> None:
 def test_an_upgraded_agent_decodes_what_was_kept_at_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kept before and after a registration: only the one after it is fenced."""
     old = RemoteWalMetadataStore()
-    later = (serde.encode_key(segment_id(2)), b"\x02" + serde.encode(segment(2, entry(10, 19)))[1:])
+    later = (serde.encode_key(segment_id(2)), b"\x03" + serde.encode(segment(2, entry(10, 19)))[1:])
     old.apply(serde.decode_or_keep_out(KEY, NEWER), (0, 4))
     old.apply(RemoteWalNodeRegistration(1, 9, 1, 0), (0, 5))
     old.apply(serde.decode_or_keep_out(*later), (0, 6))
     assert old.state_of(segment_id(1)) is None
-    monkeypatch.setattr(record_fields, "FORMAT_VERSION", 2)
+    monkeypatch.setattr(record_fields, "DIGEST_VERSION", 3)
     upgraded = RemoteWalMetadataStore()
     upgraded.restore(old.image())
     assert upgraded.state_of(segment_id(1)) is FINISHED

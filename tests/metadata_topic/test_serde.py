@@ -1,5 +1,7 @@
 """The records' bytes: what is written is read again, and nothing else is."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,6 +11,7 @@ from metadata_topic.records.record_fields import UndecodableRecordError
 from metadata_topic.records.records import (
     PublishedSegment,
     RemoteWalLogSegmentMetadataUpdate,
+    RemoteWalNodeRegistration,
     UnknownRecord,
     decode_entries,
     encode_entries,
@@ -24,6 +27,7 @@ from tests.metadata_topic.metadata_strategies import (
     entry,
     segment,
     segments,
+    with_digests,
 )
 
 
@@ -72,7 +76,7 @@ def test_each_fault_has_its_own_reason() -> None:
         "foreign_key": (b"orders", value),
         "no_value": (key, None),
         "truncated": (key, b""),
-        "version": (key, b"\x02" + value[1:]),
+        "version": (key, b"\x03" + value[1:]),
         "record_type": (key, value[:1] + b"\x63" + value[2:]),
         "key_mismatch": (other_key, value),
         "state": (key, value[:26] + b"\x09" + value[27:]),
@@ -110,3 +114,17 @@ def test_too_much_custom_metadata_is_refused() -> None:
 def test_dead_entries_of_two_partitions_are_refused() -> None:
     with pytest.raises(ValueError, match="one partition"):
         serde.encode(dead(1, entry(0, 9, partition=ORDERS), entry(0, 9, partition=PAYMENTS)))
+
+
+@pytest.mark.parametrize("digests", [False, True])
+def test_records_with_digests_are_of_a_version_that_older_readers_keep_as_they_are(digests: bool) -> None:
+    record = replace(segment(1), entries=with_digests([entry(0, 9), entry(10, 12)], digests=digests))
+    value = serde.encode(record)
+    assert value[0] == (2 if digests else 1)
+    found = serde.decode(serde.encode_key(record.combined_segment_id), value)
+    assert isinstance(found, PublishedSegment)
+    assert found.metadata == record
+    registration = RemoteWalNodeRegistration(1, 2, 1, 3)
+    with pytest.raises(UndecodableRecordError) as caught:  # what has no second version yet
+        serde.decode(serde.key_of(registration), b"\2" + serde.encode(registration)[1:])
+    assert caught.value.newer

@@ -1,4 +1,5 @@
 import struct
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -65,6 +66,22 @@ def test_the_arrays_hold_what_the_entries_hold(entries: list[RemoteLogSegmentMet
         assert TopicIdPartition(TopicId(topic), row.pop("partition")) == entry.topic_id_partition
         assert row == {name: getattr(entry, name) for name in row}
     assert all(columns[name].dtype == np.int64 for name in names)
+
+
+def test_digests_stand_behind_the_columns_where_each_entry_has_one() -> None:
+    entries = [replace(one, sha256=bytes([index]) * 32) for index, one in enumerate(run_of_entries(5))]
+    plain, block = entry_columns.encode(entries), entry_columns.encode(entries, digests=True)
+    assert entry_columns.decode(block) == tuple(entries)
+    assert [one.sha256 for one in entry_columns.decode(plain)] == [b""] * 5
+    assert block[1:] == plain[1:] + b"".join(one.sha256 for one in entries)
+    third = entries[3]
+    offsets = third.first_offset, third.last_offset
+    assert entry_columns.find(block, third.topic_id_partition, third.leader_epoch, offsets) == third
+    some = [replace(entries[0], sha256=b""), *entries[1:]]
+    assert entry_columns.encode(some, digests=True) == plain
+    for wrong in (block[:-1], block + b"!", plain[:1] + block[1:], block[:1] + plain[1:]):
+        with pytest.raises(ValueError, match="need"):
+            entry_columns.decode(wrong)
 
 
 def test_a_large_block_spends_at_most_24_bytes_on_an_entry() -> None:

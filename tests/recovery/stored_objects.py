@@ -13,6 +13,7 @@ from plugin.segment_metadata import (
 )
 from recovery.log_plan import StoredObject, StoredRun
 from tests.kafka_log.batches import batch
+from tests.kafka_log.forgery import forged
 from tests.rlm.memory_storage import MemoryStorage
 
 Records = tuple[TopicIdPartition, int, int, bytes]
@@ -42,6 +43,12 @@ class ObjectsInMemory(MemoryStorage):
         raw[position] ^= 1
         self.objects[segment_id] = bytes(raw)
 
+    def forge(self, sequence: int, broker_id: int = 1) -> None:
+        """Put another record in the place of one, of the same checksums."""
+        segment_id = CombinedSegmentId(broker_id, 1, sequence)
+        raw = self.objects[segment_id]
+        self.objects[segment_id] = forged(raw, raw.index(MARK), MARK[::-1][:-4])
+
     def remove(self, sequence: int, broker_id: int = 1) -> None:
         """Lose an object."""
         del self.objects[CombinedSegmentId(broker_id, 1, sequence)]
@@ -61,9 +68,9 @@ def records(
 
 
 def runs_of(
-    uploads: Iterable[RemoteWalCombinedLogSegmentMetadataUpdate], partition: TopicIdPartition
+    uploads: Iterable[RemoteWalCombinedLogSegmentMetadataUpdate], partition: TopicIdPartition, sha256: bytes = b""
 ) -> list[StoredRun]:
-    """The runs of one partition."""
+    """The runs of one partition, all of one digest."""
     return [
         StoredRun(
             StoredObject(upload.combined_segment_id, upload.size_bytes, upload.combined_segment_id.sequence),
@@ -74,6 +81,7 @@ def runs_of(
             entry.start_file_position,
             entry.end_file_position,
             entry.crc32c,
+            sha256,
         )
         for upload in uploads
         for entry in upload.entries

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from kafka_log.batch_digests import records_digest
 from kafka_log.leader_epoch_checkpoint import read_leader_epochs
 from kafka_log.partition_metadata import read_partition_metadata
 from kafka_log.segment_files import list_segments, log_file_name
@@ -104,6 +105,20 @@ def test_another_copy_is_taken_where_one_is_damaged_or_gone(tmp_path: Path) -> N
     restored = _restore(job, store)
 
     assert _bytes(job.directory) == _whole(records(ORDERS, 0, 0, 12))
+    assert restored.gap is None
+    assert len(restored.failed_copies) == 1
+
+
+def test_another_copy_is_taken_where_one_is_forged(tmp_path: Path) -> None:
+    store = ObjectsInMemory()
+    part = records(ORDERS, 0, 0, 9)
+    uploads = [store.upload(1, part), store.upload(2, part)]
+    job = _job(tmp_path, LogRuns(runs_of(uploads, ORDERS, records_digest(part[3]))))
+    store.forge(1)
+
+    restored = _restore(job, store)
+
+    assert _bytes(job.directory) == part[3]
     assert restored.gap is None
     assert len(restored.failed_copies) == 1
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kafka_log.batch_digests import records_digest
 from kafka_log.record_batch import scan_batches
 from kafka_log.segment_files import log_file_name
 from kafka_log.topic_partition import TopicId, TopicIdPartition
@@ -79,6 +80,20 @@ def test_damaged_bytes_are_found_wherever_they_are(position: int) -> None:
 
     assert _kinds(found.findings) == [FindingKind.WRONG_BYTES]
     assert any(one.kind.is_error for one in found.findings)
+
+
+@pytest.mark.parametrize("has_digests", [False, True])
+def test_forged_records_with_the_right_checksum_are_found_where_metadata_has_their_digest(has_digests: bool) -> None:
+    store = ObjectsInMemory()
+    part = records(ORDERS, 0, 0, 9)
+    log, inventory = _stored(store, part)
+    if has_digests:
+        inventory.runs[ORDERS] = [one._replace(sha256=records_digest(part[3])) for one in inventory.runs[ORDERS]]
+    assert not _verify(log, inventory, store).findings
+    store.forge(0)
+    found = _verify(log, inventory, store).findings
+    assert _kinds(found) == ([FindingKind.WRONG_BYTES] if has_digests else [])
+    assert all("forged" in one.detail for one in found)
 
 
 def test_two_copies_with_different_batches_are_found() -> None:

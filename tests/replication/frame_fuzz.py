@@ -29,7 +29,8 @@ Read = Callable[[bytes, int], object]
 
 def linked(raw: bytes) -> bytes:
     link = SegmentLink(SEGMENT, 112, len(raw), crc32c(raw), b"bucket")
-    whole = LinkedResponse(1000, (Cut(3, (link,)), Cut(5, ())), (b"a skeleton",))
+    proved = SegmentLink(SEGMENT, 112 + len(raw), len(raw), crc32c(raw), b"bucket", bytes(32))
+    whole = LinkedResponse(2000, (Cut(3, (link, proved)), Cut(5, ())), (b"a skeleton",))
     return b"".join(map(bytes, encode_linked_response(whole)))
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
+from kafka_log.batch_digests import batch_digests
 from kafka_log.record_batch import scan_batches
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.segment_metadata import (
@@ -184,6 +185,8 @@ class Agents:
         self.broker_name: str | None = None
         self.poses_by: Callable[[], ssl.SSLContext | None] = lambda: None
         self.broker_uid: int | None = None
+        self.takes_digests = False
+        """Whether what the leader's agent stores has a SHA-256."""
         self._sequence = 0
         self._followers: list[Follower] = []
 
@@ -277,7 +280,15 @@ class Agents:
         )
         update = self.storage.copy_log_segment_data(metadata, [item.records for item in items])
         self.leader.segment_uploaded(
-            UploadedSegment(segment_id, items, update.entries, update.size_bytes, self.now_s, update.custom_metadata)
+            UploadedSegment(
+                segment_id,
+                items,
+                update.entries,
+                update.size_bytes,
+                self.now_s,
+                update.custom_metadata,
+                tuple(batch_digests(item.records, item.batches) for item in items) if self.takes_digests else (),
+            )
         )
         return segment_id
 

@@ -149,5 +149,8 @@ class MemoryPublisher:
         """All is acknowledged at once."""
         return False
 
+    def entries(self, state: int) -> list[RemoteLogSegmentMetadataEntry]:
+        return [entry for record in self.published if record.state == state for entry in record.entries]
+
     def sequences(self, state: int) -> list[int]:
         return [record.combined_segment_id.sequence for record in self.published if record.state == state]

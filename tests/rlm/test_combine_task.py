@@ -7,11 +7,12 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 import rlm.write_path.combine_task
+from kafka_log.batch_digests import batch_digests, records_digest
 from kafka_log.record_batch import scan_batches
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
 from rlm.write_path.clocks import Clocks
-from rlm.write_path.combine_task import RLMWalCombineTask
+from rlm.write_path.combine_task import CombineRules, RLMWalCombineTask
 from rlm.write_path.machine import thread_pool
 from rlm.write_path.metrics import WriteMetrics
 from rlm.write_path.segment_queue import MetaQueueItem
@@ -24,7 +25,7 @@ STARTED, FINISHED = RemoteLogSegmentState.COPY_SEGMENT_STARTED, RemoteLogSegment
 
 
 class Rig:
-    def __init__(self, threads: int = 4, timeout_s: float = 60.0) -> None:
+    def __init__(self, threads: int = 4, timeout_s: float = 60.0, digests: bool = False) -> None:
         self.storage, self.publisher = MemoryStorage(), MemoryPublisher()
         self.metrics = WriteMetrics(CollectorRegistry())
         self.task = RLMWalCombineTask(
@@ -34,7 +35,7 @@ class Rig:
             thread_pool(threads, "combine"),
             self.metrics,
             Clocks(lambda: 5.0, lambda: 1_700_000_000_000),
-            timeout_s,
+            CombineRules(timeout_s, digests),
         )
 
 
@@ -189,3 +190,15 @@ async def test_metadata_that_can_never_be_published_holds_up_none_behind_it(
     assert await rig.task.combine([item(10)]) is not None
     assert rig.publisher.sequences(FINISHED) == [1]
     assert metric_value(rig.metrics.upload_failures.labels("not_publishable")) == 1
+
+
+async def test_metadata_and_listeners_are_given_the_digests_where_they_are_taken_and_the_object_is_not() -> None:
+    rig = Rig(digests=True)
+    stored = await rig.task.combine([item(0)])
+    assert stored is not None
+    made = stored.items[0]
+    assert stored.digests == (batch_digests(made.records, made.batches),)
+    assert [entry.sha256 for entry in stored.entries] == [records_digest(made.records)]
+    assert rig.publisher.entries(FINISHED)[0].sha256 == records_digest(made.records)
+    assert records_digest(made.records) not in rig.storage.objects[stored.combined_segment_id]
+    rig.task.close()

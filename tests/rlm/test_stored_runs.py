@@ -3,6 +3,7 @@
 import shutil
 import tempfile
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -275,6 +276,16 @@ def happen(log: UploadedLog, steps: list[tuple[str, int]]) -> None:
             log.start_deletion(segments[number % len(segments)])
         elif what == "cut":
             writer.remove_oldest()
+
+
+def test_what_is_found_has_digests_where_they_are_taken(log: UploadedLog) -> None:
+    batches = [log.writer.append(3), log.writer.append(2)]
+    log.upload(batches)
+    known = log.stored_log(PARTITION)
+    assert known is not None
+    assert [run.digests for run in LedLogs(log.store, log.stored_log, 0).runs(known, 0, 10**9).runs] == [()]
+    (run,) = LedLogs(log.store, log.stored_log, 0, takes_digests=True).runs(known, 0, 10**9).runs
+    assert list(run.digests) == [sha256(written.raw).digest() for written in batches]
 
 
 def test_led_logs_tell_how_far_a_log_is_stored(log: UploadedLog) -> None:

@@ -17,7 +17,7 @@ from rlm.lifecycle.release import LongTermTier, Tiers
 from rlm.write_path.adoptable_records import AdoptableRecords, AdoptionLimits
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.clocks import Clocks
-from rlm.write_path.combine_task import RLMWalCombineTask
+from rlm.write_path.combine_task import CombineRules, RLMWalCombineTask
 from rlm.write_path.group_commit import CommitLimits
 from rlm.write_path.link_policy import CostLimits, LinkDecider
 from rlm.write_path.log_manager_limits import LogManagerLimits
@@ -129,7 +129,14 @@ class AgentModel:
         self.adoptable = AdoptableRecords(ADOPTION)
         self.uploading = SeededExecutor(self._loop, UPLOADS_MAX, world.storage.delays)
         self.combine = ObservedCombineTask(
-            world.storage, self.publication, first_id, self.uploading, metrics, clocks, TIMEOUT_S, self.adoptable
+            world.storage,
+            self.publication,
+            first_id,
+            self.uploading,
+            metrics,
+            clocks,
+            CombineRules(TIMEOUT_S),
+            self.adoptable,
         )
         self.combine.on_stored = self._object_stored
         self.pools: list[SeededExecutor] = []

@@ -245,7 +245,7 @@ def test_links_to_objects_with_custom_metadata_go_to_gateways_that_understand_th
 
 
 def test_a_consumer_is_never_told_to_read_with_restraint() -> None:
-    client = Client(~PeerCapabilities.NONE)
+    client = Client(~PeerCapabilities.LINK_DIGESTS)
     client.rig.stored()
     client.asked()
     is_linked(client.answered(), MessageKind.LINKED)
