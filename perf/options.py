@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from perf.workloads import WORKLOADS, Workload
+from perf.ladder.workloads import WORKLOADS, Workload
 
 WorkloadNames = Annotated[list[str] | None, typer.Option(help="Only these loads.")]
 Rounds = Annotated[int, typer.Option(min=1)]

@@ -246,7 +246,7 @@ def test_plaintext_asks_for_nothing_of_all_this(layout: ClusterLayout) -> None:
 
 def test_an_agent_is_the_program_that_is_named_with_its_own_environment_beside_the_stores(tmp_path: Path) -> None:
     store = S3Store("http://127.0.0.1:1", "bucket")
-    mode = AgentsMode(store, program="perf.counted_agent", environment={"REMOTE_WAL_PERF_COUNTS_FILE": "there"})
+    mode = AgentsMode(store, program="perf.counts.counted_agent", environment={"REMOTE_WAL_PERF_COUNTS_FILE": "there"})
     spec = agent_process(ClusterLayout.plan(tmp_path), 1, ClusterSettings(mode)).spec
-    assert spec.command[1:4] == ("-m", "perf.counted_agent", "agent")
+    assert spec.command[1:4] == ("-m", "perf.counts.counted_agent", "agent")
     assert spec.environment == {**store.environment(), "REMOTE_WAL_PERF_COUNTS_FILE": "there"}

@@ -7,8 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from perf.__main__ import app
-from perf.cost_load import Assigned
-from perf.cost_sweep import LIFE_S, RATES, SHAPES, Case, Priced, price
+from perf.cost.load import Assigned
+from perf.cost.sweep import LIFE_S, RATES, SHAPES, Case, Priced, price
 from plugin.prices import Prices
 
 PRICES = Prices.load()

@@ -4,9 +4,9 @@ import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from perf.counted_agent import Calls, HandOvers
-from perf.counts import Counted, rows, wake_ups
-from perf.system_calls import BUFFER_BYTES, LOOP, OTHERS, SystemCalls
+from perf.counts.command import Counted, rows, wake_ups
+from perf.counts.counted_agent import Calls, HandOvers
+from perf.counts.system_calls import BUFFER_BYTES, LOOP, OTHERS, SystemCalls
 
 _STRACE = f"""\
 101 recvfrom(7, ""..., 65536, 0, NULL, NULL) = 1200

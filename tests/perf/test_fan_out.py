@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from kafka_log.crc32c import Buffer
-from perf.fan_out_world import Carried, followers_of, replicas_of, zone_of
-from perf.played_followers import Leader, LinkedRecords, PlayedFollower, PlayedFollowerError
-from perf.registered_brokers import RegisteredBroker
+from perf.fan_out.played_followers import Leader, LinkedRecords, PlayedFollower, PlayedFollowerError
+from perf.fan_out.registered_brokers import RegisteredBroker
+from perf.fan_out.world import Carried, followers_of, replicas_of, zone_of
 from plugin.format.archive_object_id import ArchiveObjectId
 from replication.wire.fetch_frame import scan_fetch_request
 from replication.wire.kafka_frame import parse_request_header

@@ -2,8 +2,8 @@
 
 import pytest
 
-from perf.gateway import Row
-from perf.gateway_world import quantile
+from perf.gateway.command import Row
+from perf.gateway.world import quantile
 
 
 @pytest.mark.parametrize(

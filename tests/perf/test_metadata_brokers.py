@@ -2,7 +2,7 @@
 
 from metadata_topic.records import serde
 from metadata_topic.store.store import RemoteWalMetadataStore
-from perf.metadata_brokers import Told, measure_brokers, told_records
+from perf.metadata.brokers import Told, measure_brokers, told_records
 
 TOLD = Told(brokers=3, objects=20, entries=50, memory_bytes=0)
 

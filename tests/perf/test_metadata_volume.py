@@ -3,8 +3,8 @@
 import pytest
 
 from metadata_topic.topic.publication_queue import DEFAULT_SETTINGS
-from perf.metadata import Shape, measure_loading
-from perf.metadata_volume import Load, Volume, measure_volume, zstd
+from perf.metadata.command import Shape, measure_loading
+from perf.metadata.volume import Load, Volume, measure_volume, zstd
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 """How long nothing happened, by when something did."""
 
-from perf.pauses import longest_pause
+from perf.restart.pauses import longest_pause
 
 
 def test_the_longest_time_between_two_events_and_where_it_began() -> None:

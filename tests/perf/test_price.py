@@ -3,8 +3,8 @@
 import pytest
 
 from local_cluster.agent_metrics import Counters, Series
-from perf.price import usd_per_gb
-from perf.turns import spread
+from perf.ladder.price import usd_per_gb
+from perf.ladder.turns import spread
 from plugin.prices import Prices
 
 GB = 10**9

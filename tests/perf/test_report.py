@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from local_cluster.agent_metrics import Counters, parse_metrics
-from perf.report import agent_rows, compare, line_of, plot, print_tables, write_json
-from perf.turns import STOCK, Measured
-from perf.workloads import Comparison, Workload
+from perf.ladder.report import agent_rows, compare, line_of, plot, print_tables, write_json
+from perf.ladder.turns import STOCK, Measured
+from perf.ladder.workloads import Comparison, Workload
 
 RATE = Workload("rate", "a rate", 1, {"MB/s": Comparison.RATIO}, lambda _tools, _topic, _scale: {})
 DELAY = Workload("delay", "a delay", 1, {"p50 ms": Comparison.ADDED_MS}, lambda _tools, _topic, _scale: {})

@@ -3,8 +3,8 @@
 import pytest
 
 from local_cluster.kafka_tools import KafkaToolError
-from perf.small_requests import figures_of, librdkafka_latencies
-from perf.workloads import WORKLOADS
+from perf.ladder.small_requests import figures_of, librdkafka_latencies
+from perf.ladder.workloads import WORKLOADS
 
 
 def test_quantiles_are_those_of_the_records() -> None:

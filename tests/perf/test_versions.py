@@ -6,10 +6,10 @@ from local_cluster.agent_metrics import Counters
 from local_cluster.cluster import LocalCluster
 from local_cluster.layout import ClusterLayout
 from local_cluster.store_spec import LocalDirectoryStore
-from perf.report import agent_rows, compare
-from perf.turns import STOCK, Entrant, Measured, turned
-from perf.versions import modes_of
-from perf.workloads import Comparison, Workload
+from perf.ladder.report import agent_rows, compare
+from perf.ladder.turns import STOCK, Entrant, Measured, turned
+from perf.ladder.versions import modes_of
+from perf.ladder.workloads import Comparison, Workload
 
 RATE = Workload("rate", "a rate", 1, {"MB/s": Comparison.RATIO}, lambda _tools, _topic, _scale: {})
 

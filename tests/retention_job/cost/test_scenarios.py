@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perf.cost_sweep import Case, price
+from perf.cost.sweep import Case, price
 from plugin.prices import PriceError, Prices
 from retention_job.cost.scenario_model import ScenarioError, replication_usd
 from retention_job.cost.scenarios import load_scenario, scenario_json, scenario_names

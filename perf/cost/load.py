@@ -1,0 +1,122 @@
+"""What is produced to one broker, and the logs that come of it, for `perf.cost.world`."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from kafka_log.record_batch import BatchSpan
+from kafka_log.topic_partition import TopicId, TopicIdPartition
+from metadata_topic.records.offset_ranges import OffsetRange
+from metadata_topic.settings.topic_settings import LinkPolicy
+from rlm.write_path.assignment import Assignment
+from rlm.write_path.log_task import LogTask, TaskOutcome
+from rlm.write_path.segment_queue import MetaQueueItem
+
+FOLLOWER_IDS: Final = (2, 3)
+"""Each in a zone of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is produced to one broker."""
+
+    bytes_per_s: float
+    """On the whole."""
+    burst_s: float = 0.0
+    """For how long of each period; 0: steadily."""
+    period_s: float = 0.0
+    acks_all: bool = False
+    """Whether each producer waits for the followers before its next batch."""
+    partitions: int = 12
+
+    @property
+    def peak_bytes_per_s(self) -> float:
+        """While something is produced."""
+        return self.bytes_per_s * (self.period_s / self.burst_s if self.burst_s else 1.0)
+
+    @property
+    def batch_bytes(self) -> int:
+        """What producers bring in 5 ms, from 1 KB to a default batch; 128 KB where they wait for each."""
+        return int(min(max(self.peak_bytes_per_s * 0.005, 1000), 128_000 if self.acks_all else 16_000))
+
+    @property
+    def producers(self) -> int:
+        """Those who wait must be so many that the rate is reached with rounds of 40 ms."""
+        return max(6, int(self.peak_bytes_per_s * 0.04 / self.batch_bytes) + 1) if self.acks_all else 6
+
+    def active_from(self, now_s: float) -> float:
+        """The time from now on at which something may be produced."""
+        if not self.burst_s or now_s % self.period_s < self.burst_s:
+            return now_s
+        return (now_s // self.period_s + 1) * self.period_s
+
+
+class ProducedLog:
+    """One partition: batches of one size, so an offset says where its bytes are. One record in each batch."""
+
+    def __init__(self, number: int, batch_bytes: int) -> None:
+        self.partition = TopicIdPartition(TopicId(b"c" * 16), number)
+        self.batch_bytes = batch_bytes
+        self.end = 0
+        self.object_of: dict[int, int] = {}
+        """Offset to the sequence of the object that holds it."""
+        self.high_watermark_waits: list[tuple[int, Callable[[], None]]] = []
+
+    def spans(self, begin: int, end: int) -> tuple[BatchSpan, ...]:
+        size = self.batch_bytes
+        return tuple(BatchSpan(at, at, 0, 0, size * (at - begin), size * (at - begin + 1)) for at in range(begin, end))
+
+
+class ProducedTask:
+    """A LogTask on it."""
+
+    def __init__(self, log: ProducedLog, content: memoryview) -> None:
+        self._log = log
+        self._content = content
+        self.topic_id_partition, self.directory = log.partition, Path(f"c-{log.partition.partition}")
+        self.next_offset = 0
+        self.missing: tuple[OffsetRange, ...] = ()
+
+    def run(self, max_bytes: int, seen_s: float, now_s: float) -> TaskOutcome:
+        log, begin = self._log, self.next_offset
+        end = min(log.end, begin + max(max_bytes // log.batch_bytes, 1))
+        self.next_offset, size = end, (end - begin) * log.batch_bytes
+        items = (
+            (MetaQueueItem(log.partition, log.spans(begin, end), self._content[:size], seen_s, now_s),) if size else ()
+        )
+        return TaskOutcome(items, size, end, self.unread_bytes(), None, (), deleted=False)
+
+    run_cached = run
+
+    def unread_bytes(self) -> int:
+        return (self._log.end - self.next_offset) * self._log.batch_bytes
+
+    def also_read(self, ranges: object) -> None: ...
+
+    def pass_over(self, offset: int) -> LogTask | None:
+        return None
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """How the load's partitions are to travel and to be kept."""
+
+    policy: LinkPolicy = LinkPolicy.COST
+    is_kept: bool = False
+    object_life_s: float = 3600.0
+
+    def to(self, partition: TopicIdPartition) -> Assignment:
+        return Assignment(
+            partition,
+            "load",
+            Path(f"load-{partition.partition}"),
+            self.policy,
+            20,
+            False,
+            frozenset(FOLLOWER_IDS),
+            self.is_kept,
+            self.object_life_s,
+        )

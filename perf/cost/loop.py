@@ -1,0 +1,151 @@
+"""The write path's loop, as `rlm.write_path.commit_loop` is, on virtual time, with a store that takes a fixed time."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from kafka_log.topic_partition import TopicIdPartition
+from perf.cost.counts import Counts, MetadataVolume
+from perf.cost.followers import CostFollowers
+from perf.cost.timeline import Timeline
+from plugin.segment_metadata import CombinedSegmentId
+from rlm.write_path.actions import Action, DeclareNotWanted, TellLeftOut, TellStored, Upload
+from rlm.write_path.group_commit import Gather, UploadNow, Wait
+from rlm.write_path.led_partition import LedPartition
+from rlm.write_path.uploaded_segment import UploadedSegment
+from rlm.write_path.write_path_core import WritePathCore
+
+PUT_S: Final = 0.010
+_LOOK_S: Final = 0.002
+"""As `AppendWatcher.pause` looks for appends while it gathers."""
+
+
+class CostLoop:
+    """Reads, uploads and tells the followers' side, as the core says."""
+
+    def __init__(self, core: WritePathCore, timeline: Timeline, counts: Counts) -> None:
+        """Its `followers` are to be set before it goes on."""
+        self._core = core
+        self._time = timeline
+        self._counts = counts
+        self.followers: CostFollowers
+        self.metadata = MetadataVolume()
+        self._untold: dict[TopicIdPartition, None] = {}
+        """Appended to while it gathers."""
+        self._gathers = False
+        self._turn = 0
+        """Counts its turns, so that a timer of an earlier one does nothing."""
+        self._uploads = 0
+        self._sequence = 0
+
+    def append_seen(self, partition: TopicIdPartition) -> None:
+        """Something was appended."""
+        if self._gathers:
+            self._untold[partition] = None
+        elif self._core.pacing.append_seen(partition, self._time.now_s):
+            self.go_on()
+
+    def go_on(self) -> None:
+        """Something has changed."""
+        if self._gathers:
+            return
+        self._turn += 1
+        turn, pacing = self._turn, self._core.pacing
+        while True:
+            match pacing.next_step(self._time.now_s):
+                case UploadNow():
+                    self._read()
+                    self.do(self._core.unwanted.let_go(self._time.now_s))
+                    self._start(pacing.next_upload(self._time.now_s))
+                case Gather(delay_s, quiet_s):
+                    self._gathers = True
+                    round_is_over = not self._uploads and not self.followers.are_pending()
+                    self._look(self._time.now_s + delay_s, quiet_s, self._time.now_s, round_is_over)
+                    return
+                case Wait(delay_s):
+                    if delay_s is not None:
+                        self._time.at(self._time.now_s + delay_s, lambda: self.go_on() if turn == self._turn else None)
+                    return
+
+    def _look(self, until_s: float, quiet_s: float, seen_s: float, round_is_over: bool) -> None:
+        """For appends, while gathering."""
+        pacing = self._core.pacing
+        if self._untold:
+            seen_s = self._time.now_s
+            self._take()
+            if pacing.round_is_gathered():
+                self._gathered()
+                return
+        elif self._time.now_s - seen_s >= quiet_s and round_is_over:
+            self._gathered()
+            return
+        if self._time.now_s >= until_s or self._time.now_s - seen_s >= quiet_s:
+            self._gathers = False
+            self.go_on()
+            return
+        next_s = self._time.now_s + min(quiet_s / 2, max(until_s - self._time.now_s, 1e-4), max(_LOOK_S, quiet_s / 2))
+        self._time.at(next_s, lambda: self._look(until_s, quiet_s, seen_s, round_is_over))
+
+    def _gathered(self) -> None:
+        self._gathers = False
+        self._read()
+        if self._core.pacing.gathered_pays(self._time.now_s):
+            self._start(self._core.pacing.next_upload(self._time.now_s))
+        self.go_on()
+
+    def _take(self) -> None:
+        pacing = self._core.pacing
+        for partition in self._untold:
+            pacing.append_seen(partition, self._time.now_s)
+            self._tell_unread(self._core.led[partition])
+        self._untold.clear()
+
+    def _tell_unread(self, led: LedPartition) -> None:
+        self._core.pacing.commit.appended(led.assignment.topic_id_partition, led.task.unread_bytes())
+
+    def _read(self) -> None:
+        reads = self._core.pacing.reads(self._time.now_s)
+        if reads is None:
+            return
+        left = reads.budget_bytes
+        for read in reads.reads:
+            outcome = read.led.task.run(left, read.seen_s, self._time.now_s) if left > 0 else None
+            left -= outcome.read_bytes if outcome is not None else 0
+            self.do(self._core.read_done(read, outcome, self._time.now_s))
+            if outcome is None:
+                self._tell_unread(read.led)
+
+    def _start(self, upload: Upload | None) -> None:
+        if upload is not None:
+            self._uploads += 1
+            self._time.at(self._time.now_s + PUT_S, lambda: self._stored(upload))
+
+    def _stored(self, upload: Upload) -> None:
+        self._uploads -= 1
+        sequence = self._sequence
+        self._sequence += 1
+        items = tuple(upload.items)
+        entries = tuple(item.metadata_entry() for item in items)
+        size = sum(len(item.records) for item in items)
+        self._counts.put(size)
+        segment_id = CombinedSegmentId(1, 1, sequence)
+        self.metadata.object(segment_id, items, self._time.now_s)
+        self.do(
+            self._core.upload_stored(
+                upload, UploadedSegment(segment_id, items, entries, size, self._time.now_s), self._time.now_s
+            )
+        )
+        self._take()
+        pacing = self._core.pacing
+        pacing.stored(upload, sum(led.task.unread_bytes() for led in pacing.appended()), self._time.now_s)
+        self.go_on()
+
+    def do(self, actions: Sequence[Action]) -> None:
+        """Carry them out."""
+        for action in actions:
+            match action:
+                case TellStored(segment):
+                    self.followers.stored(segment)
+                case TellLeftOut():
+                    self.followers.look_again()
+                case DeclareNotWanted(assignment, ranges):
+                    self.metadata.not_wanted(assignment.topic_id_partition, ranges, self._time.now_s)

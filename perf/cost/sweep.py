@@ -1,0 +1,90 @@
+"""Loads from 10 KB/s to 50 MB/s, steady and in bursts, by the policy `cost` on the write path's own decisions."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from agent.settings.agent_settings import AgentSettings
+from agent.wiring.write_path import log_manager_limits
+from perf.cost.counts import FOLLOWERS, Counts
+from perf.cost.load import Assigned, Load
+from perf.cost.world import CostWorld
+from plugin.prices import BYTES_PER_GB, Prices
+from rlm.write_path.link_costs import LinkCosts
+from rlm.write_path.link_policy import CostLimits, LinkDecider
+
+RATES: Final = (10e3, 30e3, 100e3, 300e3, 1e6, 2e6, 5e6, 10e6, 30e6, 50e6)
+"""Bytes per second to one broker."""
+SHAPES: Final = {"steady": (0.0, 0.0), "0.1 s of 1 s": (0.1, 1.0), "2 s of 10 s": (2.0, 10.0)}
+"""For how long of which period something is produced; so much more of it then."""
+LIFE_S: Final = 3600.0
+"""Of the objects: an hour."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One cell of the sweep."""
+
+    rate: float
+    shape: str
+    acks_all: bool
+
+    @property
+    def load(self) -> Load:
+        """As producers make it."""
+        return Load(self.rate, *SHAPES[self.shape], acks_all=self.acks_all)
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """What it came to."""
+
+    case: Case
+    counts: Counts
+    usd_gb: float
+    """For each gigabyte produced."""
+    stock_usd_gb: float
+
+    @property
+    def ratio(self) -> float:
+        """Beside stock Kafka."""
+        return self.usd_gb / self.stock_usd_gb
+
+    def numbers(self) -> dict[str, float]:
+        """What was counted, by the second or the gigabyte."""
+        counts, gb = self.counts, self.counts.produced_bytes / BYTES_PER_GB
+        return {
+            "produced_bytes_per_s": counts.produced_bytes / counts.seconds,
+            "objects_per_s": counts.puts / counts.seconds,
+            "puts_per_gb": counts.puts / gb,
+            "gets_per_gb": counts.gets / gb,
+            "uploaded_share": counts.uploaded_bytes / counts.produced_bytes,
+            "linked_share": counts.linked_bytes / max(counts.linked_bytes + counts.inline_bytes, 1),
+            "retrieved_share": counts.retrieved_bytes / counts.produced_bytes / FOLLOWERS,
+            "metadata_bytes_per_gb": counts.metadata_bytes / gb,
+            "usd_gb": self.usd_gb,
+            "stock_usd_gb": self.stock_usd_gb,
+            "ratio": self.ratio,
+        }
+
+    def row(self) -> dict[str, float | str | bool]:
+        """For programs."""
+        case = self.case
+        return {"bytes_per_s": case.rate, "shape": case.shape, "acks_all": case.acks_all, **self.numbers()}
+
+
+def cases(rates: Iterable[float] = RATES) -> Iterator[Case]:
+    """All of them."""
+    return (Case(rate, shape, acks) for acks in (False, True) for shape in SHAPES for rate in rates)
+
+
+def price(case: Case, seconds: float, prices: Prices, assigned: Assigned | None = None) -> Priced:
+    """Run one case for so long (virtual) and price what was counted."""
+    settings = AgentSettings()
+    limits = log_manager_limits(settings)
+    costs = LinkCosts(prices, prices.s3_express)
+    cost_limits = CostLimits(prices.break_even_bytes(FOLLOWERS, prices.s3_express), limits.commit.interval_s)
+    world = CostWorld(case.load, limits, LinkDecider(cost_limits, costs), assigned or Assigned(object_life_s=LIFE_S))
+    counts = world.run(seconds)
+    gb = counts.produced_bytes / BYTES_PER_GB
+    return Priced(case, counts, counts.usd(prices, LIFE_S) / gb, counts.stock_usd(prices) / gb)

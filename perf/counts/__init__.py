@@ -1,0 +1,1 @@
+"""What three agents do for one object, in counts that no noise bends."""

@@ -1,0 +1,272 @@
+"""Counts that a noisy machine does not bend: what one object's way through all three agents takes.
+
+Each broker leads one partition of three, a record at a time is produced with acks=all, and each becomes an object that
+both followers read. So what all agents do together for an object is as well what one agent does for one that it leads
+and two that it follows. At 20 records/s what agents do when nothing happens is in it, and is told beside it.
+"""
+
+import contextlib
+import json
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from cli.connection import Json
+from cli.tables import show, table, tell_json
+from local_cluster.agent_metrics import scrape_all
+from local_cluster.broker_config import AgentsMode
+from local_cluster.cluster import LocalCluster
+from local_cluster.cluster_admin import CLIENT_CONFIG
+from local_cluster.polling import wait_until
+from local_cluster.topic_switch import LINKED, set_topics
+from perf.clusters import NATIVE, object_store, started_cluster
+from perf.counts.counted_agent import BEGIN, END, FILE_VARIABLE
+from perf.counts.system_calls import ALLOCATED_AT_KERNEL, CLIENT, LOOP, OTHERS, kinds_of_threads, strace, traced
+from perf.ladder.turns import spread
+from perf.options import LatencyMs
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_TOPIC: Final = "counted"
+_SMALL_BYTES, _LARGE_BYTES = 1_000, 900_000
+_PER_S, _LARGE_PER_S = 20, 5
+_WRITE_TIMEOUT_S = 30.0
+_PROGRAM: Final = "perf.counts.counted_agent"
+_PAUSE: Final = threading.Event().wait
+_MOST: Final = 500
+"""Functions that are told by name."""
+
+
+@dataclass(slots=True)
+class Counted:
+    """Over one store; of an object if nothing else is said."""
+
+    store: str
+    records: int = 0
+    """Each an object of its own, if nothing was in the way."""
+    objects: int = 0
+    python_calls: float = 0.0
+    """On the event loops' threads."""
+    c_calls: float = 0.0
+    hand_overs: float = 0.0
+    system_calls: float | None = None
+    """None: there is no strace."""
+    system_calls_by_name: dict[str, float] = field(default_factory=dict)
+    system_calls_by_threads: dict[str, float] = field(default_factory=dict)
+    futex_by_threads: dict[str, float] = field(default_factory=dict)
+    received_bytes: float | None = None
+    """Read and received by agents, of each byte of an object."""
+    sent_bytes: float | None = None
+    buffer_bytes: float | None = None
+    """In buffers that are allocated anew, of each byte of an object."""
+    buffers: dict[int, float] = field(default_factory=dict)
+    """How many of which size for an object of 900 KB."""
+    idle_wake_ups_per_s: float = 0.0
+    """Of one agent, on all its threads."""
+    idle_wake_ups_by_threads: dict[str, float] = field(default_factory=dict)
+    idle_calls_per_s: float = 0.0
+    """In Python, of one agent."""
+    functions: dict[str, float] = field(default_factory=dict)
+    """Those in Python that are called most."""
+    c_functions: dict[str, float] = field(default_factory=dict)
+
+
+def counts(
+    store: Annotated[
+        list[str] | None, typer.Option(help="directory, s3, or s3native, which is under TLS as agents are then.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=1, help="Of each load.")] = 10,
+    latency_ms: LatencyMs = 5,
+    as_json: Json = False,
+) -> None:
+    """Count calls, system calls, hand-overs and copies for one object, and wake-ups of an idle agent."""
+    from rich.console import Console
+
+    found = []
+    with (
+        Console(stderr=True).status("preparing") as line,
+        tempfile.TemporaryDirectory(prefix="remote-wal-counts-") as directory,
+    ):
+        for number, kind in enumerate(store or ["directory", NATIVE]):
+            with object_store(kind, latency_ms) as spec:
+                place = Path(directory) / str(number)
+                environment = {FILE_VARIABLE: str(Path(directory) / "{pid}.json"), **ALLOCATED_AT_KERNEL}
+                mode = AgentsMode(spec, tls=kind == NATIVE, program=_PROGRAM, environment=environment)
+                with started_cluster(place, mode) as cluster:
+                    found.append(_Counting(kind, cluster, Path(directory), line.update, seconds).run())
+    if as_json:
+        tell_json([asdict(one) for one in found])
+        return
+    show(_table(found))
+
+
+class _Counting:
+    """The loads on one cluster, one after the other."""
+
+    def __init__(
+        self, store: str, cluster: LocalCluster, directory: Path, tell: Callable[[str], None], seconds: float
+    ) -> None:
+        self._cluster = cluster
+        self._directory = directory
+        self._say = tell
+        self._seconds = seconds
+        self._agents = [cluster.agent(broker_id) for broker_id in cluster.broker_ids]
+        self._counted = Counted(store)
+        self._threads: dict[int, str] = {}
+
+    def run(self) -> Counted:
+        """All that is counted."""
+        cluster, pause = self._cluster, _PAUSE
+        brokers = cluster.broker_ids
+        cluster.admin.create_topic(_TOPIC, assignment=spread(brokers, brokers, len(brokers)))
+        set_topics(cluster.bootstrap_servers, [_TOPIC], LINKED)
+        self._tell("warming up")
+        wait_until(lambda: self._load(_SMALL_BYTES, _PER_S, 1.0) > 0, "objects are uploaded", _WRITE_TIMEOUT_S)
+        self._load(_SMALL_BYTES, _PER_S, self._seconds)
+        self._tell("counting what an idle agent does")
+        pause(2.0)
+        calls, _, _ = self._calls_of(lambda: pause(self._seconds))
+        before = self._wake_ups()
+        pause(self._seconds)
+        woken = self._wake_ups() - before
+        agent_seconds = self._seconds * len(brokers)
+        self._counted.idle_calls_per_s = calls.total() / agent_seconds
+        self._counted.idle_wake_ups_per_s = woken.total() / agent_seconds
+        self._counted.idle_wake_ups_by_threads = {of: times / agent_seconds for of, times in woken.most_common()}
+        self._count_calls()
+        self._count_system_calls()
+        return self._counted
+
+    def _count_calls(self) -> None:
+        self._tell("counting calls")
+        objects = 0
+
+        def load() -> None:
+            nonlocal objects
+            objects = self._load(_SMALL_BYTES, _PER_S, self._seconds)
+
+        python, c, hand_overs = self._calls_of(load)
+        counted = self._counted
+        counted.records, counted.objects = round(_PER_S * self._seconds), objects
+        counted.python_calls, counted.c_calls = python.total() / objects, c.total() / objects
+        counted.hand_overs = hand_overs / objects
+        counted.functions = {name: times / objects for name, times in python.most_common(_MOST)}
+        counted.c_functions = {name: times / objects for name, times in c.most_common(_MOST)}
+
+    def _count_system_calls(self) -> None:
+        program, counted = strace(), self._counted
+        if program is None:
+            return
+        pids = [agent.pid for agent in self._agents if agent.pid is not None]
+        self._tell("counting system calls")
+        with traced(program, pids, self._directory, self._threads) as small:
+            objects = self._load(_SMALL_BYTES, _PER_S, self._seconds)
+        counted.system_calls = small.calls.total() / objects
+        counted.system_calls_by_name = {name: times / objects for name, times in small.calls.most_common()}
+        counted.system_calls_by_threads = {of: times / objects for of, times in small.by_threads.items()}
+        counted.futex_by_threads = {of: times / objects for of, times in small.futex_by_threads.items()}
+        self._tell("counting bytes")
+        self._load(_LARGE_BYTES, _LARGE_PER_S, 1.0)
+        with traced(program, pids, self._directory) as large:
+            objects = self._load(_LARGE_BYTES, _LARGE_PER_S, self._seconds)
+        size = objects * _LARGE_BYTES
+        counted.received_bytes, counted.sent_bytes = large.bytes_in / size, large.bytes_out / size
+        counted.buffer_bytes = large.buffer_bytes / size
+        counted.buffers = {size: times / objects for size, times in large.buffers.most_common()}
+
+    def _tell(self, what: str) -> None:
+        self._say(f"{self._counted.store}: {what}")
+
+    def _calls_of(self, load: Callable[[], Any]) -> tuple[Counter[str], Counter[str], int]:
+        """In Python, in C, and hand-overs, of all agents while `load` runs."""
+        files = {agent: self._directory / f"{agent.pid}.json" for agent in self._agents}
+        for agent, file in files.items():
+            file.unlink(missing_ok=True)
+            agent.send_signal(BEGIN)
+        load()
+        python, c, hand_overs = Counter[str](), Counter[str](), 0
+        for agent, file in files.items():
+            agent.send_signal(END)
+            wait_until(file.is_file, f"{agent.spec.name} tells what it counted", 10.0)
+            told = json.loads(file.read_text())
+            python.update(told["python"])
+            c.update(told["c"])
+            hand_overs += told["hand_overs"]
+            self._threads |= {int(thread): name for thread, name in told["threads"].items()}
+        return python, c, hand_overs
+
+    def _load(self, record_bytes: int, per_s: int, seconds: float) -> int:
+        """One record at a time; how many objects it became."""
+        from confluent_kafka import Producer
+
+        own = {"acks": "all", "linger.ms": 0, "message.max.bytes": 1_000_000}
+        producer = Producer({"bootstrap.servers": self._cluster.bootstrap_servers, **CLIENT_CONFIG, **own})
+        value = bytes(record_bytes)
+        before = scrape_all(self._cluster).counters
+        begun_s = time.monotonic()
+        for number in range(round(per_s * seconds)):
+            _PAUSE(max(0.0, begun_s + number / per_s - time.monotonic()))
+            producer.produce(_TOPIC, value, partition=number % len(self._agents))
+            if producer.flush(_WRITE_TIMEOUT_S):
+                raise TimeoutError("a record was not acknowledged in time")
+        grown = scrape_all(self._cluster).counters.since(before)
+        return round(grown.of("remote_wal_uploaded_segments_total"))
+
+    def _wake_ups(self) -> Counter[str]:
+        pids = [agent.pid for agent in self._agents if agent.pid is not None]
+        return sum((wake_ups(pid, kinds_of_threads(pid, self._threads)) for pid in pids), Counter())
+
+
+def wake_ups(pid: int, threads: Mapping[int, str]) -> Counter[str]:
+    """How often threads of the process have gone to sleep so far: each time was one to be woken. Source: proc(5)."""
+    found = Counter[str]()
+    for status in Path(f"/proc/{pid}/task").glob("*/status"):
+        with contextlib.suppress(OSError):  # it has ended
+            told = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
+            found[threads.get(int(status.parent.name), OTHERS)] += int(told["voluntary_ctxt_switches"])
+    return found
+
+
+def _of_threads(by_threads: Mapping[str, float]) -> tuple[float, float, float]:
+    """Of the event loop, of the Kafka client, of all others."""
+    loop, client = by_threads.get(LOOP, 0.0), by_threads.get(CLIENT, 0.0)
+    return loop, client, sum(by_threads.values()) - loop - client
+
+
+def rows(found: Sequence[Counted]) -> list[tuple[str, ...]]:
+    """For people."""
+
+    def figure(value: float | None, digits: int = 0) -> str:
+        return "no strace" if value is None else f"{value:,.{digits}f}"
+
+    return [
+        (
+            one.store,
+            f"{one.objects} of {one.records}",
+            figure(one.python_calls),
+            figure(one.c_calls),
+            figure(one.system_calls),
+            " + ".join(figure(value) for value in _of_threads(one.system_calls_by_threads)),
+            figure(one.hand_overs, 1),
+            " + ".join(figure(value, 1) for value in (one.received_bytes, one.sent_bytes, one.buffer_bytes)),
+            figure(one.idle_wake_ups_per_s),
+            figure(one.idle_calls_per_s),
+        )
+        for one in found
+    ]
+
+
+def _table(found: Sequence[Counted]) -> "Table":
+    columns = (
+        "store", ">objects, of records", ">calls in Python", ">in C", ">system calls", ">of loop + client + others",
+        ">hand-overs", ">bytes in + out + new buffers", ">idle: wake-ups/s", ">calls/s",
+    )  # fmt: skip
+    return table(*columns, rows=rows(found), title="One object, all three agents; idle: one agent")

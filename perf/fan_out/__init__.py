@@ -1,0 +1,1 @@
+"""One real agent beside one real broker, among played ones."""

@@ -1,0 +1,106 @@
+"""The ladder: the same loads against stock Kafka and against each step towards links.
+
+Two clusters stand side by side, one stock, one with agents; the rungs of a store share its cluster and differ in how
+their topics are set.
+"""
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from local_cluster.broker_config import AgentsMode
+from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
+from perf.clusters import NATIVE, object_store, started_cluster
+from perf.ladder.report import line_of, plot, print_tables, write_json
+from perf.ladder.turns import Entrant, Length, Measured, Turns
+from perf.options import LatencyMs, Partitions, Results, Rounds, Scale, WarmUp, WorkloadNames, chosen_workloads
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """One step of the ladder; `policy` None leaves remote.wal.storage.enable off."""
+
+    name: str
+    store: str
+    policy: LinkPolicy | None
+
+
+RUNGS = (
+    Rung("inline", "directory", None),
+    Rung("cost", "directory", LinkPolicy.COST),
+    Rung("latency", "directory", LinkPolicy.LATENCY),
+    Rung("links", "directory", LinkPolicy.ALWAYS),
+    Rung("links-s3", "s3", LinkPolicy.ALWAYS),
+    Rung("links-s3-tls", NATIVE, LinkPolicy.ALWAYS),
+)
+_LARGE_SEGMENTS = {"log.segment.bytes": str(1 << 30)}
+"""So that no roll of one run falls on the other."""
+
+
+def ladder(
+    workload: WorkloadNames = None,
+    rung: Annotated[list[str] | None, typer.Option(help="Only these rungs, beside stock.")] = None,
+    rounds: Rounds = 3,
+    scale: Scale = 1.0,
+    warm_up: WarmUp = 0.5,
+    partitions: Partitions = None,
+    latency_ms: LatencyMs = 5,
+    tools_as_shipped: Annotated[
+        bool,
+        typer.Option(help="Run Kafka's tools with their scripts' JVM options, not with those that warm up sooner."),
+    ] = False,
+    results: Results = Path("perf/results"),
+) -> None:
+    """Run Kafka's perf tools against stock and against agents in turns; print tables, write JSON and a plot."""
+    from rich.console import Console
+
+    workloads = chosen_workloads(workload, partitions)
+    rungs = [one for one in RUNGS if rung is None or one.name in rung]
+    if not rungs:
+        raise typer.BadParameter(f"nothing to run; there are {', '.join(one.name for one in RUNGS)}")
+    results.mkdir(parents=True, exist_ok=True)
+    about = {
+        "rounds": rounds,
+        "scale": scale,
+        "warm_up": warm_up,
+        "partitions": {one.name: one.partitions for one in workloads},
+        "latency_ms": latency_ms,
+        "tools_as_shipped": tools_as_shipped,
+    }
+
+    console = Console()
+
+    def keep(measured: Sequence[Measured]) -> None:
+        console.print(line_of(measured[-1]), soft_wrap=True)
+        write_json(results / "ladder.json", workloads, measured, **about)
+
+    with console.status("preparing") as line, tempfile.TemporaryDirectory(prefix="remote-wal-perf-") as directory:
+        turns = Turns(workloads, Length(rounds, scale, warm_up), line.update, keep, tools_as_shipped)
+        for kind in dict.fromkeys(one.store for one in rungs):
+            with object_store(kind, latency_ms) as store:
+                _climb(
+                    Path(directory),
+                    turns,
+                    AgentsMode(store, tls=kind == NATIVE),
+                    [one for one in rungs if one.store == kind],
+                )
+    plot(results / "ladder.png", workloads, turns.measured)
+    print_tables(workloads, turns.measured)
+    console.print(f"written: {results / 'ladder.json'} and {results / 'ladder.png'}")
+
+
+def _climb(directory: Path, turns: Turns, mode: AgentsMode, rungs: Sequence[Rung]) -> None:
+    """Measure the rungs, all of one kind of store."""
+    with (
+        started_cluster(directory / "stock", None, overrides=_LARGE_SEGMENTS) as stock,
+        started_cluster(directory / "agents", mode, overrides=_LARGE_SEGMENTS) as agents,
+    ):
+        entrants = [
+            Entrant(one.name, agents, one.name, TopicSettings(True, one.policy) if one.policy else None)
+            for one in rungs
+        ]
+        turns.run(rungs[0].store, stock, entrants)

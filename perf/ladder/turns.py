@@ -1,0 +1,132 @@
+"""The same loads against stock Kafka and against others, in turns within one run.
+
+In every round each load runs on stock and then on each of the others, so that a change of the machine's speed meets
+all alike; they are compared with stock of the same round only. Which of the others comes first changes from round to
+round.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from local_cluster.agent_metrics import Counters, scrape_all
+from local_cluster.cluster import LocalCluster
+from local_cluster.topic_switch import set_topics
+from metadata_topic.settings.topic_settings import TopicSettings
+from perf.ladder.workloads import Figures, Workload
+
+STOCK = "stock"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One load on one of those compared in one round; `agents` is what the agents counted meanwhile, None on stock."""
+
+    workload: str
+    store: str
+    """The store of those that this was measured beside; stock is measured anew beside each."""
+    rung: str
+    round: int
+    figures: Figures
+    seconds: float
+    agents: Counters | None
+    brokers_cpu_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """How much is run."""
+
+    rounds: int
+    scale: float
+    """Of each load's own size."""
+    warm_up: float
+    """Loads of this scale that run before the first round."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entrant:
+    """What is held against stock, and stock itself."""
+
+    name: str
+    cluster: LocalCluster
+    topic: str
+    """Behind the load's name; who has the same cluster and the same here shares the topic."""
+    settings: TopicSettings | None = None
+    """Of the topic; None leaves remote.wal.storage.enable off."""
+    prepare: Callable[[str], None] = lambda _topic: None
+    """Called with the topic before each load."""
+
+
+@dataclass(slots=True)
+class Turns:
+    """Runs loads on one after the other."""
+
+    workloads: Sequence[Workload]
+    length: Length
+    tell: Callable[[str], None]
+    keep: Callable[[Sequence[Measured]], None]
+    """Called with all that was measured so far, after each load, so that a run that is cut short leaves its part."""
+    tools_as_shipped: bool = False
+    """Whether the loads run with the JVM options of Kafka's own scripts, or with those that warm up quickly."""
+    measured: list[Measured] = field(default_factory=list)
+
+    def run(self, store: str, stock: LocalCluster, others: Sequence[Entrant]) -> None:
+        """All rounds of all loads. `store` names that of the others' agents."""
+        first = Entrant(STOCK, stock, STOCK)
+        for workload in self.workloads:
+            made: set[tuple[str, str]] = set()
+            for one in (first, *others):
+                if (place := (one.cluster.bootstrap_servers, one.topic)) not in made:
+                    made.add(place)
+                    self._create_topic(workload, one)
+            if self.length.warm_up:
+                for one in (first, others[0]):
+                    self.tell(f"{workload.title}: warming up, so that no round pays for the brokers' compilers")
+                    self._load(workload, one, self.length.scale * self.length.warm_up)
+            for number in range(self.length.rounds):
+                for one in (first, *turned(others, number)):
+                    self.tell(f"{workload.title}: {one.name}, round {number + 1} of {self.length.rounds}")
+                    one.prepare(_topic(workload, one))
+                    self.measured.append(self._measure(workload, store, one, number))
+                    self.keep(self.measured)
+
+    def _create_topic(self, workload: Workload, one: Entrant) -> None:
+        topic = _topic(workload, one)
+        leaders = one.cluster.broker_ids[:1] if workload.has_one_leader else one.cluster.broker_ids
+        one.cluster.admin.create_topic(topic, assignment=spread(leaders, one.cluster.broker_ids, workload.partitions))
+        if one.settings is not None:
+            set_topics(one.cluster.bootstrap_servers, [topic], one.settings)
+
+    def _measure(self, workload: Workload, store: str, one: Entrant, number: int) -> Measured:
+        before = scrape_all(one.cluster).counters if one.cluster.settings.agents else None
+        cpu_s, started = _brokers_cpu_s(one.cluster), time.monotonic()
+        figures = self._load(workload, one, self.length.scale)
+        seconds = time.monotonic() - started
+        counted = None if before is None else scrape_all(one.cluster).counters.since(before)
+        cpu_s = _brokers_cpu_s(one.cluster) - cpu_s
+        return Measured(workload.name, store, one.name, number, figures, seconds, counted, cpu_s)
+
+    def _load(self, workload: Workload, one: Entrant, scale: float) -> Figures:
+        tools = one.cluster.runtime.tools(one.cluster.bootstrap_servers, jvm_as_shipped=self.tools_as_shipped)
+        return workload.run(tools, _topic(workload, one), scale)
+
+
+def turned(entrants: Sequence[Entrant], number: int) -> list[Entrant]:
+    """In the order of this round."""
+    first = number % len(entrants)
+    return [*entrants[first:], *entrants[:first]]
+
+
+def spread(leaders: Sequence[int], brokers: Sequence[int], partitions: int) -> list[list[int]]:
+    """Each partition's replicas: on all brokers, one of the leaders after the other first."""
+    firsts = [leaders[number % len(leaders)] for number in range(partitions)]
+    return [[first, *(broker for broker in brokers if broker != first)] for first in firsts]
+
+
+def _brokers_cpu_s(cluster: LocalCluster) -> float:
+    return sum(cluster.broker(broker_id).cpu_s() for broker_id in cluster.broker_ids)
+
+
+def _topic(workload: Workload, one: Entrant) -> str:
+    return f"{workload.name}-{one.topic}"

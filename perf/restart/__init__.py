@@ -1,0 +1,1 @@
+"""An agent's end and start, and what a follower misses meanwhile."""
