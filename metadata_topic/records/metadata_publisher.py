@@ -1,5 +1,6 @@
 """What publishes metadata, as all who publish see it."""
 
+from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from plugin.segment_metadata import CombinedSegmentId, RemoteWalCombinedLogSegmentMetadata
@@ -19,3 +20,9 @@ class SegmentPublisher(MetadataPublisher[RemoteWalCombinedLogSegmentMetadata], P
 
     def is_pending(self, combined_segment_id: CombinedSegmentId, /) -> bool:
         """Whether a record of the segment waits, or is not acknowledged yet: nobody can have read it. On any thread."""
+
+    def when_published(self, combined_segment_id: CombinedSegmentId, tell: Callable[[], object], /) -> None:
+        """Have `tell` called once no record of the segment waits, on any thread and perhaps at once; it must not block.
+
+        Nothing lingers while somebody is to be told.
+        """

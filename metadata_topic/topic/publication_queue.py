@@ -57,6 +57,8 @@ class PublicationQueue:
         self._sent: deque[PendingRecord] = deque()
         self._bytes = 0
         self._records_by_key: Counter[bytes] = Counter()
+        self._awaited: dict[bytes, list[Callable[[], object]]] = {}
+        """Who is to be told when no record of a key waits any more."""
         self._waits_for = ""
         self._held: str | None = None
         self._closing = False
@@ -92,7 +94,7 @@ class PublicationQueue:
             self._bytes += len(value)
             self._records_by_key[key] += 1
             self._counters["queued"] += 1
-            if is_first:  # those behind it are gathered for as long as it lingers, and wake nobody
+            if is_first or self._awaited:  # those behind it are gathered for as long as it lingers, and wake nobody
                 self._changed.notify_all()
 
     def _left(self, record: PendingRecord) -> None:
@@ -101,6 +103,8 @@ class PublicationQueue:
         self._records_by_key[record.key] -= 1
         if not self._records_by_key[record.key]:
             del self._records_by_key[record.key]
+            for tell in self._awaited.pop(record.key, ()):
+                tell()
         self._counters["acknowledged"] += 1
 
     def _refuses(self, record: Publishable, size: int) -> str | None:
@@ -150,6 +154,18 @@ class PublicationQueue:
         key = encode_key(combined_segment_id)
         with self._changed:
             return key in self._records_by_key
+
+    def when_published(self, combined_segment_id: CombinedSegmentId, tell: Callable[[], object]) -> None:
+        """Have `tell` called once no record of the segment waits, on any thread and perhaps at once; it must not block,
+        nor ask anything here. What somebody is to be told of does not linger.
+        """
+        key = encode_key(combined_segment_id)
+        with self._changed:
+            if key in self._records_by_key:
+                self._awaited.setdefault(key, []).append(tell)
+                self._changed.notify_all()
+                return
+        tell()
 
     def oldest_pending_age_s(self, now: float) -> float:
         """How long the oldest record has waited, by the clock that was handed in; 0 when none waits."""

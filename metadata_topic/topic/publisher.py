@@ -17,7 +17,8 @@ publication is *stalled* (`stall_reason`) while the oldest record has waited for
 that what is written to it would be lost (`hold`). Loss of the metadata of an object that was uploaded is what must not
 happen.
 
-Records go out in groups: those that came while the group before them was under way, or within `linger_ms`. With
+Records go out in groups: those that came while the group before them was under way, or within `linger_ms`, unless
+somebody waits for one of them. With
 several batches under way librdkafka would spin as soon as its limit of requests in flight is reached, which cost
 more than all the rest of the agent.
 
@@ -127,7 +128,9 @@ class RemoteWalMetadataPublisher(PublicationQueue):
         with self._changed:
             self._changed.wait_for(lambda: bool(self._waiting) or self._closing, timeout=_IDLE_S)
             if self._waiting:
-                self._changed.wait_for(lambda: self._closing, timeout=self._settings.linger_ms / 1000)
+                self._changed.wait_for(
+                    lambda: self._closing or bool(self._awaited), timeout=self._settings.linger_ms / 1000
+                )
             return bool(self._waiting)
 
     def _may_send(self, producer: ProducerLike) -> bool:

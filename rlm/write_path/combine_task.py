@@ -14,7 +14,7 @@ key is never taken again, and the items come back under a new one.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -82,6 +82,8 @@ class RLMWalCombineTask:
         self._clocks = clocks
         self._uploading: set[int] = set()
         self._unpublished: dict[int, RemoteWalCombinedLogSegmentMetadata | None] = {}
+        self._awaited: dict[int, list[Callable[[], object]]] = {}
+        """Who is to be told when a segment is published that the publisher has not taken yet."""
         self._next_to_publish = first_segment_id.sequence
         self._publish_again: asyncio.TimerHandle | None = None
 
@@ -171,6 +173,15 @@ class RLMWalCombineTask:
         is_here = segment_id.sequence in self._uploading or segment_id.sequence in self._unpublished
         return is_here or self._publisher.is_pending(segment_id)
 
+    def when_published(self, segment_id: CombinedSegmentId, tell: Callable[[], object]) -> None:
+        """Have `tell` called once the topic has acknowledged all of a stored segment's metadata, on any thread, and
+        perhaps at once. All segments before it that are stored are then published, too.
+        """
+        if segment_id.sequence in self._unpublished:
+            self._awaited.setdefault(segment_id.sequence, []).append(tell)
+        else:
+            self._publisher.when_published(segment_id, tell)
+
     @property
     def next_segment_id(self) -> CombinedSegmentId:
         """What the next object will be called; none above was ever used."""
@@ -206,6 +217,9 @@ class RLMWalCombineTask:
                 except Exception as error:  # it can never be published; the object is found as one without metadata
                     self._metrics.upload_failures.labels(_UNPUBLISHABLE_LABEL).inc()
                     log.error("metadata_not_publishable", segment=str(ready.combined_segment_id), error=_told(error))
+                else:
+                    for tell in self._awaited.pop(self._next_to_publish, ()):
+                        self._publisher.when_published(ready.combined_segment_id, tell)
             del self._unpublished[self._next_to_publish]
             self._next_to_publish += 1
         return False

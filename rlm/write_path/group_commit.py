@@ -117,7 +117,7 @@ class Urgency(IntEnum):
     BOUNDED_LINKS = 2
     """Where they are cheaper, and come soon."""
     LINKS = 3
-    """Followers wait for its links, whatever they cost."""
+    """Followers wait for its links, whatever they cost, or producers until their records are stored."""
 
 
 @dataclass(frozen=True, slots=True)

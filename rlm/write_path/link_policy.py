@@ -167,6 +167,8 @@ class LinkDecider:
         """How an upload is wanted: as by the most urgent of those whose bytes it would take."""
         urgency = Urgency.ARCHIVE
         for wanted in assignments:
+            if wanted.is_durable:
+                return Urgency.LINKS
             if self.mode_of(wanted, 0, now_s) is LinkMode.LINK:
                 if wanted.link_policy is LinkPolicy.ALWAYS:
                     return Urgency.LINKS

@@ -168,9 +168,8 @@ class Pacing:
         reads, passed_over = list[Read](), list[PassOver]()
         for partition in due:
             led = self._led[partition]
-            if partition not in self.hurried and led.is_far_behind(
-                _FAR_BEHIND_OBJECTS * self._limits.commit.upload_bytes
-            ):
+            in_order = partition in self.hurried or led.assignment.is_durable
+            if not in_order and led.is_far_behind(_FAR_BEHIND_OBJECTS * self._limits.commit.upload_bytes):
                 passed_over.append(PassOver(led))
             reads.append(Read(led, now_s if led.append_seen_s is None else led.append_seen_s))
             led.append_seen_s = None

@@ -13,11 +13,12 @@ It does not decide which partitions it leads: `assign` is told.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.settings.topic_settings import LinkPolicy
+from plugin.segment_metadata import CombinedSegmentId
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.combine_task import RLMWalCombineTask
 from rlm.write_path.commit_loop import CommitLoop
@@ -159,6 +160,10 @@ class RemoteWalLogManager:
         """All below is stored, by this agent or those before; None when the partition is not led here."""
         led = self._core.led.get(partition)
         return None if led is None else led.stored_offset
+
+    def when_published(self, segment_id: CombinedSegmentId, tell: Callable[[], object]) -> None:
+        """As RLMWalCombineTask."""
+        self._combine_task.when_published(segment_id, tell)
 
     def find(self, topic_id: bytes | None, partition: int) -> TopicIdPartition | None:
         """The partition, if it is led here with the feature on."""

@@ -162,6 +162,35 @@ def test_what_is_told_of_a_segment_is_pending_until_it_is_acknowledged() -> None
         assert publisher.is_pending(told.combined_segment_id)
 
 
+def test_who_waits_for_a_segment_is_told_once_all_of_it_is_acknowledged() -> None:
+    kafka = FakeKafka()
+    kafka.available.clear()
+    told: list[int] = []
+    with publishing(kafka) as publisher:
+        for state in (STARTED, FINISHED):
+            publisher.publish(segment(0, state=state))
+        publisher.publish(segment(1, state=STARTED))
+        publisher.when_published(segment(0, state=STARTED).combined_segment_id, lambda: told.append(0))
+        publisher.when_published(segment(7, state=STARTED).combined_segment_id, lambda: told.append(7))
+        assert told == [7]
+        publisher.start()
+        wait_until(lambda: publisher.counters.get("sent") == 3, "all are sent", 10.0)
+        assert told == [7]
+        kafka.available.set()
+        assert publisher.flush(10.0)
+        assert told == [7, 0]
+
+
+def test_what_somebody_waits_for_does_not_linger() -> None:
+    kafka = FakeKafka()
+    told = threading.Event()
+    with publishing(kafka, PublisherSettings(linger_ms=3_600_000)) as publisher:
+        publisher.start()
+        publisher.publish(segment(0, state=FINISHED))
+        publisher.when_published(segment(0, state=FINISHED).combined_segment_id, told.set)
+        assert told.wait(10.0)
+
+
 def test_only_the_first_of_those_that_are_gathered_wakes_who_publishes(monkeypatch: pytest.MonkeyPatch) -> None:
     woken = []
 

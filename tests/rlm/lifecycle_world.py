@@ -118,6 +118,9 @@ class _Publisher:
     def is_pending(self, segment_id: CombinedSegmentId) -> bool:
         return any(getattr(record, "combined_segment_id", None) == segment_id for record in self.waiting)
 
+    def when_published(self, segment_id: CombinedSegmentId, tell: Callable[[], object]) -> None:
+        raise AssertionError(f"nobody waits for {segment_id} here")
+
     def acknowledge(self) -> None:
         self.waits, waiting, self.waiting = False, self.waiting, []
         for record in waiting:

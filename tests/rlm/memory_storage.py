@@ -152,5 +152,8 @@ class MemoryPublisher:
     def entries(self, state: int) -> list[RemoteLogSegmentMetadataEntry]:
         return [entry for record in self.published if record.state == state for entry in record.entries]
 
+    def when_published(self, _segment_id: CombinedSegmentId, tell: Callable[[], object]) -> None:
+        tell()
+
     def sequences(self, state: int) -> list[int]:
         return [record.combined_segment_id.sequence for record in self.published if record.state == state]

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -120,6 +121,10 @@ async def test_a_full_backlog_of_publications_loses_no_finished_record_and_stops
     assert await uploads[0] is not None
     assert rig.publisher.sequences(FINISHED) == []
     assert rig.task.unpublished == 2
+    told: list[int] = []
+    for sequence in (1, 0):
+        rig.task.when_published(CombinedSegmentId(1, 77, sequence), partial(told.append, sequence))
+    assert told == []
 
     puts = len(rig.storage.objects)
     assert await rig.task.combine([item(20)]) is None
@@ -129,6 +134,7 @@ async def test_a_full_backlog_of_publications_loses_no_finished_record_and_stops
     rig.publisher.is_full = False
     assert await rig.task.combine([item(20)]) is not None
     assert rig.publisher.sequences(FINISHED) == [0, 1, 2]
+    assert told == [0, 1]
 
 
 async def test_a_held_up_record_goes_out_by_itself_when_no_further_upload_comes(

@@ -1,5 +1,6 @@
 """Link or inline, in virtual time."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -104,3 +105,4 @@ def test_an_upload_is_wanted_as_by_the_most_urgent_of_its_partitions() -> None:
     assert decider.urgency([cost], 10.1) is Urgency.PAYING_LINKS
     decider.is_off = lambda: True
     assert decider.urgency([cost, always], 10.1) is Urgency.ARCHIVE
+    assert decider.urgency([cost, replace(cost, is_durable=True)], 10.1) is Urgency.LINKS, "producers wait for it"

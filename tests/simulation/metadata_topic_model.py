@@ -102,6 +102,9 @@ class Publication:
         key = encode_key(combined_segment_id)
         return any(waiting == key for waiting, _ in self._waiting)
 
+    def when_published(self, combined_segment_id: CombinedSegmentId, tell: Callable[[], object]) -> None:
+        raise AssertionError(f"nobody waits for {combined_segment_id} here")
+
     def _send_later(self) -> None:
         if self._waiting and not self._is_sending and not self._is_dead:
             self._is_sending = True

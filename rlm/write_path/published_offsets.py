@@ -1,0 +1,110 @@
+"""How far led logs are stored and published: what a recovery finds by the metadata topic. An upload listener.
+
+An offset counts as published once every object that has anything below it is acknowledged by the topic. Objects are
+published in the order of their sequence, so of those that are stored when an offset is, the youngest tells it for all.
+
+Asked of durable logs alone. Belongs to the event loop.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Protocol
+
+from kafka_log.topic_partition import TopicIdPartition
+from plugin.segment_metadata import CombinedSegmentId
+from rlm.write_path.assignment import Assignment
+from rlm.write_path.uploaded_segment import UploadedSegment
+
+
+class PublishingUploads(Protocol):
+    """What is asked of the write path."""
+
+    def uploaded_offset(self, partition: TopicIdPartition) -> int | None:
+        """All below is stored; None where it is not led here."""
+
+    def when_published(self, segment_id: CombinedSegmentId, tell: Callable[[], object]) -> None:
+        """As RLMWalCombineTask; `tell` comes in the event loop."""
+
+
+class PublishedLogs(Protocol):
+    """Who is told."""
+
+    def look(self, log: TopicIdPartition) -> None:
+        """It may be stored and published further."""
+
+    def cut(self, log: TopicIdPartition, offset: int) -> None:
+        """It was truncated there."""
+
+    def released(self, log: TopicIdPartition) -> None:
+        """It is not led here any more."""
+
+
+class _Unpublished:
+    """Of one log: what is stored and not published yet."""
+
+    def __init__(self, published_offset: int) -> None:
+        self.published_offset = published_offset
+        self.stored: deque[tuple[int, int]] = deque()
+        """Sequences of objects, and the offset that is published with each; both ascending."""
+
+
+class PublishedOffsets:
+    """See the module's theory."""
+
+    def __init__(self, uploads: PublishingUploads, told: PublishedLogs) -> None:
+        self._uploads = uploads
+        self._told = told
+        self._durable: frozenset[TopicIdPartition] = frozenset()
+        self._unpublished: dict[TopicIdPartition, _Unpublished] = {}
+
+    def assigned(self, assignments: Iterable[Assignment]) -> None:
+        """What is led here."""
+        self._durable = frozenset(one.topic_id_partition for one in assignments if one.is_durable)
+
+    def published_offset(self, partition: TopicIdPartition) -> int | None:
+        """All below is stored and published; None: it is not known here."""
+        unpublished = self._unpublished.get(partition)
+        return self._uploads.uploaded_offset(partition) if unpublished is None else unpublished.published_offset
+
+    # UploadListener.
+
+    def segment_uploaded(self, segment: UploadedSegment) -> None:
+        """An object is stored."""
+        durable = {item.topic_id_partition for item in segment.items} & self._durable
+        sequence = segment.combined_segment_id.sequence
+        for partition in durable:
+            stored = self._uploads.uploaded_offset(partition)
+            if stored is None:
+                continue
+            begin = min(item.first_offset for item in segment.items if item.topic_id_partition == partition)
+            unpublished = self._unpublished.setdefault(partition, _Unpublished(min(begin, stored)))
+            youngest = max(sequence, unpublished.stored[-1][0]) if unpublished.stored else sequence
+            unpublished.stored.append((youngest, stored))
+        if durable:
+            acknowledged = partial(self._acknowledged, segment.combined_segment_id, tuple(durable))
+            self._uploads.when_published(segment.combined_segment_id, acknowledged)
+
+    def _acknowledged(self, segment_id: CombinedSegmentId, partitions: tuple[TopicIdPartition, ...]) -> None:
+        for partition in partitions:
+            unpublished = self._unpublished.get(partition)
+            if unpublished is None:
+                continue
+            while unpublished.stored and unpublished.stored[0][0] <= segment_id.sequence:
+                unpublished.published_offset = unpublished.stored.popleft()[1]
+            if not unpublished.stored:
+                del self._unpublished[partition]
+            self._told.look(partition)
+
+    def partition_truncated(self, partition: TopicIdPartition, offset: int) -> None:
+        """What was uploaded from this offset on is dead."""
+        unpublished = self._unpublished.get(partition)
+        if unpublished is not None:
+            unpublished.published_offset = min(unpublished.published_offset, offset)
+            unpublished.stored = deque((sequence, min(stored, offset)) for sequence, stored in unpublished.stored)
+        self._told.cut(partition, offset)
+
+    def partition_released(self, partition: TopicIdPartition) -> None:
+        """The partition is not led here any more."""
+        self._unpublished.pop(partition, None)
+        self._told.released(partition)
