@@ -4,7 +4,7 @@ Only the client listeners that the settings name are ever dialled, each for the 
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 
 import structlog
@@ -13,13 +13,19 @@ from gateway.byte_relay import ByteRelay, RelayEnd
 from gateway.client_protocol import decode_zone, encode_answer
 from gateway.client_side import ClientSide
 from gateway.consumer_answers import ConsumerContext
+from gateway.durable.answer_gate import HoldingContext
+from gateway.durable.held_relay import relay_held
 from gateway.metrics import BROKER_SIDE, GatewayMetrics, PassedBytes
 from gateway.spliced_relay import SplicedRelay, SplicingContext
 from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES, RESPONSE_FACTOR, FramedConnection
+from replication.wire.memory_budget import MemoryBudget
 from replication.wire.peer_connection import HELLO_TIMEOUT_S, Address, connect_framed
 from replication.wire.peer_protocol import MESSAGES, Hello, PeerCapabilities, PeerRefusedError
 
 log = structlog.get_logger(__name__)
+
+Relay = Callable[[FramedConnection, Callable[[], object]], Coroutine[None, None, None]]
+"""Relays frames to the broker, until either side ends, and tells whenever something has passed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +52,12 @@ class ClientDoor:
         metrics: GatewayMetrics,
         splicing: SplicingContext | None = None,
         consumers: ConsumerContext | None = None,
+        holding: HoldingContext | None = None,
     ) -> None:
-        """`listeners` are the broker's own, by the zones whose clients they are for. Without `splicing`, bytes pass as
-        they are; without `consumers`, answers do.
+        """`listeners` are the broker's own, by the zones whose clients they are for. Without `splicing` and `holding`,
+        bytes pass as they are; without `consumers`, answers do, and without `holding` at once.
         """
+        self._holding = holding
         self._splicing = splicing
         self._consumers = consumers
         self._broker_id = broker_id
@@ -77,15 +85,23 @@ class ClientDoor:
         self._held += 1
         try:
             if self._splicing is not None and capabilities & MESSAGES:
-                await self._splice(peer, ClientSide(zone, gateway, capabilities), self._splicing)
+                side, splicing = ClientSide(zone, gateway, capabilities), self._splicing
+
+                def splice(broker: FramedConnection, passed: Callable[[], object]) -> Coroutine[None, None, None]:
+                    return SplicedRelay(splicing, peer, broker, side, passed, self._consumers, self._holding).run()
+
+                await self._relay_frames(peer, zone, splicing.answers_budget, splice)
+            elif (holding := self._holding) is not None:
+                await self._relay_frames(
+                    peer, zone, holding.answers_budget, lambda broker, passed: relay_held(holding, peer, broker, passed)
+                )
             else:
                 await self._relay(peer, zone)
         finally:
             self._held -= 1
 
-    async def _splice(self, peer: FramedConnection, side: ClientSide, splicing: SplicingContext) -> None:
-        zone = side.zone
-        broker = FramedConnection(RESPONSE_FACTOR * DEFAULT_MAX_FRAME_BYTES, budget=splicing.answers_budget)
+    async def _relay_frames(self, peer: FramedConnection, zone: str, answers: MemoryBudget, relay: Relay) -> None:
+        broker = FramedConnection(RESPONSE_FACTOR * DEFAULT_MAX_FRAME_BYTES, budget=answers)
         try:
             await connect_framed(self._listeners[zone], broker, timeout_s=self._limits.connect_timeout_s)
         except OSError as error:
@@ -97,7 +113,7 @@ class ClientDoor:
             peer.write_frame(encode_answer())
             passed = PassedBytes(peer, count.labels(*labels, "to_broker").inc, count.labels(*labels, "to_client").inc)
             with self._metrics.connections.labels(*labels).track_inprogress():
-                await SplicedRelay(splicing, peer, broker, side, passed.update, self._consumers).run()
+                await relay(broker, passed.update)
         finally:
             broker.close()
 

@@ -1,7 +1,8 @@
 """What the gateway tells of itself: connections, bytes by the way they went, and what was refused.
 
-`side` is `gateway` in the agent that clients connect to, `broker` in the agent beside the broker that they want, and
-`bootstrap` where all zones' clients ask for brokers; `zone` is the client's.
+`side` is `gateway` in the agent that clients connect to, `broker` in the agent beside the broker that they want,
+`bootstrap` where all zones' clients ask for brokers, and `own_zone` where those of the broker's own zone have their
+answers held; `zone` is the client's.
 """
 
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from replication.wire.framed_connection import FramedConnection
 
-GATEWAY_SIDE, BROKER_SIDE, BOOTSTRAP_SIDE = "gateway", "broker", "bootstrap"
+GATEWAY_SIDE, BROKER_SIDE, BOOTSTRAP_SIDE, OWN_SIDE = "gateway", "broker", "bootstrap", "own_zone"
 
 
 class PassedBytes:

@@ -13,6 +13,7 @@ from gateway.adoption_offers import AdoptionOffers
 from gateway.client_side import ClientSide
 from gateway.consumer_answers import CONTROL_KINDS, ConsumerAnswers, ConsumerContext
 from gateway.deadline_timer import DeadlineTimer
+from gateway.durable.answer_gate import AnswerGate, HoldingContext
 from gateway.produce.route_messages import encode_number, split_original
 from gateway.produce.splice_core import Action, AskInline, Read, SpliceCore, Spliced, SpliceLimits, ToBroker
 from gateway.produce_metrics import ProduceMetrics
@@ -81,9 +82,13 @@ class SplicedRelay:
         side: ClientSide,
         passed: Callable[[], object] = lambda: None,
         consumers: ConsumerContext | None = None,
+        holding: HoldingContext | None = None,
     ) -> None:
-        """`passed` is called whenever something has passed. Without `consumers`, answers go as they are."""
+        """`passed` is called whenever something has passed. Without `consumers`, answers go as they are; without
+        `holding`, at once.
+        """
         self._passed = passed
+        self._gate = AnswerGate(holding, broker) if holding is not None else None
         self._context = context
         self._gateway = gateway
         self._broker = broker
@@ -109,6 +114,8 @@ class SplicedRelay:
             self._timer.set(None)
             for task in list(self._reads):
                 task.cancel()
+            if self._gate is not None:
+                self._gate.close()
             if self._answers is not None:
                 self._answers.close()
             if self._offers is not None:
@@ -120,6 +127,8 @@ class SplicedRelay:
             self._do(self._came(*message))
             self._passed()
             await self._broker.drain()
+            if self._gate is not None:
+                await self._gate.room()
 
     def _came(self, kind: MessageKind, body: memoryview) -> list[Action]:
         if kind is MessageKind.KAFKA:
@@ -134,7 +143,8 @@ class SplicedRelay:
         raise MalformedFrameError(0, f"{kind.name} from a gateway")
 
     async def _relay_answers(self) -> None:
-        while (frame := await self._broker.read_frame()) is not None:
+        next_answer = self._broker.read_frame if self._gate is None else self._gate.next_answer
+        while (frame := await next_answer()) is not None:
             if self._offers is not None:
                 self._offers.answered(frame, asyncio.get_running_loop().time())
             if self._answers is None:
@@ -161,6 +171,8 @@ class SplicedRelay:
             case ToBroker(buffers):
                 if self._answers is not None:
                     self._answers.asked(buffers[0])
+                if self._gate is not None:
+                    buffers = self._gate.asked(buffers)
                 self._broker.write_frame(*buffers)
             case Spliced(request, content):
                 if self._offers is not None:

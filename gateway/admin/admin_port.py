@@ -19,6 +19,7 @@ from gateway.admin.topic_requests import PendingRequest, TopicSettingsStore, loo
 from gateway.client_door import ClientLimits
 from gateway.client_listeners import ClientListeners
 from gateway.metrics import GatewayMetrics
+from gateway.produce.produce_frame import PRODUCE_API_KEY
 from kafka_log.crc32c import Buffer
 from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES, RESPONSE_FACTOR, FramedConnection
 from replication.wire.kafka_frame import FrameCursor, MalformedFrameError, parse_request_header
@@ -46,6 +47,8 @@ class AdminContext:
     metrics: GatewayMetrics
     requests_budget: MemoryBudget
     answers_budget: MemoryBudget
+    takes_records: bool = True
+    """Else who produces here is no admin tool, and its connection ends: its answers would not be held."""
 
 
 class AdminPort:
@@ -111,6 +114,9 @@ class AdminRelay:
         """The request as it goes on. What is not understood goes on as it is, for the broker to judge."""
         try:
             header = parse_request_header(frame)
+            if header.api_key == PRODUCE_API_KEY and not self._context.takes_records:
+                self._count("produce_refused")
+                raise ConnectionAbortedError("a Produce request at the port for admin tools")
             if not is_read(header, len(frame)) or header.correlation_id in self._pending:
                 return frame
             loop = asyncio.get_running_loop()

@@ -1,8 +1,9 @@
 """Where the records stand in a client's Produce request, without decoding them.
 
 A frame here is what follows the four-byte size prefix. Versions 9 to 13 are understood, the flexible ones (KIP-482),
-with request header v2. All else, what is older or newer, of another API, or malformed, is `Unread`: it goes on as it
-came, for the broker to judge. So nothing is ever raised here.
+with request header v2; where it is asked for, those from 3 on, which Kafka 4 still takes. All else, what is older or
+newer, of another API, or malformed, is `Unread`: it goes on as it came, for the broker to judge. So nothing is ever
+raised here.
 
 Source: Kafka's message definitions RequestHeader and ProduceRequest; KIP-482, KIP-516 (topic ids, version 13).
 """
@@ -19,6 +20,8 @@ from replication.wire.kafka_frame import CostlyFrameError, FrameCursor, Malforme
 PRODUCE_API_KEY = 0
 MIN_PRODUCE_VERSION = 9
 """The first flexible version; Kafka 2.8 and newer take it."""
+MIN_TRANSACTIONAL_VERSION = 3
+"""The first of those before it whose records are batches as Kafka keeps them (magic 2)."""
 MAX_PRODUCE_VERSION = 13
 TOPIC_ID_VERSION = 13
 """From here on topics are named by id (KIP-516)."""
@@ -28,6 +31,9 @@ _API = struct.Struct(">hhi")
 _PARAMETERS = struct.Struct(">hi")  # acks, time-out in milliseconds
 _MIN_PARTITION_BYTES = 6
 """Index, length of the records, tags."""
+_MIN_TOPIC_BYTES = 6
+"""Before KIP-482: the name's length, the number of partitions."""
+_MIN_INFLEXIBLE_PARTITION_BYTES = 8
 
 
 class Unread(Enum):
@@ -64,17 +70,21 @@ class ProduceRequestView:
     fields: tuple[ProducedRecords, ...]
 
 
-def scan_produce_request(frame: Buffer) -> ProduceRequestView | Unread:
-    """Find the records in a client's request; record bytes are not looked at. Never raises."""
+def scan_produce_request(frame: Buffer, min_version: int = MIN_PRODUCE_VERSION) -> ProduceRequestView | Unread:
+    """Find the records in a client's request; record bytes are not looked at. Never raises.
+
+    `min_version` is MIN_TRANSACTIONAL_VERSION at least.
+    """
     if len(frame) < _API.size:
         return Unread.MALFORMED
     api_key, api_version, correlation_id = _API.unpack_from(frame, 0)
     if api_key != PRODUCE_API_KEY:
         return Unread.OTHER_API
-    if not MIN_PRODUCE_VERSION <= api_version <= MAX_PRODUCE_VERSION:
+    if not min_version <= api_version <= MAX_PRODUCE_VERSION:
         return Unread.VERSION
+    scan = _scan if api_version >= MIN_PRODUCE_VERSION else _scan_inflexible
     try:
-        return _scan(FrameCursor(frame), api_version, correlation_id)
+        return scan(FrameCursor(frame), api_version, correlation_id)
     except CostlyFrameError:
         return Unread.COSTLY
     except MalformedFrameError:
@@ -99,5 +109,22 @@ def _scan(cursor: FrameCursor, api_version: int, correlation_id: int) -> Produce
             cursor.skip_tagged_fields()
         cursor.skip_tagged_fields()
     cursor.skip_tagged_fields()
+    cursor.expect_end()
+    return ProduceRequestView(api_version, correlation_id, acks, timeout_ms, tuple(fields))
+
+
+def _scan_inflexible(cursor: FrameCursor, api_version: int, correlation_id: int) -> ProduceRequestView:
+    """Before KIP-482: lengths and counts are of fixed size, null is -1, and nothing has tags."""
+    cursor.skip(_API.size)
+    cursor.skip(max(cursor.int16(), 0))  # client id
+    cursor.skip(max(cursor.int16(), 0))  # transactional id
+    acks, timeout_ms = cursor.fields(_PARAMETERS)
+    fields: list[ProducedRecords] = []
+    for _ in range(cursor.inflexible_array_length(_MIN_TOPIC_BYTES)):
+        name = cursor.string()
+        for _ in range(cursor.inflexible_array_length(_MIN_INFLEXIBLE_PARTITION_BYTES)):
+            partition = cursor.int32()
+            start = cursor.skip(max(cursor.int32(), 0))
+            fields.append(ProducedRecords(None, name, partition, start, cursor.position))
     cursor.expect_end()
     return ProduceRequestView(api_version, correlation_id, acks, timeout_ms, tuple(fields))

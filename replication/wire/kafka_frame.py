@@ -77,7 +77,7 @@ def encode_unsigned_varint(value: int) -> bytes:
 
 
 class FrameCursor(ByteCursor):
-    """A position in a frame of a flexible version."""
+    """A position in a frame, of a flexible version but where something else is said."""
 
     __slots__ = ("_items", "_max_items")
 
@@ -111,6 +111,19 @@ class FrameCursor(ByteCursor):
     def compact_string(self) -> str:
         """Null as an empty one."""
         return bytes(self.take(max(self.unsigned_varint() - 1, 0))).decode("utf-8", "replace")
+
+    def inflexible_array_length(self, min_item_bytes: int) -> int:
+        """As `array_length`, of versions before KIP-482."""
+        position = self.position
+        length = max(self.int32(), 0)
+        if length * min_item_bytes > self._end - self.position:
+            raise MalformedFrameError(position, f"an array of {length} items exceeds the frame")
+        self._will_pass(length)
+        return length
+
+    def string(self) -> str:
+        """Of versions before KIP-482. Null as an empty one."""
+        return bytes(self.take(max(self.int16(), 0))).decode("utf-8", "replace")
 
     def skip_tagged_fields(self) -> None:
         """Whatever is in them."""

@@ -1,0 +1,1 @@
+"""Durable acknowledgement: a Produce answer is held until its records are in object storage and published."""

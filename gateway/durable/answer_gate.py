@@ -1,0 +1,120 @@
+"""Between a broker's answers and who passes them on to a client: `HeldAnswers` decides, this carries it out.
+
+A task takes in what the broker answers, so that what is held does not hold up what the broker does next. When the
+broker's connection ends, what is still held is dropped with it: nobody can say any more whether it is in the log.
+"""
+
+import asyncio
+from dataclasses import dataclass
+
+import structlog
+
+from gateway.deadline_timer import DeadlineTimer
+from gateway.durable.durable_logs import DurableLogs
+from gateway.durable.durable_metrics import DurableMetrics
+from gateway.durable.held_answers import HeldAnswers, ProduceRefusedError
+from kafka_log.crc32c import Buffer
+from replication.wire.framed_connection import FramedConnection
+from replication.wire.memory_budget import MemoryBudget
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class HoldingContext:
+    """What all connections of one agent share."""
+
+    logs: DurableLogs
+    metrics: DurableMetrics
+    requests_budget: MemoryBudget
+    """For clients' frames."""
+    answers_budget: MemoryBudget
+    """For brokers' answers, those that are held included."""
+
+
+class AnswerGate:
+    """Of one connection to the broker. Create it in the event loop; `close` it."""
+
+    def __init__(self, context: HoldingContext, broker: FramedConnection) -> None:
+        self._context = context
+        self._broker = broker
+        self._clock = asyncio.get_running_loop().time
+        self._core = HeldAnswers(context.logs, self._wake, context.metrics.ended)
+        self._changed, self._has_room = asyncio.Event(), asyncio.Event()
+        self._timer = DeadlineTimer(self._wake)
+        self._counted_bytes = 0
+        self._pump = asyncio.get_running_loop().create_task(self._take_in())
+        self._pump.add_done_callback(self._ended)
+
+    def asked(self, buffers: list[Buffer]) -> list[Buffer]:
+        """The broker is about to be sent one frame made of these; what it is to be made of.
+
+        Raises ProduceRefusedError where it must not be; then the broker's connection ends.
+        """
+        if not self._context.logs.may_hold:
+            return buffers
+        frame = buffers[0] if len(buffers) == 1 else b"".join(buffers)
+        try:
+            self._core.asked(frame, self._clock())
+        except ProduceRefusedError as error:
+            self._context.metrics.refused()
+            log.warning("produce_refused", error=str(error), consequence="the client's connection is closed")
+            self._broker.abort()
+            raise
+        return [frame]
+
+    async def room(self) -> None:
+        """Wait until the broker may be sent more."""
+        while self._core.is_busy and not self._pump.done():
+            self._has_room.clear()
+            await self._has_room.wait()
+
+    async def next_answer(self) -> Buffer | None:
+        """What goes to the client next; None: the broker's connection ended.
+
+        Raises MalformedFrameError for an answer that is not understood.
+        """
+        while True:
+            self._changed.clear()
+            frame = self._core.ready(self._clock())
+            self._count()
+            if frame is not None:
+                self._has_room.set()
+                return frame
+            if self._pump.done():
+                self._pump.result()
+                return None
+            self._timer.set(self._core.deadline_s)
+            await self._changed.wait()
+
+    async def _take_in(self) -> None:
+        while (frame := await self._broker.read_frame()) is not None:
+            self._core.answered(frame, self._clock())
+            self._has_room.set()
+            self._wake()
+            while self._core.is_full:
+                self._has_room.clear()
+                await self._has_room.wait()
+
+    def _ended(self, _pump: "asyncio.Task[None]") -> None:
+        self._has_room.set()
+        self._wake()
+
+    def _wake(self) -> None:
+        self._changed.set()
+
+    def _count(self) -> None:
+        """What is held counts against the budget."""
+        held, budget = self._core.held_bytes, self._context.answers_budget
+        if held > self._counted_bytes:
+            budget.take(held - self._counted_bytes)
+        else:
+            budget.give_back(self._counted_bytes - held)
+        self._counted_bytes = held
+
+    def close(self) -> None:
+        """The connection ended."""
+        self._timer.set(None)
+        self._pump.cancel()
+        self._core.close()
+        self._count()

@@ -1,0 +1,208 @@
+"""Which topics' answers are held, and who waits for which offsets of which logs. Sans-IO, for all clients of an agent.
+
+Told by the agent: topics' settings, topics' ids, the logs that are led here, and how far each is stored and published.
+
+Holds true: `hold` says that nobody need wait only where the topic is known not to be durable, or all below the offset
+is stored and published. What is not known yet is waited for: settings that were not read, a topic or a leadership that
+the agent has not heard of. A log that is cut, or not led any more, ends those that wait with `NOT_LED`: the broker said
+yes, and its word counts for nothing any more.
+
+With one replica, a log is not cut while its broker lives. With several, acks=all holds against a change of leadership,
+as in Kafka, and acks=1 does not: nobody says then whether what stands at an offset is what was answered.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
+from typing import Protocol
+
+from kafka_log.topic_partition import TopicId, TopicIdPartition
+from rlm.write_path.assignment import Assignment
+
+
+class Verdict(Enum):
+    """How waiting ended; the value labels a counter."""
+
+    STORED = "stored"
+    NOT_LED = "not_led"
+    TIMED_OUT = "timed_out"
+
+
+class Hold:
+    """One partition of an answer that is held, until it has a verdict."""
+
+    __slots__ = ("_tell", "end_offset", "log", "partition", "topic", "verdict")
+
+    def __init__(
+        self, topic: TopicId | str, partition: int, end_offset: int | None, tell: Callable[[], object]
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.end_offset = end_offset
+        """Exclusive; None: the broker did not say where the records are."""
+        self.log: TopicIdPartition | None = None
+        """None: not known yet."""
+        self.verdict: Verdict | None = None
+        self._tell = tell
+
+    def end(self, verdict: Verdict) -> None:
+        """Once; it is told."""
+        self.verdict = verdict
+        self._tell()
+
+
+class StoredLogs(Protocol):
+    """What is asked of the write path."""
+
+    def published_offset(self, partition: TopicIdPartition) -> int | None:
+        """All below is stored and published; None, or below 0: not known yet."""
+
+    def awaited(self, partition: TopicIdPartition) -> None:
+        """Somebody waits for what this log has."""
+
+
+class DurableLogs:
+    """See the module's theory. Event loop only."""
+
+    def __init__(self, ask_anew: Callable[[], object] = lambda: None) -> None:
+        """`ask_anew` has the agent look who leads what, and what there is."""
+        self.ask_anew = ask_anew
+        self._logs: StoredLogs | None = None
+        self._durable: frozenset[str] | None = None
+        """Topics; None: not read yet."""
+        self._names: Mapping[TopicId, str] = {}
+        self._led: dict[tuple[str, int], TopicIdPartition] = {}
+        self._unplaced: dict[Hold, None] = {}
+        self._waiting: dict[TopicIdPartition, dict[Hold, None]] = {}
+
+    @property
+    def may_hold(self) -> bool:
+        """Whether any topic is durable, as far as is known."""
+        return self._durable is None or bool(self._durable)
+
+    @property
+    def waiting(self) -> int:
+        """How many wait."""
+        return len(self._unplaced) + sum(map(len, self._waiting.values()))
+
+    # What connections ask.
+
+    def hold(
+        self, topic: TopicId | str, partition: int, end_offset: int | None, tell: Callable[[], object]
+    ) -> Hold | None:
+        """Until all below `end_offset` is stored and published; None: nobody need wait.
+
+        `tell` is called at the verdict, unless it is there at once.
+        """
+        held = Hold(topic, partition, end_offset, tell)
+        fate = self._fate(held)
+        if fate is Verdict.STORED:
+            return None
+        if isinstance(fate, Verdict):
+            held.verdict = fate
+        else:
+            self._wait(held, fate)
+        return held
+
+    def let_go(self, held: Hold) -> None:
+        """Nobody waits for it any more."""
+        self._unplaced.pop(held, None)
+        if held.log is not None:
+            self._forget(held.log, held)
+
+    def _fate(self, held: Hold) -> Verdict | TopicIdPartition | None:
+        """What is known of it now: how it ends, or for which log it waits; None: not even that."""
+        if self._durable is None:
+            return None
+        if not self._durable:
+            return Verdict.STORED
+        name = held.topic if isinstance(held.topic, str) else self._names.get(held.topic)
+        if name is None:
+            return None
+        if name not in self._durable:
+            return Verdict.STORED
+        if held.end_offset is None:
+            return Verdict.TIMED_OUT
+        led = self._led.get((name, held.partition))
+        return led if led is None or not self._is_stored(led, held.end_offset) else Verdict.STORED
+
+    def _is_stored(self, log: TopicIdPartition, end_offset: int) -> bool:
+        published = self._logs.published_offset(log) if self._logs is not None else None
+        return published is not None and published >= end_offset
+
+    def _wait(self, held: Hold, log: TopicIdPartition | None) -> None:
+        held.log = log
+        if log is None:
+            self._unplaced[held] = None
+            self.ask_anew()
+            return
+        self._waiting.setdefault(log, {})[held] = None
+        if self._logs is not None:
+            self._logs.awaited(log)
+
+    def _forget(self, log: TopicIdPartition, held: Hold) -> None:
+        waiting = self._waiting.get(log, {})
+        waiting.pop(held, None)
+        if not waiting:
+            self._waiting.pop(log, None)
+
+    # What the agent tells.
+
+    def logs_arrived(self, logs: StoredLogs) -> None:
+        """Ask this one from now on."""
+        self._logs = logs
+        self._look_at_unplaced()
+
+    def logs_left(self) -> None:
+        """There is nobody to ask, until another one arrives; all are released before."""
+        self._logs = None
+
+    def topics_known(self, durable: frozenset[str], names: Mapping[TopicId, str]) -> None:
+        """The durable topics, all of them, as their settings say; `names` are those of topics with a replica here."""
+        self._durable, self._names = durable, names
+        self._look_at_unplaced()
+
+    def assigned(self, assignments: Iterable[Assignment]) -> None:
+        """What is led here."""
+        self._led = {
+            (one.topic, one.topic_id_partition.partition): one.topic_id_partition
+            for one in assignments
+            if one.is_durable
+        }
+        led = set(self._led.values())
+        for log in list(self._waiting):
+            if log in led:
+                self.look(log)
+            else:
+                self.released(log)
+        self._look_at_unplaced()
+
+    def look(self, log: TopicIdPartition) -> None:
+        """It may be stored and published further."""
+        for held in list(self._waiting.get(log, ())):
+            if held.end_offset is not None and self._is_stored(log, held.end_offset):
+                self._end(log, held, Verdict.STORED)
+
+    def cut(self, log: TopicIdPartition, offset: int) -> None:
+        """It was truncated there, or what it has from there on cannot be stored."""
+        for held in list(self._waiting.get(log, ())):
+            if held.end_offset is not None and held.end_offset > offset:
+                self._end(log, held, Verdict.NOT_LED)
+
+    def released(self, log: TopicIdPartition) -> None:
+        """It is not led here any more."""
+        self.cut(log, -1)
+
+    def _end(self, log: TopicIdPartition, held: Hold, verdict: Verdict) -> None:
+        self._forget(log, held)
+        held.end(verdict)
+
+    def _look_at_unplaced(self) -> None:
+        for held in list(self._unplaced):
+            fate = self._fate(held)
+            if fate is None:
+                continue
+            del self._unplaced[held]
+            if isinstance(fate, Verdict):
+                held.end(fate)
+            else:
+                self._wait(held, fate)

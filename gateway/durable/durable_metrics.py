@@ -1,0 +1,45 @@
+"""What is told of answers that are held: how waiting ended, how long it took, and how many wait."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from gateway.durable.durable_logs import DurableLogs, Verdict
+
+_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+
+class DurableMetrics:
+    """Of all connections of one agent."""
+
+    def __init__(self, registry: CollectorRegistry, logs: DurableLogs) -> None:
+        self.are_refused_late = False
+        """Whether the last wait that ended did so by its time."""
+        self._answers = Counter(
+            "remote_wal_gateway_durable_answers",
+            "Partitions of Produce answers that were held, by how that ended; `refused`: requests not understood",
+            ["outcome"],
+            registry=registry,
+        )
+        self._held = Histogram(
+            "remote_wal_gateway_durable_held_seconds",
+            "For how long answers for partitions of durable topics were held until they were stored",
+            buckets=_BUCKETS_S,
+            registry=registry,
+        )
+        Gauge(
+            "remote_wal_gateway_durable_waiting",
+            "Partitions of Produce answers that are held now",
+            registry=registry,
+        ).set_function(lambda: logs.waiting)
+
+    def ended(self, verdict: Verdict, held_s: float) -> None:
+        """Of a partition."""
+        self._answers.labels(verdict.value).inc()
+        if verdict is Verdict.STORED:
+            self._held.observe(held_s)
+            self.are_refused_late = False
+        elif verdict is Verdict.TIMED_OUT:
+            self.are_refused_late = True
+
+    def refused(self) -> None:
+        """A connection ends by a request whose answer could not be held."""
+        self._answers.labels("refused").inc()

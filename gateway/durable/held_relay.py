@@ -1,0 +1,36 @@
+"""A client's connection and its twin to the broker, frame by frame: answers may be held, and all else passes."""
+
+from collections.abc import Callable
+
+from gateway.durable.answer_gate import AnswerGate, HoldingContext
+from replication.wire.framed_connection import FramedConnection
+from replication.wire.relay_tasks import run_until_one_ends
+
+
+async def relay_held(
+    context: HoldingContext, client: FramedConnection, broker: FramedConnection, passed: Callable[[], object]
+) -> None:
+    """Until either side ends. `passed` is called whenever something has passed.
+
+    Raises MalformedFrameError for an answer that is not understood.
+    """
+    gate = AnswerGate(context, broker)
+
+    async def requests() -> None:
+        while (frame := await client.read_frame()) is not None:
+            broker.write_frame(*gate.asked([frame]))
+            passed()
+            await broker.drain()
+            await gate.room()
+
+    async def answers() -> None:
+        while (frame := await gate.next_answer()) is not None:
+            client.write_frame(frame)
+            passed()
+            await client.drain()
+
+    try:
+        await run_until_one_ends(requests(), answers())
+    finally:
+        gate.close()
+        passed()

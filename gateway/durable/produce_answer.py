@@ -1,0 +1,104 @@
+"""What a broker's answer to a Produce request says of each partition, and where, so that it can be told otherwise.
+
+A frame here is what follows the four-byte size prefix. Versions 3 to 13, as `produce_frame` reads the requests.
+
+Source: Kafka's message definitions ResponseHeader and ProduceResponse; KIP-482, KIP-516.
+"""
+
+import struct
+from typing import Final, NamedTuple
+
+from gateway.produce.produce_frame import MIN_PRODUCE_VERSION, TOPIC_ID_VERSION
+from kafka_log.crc32c import Buffer
+from kafka_log.topic_partition import TopicId
+from replication.wire.kafka_frame import FrameCursor
+
+_CORRELATION_ID = struct.Struct(">i")
+_OUTCOME = struct.Struct(">hq")  # error, base offset
+_REFUSAL = struct.Struct(">hqq")  # error, base offset, log append time
+_LOG_START_OFFSET_VERSION: Final = 5
+_RECORD_ERRORS_VERSION: Final = 8
+_THROTTLE_BYTES: Final = 4
+_APPEND_TIME_BYTES = _LOG_START_BYTES = 8
+_MIN_PARTITION_BYTES: Final = 22
+_MIN_TOPIC_BYTES: Final = 2
+
+NO_OFFSET: Final = -1
+
+
+class AnsweredPartition(NamedTuple):
+    """One partition of an answer."""
+
+    topic: TopicId | str
+    """Its id from version 13 on, its name before."""
+    partition: int
+    error: int
+    base_offset: int
+    outcome_at: int
+    """Where error, base offset and log append time stand in the frame."""
+
+
+def correlation_id_of(answer: Buffer) -> int | None:
+    """None: it is too short to have one."""
+    return _CORRELATION_ID.unpack_from(answer, 0)[0] if len(answer) >= _CORRELATION_ID.size else None
+
+
+def scan_produce_answer(answer: Buffer, api_version: int) -> list[AnsweredPartition]:
+    """All partitions, in the order of the frame. Raises MalformedFrameError."""
+    cursor = FrameCursor(answer)
+    cursor.skip(_CORRELATION_ID.size)
+    is_flexible = api_version >= MIN_PRODUCE_VERSION
+    if is_flexible:
+        cursor.skip_tagged_fields()
+    found: list[AnsweredPartition] = []
+    for _ in range(_array_length(cursor, is_flexible, _MIN_TOPIC_BYTES)):
+        topic = _topic(cursor, api_version)
+        for _ in range(_array_length(cursor, is_flexible, _MIN_PARTITION_BYTES)):
+            found.append(_partition(cursor, topic, api_version))
+        if is_flexible:
+            cursor.skip_tagged_fields()
+    cursor.skip(_THROTTLE_BYTES)
+    if is_flexible:
+        cursor.skip_tagged_fields()
+    cursor.expect_end()
+    return found
+
+
+def refuse(answer: bytearray, found: AnsweredPartition, error: int) -> None:
+    """Have it say this error in the place of its success."""
+    _REFUSAL.pack_into(answer, found.outcome_at, error, NO_OFFSET, NO_OFFSET)
+
+
+def _topic(cursor: FrameCursor, api_version: int) -> TopicId | str:
+    if api_version >= TOPIC_ID_VERSION:
+        return cursor.topic_id()
+    return cursor.compact_string() if api_version >= MIN_PRODUCE_VERSION else cursor.string()
+
+
+def _partition(cursor: FrameCursor, topic: TopicId | str, api_version: int) -> AnsweredPartition:
+    partition = cursor.int32()
+    outcome_at = cursor.position
+    error, base_offset = cursor.fields(_OUTCOME)
+    cursor.skip(_APPEND_TIME_BYTES)
+    if api_version >= _LOG_START_OFFSET_VERSION:
+        cursor.skip(_LOG_START_BYTES)
+    is_flexible = api_version >= MIN_PRODUCE_VERSION
+    if api_version >= _RECORD_ERRORS_VERSION:
+        for _ in range(_array_length(cursor, is_flexible, 5)):
+            cursor.int32()
+            _skip_string(cursor, is_flexible)
+            if is_flexible:
+                cursor.skip_tagged_fields()
+        _skip_string(cursor, is_flexible)
+    if is_flexible:
+        cursor.skip_tagged_fields()
+    return AnsweredPartition(topic, partition, error, base_offset, outcome_at)
+
+
+def _array_length(cursor: FrameCursor, is_flexible: bool, min_item_bytes: int) -> int:
+    return cursor.array_length(min_item_bytes) if is_flexible else cursor.inflexible_array_length(min_item_bytes)
+
+
+def _skip_string(cursor: FrameCursor, is_flexible: bool) -> None:
+    size = cursor.unsigned_varint() - 1 if is_flexible else cursor.int16()
+    cursor.skip(max(size, 0))

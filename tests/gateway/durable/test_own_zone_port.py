@@ -1,0 +1,112 @@
+"""Clients of the own zone, and of gateways, over real sockets: their answers are held, and nothing else is changed."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from gateway.client_door import ClientLimits
+from gateway.durable.answer_gate import HoldingContext
+from gateway.durable.durable_metrics import DurableMetrics
+from gateway.durable.own_zone_port import OwnZoneContext, OwnZonePort
+from gateway.metrics import GatewayMetrics
+from replication.wire.memory_budget import MemoryBudget
+from replication.wire.peer_connection import Address
+from tests.gateway.durable.test_held_answers import NO_ERROR, TOPIC, Rig
+
+LIMITS = ClientLimits(10, 10, 0.0)
+PATIENCE_S = 10.0
+Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+def framed(payload: bytes) -> bytes:
+    return len(payload).to_bytes(4, "big") + payload
+
+
+async def read_frame(reader: asyncio.StreamReader) -> bytes:
+    async with asyncio.timeout(PATIENCE_S):
+        size = int.from_bytes(await reader.readexactly(4), "big")
+        return await reader.readexactly(size)
+
+
+class Connected:
+    """A client, the broker that it reaches, and what is known of logs."""
+
+    def __init__(self) -> None:
+        self.rig = Rig()
+        self.registry = CollectorRegistry()
+        budgets = MemoryBudget(), MemoryBudget()
+        self.holding = HoldingContext(self.rig.logs, DurableMetrics(self.registry, self.rig.logs), *budgets)
+        self.broker: asyncio.Queue[Stream] = asyncio.Queue()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[tuple[Stream, Stream]]:
+        server = await asyncio.start_server(lambda *stream: self.broker.put_nowait(stream), "127.0.0.1", 0)
+        where = Address(*server.sockets[0].getsockname()[:2])
+        metrics = GatewayMetrics(CollectorRegistry())
+        port = OwnZonePort(OwnZoneContext(1, "az1", where, self.holding, lambda: None, LIMITS, metrics))
+        await port.start(Address("127.0.0.1", 0))
+        client = await asyncio.open_connection(port.address.host, port.address.port)
+        broker = await self.broker.get()
+        try:
+            yield client, broker
+        finally:
+            client[1].close()
+            broker[1].close()
+            await port.stop()
+            server.close()
+
+    def counted(self, outcome: str) -> float:
+        labels = {"outcome": outcome}
+        return self.registry.get_sample_value("remote_wal_gateway_durable_answers_total", labels) or 0.0
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while not condition():  # noqa: ASYNC110 - what it looks at is behind sockets
+                await asyncio.sleep(0.001)
+
+
+async def test_an_answer_reaches_the_client_once_its_records_are_published() -> None:
+    connected = Connected()
+    rig = connected.rig
+    async with connected.running() as (client, broker):
+        asked = rig.request(1)
+        client[1].write(framed(asked))
+        assert await read_frame(broker[0]) == asked
+        answer = rig.made(1, (TOPIC, NO_ERROR, 100))
+        broker[1].write(framed(answer) + framed(b"\0\0\0\x02other"))
+        await connected.until(lambda: rig.logs.waiting == 1)
+        await connected.until(lambda: connected.holding.answers_budget.used > 0)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await client[0].readexactly(1)
+        rig.publish(105)
+        assert await read_frame(client[0]) == answer
+        assert await read_frame(client[0]) == b"\0\0\0\x02other"
+        assert connected.counted("stored") == 1
+    await connected.until(lambda: connected.holding.answers_budget.used == 0)
+
+
+async def test_what_is_held_ends_with_the_brokers_connection() -> None:
+    connected = Connected()
+    async with connected.running() as (client, broker):
+        client[1].write(framed(connected.rig.request(1)))
+        await read_frame(broker[0])
+        broker[1].write(framed(connected.rig.made(1, (TOPIC, NO_ERROR, 100))))
+        await connected.until(lambda: connected.rig.logs.waiting == 1)
+        broker[1].close()
+        async with asyncio.timeout(PATIENCE_S):
+            assert await client[0].read() == b""
+        assert connected.rig.logs.waiting == 0
+
+
+async def test_a_produce_request_that_is_not_understood_ends_the_connection_and_does_not_reach_the_broker() -> None:
+    connected = Connected()
+    async with connected.running() as (client, broker):
+        client[1].write(framed(b"\0\0\0\x63" + bytes(30)))
+        async with asyncio.timeout(PATIENCE_S):
+            assert await client[0].read() == b""
+            assert await broker[0].read() == b""
+        assert connected.counted("refused") == 1
