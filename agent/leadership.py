@@ -15,7 +15,7 @@ import structlog
 from agent.broker_racks import BrokerRacks
 from agent.partition_directories import partition_directories
 from kafka_log.log_directory import LogDirectory, PartitionDirectory
-from kafka_log.topic_partition import TopicIdPartition
+from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.settings.topic_settings import TopicSettings
 from metadata_topic.settings.wal_retention import WalRetention
 from metadata_topic.topic.client_config import LIBRDKAFKA_LOGGER, KafkaClientConfig
@@ -93,6 +93,7 @@ def assignments(
                 zones.elsewhere(partition, followers),
                 is_kept,
                 0.0 if is_kept else retention.chosen_ms(settings, len(followers) + 1) / 1000,
+                settings.is_durable,
             )
         )
     return found
@@ -124,6 +125,8 @@ class LeadershipWatch:
         self._zones = zones
         self._retention = retention
         self._paths: dict[TopicIdPartition, Path] = {}
+        self.topic_names: Mapping[TopicId, str] = {}
+        """Of all topics with a replica here, as of the last look."""
         self._changed = asyncio.Event()
         self.is_known = False
         self.on_known: Callable[[], None] = lambda: None
@@ -164,7 +167,13 @@ class LeadershipWatch:
             except TimeoutError:
                 continue
 
-    def _assignments(self, led: LedByTopic) -> list[Assignment]:
+    def find_directories(self) -> Sequence[PartitionDirectory]:
+        """Look what has a replica here. Blocks."""
         found = partition_directories(self._log_directories)
         self._paths = {directory.topic_id_partition: directory.path for directory in found}
+        self.topic_names = {directory.topic_id: directory.topic for directory in found}
+        return found
+
+    def _assignments(self, led: LedByTopic) -> list[Assignment]:
+        found = self.find_directories()
         return assignments(led, self._topics(), found, self._default_latency_bound_ms, self._zones, self._retention)

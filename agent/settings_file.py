@@ -47,6 +47,9 @@ def agent_settings(broker: BrokerProperties, file: Path) -> AgentSettings:
     _check_memory(settings, file)
     check_bypass(settings, broker, file)
     check_gateway(settings.gateway, settings.peers, broker, file)
+    if settings.gateway.enable and settings.gateway.durable_listener and not settings.storage.system_enable:
+        told = "who produces would wait for records to be stored, and remote.log.wal.storage.system.enable is off"
+        raise AgentSettingsError(f"{file}: remote.wal.gateway.durable.listener: {told}")
     return settings
 
 

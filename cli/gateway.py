@@ -65,6 +65,13 @@ class Rules:
         bool,
         typer.Option("--admin", help="With a listener by which Kafka's admin tools may set remote.wal.* of topics."),
     ] = False
+    durable: Annotated[
+        bool,
+        typer.Option(
+            "--durable",
+            help="Clients of a broker's own zone come by its agent, as topics with remote.wal.durable.enable need.",
+        ),
+    ] = False
     bootstrap_port: Annotated[
         int | None,
         typer.Option(help="With a port at each agent by which clients of all zones may be told one address.", min=1),

@@ -43,6 +43,13 @@ def enable(
         bool, typer.Option("--archive/--no-archive", help="remote.wal.archive.enable: keep the log in the archive.")
     ] = False,
     wal_retention_ms: WalRetentionMs = None,
+    durable: Annotated[
+        bool,
+        typer.Option(
+            "--durable/--no-durable",
+            help="remote.wal.durable.enable: answer producers only once their records are in object storage.",
+        ),
+    ] = False,
 ) -> None:
     """Replicate these topics through object storage from now on. Takes effect in running agents within seconds."""
     from metadata_topic.settings import topic_settings as keys
@@ -54,6 +61,7 @@ def enable(
         keys.LATENCY_BOUND_KEY: _text(latency_bound_ms),
         keys.ARCHIVE_KEY: str(archive).lower(),
         keys.WAL_RETENTION_KEY: _text(wal_retention_ms),
+        keys.DURABLE_KEY: str(durable).lower(),
     }
     _set(_changed(dict.fromkeys(topics, TopicSettings()), wanted), connection.client_config())
 
@@ -97,6 +105,7 @@ def list_topics(connection: Connection, json: Json = False) -> None:
             "remote.wal.link.latency.bound.ms": settings.link_latency_bound_ms,
             "remote.wal.archive.enable": settings.archive,
             "remote.wal.retention.ms": settings.wal_retention_ms,
+            "remote.wal.durable.enable": settings.durable,
         }
         for name, settings in sorted(topics.items())
     ]
@@ -111,10 +120,12 @@ def list_topics(connection: Connection, json: Json = False) -> None:
             "" if (bound := row["remote.wal.link.latency.bound.ms"]) is None else f"{bound} ms",
             str(row["remote.wal.archive.enable"]).lower(),
             "" if (kept_ms := row["remote.wal.retention.ms"]) is None else str(kept_ms),
+            str(row["remote.wal.durable.enable"]).lower(),
         )
         for row in rows
     ]
-    columns = ("topic", "remote.wal.storage.enable", "link policy", "latency bound", "archive", "WAL retention ms")
+    settings = ("link policy", "latency bound", "archive", "WAL retention ms", "durable")
+    columns = ("topic", "remote.wal.storage.enable", *settings)
     show(table(*columns, rows=shown))
 
 

@@ -78,7 +78,14 @@ def enabled_topic(
     local_ms = local_retention_ms(config)
     kept = None if local_ms is None else retention.longest_of(settings, replication_factor, local_ms)
     always = settings.link_policy is LinkPolicy.ALWAYS
-    return EnabledTopic(local_ms, has_tier, kept=kept, is_archived=settings.archive, is_always_linked=always)
+    return EnabledTopic(
+        local_ms,
+        has_tier,
+        kept=kept,
+        is_archived=settings.archive,
+        is_always_linked=always,
+        is_durable=settings.is_durable,
+    )
 
 
 def _log_bytes(client: KafkaClientConfig, topics: Iterable[DescribedTopic], timeout_s: float) -> dict[str, int]:

@@ -6,6 +6,7 @@ from typing import Final
 from doctor import (
     bypass_checks,
     cluster_checks,
+    durable_checks,
     gateway_checks,
     host_checks,
     link_checks,
@@ -27,6 +28,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "gateway-listeners": gateway_checks.gateway_listeners,
     "gateway-names": gateway_checks.gateway_names,
     "gateway-security": gateway_checks.gateway_security,
+    "durable-topics": durable_checks.durable_topics,
     "agents-registered": host_checks.agents_registered,
     "store-settings": store_checks.store_settings,
     "store-buckets": store_checks.store_buckets,

@@ -71,6 +71,8 @@ class EnabledTopic:
     is_archived: bool = False
     is_always_linked: bool = False
     """Its policy is `always`."""
+    is_durable: bool = False
+    """Producers are answered once their records are stored."""
     log_bytes: int | None = None
     """Of one replica of each partition; None: not known."""
 

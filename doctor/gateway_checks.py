@@ -7,6 +7,7 @@ from doctor.findings import Level, Verdict
 
 _KEY = "remote.wal.gateway"
 _PLAN = "print the lines by remote-wal gateway plan"
+_OWN_AGENT = "agent beside this broker"
 Fault = tuple[Level, str, str]
 
 
@@ -19,7 +20,9 @@ def gateway_listeners(facts: Facts) -> Verdict:
     for zone, name in settings.zone_listeners.items():
         faults += _listener_faults(facts, f"gateway of {zone}", name)
     if settings.admin_listener:
-        faults += _listener_faults(facts, "agent beside this broker", settings.admin_listener)
+        faults += _listener_faults(facts, _OWN_AGENT, settings.admin_listener)
+    if settings.durable_listener:
+        faults += _listener_faults(facts, _OWN_AGENT, settings.durable_listener, settings.durable_port)
     if faults:
         return _worst(faults)
     if isinstance(facts.zones, Unknown):
@@ -59,7 +62,7 @@ def _own_zone_faults(facts: Facts, settings: GatewaySettings) -> list[Fault]:
     """Whether the agent itself, and who bootstraps here, is led to the broker and not to a gateway."""
     broker = facts.broker
     reserved = {broker.inter_broker_listener_name, *broker.controller_listener_names}
-    others = _by_agents(settings)
+    others = by_agents(settings) - {settings.durable_listener}
     client = [name for name in broker.listeners if name in broker.advertised_listeners and name not in reserved]
     if not set(client) - others:
         found = f"no listener for clients of this zone ({broker.rack})"
@@ -70,13 +73,13 @@ def _own_zone_faults(facts: Facts, settings: GatewaySettings) -> list[Fault]:
     return []
 
 
-def _by_agents(settings: GatewaySettings) -> set[str]:
+def by_agents(settings: GatewaySettings) -> set[str]:
     """The listeners that clients reach by agents."""
-    return {*settings.zone_listeners.values(), settings.admin_listener} - {""}
+    return {*settings.zone_listeners.values(), settings.admin_listener, settings.durable_listener} - {""}
 
 
-def _listener_faults(facts: Facts, leads_to: str, name: str) -> list[Fault]:
-    """Of one that clients reach by an agent alone."""
+def _listener_faults(facts: Facts, leads_to: str, name: str, port: int | None = None) -> list[Fault]:
+    """Of one that clients reach by an agent alone, at this port, or at that for this broker."""
     broker = facts.broker
     where, advertised = broker.listeners[name], broker.advertised_listeners.get(name)
     faults: list[Fault] = []
@@ -88,13 +91,14 @@ def _listener_faults(facts: Facts, leads_to: str, name: str) -> list[Fault]:
     if broker.security_protocols[name].endswith("SSL"):
         found = f"{name} speaks {broker.security_protocols[name]}, but clients' TLS ends at the gateway"
         faults.append((Level.ERROR, found, f"listener.security.protocol.map: {name} without TLS"))
-    port = facts.settings.gateway.port_base + broker.node_id
+    port = facts.settings.gateway.port_base + broker.node_id if port is None else port
     if advertised is None or advertised == where:
         found = f"{name} advertises no {leads_to}"
         faults.append((Level.ERROR, found, f"advertised.listeners: {name}://<{leads_to}>:{port}"))
     elif advertised.port != port:
         found = f"{name} is advertised at port {advertised.port}; gateways listen for this broker at {port}"
-        change = f"advertised.listeners: {name}://{advertised.host}:{port}, or the gateways' {_KEY}.port.base"
+        key = "durable.port" if name == facts.settings.gateway.durable_listener else "port.base"
+        change = f"advertised.listeners: {name}://{advertised.host}:{port}, or the gateways' {_KEY}.{key}"
         faults.append((Level.ERROR, found, change))
     return faults
 
@@ -158,7 +162,7 @@ def _own_listeners(facts: Facts) -> set[str]:
     return set(broker.advertised_listeners) - {
         broker.inter_broker_listener_name,
         *broker.controller_listener_names,
-        *_by_agents(facts.settings.gateway),
+        *by_agents(facts.settings.gateway),
     }
 
 
@@ -172,5 +176,5 @@ def _client_auth_keys(facts: Facts) -> list[str]:
 
 def _mechanism_keys(facts: Facts) -> list[str]:
     """By which clients of other zones may log in."""
-    names = sorted(_by_agents(facts.settings.gateway))
+    names = sorted(by_agents(facts.settings.gateway))
     return ["sasl.enabled.mechanisms", *(f"listener.name.{name.lower()}.sasl.enabled.mechanisms" for name in names)]

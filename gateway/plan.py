@@ -6,7 +6,8 @@ are bound to loopback, where its agent dials them, and advertise the gateway of 
 
 Ports follow from broker ids, so that a broker that is added changes no listener of the others: the gateway's port for a
 broker is a base plus the broker's id, and so is the loopback port, from another base for each zone. A listener for
-admin tools is as one of a further zone, of which each agent is the gateway for its own broker.
+admin tools is as one of a further zone, of which each agent is the gateway for its own broker. Where answers to
+producers are to be held, an agent is that for clients of its broker's own zone as well, at the address that they know.
 """
 
 import re
@@ -62,6 +63,8 @@ class PlanRules:
     listener_prefix: str = "CLIENT"
     admin: bool = False
     """Whether there is a listener for admin tools that come by the broker's own agent."""
+    durable: bool = False
+    """Whether clients of the own zone, too, come by the broker's agent, which may then hold answers to producers."""
     bootstrap_port: int | None = None
     """Where agents lead clients of all zones to the listeners for their zone; None: nowhere."""
 
@@ -80,12 +83,12 @@ def plan(
     Raises PlanError.
     """
     rules = rules or PlanRules()
-    zones = _zones(brokers, gateways)
+    zones = _zones(brokers, gateways, rules)
     _check(brokers, zones, rules)
     return {broker.broker_id: _keys(broker, brokers, zones, gateways, rules) for broker in brokers}
 
 
-def _zones(brokers: Sequence[BrokerSite], gateways: Mapping[str, str]) -> list[str]:
+def _zones(brokers: Sequence[BrokerSite], gateways: Mapping[str, str], rules: PlanRules) -> list[str]:
     """In the order in which the gateways were named, as the ports follow from it."""
     if not brokers:
         raise PlanError("there is no broker")
@@ -96,12 +99,14 @@ def _zones(brokers: Sequence[BrokerSite], gateways: Mapping[str, str]) -> list[s
     for zone in gateways:
         if not any(broker.zone == zone for broker in brokers):
             raise PlanError(f"zone {zone} has no broker, so no agent that could be its gateway")
-    if len(gateways) == 1:
+    if len(gateways) == 1 and not rules.durable:
         raise PlanError("there is one zone alone: its clients reach every broker without a gateway")
     return list(gateways)
 
 
 def _check(brokers: Sequence[BrokerSite], zones: Sequence[str], rules: PlanRules) -> None:
+    if rules.durable and rules.bootstrap_port is not None:
+        raise PlanError("one address for all zones leads past where answers are held: leave one of the two out")
     if rules.security_protocol not in _WITHOUT_TLS:
         raise PlanError(f"{rules.security_protocol!r} is not one of {', '.join(_WITHOUT_TLS)}")
     names = Counter(listener_name(zone, rules.listener_prefix) for zone in zones)
@@ -120,7 +125,8 @@ def _check(brokers: Sequence[BrokerSite], zones: Sequence[str], rules: PlanRules
 
 def _check_ports(broker: BrokerSite, brokers: Sequence[BrokerSite], zones: Sequence[str], rules: PlanRules) -> None:
     """One host has the broker's listeners and its agent's. Kafka wants another port for each of its own."""
-    loopback = [_loopback_port(broker, zones.index(zone), rules) for zone in zones if zone != broker.zone]
+    away = [zone for zone in zones if rules.durable or zone != broker.zone]
+    loopback = [_loopback_port(broker, zones.index(zone), rules) for zone in away]
     clients = [rules.gateway_port_base + other.broker_id for other in _others(broker, brokers)]
     if rules.admin:
         loopback.append(_loopback_port(broker, len(zones), rules))
@@ -129,7 +135,7 @@ def _check_ports(broker: BrokerSite, brokers: Sequence[BrokerSite], zones: Seque
         clients.append(rules.bootstrap_port)
     twice = {broker.port, *clients} & set(loopback)
     twice |= {one for one, count in Counter(clients).items() if count > 1}
-    if {broker.bind_host, broker.gateway_bind_host} & _ALL_ADDRESSES:
+    if rules.durable or {broker.bind_host, broker.gateway_bind_host} & _ALL_ADDRESSES:
         twice |= {broker.port} & set(clients)
     if twice:
         told = f"port {min(twice)} would be used twice on the host of broker {broker.broker_id}"
@@ -161,6 +167,10 @@ def _keys(
     listeners = [f"{names[broker.zone]}://{broker.bind_host}:{broker.port}"]
     advertised = [f"{names[broker.zone]}://{broker.host}:{broker.port}"]
     protocols = [f"{names[broker.zone]}:{rules.security_protocol}"]
+    if rules.durable:
+        own_port = _loopback_port(broker, zones.index(broker.zone), rules)
+        listeners = [f"{names[broker.zone]}://{LOOPBACK}:{own_port}"]
+        protocols = [f"{names[broker.zone]}:{_WITHOUT_TLS[rules.security_protocol]}"]
     for zone in away:
         listeners.append(f"{names[zone]}://{LOOPBACK}:{_loopback_port(broker, zones.index(zone), rules)}")
         advertised.append(f"{names[zone]}://{gateways[zone]}:{rules.gateway_port_base + broker.broker_id}")
@@ -185,6 +195,9 @@ def _keys(
     if rules.bootstrap_port is not None:
         keys["remote.wal.gateway.bootstrap.listener"] = names[broker.zone]
         keys["remote.wal.gateway.bootstrap.port"] = str(rules.bootstrap_port)
+    if rules.durable:
+        keys["remote.wal.gateway.durable.listener"] = names[broker.zone]
+        keys["remote.wal.gateway.durable.port"] = str(broker.port)
     if rules.admin:
         keys["remote.wal.gateway.admin.listener"] = listener_name(_ADMIN, rules.listener_prefix)
     if not rules.security_protocol.endswith("SSL"):

@@ -31,6 +31,8 @@ class ZoneGateways:
     """Whether admin tools may come by each broker's agent."""
     bootstrap: bool = False
     """Whether each agent has a port for clients of all zones that ask for brokers."""
+    durable: bool = False
+    """Whether clients of a broker's own zone come by its agent, too: at its gateway's address."""
     security_protocol: str = "PLAINTEXT"
     """What clients of zones, and admin tools, speak."""
 
@@ -73,6 +75,10 @@ class ZoneGateways:
         """Where admin tools reach a broker by its agent."""
         return f"{self.gateway_host(broker_id)}:{layout.replica_port(broker_id)}"
 
+    def own_zone_address(self, layout: ClusterLayout, broker_id: int) -> str:
+        """Where clients of its own zone reach a broker by its agent."""
+        return f"{self.gateway_host(broker_id)}:{layout.replica_port(broker_id)}"
+
     def bootstrap_address(self, layout: ClusterLayout, broker_id: int) -> str:
         """Where clients of any zone may ask a broker's agent for brokers."""
         return f"{self.gateway_host(broker_id)}:{layout.replica_port_base}"
@@ -91,8 +97,8 @@ def with_gateways(
         BrokerSite(
             one,
             gateways.zones[one],
-            gateways.broker_host(one),
-            _port_of_own_zone(layout, one, gateways),
+            gateways.gateway_host(one) if gateways.durable else gateways.broker_host(one),
+            layout.replica_port(one) if gateways.durable else _port_of_own_zone(layout, one, gateways),
             bind_host=gateways.broker_host(one),
             gateway_bind_host=gateways.gateway_host(one),
             admin_host=gateways.gateway_host(one),
@@ -104,6 +110,7 @@ def with_gateways(
         loopback_port_base=layout.zone_port_base,
         loopback_port_step=len(layout.brokers),
         admin=gateways.admin,
+        durable=gateways.durable,
         bootstrap_port=layout.replica_port_base if gateways.bootstrap else None,
         security_protocol=gateways.security_protocol,
     )

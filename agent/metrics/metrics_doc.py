@@ -25,6 +25,8 @@ from agent.release import build_info
 from agent.settings.configuration_doc import table
 from agent.tls.certificates import CertificateWatch
 from gateway.consume_metrics import ConsumeMetrics
+from gateway.durable.durable_logs import DurableLogs
+from gateway.durable.durable_metrics import DurableMetrics
 from gateway.metrics import GatewayMetrics
 from gateway.produce_metrics import ProduceMetrics
 from kafka_log.topic_partition import TopicIdPartition
@@ -95,6 +97,7 @@ def _collectors() -> list[Collector]:
     ReplicationMetrics(registry)
     GatewayMetrics(registry)
     ProduceMetrics(registry)
+    DurableMetrics(registry, DurableLogs())
     ConsumeMetrics(registry)
     Supervisor(registry)
     DescriptorWatch(registry)

@@ -13,6 +13,7 @@ from pydantic.fields import FieldInfo
 from agent.settings.agent_settings import AgentSettings
 from metadata_topic.settings.topic_settings import (
     ARCHIVE_KEY,
+    DURABLE_KEY,
     ENABLE_KEY,
     LATENCY_BOUND_KEY,
     POLICY_KEY,
@@ -143,6 +144,13 @@ def _topic_rows() -> Iterator[Row]:
             "",
             "How long its records are kept in combined segments. Default: the agent's own key of the same name; with "
             "one or two replicas -2, the local retention.",
+        ),
+        (
+            DURABLE_KEY,
+            "bool",
+            _text(defaults.durable),
+            "Whether producers are answered only once their records are stored, by agents that hold answers "
+            "(remote.wal.gateway.durable.listener). They are kept for the local retention then, by default.",
         ),
     )
     for key, kind, default, meaning in meanings:

@@ -98,6 +98,15 @@ class GatewaySettings(Section, alias_generator=keyed(f"{_KEY}.")):
         description="Zones of clients there by their networks: <network>=<zone>, by commas. A client id with "
         "zone=<zone> goes before; who says and is in none is of this zone.",
     )
+    durable_listener: ListenerSetting = Field(
+        "",
+        description="This broker's own listener on loopback for clients of its own zone, who connect to this agent "
+        "then. With it, Produce answers for topics with remote.wal.durable.enable are held until the records are "
+        "stored; until topics' settings are known, those for all topics are. Empty: none is held.",
+    )
+    durable_port: int = Field(
+        9092, ge=1, le=MAX_PORT, description="At this port, beside the listen host, as the broker advertises it."
+    )
     plaintext_accepted: bool = Field(
         False,
         description="Accepts that clients reach the gateway from other hosts unencrypted, as they reach the brokers.",
@@ -192,6 +201,7 @@ def check_gateway(settings: GatewaySettings, peers: PeerSettings, broker: Broker
     if highest_port > MAX_PORT:
         raise AgentSettingsError(f"{file}: {_KEY}.port.base: the port of the highest broker id would be {highest_port}")
     _check_listeners(settings, broker, file)
+    _check_durable(settings, file)
     is_encrypted = has_pair(settings.ssl_certificate_file, settings.ssl_key_file, f"{file}: {_KEY}.ssl.*")
     if settings.ssl_ca_file and not is_encrypted:
         raise AgentSettingsError(f"{file}: {_KEY}.ssl.*: certificate and key file belong together")
@@ -210,6 +220,8 @@ def _check_listeners(settings: GatewaySettings, broker: BrokerProperties, file: 
         named["admin.listener: "] = settings.admin_listener
     if settings.bootstrap_listener:
         named["bootstrap.listener: "] = settings.bootstrap_listener
+    if settings.durable_listener:
+        named["durable.listener: "] = settings.durable_listener
     for key, name in named.items():
         if name not in broker.listeners or name in _not_for_clients(broker):
             raise AgentSettingsError(f"{file}: {_KEY}.{key}{name} is none of the broker's listeners for clients")
@@ -224,6 +236,18 @@ def _check_listeners(settings: GatewaySettings, broker: BrokerProperties, file: 
         raise AgentSettingsError(
             f"{file}: {_KEY}.admin.listener: {settings.admin_listener} is for a zone's clients, and advertises their "
             "gateway; admin tools need one of their own"
+        )
+
+
+def _check_durable(settings: GatewaySettings, file: Path) -> None:
+    """Whether nobody is led past where answers are held."""
+    if settings.durable_listener and settings.bootstrap_listener:
+        raise AgentSettingsError(
+            f"{file}: {_KEY}.bootstrap.listener: who comes by it would be led past what {_KEY}.durable.listener is for"
+        )
+    if settings.durable_listener in {*settings.zone_listeners.values(), settings.admin_listener} - {""}:
+        raise AgentSettingsError(
+            f"{file}: {_KEY}.durable.listener: {settings.durable_listener} is not for clients of this broker's zone"
         )
 
 

@@ -19,6 +19,8 @@ what the write path compares with logs. An answer of consumers' default `fetch.m
 """
 ADMIN_FRAMES_BYTES = 16 * MIB
 """Frames of admin tools, twice: to the broker, and from it."""
+HELD_FRAMES_BYTES = 16 * MIB
+"""Where answers are held, twice: requests of the own zone's clients, and answers to all whose frames are not routed."""
 MIN_FRAME_BYTES = 64 * MIB
 """In all: fetches of some megabytes side by side."""
 
@@ -33,6 +35,7 @@ def other_bytes(settings: AgentSettings) -> int:
     client_bytes += 3 * CLIENT_FRAMES_BYTES if settings.gateway.enable and by_objects else 0
     client_bytes += 2 * ADMIN_FRAMES_BYTES if settings.gateway.enable and settings.gateway.admin_listener else 0
     client_bytes += CLIENT_FRAMES_BYTES if settings.gateway.enable and settings.gateway_produce.adopt_enable else 0
+    client_bytes += 2 * HELD_FRAMES_BYTES if settings.gateway.enable and settings.gateway.durable_listener else 0
     archive_bytes = 2 * settings.archive.object_max_bytes if settings.archive.enable else 0
     return (
         PROCESS_BYTES

@@ -3,13 +3,14 @@
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
 from agent.configuration import Configuration
 from agent.service_manager import ListeningSockets
 from agent.settings.gateway_settings import GatewaySettings
-from agent.wiring.gateway_ports import BrokerPorts, build_broker_ports, client_tls, local_address
+from agent.wiring.gateway_ports import BrokerPorts, build_broker_ports, build_holding, client_tls, local_address
 from agent.wiring.gateway_produce import ProduceRouting, build_produce_routing
 from agent.wiring.peering import gateway_tls
 from gateway.adoption_offers import tell_outcomes
@@ -32,6 +33,10 @@ from rlm.write_path.adoptable_records import AdoptableRecords
 from rlm.write_path.clocks import Clocks
 from rlm.write_path.metrics import StageTimes
 
+if TYPE_CHECKING:
+    from gateway.durable.answer_gate import HoldingContext
+    from gateway.durable.durable_logs import DurableLogs
+
 _OF_LINKS = PeerCapabilities.CUSTOM_METADATA | PeerCapabilities.ARCHIVE_LINKS | PeerCapabilities.LINK_DIGESTS
 
 
@@ -45,6 +50,7 @@ class ClientGateway:
     capabilities: PeerCapabilities
     """That the gateway asks for, and the door grants."""
     produce: ProduceRouting | None = None
+    holding: "HoldingContext | None" = None
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     async def start(self, settings: GatewaySettings, handed: ListeningSockets) -> None:
@@ -84,7 +90,15 @@ class ClientGateway:
     def degraded(self) -> list[str]:
         """What clients miss."""
         away = self.clients.unreached
-        return [f"clients here do not reach broker {one}: {why}" for one, why in sorted(away.items())]
+        told = [f"clients here do not reach broker {one}: {why}" for one, why in sorted(away.items())]
+        if self.holding is not None and self.holding.metrics.are_refused_late:
+            told.append("producers of durable topics are told to try again: what they sent was not stored in time")
+        return told
+
+    @property
+    def durable(self) -> "DurableLogs | None":
+        """Which logs' answers are held; None where none are."""
+        return self.holding.logs if self.holding is not None else None
 
 
 def build_gateway(
@@ -129,9 +143,10 @@ def build_gateway(
         settings.fetch_rack_enable,
     )
     splicing = produce.splicing if produce is not None else None
-    door = ClientDoor(broker.node_id, doors, limits, metrics, splicing, consumers)
-    ports = build_broker_ports(configuration, limits, metrics)
-    return ClientGateway(ZoneGateway(context), ports, door, capabilities, produce)
+    holding = build_holding(configuration, registry)
+    door = ClientDoor(broker.node_id, doors, limits, metrics, splicing, consumers, holding)
+    ports = build_broker_ports(configuration, limits, metrics, holding)
+    return ClientGateway(ZoneGateway(context), ports, door, capabilities, produce, holding)
 
 
 def _linked(

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from prometheus_client import CollectorRegistry
+
 from agent.configuration import Configuration
 from agent.service_manager import ListeningSockets
 from agent.settings.gateway_settings import GatewaySettings
-from agent.settings.memory_shares import ADMIN_FRAMES_BYTES
+from agent.settings.memory_shares import ADMIN_FRAMES_BYTES, HELD_FRAMES_BYTES
 from gateway.client_door import ClientLimits
 from gateway.client_zone import ZoneRules
 from gateway.metrics import GatewayMetrics
@@ -26,6 +28,8 @@ from replication.wire.peer_connection import Address, listening_context
 if TYPE_CHECKING:
     from gateway.admin.admin_port import AdminPort
     from gateway.bootstrap_port import BootstrapPort
+    from gateway.durable.answer_gate import HoldingContext
+    from gateway.durable.own_zone_port import OwnZonePort
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,7 @@ class BrokerPorts:
     broker_id: int
     admin: "AdminPort | None" = None
     bootstrap: "BootstrapPort | None" = None
+    own_zone: "OwnZonePort | None" = None
 
     async def start(self, settings: GatewaySettings, handed: ListeningSockets) -> None:
         """Raises OSError naming the address or file, ssl.SSLError."""
@@ -44,18 +49,50 @@ class BrokerPorts:
         if self.bootstrap is not None:
             shared = Address(settings.listen_host, settings.bootstrap_port)
             await self.bootstrap.start(handed.take("bootstrap", shared))
+        if self.own_zone is not None:
+            clients = Address(settings.listen_host, settings.durable_port)
+            await self.own_zone.start(handed.take("own-zone", clients))
 
     async def stop(self) -> None:
         """Close the listeners and clients' connections."""
-        await asyncio.gather(*(port.stop() for port in (self.admin, self.bootstrap) if port is not None))
+        ports = (self.admin, self.bootstrap, self.own_zone)
+        await asyncio.gather(*(port.stop() for port in ports if port is not None))
 
 
-def build_broker_ports(configuration: Configuration, limits: ClientLimits, metrics: GatewayMetrics) -> BrokerPorts:
-    """Those that are on."""
+def build_broker_ports(
+    configuration: Configuration, limits: ClientLimits, metrics: GatewayMetrics, holding: "HoldingContext | None"
+) -> BrokerPorts:
+    """Those that are on; that for clients of the own zone where answers are held."""
     settings = configuration.settings.gateway
     admin = _admin_port(configuration, limits, metrics) if settings.admin_listener else None
     bootstrap = _bootstrap_port(configuration, limits, metrics) if settings.bootstrap_listener else None
-    return BrokerPorts(configuration.broker.node_id, admin, bootstrap)
+    own_zone = _own_zone_port(configuration, limits, metrics, holding) if holding is not None else None
+    return BrokerPorts(configuration.broker.node_id, admin, bootstrap, own_zone)
+
+
+def build_holding(configuration: Configuration, registry: CollectorRegistry) -> "HoldingContext | None":
+    """What Produce answers are held by; None where they are not."""
+    if not configuration.settings.gateway.durable_listener:
+        return None
+    from gateway.durable.answer_gate import HoldingContext
+    from gateway.durable.durable_logs import DurableLogs
+    from gateway.durable.durable_metrics import DurableMetrics
+
+    logs = DurableLogs()
+    requests, answers = MemoryBudget(HELD_FRAMES_BYTES), MemoryBudget(HELD_FRAMES_BYTES)
+    return HoldingContext(logs, DurableMetrics(registry, logs), requests, answers)
+
+
+def _own_zone_port(
+    configuration: Configuration, limits: ClientLimits, metrics: GatewayMetrics, holding: "HoldingContext"
+) -> "OwnZonePort":
+    from gateway.durable.own_zone_port import OwnZoneContext, OwnZonePort
+
+    broker, settings = configuration.broker, configuration.settings.gateway
+    where = local_address(broker, settings.durable_listener)
+    return OwnZonePort(
+        OwnZoneContext(broker.node_id, broker.rack or "", where, holding, client_tls(settings), limits, metrics)
+    )
 
 
 def _admin_port(configuration: Configuration, limits: ClientLimits, metrics: GatewayMetrics) -> "AdminPort":
@@ -72,6 +109,7 @@ def _admin_port(configuration: Configuration, limits: ClientLimits, metrics: Gat
             metrics,
             MemoryBudget(ADMIN_FRAMES_BYTES),
             MemoryBudget(ADMIN_FRAMES_BYTES),
+            takes_records=not settings.durable_listener,
         )
     )
 

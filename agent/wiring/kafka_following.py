@@ -106,6 +106,8 @@ class KafkaFollowing:
         )
         self.on_agents: Callable[[Mapping[int, AgentRegistration]], object] = lambda _agents: None
         """Called in the event loop with all agents' registrations, once they are known and at each change."""
+        self.on_topics_read: Callable[[], object] = lambda: None
+        """Called once, in the event loop, when topics' settings are known, and nothing of leadership yet."""
         self._missing = {"metadata topics", "topic settings", "metadata"}
 
     @property
@@ -150,6 +152,8 @@ class KafkaFollowing:
         self._tier_follower.start()
         await self._until_read("topic settings", self.topic_settings.wait_until_ready)
         self._follow_agents()
+        await self._in_thread(self.leadership.find_directories)
+        self.on_topics_read()
         # What is in no object is known only then: taken on before, a log would be uploaded anew, or left out in part.
         await self._until_read("metadata", self.metadata.was_read)
         if self.incarnation.look():

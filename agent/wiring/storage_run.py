@@ -8,6 +8,7 @@ from agent.defects import Run
 from agent.http.object_summary import object_summary
 from agent.metrics.loop_times import Loop
 from agent.wiring.archive import archive_links, build_archiving
+from agent.wiring.durable_uploads import KnownTopics
 from agent.wiring.kafka_following import KafkaFollowing
 from agent.wiring.lifecycle import build_lifecycle
 from agent.wiring.surroundings import Kept, Surroundings
@@ -64,6 +65,8 @@ class StorageRun:
         metadata, topic_settings = self.kafka.metadata, self.kafka.topic_settings
         if around.relaying.gateway is not None:
             around.relaying.gateway.metadata_is_followed(metadata)
+            if around.relaying.gateway.durable is not None:
+                around.relaying.gateway.durable.ask_anew = self.kafka.leadership.look_again
         self._archived = ArchivedTopics(
             own,
             metadata.store,
@@ -79,9 +82,15 @@ class StorageRun:
         )
         self._tail_answers = TailAnswers(client)
         context = WritePathContext(
-            self.kafka.resume_point, self._gaps, self.kafka.leadership.look_again, self._tail_answers, self._led_logs
+            self.kafka.resume_point,
+            self._gaps,
+            self.kafka.leadership.look_again,
+            self._tail_answers,
+            self._led_logs,
+            self._topics,
         )
         self.write_path = WritePath(around, kept, context)
+        self.kafka.on_topics_read = self.write_path.topics_read
         self.led_gaps = LedGaps(metadata.store, self.write_path.status, self._archived.chain_of)
         self._lifecycle: Lifecycle | None = None
         self._archiving: Archiving | None = None
@@ -184,6 +193,11 @@ class StorageRun:
     def _duties(self) -> CareDuties:
         lifecycle = self._lifecycle
         return self._archived.duties(lifecycle.brokers_to_care_for() if lifecycle is not None else frozenset())
+
+    def _topics(self) -> KnownTopics:
+        settings = self.kafka.topic_settings.topics
+        durable = frozenset(name for name, topic in settings.items() if topic.is_durable)
+        return KnownTopics(durable, self.kafka.leadership.topic_names)
 
     def _led_logs(self, stored_log: Callable[[TopicIdPartition], StoredLog | None]) -> StoredLogs:
         around, metadata = self._around, self.kafka.metadata

@@ -15,6 +15,7 @@ import structlog
 
 from agent.descriptors import bounded_open_files
 from agent.settings.agent_settings import AgentSettings
+from agent.wiring.durable_uploads import DurableUploads, KnownTopics
 from agent.wiring.surroundings import Kept, Surroundings
 from kafka_log.topic_partition import TopicIdPartition
 from plugin.segment_metadata import CombinedSegmentId
@@ -50,6 +51,8 @@ class WritePathContext:
     """Takes answers to requests for tails."""
     logs: Callable[[Callable[[TopicIdPartition], StoredLog | None]], StoredLogs]
     """Makes the led logs beside what metadata tells, from how far they are stored."""
+    topics: Callable[[], KnownTopics]
+    """As they are known now; once Kafka has told what is led."""
 
 
 def log_manager_limits(settings: AgentSettings) -> LogManagerLimits:
@@ -95,6 +98,8 @@ class WritePath:
         self._failure: asyncio.Future[None] = self._loop.create_future()
         self.logs = context.logs(self._stored_log)
         self.tails = TailUploads(around.identity.broker_id, self, context.answer, around.clocks.wall_ms)
+        gateway = around.relaying.gateway
+        self._durable = DurableUploads(self, gateway.durable) if gateway is not None and gateway.durable else None
 
     async def run(self) -> None:
         """Upload until cancelled, and then what was read before, as far as the shutdown's time allows.
@@ -109,6 +114,8 @@ class WritePath:
             running = manager.start()
             self._around.relaying.write_path.arrived(WritePathAnswers(manager, self.logs, self.failed))
             manager.assign(self._assignments)
+            if self._durable is not None:
+                self._durable.arrived()
             await asyncio.wait((running, self._failure), return_when=asyncio.FIRST_COMPLETED)
             await (self._failure if self._failure.done() else running)
         except asyncio.CancelledError:
@@ -128,6 +135,8 @@ class WritePath:
         self.next_segment_id = combine.next_segment_id
         for assignment in self._assignments:
             self._around.relaying.leader.partition_released(assignment.topic_id_partition)
+        if self._durable is not None:
+            self._durable.left(self._assignments)
 
     def failed(self, defect: Exception) -> None:
         """A call met a defect: begin anew."""
@@ -142,17 +151,32 @@ class WritePath:
         self._assignments = assignments
         self._tried(lambda manager: manager.assign(assignments))
         self.tails.assigned(assignments)
+        if self._durable is not None:
+            self._durable.assigned(assignments, self._context.topics())
+
+    def topics_read(self) -> None:
+        """Topics' settings are known: what agents themselves produce must not wait for what is led."""
+        if self._durable is not None:
+            self._durable.topics_known(self._context.topics())
 
     def _stored_log(self, partition: TopicIdPartition) -> StoredLog | None:
         return self._manager.stored_log(partition) if self._manager else None
 
-    # HurriedUploads, for tails.
+    # HurriedUploads, for tails and durable logs.
 
     def hurry(self, partition: TopicIdPartition, *, hurried: bool = True) -> None:
         self._tried(lambda manager: manager.hurry(partition, hurried=hurried))
 
     def uploaded_offset(self, partition: TopicIdPartition) -> int | None:
         return self._manager.uploaded_offset(partition) if self._manager else None
+
+    def when_published(self, segment_id: CombinedSegmentId, tell: Callable[[], object]) -> None:
+        self._tried(lambda manager: manager.when_published(segment_id, lambda: self._loop.call_soon_threadsafe(tell)))
+
+    def _settled(self, partition: TopicIdPartition) -> None:
+        self.tails.settled(partition)
+        if self._durable is not None:
+            self._durable.settled(partition)
 
     # For metrics and `describe`, on other threads.
 
@@ -212,7 +236,7 @@ class WritePath:
             context.resume,
             context.gaps,
             context.on_unknown_partition,
-            self.tails.settled,
+            self._settled,
             lambda: leader.replication_is_pending,
             leader.links_left_out,
         )
@@ -221,4 +245,6 @@ class WritePath:
         manager = RemoteWalLogManager(limits, combine, decider, stage_times, kept.metrics.write, machine, hooks)
         manager.add_listener(leader)
         manager.add_listener(self.tails)
+        if self._durable is not None:
+            manager.add_listener(self._durable.published)
         return manager

@@ -8,6 +8,7 @@ from typing import Any, Final
 from metadata_topic.records.errors import TopicSettingsError
 from metadata_topic.settings.topic_settings import (
     ARCHIVE_KEY,
+    DURABLE_KEY,
     ENABLE_KEY,
     LATENCY_BOUND_KEY,
     LOWEST_RETENTION_MS,
@@ -110,6 +111,13 @@ _ALL = (
         "wal_retention_ms",
         _milliseconds(LOWEST_RETENTION_MS),
         "How long objects are kept for followers; -1: for ever, -2: as long as brokers keep the log.",
+    ),
+    SettingKey(
+        DURABLE_KEY,
+        ValueKind.BOOLEAN,
+        "durable",
+        _boolean,
+        "Whether producers are answered only once their records are in object storage.",
     ),
 )
 SETTING_KEYS: Final[Mapping[str, SettingKey]] = {key.name: key for key in _ALL}

@@ -8,7 +8,7 @@ key                  value
 ===================  ==============================================================================
 ``topic:<name>``     ``remote.wal.storage.enable``, ``remote.wal.link.policy``,
                      ``remote.wal.link.latency.bound.ms``, ``remote.wal.archive.enable``,
-                     ``remote.wal.retention.ms``
+                     ``remote.wal.retention.ms``, ``remote.wal.durable.enable``
 ``agent:<broker>``   ``broker_id``, ``incarnation``, ``http_endpoint``, ``peer_endpoint``,
                      ``version``, ``started_ms``, ``archive``, ``directory_ids``,
                      ``wal_retention_ms``, ``wal_retention_lagging_max_ms``, ``peer_address``
@@ -32,6 +32,7 @@ POLICY_KEY: Final = "remote.wal.link.policy"
 LATENCY_BOUND_KEY: Final = "remote.wal.link.latency.bound.ms"
 ARCHIVE_KEY: Final = "remote.wal.archive.enable"
 WAL_RETENTION_KEY: Final = "remote.wal.retention.ms"
+DURABLE_KEY: Final = "remote.wal.durable.enable"
 
 LOWEST_RETENTION_MS: Final = -2
 """Kafka's values below 0: -1 has no end, -2 is another setting's."""
@@ -78,6 +79,13 @@ class TopicSettings:
     """`remote.wal.archive.enable`"""
     wal_retention_ms: int | None = None
     """`remote.wal.retention.ms`; None: the agent's, or with one or two replicas the local retention"""
+    durable: bool = False
+    """`remote.wal.durable.enable`"""
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether producers are answered only once their records are stored."""
+        return self.enable and self.durable
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +146,8 @@ def encode_topic_settings(settings: TopicSettings) -> bytes:
         POLICY_KEY: settings.link_policy.value,
         ARCHIVE_KEY: settings.archive,
     }
+    if settings.durable:
+        fields[DURABLE_KEY] = True
     if settings.link_latency_bound_ms is not None:
         fields[LATENCY_BOUND_KEY] = settings.link_latency_bound_ms
     if settings.wal_retention_ms is not None:
@@ -172,7 +182,7 @@ def _fields(value: bytes) -> Mapping[str, object]:
 
 
 def _topic_settings(fields: Mapping[str, object]) -> TopicSettings:
-    told = {ENABLE_KEY: False, POLICY_KEY: LinkPolicy.COST.value, ARCHIVE_KEY: False, **fields}
+    told = {ENABLE_KEY: False, POLICY_KEY: LinkPolicy.COST.value, ARCHIVE_KEY: False, DURABLE_KEY: False, **fields}
     policy = LinkPolicy(typed(told, POLICY_KEY, str))
     return TopicSettings(
         typed(told, ENABLE_KEY, bool),
@@ -180,6 +190,7 @@ def _topic_settings(fields: Mapping[str, object]) -> TopicSettings:
         _milliseconds(fields, LATENCY_BOUND_KEY, 0),
         typed(told, ARCHIVE_KEY, bool),
         _milliseconds(fields, WAL_RETENTION_KEY, LOWEST_RETENTION_MS),
+        typed(told, DURABLE_KEY, bool),
     )
 
 

@@ -53,13 +53,13 @@ class WalRetention:
         """What is asked for, whatever the local retention: a time in ms, AS_LOCAL or NO_LIMIT."""
         if topic.wal_retention_ms is not None:
             return topic.wal_retention_ms
-        return AS_LOCAL if replication_factor <= _FEW_REPLICAS else self.default_ms
+        return AS_LOCAL if topic.is_durable or replication_factor <= _FEW_REPLICAS else self.default_ms
 
     def is_kept(self, topic: TopicSettings, replication_factor: int) -> bool:
-        """Whether its objects are stored for more than links: the archive makes others of them, or they are kept for as
-        long as the log, as for a recovery.
+        """Whether its objects are stored for more than links: the archive makes others of them, producers wait for
+        them, or they are kept for as long as the log, as for a recovery.
         """
-        return topic.archive or self.chosen_ms(topic, replication_factor) in (AS_LOCAL, NO_LIMIT)
+        return topic.archive or topic.is_durable or self.chosen_ms(topic, replication_factor) in (AS_LOCAL, NO_LIMIT)
 
 
 AS_BEFORE: Final = WalRetention(AS_LOCAL)

@@ -77,6 +77,13 @@ def test_what_is_planned_is_taken() -> None:
         ({"bootstrap_zones": "10.0.0.1/8=az2"}, "has host bits set"),
         ({"admin_listener": "WAL"}, "admin.listener: WAL is none"),
         ({"admin_listener": "client_az2"}, "admin.listener: CLIENT_AZ2 is for a zone's clients"),
+        ({"durable_listener": "WAL"}, "durable.listener: WAL is none"),
+        ({"durable_listener": "CLIENT_AZ2"}, "durable.listener: CLIENT_AZ2 is not for clients of this broker's zone"),
+        (
+            {"durable_listener": "CLIENT_AZ1", "bootstrap_listener": "CLIENT_AZ1"},
+            "bootstrap.listener: who comes by it would be led past",
+        ),
+        ({"durable_listener": "CLIENT_AZ1"}, "remote.log.wal.storage.system.enable is off"),
         ({"zone_listeners": "az2"}, "'az2' is not <zone>=<listener>"),
         ({"zone_listeners": "az2=CLIENT_AZ2,az2=CLIENT_AZ3"}, "zone az2 is named twice"),
         ({"ssl_key_file": "/tls/key"}, "belong together"),
@@ -98,8 +105,14 @@ def test_what_leads_nowhere_or_opens_too_much_is_refused(keys: dict[str, str], t
         {"plaintext_accepted": "false", "ssl_certificate_file": "/tls/pem", "ssl_key_file": "/tls/key"},
         {"plaintext_accepted": "false", "listen_host": "127.0.0.1"},
         {"produce_enable": "true", "produce_adopt_enable": "true", "fetch_links_enable": "true"},
+        {
+            "produce_enable": "true",
+            "produce_adopt_enable": "true",
+            "durable_listener": "CLIENT_AZ1",
+            "remote.log.wal.storage.system.enable": "true",
+        },
     ],
-    ids=["off", "TLS", "loopback", "the default memory is enough"],
+    ids=["off", "TLS", "loopback", "the default memory is enough", "and with what answers are held by"],
 )
 def test_what_harms_nobody_is_taken(keys: dict[str, str]) -> None:
     parsed(**keys)

@@ -77,6 +77,7 @@ def test_the_followers_that_count_are_those_of_other_zones_as_the_cluster_tells_
         (TopicSettings(True, wal_retention_ms=60_000), {2, 3}, HOUR, (False, 60.0)),
         (TopicSettings(True), set[int](), HOUR, (True, 0.0)),
         (TopicSettings(True, archive=True), {2, 3}, HOUR, (True, 0.0)),
+        (TopicSettings(True, durable=True), {2, 3}, HOUR, (True, 0.0)),
         (TopicSettings(True, wal_retention_ms=AS_LOCAL), {2, 3}, HOUR, (True, 0.0)),
         (TopicSettings(True), {2, 3}, WalRetention(AS_LOCAL), (True, 0.0)),
         (TopicSettings(True), {2, 3}, WalRetention(NO_LIMIT), (True, 0.0)),
@@ -88,6 +89,7 @@ def test_objects_are_for_links_alone_but_where_a_recovery_or_the_archive_wants_t
     led = {"t": led_here(0, followers=frozenset(followers))}
     (found,) = assignments(led, {"t": settings}, [directory("t", 0)], 20, Zones(), retention)
     assert (found.is_kept, found.object_life_s) == kept
+    assert found.is_durable is settings.durable
 
 
 class OneLeader:

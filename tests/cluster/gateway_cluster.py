@@ -26,15 +26,22 @@ def gateway_cluster(
     gateways: ZoneGateways,
     agent_keys: Mapping[str, str] | None = None,
     broker_keys: Mapping[str, str] | None = None,
+    *,
+    controllers_apart: bool = False,
 ) -> Iterator[LocalCluster]:
-    """One broker for each that `gateways` names, with the store that has switches. Gone at the end."""
+    """One broker for each that `gateways` names, with the store that has switches. Gone at the end.
+
+    `controllers_apart` is whether their logs stand as on machines of their own.
+    """
+    directory = directories.mktemp("gateways")
+    apart = {one: {"metadata.log.dir": str(directory / f"controller-{one}")} for one in gateways.zones}
     plugins = {"remote.log.wal.storage.manager.class.path": str(STORAGE_PLUGINS)}
     settings = ClusterSettings(
         AgentsMode(BreakableStore(), {**plugins, **(agent_keys or {})}, gateways=gateways),
         {"group.initial.rebalance.delay.ms": "0", **(broker_keys or {})},
+        apart if controllers_apart else {},
         heap_mb=384,
     )
-    directory = directories.mktemp("gateways") / "cluster"
-    with LocalCluster.create(directory, brokers=len(gateways.zones), settings=settings) as made:
+    with LocalCluster.create(directory / "cluster", brokers=len(gateways.zones), settings=settings) as made:
         made.start(_START_S)
         yield made

@@ -31,7 +31,7 @@ from replication.wire.peer_connection import Address
 PATIENCE_S = 10
 TOPIC, BROKER = 2, 4
 ENABLE, POLICY, BOUND = "remote.wal.storage.enable", "remote.wal.link.policy", "remote.wal.link.latency.bound.ms"
-OURS = [ENABLE, POLICY, BOUND, "remote.wal.archive.enable", "remote.wal.retention.ms"]
+OURS = [ENABLE, POLICY, BOUND, "remote.wal.archive.enable", "remote.wal.retention.ms", "remote.wal.durable.enable"]
 
 
 class MemoryStore:

@@ -190,3 +190,24 @@ def test_the_command_prints_lines_that_the_agent_reads(tmp_path: Path) -> None:
     keys = dict(line.split("=", 1) for line in first.splitlines() if line and not line.startswith("#"))
     assert keys == plan(*read_sites(file))[1]
     assert joined(keys).listeners["CLIENT_AZ2"] == Endpoint("127.0.0.1", 19501)
+
+
+def test_where_answers_are_held_clients_of_the_own_zone_come_by_the_agent_as_well() -> None:
+    keys = plan(BROKERS, GATEWAYS, PlanRules(durable=True, security_protocol="SASL_SSL"))[2]
+    broker = joined(keys)
+    assert broker.listeners["CLIENT_AZ2"] == Endpoint("127.0.0.1", 19502)
+    assert broker.advertised_listeners["CLIENT_AZ2"] == Endpoint("kafka-2.example.com", 9192)
+    assert broker.security_protocols["CLIENT_AZ2"] == "SASL_PLAINTEXT"
+    assert keys["remote.wal.gateway.durable.listener"] == "CLIENT_AZ2"
+    assert keys["remote.wal.gateway.durable.port"] == "9192"
+
+
+def test_answers_are_held_in_a_single_zone_too() -> None:
+    keys = plan([BROKERS[0], BROKERS[3]], {"az1": GATEWAYS["az1"]}, PlanRules(durable=True))[4]
+    assert keys["remote.wal.gateway.brokers"] == keys["remote.wal.gateway.zone.listeners"] == ""
+    assert "CLIENT_AZ1://127.0.0.1:19404" in keys["listeners"]
+
+
+def test_one_address_for_all_zones_would_lead_past_where_answers_are_held() -> None:
+    with pytest.raises(PlanError, match="leads past"):
+        plan(BROKERS, GATEWAYS, PlanRules(durable=True, bootstrap_port=19299))

@@ -1,0 +1,28 @@
+"""Whether answers to producers of durable topics are held, whatever way their clients come."""
+
+from doctor.facts import Facts, known
+from doctor.findings import Level, Verdict, some_of
+from doctor.gateway_checks import by_agents
+
+_KEY = "remote.wal.gateway"
+_PLAN = "print the lines by remote-wal gateway plan --durable"
+
+
+def durable_topics(facts: Facts) -> Verdict:
+    """Topics with remote.wal.durable.enable, beside the listeners of this broker, which may come to lead them."""
+    durable = sorted(name for name, topic in known(facts.topics).items() if topic.is_durable)
+    if not durable:
+        return Verdict(Level.OK, "no topic is durable")
+    settings, told = facts.settings.gateway, some_of(durable)
+    if not settings.enable or not settings.durable_listener:
+        found = f"{told} is durable, and this agent holds no answers: producers are answered before records are stored"
+        return Verdict(Level.ERROR, found, f"{_KEY}.durable.listener; {_PLAN}")
+    broker = facts.broker
+    reserved = {broker.inter_broker_listener_name, *broker.controller_listener_names}
+    past = sorted(set(broker.advertised_listeners) - reserved - by_agents(settings))
+    if past:
+        found = f"{told} is durable, and {', '.join(past)} leads past the agent: producers there are answered too soon"
+        return Verdict(Level.ERROR, found, f"{_PLAN}, and have no other listener for clients that produce")
+    found = f"{told}: nothing is held of producers with acks=0, nor of the end of a transaction"
+    change = "acks=1 or acks=all; whoever reads committed records alone: see gateway.md, durable acknowledgement"
+    return Verdict(Level.INFORMATION, found, change)

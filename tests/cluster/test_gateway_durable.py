@@ -1,0 +1,168 @@
+"""Producers of a durable topic are answered once their records are stored, so its only replica may be lost whole.
+
+Zones az1 to az3 with a broker each. Broker 2 has the only replicas; producers of az1 come by their gateway, those of
+az2 by broker 2's own agent.
+"""
+
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+
+from local_cluster.cluster import LocalCluster
+from local_cluster.polling import wait_until
+from local_cluster.topic_switch import set_topics
+from local_cluster.zone_gateways import ZoneGateways
+from metadata_topic.settings.topic_settings import TopicSettings
+from tests.cluster.agent_views import AgentCounters, describe
+from tests.cluster.gateway_cluster import BY_OBJECTS, THREE_ZONES, gateway_cluster
+from tests.cluster.recovery_commands import run_command
+from tests.cluster.script import PATIENCE_S, Script
+
+GATEWAYS = ZoneGateways(THREE_ZONES, durable=True)
+LEADER = 2
+ANSWERS = "remote_wal_gateway_durable_answers_total"
+DURABLE = TopicSettings(enable=True, durable=True)
+ENOUGH = 2000
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    # What nobody waits for is uploaded seldom, so that it shows.
+    agents = {**BY_OBJECTS, "remote.wal.archive.interval.ms": "60000"}
+    brokers = {"min.insync.replicas": "1"}
+    with gateway_cluster(tmp_path_factory, GATEWAYS, agents, brokers, controllers_apart=True) as made:
+        yield made
+
+
+class NumberedProducer:
+    """Numbered values from one zone, in a thread, until it is stopped; which of them were acknowledged."""
+
+    def __init__(self, bootstrap: str, topic: str, name: str, **settings: object) -> None:
+        told = {"bootstrap.servers": bootstrap, "acks": 1, "linger.ms": 5, "log_level": 0, **settings}
+        self._producer = Producer(told)
+        self._topic, self.name = topic, name
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.acknowledged: list[str] = []
+        self.errors: list[int] = []
+
+    def __enter__(self) -> "NumberedProducer":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        number = 0
+        while not self._is_over.is_set():
+            if len(self._producer) < 1000:
+                self._producer.produce(self._topic, f"{self.name}-{number}", on_delivery=self._delivered)
+                number += 1
+            self._producer.poll(0.002)
+        self._producer.purge()
+        self._producer.flush(1.0)
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            self.acknowledged.append((message.value() or b"").decode())
+        else:
+            self.errors.append(error.code())
+
+
+def begin(cluster: LocalCluster, topics: dict[str, TopicSettings]) -> None:
+    for topic, settings in topics.items():
+        cluster.admin.create_topic(topic, assignment=[[LEADER]])
+        set_topics(cluster.bootstrap_servers, [topic], settings)
+
+    def led() -> set[str]:
+        return {one["topic"] for one in describe(cluster, LEADER)["partitions"]}
+
+    wait_until(lambda: led() >= set(topics), "the agent leads them", PATIENCE_S)
+
+
+def producers(cluster: LocalCluster, topic: str, **settings: object) -> list[NumberedProducer]:
+    """Of the leader's own zone, and of another one."""
+    own = GATEWAYS.own_zone_address(cluster.layout, LEADER)
+    other = GATEWAYS.bootstrap_servers(cluster.layout, "az1")
+    return [
+        NumberedProducer(bootstrap, topic, f"{topic}-{name}", **settings)
+        for name, bootstrap in (("own", own), ("other", other))
+    ]
+
+
+def read(cluster: LocalCluster, topic: str) -> list[str]:
+    """The whole log, from the leader itself."""
+    settings = {"bootstrap.servers": cluster.layout.bootstrap_servers, "group.id": "-", "enable.partition.eof": True}
+    consumer = Consumer({**settings, "enable.auto.commit": False})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    values: list[str] = []
+    while (message := consumer.poll(PATIENCE_S)) is not None and message.error() is None:
+        values.append((message.value() or b"").decode())
+    consumer.close()
+    assert message is not None
+    assert message.error().code() == KafkaError._PARTITION_EOF
+    return values
+
+
+def test_no_acknowledged_record_is_lost_with_the_only_replicas_disk(cluster: LocalCluster, topic: str) -> None:
+    # Another one is not durable, and its producer goes to the broker itself, which outlives its agent by a moment.
+    control = f"{topic}-control"
+    begin(cluster, {topic: DURABLE, control: TopicSettings(enable=True)})
+    past_the_agent = NumberedProducer(cluster.layout.bootstrap_servers, control, control)
+    running = [*producers(cluster, topic), past_the_agent]
+    with ExitStack() as stack:
+        for one in running:
+            stack.enter_context(one)
+        wait_until(lambda: all(len(one.acknowledged) > ENOUGH for one in running), "all are answered", PATIENCE_S)
+        cluster.agent(LEADER).kill()
+        answered = len(past_the_agent.acknowledged)
+        wait_until(lambda: len(past_the_agent.acknowledged) > answered + 100, "the broker goes on", PATIENCE_S)
+        cluster.broker(LEADER).kill()
+    (log_dir,) = cluster.files.log_directories(LEADER)
+    shutil.rmtree(log_dir)
+    log_dir.mkdir()
+    run_command(cluster, "recover", LEADER, "--if-empty")
+    cluster.start_broker(LEADER)
+    cluster.start_agent(LEADER)
+    cluster.admin.wait_for_leader(topic, expected=LEADER)
+    kept = set(read(cluster, topic))
+    for one in running[:2]:
+        assert not set(one.acknowledged) - kept
+    assert set(past_the_agent.acknowledged) - set(read(cluster, control)), "what is not held is lost"
+
+
+def test_while_the_store_is_away_producers_are_told_to_try_again(cluster: LocalCluster, topic: str) -> None:
+    begin(cluster, {topic: DURABLE})
+    counters = AgentCounters(cluster)
+    with Script(cluster, topic) as script:
+        script.switch(LEADER, "put-defect")
+        impatient = {"request.timeout.ms": 3000, "message.send.max.retries": 0}
+        for one in producers(cluster, topic, **impatient):
+            with one:
+                wait_until(partial(bool, one.errors), "it is told", PATIENCE_S)
+            assert not one.acknowledged
+            assert KafkaError.REQUEST_TIMED_OUT in one.errors
+        assert counters.growth(ANSWERS, outcome="timed_out") > 0
+        assert counters.growth(ANSWERS, outcome="stored") == 0
+        again = f"{topic}-again"
+        begin(cluster, {again: DURABLE})
+        patient = producers(cluster, again, **{"request.timeout.ms": 3000, "enable.idempotence": True, "acks": "all"})
+        told = counters.growth(ANSWERS, outcome="timed_out")
+        with patient[0], patient[1]:
+            wait_until(lambda: counters.growth(ANSWERS, outcome="timed_out") > told + 3, "both are told", PATIENCE_S)
+            assert not any(one.acknowledged for one in patient)
+            script.clear_switches()
+            wait_until(lambda: all(len(one.acknowledged) > ENOUGH for one in patient), "all goes on", PATIENCE_S)
+    values = read(cluster, again)
+    for one in patient:
+        mine = [value for value in values if value.startswith(f"{one.name}-")]
+        assert mine[: len(one.acknowledged)] == one.acknowledged, "in order, and each once"

@@ -1,0 +1,69 @@
+"""A durable topic whose producers may come past the agent is found."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from agent.settings_file import agent_settings
+from doctor.diagnosis import diagnose
+from doctor.facts import EnabledTopic
+from doctor.findings import Finding, Level
+from gateway.plan import PlanRules, plan
+from kafka_log.server_properties import parse_broker_properties
+from tests.doctor.test_doctor import FILE, PROPERTIES, facts_of
+from tests.doctor.test_gateway_checks import KEY, REPLICATION, SEVERAL, SITES
+
+PLANNED = plan(SITES, {zone: f"gateway-{zone}" for zone in ("az1", "az2", "az3")}, PlanRules(durable=True))[1]
+DURABLE = {"orders": EnabledTopic(1000, has_long_term_tier=False, is_durable=True)}
+
+
+def planned(changes: dict[str, str] | None = None, topics: Any = None) -> dict[str, Finding]:
+    """What is found where the plan's lines stand, but for these keys."""
+    raw = {**PROPERTIES, **PLANNED, **{key: f"{PLANNED[key]},{value}" for key, value in REPLICATION.items()}}
+    broker = parse_broker_properties({**raw, **(changes or {})}, FILE)
+    judged = replace(
+        facts_of(),
+        broker=broker,
+        settings=agent_settings(broker, FILE),
+        zones={1: "az1", 2: "az2", 3: "az3"},
+        names={"gateway-az2": SEVERAL, "gateway-az3": SEVERAL},
+        topics=DURABLE if topics is None else topics,
+    )
+    return {finding.check: finding for finding in diagnose(judged)}
+
+
+def test_what_is_planned_for_durable_topics_serves_them_and_is_told_its_limits() -> None:
+    found = planned()
+    assert found["gateway-listeners"].level is Level.OK
+    assert found["gateway-security"].level is Level.OK
+    assert found["durable-topics"].level is Level.INFORMATION
+    assert "acks=0" in found["durable-topics"].found
+    assert planned(topics={})["durable-topics"].level is Level.OK
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({f"{KEY}.durable.listener": ""}, "holds no answers"),
+        (
+            {
+                "listeners": f"{PLANNED['listeners']},{REPLICATION['listeners']},OTHER://:9999",
+                "advertised.listeners": f"{PLANNED['advertised.listeners']},WAL://127.0.0.1:19901,OTHER://kafka-1:9999",
+                "listener.security.protocol.map": f"{PLANNED['listener.security.protocol.map']},WAL:PLAINTEXT,"
+                "BYPASS:SSL,OTHER:PLAINTEXT",
+            },
+            "OTHER leads past the agent",
+        ),
+    ],
+)
+def test_producers_that_are_answered_too_soon_are_found(changes: dict[str, str], told: str) -> None:
+    finding = planned(changes)["durable-topics"]
+    assert finding.level is Level.ERROR
+    assert told in finding.found
+
+
+def test_the_listener_of_the_own_zone_advertises_the_agents_port() -> None:
+    finding = planned({f"{KEY}.durable.port": "9999"})["gateway-listeners"]
+    assert finding.level is Level.ERROR
+    assert "durable.port" in (finding.change or "")
