@@ -64,11 +64,13 @@ def max_request_bytes(broker: BrokerProperties) -> int:
     return max(int(broker.raw.get("socket.request.max.bytes", "0")), DEFAULT_MAX_FRAME_BYTES)
 
 
-def own_hello(identity: AgentIdentity, archives: bool, takes_digests: bool = False) -> Hello:
+def own_hello(identity: AgentIdentity, *, archives: bool, takes_digests: bool = False, shares: bool = False) -> Hello:
     """Without an archive of its own it says nothing of links to archive objects, as it could read none.
 
-    A leader's agent that gave it such a link would have to send the whole response once more, inline.
+    A leader's agent that gave it such a link would have to send the whole response once more, inline. `shares`: it
+    reads objects for others of its zone.
     """
     unread = PeerCapabilities.NONE if archives else PeerCapabilities.ARCHIVE_LINKS
     wanted = PeerCapabilities.LINK_DIGESTS if takes_digests else PeerCapabilities.NONE
+    wanted |= PeerCapabilities.SHARED_READS if shares else PeerCapabilities.NONE
     return Hello(identity.cluster_id, identity.broker_id, identity.incarnation, CAPABILITIES & ~unread | wanted)

@@ -39,6 +39,8 @@ from replication.follower.catch_up_reads import CatchUpReads
 from replication.follower.follower_context import FollowerContext, FollowerLimits
 from replication.follower.follower_proxy import FollowerProxy
 from replication.follower.hydration import HydrationCache, HydrationLimits
+from replication.follower.neighbours.neighbours import Neighbours
+from replication.follower.neighbours.range_door import RangeDoor
 from replication.follower.read_quota import CatchUpReadLimits
 from replication.follower.tier_reader import ArchiveReads
 from replication.leader.catch_up import CatchUp
@@ -51,7 +53,7 @@ from replication.leader.zones import Zones
 from replication.wire.known_peers import KnownPeers
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.metrics import ReplicationMetrics
-from replication.wire.peer_protocol import Hello
+from replication.wire.peer_protocol import Hello, PeerCapabilities
 from rlm.write_path.clocks import Clocks
 from rlm.write_path.metrics import StageTimes
 
@@ -75,6 +77,8 @@ class Relaying:
     found_peers: FoundPeers
     gateway: "ClientGateway | None" = None
     """None where it is off: nothing of it is loaded then."""
+    neighbours: Neighbours | None = None
+    """None where each agent reads for itself."""
 
     async def start(self, configuration: Configuration, handed: ListeningSockets) -> None:
         """Listen for the local broker and for other agents, at sockets that were handed over where there are such.
@@ -97,6 +101,8 @@ class Relaying:
         await self.leader.stop()
         await self.follower.stop()
         self.hydration.close()
+        if self.neighbours is not None:
+            await self.neighbours.close()
         self.catch_up_reads.close()
         self.storage.close()
 
@@ -150,6 +156,10 @@ def build_relaying(
     if gateway is not None:
         granting = replace(hello, capabilities=hello.capabilities | gateway.capabilities)
         context = replace(context, hello=granting, clients=gateway.door)
+    neighbours = Neighbours(follower_context, peers, zones.is_own) if settings.hydration.share_min_readers else None
+    if neighbours is not None:
+        hydration.neighbours = neighbours
+        context = _giving_ranges(context, follower_context)
     leader = LeaderProxy(context)
     past = bypass(broker, settings, configuration.client, clock)
     follower = FollowerProxy(follower_context, peers, past)
@@ -158,12 +168,35 @@ def build_relaying(
     remembered = settings.process.state_directory / FILE_NAME
     found = FoundPeers(broker.node_id, peers, follower, partial(posing_address, settings.peers), remembered)
     return Relaying(
-        leader, follower, hydration, catch_up_reads, storage, write_path, stage_times, metrics, zones, found, gateway
+        leader,
+        follower,
+        hydration,
+        catch_up_reads,
+        storage,
+        write_path,
+        stage_times,
+        metrics,
+        zones,
+        found,
+        gateway,
+        neighbours,
     )
 
 
 def _hello(settings: AgentSettings, identity: AgentIdentity) -> Hello:
-    return own_hello(identity, settings.archive.enable, settings.link.takes_digests)
+    return own_hello(
+        identity,
+        archives=settings.archive.enable,
+        takes_digests=settings.link.takes_digests,
+        shares=settings.hydration.share_min_readers > 0,
+    )
+
+
+def _giving_ranges(context: LeaderContext, follower: FollowerContext) -> LeaderContext:
+    """To other agents of the zone."""
+    granting = replace(context.hello, capabilities=context.hello.capabilities | PeerCapabilities.RANGES)
+    door = RangeDoor(follower, context.budget, context.zones.is_own, context.limits.idle_timeout_s)
+    return replace(context, hello=granting, ranges=door)
 
 
 def _stage_times(
@@ -223,6 +256,7 @@ def _leader_limits(configuration: Configuration) -> LeaderLimits:
         range_gap_bytes=round(store.get_per_1000 / 1000 / max(store.retrieval_gb, 1e-9) * 1e9),
         stale_after_s=int(configuration.broker.raw.get("replica.socket.timeout.ms", "30000")) / 1000,
         allow_plain_connections=settings.access.plain_connections_enable,
+        share_min_readers=settings.hydration.share_min_readers,
         max_frame_bytes=max_request_bytes(configuration.broker),
         idle_timeout_s=settings.access.connections_max_idle_s,
     )

@@ -8,8 +8,8 @@ Belongs to the event loop, but for `failed`, `status`, `put_off`, `is_under_way`
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -21,6 +21,7 @@ from kafka_log.topic_partition import TopicIdPartition
 from plugin.segment_metadata import CombinedSegmentId
 from replication.leader.found_batches import StoredLogs
 from replication.leader.guarded_write_path import WritePathAnswers
+from replication.leader.zone_reads import reads_of
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.combine_task import CombineRules, RLMWalCombineTask
 from rlm.write_path.gap_listener import GapListener
@@ -224,12 +225,16 @@ class WritePath:
             around.relaying.gateway.adoptable if around.relaying.gateway is not None else None,
         )
 
+    def _reads_of(self, brokers: Collection[int]) -> int:
+        return reads_of(brokers, self._around.relaying.zones, self._around.settings.hydration.share_min_readers)
+
     def _make_manager(self, combine: RLMWalCombineTask) -> RemoteWalLogManager:
         around, kept, context, leader = self._around, self._kept, self._context, self._around.relaying.leader
         interval_s = around.settings.log_manager.combiner_task_interval_s
         configuration = around.configuration
         self._decider = decider = LinkDecider(
-            CostLimits(configuration.break_even_bytes, interval_s), configuration.link_costs
+            CostLimits(configuration.break_even_bytes, interval_s),
+            replace(configuration.link_costs, reads=self._reads_of),
         )
         decider.is_off = lambda: kept.publication.is_stalled
         hooks = WritePathHooks(

@@ -34,15 +34,12 @@ from replication.wire.socket_owner import NotTheBrokerError, check_owner
 
 log = structlog.get_logger(__name__)
 
-_RESPONSES_AHEAD = 8
 _RETRY_S = 0.05
 _HINT = (
     "the local broker's log says why; what the agent shows must name what that broker advertises, and each must trust "
     "the other's authority (remote.wal.agent.broker.ssl.*, by default the broker's own stores)"
 )
 _USER_HINT = "see remote.wal.agent.replica.user; only the local broker connects where the agent poses as another one"
-_LINKED_KINDS = (MessageKind.LINKED, MessageKind.LINKED_OLD)
-_ANNOUNCING_KINDS = (MessageKind.ANNOUNCE, MessageKind.READ_AHEAD, MessageKind.READ_ARCHIVE_AHEAD)
 
 
 class FollowerProxy:

@@ -31,6 +31,7 @@ from replication.wire.link_defects import LinkDefects
 from replication.wire.memory_reservation import reserve
 from replication.wire.peer_channel import PeerChannel
 from replication.wire.peer_protocol import Announcement, MessageKind, encode_inline_request
+from replication.wire.shared_reads import ZoneReading
 from replication.wire.splicer import ForgedRangeError, SpliceError, splice, verify_digests
 
 log = structlog.get_logger(__name__)
@@ -39,7 +40,12 @@ _RESPONSES_AHEAD = 8
 _HASHED_HERE_BYTES = 64 * 1024
 """So much is hashed in less time than another thread takes to begin."""
 _LINKED_KINDS = (MessageKind.LINKED, MessageKind.LINKED_OLD)
-_ANNOUNCING_KINDS = (MessageKind.ANNOUNCE, MessageKind.READ_AHEAD, MessageKind.READ_ARCHIVE_AHEAD)
+_ANNOUNCING_KINDS = (
+    MessageKind.ANNOUNCE,
+    MessageKind.ANNOUNCE_SHARED,
+    MessageKind.READ_AHEAD,
+    MessageKind.READ_ARCHIVE_AHEAD,
+)
 
 
 class UndigestedLinkError(MalformedFrameError):
@@ -153,11 +159,12 @@ class HydratedResponses:
         await self._responses.put(None)
 
     def _announced(self, kind: MessageKind, body: memoryview) -> None:
+        zone, told = ZoneReading.decode(body) if kind is MessageKind.ANNOUNCE_SHARED else (None, body)
         decode = Announcement.decode_archive if kind is MessageKind.READ_ARCHIVE_AHEAD else Announcement.decode
-        announcement = decode(body)
-        if kind is MessageKind.ANNOUNCE:
+        announcement = decode(told)
+        if kind in (MessageKind.ANNOUNCE, MessageKind.ANNOUNCE_SHARED):
             self._newest = announcement.custom_metadata
-            self._context.hydration.announce(announcement.object_id, announcement.ranges, self._newest)
+            self._context.hydration.announce(announcement.object_id, announcement.ranges, self._newest, zone)
         else:
             self._context.catch_up.read_ahead(announcement.object_id, announcement.ranges, announcement.custom_metadata)
 
@@ -195,7 +202,7 @@ class HydratedResponses:
             await self._refuse_links("forged" if isinstance(error, ForgedRangeError) else "undigested", error)
             return
         except SpliceError as error:
-            self._context.hydration.discard(error.link.object_id)
+            self._context.hydration.proved_wrong(error.link)
             log.error("splice_refused", segment=str(error.link.object_id), reason=error.reason)
             await self._ask_inline("corrupt", str(error))
             return
@@ -209,7 +216,7 @@ class HydratedResponses:
     async def _refuse_links(self, where: str, error: Exception) -> None:
         """This response and those that follow for a while go inline."""
         if isinstance(error, ForgedRangeError):
-            self._context.hydration.discard(error.link.object_id)
+            self._context.hydration.proved_wrong(error.link)
         self._defects.met(where, error)
         self._tell_links()
         await self._ask_inline("defect", type(error).__name__)  # its text may hold a record's bytes
@@ -245,7 +252,7 @@ class HydratedResponses:
                     return await _spliced(response, data)
                 except SpliceError as error:
                     self._context.metrics.fault("splice_refetch")
-                    self._context.hydration.discard(error.link.object_id)
+                    self._context.hydration.proved_wrong(error.link)
                     return await _spliced(response, await fetch_all(links))
         except TimeoutError as error:
             if not is_old:  # large reads that take their time are no sign of a store that fails

@@ -3,7 +3,9 @@
 What is there, on its way, or waited for is in the `RangeCache`; how an object is read, and whether the place where it
 is may be asked at all, is for that place's reader to say (`replication.follower.tiers`). What is in a place that is not
 known is not read. Of several that hold the object, the nearest is read that is not given up, and the next one when that
-fails.
+fails. What is announced with a `ZoneReading` is asked of the neighbour that reads it for all of the zone, and read from
+the store when that one does not give it (`replication.follower.neighbours`). A neighbour is given nothing that came, or
+is to come, from another: so no two wait for each other.
 
 Memory is bounded: announcements beyond half of the cache are let go, as they are only hints. A follower's Fetch that
 waits for a range waits here as in KIP-405's purgatory, with the caller's deadline; the retries are the storage
@@ -18,6 +20,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
 
 from plugin.errors import RemoteStorageError, UnknownBucketError, defect_site, failure_label
 from plugin.format.archive_object_id import StoredObjectId
@@ -28,6 +31,7 @@ from replication.follower.tiers import Tiers
 from replication.wire.circuit_breaker import BreakerLimits
 from replication.wire.link import SegmentLink
 from replication.wire.metrics import ReplicationMetrics
+from replication.wire.shared_reads import ZoneReading
 from rlm.write_path.machine import thread_pool
 from rlm.write_path.metrics import StageTimes
 
@@ -47,6 +51,22 @@ class HydrationLimits:
     threads: int
     cache_bytes: int
     breaker: BreakerLimits = field(default_factory=BreakerLimits)
+
+
+class NeighbourReads(Protocol):
+    """The agents of the own zone that read for each other; see `replication.follower.neighbours`."""
+
+    @property
+    def own_id(self) -> int: ...
+
+    def reader(self, zone: ZoneReading) -> int | None:
+        """Whom to ask, the own broker included; None: nobody who would give anything."""
+
+    async def ask(self, neighbour: int, wanted: CachedRange, read: tuple[int, int]) -> bytes | None:
+        """The range; None: it is to be read from the store. What is wrong is counted, and raises nothing."""
+
+    def gave_wrong_bytes(self, neighbour: int) -> None:
+        """What it gave is not what the leader has."""
 
 
 class HydrationCache:
@@ -72,23 +92,42 @@ class HydrationCache:
         self._waiting: dict[RangeWait, asyncio.Future[memoryview]] = {}
         self.ranges = RangeCache(limits.cache_bytes)
         self._is_closed = False
+        self._asking: set[asyncio.Task[None]] = set()
         self.in_flight_bytes = 0
-        """Of reads in the pool for what is new."""
+        """Of reads in the pool for what is new, and of what neighbours are asked for."""
+        self.neighbours: NeighbourReads | None = None
+        """None: every range is read from the store."""
 
     def announce(
-        self, object_id: StoredObjectId, ranges: tuple[tuple[int, int], ...], custom_metadata: bytes = b""
+        self,
+        object_id: StoredObjectId,
+        ranges: tuple[tuple[int, int], ...],
+        custom_metadata: bytes = b"",
+        zone: ZoneReading | None = None,
     ) -> None:
-        """These ranges will be asked for soon. While storage fails, one of them is the probe."""
+        """These ranges will be asked for soon. While storage fails, one of them is the probe.
+
+        With `zone`, its reader reads what all of the zone want, and the others ask it.
+        """
+        reader = self.neighbours.reader(zone) if zone is not None and self.neighbours is not None else None
+        if zone is not None and self.neighbours is not None and reader == self.neighbours.own_id:
+            ranges, reader = zone.ranges, None
         for start, end in ranges:
             if not self.ranges.missing(object_id, start, end):
                 continue
-            if self.in_flight_bytes + end - start > self._max_in_flight_bytes:
+            if not self._has_room(end - start):
                 self._metrics.fault("announcement_over_budget")
                 return
             try:
-                self._fetch(object_id, start, end, custom_metadata)
+                if zone is None or reader is None:
+                    self._fetch(object_id, start, end, custom_metadata)
+                else:
+                    self._ask(reader, zone, self.planned(object_id, start, end, custom_metadata))
             except HydrationError:
                 return
+
+    def _has_room(self, size: int) -> bool:
+        return self.in_flight_bytes + size <= self._max_in_flight_bytes
 
     def planned(self, object_id: StoredObjectId, start: int, end: int, custom_metadata: bytes) -> CachedRange:
         """A range to be read, by `read`. Raises HydrationError where it is not: its place is not known, or given up.
@@ -120,17 +159,33 @@ class HydrationCache:
         finally:
             del self._waiting[wait]
 
-    def discard(self, object_id: StoredObjectId) -> None:
-        """Forget an object whose bytes proved wrong, so that the next fetch reads it anew."""
-        self.ranges.discard(object_id)
+    async def given(
+        self, object_id: StoredObjectId, start: int, end: int, read: tuple[int, int], custom_metadata: bytes
+    ) -> memoryview:
+        """The bytes [start, end) for a neighbour; where they are not there, `read` is read. Raises HydrationError."""
+        found = self.ranges.covering(object_id, start, end)
+        if any(one.data is None and one.neighbour is not None for one in found):
+            raise HydrationError("asked_elsewhere", "another neighbour was asked for it")
+        if not found:
+            if not self._has_room(read[1] - read[0]):
+                raise HydrationError("over_budget", "as much as may be is being read")
+            self._fetch(object_id, *read, custom_metadata)
+        return await self.fetch(object_id, start, end, custom_metadata)
+
+    def proved_wrong(self, link: SegmentLink) -> None:
+        """Forget an object with a link whose bytes are wrong: the next fetch reads it anew, from the store."""
+        for one in self.ranges.covering(link.object_id, link.start_position, link.end_position):
+            if one.neighbour is not None and self.neighbours is not None:
+                self.neighbours.gave_wrong_bytes(one.neighbour)
+        self.ranges.discard(link.object_id)
 
     def not_there(self, links: Iterable[SegmentLink]) -> list[tuple[StoredObjectId, bytes]]:
-        """Whose bytes were not read yet, and the copies that they are being read from."""
+        """Whose bytes were not read from the store yet, and the copies that they are being read from."""
         return [
             (link.object_id, one.copy)
             for link in links
             for one in self.ranges.covering(link.object_id, link.start_position, link.end_position)
-            if one.data is None
+            if one.data is None and one.neighbour is None
         ]
 
     def timed_out(self, waited_for: Iterable[tuple[StoredObjectId, bytes]]) -> None:
@@ -143,12 +198,43 @@ class HydrationCache:
         """Fetches under way are abandoned."""
         self._is_closed = True
         self.tiers.close()
+        for task in self._asking:
+            task.cancel()
 
     def _fetch(self, object_id: StoredObjectId, start: int, end: int, custom_metadata: bytes) -> CachedRange:
         wanted = self.planned(object_id, start, end, custom_metadata)
         self.in_flight_bytes += end - start
         self.read(wanted, None, self._not_in_flight)
         return wanted
+
+    def _ask(self, neighbour: int, zone: ZoneReading, wanted: CachedRange) -> None:
+        """Have a range given by a neighbour; but where the store is being probed, it is the probe."""
+        self.in_flight_bytes += wanted.end - wanted.start
+        if self.neighbours is None or self.tiers.is_given_up(wanted.custom_metadata):
+            self.read(wanted, None, self._not_in_flight)
+            return
+        wanted.neighbour = neighbour
+        read = zone.around(wanted.start, wanted.end)
+        task = asyncio.get_running_loop().create_task(self._asked(self.neighbours, neighbour, wanted, read))
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+
+    async def _asked(
+        self, neighbours: NeighbourReads, neighbour: int, wanted: CachedRange, read: tuple[int, int]
+    ) -> None:
+        started_s = self._clock()
+        try:
+            data = await neighbours.ask(neighbour, wanted, read)
+        except asyncio.CancelledError:
+            self._not_in_flight(wanted.end - wanted.start)
+            self.abandon(wanted)
+            raise
+        if data is not None:
+            self._not_in_flight(wanted.end - wanted.start)
+            self._arrived(wanted, data, started_s)
+            return
+        wanted.neighbour = None
+        self.read(wanted, None, self._not_in_flight)
 
     def _not_in_flight(self, size: int) -> None:
         self.in_flight_bytes -= size
@@ -185,11 +271,14 @@ class HydrationCache:
             for future in self._futures(self.ranges.failed(wanted)):
                 future.set_exception(error)
         else:
-            self._stage_times.observe("fetched", self._clock() - started_s, (wanted.object_id,))
-            for wait in self.ranges.arrived(wanted, reading.result()):
-                for future in self._futures([wait]):
-                    future.set_result(wait.data())
+            self._arrived(wanted, reading.result(), started_s)
             tier.answered()
+
+    def _arrived(self, wanted: CachedRange, data: bytes, started_s: float) -> None:
+        self._stage_times.observe("fetched", self._clock() - started_s, (wanted.object_id,))
+        for wait in self.ranges.arrived(wanted, data):
+            for future in self._futures([wait]):
+                future.set_result(wait.data())
 
     def _goes_on(self, wanted: CachedRange) -> bool:
         """Whether there is another copy to be read, behind the one that failed."""

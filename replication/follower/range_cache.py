@@ -28,6 +28,8 @@ class CachedRange:
     """The object's, by which its storage manager finds it."""
     copy: bytes = b""
     """The custom metadata of that copy of the object alone which is being read."""
+    neighbour: int | None = None
+    """The broker whose agent gives it, or gave it; None: it is read from the store."""
 
 
 @dataclass(slots=True, eq=False)

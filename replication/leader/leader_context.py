@@ -26,6 +26,13 @@ class ClientConnections(Protocol):
         """One of them, after the hellos, until it ends; `gateway` is that of the agent which connected."""
 
 
+class RangeConnections(Protocol):
+    """Gives other agents of the zone what this one reads for them."""
+
+    async def serve(self, peer: FramedConnection, asker: Hello) -> None:
+        """One connection, after the hellos, until it ends; `asker` is the hello of who connected."""
+
+
 @dataclass(frozen=True, slots=True)
 class LeaderLimits:
     """In seconds and bytes."""
@@ -36,6 +43,8 @@ class LeaderLimits:
     """For how long the broker is asked to gather what a follower gets, while much is uploaded; 0: never."""
     range_gap_bytes: int
     """Ranges of a combined segment's announcement that are closer than this are read as one."""
+    share_min_readers: int = 0
+    """From so many agents of a zone on that read an object, one of them reads it for all; 0: each reads for itself."""
     stale_after_s: float = 30.0
     """A response later than this is of no use: the follower's broker has given up (replica.socket.timeout.ms)."""
     allow_plain_connections: bool = True
@@ -80,6 +89,8 @@ class LeaderContext:
     """What peers may ask the broker."""
     clients: ClientConnections | None = None
     """None: clients of other zones are refused. With it, `hello` grants CLIENTS."""
+    ranges: RangeConnections | None = None
+    """None: other agents are given no ranges. With it, `hello` grants RANGES."""
     broker_tls: Callable[[], ssl.SSLContext | None] = lambda: None
     """Towards the local broker, for each connection to it."""
     broker_name: str | None = None

@@ -6,12 +6,13 @@ Responses come back untouched, except Fetch responses to a replica on a connecti
 
 A connection without a hello is relayed as it is (a follower without an agent), where that is permitted, and never under
 TLS: a certificate counts for what its owner says it is. One that is for a client of another zone is given to
-`LeaderContext.clients`.
+`LeaderContext.clients`, one for ranges of objects to `LeaderContext.ranges`.
 """
 
 import asyncio
 import socket
 import ssl
+from collections import defaultdict
 from itertools import repeat
 
 import structlog
@@ -23,6 +24,7 @@ from replication.leader.leader_context import LeaderContext
 from replication.leader.leader_relay import LeaderRelay
 from replication.leader.link_index import stored_batches
 from replication.leader.watermarks import WatermarkTimes
+from replication.leader.zone_reads import zone_readings
 from replication.wire.broker_requests import RequestRefusedError
 from replication.wire.connection_shares import ConnectionShare, ConnectionShares, TooManyConnectionsError
 from replication.wire.framed_connection import RESPONSE_FACTOR, FramedConnection
@@ -101,8 +103,7 @@ class LeaderProxy:
             hello = Hello.decode(first) if is_hello(first) else None
             if hello is None and self._tls is not None:
                 raise PeerRefusedError("a connection without a hello, where a certificate must be held against one")
-            if hello is not None and PeerCapabilities.CLIENTS in hello.capabilities:
-                await self._serve_client(peer, hello, share)
+            if hello is not None and await self._served_apart(peer, hello, share):
                 return
             capabilities = self._greet(peer, hello, share) if hello is not None else None
             await self._dial(broker)
@@ -146,6 +147,23 @@ class LeaderProxy:
         self._context.metrics.fault("broker_tls")
         error = str(broker.error) if broker.error is not None else "closed without an answer"
         log.error("broker_tls_failed", broker=str(self._context.broker), error=error, hint=_HINT)
+
+    async def _served_apart(self, peer: FramedConnection, hello: Hello, share: ConnectionShare) -> bool:
+        """Whether it was a connection for something else than replication, which has ended."""
+        if PeerCapabilities.CLIENTS in hello.capabilities:
+            await self._serve_client(peer, hello, share)
+        elif PeerCapabilities.RANGES in hello.capabilities:
+            await self._serve_ranges(peer, hello, share)
+        else:
+            return False
+        return True
+
+    async def _serve_ranges(self, peer: FramedConnection, hello: Hello, share: ConnectionShare) -> None:
+        """A connection of another agent of the zone, for what this one reads for both."""
+        granted = self._greet(peer, hello, share)
+        if self._context.ranges is None or PeerCapabilities.RANGES not in granted:
+            raise PeerRefusedError(f"broker {hello.broker_id}'s agent asks for ranges, which nothing gives here")
+        await self._context.ranges.serve(peer, hello)
 
     async def _serve_client(self, peer: FramedConnection, hello: Hello, share: ConnectionShare) -> None:
         """A connection for a client of another zone. It takes nothing of what connections of agents share."""
@@ -213,12 +231,25 @@ class LeaderProxy:
             self._watermarks.stored(item.topic_id_partition, item.last_offset + 1, item.seen_s, told)
         if self._found is not None:
             self._found.uploaded(segment.combined_segment_id)
-        for relay in self.relays:
-            relay.announce(segment)
+        self._announce(segment)
         self._context.uploads.notify()
         self._context.stage_times.observe(
             "announced", self._context.clock() - segment.stored_s, (segment.combined_segment_id,)
         )
+
+    def _announce(self, segment: UploadedSegment) -> None:
+        """A hint, which a peer that lags can do without. One that reads for others must be told."""
+        limits, segment_id = self._context.limits, segment.combined_segment_id
+        told = {relay: relay.core.uploaded(segment) for relay in self.relays if relay.peer.is_writable}
+        wanted: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+        sharing = [relay for relay in told if limits.share_min_readers and told[relay] and relay.core.shares_reads]
+        for relay in sharing:
+            wanted[relay.core.follower_id] += told[relay]
+        zones = self._context.zones
+        readings = zone_readings(segment_id, wanted, zones, limits.share_min_readers, limits.range_gap_bytes)
+        for relay, ranges in told.items():
+            if ranges:
+                relay.announce(segment, ranges, readings.get(relay.core.follower_id) if relay in sharing else None)
 
     def partition_truncated(self, partition: TopicIdPartition, offset: int) -> None:
         """Forget what is dead."""

@@ -18,6 +18,7 @@ from replication.wire.metrics import PeerByteCount
 from replication.wire.peer_channel import PeerChannel
 from replication.wire.peer_protocol import MessageKind, PeerCapabilities, PeerRefusedError
 from replication.wire.relay_tasks import run_until_one_ends, until_idle
+from replication.wire.shared_reads import ZoneReading
 from rlm.write_path.uploaded_segment import UploadedSegment
 
 log = structlog.get_logger(__name__)
@@ -77,10 +78,11 @@ class LeaderRelay:
             self._context.metrics.connection_ended("peer", self.peer.error)
             self._context.metrics.connection_ended("broker", self._broker.error)
 
-    def announce(self, segment: UploadedSegment) -> None:
-        """Tell the follower's agent what it will be given links to: a hint, which a peer that lags can do without."""
-        if self.peer.is_writable:
-            self._tell(self.core.uploaded(segment))
+    def announce(
+        self, segment: UploadedSegment, ranges: list[tuple[int, int]], zone: ZoneReading | None = None
+    ) -> None:
+        """Tell the follower's agent what it will be given links to, and who of its zone reads the object with it."""
+        self._tell(self.core.announced(segment, ranges, zone))
 
     def announce_ahead(
         self, object_id: StoredObjectId, ranges: list[tuple[int, int]], custom_metadata: bytes = b""

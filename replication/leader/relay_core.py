@@ -46,6 +46,7 @@ from replication.wire.peer_protocol import (
     PeerCapabilities,
     coalesce_ranges,
 )
+from replication.wire.shared_reads import ZoneReading
 from rlm.write_path.link_policy import LinkMode
 from rlm.write_path.uploaded_segment import UploadedSegment
 
@@ -101,10 +102,10 @@ class RelayCore:
 
     # Uploads and read-ahead: what the follower's agent is told before it asks.
 
-    def uploaded(self, segment: UploadedSegment) -> ToFollower | None:
-        """An object is stored: what the follower will be given links to. A peer that lags can do without."""
+    def uploaded(self, segment: UploadedSegment) -> list[tuple[int, int]]:
+        """An object is stored: the ranges of it that the follower will be given links to."""
         if PeerCapabilities.LINKS not in self._capabilities or self._context.zones.is_own(self.follower_id):
-            return None
+            return []
         entries = [
             entry
             for entry in segment.entries
@@ -112,15 +113,24 @@ class RelayCore:
             and self._context.led.mode_of(entry.topic_id_partition, 0) is LinkMode.LINK
         ]
         if not entries:
-            return None
+            return []
         ranges = [(entry.start_file_position, entry.end_file_position) for entry in entries]
         next_offsets = {entry.topic_id_partition: entry.last_offset + 1 for entry in entries}
         self.patience.uploaded(next_offsets, sum(end - start for start, end in ranges), segment.stored_s)
-        gap_bytes = self._context.limits.range_gap_bytes
-        announcement = Announcement(
-            segment.combined_segment_id, coalesce_ranges(ranges, gap_bytes), segment.custom_metadata
-        )
-        return self._announced(MessageKind.ANNOUNCE, announcement)
+        return ranges
+
+    @property
+    def shares_reads(self) -> bool:
+        """Whether the follower's agent may read with others of its zone: not while it has paused links."""
+        return PeerCapabilities.SHARED_READS in self._capabilities and self._links.are_given(self.follower_id)
+
+    def announced(
+        self, segment: UploadedSegment, ranges: list[tuple[int, int]], zone: ZoneReading | None
+    ) -> ToFollower | None:
+        """These ranges, which others of the follower's `zone` read with it. A peer that lags can do without."""
+        joined = coalesce_ranges(ranges, self._context.limits.range_gap_bytes)
+        announcement = Announcement(segment.combined_segment_id, joined, segment.custom_metadata)
+        return self._announced(MessageKind.ANNOUNCE, announcement, zone)
 
     def read_ahead(
         self, object_id: StoredObjectId, ranges: list[tuple[int, int]], custom_metadata: bytes = b""
@@ -136,10 +146,14 @@ class RelayCore:
         joined = coalesce_ranges(ranges, self._context.limits.range_gap_bytes)
         return self._announced(MessageKind.READ_AHEAD, Announcement(object_id, joined, custom_metadata))
 
-    def _announced(self, kind: MessageKind, announcement: Announcement) -> ToFollower | None:
+    def _announced(
+        self, kind: MessageKind, announcement: Announcement, zone: ZoneReading | None = None
+    ) -> ToFollower | None:
         if announcement.custom_metadata and PeerCapabilities.CUSTOM_METADATA not in self._capabilities:
             return None
         self._context.metrics.announcements.inc()
+        if zone is not None:
+            return ToFollower(MessageKind.ANNOUNCE_SHARED, (zone.encode(), announcement.encode()))
         return ToFollower(kind, (announcement.encode(),))
 
     def forget(self, partition: TopicIdPartition) -> None:

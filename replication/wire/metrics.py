@@ -91,6 +91,35 @@ class BypassMetrics:
         self.peers = Gauge("remote_wal_bypassed_peers", "Other agents that are bypassed now", registry=registry)
 
 
+class SharedReadMetrics:
+    """Of the agents of a zone that read objects for each other."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.ranges = Counter(
+            "remote_wal_shared_ranges",
+            "Ranges of objects that agents of the zone asked each other for",
+            ["outcome", "role"],
+            registry=registry,
+        )
+        """As `asker` or `giver`. All that was not `given` is read from the store; `wrong` was given, and proved so."""
+        self.bytes = Counter(
+            "remote_wal_shared_bytes", "Bytes of such ranges that were given", ["direction"], registry=registry
+        )
+        """They stay in the zone."""
+
+    def asked(self, outcome: str, size: int = 0) -> None:
+        """A neighbour was asked for a range."""
+        self.ranges.labels(outcome, "asker").inc()
+        if size:
+            self.bytes.labels("received").inc(size)
+
+    def gave(self, outcome: str, size: int = 0) -> None:
+        """A neighbour asked for a range."""
+        self.ranges.labels(outcome, "giver").inc()
+        if size:
+            self.bytes.labels("sent").inc(size)
+
+
 class ReplicationMetrics:
     """Counters of both proxies. Bytes between agents are counted at both ends, size prefixes included."""
 
@@ -116,6 +145,7 @@ class ReplicationMetrics:
         self.announcements = LoopCounter("remote_wal_announcements", "Announcements sent", registry=registry)
         self.catch_up = CatchUpMetrics(registry)
         self.bypass = BypassMetrics(registry)
+        self.shared_reads = SharedReadMetrics(registry)
         self.frame_bytes = Gauge(
             "remote_wal_frame_bytes", "Memory that frames hold, for all connections", ["way"], registry=registry
         )

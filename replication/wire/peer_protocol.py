@@ -23,6 +23,11 @@ the rest is packed, see `replication.wire.peer_channel`):
                     send the original
     ROUTE_OUTCOME   whether a log wants what was spliced of the request with   leader to gateway
                     this number
+    ANNOUNCE_SHARED as ANNOUNCE, with who else in the follower's zone reads    leader to follower
+                    the object (`replication.wire.shared_reads`)
+    RANGE_REQUEST   a range of an object that the neighbour reads              asker to neighbour
+    RANGE           its bytes                                                  neighbour to asker
+    RANGE_REFUSED   they are to be read from the store                         neighbour to asker
 
 What READ_AHEAD, LINKED_OLD and READ_ARCHIVE_AHEAD name is read within the quota for such reads. A peer is sent only
 what it understands, as its hello tells (`PeerCapabilities`).
@@ -30,7 +35,8 @@ what it understands, as its hello tells (`PeerCapabilities`).
 One peer connection stands for one connection of a broker's replica fetcher, so order and closing carry over. One whose
 hello asks for CLIENTS stands for a connection of a client in another zone, and carries none of these messages, but for
 KAFKA and, where both have ROUTED_PRODUCE, ZONE_ROUTE_REQUEST, ORIGINAL and ROUTE_INLINE_REQUEST, with ADOPTED_RECORDS
-ROUTE_OUTCOME as well; where both have LINKED_FETCH, LINKED, INLINE_REQUEST, LINKS_PAUSED and LINKS_RESUMED.
+ROUTE_OUTCOME as well; where both have LINKED_FETCH, LINKED, INLINE_REQUEST, LINKS_PAUSED and LINKS_RESUMED. One whose
+hello asks for RANGES is between two agents of a zone, and carries RANGE_REQUEST, RANGE and RANGE_REFUSED alone.
 """
 
 import struct
@@ -77,11 +83,16 @@ class PeerCapabilities(Flag, boundary=CONFORM):
     """With ROUTED_PRODUCE: what gateways stored may stay what logs are stored as."""
     LINK_DIGESTS = 256
     """Links have a SHA-256, and none without is taken: said by agents that are set so alone."""
+    SHARED_READS = 512
+    """ANNOUNCE_SHARED: one agent of a zone reads an object for all of them."""
+    RANGES = 1024
+    """A connection for ranges of objects, instead of replication: asked for, or, in the answer, granted."""
 
 
 MESSAGES = PeerCapabilities.ROUTED_PRODUCE | PeerCapabilities.LINKED_FETCH
 """With any of these, messages pass for a client, instead of bytes."""
-CAPABILITIES = ~(PeerCapabilities.CLIENTS | MESSAGES | PeerCapabilities.ADOPTED_RECORDS | PeerCapabilities.LINK_DIGESTS)
+_BY_SETTINGS = PeerCapabilities.LINK_DIGESTS | PeerCapabilities.SHARED_READS | PeerCapabilities.RANGES
+CAPABILITIES = ~(PeerCapabilities.CLIENTS | MESSAGES | PeerCapabilities.ADOPTED_RECORDS | _BY_SETTINGS)
 """What is understood here of replication, whatever the settings."""
 
 
@@ -101,6 +112,10 @@ class MessageKind(IntEnum):
     ORIGINAL = 10
     ROUTE_INLINE_REQUEST = 11
     ROUTE_OUTCOME = 12
+    ANNOUNCE_SHARED = 13
+    RANGE_REQUEST = 14
+    RANGE = 15
+    RANGE_REFUSED = 16
 
 
 class PeerRefusedError(Exception):
@@ -165,8 +180,7 @@ class Announcement:
         return b"".join(
             (
                 self.object_id.to_bytes(),
-                bytes((len(self.ranges) - 1,)),
-                *(_RANGE.pack(start, end) for start, end in self.ranges),
+                encode_ranges(self.ranges),
                 *((_SIZE.pack(len(self.custom_metadata)), self.custom_metadata) if self.custom_metadata else ()),
             )
         )
@@ -174,14 +188,14 @@ class Announcement:
     @classmethod
     def decode(cls, body: Buffer) -> "Announcement":
         """Of a combined segment, from a message's body. Raises MalformedFrameError."""
-        ranges, rest = _decode_ranges(body, _SEGMENT_ID_BYTES)
+        ranges, rest = decode_ranges(body, _SEGMENT_ID_BYTES)
         segment_id = CombinedSegmentId.from_bytes(bytes(body[:_SEGMENT_ID_BYTES]))
         return cls(segment_id, ranges, _decode_custom_metadata(rest) if rest else b"")
 
     @classmethod
     def decode_archive(cls, body: Buffer) -> "Announcement":
         """Of an archive object, from a message's body. Raises MalformedFrameError."""
-        ranges, rest = _decode_ranges(body, ARCHIVE_OBJECT_ID_BYTES)
+        ranges, rest = decode_ranges(body, ARCHIVE_OBJECT_ID_BYTES)
         if rest:
             raise MalformedFrameError(0, f"{len(rest)} bytes behind the ranges of an archive object")
         try:
@@ -190,12 +204,17 @@ class Announcement:
             raise MalformedFrameError(0, str(error)) from error
 
 
-def _decode_ranges(body: Buffer, id_bytes: int) -> tuple[tuple[tuple[int, int], ...], bytes]:
-    """The ranges, and what follows them."""
-    first = id_bytes + 1
+def encode_ranges(ranges: tuple[tuple[int, int], ...]) -> bytes:
+    """Their number less one in a byte, then start and end of each."""
+    return b"".join((bytes((len(ranges) - 1,)), *(_RANGE.pack(start, end) for start, end in ranges)))
+
+
+def decode_ranges(body: Buffer, position: int) -> tuple[tuple[tuple[int, int], ...], bytes]:
+    """The ranges at this position, and what follows them. Raises MalformedFrameError."""
+    first = position + 1
     if len(body) < first:
         raise MalformedFrameError(0, f"an announcement of {len(body)} bytes")
-    count = body[id_bytes] + 1
+    count = body[position] + 1
     rest = first + count * _RANGE.size
     if len(body) < rest:
         raise MalformedFrameError(first, f"{count} ranges in {len(body)} bytes")

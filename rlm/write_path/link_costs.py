@@ -1,14 +1,15 @@
 """What an object costs, and what links to it save, in dollars, for the partitions that are led here now.
 
-An object costs one PUT, one GET for each broker that follows one of its partitions in another zone, and the replication
-of its own metadata. Each of its bytes costs the upload, the storage for as long as the object lives, and a retrieval
-for each follower in another zone; inline it costs a crossing of the border for each of these. So there is a size from
-which on an object pays, and there are partitions of which no object ever pays: where no follower stands in another
-zone, or where objects live for so long that to store them costs more than the border.
+An object costs one PUT, one GET for each broker that follows one of its partitions in another zone (or for each zone,
+where one agent reads for all of a zone), and the replication of its own metadata. Each of its bytes costs the upload,
+the storage for as long as the object lives, and a retrieval for each follower in another zone; inline it costs a
+crossing of the border for each of these. So there is a size from which on an object pays, and there are partitions of
+which no object ever pays: where no follower stands in another zone, or where objects live for so long that to store
+them costs more than the border.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -65,7 +66,7 @@ class ObjectUse:
     crossings: float
     """How often a byte crosses a border inline: once for each follower in another zone."""
     readers: float
-    """Brokers of other zones that read an object."""
+    """How many times other zones read an object."""
     life_s: float
     """Of an object."""
     for_links: float = 1.0
@@ -80,6 +81,8 @@ class LinkCosts:
     store: StorePrices
     remote_followers: int | None = None
     """In the place of those that the cluster tells, wherever it tells of any."""
+    reads: Callable[[Collection[int]], int] = len
+    """How many times an object is read that these brokers read."""
 
     def outlook(self, led: Iterable[Assignment]) -> Outlook:
         """For objects of these partitions."""
@@ -115,7 +118,7 @@ class LinkCosts:
         return ObjectUse(
             sum(map(self._crossings, together)) / count,
             # Who follows one of them reads the object, however many of them a partition has.
-            max(self.remote_followers or 0, len(set().union(*(one.remote_followers or () for one in together)))),
+            max(self.remote_followers or 0, self.reads(set().union(*(one.remote_followers or () for one in together)))),
             # An object lives as long as the longest-lived of its entries.
             max((one.object_life_s for one in for_links), default=0.0),
             len(for_links) / count,

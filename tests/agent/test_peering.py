@@ -36,7 +36,7 @@ def parsed(**keys: str) -> AgentSettings:
 
 
 def hello(archive: str) -> Hello:
-    return own_hello(IDENTITY, parsed(remote_wal_archive_enable=archive).archive.enable)
+    return own_hello(IDENTITY, archives=parsed(remote_wal_archive_enable=archive).archive.enable, shares=False)
 
 
 def test_an_agent_with_an_archive_has_all_capabilities() -> None:

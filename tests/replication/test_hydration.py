@@ -14,6 +14,7 @@ from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId
 from replication.follower.hydration import HydrationCache, HydrationError, HydrationLimits
 from replication.wire.circuit_breaker import BreakerLimits, CircuitBreaker
+from replication.wire.link import SegmentLink
 from replication.wire.metrics import ReplicationMetrics
 from rlm.write_path.metrics import StageTimes
 from tests.metric_values import metric_value
@@ -181,7 +182,7 @@ async def test_wrong_bytes_are_discarded_and_read_anew(rig: Rig) -> None:
     rig.storage.corrupt = lambda data: b"\xff" * len(data)
     assert await rig.fetch(0) == b"\xff" * 100
     rig.storage.corrupt = None
-    rig.cache.discard(segment(0))
+    rig.cache.proved_wrong(SegmentLink(segment(0), 0, 100, 0))
     assert await rig.fetch(0) == bytes(range(100))
     assert rig.cache.ranges.size_bytes == 100
 

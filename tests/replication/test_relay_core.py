@@ -117,7 +117,7 @@ def test_who_did_not_say_that_it_understands_links_gets_none(capabilities: PeerC
     rig.stored()
     rig.asked()
     assert rig.answered() == INLINE
-    assert rig.core.uploaded(uploaded(0)) is None
+    assert rig.core.uploaded(uploaded(0)) == []
 
 
 def test_a_response_is_linked_only_when_it_is_the_only_one_under_way() -> None:
@@ -204,13 +204,14 @@ def test_a_response_without_a_request_is_refused_and_requests_without_a_response
 
 def test_an_upload_is_announced_for_what_the_follower_was_given_before() -> None:
     rig = Rig()
-    assert rig.core.uploaded(uploaded(0)) is None
+    assert rig.core.uploaded(uploaded(0)) == []
     rig.linked()
-    told = rig.core.uploaded(uploaded(0))
+    ranges = rig.core.uploaded(uploaded(0))
+    told = rig.core.announced(uploaded(0), ranges, None)
     assert told == ToFollower(MessageKind.ANNOUNCE, (Announcement(SEGMENT, ((112, 112 + len(RAW)),)).encode(),))
-    assert rig.core.uploaded(uploaded(1)) is None
+    assert rig.core.uploaded(uploaded(1)) == []
     rig.core.forget(partition(0))
-    assert rig.core.uploaded(uploaded(0)) is None
+    assert rig.core.uploaded(uploaded(0)) == []
 
 
 def test_gaps_are_read_along_in_combined_segments_alone() -> None:

@@ -17,7 +17,7 @@ def test_a_follower_in_the_leaders_zone_is_sent_what_is_stored_inline_and_told_o
     rig.stored()
     rig.asked()
     assert rig.answered() == INLINE
-    assert rig.core.uploaded(uploaded(0)) is None
+    assert rig.core.uploaded(uploaded(0)) == []
     assert rig.led.fetches, "that it fetches still tells the load"
 
 
@@ -35,7 +35,7 @@ def test_a_follower_elsewhere_or_in_a_zone_that_is_not_known_gets_links(own: str
     rig.stored()
     rig.asked()
     is_linked(rig.answered())
-    assert rig.core.uploaded(uploaded(0)) is not None
+    assert rig.core.uploaded(uploaded(0))
 
 
 def test_a_follower_whose_zone_becomes_known_is_sent_inline_from_the_next_response_on() -> None:

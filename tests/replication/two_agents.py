@@ -38,6 +38,7 @@ from replication.leader.leader_context import LeaderContext, LeaderLimits
 from replication.leader.leader_proxy import LeaderProxy
 from replication.leader.link_index import LinkIndex
 from replication.leader.upload_signal import UploadSignal
+from replication.leader.zones import Zones
 from replication.wire.broker_requests import BrokerRequests
 from replication.wire.circuit_breaker import BreakerLimits
 from replication.wire.fetch_frame import FETCH_API_KEY, scan_fetch_request
@@ -169,6 +170,7 @@ class Agents:
         self.follower_limits = FollowerLimits(hydration_timeout_s=5.0, restart_s=0.0)
         self.leader_budget, self.follower_budget, self.request_budget = (MemoryBudget() for _ in range(3))
         self.requests = BrokerRequests()
+        self.zones = Zones()
         self.leader_hello = Hello("cluster", 1, 11)
         self.follower_hello = Hello("cluster", 2, 22)
         self.leader_address = self.follower_address = LOOPBACK
@@ -219,6 +221,7 @@ class Agents:
                 request_budget=self.request_budget,
                 requests=self.requests,
                 catch_up=self.catch_up,
+                zones=self.zones,
                 broker_tls=self.dials_broker_by,
                 broker_name=self.broker_name,
             )

@@ -29,4 +29,5 @@ FAULTS = (
     "response linked", "response inline", "wrong bytes refused", "wrong bytes read again", "object missed",
     "object late", "link waited for in vain", "links paused", "links resumed", "response too late", "agent bypassed",
     "agent trusted again", "peer silent", "peer unreachable", "broker unreachable",
+    "bytes of a neighbour", "neighbour slow", "neighbour gone", "neighbour refuses", "neighbour gave wrong bytes",
 )  # fmt: skip

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Callable
 from concurrent.futures import Executor
 from contextvars import Context, copy_context
+from dataclasses import replace
 from typing import Any, Protocol, cast
 
 from metadata_topic.store.store import RemoteWalMetadataStore
@@ -16,18 +17,21 @@ from replication.follower.follower_proxy import FollowerProxy
 from replication.follower.hydration import HydrationCache, HydrationLimits
 from replication.follower.leader_bypass import Bypass
 from replication.follower.leader_route import RouteLimits
+from replication.follower.neighbours.neighbours import Neighbours
+from replication.follower.neighbours.range_door import RangeDoor
 from replication.follower.read_quota import CatchUpReadLimits
 from replication.leader.catch_up import CatchUp
 from replication.leader.leader_context import LeaderContext, LeaderLimits
 from replication.leader.leader_proxy import LeaderProxy
 from replication.leader.link_index import LinkIndex
 from replication.leader.read_ahead import CatchUpLimits
+from replication.leader.zones import Zones
 from replication.wire.circuit_breaker import BreakerLimits
 from replication.wire.known_peers import KnownPeers
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.metrics import ReplicationMetrics
 from replication.wire.peer_connection import Address
-from replication.wire.peer_protocol import Hello
+from replication.wire.peer_protocol import CAPABILITIES, Hello, PeerCapabilities
 from rlm.archive.stored_runs import LedLogs
 from tests.simulation.agent_model import BREAK_EVEN_BYTES, AgentModel, Surroundings
 from tests.simulation.led_log import LedLog
@@ -41,6 +45,7 @@ LOCAL_PORT = 20_000
 LINK_WAIT_MAX_S = 0.5
 HYDRATION_TIMEOUT_S = 2.0
 FRAME_TIMEOUT_S = 10.0
+IDLE_TIMEOUT_S = 60.0
 LEADER_LIMITS = LeaderLimits(
     LINK_WAIT_MAX_S, BREAK_EVEN_BYTES, gather_max_ms=25, range_gap_bytes=100, stale_after_s=10.0,
     frame_timeout_s=FRAME_TIMEOUT_S,
@@ -60,6 +65,8 @@ class AgentsWorld(Surroundings, Protocol):
     broker_ids: tuple[int, ...]
     is_bypassing: bool
     """Whether agents may go past dead ones."""
+    shares_reads: bool
+    """Whether agents read objects for each other."""
 
     def get_delays(self) -> Delays: ...
 
@@ -81,7 +88,8 @@ class AgentProcess:
         world, clock, metrics = self._world, self._loop.time, self._world.replication_metrics
         self.writing = AgentModel(world, self.broker_id, incarnation, RemoteWalMetadataStore())
         manager = self.writing.manager
-        hello = Hello("cluster", self.broker_id, incarnation)
+        shared = PeerCapabilities.SHARED_READS if world.shares_reads else PeerCapabilities.NONE
+        hello = Hello("cluster", self.broker_id, incarnation, CAPABILITIES | shared)
         limits = HydrationLimits(3, 20_000, BreakerLimits(failures_to_open=3, open_s=1.0, open_max_s=4.0))
         self.hydration = HydrationCache(
             world.storage, limits, world.stage_times, metrics, clock=clock, pool=self._pool(world.get_delays)
@@ -91,15 +99,11 @@ class AgentProcess:
         stored = LedLogs(self.writing.store, manager.stored_log, MIN_ENTRY_BYTES)
         catch_up = CatchUp(index, stored, CATCH_UP_LIMITS, metrics, clock, self._pool(world.read_delays))
         others = [one for one in world.broker_ids if one != self.broker_id]
-        self.leader = LeaderProxy(
-            LeaderContext(
-                hello, LEADER_LIMITS, broker_address(self.broker_id), manager, world.stage_times, metrics, clock, index,
-                followers=frozenset(others), budget=MemoryBudget(BUDGET_BYTES),
-                request_budget=MemoryBudget(BUDGET_BYTES), catch_up=catch_up,
-            )
+        leading = LeaderContext(
+            hello, LEADER_LIMITS, broker_address(self.broker_id), manager, world.stage_times, metrics, clock, index,
+            followers=frozenset(others), budget=MemoryBudget(BUDGET_BYTES),
+            request_budget=MemoryBudget(BUDGET_BYTES), catch_up=catch_up,
         )  # fmt: skip
-        manager.add_listener(self.leader)
-        manager.hooks.replication_is_pending = lambda: self.leader.replication_is_pending
         context = FollowerContext(
             hello,
             FollowerLimits(HYDRATION_TIMEOUT_S, frame_timeout_s=FRAME_TIMEOUT_S, restart_s=1.0),
@@ -111,9 +115,26 @@ class AgentProcess:
             clock,
             MemoryBudget(BUDGET_BYTES),
         )
-        bypass = Bypass({one: broker_address(one) for one in others}, ROUTE_LIMITS, lambda: None, clock=clock)
         peers = KnownPeers({one: Address(f"agent-{one}", PEER_PORT) for one in others})
+        self.neighbours = Neighbours(context, peers, lambda _: True)
+        self.leader = LeaderProxy(self._sharing(leading, context) if world.shares_reads else leading)
+        manager.add_listener(self.leader)
+        manager.hooks.replication_is_pending = lambda: self.leader.replication_is_pending
+        bypass = Bypass({one: broker_address(one) for one in others}, ROUTE_LIMITS, lambda: None, clock=clock)
         self.follower = FollowerProxy(context, peers, bypass if world.is_bypassing else None)
+
+    def _sharing(self, leading: LeaderContext, following: FollowerContext) -> LeaderContext:
+        """To each leader's agent the two others are in one zone, and read objects for each other."""
+        zones = Zones(None)
+        zones.learned(dict.fromkeys(self._world.broker_ids, "elsewhere"))
+        self.hydration.neighbours = self.neighbours
+        return replace(
+            leading,
+            hello=replace(leading.hello, capabilities=leading.hello.capabilities | PeerCapabilities.RANGES),
+            limits=replace(LEADER_LIMITS, share_min_readers=2),
+            zones=zones,
+            ranges=RangeDoor(following, leading.budget, lambda _: True, IDLE_TIMEOUT_S),
+        )
 
     def _pool(self, delays: Callable[[], Delays]) -> Callable[[int, str], Executor]:
         def make(threads: int, _name: str) -> Executor:
@@ -169,6 +190,7 @@ class AgentProcess:
         await self.leader.stop()
         await self.follower.stop()
         self._end_reads()
+        await self.neighbours.close()
 
     def _end_reads(self) -> None:
         self.hydration.close()

@@ -23,6 +23,13 @@ SETTLED_WITHIN_S = 120.0
 WAYS = {
     "remote_wal_fetch_responses_total": {"linked": "response linked", "inline": "response inline"},
     "remote_wal_bypass_switches_total": {"broker": "agent bypassed", "agent": "agent trusted again"},
+    "remote_wal_shared_bytes_total": {"received": "bytes of a neighbour"},
+    "remote_wal_shared_ranges_total": {
+        "slow": "neighbour slow",
+        "gone": "neighbour gone",
+        "refused": "neighbour refuses",
+        "wrong": "neighbour gave wrong bytes",
+    },
     "remote_wal_faults_total": {
         "inline_requested_corrupt": "wrong bytes refused",
         "inline_requested_not_found": "object missed",

@@ -45,6 +45,7 @@ class ReplicatedWorld(SimulatedRun):
         self.invariants = ReplicaInvariants(PARTITIONS, self.storage)
         self.replication_metrics = ReplicationMetrics(CollectorRegistry())
         self.is_bypassing = seed // 4 % 2 == 0
+        self.shares_reads = seed // 8 % 2 == 0
         self.replicas = {
             broker: [
                 Replica(LedLog(TopicIdPartition(TOPIC, number), directory / f"{broker}" / f"t-{number}", NO_LEADER))
@@ -193,6 +194,7 @@ class AgentsView:
         self.replication_metrics = world.replication_metrics
         self.broker_ids: tuple[int, ...] = BROKERS
         self.is_bypassing = world.is_bypassing
+        self.shares_reads = world.shares_reads
         self.logs = {replica.files.partition: replica.files for replica in world.replicas[broker]}
         self.note, self.random = world.note, world.random
         self.read_delays: Callable[[], Delays] = world.read_delays

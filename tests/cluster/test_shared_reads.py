@@ -1,0 +1,93 @@
+"""Agents of a zone read objects for each other: a GET for each zone, not for each broker.
+
+az1: broker 1, which leads       az2: brokers 2, 3 and 4, each follows a partition of its own
+"""
+
+import gc
+from collections.abc import Mapping
+from pathlib import Path
+
+from local_cluster.broker_config import AgentsMode, ClusterSettings, server_properties
+from local_cluster.cluster import LocalCluster
+from local_cluster.layout import ClusterLayout
+from local_cluster.polling import wait_until
+from local_cluster.store_spec import LocalDirectoryStore
+from tests.cluster.agent_views import AgentCounters
+from tests.cluster.conftest import IMPATIENT
+from tests.cluster.script import PATIENCE_S, PLAIN, ZSTD, Script
+
+CONTROLLERS = (1, 2, 3)
+REQUESTS, RANGES = "remote_wal_store_requests_total", "remote_wal_shared_ranges_total"
+OBJECTS = 60
+PUT_MS = 100
+"""In that time each partition gets records, so that each object is of all of them."""
+
+
+def in_zones(layout: ClusterLayout, zones: Mapping[int, str], min_readers: int = 2) -> ClusterSettings:
+    """The brokers stand in these zones, three of them are controllers; agents speak TLS."""
+    voters = ",".join(f"{one}@{layout.controller_address(one)}" for one in CONTROLLERS)
+    shares = {"remote.wal.hydration.share.min.readers": str(min_readers)}
+    own: dict[int, dict[str, str]] = {}
+    for one, zone in zones.items():
+        own[one] = {"broker.rack": zone}
+        if one not in CONTROLLERS:
+            listeners = server_properties(layout, one, ClusterSettings())["listeners"].split(",")
+            kept = ",".join(address for address in listeners if not address.startswith("CONTROLLER"))
+            own[one] |= {"process.roles": "broker", "listeners": kept}
+    agents = AgentsMode(LocalDirectoryStore(PUT_MS, 3), shares, tls=True)
+    return ClusterSettings(agents, {**IMPATIENT, "controller.quorum.voters": voters}, own)
+
+
+class Reads:
+    """Of objects since it was made, for each object."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._counters = AgentCounters(cluster)
+
+    @property
+    def objects(self) -> float:
+        return self._counters.growth(REQUESTS, operation="put")
+
+    @property
+    def gets(self) -> float:
+        return self._counters.growth(REQUESTS, operation="get") / self.objects
+
+    @property
+    def given(self) -> float:
+        """Ranges that a neighbour gave: each of them would have been a GET."""
+        return self._counters.growth(RANGES, outcome="given", role="asker") / self.objects
+
+    def wait_for_objects(self) -> None:
+        wait_until(lambda: self.objects > OBJECTS, f"{OBJECTS} objects are made", PATIENCE_S)
+
+
+def test_a_zone_reads_an_object_once_and_goes_on_when_who_reads_it_is_killed(tmp_path: Path, topic: str) -> None:
+    play(tmp_path / "cluster", topic)
+    gc.collect()  # what is left of refused connections, while that is allowed
+
+
+def play(directory: Path, topic: str) -> None:
+    with LocalCluster.create(directory, brokers=4) as cluster:
+        cluster.settings = in_zones(cluster.layout, {1: "az1", 2: "az2", 3: "az2", 4: "az2"})
+        cluster.configure(cluster.settings.agents)
+        cluster.start()
+        with Script(cluster, topic) as script:
+            script.create_topic(assignment=[[1, 2], [1, 3], [1, 4]])
+            script.produce(PLAIN, ZSTD)
+            script.expect_links_to_be_used()
+            script.expect_growth(RANGES, outcome="given", role="asker")
+
+            # three read each object, and one of them from the store
+            reads = Reads(cluster)
+            reads.wait_for_objects()
+            assert reads.gets < 1.4
+            assert reads.gets + reads.given > 2.2
+
+            # one of them is killed: what it would have read, the others read
+            script.kill_agent(4)
+            reads = Reads(cluster)
+            reads.wait_for_objects()
+            assert reads.gets < 1.4
+            script.expect_links_to_be_used()
+            script.start_agent(4)
+            script.expect_promises()
