@@ -10,23 +10,28 @@ from pathlib import Path
 from local_cluster.broker_config import AgentsMode, ClusterSettings, server_properties
 from local_cluster.cluster import LocalCluster
 from local_cluster.layout import ClusterLayout
+from local_cluster.ledger import ProducerPlan
 from local_cluster.polling import wait_until
 from local_cluster.store_spec import LocalDirectoryStore
 from tests.cluster.agent_views import AgentCounters
 from tests.cluster.conftest import IMPATIENT
-from tests.cluster.script import PATIENCE_S, PLAIN, ZSTD, Script
+from tests.cluster.script import PATIENCE_S, PLAIN, Script
 
 CONTROLLERS = (1, 2, 3)
 REQUESTS, RANGES = "remote_wal_store_requests_total", "remote_wal_shared_ranges_total"
 OBJECTS = 60
-PUT_MS = 100
-"""In that time each partition gets records, so that each object is of all of them."""
+PUT_MS = 50
+QUICK = ProducerPlan("quick", acks="1", records_per_s=600)
+"""It does not wait, so all partitions get records all the time, and each object is of all of them."""
 
 
 def in_zones(layout: ClusterLayout, zones: Mapping[int, str], min_readers: int = 2) -> ClusterSettings:
-    """The brokers stand in these zones, three of them are controllers; agents speak TLS."""
+    """The brokers stand in these zones, three of them are controllers; agents speak TLS, and upload one at a time."""
     voters = ",".join(f"{one}@{layout.controller_address(one)}" for one in CONTROLLERS)
-    shares = {"remote.wal.hydration.share.min.readers": str(min_readers)}
+    keys = {
+        "remote.wal.hydration.share.min.readers": str(min_readers),
+        "remote.wal.log.manager.combiner.thread.pool.size": "1",
+    }
     own: dict[int, dict[str, str]] = {}
     for one, zone in zones.items():
         own[one] = {"broker.rack": zone}
@@ -34,7 +39,7 @@ def in_zones(layout: ClusterLayout, zones: Mapping[int, str], min_readers: int =
             listeners = server_properties(layout, one, ClusterSettings())["listeners"].split(",")
             kept = ",".join(address for address in listeners if not address.startswith("CONTROLLER"))
             own[one] |= {"process.roles": "broker", "listeners": kept}
-    agents = AgentsMode(LocalDirectoryStore(PUT_MS, 3), shares, tls=True)
+    agents = AgentsMode(LocalDirectoryStore(PUT_MS, 3), keys, tls=True)
     return ClusterSettings(agents, {**IMPATIENT, "controller.quorum.voters": voters}, own)
 
 
@@ -73,7 +78,7 @@ def play(directory: Path, topic: str) -> None:
         cluster.start()
         with Script(cluster, topic) as script:
             script.create_topic(assignment=[[1, 2], [1, 3], [1, 4]])
-            script.produce(PLAIN, ZSTD)
+            script.produce(PLAIN, QUICK)
             script.expect_links_to_be_used()
             script.expect_growth(RANGES, outcome="given", role="asker")
 
