@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.command_group import command_group
 from cli.connection import Json
 from cli.exit_code import ExitCode
 from cli.extras import need_extra
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from local_cluster.broker_config import AgentsMode, ClusterSettings
     from local_cluster.cluster_status import ClusterStatus
 
-app = typer.Typer(help="A real Kafka cluster on this machine, with or without agents.", no_args_is_help=True)
+app = command_group("A real Kafka cluster on this machine, with or without agents.")
 
 DEFAULT_DIRECTORY = Path(".remote-wal-cluster")
 

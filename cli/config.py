@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from cli.command_group import command_group
 from cli.connection import BrokerConfig, Json
 from cli.exit_code import ExitCode
 from cli.tables import fail, show, table, tell_json
@@ -12,9 +13,8 @@ from cli.tables import fail, show, table, tell_json
 if TYPE_CHECKING:
     from kafka_log.server_properties import BrokerProperties
 
-app = typer.Typer(
-    help="Judge, or propose, the agent's lines in the broker's server.properties. Nobody is asked, nothing is written.",
-    no_args_is_help=True,
+app = command_group(
+    "Judge, or propose, the agent's lines in the broker's server.properties. Nobody is asked, nothing is written."
 )
 
 _HOST = "<this host's address>"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.command_group import command_group
 from cli.connection import CommandConfig, Json, client_config
 from cli.option_groups import grouped
 from cli.tables import tell_json
@@ -14,7 +15,7 @@ from gateway.plan import PlanError, PlanRules
 if TYPE_CHECKING:
     from gateway.plan import BrokerSite
 
-app = typer.Typer(help="Let clients reach brokers of other zones by their own zone's gateway.", no_args_is_help=True)
+app = command_group("Let clients reach brokers of other zones by their own zone's gateway.")
 
 _TIMEOUT_S = 15.0
 _DEFAULTS = PlanRules()

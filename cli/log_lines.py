@@ -1,21 +1,39 @@
-"""Which log lines are shown while a command does its work, and where."""
+"""Which log lines are shown while a command does its work: never on standard output, which is the answer's."""
 
+import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
+
+KAFKA_CLIENTS: Final = ("metadata_topic.librdkafka", "kafka")
+"""Loggers of librdkafka and kafka-python. They tell of each broker that does not answer, which a command does once."""
+
+
+def log_to_stderr(*, verbose: bool) -> None:
+    """Warnings, those of Kafka's clients left out; all lines with `verbose`. For the whole process."""
+    import structlog
+
+    level = logging.INFO if verbose else logging.WARNING
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=lambda *_: structlog.WriteLogger(sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    if not verbose:
+        handler.addFilter(lambda line: not line.name.startswith(KAFKA_CLIENTS))
+    logging.basicConfig(level=level, handlers=[handler], force=True)
 
 
 @contextmanager
-def logs_from(level: int, *, to_stderr: bool = False) -> Iterator[None]:
-    """Those of at least this level (`logging`'s), none of them on standard output with `to_stderr`. Then as before."""
+def logs_from(level: int) -> Iterator[None]:
+    """Lines of at least this level (`logging`'s). Then as before."""
     import structlog
 
     before = structlog.get_config()
-    structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr) if to_stderr else None,
-        cache_logger_on_first_use=False,
-    )
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(level), cache_logger_on_first_use=False)
     try:
         yield
     finally:

@@ -13,8 +13,10 @@ from typing import Annotated, Any, Final, cast
 
 import typer
 
+from cli.command_group import command_group
 from cli.exit_code import ExitCode
 from cli.extras import missing_extra
+from cli.log_lines import log_to_stderr
 from cli.tables import tell_failure, tell_json
 
 COMMANDS: Final = (
@@ -69,13 +71,7 @@ TRACEBACK_VARIABLE: Final = "REMOTE_WAL_TRACEBACK"
 
 def build_app() -> typer.Typer:
     """All commands whose modules exist."""
-    app = typer.Typer(
-        name="remote-wal",
-        help="Replicate unmodified Apache Kafka across zones through object storage.",
-        no_args_is_help=True,
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
+    app = command_group("Replicate unmodified Apache Kafka across zones through object storage.", name="remote-wal")
     app.callback()(_global_options)
     for name in COMMANDS:
         if importlib.util.find_spec(f"cli.{name}") is None:
@@ -140,8 +136,13 @@ def _global_options(
             "--version", callback=_show_version, is_eager=True, help="Show version, commit and formats, and end."
         ),
     ] = False,
+    verbose: Annotated[
+        bool,
+        typer.Option("--verbose", help="Show what is logged, by Kafka's clients too, on standard error."),
+    ] = False,
 ) -> None:
     """Replicate unmodified Apache Kafka across zones through object storage."""
+    log_to_stderr(verbose=verbose)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,13 @@
 """`remote-wal metadata`: the metadata topic, written anew when it was lost."""
 
-import logging
 import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.command_group import command_group
 from cli.connection import Json
 from cli.exit_code import ExitCode
-from cli.log_lines import logs_from
 from cli.option_groups import grouped
 from cli.recovery_sources import BrokersCluster, Tell, client_of, open_stores, patience_of, progress_to
 from cli.tables import tell_json
@@ -16,7 +15,7 @@ from cli.tables import tell_json
 if TYPE_CHECKING:
     from recovery.topic_rebuild import RebuildPlan
 
-app = typer.Typer(help="The metadata topic.", no_args_is_help=True)
+app = command_group("The metadata topic.")
 
 
 @app.callback()
@@ -41,8 +40,7 @@ def rebuild(
     def tell(text: str) -> None:
         sys.stderr.write(f"{text}\n")
 
-    with logs_from(logging.WARNING, to_stderr=True):
-        plan, written = _rebuild(where, write, tell)
+    plan, written = _rebuild(where, write, tell)
     if json:
         tell_json(_as_json(plan, written))
     else:

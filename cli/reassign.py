@@ -1,6 +1,5 @@
 """`remote-wal reassign`: move partitions' replicas and leadership."""
 
-import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli.command_group import command_group
 from cli.connection import Connection, Json
 from cli.exit_code import ExitCode
-from cli.log_lines import logs_from
 from cli.option_groups import grouped
 from cli.tables import fail, show, table, tell_json
 
@@ -25,11 +24,10 @@ if TYPE_CHECKING:
     from recovery.tail_requests import NoTails, TailRequests
 
 
-app = typer.Typer(
-    help="Move partitions' replicas and leadership, in seconds where a tier holds what is old.\n\n"
+app = command_group(
+    "Move partitions' replicas and leadership, in seconds where a tier holds what is old.\n\n"
     "Exit codes: 0 done, or nothing to do; 1 not all moves are done; 2 the command is wrong, or there can be no such "
-    "plan; 3 the cluster does not do or tell what is asked; 7 cancelled.",
-    no_args_is_help=True,
+    "plan; 3 the cluster does not do or tell what is asked; 7 cancelled."
 )
 
 PlanFile = Annotated[
@@ -173,10 +171,9 @@ def _check(wanted: Wanted, plan_file: Path | None) -> None:
 
 @contextmanager
 def _admin(connection: Connection) -> "Iterator[ReassignmentAdmin]":
-    """What is logged meanwhile must not stand in the report on standard output."""
     from recovery.reassignment_admin import ReassignmentAdmin
 
-    with logs_from(logging.NOTSET, to_stderr=True), ReassignmentAdmin(connection.client_config()) as admin:
+    with ReassignmentAdmin(connection.client_config()) as admin:
         yield admin
 
 

@@ -1,6 +1,5 @@
 """What recover and verify start from: the broker's settings, its stores, the cluster, and what is stored of it."""
 
-import logging
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.connection import BrokerConfig, CommandConfig
-from cli.log_lines import logs_from
 from cli.reachability import reach
 
 if TYPE_CHECKING:
@@ -94,12 +92,6 @@ class Sources:
 @contextmanager
 def open_sources(where: StoredLogs, tell: Tell) -> Iterator[Sources]:
     """All of it; the stores are open inside. Raises errors of our rooms."""
-    with logs_from(logging.WARNING, to_stderr=True), _opened(where, tell) as sources:
-        yield sources
-
-
-@contextmanager
-def _opened(where: StoredLogs, tell: Tell) -> Iterator[Sources]:
     from agent.settings_file import agent_settings
     from kafka_log.server_properties import load_broker_properties
     from plugin.wall_clock import wall_ms

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
+from cli.command_group import command_group
 from cli.connection import Connection, Json
 from cli.exit_code import ExitCode
 from cli.option_groups import grouped
@@ -20,10 +21,9 @@ if TYPE_CHECKING:
     from rollout.judgement import Next, Obstacle
     from rollout.steps import Step, Wish
 
-app = typer.Typer(
-    help="Lead agents into a running cluster, from release to release, or out of it: says what to do, and whether it "
-    "is done. It changes nothing itself.",
-    no_args_is_help=True,
+app = command_group(
+    "Lead agents into a running cluster, from release to release, or out of it: says what to do, and whether it "
+    "is done. It changes nothing itself."
 )
 
 LISTENER: Final = "WAL"

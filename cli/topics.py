@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.command_group import command_group
 from cli.connection import Connection, Json
 from cli.option_groups import grouped
 from cli.tables import show, table, tell_json
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from metadata_topic.settings.topic_settings import TopicSettings
     from metadata_topic.topic.client_config import KafkaClientConfig
 
-app = typer.Typer(help="Set and list the topics with remote.wal.storage.enable.", no_args_is_help=True)
+app = command_group("Set and list the topics with remote.wal.storage.enable.")
 
 Topics = Annotated[list[str], typer.Argument(help="Names of topics.", metavar="TOPIC...")]
 WalRetentionMs = Annotated[

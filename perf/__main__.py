@@ -2,8 +2,7 @@
 
 import sys
 
-import typer
-
+from cli.command_group import command_group
 from local_cluster.child_processes import ends_what_it_started
 from local_cluster.native_object_store import NativeStoreMissingError
 from perf.catchup import catchup
@@ -24,7 +23,7 @@ from perf.s3 import s3
 from tests.retention_job.recorded.measurement import report
 from tests.soak.command import soak
 
-app = typer.Typer(help=__doc__, no_args_is_help=True)
+app = command_group(__doc__)
 for command in (
     ladder,
     versions,

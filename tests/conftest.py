@@ -1,6 +1,10 @@
 """What holds for all tests."""
 
+import logging
+from collections.abc import Iterator
+
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
@@ -23,6 +27,17 @@ ONE_PROCESS = (
 """A session of Spark, or a cluster, takes long to start, and is set-up that many tests share; gateways of zones listen
 at addresses that the machine has once.
 """
+
+
+@pytest.fixture(autouse=True)
+def logs_as_before() -> Iterator[None]:
+    """A command sets up what is logged for its whole process, which here is that of all tests."""
+    root, before = logging.getLogger(), structlog.get_config()
+    handlers, level = list(root.handlers), root.level
+    yield
+    structlog.configure(**before)
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 class SomeInOneProcess(LoadScopeScheduling):

@@ -1,11 +1,16 @@
+import logging
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import structlog
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from cli import main as main_module
+from cli.log_lines import log_to_stderr
 from local_cluster.layout import LayoutError
 
 
@@ -13,6 +18,44 @@ def test_help_lists_the_commands() -> None:
     result = CliRunner().invoke(main_module.build_app(), ["--help"])
     assert result.exit_code == 0
     assert "cluster" in result.output
+
+
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal of 80 columns."""
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+@pytest.mark.usefixtures("narrow")
+def test_every_help_is_whole_in_80_columns() -> None:
+    app, seen = main_module.build_app(), 0
+    waiting: list[tuple[Any, tuple[str, ...]]] = [(get_command(app), ())]
+    while waiting:
+        command, words = waiting.pop()
+        lines = CliRunner().invoke(app, [*words, "--help"]).output.splitlines()
+        cut_off = [line for line in lines if len(line) > 80 or "\N{HORIZONTAL ELLIPSIS}" in line]
+        assert not cut_off, words
+        for option in command.params:
+            assert all(any(name in line for line in lines) for name in option.opts if name.startswith("--")), words
+        waiting += [(below, (*words, name)) for name, below in getattr(command, "commands", {}).items()]
+        seen += 1
+    assert seen > 30
+
+
+def test_what_is_logged_meanwhile_stays_off_standard_output_and_kafkas_clients_are_quiet(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for verbose in ([], ["--verbose"]):
+        log_to_stderr(verbose=bool(verbose))
+        structlog.get_logger().warning("of_ours")
+        structlog.get_logger().info("of_less_weight")
+        logging.getLogger("metadata_topic.librdkafka").error("Connect failed")
+        logging.getLogger("kafka.conn").error("Connect failed")
+        out, err = capfd.readouterr()
+        assert not out
+        assert "of_ours" in err
+        assert err.count("Connect failed") == 2 * len(verbose)
+        assert ("of_less_weight" in err) == bool(verbose)
 
 
 def test_help_does_not_load_what_is_heavy() -> None:
