@@ -21,6 +21,7 @@ from plugin.format.adoption_note import AdoptionNote, join_note, split_note
 from plugin.remote_wal_storage_manager import (
     RemoteWalStorageManager,
     RequestCounts,
+    SegmentsOnLoop,
     StorageContext,
     StoredCopy,
     StoredSegment,
@@ -135,6 +136,11 @@ class AdoptingStorage(RemoteWalStorageManager):
 
     def list_log_segments(self, broker_id: int | None = None) -> Iterator[StoredSegment]:
         return self._storage.list_log_segments(broker_id)
+
+    def on_loop(self, size_bytes: int, custom_metadata: bytes = b"") -> SegmentsOnLoop | None:
+        """As the storage manager's own, for what is whole in its object: the rest takes several requests."""
+        plain, note = split_note(custom_metadata)
+        return self._storage.on_loop(size_bytes, plain) if note is None else None
 
     def copies_of(self, custom_metadata: bytes) -> Sequence[StoredCopy]:
         plain, note = split_note(custom_metadata)

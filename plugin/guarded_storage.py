@@ -8,6 +8,7 @@ call beyond the ceiling of requests.
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TypeVar
 
@@ -17,6 +18,7 @@ from plugin.errors import RemoteStorageError, defects_as_storage_errors
 from plugin.remote_wal_storage_manager import (
     RemoteWalStorageManager,
     RequestCounts,
+    SegmentsOnLoop,
     StorageContext,
     StoredCopy,
     StoredSegment,
@@ -115,6 +117,11 @@ class GuardedStorageManager(RemoteWalStorageManager):
             listed = manager.list_log_segments(broker_id)
         return _each("list", "", listed)
 
+    def on_loop(self, size_bytes: int, custom_metadata: bytes = b"") -> SegmentsOnLoop | None:
+        """As the real one."""
+        inner = self._manager.on_loop(size_bytes, custom_metadata) if self._manager is not None else None
+        return _GuardedOnLoop(inner, self.there) if inner is not None else None
+
     def copies_of(self, custom_metadata: bytes) -> Sequence[StoredCopy]:
         """As the real one; what is not there yet has no parts."""
         return super().copies_of(custom_metadata) if self._manager is None else self._manager.copies_of(custom_metadata)
@@ -160,10 +167,40 @@ class GuardedStorageManager(RemoteWalStorageManager):
             raise RemoteStorageError(operation, str(key), reason, label="request_ceiling")
 
 
+_There = Callable[[str, object], AbstractContextManager[RemoteWalStorageManager]]
+
+
+class _GuardedOnLoop:
+    """The real one's, as `SegmentsOnLoop`."""
+
+    def __init__(self, segments: SegmentsOnLoop, there: _There) -> None:
+        self._segments = segments
+        self._there = there
+
+    async def copy_log_segment_data(
+        self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: RecordsList, threads: Executor
+    ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
+        with self._there("copy", metadata.combined_segment_id):
+            return await self._segments.copy_log_segment_data(metadata, records_list, threads)
+
+    async def fetch_log_segment(
+        self,
+        combined_segment_id: CombinedSegmentId,
+        start_position: int,
+        end_position: int,
+        custom_metadata: bytes,
+        threads: Executor,
+    ) -> bytes:
+        with self._there("fetch", combined_segment_id):
+            return await self._segments.fetch_log_segment(
+                combined_segment_id, start_position, end_position, custom_metadata, threads
+            )
+
+
 class _GuardedBlobs:
     """The real one's blobs, as `BlobStorage`."""
 
-    def __init__(self, there: Callable[[str, object], AbstractContextManager[RemoteWalStorageManager]]) -> None:
+    def __init__(self, there: _There) -> None:
         self._there = there
 
     def put_blob(self, name: str, *chunks: bytes | memoryview) -> bytes:

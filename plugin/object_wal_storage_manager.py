@@ -10,6 +10,7 @@ import threading
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from typing import ClassVar, Final
 
 import structlog
@@ -29,6 +30,7 @@ from plugin.format.bucket_copies import NamedCopies
 from plugin.format.bucket_id import bucket_id, unknown_bucket
 from plugin.format.combined_segment import (
     OpenCombinedSegment,
+    SealedCombinedSegment,
     SegmentHeader,
 )
 from plugin.format.object_keys import ObjectKeyFactory
@@ -36,6 +38,7 @@ from plugin.remote_wal_storage_manager import (
     WHOLE_STORE,
     RemoteWalStorageManager,
     RequestCounts,
+    SegmentsOnLoop,
     StorageContext,
     StoredCopy,
     StoredSegment,
@@ -95,21 +98,16 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
         store = self.open_store(parsed)
         self._requests = ObjectRequests(store, policy, self._counts, self._clock, self._sleep, self._rng)
         self._blobs = _ObjectBlobs(self._keys, self._requests)
+        self._on_loop = _ObjectsOnLoop(self._keys, self._requests, context.cluster_id)
         if parsed.startup_self_test:
             self._requests.check_conditional_writes(self._keys.probe_key(context.broker_id, self._new_probe_id()))
 
     def copy_log_segment_data(
         self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: RecordsList
     ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
-        segment_id = metadata.combined_segment_id
-        # The event's time stamp, not the clock's, so that the same call again writes the same bytes.
-        segment = OpenCombinedSegment(SegmentHeader(self._context.cluster_id, segment_id, metadata.event_timestamp_ms))
-        for entry, records in zip(metadata.entries, records_list, strict=True):
-            segment.append(entry, records)
-        sealed = segment.seal()
-        self._requests.put(self._keys.key_of(segment_id), sealed.chunks, sealed.size_bytes)
-        note = sealed.note.encode() if sealed.note is not None else b""
-        return RemoteWalCombinedLogSegmentMetadataUpdate(segment_id, sealed.entries, sealed.size_bytes, note)
+        sealed = _sealed(self._context.cluster_id, metadata, records_list)
+        self._requests.put(self._keys.key_of(metadata.combined_segment_id), sealed.chunks, sealed.size_bytes)
+        return _update(metadata.combined_segment_id, sealed)
 
     def fetch_log_segment(
         self,
@@ -120,6 +118,10 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
     ) -> bytes:
         self._check_place("fetch", combined_segment_id, custom_metadata, any)
         return self._requests.get(self._keys.key_of(combined_segment_id), start_position, end_position)
+
+    def on_loop(self, size_bytes: int, custom_metadata: bytes = b"") -> SegmentsOnLoop | None:
+        is_asked = custom_metadata in (b"", self._bucket_id) and self._requests.admits_on_loop(size_bytes)
+        return self._on_loop if is_asked else None
 
     def fetch_segment_metadata(self, stored: StoredSegment) -> RemoteWalCombinedLogSegmentMetadata:
         size, key = stored.size_bytes, stored.key
@@ -202,6 +204,48 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
         self._closed.set()
         if hasattr(self, "_requests"):
             self._requests.close()
+
+
+def _sealed(
+    cluster_id: str, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: RecordsList
+) -> SealedCombinedSegment:
+    # The event's time stamp, not the clock's, so that the same call again writes the same bytes.
+    segment = OpenCombinedSegment(SegmentHeader(cluster_id, metadata.combined_segment_id, metadata.event_timestamp_ms))
+    for entry, records in zip(metadata.entries, records_list, strict=True):
+        segment.append(entry, records)
+    return segment.seal()
+
+
+def _update(segment_id: CombinedSegmentId, sealed: SealedCombinedSegment) -> RemoteWalCombinedLogSegmentMetadataUpdate:
+    note = sealed.note.encode() if sealed.note is not None else b""
+    return RemoteWalCombinedLogSegmentMetadataUpdate(segment_id, sealed.entries, sealed.size_bytes, note)
+
+
+class _ObjectsOnLoop:
+    """As `SegmentsOnLoop`."""
+
+    def __init__(self, keys: ObjectKeyFactory, requests: ObjectRequests, cluster_id: str) -> None:
+        self._keys = keys
+        self._requests = requests
+        self._cluster_id = cluster_id
+
+    async def copy_log_segment_data(
+        self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: RecordsList, threads: Executor
+    ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
+        sealed, segment_id = _sealed(self._cluster_id, metadata, records_list), metadata.combined_segment_id
+        await self._requests.put_on_loop(self._keys.key_of(segment_id), sealed.chunks, sealed.size_bytes, threads)
+        return _update(segment_id, sealed)
+
+    async def fetch_log_segment(
+        self,
+        combined_segment_id: CombinedSegmentId,
+        start_position: int,
+        end_position: int,
+        custom_metadata: bytes,
+        threads: Executor,
+    ) -> bytes:
+        key = self._keys.key_of(combined_segment_id)
+        return await self._requests.get_on_loop(key, start_position, end_position, threads)
 
 
 class _ObjectBlobs:

@@ -2,8 +2,9 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Protocol
 
 from plugin.adopted_records import RecordsList
 from plugin.blob_storage import BlobStorage
@@ -70,6 +71,27 @@ class RequestCounts:
     """Objects passed over in listings because their keys are not ours."""
     missed_copies: dict[str, int] = field(default_factory=dict)
     """By place, objects that were finished without their copy there."""
+
+
+class SegmentsOnLoop(Protocol):
+    """The two calls that every object takes, to be awaited on the event loop: no thread is asked, nor woken.
+
+    They do what the storage manager's own of these names do. What must wait after all (a failed attempt's next one)
+    runs in `threads`.
+    """
+
+    async def copy_log_segment_data(
+        self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: RecordsList, threads: Executor
+    ) -> RemoteWalCombinedLogSegmentMetadataUpdate: ...
+
+    async def fetch_log_segment(
+        self,
+        combined_segment_id: CombinedSegmentId,
+        start_position: int,
+        end_position: int,
+        custom_metadata: bytes,
+        threads: Executor,
+    ) -> bytes: ...
 
 
 class RemoteWalStorageManager(ABC):
@@ -140,6 +162,10 @@ class RemoteWalStorageManager(ABC):
         Objects that are not ours are passed over and counted, never touched. Where a part of the store does not answer,
         IncompleteListingError comes after all that the others have: nothing may be concluded from what is missing.
         """
+
+    def on_loop(self, size_bytes: int, custom_metadata: bytes = b"") -> SegmentsOnLoop | None:
+        """For one call, of so many bytes, of a segment with this custom metadata; None: it is a thread's."""
+        return None
 
     def copies_of(self, custom_metadata: bytes) -> Sequence[StoredCopy]:
         """Where objects with this custom metadata are, in the order in which they are to be read; at least one."""

@@ -63,7 +63,10 @@ class HydrationSettings(Section, alias_generator=keyed("remote.wal.hydration."))
     """Reading what links stand for."""
 
     thread_pool_size: int = Field(
-        8, ge=1, le=256, description="Threads that read ranges of objects for the local broker."
+        8,
+        ge=1,
+        le=256,
+        description="Threads that read ranges of objects for the local broker; small ones of S3 take none.",
     )
     cache_bytes: int = Field(
         128 * 1024 * 1024, ge=1024 * 1024, description="Bytes of objects that are cached or being read."

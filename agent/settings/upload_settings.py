@@ -88,7 +88,11 @@ class LogManagerSettings(Section, alias_generator=keyed("remote.wal.log.manager.
         "have to be waited for; what is in memory is read without them.",
     )
     combiner_thread_pool_size: int = Field(
-        4, ge=1, le=64, description="Threads of RLMWalCombineTask: so many uploads may be under way (KIP-1176)."
+        4,
+        ge=1,
+        le=64,
+        description="So many uploads may be under way (KIP-1176), each in a thread of RLMWalCombineTask; small ones to "
+        "S3 take none.",
     )
     combiner_queue_size: int = Field(4096, ge=1, description="Items that remoteSegmentQ holds at most (KIP-1176).")
     combiner_queue_bytes: int = Field(

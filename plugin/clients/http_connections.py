@@ -5,8 +5,8 @@ connection that was kept is looked at before it is used again: a host that has c
 asked for, gets a new one. One whose answer was not read to its end, or that failed, is closed. Nothing is sent twice
 here, and no redirect is followed.
 
-Answers are read by `http.client`, which knows of chunks, lengths and hosts that say nothing sensible; what it raises,
-OSError and ssl.SSLError are all that comes out. Safe for many threads.
+OSError (ssl.SSLError and TimeoutError among them) and http.client.HTTPException are all that comes out. Safe for many
+threads.
 """
 
 import contextlib
@@ -16,16 +16,16 @@ import ssl
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from http.client import HTTPResponse
 from typing import Final
 from urllib.parse import urlsplit
 
+from plugin.clients.http_messages import AnswerReader, HttpAnswer, HttpRequest
+
 _SENT_TOGETHER_BYTES: Final = 16 * 1024
 """Up to this size, a copy of a body costs less than a call of its own, and a record of TLS."""
-_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class HttpConnections:
         parts = urlsplit(url)
         self._tls = tls
         self._host = parts.hostname or ""
-        self._port = parts.port or _DEFAULT_PORTS[parts.scheme]
+        self._port = parts.port or DEFAULT_PORTS[parts.scheme]
         self._limits = limits
         self._kept: deque[socket.socket] = deque()
         self._lock = threading.Lock()
@@ -61,36 +61,29 @@ class HttpConnections:
         for _ in range(count):
             self._keep(self._connect())
 
-    @contextmanager
-    def exchange(
-        self, method: str, target: str, headers: Mapping[str, str], body: bytes = b""
-    ) -> Iterator[HTTPResponse]:
-        """Send one request; the answer's head was read, its body is the caller's to read.
+    def exchange(self, request: HttpRequest, most: int, is_late: Callable[[], bool] = lambda: False) -> HttpAnswer:
+        """Send the request, and give its answer; of a success at most so many bytes.
 
-        Raises OSError (ssl.SSLError and TimeoutError among them) and http.client.HTTPException.
+        `is_late` is asked whenever bytes came: a host that gives byte by byte would hold a thread for as long as it
+        likes.
         """
-        head = f"{method} {target} HTTP/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         connection = self._take() or self._connect()
         try:
             # A host may answer, and close, before it has all of a body that it does not want.
             with contextlib.suppress(BrokenPipeError):
-                first = head.encode("latin-1") + b"\r\n"
-                together = len(body) <= _SENT_TOGETHER_BYTES
-                connection.sendall(first + body if together else first)
+                together = len(request.body) <= _SENT_TOGETHER_BYTES
+                connection.sendall(request.head() + request.body if together else request.head())
                 if not together:
-                    connection.sendall(body)
-            answer = HTTPResponse(connection, method=method)
-            with contextlib.closing(answer):
-                answer.begin()
-                yield answer
-                reusable = answer.isclosed() and not answer.will_close
+                    connection.sendall(request.body)
+            answer = _read(connection, AnswerReader(most), is_late)
         except BaseException:
             connection.close()
             raise
-        if reusable:
+        if answer.is_kept:
             self._keep(connection)
         else:
             connection.close()
+        return answer
 
     def close(self) -> None:
         """Those that are in use are closed after their answers."""
@@ -143,6 +136,16 @@ class HttpConnections:
             raise
         connection.settimeout(self._limits.read_timeout)
         return connection
+
+
+def _read(connection: socket.socket, reader: AnswerReader, is_late: Callable[[], bool]) -> HttpAnswer:
+    while reader.answer is None:
+        count = connection.recv_into(reader.buffer())
+        if count == 0:
+            return reader.ended()
+        if not reader.received(count) and is_late():
+            raise TimeoutError("the answer came too slowly")
+    return reader.answer
 
 
 def _close(connections: deque[socket.socket]) -> None:

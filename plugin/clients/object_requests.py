@@ -8,16 +8,18 @@ deleted on an unknown outcome.
 Safe for many threads; what is shared are the store, which is safe itself, and the counters, which have a lock.
 """
 
+import asyncio
 import random
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import Executor
+from typing import Final, TypeVar
 
 import structlog
 
 from kafka_log.crc32c import crc32c
 from plugin.adopted_records import AdoptionTable
-from plugin.clients.object_store import ListedObject, ListPage, ObjectHead, ObjectStore
+from plugin.clients.object_store import ListedObject, ListPage, LoopStore, ObjectHead, ObjectStore
 from plugin.clients.retrying import Retrier, RetryPolicy
 from plugin.errors import (
     ObjectExistsError,
@@ -45,6 +47,9 @@ _TAIL_BYTES: Final = 64 * 1024
 """Read at an object's end in the hope that the whole footer is in it: some 2,500 entries are."""
 
 
+T = TypeVar("T")
+
+
 class ObjectRequests:
     """See the module's theory. Errors are RemoteStorageError and its kinds."""
 
@@ -58,6 +63,7 @@ class ObjectRequests:
         rng: random.Random,
     ) -> None:
         self._store = store
+        self._loop_store = store if isinstance(store, LoopStore) else None
         self.counts = counts
         self._counts_lock = threading.Lock()
         self._retrier = Retrier(policy, clock, sleep, rng, self._count_failure)
@@ -109,17 +115,56 @@ class ObjectRequests:
 
         Raises RemoteSegmentConflictError when there are other bytes under the key.
         """
-        deadline = self._retrier.deadline()
+        self._put(key, chunks, size_bytes, self._retrier.deadline())
+
+    def _put(
+        self,
+        key: str,
+        chunks: Sequence[bytes | memoryview],
+        size_bytes: int,
+        deadline: float,
+        failed: RemoteStorageError | None = None,
+    ) -> None:
         try:
-            self._retrier.call(lambda: self._put_once(key, chunks, size_bytes), deadline)
+            self._retrier.call(_after(failed, lambda: self._put_once(key, chunks, size_bytes)), deadline)
         except ObjectExistsError:
             self._check_that_it_is_ours(key, chunks, size_bytes, deadline)
 
     def _put_once(self, key: str, chunks: Sequence[bytes | memoryview], size_bytes: int) -> None:
+        self._count_put(size_bytes)
+        self._store.put_if_absent(key, chunks)
+
+    def _count_put(self, size_bytes: int) -> None:
         with self._counts_lock:
             self.counts.put += 1
             self.counts.put_bytes += size_bytes
-        self._store.put_if_absent(key, chunks)
+
+    def admits_on_loop(self, size_bytes: int) -> bool:
+        """Whether a request of so many bytes may be awaited on the event loop now."""
+        return self._loop_store is not None and self._loop_store.admits_on_loop(size_bytes)
+
+    async def put_on_loop(
+        self, key: str, chunks: Sequence[bytes | memoryview], size_bytes: int, threads: Executor
+    ) -> None:
+        """As `put`, where the loop is admitted; all after a failed attempt runs in `threads`."""
+        deadline = self._retrier.deadline()
+        self._count_put(size_bytes)
+        store = self._loop_store
+        assert store is not None  # noqa: S101 - see `admits_on_loop`
+        await self._first_on_loop(
+            store.put_if_absent_on_loop(key, chunks),
+            lambda failed: self._put(key, chunks, size_bytes, deadline, failed),
+            threads,
+        )
+
+    async def _first_on_loop(
+        self, attempt: Awaitable[T], others: Callable[[RemoteStorageError], T], threads: Executor
+    ) -> T:
+        try:
+            return await attempt
+        except RemoteStorageError as error:
+            failed = error.with_traceback(None)  # which holds the request's body
+        return await asyncio.get_running_loop().run_in_executor(threads, others, failed)
 
     def _check_that_it_is_ours(
         self, key: str, chunks: Sequence[bytes | memoryview], size_bytes: int, deadline: float
@@ -145,20 +190,40 @@ class ObjectRequests:
 
     def get(self, key: str, start: int, end: int) -> bytes:
         """The bytes [start, end)."""
-        if not 0 <= start < end:
-            raise ValueError(f"[{start}, {end}) is no range of {key}")
+        return self._get(key, start, end, self._retrier.deadline())
+
+    def _get(self, key: str, start: int, end: int, deadline: float, failed: RemoteStorageError | None = None) -> bytes:
+        _check_range(key, start, end)
 
         def attempt() -> bytes:
             with self._counts_lock:
                 self.counts.get += 1
-            data = self._store.get_range(key, start, end)
-            with self._counts_lock:
-                self.counts.get_bytes += len(data)
-            if len(data) != end - start:
-                raise RemoteSegmentCorruptError("get", key, f"bytes {start} to {end} were asked for, {len(data)} came")
-            return data
+            return self._checked(self._store.get_range(key, start, end), key, start, end)
 
-        return self._retrier.call(attempt, self._retrier.deadline())
+        return self._retrier.call(_after(failed, attempt), deadline)
+
+    async def get_on_loop(self, key: str, start: int, end: int, threads: Executor) -> bytes:
+        """As `get`, where the loop is admitted; all after a failed attempt runs in `threads`."""
+        _check_range(key, start, end)
+        deadline = self._retrier.deadline()
+        store = self._loop_store
+        assert store is not None  # noqa: S101 - see `admits_on_loop`
+
+        async def attempt() -> bytes:
+            with self._counts_lock:
+                self.counts.get += 1
+            return self._checked(await store.get_range_on_loop(key, start, end), key, start, end)
+
+        return await self._first_on_loop(
+            attempt(), lambda failed: self._get(key, start, end, deadline, failed), threads
+        )
+
+    def _checked(self, data: bytes, key: str, start: int, end: int) -> bytes:
+        with self._counts_lock:
+            self.counts.get_bytes += len(data)
+        if len(data) != end - start:
+            raise RemoteSegmentCorruptError("get", key, f"bytes {start} to {end} were asked for, {len(data)} came")
+        return data
 
     def delete(self, key: str) -> None:
         """Idempotent: deleting what is not there succeeds."""
@@ -213,3 +278,20 @@ class ObjectRequests:
             "the store let a conditional PUT (If-None-Match: *) overwrite an object",
             "use a store that honours conditional writes",
         )
+
+
+def _check_range(key: str, start: int, end: int) -> None:
+    if not 0 <= start < end:
+        raise ValueError(f"[{start}, {end}) is no range of {key}")
+
+
+def _after(failed: RemoteStorageError | None, attempt: Callable[[], T]) -> Callable[[], T]:
+    """`attempt`, behind one that was made elsewhere, and failed so."""
+    made = [failed] if failed is not None else []
+
+    def next_attempt() -> T:
+        if made:
+            raise made.pop()
+        return attempt()
+
+    return next_attempt

@@ -6,7 +6,7 @@ call, keeps the deadline per attempt, and turns whatever its client library rais
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +62,20 @@ class ObjectStore(Protocol):
 
     def close(self) -> None:
         """Release connections. Idempotent."""
+
+
+@runtime_checkable
+class LoopStore(ObjectStore, Protocol):
+    """An ObjectStore of which the two requests that every object takes can be awaited on an event loop as well.
+
+    They are what the calls of the same name are, errors included. For one event loop alone.
+    """
+
+    def admits_on_loop(self, size_bytes: int) -> bool:
+        """Whether a request of so many bytes would not hold the loop up now: nothing in it blocks, or takes long."""
+
+    async def put_if_absent_on_loop(self, key: str, chunks: Sequence[bytes | memoryview]) -> None:
+        """As `put_if_absent`."""
+
+    async def get_range_on_loop(self, key: str, start: int, end: int) -> bytes:
+        """As `get_range`."""

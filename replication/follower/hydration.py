@@ -245,7 +245,13 @@ class HydrationCache:
         `pool` is None for the place's own.
         """
         [(tier, copy)] = self.tiers.of(wanted.object_id, wanted.copy)
-        reading = asyncio.get_running_loop().run_in_executor(pool or tier.pool, tier.read, wanted, copy)
+        loop = asyncio.get_running_loop()
+        awaited = tier.on_loop(wanted, copy) if pool is None else None
+        reading: asyncio.Future[bytes] = (
+            loop.create_task(awaited)
+            if awaited is not None
+            else loop.run_in_executor(pool or tier.pool, tier.read, wanted, copy)
+        )
         reading.add_done_callback(partial(self._was_read, wanted, tier, self._clock(), pool, ended))
 
     def _was_read(

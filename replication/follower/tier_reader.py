@@ -6,9 +6,9 @@ given up, links to what it has are refused at once, and a response that names on
 name other places alone are read as ever. Of a place of combined segments the leaders' agents are told that write there.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Executor
-from typing import Protocol
+from typing import Any, Protocol
 
 import structlog
 
@@ -25,6 +25,10 @@ Fetch = Callable[[CachedRange, bytes], bytes]
 """Of a range, and the custom metadata of the copy that is to be read."""
 
 
+FetchOnLoop = Callable[[CachedRange, bytes, Executor], Awaitable[bytes] | None]
+"""The same, on the event loop; None where it is to be done on a thread."""
+
+
 class ArchiveReads(Protocol):
     """What is asked of the archive's store: see `plugin.archive_storage`."""
 
@@ -35,10 +39,16 @@ class TierReader:
     """Reads of one place. All but `read` is for the event loop alone."""
 
     def __init__(
-        self, fetch: Fetch, limits: BreakerLimits, on_breaker_change: Callable[[bool], None], pool: Executor
+        self,
+        fetch: Fetch,
+        limits: BreakerLimits,
+        on_breaker_change: Callable[[bool], None],
+        pool: Executor,
+        fetch_on_loop: FetchOnLoop = lambda _wanted, _copy, _threads: None,
     ) -> None:
         """`on_breaker_change` is told True when the place is given up for a while, False when it answers again."""
         self._fetch = fetch
+        self._fetch_on_loop = fetch_on_loop
         self._on_breaker_change = on_breaker_change
         self.breaker = CircuitBreaker(limits)
         self.pool = pool
@@ -49,10 +59,12 @@ class TierReader:
 
         Raises RemoteStorageError, and whatever a backend's defect may be.
         """
-        data = self._fetch(wanted, copy)
-        if not isinstance(data, bytes):
-            raise TypeError("a storage manager gives bytes")
-        return data
+        return _checked(self._fetch(wanted, copy))
+
+    def on_loop(self, wanted: CachedRange, copy: bytes) -> Coroutine[Any, Any, bytes] | None:
+        """As `read`, to be awaited; None where the place is to be read on a thread."""
+        fetched = self._fetch_on_loop(wanted, copy, self.pool)
+        return _awaited(fetched) if fetched is not None else None
 
     def answered(self) -> None:
         """A read succeeded."""
@@ -67,6 +79,16 @@ class TierReader:
             self._on_breaker_change(True)
 
 
+def _checked(data: object) -> bytes:
+    if not isinstance(data, bytes):
+        raise TypeError("a storage manager gives bytes")
+    return data
+
+
+async def _awaited(fetched: Awaitable[object]) -> bytes:
+    return _checked(await fetched)
+
+
 def segment_fetch(storage: RemoteWalStorageManager) -> Fetch:
     """Of combined segments."""
 
@@ -74,6 +96,18 @@ def segment_fetch(storage: RemoteWalStorageManager) -> Fetch:
         if isinstance(wanted.object_id, ArchiveObjectId):
             raise TypeError("an archive object is in the archive")
         return storage.fetch_log_segment(wanted.object_id, wanted.start, wanted.end, copy)
+
+    return fetch
+
+
+def segment_fetch_on_loop(storage: RemoteWalStorageManager) -> FetchOnLoop:
+    """Of combined segments."""
+
+    def fetch(wanted: CachedRange, copy: bytes, threads: Executor) -> Awaitable[bytes] | None:
+        segments = storage.on_loop(wanted.end - wanted.start, copy)
+        if segments is None or isinstance(wanted.object_id, ArchiveObjectId):
+            return None
+        return segments.fetch_log_segment(wanted.object_id, wanted.start, wanted.end, copy, threads)
 
     return fetch
 

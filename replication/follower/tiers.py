@@ -13,7 +13,7 @@ import structlog
 
 from plugin.format.archive_object_id import ArchiveObjectId, StoredObjectId
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
-from replication.follower.tier_reader import TierReader, segment_fetch
+from replication.follower.tier_reader import TierReader, segment_fetch, segment_fetch_on_loop
 from replication.wire.circuit_breaker import BreakerLimits
 
 log = structlog.get_logger(__name__)
@@ -86,7 +86,8 @@ class Tiers:
     def _segment_tier(self, place: str) -> TierReader:
         if place not in self._segments:
             fetch, changed = segment_fetch(self._storage), partial(self._changed, place)
-            self._segments[place] = TierReader(fetch, self._breaker, changed, self._make_pool())
+            on_loop = segment_fetch_on_loop(self._storage)
+            self._segments[place] = TierReader(fetch, self._breaker, changed, self._make_pool(), on_loop)
         return self._segments[place]
 
     def _changed(self, place: str, is_open: bool) -> None:

@@ -14,7 +14,7 @@ key is never taken again, and the items come back under a new one.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,7 +25,7 @@ from kafka_log.batch_digests import batch_digests, run_digest
 from metadata_topic.records.errors import MetadataTopicError, PublicationBacklogFullError
 from metadata_topic.records.metadata_publisher import SegmentPublisher
 from plugin.errors import RemoteStorageError, RemoteStorageTimeoutError, defect_site, failure_label
-from plugin.remote_wal_storage_manager import RemoteWalStorageManager
+from plugin.remote_wal_storage_manager import RemoteWalStorageManager, SegmentsOnLoop
 from plugin.segment_metadata import (
     CombinedSegmentId,
     RemoteLogSegmentState,
@@ -138,13 +138,26 @@ class RLMWalCombineTask:
         )
         self._publisher.publish(_started(metadata))
         timeout_s = self._rules.timeout_s
-        copied = asyncio.get_running_loop().run_in_executor(self._pool, self._copy, metadata, items, records)
         try:
             async with asyncio.timeout(timeout_s):
-                return await copied
+                return await self._copied(metadata, items, records)
         except TimeoutError as error:
             key, reason = str(segment_id), f"the storage manager has not ended it within {timeout_s} s"
             raise RemoteStorageTimeoutError("copy", key, reason, label="hung") from error
+
+    def _copied(
+        self, metadata: RemoteWalCombinedLogSegmentMetadata, items: list[MetaQueueItem], records: Sequence[Records]
+    ) -> Awaitable[Copied]:
+        """On the event loop where that would not hold it up, else in the pool."""
+        on_loop = None if self._rules.digests else self._storage.on_loop(sum(map(len, records)))
+        if on_loop is None:
+            return asyncio.get_running_loop().run_in_executor(self._pool, self._copy, metadata, items, records)
+        return self._copy_on_loop(on_loop, metadata, records)
+
+    async def _copy_on_loop(
+        self, on_loop: SegmentsOnLoop, metadata: RemoteWalCombinedLogSegmentMetadata, records: Sequence[Records]
+    ) -> Copied:
+        return _of_all(metadata, await on_loop.copy_log_segment_data(metadata, records, self._pool)), ()
 
     def _copy(
         self, metadata: RemoteWalCombinedLogSegmentMetadata, items: list[MetaQueueItem], records: Sequence[Records]
@@ -153,9 +166,7 @@ class RLMWalCombineTask:
         digests: tuple[tuple[bytes, ...], ...] = ()
         if self._rules.digests:
             digests = tuple([batch_digests(item.records, item.batches) for item in items])
-        update = self._storage.copy_log_segment_data(metadata, records)
-        if len(update.entries) != len(items):
-            raise ValueError("the storage manager tells of other entries than it was given")
+        update = _of_all(metadata, self._storage.copy_log_segment_data(metadata, records))
         if digests:
             entries = [
                 replace(entry, sha256=run_digest(each)) for entry, each in zip(update.entries, digests, strict=True)
@@ -236,6 +247,14 @@ def _failure_label(error: Exception) -> str:
 
 def _told(error: Exception) -> str:
     return str(error) if isinstance(error, RemoteStorageError | MetadataTopicError) else defect_site(error)
+
+
+def _of_all(
+    metadata: RemoteWalCombinedLogSegmentMetadata, update: RemoteWalCombinedLogSegmentMetadataUpdate
+) -> RemoteWalCombinedLogSegmentMetadataUpdate:
+    if len(update.entries) != len(metadata.entries):
+        raise ValueError("the storage manager tells of other entries than it was given")
+    return update
 
 
 def _started(metadata: RemoteWalCombinedLogSegmentMetadata) -> RemoteWalCombinedLogSegmentMetadata:

@@ -1,8 +1,11 @@
 """Connections are kept for as long as they are good for another request, and no longer."""
 
+import asyncio
+import contextlib
 import ssl
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -10,8 +13,12 @@ import pytest
 
 from local_cluster.authority import Authority
 from plugin.clients.http_connections import HttpConnections, RequestLimits
+from plugin.clients.http_messages import HttpRequest
+from plugin.clients.loop_connections import LoopConnections
+from tests.plugin.on_loop import awaited
 
 LIMITS = RequestLimits(connect_timeout=10, read_timeout=10, kept=2, attempt_timeout=20)
+IMPATIENT = RequestLimits(connect_timeout=10, read_timeout=0.2, kept=2, attempt_timeout=0.4)
 
 
 class Server(ThreadingHTTPServer):
@@ -38,12 +45,27 @@ class Handler(BaseHTTPRequestHandler):
         self.number = self.server.connections
 
     def do_GET(self) -> None:
+        if self.path in ("/never", "/slowly"):
+            self.be_slow(writes=self.path == "/slowly")
+            return
         body = str(self.number).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
+        if self.path == "/in-two":
+            time.sleep(0.05)
         self.wfile.write(body)
         self.close_connection = self.path == "/and-close"  # without a word of it
+
+    def be_slow(self, *, writes: bool) -> None:
+        """Until the client has gone."""
+        self.close_connection = True
+        with contextlib.suppress(OSError):
+            if writes:
+                self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+                while self.wfile.write(b"x"):
+                    time.sleep(0.02)
+            self.rfile.read(1)
 
     def finish(self) -> None:
         super().finish()
@@ -64,55 +86,106 @@ def server() -> Iterator[Server]:
         thread.join()
 
 
-def opened(server: Server, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> HttpConnections:
-    scheme = "https" if tls is not None else "http"
-    return HttpConnections(f"{scheme}://{host}:{server.server_address[1]}/", tls, LIMITS)
+class ByThread:
+    """Asked as threads do."""
+
+    def __init__(self, url: str, tls: ssl.SSLContext | None, limits: RequestLimits) -> None:
+        self._connections = HttpConnections(url, tls, limits)
+        self._limits = limits
+
+    def ask(self, target: str = "/", most: int = 100) -> bytes:
+        deadline_s = time.monotonic() + self._limits.attempt_timeout
+        request = HttpRequest("GET", target, {"host": "store"})
+        return self._connections.exchange(request, most, lambda: time.monotonic() > deadline_s).content
+
+    def open_some(self, count: int) -> None:
+        self._connections.open_some(count)
+
+    def close(self) -> None:
+        self._connections.close()
 
 
-def asked(connections: HttpConnections, target: str = "/") -> bytes:
-    with connections.exchange("GET", target, {"Host": "store"}) as response:
-        return response.read()
+class OnLoop:
+    """Asked on an event loop."""
+
+    def __init__(self, url: str, tls: ssl.SSLContext | None, limits: RequestLimits) -> None:
+        self._connections = awaited(self._made(url, tls, limits))
+
+    async def _made(self, url: str, tls: ssl.SSLContext | None, limits: RequestLimits) -> LoopConnections:
+        return LoopConnections(url, tls, limits, asyncio.get_running_loop())
+
+    def ask(self, target: str = "/", most: int = 100) -> bytes:
+        return awaited(self._connections.exchange(HttpRequest("GET", target, {"host": "store"}), most)).content
+
+    def open_some(self, count: int) -> None:
+        awaited(self._connections.open_some(count))
+
+    def close(self) -> None:
+        self._connections.close()
 
 
-def test_an_answer_that_was_read_to_its_end_leaves_the_connection_for_the_next(server: Server) -> None:
-    connections = opened(server)
-    assert [asked(connections), asked(connections)] == [b"1", b"1"]
+Opened = ByThread | OnLoop
+Open = Callable[..., Opened]
+
+
+@pytest.fixture(params=[ByThread, OnLoop])
+def opened(request: pytest.FixtureRequest, server: Server) -> Open:
+    made: type[Opened] = request.param
+
+    def opened(host: str = "127.0.0.1", tls: ssl.SSLContext | None = None, limits: RequestLimits = LIMITS) -> Opened:
+        scheme = "https" if tls is not None else "http"
+        return made(f"{scheme}://{host}:{server.server_address[1]}/", tls, limits)
+
+    return opened
+
+
+@pytest.mark.parametrize("path", ["/", "/in-two"])
+def test_an_answer_that_was_read_to_its_end_leaves_the_connection_for_the_next(opened: Open, path: str) -> None:
+    connections = opened()
+    assert [connections.ask(path), connections.ask()] == [b"1", b"1"]
     connections.close()
 
 
-def test_an_answer_that_was_not_read_takes_its_connection_with_it(server: Server) -> None:
-    connections = opened(server)
-    with connections.exchange("GET", "/", {"Host": "store"}):
-        pass
-    assert asked(connections) == b"2"
+def test_an_answer_that_is_longer_than_wanted_takes_its_connection_with_it(opened: Open) -> None:
+    connections = opened()
+    assert connections.ask(most=0) == b""
+    assert connections.ask() == b"2"
     connections.close()
 
 
-def test_a_connection_that_the_host_has_closed_meanwhile_is_not_used_again(server: Server) -> None:
-    connections = opened(server)
-    assert asked(connections, "/and-close") == b"1"
+def test_a_connection_that_the_host_has_closed_meanwhile_is_not_used_again(opened: Open, server: Server) -> None:
+    connections = opened()
+    assert connections.ask("/and-close") == b"1"
     server.closed.acquire()
-    assert asked(connections) == b"2"
+    assert connections.ask() == b"2"
     connections.close()
 
 
-def test_what_was_opened_ahead_is_used(server: Server) -> None:
-    connections = opened(server)
+def test_what_was_opened_ahead_is_used(opened: Open, server: Server) -> None:
+    connections = opened()
     connections.open_some(2)
-    assert {asked(connections), asked(connections)} <= {b"1", b"2"}
+    assert {connections.ask(), connections.ask()} <= {b"1", b"2"}
     assert server.connections == 2
     connections.close()
 
 
-def test_after_closing_nothing_is_kept(server: Server) -> None:
-    connections = opened(server)
+def test_after_closing_nothing_is_kept(opened: Open) -> None:
+    connections = opened()
     connections.close()
-    assert [asked(connections), asked(connections)] == [b"1", b"2"]
+    assert [connections.ask(), connections.ask()] == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("path", ["/never", "/slowly"])
+def test_an_answer_that_comes_too_slowly_is_a_time_out(opened: Open, path: str) -> None:
+    connections = opened(limits=IMPATIENT)
+    with pytest.raises(TimeoutError):
+        connections.ask(path)
+    connections.close()
 
 
 @pytest.mark.parametrize("name", ["127.0.0.1", "localhost"])
 def test_a_host_is_believed_by_a_certificate_with_its_name_from_a_trusted_authority(
-    server: Server, tmp_path: Path, name: str
+    opened: Open, server: Server, tmp_path: Path, name: str
 ) -> None:
     directories = (tmp_path / "one", tmp_path / "other")
     for directory in directories:
@@ -123,14 +196,14 @@ def test_a_host_is_believed_by_a_certificate_with_its_name_from_a_trusted_author
     own.load_cert_chain(files.certificate_file, files.key_file)
     server.socket = own.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
 
-    trusting = opened(server, name, ssl.create_default_context(cafile=authority.file))
+    trusting = opened(name, ssl.create_default_context(cafile=authority.file))
     if name == "127.0.0.1":
         # The host's session tickets come after the handshake, and are no sign of its end.
         trusting.open_some(1)
-        assert [asked(trusting), asked(trusting)] == [b"1", b"1"]
+        assert [trusting.ask(), trusting.ask()] == [b"1", b"1"]
     else:
         with pytest.raises(ssl.SSLCertVerificationError):
-            asked(trusting)
+            trusting.ask()
     trusting.close()
     with pytest.raises(ssl.SSLCertVerificationError):
-        asked(opened(server, name, ssl.create_default_context(cafile=other.file)))
+        opened(name, ssl.create_default_context(cafile=other.file)).ask()

@@ -16,6 +16,7 @@ from plugin.remote_wal_storage_manager import StorageContext
 from plugin.s3 import S3WalStorageManager
 from plugin.segment_metadata import CombinedSegmentId
 from tests.plugin.odd_store import OddStore
+from tests.plugin.on_loop import S3OnLoop
 from tests.plugin.storage_backends import VirtualTime, segment
 
 SEGMENT = CombinedSegmentId(1, 2, 3)
@@ -65,6 +66,7 @@ ANSWERS = {
 
 MANAGERS: dict[str, type[ObjectWalStorageManager]] = {
     "s3": S3WalStorageManager,
+    "s3_on_loop": S3OnLoop,
     "s3_by_boto3": S3WalStorageManager,
     "gcs": GcsWalStorageManager,
     "azure": AzureBlobWalStorageManager,
@@ -119,7 +121,7 @@ def opened(
     secret = tmp_path_factory.mktemp("odd") / "secret"
     kind: str = request.param
     own: dict[str, str] = {"credentials.file": str(secret)}
-    if MANAGERS[kind] is S3WalStorageManager:
+    if issubclass(MANAGERS[kind], S3WalStorageManager):
         secret.write_text("[default]\naws_access_key_id = planted-key\naws_secret_access_key = planted-secret\n")
         own |= {"bucket": "bucket", "region": "us-east-1", "addressing.style": "path"}
         own["client"] = "boto3" if kind == "s3_by_boto3" else "direct"

@@ -290,3 +290,23 @@ def test_the_breaker_lets_no_more_than_one_probe_through_in_each_wait(script: li
             if opened:
                 last_probe_s = now_s
         assert breaker.is_open == (failures >= 3)
+
+
+async def test_ranges_that_the_event_loop_admits_take_no_thread(rig: Rig) -> None:
+    rig.storage.most_on_loop = 100
+    rig.cache.tiers.of(segment(0), b"")[0][0].pool.shutdown()
+    assert await rig.fetch(0) == bytes(range(100))
+    assert rig.storage.on_loop_calls == [("fetch", segment(0))]
+
+
+async def test_a_failed_read_on_the_event_loop_counts_as_any(rig: Rig) -> None:
+    rig.storage.most_on_loop, rig.storage.fetches_fail = 100, True
+    for number in range(BREAKER.failures_to_open):
+        await rig.refused(number)
+    assert await rig.refused(5) == "breaker_open"
+
+
+async def test_larger_ranges_are_read_by_threads(rig: Rig) -> None:
+    rig.storage.most_on_loop = 99
+    assert await rig.fetch(0) == bytes(range(100))
+    assert rig.storage.on_loop_calls == []

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor
 
 from plugin.adopted_records import RecordsList
 from plugin.errors import (
@@ -10,7 +11,13 @@ from plugin.errors import (
     RemoteStorageTimeoutError,
 )
 from plugin.format.combined_segment import OpenCombinedSegment, SegmentHeader, decode_header
-from plugin.remote_wal_storage_manager import RemoteWalStorageManager, RequestCounts, StorageContext, StoredSegment
+from plugin.remote_wal_storage_manager import (
+    RemoteWalStorageManager,
+    RequestCounts,
+    SegmentsOnLoop,
+    StorageContext,
+    StoredSegment,
+)
 from plugin.segment_metadata import (
     CombinedSegmentId,
     RemoteLogSegmentMetadataEntry,
@@ -45,6 +52,9 @@ class MemoryStorage(RemoteWalStorageManager):
         self.delete_gate = threading.Event()
         self.delete_gate.set()
         self.deletes_begun = threading.Semaphore(0)
+        self.most_on_loop = -1
+        """Calls of so many bytes may be awaited on the event loop."""
+        self.on_loop_calls: list[tuple[str, CombinedSegmentId]] = []
         self.custom_metadata = b""
         """Of what is written."""
         self.fetches: list[tuple[CombinedSegmentId, int, int]] = []
@@ -53,6 +63,9 @@ class MemoryStorage(RemoteWalStorageManager):
     def hold_copies(self, *sequences: int) -> None:
         self.copies_held = {sequence: threading.Event() for sequence in sequences}
         self.copy_begun = {sequence: threading.Event() for sequence in sequences}
+
+    def on_loop(self, size_bytes: int, custom_metadata: bytes = b"") -> SegmentsOnLoop | None:
+        return _MemoryOnLoop(self) if size_bytes <= self.most_on_loop else None
 
     def configure(self, settings: Mapping[str, str], context: StorageContext) -> None:
         pass
@@ -129,6 +142,30 @@ class MemoryStorage(RemoteWalStorageManager):
 
     def close(self) -> None:
         pass
+
+
+class _MemoryOnLoop:
+    """The same objects."""
+
+    def __init__(self, storage: MemoryStorage) -> None:
+        self._storage = storage
+
+    async def copy_log_segment_data(
+        self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: RecordsList, threads: Executor
+    ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
+        self._storage.on_loop_calls.append(("copy", metadata.combined_segment_id))
+        return self._storage.copy_log_segment_data(metadata, records_list)
+
+    async def fetch_log_segment(
+        self,
+        combined_segment_id: CombinedSegmentId,
+        start_position: int,
+        end_position: int,
+        custom_metadata: bytes,
+        threads: Executor,
+    ) -> bytes:
+        self._storage.on_loop_calls.append(("fetch", combined_segment_id))
+        return self._storage.fetch_log_segment(combined_segment_id, start_position, end_position, custom_metadata)
 
 
 class MemoryPublisher:

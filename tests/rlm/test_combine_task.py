@@ -208,3 +208,31 @@ async def test_metadata_and_listeners_are_given_the_digests_where_they_are_taken
     assert rig.publisher.entries(FINISHED)[0].sha256 == records_digest(made.records)
     assert records_digest(made.records) not in rig.storage.objects[stored.combined_segment_id]
     rig.task.close()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_what_the_storage_manager_admits_to_the_event_loop_takes_no_thread(rig: Rig, fails: bool) -> None:
+    one = item(0)
+    rig.storage.most_on_loop = len(one.records)
+    rig.storage.copies_fail = fails
+    rig.task.close()  # its threads
+    stored = await rig.task.combine([one])
+    assert (stored is None) is fails
+    assert rig.storage.on_loop_calls == [("copy", CombinedSegmentId(1, 77, 0))]
+
+
+async def test_what_is_larger_than_the_event_loop_admits_goes_by_a_thread(rig: Rig) -> None:
+    one = item(0)
+    rig.storage.most_on_loop = len(one.records) - 1
+    assert await rig.task.combine([one]) is not None
+    assert rig.storage.on_loop_calls == []
+
+
+async def test_where_digests_are_taken_all_goes_by_a_thread_as_hashing_is_long() -> None:
+    rig = Rig(digests=True)
+    rig.storage.most_on_loop = 1_000_000
+    stored = await rig.task.combine([item(0)])
+    assert stored is not None
+    assert stored.digests
+    assert rig.storage.on_loop_calls == []
+    rig.task.close()

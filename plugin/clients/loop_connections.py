@@ -1,0 +1,170 @@
+"""Kept connections to one host on an event loop, and one exchange at a time over each: no thread is asked, nor woken.
+
+Theory. As in `plugin.clients.http_connections`: whoever takes a connection has it alone until its answer is there, and
+one that failed, or was not read to its end, is closed. That a host has closed one that nobody uses, or says something
+unasked on it, the loop tells at once. Nothing is sent twice here, and no redirect is followed.
+
+OSError (ssl.SSLError and TimeoutError among them) and http.client.HTTPException are all that comes out. For one event
+loop alone; `close` for any thread.
+"""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections import deque
+from typing import Final, cast
+from urllib.parse import urlsplit
+
+from plugin.clients.http_connections import DEFAULT_PORTS, RequestLimits
+from plugin.clients.http_messages import AnswerReader, HttpAnswer, HttpRequest
+
+_UNASKED: Final = 1
+"""Bytes that are had of what nobody asked for."""
+
+
+class LoopConnections:
+    """See the module's theory."""
+
+    def __init__(
+        self, url: str, tls: ssl.SSLContext | None, limits: RequestLimits, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        """`url`: any of the host's; `tls`, where it is https."""
+        parts = urlsplit(url)
+        self._tls = tls
+        self._host = parts.hostname or ""
+        self._port = parts.port or DEFAULT_PORTS[parts.scheme]
+        self._limits = limits
+        self._loop = loop
+        self._kept: deque[_Connection] = deque()
+        self._closed = False
+        self._in_use = 0
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether as many connections are in use as may be kept: what comes now is better off in a thread's queue."""
+        return self._in_use >= self._limits.kept
+
+    async def exchange(self, request: HttpRequest, most: int) -> HttpAnswer:
+        """Send the request, and give its answer; of a success at most so many bytes."""
+        kept = self._kept
+        self._in_use += 1
+        try:
+            while kept:
+                connection = kept.pop()
+                if not connection.is_lost:
+                    break
+            else:
+                connection = await self._connect()
+            answer = await connection.exchange(request, most, self._limits)
+        finally:
+            self._in_use -= 1
+        if answer.is_kept and not self._closed and len(kept) < self._limits.kept:
+            kept.append(connection)
+        else:
+            connection.abort()
+        return answer
+
+    async def open_some(self, count: int) -> None:
+        """Connect ahead of the first request. Raises OSError."""
+        for _ in range(count):
+            self._kept.append(await self._connect())
+
+    def close(self) -> None:
+        """Those that are in use are closed after their answers."""
+        with contextlib.suppress(RuntimeError):  # the loop has ended, and its connections with it
+            self._loop.call_soon_threadsafe(self._close)
+
+    def _close(self) -> None:
+        self._closed = True
+        while self._kept:
+            self._kept.pop().abort()
+
+    async def _connect(self) -> "_Connection":
+        limits = self._limits
+        async with asyncio.timeout(2 * limits.connect_timeout):
+            _, connection = await self._loop.create_connection(
+                lambda: _Connection(self._loop), self._host, self._port,
+                ssl=self._tls, server_hostname=self._host if self._tls else None,
+                ssl_handshake_timeout=limits.connect_timeout if self._tls else None,
+            )  # fmt: skip
+        return connection
+
+
+class _Connection(asyncio.BufferedProtocol):
+    """One exchange at a time."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._reader: AnswerReader | None = None
+        self._waiting: asyncio.Future[HttpAnswer] | None = None
+        self._heard_s = 0.0
+        self._unasked = bytearray(_UNASKED)
+        self.is_lost = False
+
+    async def exchange(self, request: HttpRequest, most: int, limits: RequestLimits) -> HttpAnswer:
+        loop = self._loop
+        self._reader, self._waiting = AnswerReader(most), loop.create_future()
+        self._heard_s = loop.time()
+        deadline_s = self._heard_s + limits.attempt_timeout
+        timer = loop.call_later(limits.read_timeout, self._is_late, self._waiting, limits.read_timeout, deadline_s)
+        try:
+            self._transport.writelines((request.head(), request.body) if request.body else (request.head(),))
+            return await self._waiting
+        except BaseException:
+            self.abort()
+            raise
+        finally:
+            timer.cancel()
+            self._reader = self._waiting = None
+
+    def abort(self) -> None:
+        """End it, whatever is under way."""
+        self.is_lost = True
+        self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        plain: socket.socket | None = transport.get_extra_info("socket")
+        if plain is not None:
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        reader = self._reader
+        # An answer's last byte may have come, and the one who waits for it not had its turn yet.
+        return reader.buffer() if reader is not None and reader.answer is None else memoryview(self._unasked)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._reader is None or self._waiting is None or self._waiting.done():
+            self.abort()
+            return
+        self._heard_s = self._loop.time()
+        try:
+            if self._reader.received(nbytes) and self._reader.answer is not None:
+                self._waiting.set_result(self._reader.answer)
+        except Exception as error:
+            self._waiting.set_exception(error)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_lost = True
+        if self._reader is None or self._waiting is None or self._waiting.done():
+            return
+        try:
+            if exc is not None:
+                raise exc
+            self._waiting.set_result(self._reader.ended())
+        except Exception as error:
+            self._waiting.set_exception(error)
+
+    def _is_late(self, waiting: asyncio.Future[HttpAnswer], read_timeout_s: float, deadline_s: float) -> None:
+        """Asked when an answer may have stood still for too long: bytes that come do not move the timer."""
+        if waiting.done():
+            return
+        now_s, until_s = self._loop.time(), min(self._heard_s + read_timeout_s, deadline_s)
+        if now_s >= until_s:
+            waiting.set_exception(TimeoutError("the answer came too slowly"))
+        else:
+            self._loop.call_at(until_s, self._is_late, waiting, read_timeout_s, deadline_s)
