@@ -29,6 +29,7 @@ from replication.wire.peer_channel import MESSAGE_KIND_BYTES
 from replication.wire.peer_connection import Address, Listener, connect_framed, exchange_hellos
 from replication.wire.peer_listener import PeerListener, shake_hands
 from replication.wire.peer_protocol import MessageKind, PeerRefusedError
+from replication.wire.refusals import Refusals
 from replication.wire.relay_tasks import run_until_one_ends
 from replication.wire.socket_owner import NotTheBrokerError, check_owner
 
@@ -210,7 +211,7 @@ class FollowerProxy:
         return leader
 
     def _relay(self, broker_id: int, broker: FramedConnection, leader: FramedConnection) -> Awaitable[None]:
-        return _FollowerRelay(self._context, broker, leader, self._defects[broker_id]).run()
+        return _FollowerRelay(self._context, broker_id, broker, leader, self._defects[broker_id]).run()
 
     def _unconnected(self) -> FramedConnection:
         limits = self._context.limits
@@ -231,8 +232,17 @@ class _FollowerRelay:
     """One connection of the broker, and its twin to the leader's agent."""
 
     def __init__(
-        self, context: FollowerContext, broker: FramedConnection, leader: FramedConnection, defects: LinkDefects
+        self,
+        context: FollowerContext,
+        leader_id: int,
+        broker: FramedConnection,
+        leader: FramedConnection,
+        defects: LinkDefects,
     ) -> None:
+        self._leader_id = leader_id
+        self._refusals = Refusals()
+        self._asked = 0
+        """Requests of the broker, each of which has one answer; but for what is produced without one."""
         self._context = context
         self._defects = defects
         self._broker = broker
@@ -257,7 +267,8 @@ class _FollowerRelay:
         responses = self._responses
         while (frame := await self._broker.read_frame()) is not None:
             received_s = self._context.clock()
-            self._context.requests.check(frame)
+            if not self._may_pass(frame):
+                continue
             responses.will_ask(frame)
             responses.channel.send(MessageKind.KAFKA, frame)
             if responses.spliced_at_s is not None:
@@ -265,6 +276,19 @@ class _FollowerRelay:
                 responses.spliced_at_s = None
             self._peer_bytes.update()
             await self._leader.drain()
+
+    def _may_pass(self, frame: Buffer) -> bool:
+        """Whether brokers ask that; else it was answered here. Raises RequestRefusedError."""
+        self._asked += 1
+        try:
+            self._context.requests.check(frame)
+        except RequestRefusedError as error:
+            is_idle = self._broker.frames_sent == self._asked - 1
+            answer = self._refusals.answer(frame, error, is_idle=is_idle)
+            self._context.metrics.request_refused("replica", error, leader=self._leader_id)
+            self._broker.write_frame(answer)
+            return False
+        return True
 
     # As `ResponseTaker`.
 

@@ -13,10 +13,12 @@ from replication.leader.own_fetches import OwnFetches
 from replication.leader.read_ahead import ReadAhead
 from replication.leader.relay_core import RelayCore, ToFollower
 from replication.leader.watermarks import WatermarkTimes
+from replication.wire.broker_requests import RequestRefusedError
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.metrics import PeerByteCount
 from replication.wire.peer_channel import PeerChannel
 from replication.wire.peer_protocol import MessageKind, PeerCapabilities, PeerRefusedError
+from replication.wire.refusals import Refusals
 from replication.wire.relay_tasks import run_until_one_ends, until_idle
 from replication.wire.shared_reads import ZoneReading
 from rlm.write_path.uploaded_segment import UploadedSegment
@@ -56,6 +58,7 @@ class LeaderRelay:
             self.read_ahead = self._catch_up.plan
         self.peer = peer
         self._own = OwnFetches(proven_id, context.metrics)
+        self._refusals = Refusals()
         self.core = RelayCore(context, capabilities, watermarks, self.read_ahead)
 
     async def run(self, first_request: Buffer | None) -> None:
@@ -63,7 +66,7 @@ class LeaderRelay:
         if first_request is not None:
             if not self._context.limits.allow_plain_connections:
                 raise PeerRefusedError("a connection without a hello, where only agents may connect")
-            self._request(first_request)
+            await self._ask(first_request)
         try:
             idle = until_idle((self.peer, self._broker), self._context.limits.idle_timeout_s)
             ended = await run_until_one_ends(self._relay_requests(), self._relay_responses(), idle)
@@ -101,9 +104,7 @@ class LeaderRelay:
             self._peer_bytes.update(self.core.follower_id)
             kind, body = message
             if kind is MessageKind.KAFKA:
-                for _ in self._own.check(body):
-                    await asyncio.sleep(0)
-                self._request(body)
+                await self._ask(body)
             else:
                 answer = self.core.control(kind, body)
                 if answer is not None:
@@ -118,6 +119,16 @@ class LeaderRelay:
             return await self._channel.receive()
         frame = await self.peer.read_frame()
         return None if frame is None else (MessageKind.KAFKA, frame)
+
+    async def _ask(self, frame: Buffer) -> None:
+        try:
+            for _ in self._own.check(frame):
+                await asyncio.sleep(0)
+            self._request(frame)
+        except RequestRefusedError as error:
+            answer = self._refusals.answer(frame, error, is_idle=self.core.is_idle)
+            self._context.metrics.request_refused("peer", error, follower=self.core.follower_id)
+            self.send(ToFollower(MessageKind.KAFKA, (answer,)))
 
     def _request(self, frame: Buffer) -> None:
         frame = self.core.request(frame, self._context.clock())

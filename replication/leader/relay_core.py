@@ -100,6 +100,11 @@ class RelayCore:
         self._links.arrived()
         self._watermarks.drop_follower(self.follower_id)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is under way, and no response waits."""
+        return not self._under_way and self._at_hand is None
+
     # Uploads and read-ahead: what the follower's agent is told before it asks.
 
     def uploaded(self, segment: UploadedSegment) -> list[tuple[int, int]]:

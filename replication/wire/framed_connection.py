@@ -33,6 +33,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         """A frame that began must be complete within `frame_timeout_s`, or the connection is closed."""
         self.bytes_received = 0
         self.bytes_sent = 0
+        self.frames_sent = 0
         self.error: Exception | None = None
         self._inbox = FrameInbox(max_frame_bytes, budget or MemoryBudget(), self._update_reading)
         self._frame_timeout_s = frame_timeout_s
@@ -146,6 +147,7 @@ class FramedConnection(asyncio.BufferedProtocol):
             raise ConnectionResetError("the connection is closed")
         size = sum(map(len, buffers))
         self.bytes_sent += SIZE_PREFIX.size + size
+        self.frames_sent += 1
         if size <= STAGING_BYTES:  # one small copy beats a scatter-gather call
             self._transport.write(b"".join((SIZE_PREFIX.pack(size), *buffers)))
         else:

@@ -190,7 +190,7 @@ class ReplicationMetrics:
         self.faults.labels(reason).inc()
 
     def request_refused(self, listener: str, error: RequestRefusedError, **where: object) -> None:
-        """Count and tell it. The connection is closed."""
+        """Count and tell it, answered or not."""
         self.refused_requests.labels(listener, error.api).inc()
         self.fault("request_refused")
         log.error("request_refused", listener=listener, error=str(error), hint=_REFUSED_HINT, **where)

@@ -11,6 +11,7 @@ import struct
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import BinaryIO
 
 from local_cluster.authority import Authority
 from local_cluster.broker_config import AgentsMode, ClusterSettings, replica_host
@@ -22,10 +23,12 @@ from replication.wire.peer_protocol import Hello
 from tests.cluster.agent_views import FAULTS, AgentCounters
 from tests.cluster.conftest import IMPATIENT, ClusterFactory
 from tests.cluster.script import PATIENCE_S, PLAIN, TRANSACTIONS, ZSTD, Script
+from tests.replication.fetch_frames import decode
 from tests.replication.fetch_frames import request as fetch_request
 
 REFUSED = "remote_wal_refused_requests_total"
 FOLLOWER, LEADER = 3, 1
+NOT_AUTHORIZED = 31
 AGENTS_ACLS = [
     shlex.split(command.partition("--allow-principal User:wal-agent")[2])
     for command in Path("docs/operations.md").read_text().replace("\\\n", " ").splitlines()
@@ -120,13 +123,22 @@ def expect_nothing_in_anothers_name(cluster: LocalCluster, topic: str, authority
     context = PeerTls(*files, authority.file).client_context()
     hello = Hello(cluster.layout.cluster_id, 2, 1).encode()
     delete = struct.pack(">hhih", 20, 6, 7, 1) + b"x\0\2\0" + bytes([len(topic) + 1]) + topic.encode()
-    for request, api in ((delete, "DeleteTopics"), (fetch_request({0: 0}, replica_id=FOLLOWER), "Fetch")):
+    refused = fetch_request({0: 0}, replica_id=FOLLOWER)
+    for request, api in ((delete, "DeleteTopics"), (refused, "Fetch")):
         seen = counters.growth(REFUSED, listener="peer", api=api)
         with context.wrap_socket(socket.create_connection((host, int(port)), PATIENCE_S)) as peer:
             peer.sendall(framed(hello) + framed(b"\0" + request))
-            while peer.recv(65536):
-                pass
+            peer.settimeout(PATIENCE_S)
+            with peer.makefile("rb") as answers:
+                assert read_frame(answers).startswith(b"RWAL")
+                answer = read_frame(answers)
+                assert (decode(answer[1:], 17).error_code == NOT_AUTHORIZED) if api == "Fetch" else answer == b""
         wait_until(lambda: counters.growth(REFUSED, listener="peer", api=api) > seen, f"{api} is refused", PATIENCE_S)  # noqa: B023
+
+
+def read_frame(answers: BinaryIO) -> bytes:
+    """Empty where the connection ended."""
+    return answers.read(int.from_bytes(answers.read(4), "big"))
 
 
 def framed(payload: bytes) -> bytes:

@@ -1,0 +1,82 @@
+"""Refusals in Kafka's own words, where a response has an error for the whole of a request. Sans-IO.
+
+Such a request is answered with CLUSTER_AUTHORIZATION_FAILED, as by a broker whose authorizer says no, and the
+connection goes on. All else ends its connection, as do
+
+- versions that are not known here, and responses that tell errors item by item, as one would have to read the request;
+- a request that comes while another is under way, as responses come in the order of requests;
+- one more than a few on one connection: each is logged, and who goes on is no program that was set up wrongly.
+"""
+
+from typing import Any, Final
+
+from kafka.protocol.admin import (
+    AlterPartitionReassignmentsResponse,
+    DescribeAclsResponse,
+    DescribeClientQuotasResponse,
+    DescribeClusterResponse,
+    DescribeQuorumResponse,
+    DescribeUserScramCredentialsResponse,
+    ElectLeadersResponse,
+    ListGroupsResponse,
+    ListPartitionReassignmentsResponse,
+    ListTransactionsResponse,
+    UpdateFeaturesResponse,
+)
+from kafka.protocol.consumer import FetchResponse
+from kafka.protocol.producer import InitProducerIdResponse
+
+from kafka_log.crc32c import Buffer
+from replication.wire.broker_requests import RequestRefusedError
+from replication.wire.kafka_frame import MalformedFrameError, parse_request_header
+
+CLUSTER_AUTHORIZATION_FAILED: Final = 31
+ANSWERS_ON_A_CONNECTION: Final = 4
+
+RESPONSES: Final[dict[int, tuple[Any, int]]] = {
+    response.API_KEY: (response, first)
+    for response, first in (
+        (FetchResponse, 12),  # the first that is read here
+        (ListGroupsResponse, 0),
+        (InitProducerIdResponse, 0),
+        (DescribeAclsResponse, 0),
+        (ElectLeadersResponse, 1),
+        (AlterPartitionReassignmentsResponse, 0),
+        (ListPartitionReassignmentsResponse, 0),
+        (DescribeClientQuotasResponse, 0),
+        (DescribeUserScramCredentialsResponse, 0),
+        (DescribeQuorumResponse, 0),
+        (UpdateFeaturesResponse, 0),
+        (DescribeClusterResponse, 0),
+        (ListTransactionsResponse, 0),
+    )
+}
+"""By API key: what can hold an error for the whole of the request, and from which version on."""
+
+
+class Refusals:
+    """Of one connection."""
+
+    def __init__(self) -> None:
+        self._left = ANSWERS_ON_A_CONNECTION
+
+    def answer(self, frame: Buffer, error: RequestRefusedError, *, is_idle: bool) -> bytes:
+        """What to send to who asked. `is_idle`: no other request is under way. Raises `error` where nothing is."""
+        answer = _answer(frame) if is_idle and self._left else None
+        if answer is None:
+            raise error
+        self._left -= 1
+        return answer
+
+
+def _answer(frame: Buffer) -> bytes | None:
+    try:
+        header = parse_request_header(frame)
+    except MalformedFrameError:
+        return None
+    response, first = RESPONSES.get(header.api_key, (None, 0))
+    if response is None or not first <= header.api_version <= response.max_version:
+        return None
+    message = response(version=header.api_version, error_code=CLUSTER_AUTHORIZATION_FAILED)
+    message.with_header(correlation_id=header.correlation_id)
+    return bytes(message.encode(header=True))
