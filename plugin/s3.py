@@ -189,17 +189,22 @@ class S3ObjectStore:
     async def put_if_absent_on_loop(self, key: str, chunks: Sequence[bytes | memoryview]) -> None:
         assert self._direct is not None  # noqa: S101 - see `admits_on_loop`
         body = b"".join(chunks)
-        with self._as_storage_errors("put", key):
-            if not await self._direct.put_on_loop(key, body, crc32c(body)):
-                raise _elsewhere("put", key)
+        try:
+            is_stored = await self._direct.put_on_loop(key, body, crc32c(body))
+        except Exception as error:
+            raise self.storage_error("put", key, error) from error
+        if not is_stored:
+            raise _elsewhere("put", key)
 
     async def get_range_on_loop(self, key: str, start: int, end: int) -> bytes:
         assert self._direct is not None  # noqa: S101 - see `admits_on_loop`
-        with self._as_storage_errors("get", key):
+        try:
             data = await self._direct.get_on_loop(key, start, end)
-            if data is None:
-                raise _elsewhere("get", key)
-            return data
+        except Exception as error:
+            raise self.storage_error("get", key, error) from error
+        if data is None:
+            raise _elsewhere("get", key)
+        return data
 
     def put_if_absent(self, key: str, chunks: Sequence[bytes | memoryview]) -> None:
         body = b"".join(chunks)
@@ -261,12 +266,16 @@ class S3ObjectStore:
             self._direct.close()
         self._client.close()
 
+    def storage_error(self, operation: str, key: str, error: Exception) -> RemoteStorageError:
+        """The error of ours that says what happened. A client's parser raises what it likes over an odd answer."""
+        return as_storage_error(operation, key, error, self._permissions)
+
     @contextmanager
     def _as_storage_errors(self, operation: str, key: str) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # a client's parser raises what it likes over an odd answer
-            raise as_storage_error(operation, key, error, self._permissions) from error
+        except Exception as error:
+            raise self.storage_error(operation, key, error) from error
 
 
 def _direct(client: "S3Client", settings: S3Settings, clock: Callable[[], float]) -> S3Direct:

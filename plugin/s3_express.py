@@ -12,8 +12,7 @@ Nothing here relies on either.
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
@@ -27,6 +26,7 @@ from plugin.clients.object_store import ObjectStore
 from plugin.errors import (
     RemoteStorageAccessError,
     RemoteStorageConfigError,
+    RemoteStorageError,
     RemoteStorageSessionExpiredError,
 )
 from plugin.object_wal_storage_manager import ObjectWalStorageManager
@@ -115,14 +115,11 @@ class S3ExpressObjectStore(S3ObjectStore):
         super().__init__(client, settings, PERMISSIONS, clock)
         self._sessions = sessions
 
-    @contextmanager
-    def _as_storage_errors(self, operation: str, key: str) -> Iterator[None]:
-        try:
-            with super()._as_storage_errors(operation, key):
-                yield
-        except RemoteStorageSessionExpiredError:
+    def storage_error(self, operation: str, key: str, error: Exception) -> RemoteStorageError:
+        found = super().storage_error(operation, key, error)
+        if isinstance(found, RemoteStorageSessionExpiredError):
             self._sessions.forget()
-            raise
+        return found
 
 
 def _use(sessions: ExpressSessions, client: "S3Client") -> None:

@@ -48,6 +48,8 @@ class AdoptionNote(NamedTuple):
 
 def split_note(custom_metadata: bytes) -> tuple[bytes, AdoptionNote | None]:
     """An object's custom metadata without its note, and the note. One that cannot be read is left where it is."""
+    if not custom_metadata:  # as that of each object of a store without parts
+        return custom_metadata, None
     copies = NamedCopies.decode(custom_metadata)
     split = [_split_one(one) for one in (*copies.taken, *copies.doubtful)]
     note = split[0][1]

@@ -20,6 +20,24 @@ RESPONSE_FACTOR = 2
 _WRITE_HIGH_WATER_BYTES = 1024 * 1024
 
 
+class _FrameTimer:
+    """For a frame that began and does not go on."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.handle: asyncio.TimerHandle | None = None
+        """None while it does not run."""
+
+    def start(self, late: Callable[[Exception], None]) -> None:
+        error = TimeoutError("a frame did not arrive whole in time")
+        self.handle = asyncio.get_running_loop().call_later(self.seconds, late, error)
+
+    def stop(self) -> None:
+        if self.handle is not None:
+            self.handle.cancel()
+            self.handle = None
+
+
 class FramedConnection(asyncio.BufferedProtocol):
     """Reads and writes whole frames: the protocol of one connection, which the event loop's own calls begin."""
 
@@ -36,10 +54,11 @@ class FramedConnection(asyncio.BufferedProtocol):
         self.frames_sent = 0
         self.error: Exception | None = None
         self._inbox = FrameInbox(max_frame_bytes, budget or MemoryBudget(), self._update_reading)
-        self._frame_timeout_s = frame_timeout_s
-        self._frame_timer: asyncio.TimerHandle | None = None
+        self._timer = _FrameTimer(frame_timeout_s)
         self._on_connected = on_connected
         self._transport: asyncio.Transport | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """Kept from `connection_made` on: Python 3.11 asks the kernel each time which one runs."""
         self._reader: asyncio.Future[None] | None = None
         self._reading_paused = False
         self._writable = asyncio.Event()
@@ -51,6 +70,7 @@ class FramedConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the event loop."""
         self._transport = cast(asyncio.Transport, transport)
+        self._loop = asyncio.get_running_loop()
         self._transport.set_write_buffer_limits(high=_WRITE_HIGH_WATER_BYTES)
         if self._on_connected is not None:
             self._on_connected(self)
@@ -64,8 +84,8 @@ class FramedConnection(asyncio.BufferedProtocol):
         self.bytes_received += nbytes
         inbox = self._inbox
         if inbox.received(nbytes):
-            if self._frame_timer is not None:
-                self._stop_frame_timer()
+            if self._timer.handle is not None:
+                self._timer.stop()
             self._wake_reader()
         if inbox.assembler.fault is not None:
             self._fail(inbox.assembler.fault)
@@ -76,7 +96,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         """Called by the event loop; a frame that is not complete is discarded."""
         self._closed = True
         self.error = self.error or exc
-        self._stop_frame_timer()
+        self._timer.stop()
         self._inbox.close()
         self._wake_reader()
         self._writable.set()
@@ -97,18 +117,11 @@ class FramedConnection(asyncio.BufferedProtocol):
         if pause is not self._reading_paused:
             self._reading_paused = pause
             if pause:
-                self._stop_frame_timer()
+                self._timer.stop()
             if self._transport is not None:
                 self._transport.pause_reading() if pause else self._transport.resume_reading()
-        if not pause and self._frame_timer is None and self._inbox.assembler.is_partial:
-            self._frame_timer = asyncio.get_running_loop().call_later(
-                self._frame_timeout_s, self._fail, TimeoutError("a frame did not arrive whole in time")
-            )
-
-    def _stop_frame_timer(self) -> None:
-        if self._frame_timer is not None:
-            self._frame_timer.cancel()
-            self._frame_timer = None
+        if not pause and self._timer.handle is None and self._inbox.assembler.is_partial:
+            self._timer.start(self._fail)
 
     def _fail(self, error: Exception) -> None:
         self.error = error
@@ -134,7 +147,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         while not self._inbox.frames:
             if self._closed:
                 return False
-            self._reader = asyncio.get_running_loop().create_future()
+            self._reader = (self._loop or asyncio.get_running_loop()).create_future()
             try:
                 await self._reader
             finally:
@@ -157,7 +170,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         """Wait until the peer keeps up again. Raises ConnectionError when it is gone or too slow."""
         if not self._writable.is_set():
             try:
-                async with asyncio.timeout(self._frame_timeout_s):
+                async with asyncio.timeout(self._timer.seconds):
                     await self._writable.wait()
             except TimeoutError:
                 self._fail(TimeoutError("the peer does not read"))
@@ -184,7 +197,7 @@ class FramedConnection(asyncio.BufferedProtocol):
             raise ConnectionResetError("the connection is closed")
         if inbox.frames or inbox.assembler.is_partial:
             raise ConnectionAbortedError("the peer went on before it was its turn")
-        self._stop_frame_timer()
+        self._timer.stop()
         inbox.close()
         self._closed, self._transport = True, None
         return transport
@@ -195,7 +208,7 @@ class FramedConnection(asyncio.BufferedProtocol):
             unsent_bytes = 0 if self._closed else self._transport.get_write_buffer_size()  # asyncio's TLS tells before
             self._transport.close()
             if unsent_bytes:
-                asyncio.get_running_loop().call_later(self._frame_timeout_s, self._transport.abort)
+                asyncio.get_running_loop().call_later(self._timer.seconds, self._transport.abort)
         self._closed = True
         self._wake_reader()
 
