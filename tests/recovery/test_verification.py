@@ -21,7 +21,7 @@ from recovery.log_plan import PlanRules, StoredObject
 from recovery.log_settings import LogSettings
 from recovery.run_reader import RunReader
 from recovery.verification import Finding, FindingKind, ObjectVerifier, Verification, check_inventory
-from tests.recovery.stored_objects import ObjectsInMemory, Records, records, runs_of
+from tests.recovery.stored_objects import MARK, ObjectsInMemory, Records, records, runs_of
 
 ORDERS = TopicIdPartition(TopicId(b"orders".ljust(16)), 0)
 
@@ -94,6 +94,32 @@ def test_forged_records_with_the_right_checksum_are_found_where_metadata_has_the
     found = _verify(log, inventory, store).findings
     assert _kinds(found) == ([FindingKind.WRONG_BYTES] if has_digests else [])
     assert all("forged" in one.detail for one in found)
+
+
+@pytest.mark.parametrize("fault", ["damaged", "forged", "copies differ", "a replica differs", "cut off", "gone"])
+def test_nothing_that_is_found_tells_anything_of_a_record(
+    fault: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    store, part = ObjectsInMemory(), records(ORDERS, 0, 0, 9)
+    other = records(ORDERS, 0, 5, 12, timestamp_ms=1_800_000_000_000)
+    log, inventory = _stored(store, part, *([other] if fault == "copies differ" else []))
+    replicas = [_replica(tmp_path, part[3][: len(part[3]) // 2] + other[3])] if fault == "a replica differs" else []
+    segment_id = inventory.runs[ORDERS][0].stored_in.object_id
+    assert isinstance(segment_id, CombinedSegmentId)
+    if fault == "forged":
+        inventory.runs[ORDERS][0] = inventory.runs[ORDERS][0]._replace(sha256=records_digest(part[3]))
+        store.forge(0)
+    elif fault == "damaged":
+        store.damage(0, store.objects[segment_id].index(MARK))
+    elif fault == "cut off":
+        store.objects[segment_id] = store.objects[segment_id][:-300]
+    elif fault == "gone":
+        store.remove(0)
+    found = _verify(log, inventory, store, *replicas)
+    assert found.findings
+    told = repr(found) + str(found.findings) + "".join(capfd.readouterr()) + caplog.text
+    for words in (MARK, MARK[::-1][:-4], MARK.hex().encode()):
+        assert words.decode() not in told
 
 
 def test_two_copies_with_different_batches_are_found() -> None:

@@ -1,10 +1,11 @@
 """Mutated frames, as many as are wanted: `python -m tests.replication.frame_fuzz 1000000 [SEED]`.
 
-Whole frames of kafka-python's codec and of ours are cut, joined and changed, most often where counts and sizes stand.
-Whatever comes of it is read or refused: no other error, no memory beyond a bound, no more steps than a frame of this
-size may take, and no replica that Kafka would see otherwise.
+Whole frames of kafka-python's codec, of ours, and of real brokers (`captured_requests`) are cut, joined and changed,
+most often where counts and sizes stand. Whatever comes of it is read or refused: no other error, no memory beyond a
+bound, no more steps than a frame of this size may take, and no replica that Kafka would see otherwise.
 """
 
+import logging
 import random
 import struct
 import sys
@@ -12,19 +13,29 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
+import structlog
+
 from kafka_log.crc32c import crc32c
+from replication.leader.own_fetches import OwnFetches
+from replication.leader.relay_core import RelayCore
+from replication.leader.watermarks import WatermarkTimes
+from replication.wire.broker_requests import RequestRefusedError
 from replication.wire.fetch_frame import replica_of, scan_fetch_request, scan_fetch_response
 from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.link import Cut, LinkedResponse, SegmentLink, decode_linked_response, encode_linked_response
-from replication.wire.peer_protocol import Announcement, Hello
+from replication.wire.peer_protocol import CAPABILITIES, Announcement, Hello
+from replication.wire.refusals import Refusals
 from tests.kafka_log.batches import batches
+from tests.replication.captured_requests import captured
 from tests.replication.fetch_frames import VERSIONS, request, response
 from tests.replication.replicas_of_frames import replica, replica_for_kafka
 from tests.replication.test_link import SEGMENT
+from tests.replication.test_relay_core import Rig
 
 MAX_BYTES_FOR_ONE = 4 * 1024 * 1024
 EDGES = (0, 1, 2, 0x0F, 0x7F, 0x80, 0xFF)
 Read = Callable[[bytes, int], object]
+FUZZED = Rig()
 
 
 def linked(raw: bytes) -> bytes:
@@ -51,7 +62,34 @@ def seeds() -> list[tuple[Read, bytes, int]]:
     announced = Announcement(SEGMENT, ((1, 9), (20, 30)), b"bucket").encode()
     found += [(lambda frame, _: Announcement.decode(frame), announced, 0)] * 5
     found += [(lambda frame, _: Hello.decode(frame), Hello("cluster", 2, 22).encode(), 0)] * 5
+    real = [frame for frames in captured().values() for frame in frames]
+    found += [(read, frame, 0) for frame in real for read in (asked_of_a_leader, refused)] * 3
     return found + [(lambda frame, _: decode_linked_response(frame, 100_000), linked(raw), 0)] * 20
+
+
+def asked_of_a_leader(frame: bytes, _version: int) -> object:
+    """All that a leader's agent does with a request of a proven peer; an error that it goes on after is a find, too."""
+    rig = FUZZED
+    rig.core = RelayCore(rig.context, CAPABILITIES, WatermarkTimes(rig.context.stage_times))
+    try:
+        for _ in OwnFetches(2, rig.metrics).check(frame):
+            pass
+        passed = rig.core.request(frame, rig.now_s)
+        rig.core.request_sent(len(passed))
+    except RequestRefusedError as error:
+        raise MalformedFrameError(0, "refused") from error
+    finally:
+        rig.core.close()
+    assert not rig.faults("link_defect_request"), frame.hex()
+    return passed
+
+
+def refused(frame: bytes, _version: int) -> object:
+    """Answered as if nobody may ask it."""
+    try:
+        return Refusals().answer(frame, RequestRefusedError("any", "refused"), is_idle=True)
+    except RequestRefusedError as error:
+        raise MalformedFrameError(0, "refused") from error
 
 
 def requested(frame: bytes, version: int) -> object:
@@ -108,5 +146,6 @@ def fuzz(count: int, seed: int) -> int:
 
 
 if __name__ == "__main__":
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     wanted, from_seed = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 0
     sys.stdout.write(f"{fuzz(wanted, from_seed)} of {wanted} frames were read, the others refused\n")

@@ -16,12 +16,15 @@ from replication.wire.broker_requests import (
     RequestRefusedError,
     parse_request_names,
 )
+from replication.wire.fetch_frame import FETCH_API_KEY, scan_fetch_request
 from replication.wire.framed_connection import FramedConnection
+from replication.wire.kafka_frame import parse_request_header
 from replication.wire.peer_connection import connect_framed, exchange_hellos
 from replication.wire.peer_protocol import CAPABILITIES, Hello, PeerCapabilities
 from replication.wire.refusals import ANSWERS_ON_A_CONNECTION, CLUSTER_AUTHORIZATION_FAILED, RESPONSES, Refusals
 from tests.kafka_log.batches import batches
 from tests.metric_values import metric_value
+from tests.replication.captured_requests import captured, versions_seen
 from tests.replication.fetch_frames import request
 from tests.replication.test_peer_doors import agents_under_tls
 from tests.replication.test_peer_tls import on_both_event_loops
@@ -192,3 +195,15 @@ async def test_who_goes_on_being_refused_or_asks_ahead_of_answers_loses_the_conn
         ahead = await agents.connect(address)
         ahead.writer.write(framed(asks(ApiKey["ApiVersions"])) + framed(asks(ApiKey["DescribeCluster"])))
         assert await ahead.receive() is None
+
+
+@pytest.mark.parametrize("release", captured())
+def test_what_brokers_of_each_release_were_seen_to_ask_passes_and_is_told(release: str) -> None:
+    frames = captured()[release]
+    for frame in frames:
+        BrokerRequests().check(frame)
+        header = parse_request_header(frame)
+        if header.api_key == FETCH_API_KEY:
+            assert scan_fetch_request(frame, header.api_version).replica_id in (1, 2, 3)
+    told = " ".join(f"{ApiKey(key).name} {version}," for key, version in sorted(versions_seen(frames)))
+    assert f"{release}: {told[:-1]}" in Path("docs/operations.md").read_text().replace("\n", " ")

@@ -1,0 +1,24 @@
+"""Requests as brokers of some releases sent them to agents, at either listener: `captured/<release>.hex`, one a line.
+
+Of each API and version the smallest, a middle one and the largest. Brokers and clients were those of
+tests/cluster/test_transactions_and_codecs.py, without logins, so there is nothing of a secret in them.
+"""
+
+from pathlib import Path
+from typing import Final
+
+from replication.wire.kafka_frame import parse_request_header
+
+DIRECTORY: Final = Path(__file__).parent / "captured"
+
+
+def captured() -> dict[str, list[bytes]]:
+    """By release."""
+    files = sorted(DIRECTORY.glob("*.hex"))
+    return {file.stem: [bytes.fromhex(line) for line in file.read_text().split()] for file in files}
+
+
+def versions_seen(frames: list[bytes]) -> set[tuple[int, int]]:
+    """(API key, version)."""
+    headers = map(parse_request_header, frames)
+    return {(header.api_key, header.api_version) for header in headers}
