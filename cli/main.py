@@ -36,6 +36,7 @@ COMMANDS: Final = (
     "recover",
     "reassign",
     "report",
+    "scenario",
 )
 """In the order of the help; those without a module are passed over."""
 

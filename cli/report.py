@@ -1,4 +1,4 @@
-"""`remote-wal report`: what is retained, what it costs, and what a workload would cost."""
+"""`remote-wal report`: what is retained, and what it costs."""
 
 import json as json_format
 import sys
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.connection import CommandConfig, client_config
+from cli.connection import BootstrapServer, CommandConfig, client_config
 from cli.exit_code import ExitCode
 from cli.extras import need_extra
 from cli.option_groups import grouped
@@ -18,20 +18,16 @@ from cli.tables import show, table
 
 if TYPE_CHECKING:
     from cli.report_job import ReportJob
-    from retention_job.cost.scenarios import Scenario
     from retention_job.page.report_data import ReportData
 
 _STDOUT = "-"
-_LIST = "list"
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
     """What a report is of."""
 
-    bootstrap_server: Annotated[
-        str | None, typer.Option("--bootstrap-server", help="Where the cluster is: host:port, several by commas.")
-    ] = None
+    bootstrap_server: BootstrapServer
     command_config: CommandConfig = None
     broker_config: Annotated[
         Path | None,
@@ -82,12 +78,6 @@ class RunOptions:
 def report(
     sources: SourceOptions,
     run: RunOptions,
-    scenario: Annotated[
-        str | None, typer.Option(help="Only compute what a named workload costs; `list` names them.")
-    ] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="parameter=value of the scenario, for instance interval_ms=20.")
-    ] = None,
     master: Annotated[str | None, typer.Option(help="Spark's master; not for spark-submit.")] = None,
     memory: Annotated[str, typer.Option(help="Memory of Spark on this machine; not for spark-submit.")] = "2560m",
 ) -> None:
@@ -96,25 +86,20 @@ def report(
     Exits with 0 when nothing was found, 1 when something is to be looked at (a warning), 6 when records are lost or
     about to be (critical), 3 when the report could not be made, and 2 when the command was wrong.
     """
-    if scenario is not None:
-        _scenario(scenario, set_ or [], run.prices, run.json)
-        return
-    if sources.bootstrap_server is None or set_:
-        raise typer.BadParameter("either --bootstrap-server, or --scenario with its --set")
     need_extra("report")
     reach(sources.bootstrap_server)
     from cli.report_job import run_report
 
-    data = run_report(_job(sources.bootstrap_server, sources, run), master, memory)
+    data = run_report(_job(sources, run), master, memory)
     raise typer.Exit(_show(data, run))
 
 
-def _job(bootstrap_server: str, given: SourceOptions, run: RunOptions) -> "ReportJob":
+def _job(given: SourceOptions, run: RunOptions) -> "ReportJob":
     from cli.report_job import ReportJob
     from cli.report_sources import Inventories, cluster_id_of, kafka_source, report_sources
     from retention_job.settings import InventoryFile
 
-    cluster_id = cluster_id_of(client_config(bootstrap_server, given.command_config))
+    cluster_id = cluster_id_of(client_config(given.bootstrap_server, given.command_config))
     inventories = Inventories(
         *(
             tuple(InventoryFile(path, cluster_id, given.inventory_prefix, given.inventory_format) for path in paths)
@@ -122,65 +107,10 @@ def _job(bootstrap_server: str, given: SourceOptions, run: RunOptions) -> "Repor
             for paths in (given.inventory or (), given.archive_inventory or ())
         )
     )
-    kafka = kafka_source(bootstrap_server, given.command_config)
+    kafka = kafka_source(given.bootstrap_server, given.command_config)
     state = f"{run.output.rstrip('/')}/state"
     sources, sections = report_sources(kafka, cluster_id, given.broker_config, inventories, state, run.incremental)
     return ReportJob(sources, run.output, cluster_id, run.prices, sections, run.apply)
-
-
-# What a workload costs.
-
-
-def _scenario(name: str, overrides: list[str], prices: Path | None, json: str | None) -> None:
-    from retention_job.cost.scenarios import load_scenario, scenario_json, scenario_names
-
-    if name == _LIST:
-        names = scenario_names()
-        if json is not None:
-            _write_json(json, names)
-        else:
-            show(table("scenario", "about", rows=names.items()))
-        return
-    scenario = load_scenario(name, overrides, prices)
-    if json is not None:
-        _write_json(json, scenario_json(scenario))
-    else:
-        _print_scenario(scenario)
-
-
-def _print_scenario(scenario: "Scenario") -> None:
-    cost = scenario.cost
-    columns = (cost.baseline, cost.remote_wal)
-    rows = [
-        (part.replace("_", " "), *(f"{found.parts[part]:,.2f}" if part in found.parts else "" for found in columns))
-        for part in {**cost.baseline.parts, **cost.remote_wal.parts}
-    ]
-    title = "dollars per broker and month"
-    made = table(title, ">stock Kafka", ">remote WAL", rows=rows, title=scenario.name)
-    made.add_section()
-    made.add_row("total", *(f"{found.total:,.2f}" for found in columns))
-    way = "as links" if cost.linked else "inline" if cost.objects_per_month else "inline, and nothing is uploaded"
-    pays_from = "never" if cost.break_even_mb_s is None else f"from {cost.break_even_mb_s:.3g} MB/s for each broker"
-    show(
-        made,
-        scenario.about,
-        f"{100 * cost.saved_ratio:.1f} % saved; records travel {way}; links pay {pays_from}; prices of "
-        f"{scenario.prices.confirmed}",
-    )
-    _print_clients(scenario)
-    if scenario.inferred:
-        show(f"Inferred, as its source does not tell: {', '.join(scenario.inferred)}")
-
-
-def _print_clients(scenario: "Scenario") -> None:
-    clients = scenario.clients
-    rows = [(part, *(f"{way.parts[part]:,.2f}" for way in clients.ways.values())) for part in clients.stock.parts]
-    title = "clients' bytes, besides"
-    made = table(title, ">stock Kafka", ">client.rack alone, for free", ">zone gateway", rows=rows)
-    made.add_section()
-    made.add_row("total", *(f"{way.total:,.2f}" for way in clients.ways.values()))
-    way = "goes by object storage" if clients.linked else "crosses, as object storage would cost more"
-    show(made, f"By the gateway, what is produced {way}.")
 
 
 # What a run found.

@@ -1,0 +1,76 @@
+"""`remote-wal scenario`: what a workload would cost. Nobody is asked."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.connection import Json
+from cli.tables import show, table, tell_json
+
+if TYPE_CHECKING:
+    from retention_job.cost.scenarios import Scenario
+
+
+def scenario(
+    name: Annotated[str | None, typer.Argument(help="The workload; without one, all are listed.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="parameter=value of the workload, for instance interval_ms=20.")
+    ] = None,
+    prices: Annotated[
+        Path | None, typer.Option(help="A price file in the place of the one that comes along.", exists=True)
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Compute what a named workload costs, with stock Kafka and with remote WAL, for each broker and month."""
+    from retention_job.cost.scenarios import load_scenario, scenario_json, scenario_names
+
+    if name is None:
+        if set_ or prices is not None:
+            raise typer.BadParameter("--set and --prices belong to a workload: name one")
+        names = scenario_names()
+        if json:
+            tell_json(names)
+        else:
+            show(table("scenario", "about", rows=names.items()))
+        return
+    found = load_scenario(name, set_ or [], prices)
+    if json:
+        tell_json(scenario_json(found))
+    else:
+        _print_scenario(found)
+
+
+def _print_scenario(scenario: "Scenario") -> None:
+    cost = scenario.cost
+    columns = (cost.baseline, cost.remote_wal)
+    rows = [
+        (part.replace("_", " "), *(f"{found.parts[part]:,.2f}" if part in found.parts else "" for found in columns))
+        for part in {**cost.baseline.parts, **cost.remote_wal.parts}
+    ]
+    title = "dollars per broker and month"
+    made = table(title, ">stock Kafka", ">remote WAL", rows=rows, title=scenario.name)
+    made.add_section()
+    made.add_row("total", *(f"{found.total:,.2f}" for found in columns))
+    way = "as links" if cost.linked else "inline" if cost.objects_per_month else "inline, and nothing is uploaded"
+    pays_from = "never" if cost.break_even_mb_s is None else f"from {cost.break_even_mb_s:.3g} MB/s for each broker"
+    show(
+        made,
+        scenario.about,
+        f"{100 * cost.saved_ratio:.1f} % saved; records travel {way}; links pay {pays_from}; prices of "
+        f"{scenario.prices.confirmed}",
+    )
+    _print_clients(scenario)
+    if scenario.inferred:
+        show(f"Inferred, as its source does not tell: {', '.join(scenario.inferred)}")
+
+
+def _print_clients(scenario: "Scenario") -> None:
+    clients = scenario.clients
+    rows = [(part, *(f"{way.parts[part]:,.2f}" for way in clients.ways.values())) for part in clients.stock.parts]
+    title = "clients' bytes, besides"
+    made = table(title, ">stock Kafka", ">client.rack alone, for free", ">zone gateway", rows=rows)
+    made.add_section()
+    made.add_row("total", *(f"{way.total:,.2f}" for way in clients.ways.values()))
+    way = "goes by object storage" if clients.linked else "crosses, as object storage would cost more"
+    show(made, f"By the gateway, what is produced {way}.")

@@ -1,0 +1,74 @@
+"""`remote-wal scenario`: what a workload would cost."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from cli.main import build_app, is_own_error
+from plugin.prices import PriceError
+from retention_job.cost.scenario_model import ScenarioError
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(build_app(), ["scenario", *arguments])
+
+
+def test_the_kips_table_is_printed_as_json_and_nothing_else() -> None:
+    found = invoke("kip-1176", "--json")
+    assert found.exit_code == 0
+    told = json.loads(found.stdout)
+    assert math.floor(told["baseline"]["total"]) == round(told["baseline"]["total"]) == 2478
+    assert math.floor(told["remote_wal"]["total"]) == round(told["remote_wal"]["total"]) == 1424
+
+
+def test_parameters_and_prices_are_set_on_the_command_line(tmp_path: Path) -> None:
+    prices = tmp_path / "prices.toml"
+    prices.write_text(
+        Path("plugin/prices.toml").read_text().replace("put_per_1000 = 0.00113", "put_per_1000 = 0.00226")
+    )
+    usual = json.loads(invoke("today", "--json").stdout)
+    options = ("--set", "interval_ms=50", "--set", "readers=4", "--prices", str(prices), "--json")
+    changed = json.loads(invoke("today", *options).stdout)
+    # Half the objects, read by twice as many, at twice the price of a PUT.
+    assert changed["remote_wal"]["put_requests"] == pytest.approx(usual["remote_wal"]["put_requests"], rel=1e-4)
+    assert changed["remote_wal"]["get_requests"] == pytest.approx(usual["remote_wal"]["get_requests"], abs=0.01)
+    assert changed["overridden_parameters"] == ["interval_ms", "readers"]
+
+
+def test_scenarios_are_listed_and_shown_to_people() -> None:
+    listed = invoke()
+    assert "kip-1176" in listed.stdout
+    assert "today-acks-1" in listed.stdout
+    shown = invoke("kip-1176")
+    assert "2,478.07" in shown.stdout
+    assert "1,424.28" in shown.stdout
+    assert max(map(len, shown.stdout.splitlines())) <= 100
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("kip-1177",), ScenarioError),
+        (("today", "--set", "colour=red"), ScenarioError),
+    ],
+)
+def test_errors_are_ours_and_so_one_line(arguments: tuple[str, ...], error: type[Exception]) -> None:
+    found = invoke(*arguments)
+    assert isinstance(found.exception, error)
+    assert is_own_error(found.exception)
+    assert "\n" not in str(found.exception)
+
+
+def test_a_missing_price_ends_the_command(tmp_path: Path) -> None:
+    prices = tmp_path / "prices.toml"
+    prices.write_text(Path("plugin/prices.toml").read_text().replace("instance_hour = 0.904", ""))
+    found = invoke("today", "--prices", str(prices))
+    assert isinstance(found.exception, PriceError)
+    assert "broker.instance_hour" in str(found.exception)
+
+
+def test_parameters_without_a_workload_are_wrong() -> None:
+    assert invoke("--set", "readers=4").exit_code == 2
