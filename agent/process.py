@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -28,6 +29,7 @@ from agent.http.status_page import status_page
 from agent.identity import AgentIdentity, AgentLock
 from agent.metrics.savings import Savings, SavingsCollector
 from agent.release import DISTRIBUTION, tell_release
+from agent.reload import Reload
 from agent.service_manager import ListeningSockets, ServiceManager
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.http_listener import check_http_listener
@@ -213,8 +215,8 @@ def _import_storage_system() -> "tuple[type[StorageSystem], type[Surroundings]]"
     return StorageSystem, Surroundings
 
 
-def run_agent(broker: BrokerProperties, settings: AgentSettings) -> None:
-    """Run until SIGTERM or SIGINT; blocks."""
+def run_agent(broker: BrokerProperties, settings: AgentSettings, read_again: Callable[[], BrokerProperties]) -> None:
+    """Run until SIGTERM or SIGINT; blocks. With SIGHUP the broker's file is read again, and judged."""
     import uvloop
 
     raise_limit()
@@ -224,17 +226,20 @@ def run_agent(broker: BrokerProperties, settings: AgentSettings) -> None:
     handover = Handover.of_this_process()
     lock = AgentLock(Path(settings.process.state_directory))
     try:
-        uvloop.run(_run(broker, settings, lock, handover))
+        uvloop.run(_run(partial(Agent, broker, settings, lock, handover), partial(Reload, broker, read_again)))
     finally:
         lock.release()
 
 
-async def _run(broker: BrokerProperties, settings: AgentSettings, lock: AgentLock, handover: Handover) -> None:
+async def _run(make_agent: Callable[[], Agent], make_reload: Callable[[Callable[[], None]], Reload]) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    await Agent(broker, settings, lock, handover).run(stop)
+    agent = make_agent()
+    reload = make_reload(agent.state.certificates.look)
+    loop.add_signal_handler(signal.SIGHUP, loop.run_in_executor, None, reload.look)
+    await agent.run(stop)
     # Who comes next begins when this process is gone: threads that wait for a store or for Kafka must not keep it.
     sys.stderr.flush()
     os._exit(0)

@@ -2,20 +2,36 @@
 
 import logging
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import structlog
 
+if TYPE_CHECKING:
+    from agent.settings.agent_settings import AgentSettings
+    from kafka_log.server_properties import BrokerProperties
 
-def start_agent(broker_config: Path, log_format: str) -> None:
-    """Run until SIGTERM. Raises what `agent.process.run_agent` does, and what is wrong with the settings."""
+
+def start_agent(broker_config: Path, log_format: str, overrides: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Run until SIGTERM; `overrides` count in the place of the file's own settings.
+
+    Raises what `agent.process.run_agent` does, and what is wrong with the settings.
+    """
     from agent.process import run_agent
+
+    log_to_stderr(console=log_format == "console")
+    broker, settings = _settings(broker_config, overrides)
+    run_agent(broker, settings, lambda: _settings(broker_config, overrides)[0])
+
+
+def _settings(broker_config: Path, overrides: Mapping[str, str]) -> "tuple[BrokerProperties, AgentSettings]":
     from agent.settings_file import agent_settings
     from kafka_log.server_properties import load_broker_properties
 
-    log_to_stderr(console=log_format == "console")
-    broker = load_broker_properties(broker_config)
-    run_agent(broker, agent_settings(broker, broker_config))
+    broker = load_broker_properties(broker_config, overrides)
+    return broker, agent_settings(broker, broker_config)
 
 
 def log_to_stderr(console: bool) -> None:
@@ -38,6 +54,7 @@ def log_to_stderr(console: bool) -> None:
     ]
     structlog.configure(
         processors=[*shared, renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.NOTSET),
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )

@@ -10,7 +10,7 @@ KAFKA_CLIENTS: Final = ("metadata_topic.librdkafka", "kafka")
 """Loggers of librdkafka and kafka-python. They tell of each broker that does not answer, which a command does once."""
 
 
-def log_to_stderr(*, verbose: bool) -> None:
+def show_log(*, verbose: bool) -> None:
     """Warnings, those of Kafka's clients left out; all lines with `verbose`. For the whole process."""
     import structlog
 

@@ -16,7 +16,7 @@ import typer
 from cli.command_group import command_group
 from cli.exit_code import ExitCode
 from cli.extras import missing_extra
-from cli.log_lines import log_to_stderr
+from cli.log_lines import show_log
 from cli.tables import tell_failure, tell_json
 
 COMMANDS: Final = (
@@ -143,7 +143,7 @@ def _global_options(
     ] = False,
 ) -> None:
     """Replicate unmodified Apache Kafka across zones through object storage."""
-    log_to_stderr(verbose=verbose)
+    show_log(verbose=verbose)
 
 
 if __name__ == "__main__":

@@ -60,13 +60,16 @@ class BrokerProperties:
         return f"BrokerProperties(path={str(self.path)!r}, node_id={self.node_id})"
 
 
-def load_broker_properties(path: Path) -> BrokerProperties:
-    """The settings in the file at `path`. Raises BrokerPropertiesError, and OSError when it cannot be read."""
+def load_broker_properties(path: Path, overrides: Mapping[str, str] = MappingProxyType({})) -> BrokerProperties:
+    """The settings in the file at `path`, with `overrides` in the place of its own.
+
+    Raises BrokerPropertiesError, and OSError when it cannot be read.
+    """
     try:
         raw = javaproperties.loads(path.read_bytes())
     except ValueError as error:
         raise BrokerPropertiesError(path, "(file)", str(error)) from error
-    return parse_broker_properties(raw, path)
+    return parse_broker_properties({**raw, **overrides}, path)
 
 
 def parse_broker_properties(raw: Mapping[str, str], path: Path) -> BrokerProperties:

@@ -53,10 +53,11 @@ async def agent_process(
     before: str = "",
     environment: Mapping[str, str] | None = None,
     sockets: Sequence[tuple[str, socket.socket]] = (),
+    arguments: Sequence[str] = (),
 ) -> AsyncIterator[AgentProcess]:
     """`before` is Python that runs first; `sockets` are handed over under these names."""
     log_path = properties.with_name("agent.log")
-    command = ["-c", f"{before}\n{_RUN}", "agent", "--broker-config", str(properties)]
+    command = ["-c", f"{before}\n{_RUN}", "agent", "--broker-config", str(properties), *arguments]
     if sockets:
         numbers = ",".join(str(handed.fileno()) for _, handed in sockets)
         command = ["-c", _WITH_SOCKETS, numbers, ":".join(name for name, _ in sockets), *command]

@@ -2,6 +2,7 @@
 
 import asyncio
 import http.client
+import json
 import resource
 import shutil
 import signal
@@ -14,7 +15,9 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import typer
 
+from cli.agent import overrides_of
 from tests.agent.agent_process import CHECKOUT, PATIENCE_S, agent_process
 from tests.agent.agent_rig import format_log_directory, is_relayed, write_properties
 from tests.replication.fetch_frames import request
@@ -275,3 +278,46 @@ async def test_a_crash_leaves_no_core_dump_unless_that_is_asked_for(
         await agent.until_logged("core_dumps_enabled" if enabled else "agent_started")
         soft, hard = resource.prlimit(agent.process.pid, resource.RLIMIT_CORE)
         assert soft == (hard if enabled else 0)
+
+
+async def test_sighup_tells_what_has_changed_in_the_file_and_ends_nothing(
+    tmp_path: Path, broker: ScriptedBroker
+) -> None:
+    properties = write_properties(tmp_path, await broker.start(), **OFF)
+    written = properties.read_text()
+    async with agent_process(properties) as agent:
+        await agent.until_logged("agent_started")
+        for added, expected in (
+            ("", "configuration_unchanged"),
+            ("remote.wal.bandwidth.limit=bytes-of-a-secret\n", "configuration_wrong"),
+            ("remote.wal.agent.shutdown.timeout.ms=1234\n", "configuration_changed"),
+        ):
+            properties.write_text(written + added)
+            agent.process.send_signal(signal.SIGHUP)
+            await agent.until_logged(expected)
+        told = [json.loads(line) for line in agent.log.splitlines() if "configuration_" in line]
+        assert "remote.wal.bandwidth.limit: no such setting" in told[-2]["error"]
+        assert told[-1]["keys"] == ["remote.wal.agent.shutdown.timeout.ms"]
+        assert "bytes-of-a-secret" not in agent.log
+        agent.process.send_signal(signal.SIGTERM)
+        assert await agent.exit_code() == 0
+
+
+async def test_what_is_set_on_the_command_line_counts_in_the_place_of_the_file(
+    tmp_path: Path, broker: ScriptedBroker
+) -> None:
+    port = free_port()
+    properties = write_properties(tmp_path, await broker.start(), remote_wal_agent_shutdown_timeout_ms="1000", **OFF)
+    over = (f"remote.wal.agent.http.listener=127.0.0.1:{port}", "remote.wal.agent.shutdown.timeout.ms=1234")
+    async with agent_process(properties, arguments=[word for one in over for word in ("--set", one)]) as agent:
+        await agent.until_logged("agent_started")
+        agent.process.send_signal(signal.SIGHUP)
+        await agent.until_logged("configuration_unchanged")
+        _, told = await asyncio.to_thread(ask, port, "/config")
+    assert json.loads(told)["settings"]["remote.wal.agent.shutdown.timeout.ms"] == 1234
+
+
+@pytest.mark.parametrize("given", ["remote.wal.agent.shutdown.timeout.ms", "broker.rack=az2"])
+def test_on_the_command_line_only_the_agents_own_keys_can_be_set(given: str) -> None:
+    with pytest.raises(typer.BadParameter):
+        overrides_of([given])

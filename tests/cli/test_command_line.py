@@ -10,7 +10,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from cli import main as main_module
-from cli.log_lines import log_to_stderr
+from cli.log_lines import show_log
 from local_cluster.layout import LayoutError
 
 
@@ -46,7 +46,7 @@ def test_what_is_logged_meanwhile_stays_off_standard_output_and_kafkas_clients_a
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for verbose in ([], ["--verbose"]):
-        log_to_stderr(verbose=bool(verbose))
+        show_log(verbose=bool(verbose))
         structlog.get_logger().warning("of_ours")
         structlog.get_logger().info("of_less_weight")
         logging.getLogger("metadata_topic.librdkafka").error("Connect failed")
