@@ -8,23 +8,8 @@ connection goes on. All else ends its connection, as do
 - one more than a few on one connection: each is logged, and who goes on is no program that was set up wrongly.
 """
 
+from functools import cache
 from typing import Any, Final
-
-from kafka.protocol.admin import (
-    AlterPartitionReassignmentsResponse,
-    DescribeAclsResponse,
-    DescribeClientQuotasResponse,
-    DescribeClusterResponse,
-    DescribeQuorumResponse,
-    DescribeUserScramCredentialsResponse,
-    ElectLeadersResponse,
-    ListGroupsResponse,
-    ListPartitionReassignmentsResponse,
-    ListTransactionsResponse,
-    UpdateFeaturesResponse,
-)
-from kafka.protocol.consumer import FetchResponse
-from kafka.protocol.producer import InitProducerIdResponse
 
 from kafka_log.crc32c import Buffer
 from replication.wire.broker_requests import RequestRefusedError
@@ -33,25 +18,47 @@ from replication.wire.kafka_frame import MalformedFrameError, parse_request_head
 CLUSTER_AUTHORIZATION_FAILED: Final = 31
 ANSWERS_ON_A_CONNECTION: Final = 4
 
-RESPONSES: Final[dict[int, tuple[Any, int]]] = {
-    response.API_KEY: (response, first)
-    for response, first in (
-        (FetchResponse, 12),  # the first that is read here
-        (ListGroupsResponse, 0),
-        (InitProducerIdResponse, 0),
-        (DescribeAclsResponse, 0),
-        (ElectLeadersResponse, 1),
-        (AlterPartitionReassignmentsResponse, 0),
-        (ListPartitionReassignmentsResponse, 0),
-        (DescribeClientQuotasResponse, 0),
-        (DescribeUserScramCredentialsResponse, 0),
-        (DescribeQuorumResponse, 0),
-        (UpdateFeaturesResponse, 0),
-        (DescribeClusterResponse, 0),
-        (ListTransactionsResponse, 0),
+
+@cache
+def responses() -> dict[int, tuple[Any, int]]:
+    """By API key: what can hold an error for the whole of the request, and from which version on.
+
+    Imported where it is needed: it takes longer than all else that relaying begins with.
+    """
+    from kafka.protocol.admin import (
+        AlterPartitionReassignmentsResponse,
+        DescribeAclsResponse,
+        DescribeClientQuotasResponse,
+        DescribeClusterResponse,
+        DescribeQuorumResponse,
+        DescribeUserScramCredentialsResponse,
+        ElectLeadersResponse,
+        ListGroupsResponse,
+        ListPartitionReassignmentsResponse,
+        ListTransactionsResponse,
+        UpdateFeaturesResponse,
     )
-}
-"""By API key: what can hold an error for the whole of the request, and from which version on."""
+    from kafka.protocol.consumer import FetchResponse
+    from kafka.protocol.producer import InitProducerIdResponse
+
+    return {
+        response.API_KEY: (response, first)
+        for response, first in (
+            (FetchResponse, 12),  # the first that is read here
+            (ListGroupsResponse, 0),
+            (InitProducerIdResponse, 0),
+            (DescribeAclsResponse, 0),
+            (ElectLeadersResponse, 1),
+            (AlterPartitionReassignmentsResponse, 0),
+            (ListPartitionReassignmentsResponse, 0),
+            (DescribeClientQuotasResponse, 0),
+            (DescribeUserScramCredentialsResponse, 0),
+            (DescribeQuorumResponse, 0),
+            (UpdateFeaturesResponse, 0),
+            (DescribeClusterResponse, 0),
+            (ListTransactionsResponse, 0),
+        )
+    }
 
 
 class Refusals:
@@ -74,7 +81,7 @@ def _answer(frame: Buffer) -> bytes | None:
         header = parse_request_header(frame)
     except MalformedFrameError:
         return None
-    response, first = RESPONSES.get(header.api_key, (None, 0))
+    response, first = responses().get(header.api_key, (None, 0))
     if response is None or not first <= header.api_version <= response.max_version:
         return None
     message = response(version=header.api_version, error_code=CLUSTER_AUTHORIZATION_FAILED)

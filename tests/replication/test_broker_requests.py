@@ -21,7 +21,7 @@ from replication.wire.framed_connection import FramedConnection
 from replication.wire.kafka_frame import parse_request_header
 from replication.wire.peer_connection import connect_framed, exchange_hellos
 from replication.wire.peer_protocol import CAPABILITIES, Hello, PeerCapabilities
-from replication.wire.refusals import ANSWERS_ON_A_CONNECTION, CLUSTER_AUTHORIZATION_FAILED, RESPONSES, Refusals
+from replication.wire.refusals import ANSWERS_ON_A_CONNECTION, CLUSTER_AUTHORIZATION_FAILED, Refusals, responses
 from tests.kafka_log.batches import batches
 from tests.metric_values import metric_value
 from tests.replication.captured_requests import captured, versions_seen
@@ -30,7 +30,7 @@ from tests.replication.test_peer_doors import agents_under_tls
 from tests.replication.test_peer_tls import on_both_event_loops
 from tests.replication.two_agents import Agents, framed, two_agents
 
-ANSWERED = frozenset(ApiKey(key).name for key, (of, first) in RESPONSES.items() if first <= 1 <= of.max_version)
+ANSWERED = frozenset(ApiKey(key).name for key, (of, first) in responses().items() if first <= 1 <= of.max_version)
 """Refused in Kafka's own words, in version 1."""
 ASKED = {name for group in BROKER_REQUESTS.values() for name in group}
 
@@ -81,7 +81,7 @@ async def expect_brokers_requests_alone(agents: Agents, listener: str, *, answer
         answer = await asker.receive()
         if api.name in answered:
             assert answer is not None
-            assert RESPONSES[api][0].decode(answer, version=1, header=True).error_code == CLUSTER_AUTHORIZATION_FAILED
+            assert responses()[api][0].decode(answer, version=1, header=True).error_code == CLUSTER_AUTHORIZATION_FAILED
             asker.writer.write(framed(asks(ApiKey["ApiVersions"])))
             assert await asker.receive() is not None, f"the connection goes on after {api.name}"
             await agents.until(lambda: len(agents.broker.requests) > before)  # noqa: B023
@@ -164,7 +164,7 @@ async def test_a_gateways_certificate_is_good_for_clients_alone(authority: Autho
         connection.close()
 
 
-@pytest.mark.parametrize(("response", "first"), RESPONSES.values(), ids=lambda one: getattr(one, "__name__", None))
+@pytest.mark.parametrize(("response", "first"), responses().values(), ids=lambda one: getattr(one, "__name__", None))
 def test_each_answer_says_kafkas_error_in_each_version(response: Any, first: int) -> None:
     for version in range(first, response.max_version + 1):
         frame = struct.pack(">hhih", response.API_KEY, version, 5, 1) + b"x"
