@@ -25,6 +25,8 @@ WalRetentionMs = Annotated[
     ),
 ]
 
+_DURABLE = "remote.wal.durable.enable: answer producers only once their records are in object storage."
+
 
 @app.command()
 @grouped
@@ -48,7 +50,7 @@ def enable(
         bool,
         typer.Option(
             "--durable/--no-durable",
-            help="remote.wal.durable.enable: answer producers only once their records are in object storage.",
+            help=_DURABLE,
         ),
     ] = False,
 ) -> None:
@@ -60,27 +62,34 @@ def enable(
         keys.ENABLE_KEY: "true",
         keys.POLICY_KEY: link_policy,
         keys.LATENCY_BOUND_KEY: _text(latency_bound_ms),
-        keys.ARCHIVE_KEY: str(archive).lower(),
+        keys.ARCHIVE_KEY: _text(archive),
         keys.WAL_RETENTION_KEY: _text(wal_retention_ms),
-        keys.DURABLE_KEY: str(durable).lower(),
+        keys.DURABLE_KEY: _text(durable),
     }
     _set(_changed(dict.fromkeys(topics, TopicSettings()), wanted), connection.client_config())
 
 
 @app.command("set")
 @grouped
-def set_(topics: Topics, connection: Connection, wal_retention_ms: WalRetentionMs = None) -> None:
-    """Change a setting of topics that are enabled, and leave their others as they are."""
+def set_(
+    topics: Topics,
+    connection: Connection,
+    wal_retention_ms: WalRetentionMs = None,
+    durable: Annotated[bool | None, typer.Option("--durable/--no-durable", help=_DURABLE)] = None,
+) -> None:
+    """Change settings of topics that are enabled, and leave their others as they are."""
     from metadata_topic.settings.settings_topic import read_settings
-    from metadata_topic.settings.topic_settings import WAL_RETENTION_KEY
+    from metadata_topic.settings.topic_settings import DURABLE_KEY, WAL_RETENTION_KEY
 
-    if wal_retention_ms is None:
-        raise typer.BadParameter("nothing to set", param_hint="--wal-retention-ms")
+    wanted = {WAL_RETENTION_KEY: _text(wal_retention_ms), DURABLE_KEY: _text(durable)}
+    changes = {key: text for key, text in wanted.items() if text is not None}
+    if not changes:
+        raise typer.BadParameter("nothing to set", param_hint="--wal-retention-ms, --durable")
     known, _ = read_settings(connection.client_config())
     for topic in topics:
         if topic not in known:
             raise typer.BadParameter(f"{topic} is not enabled", param_hint="TOPIC...")
-    changed = _changed({topic: known[topic] for topic in topics}, {WAL_RETENTION_KEY: _text(wal_retention_ms)})
+    changed = _changed({topic: known[topic] for topic in topics}, changes)
     _set(changed, connection.client_config())
 
 
@@ -143,7 +152,7 @@ def _changed(
 
 
 def _text(value: int | None) -> str | None:
-    return None if value is None else str(value)
+    return None if value is None else str(value).lower()
 
 
 def _set(wanted: "Mapping[str, TopicSettings | None]", client: "KafkaClientConfig") -> None:

@@ -1,13 +1,17 @@
 """The write path as those see it who hold answers until records are stored (`gateway.durable`). Event loop only."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from kafka_log.tail_events import Gap
 from kafka_log.topic_partition import TopicId, TopicIdPartition
+from metadata_topic.records.offset_ranges import OffsetRange
 from plugin.segment_metadata import CombinedSegmentId
 from rlm.write_path.assignment import Assignment
+from rlm.write_path.gap_listener import GapListener
 from rlm.write_path.published_offsets import PublishedOffsets
+from rlm.write_path.resume_point import ResumePoint
 
 if TYPE_CHECKING:
     from gateway.durable.durable_logs import DurableLogs
@@ -64,6 +68,10 @@ class DurableUploads:
         """Its log was read to the end, and all of it was stored before: no upload tells of it."""
         self._logs.look(partition)
 
+    def told_of_gaps(self, gaps: GapListener) -> GapListener:
+        """The listener that tells this one as well."""
+        return _GapsToldOn(gaps, self._logs)
+
     # StoredLogs.
 
     def published_offset(self, partition: TopicIdPartition) -> int | None:
@@ -74,3 +82,24 @@ class DurableUploads:
         uploaded = self._uploads.uploaded_offset(partition)
         if uploaded is None or uploaded < 0:
             self._uploads.hurry(partition)
+
+
+class _GapsToldOn:
+    """A GapListener. What a log lost to retention is gone as it should be; what cannot be read is not stored."""
+
+    def __init__(self, gaps: GapListener, logs: "DurableLogs") -> None:
+        self._gaps = gaps
+        self._logs = logs
+
+    def resumed(self, assignment: Assignment, resume: ResumePoint) -> None:
+        self._gaps.resumed(assignment, resume)
+
+    def found(self, assignment: Assignment, gaps: Iterable[Gap]) -> None:
+        found = tuple(gaps)
+        for gap in found:
+            if assignment.is_durable and gap.is_unreadable:
+                self._logs.unreadable(assignment.topic_id_partition, gap.from_offset, gap.to_offset)
+        self._gaps.found(assignment, found)
+
+    def not_wanted(self, assignment: Assignment, ranges: Iterable[OffsetRange]) -> None:
+        self._gaps.not_wanted(assignment, ranges)

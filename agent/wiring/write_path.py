@@ -239,7 +239,7 @@ class WritePath:
         decider.is_off = lambda: kept.publication.is_stalled
         hooks = WritePathHooks(
             context.resume,
-            context.gaps,
+            context.gaps if self._durable is None else self._durable.told_of_gaps(context.gaps),
             context.on_unknown_partition,
             self._settled,
             lambda: leader.replication_is_pending,

@@ -16,6 +16,7 @@ from enum import Enum
 from typing import Protocol
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
+from metadata_topic.records.offset_ranges import OffsetRange
 from rlm.write_path.assignment import Assignment
 
 
@@ -73,6 +74,8 @@ class DurableLogs:
         self._led: dict[tuple[str, int], TopicIdPartition] = {}
         self._unplaced: dict[Hold, None] = {}
         self._waiting: dict[TopicIdPartition, dict[Hold, None]] = {}
+        self._unreadable: dict[TopicIdPartition, list[OffsetRange]] = {}
+        """What is passed over by uploads, as the log's bytes are damaged: that counts as stored for nobody."""
 
     @property
     def may_hold(self) -> bool:
@@ -126,6 +129,8 @@ class DurableLogs:
         return led if led is None or not self._is_stored(led, held.end_offset) else Verdict.STORED
 
     def _is_stored(self, log: TopicIdPartition, end_offset: int) -> bool:
+        if any(begin < end_offset <= end for begin, end in self._unreadable.get(log, ())):
+            return False
         published = self._logs.published_offset(log) if self._logs is not None else None
         return published is not None and published >= end_offset
 
@@ -188,8 +193,13 @@ class DurableLogs:
             if held.end_offset is not None and held.end_offset > offset:
                 self._end(log, held, Verdict.NOT_LED)
 
+    def unreadable(self, log: TopicIdPartition, begin: int, end: int) -> None:
+        """These offsets will never be stored; who waits for them does so until the request's time is over."""
+        self._unreadable.setdefault(log, []).append((begin, end))
+
     def released(self, log: TopicIdPartition) -> None:
         """It is not led here any more."""
+        self._unreadable.pop(log, None)
         self.cut(log, -1)
 
     def _end(self, log: TopicIdPartition, held: Hold, verdict: Verdict) -> None:

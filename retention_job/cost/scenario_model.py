@@ -62,6 +62,8 @@ class Workload:
     """Brokers of other zones that read an object: as many as follow one of its partitions. None: as many as `brokers`
     and `partitions` come to.
     """
+    zone_reads: bool = False
+    """remote.wal.hydration.share.min.readers: one broker of a zone reads an object for all of its zone."""
     partitions: float = 1000
     """An object holds something of so many, at most of all that a broker leads. Their replicas are spread evenly."""
     producers_wait: bool = True
@@ -120,12 +122,13 @@ class Workload:
 
     @property
     def object_readers(self) -> float:
-        """Brokers of other zones that read an object: they follow one of its partitions at least."""
+        """Brokers of other zones that read an object: they follow one of its partitions at least. Or their zones."""
         if self.readers is not None:
             return self.readers
         others = max(self.brokers * (1 - 1 / self.zones), self.remote_followers, 1)
         missing: float = (1 - self.remote_followers / others) ** self.partitions
-        return others * (1 - missing)
+        found = others * (1 - missing)
+        return min(found, self.zones - 1) if self.zone_reads else found
 
     @property
     def far_writes(self) -> float:

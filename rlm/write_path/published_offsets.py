@@ -1,7 +1,8 @@
 """How far led logs are stored and published: what a recovery finds by the metadata topic. An upload listener.
 
 An offset counts as published once every object that has anything below it is acknowledged by the topic. Objects are
-published in the order of their sequence, so of those that are stored when an offset is, the youngest tells it for all.
+published in the order of their sequence, so each tells for all before it; one that was stored before an older one has
+that wait for it, too.
 
 Asked of durable logs alone. Belongs to the event loop.
 """
@@ -46,7 +47,7 @@ class _Unpublished:
     def __init__(self, published_offset: int) -> None:
         self.published_offset = published_offset
         self.stored: deque[tuple[int, int]] = deque()
-        """Sequences of objects, and the offset that is published with each; both ascending."""
+        """Sequences of objects, in the order in which they were stored, and up to where all was then."""
 
 
 class PublishedOffsets:
@@ -79,8 +80,7 @@ class PublishedOffsets:
                 continue
             begin = min(item.first_offset for item in segment.items if item.topic_id_partition == partition)
             unpublished = self._unpublished.setdefault(partition, _Unpublished(min(begin, stored)))
-            youngest = max(sequence, unpublished.stored[-1][0]) if unpublished.stored else sequence
-            unpublished.stored.append((youngest, stored))
+            unpublished.stored.append((sequence, stored))
         if durable:
             acknowledged = partial(self._acknowledged, segment.combined_segment_id, tuple(durable))
             self._uploads.when_published(segment.combined_segment_id, acknowledged)

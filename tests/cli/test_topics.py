@@ -40,6 +40,7 @@ ARCHIVED = TopicSettings(enable=True, link_policy=LinkPolicy.ALWAYS, archive=Tru
     ("arguments", "expected"),
     [
         (["orders", "--wal-retention-ms", "60000"], [{"orders": replace(ARCHIVED, wal_retention_ms=60_000)}]),
+        (["orders", "--durable"], [{"orders": replace(ARCHIVED, durable=True)}]),
         (["orders"], []),
         (["orders", "unknown", "--wal-retention-ms", "60000"], []),
         (["orders", "--wal-retention-ms", "-3"], []),

@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from gateway.client_door import ClientDoor, ClientLimits
 from gateway.consumer_answers import ConsumerContext
+from gateway.durable.answer_gate import HoldingContext
 from gateway.metrics import GatewayMetrics
 from gateway.routed_relay import RoutingContext
 from gateway.spliced_relay import SplicingContext
@@ -59,6 +60,7 @@ class GatewayRig:
     routing: RoutingContext | None = None
     splicing: SplicingContext | None = None
     consumers: ConsumerContext | None = None
+    holding: HoldingContext | None = None
     names_rack: bool = False
     accepted: int = 0
     """By the broker's listener."""
@@ -78,6 +80,7 @@ class GatewayRig:
             GatewayMetrics(self.broker_registry),
             self.splicing,
             self.consumers,
+            self.holding,
         )
         context = LeaderContext(
             hello,

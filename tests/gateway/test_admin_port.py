@@ -27,6 +27,7 @@ from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.peer_connection import Address
+from tests.gateway.produce.produce_frames import produce
 
 PATIENCE_S = 10
 TOPIC, BROKER = 2, 4
@@ -159,7 +160,7 @@ class Tool:
 
 
 @asynccontextmanager
-async def connected(broker: Broker, store: MemoryStore) -> AsyncIterator[Tool]:
+async def connected(broker: Broker, store: MemoryStore, *, takes_records: bool = True) -> AsyncIterator[Tool]:
     server = await asyncio.start_server(broker.serve, "127.0.0.1", 0)
     registry = CollectorRegistry()
     with ThreadPoolExecutor(1) as pool:
@@ -173,6 +174,7 @@ async def connected(broker: Broker, store: MemoryStore) -> AsyncIterator[Tool]:
                 GatewayMetrics(registry),
                 MemoryBudget(),
                 MemoryBudget(),
+                takes_records,
             )
         )
         await port.start(Address("127.0.0.1", 0))
@@ -480,3 +482,12 @@ async def test_an_answer_that_nobody_understands_ends_the_connection_and_writes_
         tool.send(bytes(request.encode(version=7, header=True)))
         assert await tool.is_closed()
     assert store.settings == {}
+
+
+async def test_who_produces_at_a_port_past_which_answers_are_held_is_no_admin_tool() -> None:
+    broker = Broker(CreateTopicsRequest, creates({}))
+    async with connected(broker, MemoryStore(), takes_records=False) as tool:
+        tool.send(produce({0: b""}))
+        assert await tool.is_closed()
+        assert tool.counted("produce_refused") == 1
+    assert broker.frames == []

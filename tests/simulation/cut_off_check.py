@@ -19,12 +19,12 @@ from tests.simulation.invariants import Invariants
 from tests.simulation.led_log import LedLog
 from tests.simulation.object_invariants import ObjectInvariants
 from tests.simulation.recovery_check import Surroundings as RecoverySurroundings
-from tests.simulation.recovery_check import inventory_of, planned
+from tests.simulation.recovery_check import TopicReader, planned
 
 ArchivedBatches = dict[ArchiveObjectId, list[tuple[TopicIdPartition, BatchKey]]]
 EVERY_LOOKS = 24
 CHECKS_MAX = 8
-"""In a run, as each reads the whole topic anew."""
+"""In a run, as each looks at all objects."""
 
 
 class Surroundings(RecoverySurroundings, Protocol):
@@ -45,6 +45,7 @@ class CutOffCheck:
         self._world = world
         self._looks = self._declared = 0
         self._checks_left = CHECKS_MAX
+        self._topic = TopicReader()
 
     def look(self) -> None:
         """Raises AssertionError."""
@@ -62,7 +63,7 @@ class CutOffCheck:
     def _check(self, known: dict[TopicIdPartition, set[BatchKey]]) -> None:
         world = self._world
         world.hit("cut off and stored")
-        inventory = inventory_of(world)
+        inventory = self._topic.inventory(world)
         batches: dict[StoredObjectId, list[tuple[TopicIdPartition, BatchKey]]] = dict(
             chain(world.invariants.batches_in.items(), world.batches_archived().items())
         )

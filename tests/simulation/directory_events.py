@@ -28,7 +28,7 @@ class SeenEvent:
     mask: int
 
 
-def contents(directory: Path) -> Contents | None:
+def contents(directory: str) -> Contents | None:
     """None: there is no such directory."""
     try:
         with os.scandir(directory) as entries:
@@ -47,20 +47,21 @@ class SimulatedDirectoryEvents:
         self._may_watch = may_watch
         self._fileno = next(_FILENOS)
         self._next_wd = 1
-        self._watched: dict[int, tuple[Path, Contents]] = {}
+        self._watched: dict[int, tuple[str, Contents]] = {}
         self._events: deque[SeenEvent] = deque()
 
     def fileno(self) -> int:
         return self._fileno
 
     def add_watch(self, path: Path, mask: int) -> int:
-        found = contents(path)
+        name = str(path)
+        found = contents(name)
         if found is None:
-            raise FileNotFoundError(errno.ENOENT, "no such directory", str(path))
+            raise FileNotFoundError(errno.ENOENT, "no such directory", name)
         if not self._may_watch():
             raise OSError(errno.ENOSPC, "no watches are left")
         wd, self._next_wd = self._next_wd, self._next_wd + 1
-        self._watched[wd] = (path, found)
+        self._watched[wd] = (name, found)
         return wd
 
     def rm_watch(self, wd: int) -> None:
@@ -78,15 +79,14 @@ class SimulatedDirectoryEvents:
 
     def changed(self, directory: Path) -> None:
         """Something was done in the directory."""
-        for wd, (path, before) in list(self._watched.items()):
-            if path != directory:
-                continue
-            after = contents(path)
+        name = str(directory)
+        for wd, before in [(wd, before) for wd, (path, before) in self._watched.items() if path == name]:
+            after = contents(name)
             if after is None:
                 del self._watched[wd]
                 self._tell([SeenEvent(wd, _IGNORED)])
                 continue
-            self._watched[wd] = (path, after)
+            self._watched[wd] = (name, after)
             self._tell([SeenEvent(wd, mask) for mask in _events_between(before, after)])
 
     def overflow(self) -> None:

@@ -48,7 +48,7 @@ class Surroundings(Protocol):
 
 def check_recovery(world: Surroundings, directory: Path, *, is_settled: bool) -> None:
     """Recover all logs of topics that are there, into `directory`."""
-    inventory = inventory_of(world)
+    inventory = TopicReader().inventory(world)
     for log in world.living_logs():
         restored = _restored(world, inventory, log, directory / f"recovered-{log.partition.partition}")
         if restored is not None:
@@ -58,12 +58,18 @@ def check_recovery(world: Surroundings, directory: Path, *, is_settled: bool) ->
                 _check_whole(world, log, found, restored)
 
 
-def inventory_of(world: Surroundings) -> Inventory:
-    """What the topic and the stores tell now."""
-    noted = NotedMetadata()
-    archived = ArchiveStore()
-    world.topic.tell(noted.store, archived, 0, len(world.topic.records))
-    return from_metadata(noted, archived, world.storage, world.archive_storage)
+class TopicReader:
+    """What the topic tells, read on from where it was read to."""
+
+    def __init__(self) -> None:
+        self._noted, self._archived = NotedMetadata(), ArchiveStore()
+        self._read_to = 0
+
+    def inventory(self, world: Surroundings) -> Inventory:
+        """What the topic and the stores tell now."""
+        begin, self._read_to = self._read_to, len(world.topic.records)
+        world.topic.tell(self._noted.store, self._archived, begin, self._read_to)
+        return from_metadata(self._noted, self._archived, world.storage, world.archive_storage)
 
 
 def planned(world: Surroundings, inventory: Inventory, log: LedLog) -> tuple[LogRuns, LogPlan, PlanRules]:

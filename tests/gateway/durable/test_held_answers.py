@@ -234,6 +234,19 @@ def test_a_change_of_leadership_is_never_success(how: str) -> None:
     assert rig.told(rig.ready()) == [(TOPIC, NOT_LEADER, -1)]
 
 
+def test_records_behind_a_damaged_batch_are_never_acknowledged_though_uploads_go_on_behind_them() -> None:
+    rig = Rig()
+    rig.logs.unreadable(LOG, 90, 105)
+    rig.publish(200)
+    rig.ask(1)
+    rig.answer(1, (TOPIC, NO_ERROR, 100))
+    rig.ask(2)
+    rig.answer(2, (TOPIC, NO_ERROR, 105))
+    assert rig.ready() is None
+    assert rig.told(rig.ready(LATE_S)) == [(TOPIC, TIMED_OUT, -1)]
+    assert rig.told(rig.ready()) == [(TOPIC, NO_ERROR, 105)]
+
+
 def test_a_log_that_is_cut_behind_the_records_holds_them_still() -> None:
     rig = Rig()
     rig.ask(1)
