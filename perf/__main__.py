@@ -13,6 +13,7 @@ from perf.gateway.command import gateway
 from perf.idle import idle
 from perf.ladder.command import ladder
 from perf.ladder.price import price
+from perf.ladder.rates import rates
 from perf.ladder.versions import versions
 from perf.metadata.command import metadata
 from perf.metadata.expiration import expiration
@@ -30,6 +31,7 @@ for command in (
     cost,
     counts,
     price,
+    rates,
     catchup,
     gateway,
     idle,

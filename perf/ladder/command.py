@@ -7,6 +7,7 @@ their topics are set.
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Annotated
 
@@ -15,8 +16,10 @@ import typer
 from local_cluster.broker_config import AgentsMode
 from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
 from perf.clusters import NATIVE, object_store, started_cluster
+from perf.ladder.rates import plot_rates
 from perf.ladder.report import line_of, plot, print_tables, write_json
 from perf.ladder.turns import Entrant, Length, Measured, Turns
+from perf.ladder.workloads import Workload, on_one_cluster
 from perf.options import LatencyMs, Partitions, Results, Rounds, Scale, WarmUp, WorkloadNames, chosen_workloads
 
 
@@ -79,28 +82,28 @@ def ladder(
         write_json(results / "ladder.json", workloads, measured, **about)
 
     with console.status("preparing") as line, tempfile.TemporaryDirectory(prefix="remote-wal-perf-") as directory:
-        turns = Turns(workloads, Length(rounds, scale, warm_up), line.update, keep, tools_as_shipped)
-        for kind in dict.fromkeys(one.store for one in rungs):
+        turns = Turns(Length(rounds, scale, warm_up), line.update, keep, tools_as_shipped)
+        for kind, loads in product(dict.fromkeys(one.store for one in rungs), on_one_cluster(workloads)):
             with object_store(kind, latency_ms) as store:
-                _climb(
-                    Path(directory),
-                    turns,
-                    AgentsMode(store, tls=kind == NATIVE),
-                    [one for one in rungs if one.store == kind],
-                )
+                mode = AgentsMode(store, tls=kind == NATIVE)
+                _climb(Path(directory), turns, mode, [one for one in rungs if one.store == kind], loads)
     plot(results / "ladder.png", workloads, turns.measured)
+    plot_rates(results / "rates.svg", [results / "ladder.json"])
     print_tables(workloads, turns.measured)
     console.print(f"written: {results / 'ladder.json'} and {results / 'ladder.png'}")
 
 
-def _climb(directory: Path, turns: Turns, mode: AgentsMode, rungs: Sequence[Rung]) -> None:
-    """Measure the rungs, all of one kind of store."""
+def _climb(
+    directory: Path, turns: Turns, mode: AgentsMode, rungs: Sequence[Rung], workloads: Sequence[Workload]
+) -> None:
+    """Measure the rungs, all of one kind of store, under loads whose brokers are set alike."""
+    overrides = _LARGE_SEGMENTS | dict(workloads[0].broker_settings)
     with (
-        started_cluster(directory / "stock", None, overrides=_LARGE_SEGMENTS) as stock,
-        started_cluster(directory / "agents", mode, overrides=_LARGE_SEGMENTS) as agents,
+        started_cluster(directory / "stock", None, overrides=overrides) as stock,
+        started_cluster(directory / "agents", mode, overrides=overrides) as agents,
     ):
         entrants = [
             Entrant(one.name, agents, one.name, TopicSettings(True, one.policy) if one.policy else None)
             for one in rungs
         ]
-        turns.run(rungs[0].store, stock, entrants)
+        turns.run(workloads, rungs[0].store, stock, entrants)

@@ -3,6 +3,7 @@
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -37,8 +38,16 @@ def compare(workloads: Sequence[Workload], measured: Sequence[Measured]) -> list
                         "compared_min": min(compared),
                         "compared_max": max(compared),
                     }
+                    | _published(workload, figure)
                 )
     return rows
+
+
+def _published(workload: Workload, figure: str) -> dict[str, float]:
+    if figure not in workload.published:
+        return {}
+    without, with_objects = workload.published[figure]
+    return {"published_ratio": with_objects / without}
 
 
 def _compare(comparison: Comparison, value: float, stock: float) -> float:
@@ -88,7 +97,13 @@ def write_json(file: Path, workloads: Sequence[Workload], measured: Sequence[Mea
         {"workload": run.workload, "rung": run.rung, "round": run.round, "seconds": run.seconds} | dict(run.figures)
         for run in measured
     ]
-    document = {"compared": compare(workloads, measured), "agents": agent_rows(measured), "rounds": rounds}
+    points = {one.name: asdict(one.point) for one in workloads if one.point is not None}
+    document = {
+        "points": points,
+        "compared": compare(workloads, measured),
+        "agents": agent_rows(measured),
+        "rounds": rounds,
+    }
     file.write_text(json.dumps(about | document, indent=1))
 
 
@@ -103,6 +118,7 @@ def print_tables(workloads: Sequence[Workload], measured: Sequence[Measured]) ->
                 *(f"{row[key]:.1f}" for key in ("stock", "value")),
                 f"{row['compared']:{sign}.2f}{unit}",
                 f"{row['compared_min']:{sign}.2f} to {row['compared_max']:{sign}.2f}",
+                f"{row['published_ratio']:.2f}x" if "published_ratio" in row else "",
             )
         )
     for row in agent_rows(measured):
@@ -133,7 +149,7 @@ def print_tables(workloads: Sequence[Workload], measured: Sequence[Measured]) ->
         )
     show(
         table(
-            "load", "figure", "rung", ">stock", ">rung's", ">compared", ">range",
+            "load", "figure", "rung", ">stock", ">rung's", ">compared", ">range", ">published",
             rows=figures, title="Beside stock Kafka in the same round (medians)",
         ),
         table(

@@ -62,7 +62,6 @@ class Entrant:
 class Turns:
     """Runs loads on one after the other."""
 
-    workloads: Sequence[Workload]
     length: Length
     tell: Callable[[str], None]
     keep: Callable[[Sequence[Measured]], None]
@@ -71,10 +70,10 @@ class Turns:
     """Whether the loads run with the JVM options of Kafka's own scripts, or with those that warm up quickly."""
     measured: list[Measured] = field(default_factory=list)
 
-    def run(self, store: str, stock: LocalCluster, others: Sequence[Entrant]) -> None:
-        """All rounds of all loads. `store` names that of the others' agents."""
+    def run(self, workloads: Sequence[Workload], store: str, stock: LocalCluster, others: Sequence[Entrant]) -> None:
+        """All rounds of these loads. `store` names that of the others' agents."""
         first = Entrant(STOCK, stock, STOCK)
-        for workload in self.workloads:
+        for workload in workloads:
             made: set[tuple[str, str]] = set()
             for one in (first, *others):
                 if (place := (one.cluster.bootstrap_servers, one.topic)) not in made:
@@ -94,7 +93,9 @@ class Turns:
     def _create_topic(self, workload: Workload, one: Entrant) -> None:
         topic = _topic(workload, one)
         leaders = one.cluster.broker_ids[:1] if workload.has_one_leader else one.cluster.broker_ids
-        one.cluster.admin.create_topic(topic, assignment=spread(leaders, one.cluster.broker_ids, workload.partitions))
+        replicas = one.cluster.broker_ids[: workload.replicas]
+        assignment = spread([one for one in leaders if one in replicas], replicas, workload.partitions)
+        one.cluster.admin.create_topic(topic, assignment=assignment)
         if one.settings is not None:
             set_topics(one.cluster.bootstrap_servers, [topic], one.settings)
 

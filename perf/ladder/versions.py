@@ -80,12 +80,12 @@ def compare_versions(
         started_cluster(Path(directory) / "stock", None, overrides=_KEPT) as stock,
         started_cluster(Path(directory) / "agents", AgentsMode(store), overrides=_KEPT) as agents,
     ):
-        turns = Turns(loads, length, line.update, keep)
+        turns = Turns(length, line.update, keep)
         entrants = [
             Entrant(name, agents, "links", settings, partial(_put_in_place, agents, mode))
             for name, mode in modes_of(store, checkouts).items()
         ]
-        turns.run(_STORE, stock, entrants)
+        turns.run(loads, _STORE, stock, entrants)
     console.print(f"written: {results}")
     return turns.measured
 

@@ -1,11 +1,13 @@
 """The loads of the ladder, driven by Kafka's own perf tools, each the same against every cluster."""
 
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from local_cluster.kafka_tools import KafkaTools
+from perf.ladder import kip_1176
 from perf.ladder.small_requests import PARTITIONS, figures_of, librdkafka_latencies
 
 Figures = Mapping[str, float]
@@ -24,6 +26,14 @@ class Comparison(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class OnCurve:
+    """A load that is a point of a curve of latency over rate."""
+
+    curve: str
+    records_per_s: int
+
+
+@dataclass(frozen=True, slots=True)
 class Workload:
     """One load. `run(tools, topic, scale)` returns its figures; `compared` says which count, and how."""
 
@@ -34,6 +44,12 @@ class Workload:
     run: Callable[[KafkaTools, str, float], Figures]
     has_one_leader: bool = False
     """Whether one broker leads all of its partitions."""
+    replicas: int = 3
+    broker_settings: Mapping[str, str] = field(default_factory=dict)
+    """That its brokers need; loads of others run on clusters of their own."""
+    point: OnCurve | None = None
+    published: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """What others told of this load by figure: without object storage, and with it."""
 
 
 def _producers(tools: KafkaTools, topic: str, producers: int, records: int, config: Mapping[str, str]) -> Figures:
@@ -115,8 +131,9 @@ def librdkafka(records_per_s: int, *, linger: bool) -> Workload:
         return figures_of(librdkafka_latencies(tools.bootstrap_servers, topic, records_per_s, seconds, config))
 
     name = f"librdkafka-{records_per_s}{'' if linger else '-no-linger'}"
-    title = f"librdkafka, {'default settings' if linger else 'linger.ms 0'}, {records_per_s:,} records/s of 1 KB"
-    return Workload(name, title, PARTITIONS, LATENCY, run)
+    curve = f"librdkafka, {'default settings' if linger else 'linger.ms 0'}"
+    title = f"{curve}, {records_per_s:,} records/s of 1 KB"
+    return Workload(name, title, PARTITIONS, LATENCY, run, point=OnCurve(curve, records_per_s))
 
 
 THROUGHPUT = {"MB/s": Comparison.RATIO}
@@ -137,4 +154,23 @@ WORKLOADS = (
     Workload("end-to-end", "produce to consume, one record in flight", 1, LATENCY, _end_to_end),
     Workload("steady", "25 MB/s, acks=1", 12, {"p50 ms": Comparison.ADDED_MS}, _steady),
     *(librdkafka(rate, linger=linger) for linger in (True, False) for rate in (50, 200, 1000, 5000)),
+    Workload(
+        "kip-1176",
+        "the appendix of KIP-1176: two replicas, acks=1, read from the follower",
+        1,
+        dict.fromkeys(kip_1176.PUBLISHED, Comparison.RATIO),
+        kip_1176.kip_1176,
+        has_one_leader=True,
+        replicas=kip_1176.REPLICAS,
+        broker_settings=kip_1176.BROKER_SETTINGS,
+        published=kip_1176.PUBLISHED,
+    ),
 )
+
+
+def on_one_cluster(workloads: Sequence[Workload]) -> list[list[Workload]]:
+    """Those whose brokers are set alike, together."""
+    groups = defaultdict[frozenset[tuple[str, str]], list[Workload]](list)
+    for workload in workloads:
+        groups[frozenset(workload.broker_settings.items())].append(workload)
+    return list(groups.values())

@@ -1,5 +1,9 @@
 """The loads of librdkafka: what of them is told."""
 
+import signal
+import time
+from types import FrameType
+
 import pytest
 
 from local_cluster.kafka_tools import KafkaToolError
@@ -28,3 +32,19 @@ def test_each_record_but_the_first_is_told_once_it_is_acknowledged() -> None:
 def test_records_that_nobody_acknowledges_are_no_figures() -> None:
     with pytest.raises(KafkaToolError, match="10 records were not acknowledged"):
         librdkafka_latencies("127.0.0.1:1", "orders", 500, 0.02, {"message.timeout.ms": 100})
+
+
+def test_a_signal_is_heeded_while_records_are_waited_for() -> None:
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    begun_s = time.monotonic()
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            librdkafka_latencies("127.0.0.1:1", "orders", 500, 0.02, {"message.timeout.ms": 20_000})
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert time.monotonic() - begun_s < 10  # in one flush it would be the records' 20 s
