@@ -28,7 +28,7 @@ _FOLLOWERS_ZONE: Final = "az2"
 _BURSTS: Final = 10
 """Where the KIP had one: that tells at which phase of a wait it came."""
 _BURST_RECORDS, _BURST_RECORD_BYTES = 100, 1600
-_PAUSE_S: Final = 0.3
+_FETCH_WAIT_S, _PAUSE_S, _GOLDEN = 0.5, 0.3, 0.618
 _ARRIVAL_S: Final = 60.0
 _TOOLS_RECORDS, _TOOLS_RECORD_BYTES = 100_000, 2000
 _TOOLS_PRODUCER: Final = {
@@ -85,7 +85,11 @@ def end_to_end(
 
         if follower_within_s is not None:
             wait_until(is_at_the_follower, "the consumer is sent to the follower", follower_within_s)
-        taken_ms = [one for _ in range(bursts) for one in _burst(producer, consumer, topic)]
+        taken_ms = []
+        for number in range(bursts):
+            # Spread over the phases of a fetch that waits, or each burst would meet the phase that the one before left.
+            consumer.poll(_PAUSE_S + number * _GOLDEN % 1 * _FETCH_WAIT_S)
+            taken_ms += _burst(producer, consumer, topic)
         producer.flush(_ARRIVAL_S)
         producer.poll(0.3)  # for the last statistics
         consumer.poll(0.3)
@@ -119,7 +123,6 @@ def _burst(producer: Any, consumer: Any, topic: str) -> list[float]:
         if message.error() is not None:
             raise KafkaToolError(f"the consumer failed: {message.error()}")
         taken_ms.append((time.perf_counter() - made_s.pop(message.key())) * 1000)
-    consumer.poll(_PAUSE_S)
     return taken_ms
 
 

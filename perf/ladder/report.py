@@ -87,6 +87,7 @@ def agent_rows(measured: Iterable[Measured]) -> list[dict[str, Any]]:
             "puts": total.puts,
             "gets": total.gets,
             "stages_ms": stages,
+            "faults": {why: times for why, times in total.by("remote_wal_faults_total", "reason").items() if times},
         }
     return list(rows.values())
 
@@ -109,7 +110,7 @@ def write_json(file: Path, workloads: Sequence[Workload], measured: Sequence[Mea
 
 def print_tables(workloads: Sequence[Workload], measured: Sequence[Measured]) -> None:
     """Medians beside stock, and what the agents did."""
-    figures, costs, stages = [], [], []
+    figures, costs, stages, faults = [], [], [], []
     for row in compare(workloads, measured):
         sign, unit = ("", "x") if row["comparison"] == Comparison.RATIO.value else ("+", " ms")
         figures.append(
@@ -137,6 +138,7 @@ def print_tables(workloads: Sequence[Workload], measured: Sequence[Measured]) ->
             )
         )
         times = "  ".join(f"{name} {found['p50']:.1f}/{found['p99']:.0f}" for name, found in row["stages_ms"].items())
+        faults += [(*names, why, f"{count:,.0f}") for why, count in sorted(row["faults"].items())]
         cpu_ms = row["agent_cpu_s"] * 1e3
         stages.append(
             (
@@ -161,6 +163,7 @@ def print_tables(workloads: Sequence[Workload], measured: Sequence[Measured]) ->
             "load", "rung", ">CPU ms/object", ">CPU ms/MB", ">PUT + GET ms", "stage p50 / p99 in ms",
             rows=stages, title="Where the time goes",
         ),
+        *([table("load", "rung", "fault", ">times", rows=faults, title="What agents survived")] if faults else []),
     )  # fmt: skip
 
 

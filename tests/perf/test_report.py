@@ -53,6 +53,9 @@ remote_wal_peer_bytes_total{role="follower",direction="sent"} 10.0
 # TYPE remote_wal_topic_record_bytes_total counter
 remote_wal_topic_record_bytes_total{topic="orders",path="linked"} 99.0
 remote_wal_topic_record_bytes_total{topic="orders",path="inline"} 1.0
+# TYPE remote_wal_faults_total counter
+remote_wal_faults_total{reason="link_wait_timeout"} 3.0
+remote_wal_faults_total{reason="peer_idle"} 0.0
 # TYPE remote_wal_stage_seconds histogram
 remote_wal_stage_seconds_bucket{stage="fetched",le="0.002"} 0.0
 remote_wal_stage_seconds_bucket{stage="fetched",le="0.004"} 4.0
@@ -83,6 +86,7 @@ def test_what_the_agents_did_is_summed_over_the_rounds() -> None:
     (row,) = agent_rows(runs)
     assert row["agent_cores"] == 0.5
     assert row["zone_share"] == 0.05
+    assert row["faults"] == {"link_wait_timeout": 6.0}
 
 
 def test_agents_are_held_against_the_brokers_beside_them_and_links_against_their_own_topics() -> None:
@@ -103,7 +107,7 @@ def test_the_tables_show_every_comparison_and_what_the_agents_did(capsys: pytest
     links = Measured("rate", "directory", "links", 0, {"MB/s": 9.0}, 3.0, counted)
     print_tables([RATE], [measured(RATE, "directory", STOCK, 0, 10.0), links])
     shown = capsys.readouterr().out
-    for figure in ("0.90x", "0.50", "5.00%", "uploaded 7.5/10"):
+    for figure in ("0.90x", "0.50", "5.00%", "uploaded 7.5/10", "link_wait_timeout"):
         assert figure in shown
 
 
