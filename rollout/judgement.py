@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from agent.settings.http_listener import is_loopback
 from doctor.facts import Unknown
 from kafka_log.server_properties import BrokerProperties
 from rollout.facts import AgentState, ClusterFacts
@@ -104,19 +105,26 @@ def standings(facts: ClusterFacts, listener: AgentListener) -> dict[int, Standin
     """Of all brokers that are known."""
     found = {}
     for broker_id in sorted({*facts.brokers, *facts.missing}):
-        where, agent = _where(facts.brokers.get(broker_id), listener), facts.agents.get(broker_id)
+        agent = facts.agents.get(broker_id)
+        where = _where(facts.brokers.get(broker_id), listener, has_agent=agent is not None)
         told = (agent.state.value, agent.release, agent.told) if agent is not None else ("none", "", "")
         found[broker_id] = Standing(where, *told)
     return found
 
 
-def _where(broker: BrokerProperties | Unknown | None, listener: AgentListener) -> str:
+def _where(broker: BrokerProperties | Unknown | None, listener: AgentListener, *, has_agent: bool) -> str:
     if broker is None:
         return "not there"
     if isinstance(broker, Unknown):
         return "unknown"
     if broker.inter_broker_listener_name == listener.name:
         return "replicates through its agent"
+    used = broker.inter_broker_listener_name
+    advertised = broker.advertised_listeners.get(used)
+    if has_agent and advertised is not None and is_loopback(advertised.host):
+        return (
+            f"replicates by {used} at {advertised.host}:{advertised.port}: name it by --listener, if it is the agents'"
+        )
     return f"advertises {listener.name}" if listener.is_known_to(broker) else "stock"
 
 

@@ -1,6 +1,7 @@
 """No further step while something is not as it should be, and the reason is told."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -115,3 +116,9 @@ def test_where_each_broker_stands_is_told() -> None:
         3: Standing("not there", "ready", OLD, ""),
     }
     assert standings(ModelCluster.stock().facts, LISTENER)[1] == Standing("stock", "none", "", "")
+
+
+def test_a_listener_of_another_name_is_not_taken_for_stock_where_agents_stand_beside_the_brokers() -> None:
+    cluster = led_in()
+    where = standings(cluster.facts, replace(LISTENER, name="INTERNAL"))[1].where
+    assert where == "replicates by WAL at 127.0.0.1:19901: name it by --listener, if it is the agents'"
