@@ -33,7 +33,8 @@ PATHS |= {f"/{path.name}" for path in ROOT.iterdir()}
 OUTSIDE = {
     "Kafka's settings that nothing here reads": "auto.create.topics.enable connections.max.reauth.ms "
     "leader.replication.throttled.rate num.replica.fetchers remote.log.metadata.topic.retention.ms "
-    "replica.fetch.backoff.ms replica.fetch.wait.max.ms ssl.principal.mapping.rules super.users",
+    "replica.fetch.backoff.ms replica.fetch.wait.max.ms sasl.kerberos.principal.to.local.rules "
+    "ssl.principal.mapping.rules super.users",
     "Kafka's tools and their options": "kafka-configs.sh kafka-dump-log.sh kafka-leader-election.sh kafka-topics.sh "
     "kafka-transactions.sh kafka-reassign-partitions.sh kafka-storage.sh --add-config --election-type",
     "Kafka's words, and classes that its settings are explained in": "diverging_epoch topic-partition KRaftConfigs "
