@@ -56,10 +56,9 @@ def demo(
         raise typer.Exit(130) from None
     plain = protocol is InterBrokerProtocol.PLAINTEXT
     show_report(console, report, keep, "" if plain else f" --inter-broker-protocol {protocol}")
-    if json is not None:
-        if to_stdout:
-            typer.echo(report.to_text(), nl=False)
-        else:
-            json.write_text(report.to_text())
+    if to_stdout:
+        typer.echo(report.to_text(), nl=False)
+    elif json is not None:
+        json.write_text(report.to_text())
     if report.broken_promises:
         raise typer.Exit(ExitCode.FINDINGS)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -219,7 +220,7 @@ def _recover(
     )
 
     from recovery.broker_recovery import recover_broker
-    from recovery.restore import RestoreProgress
+    from recovery.restore import RestoreProgress, restore_logs
 
     columns = (TextColumn("restoring"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as bar:
@@ -228,17 +229,15 @@ def _recover(
         def show(progress: RestoreProgress) -> None:
             bar.update(task, completed=progress.read_bytes, total=progress.total_bytes)
 
-        restored = recover_broker(
-            broker,
-            sources.view,
-            planned,
-            sources.reader,
-            new_directory_id=new_directory_id,
-            wall_ms=sources.wall_ms,
+        restore = partial(
+            restore_logs,
+            reader=sources.reader,
             to_timestamp_ms=selection.to_timestamp_ms,
             threads=threads,
             progress=show,
+            wall_ms=sources.wall_ms,
         )
+        restored = recover_broker(broker, sources.view, planned, restore, new_directory_id)
     done = {log.job.partition: log for log in restored}
     return [_made_row(log, done.get(log.partition)) for log in planned]
 

@@ -19,8 +19,7 @@ from recovery.inventory import Inventory
 from recovery.log_directory_target import LogDirectoryIdentity, LogDirectoryTarget, identity_in, refusal_of
 from recovery.log_plan import LogPlan, LogRuns, PlanRules
 from recovery.log_settings import LogSettings, log_settings
-from recovery.restore import RestoredLog, RestoreJob, RestoreProgress, restore_logs
-from recovery.run_reader import DEFAULT_THREADS, RunReader
+from recovery.restore import RestoredLog, RestoreJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,16 +152,12 @@ def recover_broker(
     broker: LostBroker,
     view: ClusterView,
     planned: Sequence[PlannedLog],
-    reader: RunReader,
-    *,
+    restore: Callable[[Sequence[RestoreJob]], list[RestoredLog]],
     new_directory_id: Callable[[], str],
-    wall_ms: Callable[[], int],
-    to_timestamp_ms: int | None = None,
-    threads: int = DEFAULT_THREADS,
-    progress: Callable[[RestoreProgress], None] = lambda _progress: None,
 ) -> list[RestoredLog]:
     """Make the broker's log directories. When this returns, a broker may be started on them.
 
+    `restore` is `restore_logs`, with all that it is to know besides.
     Raises TargetRefusedError before anything is written, RemoteStorageError and OSError meanwhile; run again, it goes
     on.
     """
@@ -175,10 +170,7 @@ def recover_broker(
         targets = [held.enter_context(LogDirectoryTarget(path, identities[path])) for path in broker.lost_log_dirs]
         stored = [log for log in planned if log.is_stored and not log.is_left_to_others(log.plan.start_offset)]
         placed = place_logs(stored, targets, view, broker.node_id)
-        jobs = [log.restore_job(placed[log.partition]) for log in stored]
-        restored = restore_logs(
-            jobs, reader, to_timestamp_ms=to_timestamp_ms, threads=threads, progress=progress, wall_ms=wall_ms
-        )
+        restored = restore([log.restore_job(placed[log.partition]) for log in stored])
         starts = {log.job.partition: log.job.plan.start_offset for log in restored}
         # What expired while it was read may have been the head of a log that others have.
         made = [log for log in stored if not log.is_left_to_others(starts[log.partition])]

@@ -163,8 +163,8 @@ def build_relaying(
     leader = LeaderProxy(context)
     past = bypass(broker, settings, configuration.client, clock)
     follower = FollowerProxy(follower_context, peers, past)
-    metrics.connections.labels("peer").set_function(lambda: leader.connections)
-    metrics.connections.labels("replica").set_function(lambda: follower.connections)
+    metrics.held.connections.labels("peer").set_function(lambda: leader.connections)
+    metrics.held.connections.labels("replica").set_function(lambda: follower.connections)
     remembered = settings.process.state_directory / FILE_NAME
     found = FoundPeers(broker.node_id, peers, follower, partial(posing_address, settings.peers), remembered)
     return Relaying(
@@ -232,7 +232,7 @@ def _ceilings(settings: AlarmSettings, clock: Callable[[], float]) -> tuple[Requ
 
 def _frame_budget(way: str, max_bytes: int, metrics: ReplicationMetrics) -> MemoryBudget:
     budget = MemoryBudget(max_bytes, lambda: metrics.fault("frames_over_budget"))
-    metrics.frame_bytes.labels(way).set_function(lambda: budget.used)
+    metrics.held.frame_bytes.labels(way).set_function(lambda: budget.used)
     return budget
 
 

@@ -42,7 +42,7 @@ class PartitionLookups:
         caller cuts off by the chain's `end_of`. Without a chain, runs of every epoch.
         """
         with self._lock:
-            index = self._state.index
+            index = self._state.runs.finished
             if leader_epochs is None:
                 wanted = index.epochs(topic_id_partition)[::-1]
             else:
@@ -63,7 +63,7 @@ class PartitionLookups:
         """
         highest = UNKNOWN_OFFSET
         with self._lock:
-            index = self._state.index
+            index = self._state.runs.finished
             for epoch in index.epochs(topic_id_partition):
                 end = leader_epochs.end_of(epoch)
                 if leader_epochs.start_offset(epoch) is not None:
@@ -81,7 +81,7 @@ class PartitionLookups:
         """
         found: list[tuple[int, int]] = []
         with self._lock:
-            index = self._state.index
+            index = self._state.runs.finished
             known = set(index.epochs(topic_id_partition))
             for epoch in reversed(leader_epochs.newest_first()):
                 start, end = leader_epochs.start_offset(epoch), leader_epochs.end_of(epoch)
@@ -104,7 +104,7 @@ class PartitionLookups:
             return leader_epochs
         (head, head_start), *newer = leader_epochs.entries
         with self._lock:
-            index = self._state.index
+            index = self._state.runs.finished
             held = {
                 epoch: index.ranges(
                     topic_id_partition, epoch, (0, head_start), self._state.dead_slots(topic_id_partition, epoch)
@@ -160,7 +160,7 @@ class PartitionLookups:
         """
         with self._lock:
             found: list[tuple[RemoteWalLogSegmentMetadata, int]] = []
-            for index in (self._state.index, self._state.going):
+            for index in (self._state.runs.finished, self._state.runs.going):
                 for epoch in index.epochs(topic_id_partition):
                     end = leader_epochs.end_of(epoch)
                     if end is not None:
@@ -190,7 +190,7 @@ class PartitionLookups:
     def topic_id_partitions(self) -> list[TopicIdPartition]:
         """The partitions that have finished segments."""
         with self._lock:
-            return self._state.index.partitions()
+            return self._state.runs.finished.partitions()
 
     def _told_end_of_life(self, run: Run, key: PartitionAndEpoch) -> int:
         """The same, by what this topic tells."""

@@ -20,8 +20,9 @@ from typing import Final, NamedTuple
 import numpy as np
 import structlog
 
-from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic.store.run_chunk import Chunk, Int64s, Keys, Rows
+from kafka_log.topic_partition import TopicIdPartition
+from metadata_topic.store.partition_numbers import PartitionNumbers
+from metadata_topic.store.run_chunk import Chunk, Int64s, Rows
 from metadata_topic.store.segment_table import NOT_INDEXED, Segment
 from plugin.format import entry_columns
 from plugin.format.entry_column_batches import decode_runs
@@ -58,9 +59,7 @@ class RunIndex:
         self._alive = np.zeros(1024, dtype=np.bool_)
         self._free_slots: list[int] = []
         self._dead_slots: list[int] = []
-        self._partition_numbers: dict[TopicIdPartition, int] = {}
-        self._partitions: dict[int, TopicIdPartition] = {}
-        self._next_partition = 0
+        self._numbers = PartitionNumbers()
 
     def add(self, segment: Segment) -> None:
         """Index the segment's entries as they are now."""
@@ -108,12 +107,12 @@ class RunIndex:
         """Those that have runs."""
         self._sort_waiting()
         numbers = {int(key) >> 32 for chunk in self._chunks for key in chunk.living_keys(self._alive)}
-        return [self._partitions[number] for number in sorted(numbers)]
+        return [self._numbers.partition_of(number) for number in sorted(numbers)]
 
     def epochs(self, topic_id_partition: TopicIdPartition) -> list[int]:
         """The epochs in which it may have runs, ascending."""
         self._sort_waiting()
-        number = self._partition_numbers.get(topic_id_partition)
+        number = self._numbers.number_of(topic_id_partition)
         if number is None:
             return []
         low = number << 32
@@ -171,7 +170,7 @@ class RunIndex:
 
     def _rows_of(self, topic_id_partition: TopicIdPartition, leader_epoch: int) -> list[Rows]:
         self._sort_waiting()
-        number = self._partition_numbers.get(topic_id_partition)
+        number = self._numbers.number_of(topic_id_partition)
         if number is None:
             return []
         key = number << 32 | leader_epoch + 1
@@ -188,24 +187,10 @@ class RunIndex:
         numbered: dict[bytes, int] = {}
         topics = np.array([numbered.setdefault(topic_id, len(numbered)) for topic_id in runs.topic_ids])
         slots = np.array([segment.slot for segment in waiting], dtype=np.uint32)
-        numbers = self._numbers_of(topics[runs.topic] << 31 | runs.partition, list(numbered))
+        numbers = self._numbers.made_for(topics[runs.topic] << 31 | runs.partition, list(numbered))
         keys = numbers << np.uint64(32) | (runs.leader_epoch + 1).astype(np.uint64)
         self._chunks.append(Chunk.build(keys, runs.first_offset, runs.last_offset, slots[runs.block]))
         self._merge_chunks()
-
-    def _numbers_of(self, partitions: Int64s, topic_ids: list[bytes]) -> Keys:
-        """The partitions' numbers, given as (index into `topic_ids`, partition) in one."""
-        different, place = np.unique(partitions, return_inverse=True)
-        numbers = []
-        for both in different.tolist():
-            partition = TopicIdPartition(TopicId(topic_ids[both >> 31]), both & 0x7FFFFFFF)
-            number = self._partition_numbers.get(partition)
-            if number is None:
-                number = self._partition_numbers[partition] = self._next_partition
-                self._partitions[number] = partition
-                self._next_partition += 1
-            numbers.append(number)
-        return np.array(numbers, dtype=np.uint64)[place]
 
     def _merge_chunks(self) -> None:
         while True:
@@ -245,9 +230,7 @@ class RunIndex:
         self._free_slots += self._dead_slots
         self._dead_slots = []
         self._dead_rows = 0
-        used = {int(key) >> 32 for chunk in self._chunks for key in chunk.keys}
-        self._partitions = {number: self._partitions[number] for number in sorted(used)}
-        self._partition_numbers = {partition: number for number, partition in self._partitions.items()}
+        self._numbers.keep({int(key) >> 32 for chunk in self._chunks for key in chunk.keys})
 
 
 def _joined(firsts: Int64s, lasts: Int64s, bounds: tuple[int, int]) -> list[tuple[int, int]]:

@@ -213,7 +213,7 @@ class RemoteWalMetadataStore(PartitionLookups, SegmentLookups):
         """For each state; the deleted ones as a mere number."""
         with self._lock:
             totals = {
-                state: StateTotals(self._state.segments_in[state], self._state.bytes_in[state])
+                state: StateTotals(self._state.runs.segments_in[state], self._state.runs.bytes_in[state])
                 for state in RemoteLogSegmentState
             }
             totals[DELETED] = StateTotals(sum(len(writer.deleted) for writer in self._state.table.writers()))

@@ -26,11 +26,10 @@ from metadata_topic.store.entry_blocks import MemoryBound
 from metadata_topic.store.fencing import BEFORE_THE_TOPIC, Registrations, Source
 from metadata_topic.store.released_offsets import ReleasedOffsets, ReleasedUpTo
 from metadata_topic.store.retained_records import RetainedRecord, RetainedRecords
-from metadata_topic.store.run_index import RunIndex
+from metadata_topic.store.segment_runs import SegmentRuns
 from metadata_topic.store.segment_table import Segment, SegmentTable, Writer
 from metadata_topic.store.store_image import DeadTail, StoreImage, WriterImage
 from plugin.format import entry_columns
-from plugin.segment_metadata import RemoteLogSegmentState
 
 
 class StoreState:
@@ -38,14 +37,9 @@ class StoreState:
 
     def __init__(self, bound: MemoryBound | None = None) -> None:
         self.table = SegmentTable(bound)
-        self.index = RunIndex(directory=bound.directory if bound else None)
-        """Of finished segments."""
-        self.going = RunIndex()
-        """Of segments whose deletion has begun, and may be held back."""
+        self.runs = SegmentRuns(bound.directory if bound else None)
         self.registrations = Registrations()
         self.dead_tails = DeadTails()
-        self.segments_in: Counter[RemoteLogSegmentState] = Counter()
-        self.bytes_in: Counter[RemoteLogSegmentState] = Counter()
         self.progress: dict[int, int] = {}
         self.counters: Counter[str] = Counter()
         self.retained = RetainedRecords()
@@ -127,7 +121,7 @@ class StoreState:
             for sequence in [known for known in writer.segments if known in writer.deleted]:
                 gone = writer.segments.pop(sequence)
                 self.adopted.remove(gone.segment_id, gone.custom_metadata)
-                self._leave(gone)
+                self.runs.leave(gone)
                 gone.forget_block()
         for tail in image.dead:  # before a deletion is taken for a release
             self.dead_tails.know(tail)
@@ -175,7 +169,7 @@ class StoreState:
             self._release(known)
         if record.state is DELETED:
             if known:
-                self._leave(known)
+                self.runs.leave(known)
                 known.forget_block()
                 self.adopted.remove(segment_id, known.custom_metadata)
                 del writer.segments[sequence]
@@ -197,7 +191,7 @@ class StoreState:
             (self.table.interned(record.custom_metadata), record.entry_block),
         )
         self.adopted.add(record.combined_segment_id, record.custom_metadata)
-        self._enter(segment)
+        self.runs.enter(segment)
 
     def _merge(self, known: Segment, arriving: PublishedSegment, what: Step) -> None:
         """Join `arriving` into `known`; both are of one segment."""
@@ -210,11 +204,11 @@ class StoreState:
         else:
             event_timestamp_ms = (arriving if state is arriving.state else known).event_timestamp_ms
         if (state, size_bytes, entry_block) != (known.state, known.size_bytes, was_known):
-            self._leave(known)
+            self.runs.leave(known)
             known.state, known.size_bytes = state, size_bytes
             if entry_block != was_known:
                 known.replace_block(entry_block)
-            self._enter(known)
+            self.runs.enter(known)
         known.event_timestamp_ms = event_timestamp_ms
         longer = max(known.custom_metadata, arriving.custom_metadata, key=_longer)
         if longer != known.custom_metadata:
@@ -255,24 +249,6 @@ class StoreState:
             end = min(entry.last_offset + 1, dead.get(key, entry.last_offset + 1))
             if end > entry.first_offset:
                 self.released.know([ReleasedUpTo(*key, end)])
-
-    def _enter(self, segment: Segment) -> None:
-        """Count the segment in its state, and index it when it is finished, or going."""
-        self.segments_in[segment.state] += 1
-        self.bytes_in[segment.state] += max(segment.size_bytes, 0)
-        if segment.state is FINISHED:
-            self.index.add(segment)
-        elif segment.state is DELETING:
-            self.going.add(segment)
-
-    def _leave(self, segment: Segment) -> None:
-        """The inverse of `_enter`."""
-        self.segments_in[segment.state] -= 1
-        self.bytes_in[segment.state] -= max(segment.size_bytes, 0)
-        if segment.state is FINISHED:
-            self.index.remove(segment)
-        elif segment.state is DELETING:
-            self.going.remove(segment)
 
 
 def _longer(raw: bytes) -> tuple[int, bytes]:

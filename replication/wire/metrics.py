@@ -120,6 +120,29 @@ class SharedReadMetrics:
             self.bytes.labels("sent").inc(size)
 
 
+class ConnectionMetrics:
+    """Of all connections: how many are held, what memory that takes, and what ended some of them."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.frame_bytes = Gauge(
+            "remote_wal_frame_bytes", "Memory that frames hold, for all connections", ["way"], registry=registry
+        )
+        self.connections = Gauge(
+            "remote_wal_connections",
+            "Connections that are held now, from their accept on, handshakes and silent ones included",
+            ["listener"],
+            registry=registry,
+        )
+        """As `refused_requests`."""
+        self.refused_requests = Counter(
+            "remote_wal_refused_requests",
+            "Requests that brokers do not ask each other, or not in this one's name: each ended its connection",
+            ["listener", "api"],
+            registry=registry,
+        )
+        """At the `peer` listener, or where the agent poses as a `replica`."""
+
+
 class ReplicationMetrics:
     """Counters of both proxies. Bytes between agents are counted at both ends, size prefixes included."""
 
@@ -143,28 +166,12 @@ class ReplicationMetrics:
             "remote_wal_fetch_responses", "Fetch responses with records", ["path"], registry=registry
         )
         self.announcements = LoopCounter("remote_wal_announcements", "Announcements sent", registry=registry)
+        self.held = ConnectionMetrics(registry)
         self.catch_up = CatchUpMetrics(registry)
         self.bypass = BypassMetrics(registry)
         self.shared_reads = SharedReadMetrics(registry)
-        self.frame_bytes = Gauge(
-            "remote_wal_frame_bytes", "Memory that frames hold, for all connections", ["way"], registry=registry
-        )
-        self.connections = Gauge(
-            "remote_wal_connections",
-            "Connections that are held now, from their accept on, handshakes and silent ones included",
-            ["listener"],
-            registry=registry,
-        )
-        """As `refused_requests`."""
         self.faults = Counter("remote_wal_faults", "Faults that replication survived", ["reason"], registry=registry)
         """All that was answered by falling back or closing a connection."""
-        self.refused_requests = Counter(
-            "remote_wal_refused_requests",
-            "Requests that brokers do not ask each other, or not in this one's name: each ended its connection",
-            ["listener", "api"],
-            registry=registry,
-        )
-        """At the `peer` listener, or where the agent poses as a `replica`."""
         self.traffic = Traffic()
 
     def linked(self, partition: TopicIdPartition, size: int, follower_id: int) -> None:
@@ -191,7 +198,7 @@ class ReplicationMetrics:
 
     def request_refused(self, listener: str, error: RequestRefusedError, **where: object) -> None:
         """Count and tell it, answered or not."""
-        self.refused_requests.labels(listener, error.api).inc()
+        self.held.refused_requests.labels(listener, error.api).inc()
         self.fault("request_refused")
         log.error("request_refused", listener=listener, error=str(error), hint=_REFUSED_HINT, **where)
 

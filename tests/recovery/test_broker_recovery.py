@@ -1,7 +1,8 @@
 """Which logs a broker gets back, and into which of its directories."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,7 @@ from recovery.cluster_view import (
 from recovery.errors import TargetRefusedError, UnknownClusterError
 from recovery.inventory import Inventory, from_objects
 from recovery.log_settings import LogSettings, log_settings
+from recovery.restore import RestoredLog, RestoreJob, restore_logs
 from recovery.run_reader import RunReader
 from recovery.verification import check_inventory
 from tests.recovery.stored_objects import ObjectsInMemory, records, runs_of
@@ -65,8 +67,12 @@ def _stored(store: ObjectsInMemory, *sizes: int) -> Inventory:
 
 def _recover(broker: LostBroker, view: ClusterView, inventory: Inventory, store: ObjectsInMemory) -> list[PlannedLog]:
     planned = plan_broker(broker, view, inventory, Selection(), now_ms=10**12)
-    recover_broker(broker, view, planned, RunReader(store), new_directory_id=lambda: NEW_ID, wall_ms=lambda: 10**12)
+    recover_broker(broker, view, planned, _restoring(RunReader(store)), lambda: NEW_ID)
     return planned
+
+
+def _restoring(reader: RunReader) -> Callable[[Sequence[RestoreJob]], list[RestoredLog]]:
+    return partial(restore_logs, reader=reader, threads=8, wall_ms=lambda: 10**12)
 
 
 def test_logs_go_where_the_cluster_has_them(tmp_path: Path) -> None:
@@ -210,9 +216,7 @@ def test_a_head_that_expired_while_it_was_read_leaves_the_log_to_those_who_hold_
     assert not planned.is_left_to_others(planned.plan.start_offset)
 
     store.objects.pop(CombinedSegmentId(1, 1, 0))
-    [restored] = recover_broker(
-        broker, view, [planned], RunReader(store), new_directory_id=lambda: NEW_ID, wall_ms=lambda: 10**12
-    )
+    [restored] = recover_broker(broker, view, [planned], _restoring(RunReader(store)), lambda: NEW_ID)
 
     assert planned.is_left_to_others(restored.job.plan.start_offset)
     assert not list((tmp_path / "log").glob("orders-*"))
@@ -271,9 +275,7 @@ def test_a_log_is_put_together_from_the_archive_and_from_combined_segments(tmp_p
     broker, view = _broker(tmp_path / "log"), _view({0: ReplicaSet((1,), (1,), 1)})
 
     planned = plan_broker(broker, view, stored, Selection(), now_ms=0)
-    recover_broker(
-        broker, view, planned, RunReader(store, archive), new_directory_id=lambda: NEW_ID, wall_ms=lambda: 10**12
-    )
+    recover_broker(broker, view, planned, _restoring(RunReader(store, archive)), lambda: NEW_ID)
 
     assert (tmp_path / "log" / "orders-0" / f"{0:020}.log").read_bytes() == old + young
     archive.close()

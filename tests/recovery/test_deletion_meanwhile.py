@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -79,15 +80,8 @@ class Recovery:
 
     async def restore(self, planned: list[PlannedLog], reader: RunReader) -> RestoredLog:
         def recover() -> RestoredLog:
-            [restored] = recover_broker(
-                self._broker,
-                self._view,
-                planned,
-                reader,
-                new_directory_id=lambda: "made-anew",
-                wall_ms=lambda: self.world.now_ms,
-                threads=1,
-            )
+            restore = partial(restore_logs, reader=reader, threads=1, wall_ms=lambda: self.world.now_ms)
+            [restored] = recover_broker(self._broker, self._view, planned, restore, lambda: "made-anew")
             return restored
 
         return await asyncio.to_thread(recover)

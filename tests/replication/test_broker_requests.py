@@ -46,7 +46,7 @@ def asks(api: int, correlation_id: int = 5) -> bytes:
 
 def refused(agents: Agents, listener: str, api: str) -> float:
     metrics = agents.leader_metrics if listener == "peer" else agents.follower_metrics
-    return metric_value(metrics.refused_requests.labels(listener, api))
+    return metric_value(metrics.held.refused_requests.labels(listener, api))
 
 
 def test_each_request_has_the_name_that_kafka_gives_it() -> None:

@@ -222,7 +222,7 @@ async def test_a_fetch_as_another_brokers_replica_is_refused_in_kafkas_words_and
             assert decode(bytes(answer[1]), 17).error_code == CLUSTER_AUTHORIZATION_FAILED
             connection.close()
         assert agents.broker.requests == []
-        assert metric_value(agents.leader_metrics.refused_requests.labels("peer", "Fetch")) == 2
+        assert metric_value(agents.leader_metrics.held.refused_requests.labels("peer", "Fetch")) == 2
         raw = batches(2, 0)
         agents.append({0: raw})
         follower: Follower = await agents.connect()
