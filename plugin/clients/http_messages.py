@@ -49,7 +49,7 @@ class HttpAnswer:
 class AnswerReader:
     """See the module's theory. Of one answer."""
 
-    __slots__ = ("_answered", "_body", "_chunks", "_filled", "_headers", "_keeps", "_left", "_most", "_raw", "_status")
+    __slots__ = ("_body", "_chunks", "_filled", "_headers", "_keeps", "_left", "_most", "_raw", "_status", "answer")
 
     def __init__(self, most: int) -> None:
         """`most`: so many bytes of a success are read; of what is longer the rest stays on the connection."""
@@ -64,12 +64,8 @@ class AnswerReader:
         self._left: int | None = None
         """Of the announced length, what is beyond `_most`; None: it ends where the connection does, or by chunks."""
         self._chunks: _Chunks | None = None
-        self._answered: HttpAnswer | None = None
-
-    @property
-    def answer(self) -> HttpAnswer | None:
+        self.answer: HttpAnswer | None = None
         """All of it, once it is there."""
-        return self._answered
 
     def buffer(self) -> memoryview:
         """Where the next bytes belong; never empty before the answer is there."""
@@ -88,12 +84,12 @@ class AnswerReader:
             self._end_of_unsized()
         else:
             self._look_for_head()
-        return self._answered is not None
+        return self.answer is not None
 
     def ended(self) -> HttpAnswer:
         """The connection ended. Raises HTTPException where the answer did not."""
-        if self._answered is not None:
-            return self._answered
+        if self.answer is not None:
+            return self.answer
         if not self._status:
             raise BadStatusLine("the connection ended before an answer")
         if self._body is not None:
@@ -162,8 +158,8 @@ class AnswerReader:
             self._done(bytes(self._chunks.content[: self._most]), whole=self._chunks.is_whole and not rest)
 
     def _done(self, content: bytes, *, whole: bool) -> HttpAnswer:
-        self._answered = HttpAnswer(self._status, self._headers, content, self._keeps and whole)
-        return self._answered
+        self.answer = HttpAnswer(self._status, self._headers, content, self._keeps and whole)
+        return self.answer
 
 
 class _Chunks:

@@ -39,16 +39,18 @@ class LoopConnections:
         self._kept: deque[_Connection] = deque()
         self._closed = False
         self._in_use = 0
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether as many connections are in use as may be kept: what comes now is better off in a thread's queue."""
-        return self._in_use >= self._limits.kept
+        self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def exchange(self, request: HttpRequest, most: int) -> HttpAnswer:
-        """Send the request, and give its answer; of a success at most so many bytes."""
+        """Send the request, and give its answer; of a success at most so many bytes.
+
+        So many are under way at once as connections may be kept; the others wait, in the order in which they came.
+        """
         kept = self._kept
-        self._in_use += 1
+        if self._in_use < self._limits.kept:
+            self._in_use += 1
+        else:
+            await self._turn()
         try:
             while kept:
                 connection = kept.pop()
@@ -58,12 +60,30 @@ class LoopConnections:
                 connection = await self._connect()
             answer = await connection.exchange(request, most, self._limits)
         finally:
-            self._in_use -= 1
+            self._give_turn()
         if answer.is_kept and not self._closed and len(kept) < self._limits.kept:
             kept.append(connection)
         else:
             connection.abort()
         return answer
+
+    async def _turn(self) -> None:
+        turn = self._loop.create_future()
+        self._waiting.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():  # it was given already
+                self._give_turn()
+            raise
+
+    def _give_turn(self) -> None:
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._in_use -= 1
 
     async def open_some(self, count: int) -> None:
         """Connect ahead of the first request. Raises OSError."""

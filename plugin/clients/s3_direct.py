@@ -81,7 +81,8 @@ class _Way:
         self._tls = _tls(ca_file) if parts.scheme == "https" else None
         self._on_loop: LoopConnections | None = None
         self._opening: asyncio.Task[None] | None = None
-        self._signer: S3Signer | None = None
+        self.known_signer: S3Signer | None = None
+        """The one that a thread was given last."""
         self._signs_until = 0.0
         self.connections = HttpConnections(route.url, self._tls, limits)
         self.is_boto3s = bool(get_environ_proxies(route.url).get(parts.scheme))
@@ -89,8 +90,8 @@ class _Way:
 
     def signer(self, now: float) -> S3Signer | None:
         """May block; None where requests are boto3's. Raises what botocore does."""
-        signer = self._route.signer(self._signer)
-        self._signer, self._signs_until = signer, now + _SIGNER_KEPT_S
+        signer = self._route.signer(self.known_signer)
+        self.known_signer, self._signs_until = signer, now + _SIGNER_KEPT_S
         self.is_boto3s = signer is None
         return signer
 
@@ -98,11 +99,10 @@ class _Way:
         """The store may know its credentials no more."""
         self._signs_until = 0.0
 
-    def ready_signer(self, size_bytes: int, now: float) -> S3Signer | None:
-        """Where a request of so many bytes may be sent on the event loop, and needs nobody to be asked first."""
+    def admits_on_loop(self, size_bytes: int, now: float) -> bool:
+        """Whether a request of so many bytes may be sent on the event loop, as nobody needs to be asked first."""
         most = _HASHED_ON_LOOP_MAX_BYTES if self._signs_bodies else _LOOP_MAX_BYTES
-        is_ready = now < self._signs_until and size_bytes <= most
-        return self._signer if is_ready and not (self._on_loop is not None and self._on_loop.is_busy) else None
+        return now < self._signs_until and size_bytes <= most and self.known_signer is not None
 
     def on_loop(self) -> LoopConnections:
         """Of the loop that runs; there is one for all time."""
@@ -183,7 +183,7 @@ class S3Direct:
     def admits_on_loop(self, size_bytes: int) -> bool:
         """Whether a request of so many bytes may be awaited: nobody is to be asked first, and nothing in it is long."""
         way = self._known
-        return way is not None and way.ready_signer(size_bytes, self._clock()) is not None
+        return way is not None and way.admits_on_loop(size_bytes, self._clock())
 
     def close(self) -> None:
         """Release connections."""
@@ -208,7 +208,7 @@ class S3Direct:
         self, operation: _Operation, key: str, headers: Mapping[str, str], body: bytes, most: int = _ANSWER_MAX_BYTES
     ) -> HttpAnswer | None:
         way = self._known
-        signer = way.ready_signer(len(body), self._clock()) if way is not None else None
+        signer = way.known_signer if way is not None else None
         if way is None or signer is None:
             return None
         request = way.request(signer, operation, key, headers, body)

@@ -4,6 +4,7 @@ Every fault strikes all requests of its method until it is taken away; then link
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -13,9 +14,9 @@ from local_cluster.cluster import LocalCluster
 from local_cluster.ledger import ProducerPlan
 from local_cluster.object_store_faults import Fault
 from local_cluster.object_store_front import ObjectStoreFront
-from local_cluster.object_store_server import DEFAULT_BUCKET, ObjectStoreServer
+from local_cluster.object_store_server import DEFAULT_BUCKET, DEFAULT_DIRECTORY_BUCKET, ObjectStoreServer
 from local_cluster.polling import wait_until
-from local_cluster.store_spec import S3Store
+from local_cluster.store_spec import S3_EXPRESS_BACKEND, S3Store
 from metadata_topic.records.declared_gaps import GapReason
 from metadata_topic.records.offset_ranges import ranges_missing
 from tests.cluster.agent_views import FAULTS, UPLOAD_FAILURES
@@ -115,6 +116,26 @@ def test_a_lost_answer_to_an_upload_is_recognised_as_success(s3_script: Script, 
         s3_script.expect_links_to_be_used()
     assert s3_script.counters.growth(UPLOAD_FAILURES) == 0
     s3_script.expect_promises()
+
+
+def test_sessions_of_s3_express_end_while_records_flow(tmp_path: Path, topic: str) -> None:
+    # links -> all sessions end: the next request is refused, a new session is made -> links, and nothing went wrong
+    front = ObjectStoreFront(put_latency=STORE_LATENCY_S, get_latency=STORE_LATENCY_S)
+    with ObjectStoreServer(front, [DEFAULT_DIRECTORY_BUCKET]) as store:
+        express = S3Store(store.endpoint_url, DEFAULT_DIRECTORY_BUCKET, backend=S3_EXPRESS_BACKEND)
+        settings = ClusterSettings(AgentsMode(express, SMALL), IMPATIENT)
+        with LocalCluster.create(tmp_path / "cluster", settings=settings) as cluster:
+            cluster.start()
+            with Script(cluster, topic) as script:
+                script.create_topic(partitions=3)
+                script.produce(PLAIN, ZSTD)
+                script.expect_links_to_be_used()
+                with script.without_a_shrinking_isr():
+                    front.sessions.expire()
+                    script.expect_growth("remote_wal_store_failures_total", reason="session_expired")
+                    script.expect_links_to_be_used()
+                assert script.counters.growth(UPLOAD_FAILURES) == 0
+                script.expect_promises()
 
 
 def test_a_store_that_is_away_for_longer_than_the_log_is_kept(s3_script: Script, store: ObjectStoreServer) -> None:

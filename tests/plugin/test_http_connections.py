@@ -175,6 +175,23 @@ def test_after_closing_nothing_is_kept(opened: Open) -> None:
     assert [connections.ask(), connections.ask()] == [b"1", b"2"]
 
 
+def test_on_a_loop_no_more_are_asked_at_once_than_connections_are_kept(server: Server) -> None:
+    async def asked() -> list[bytes]:
+        url = f"http://127.0.0.1:{server.server_address[1]}/"
+        connections = LoopConnections(url, None, LIMITS, asyncio.get_running_loop())
+        request = HttpRequest("GET", "/", {"host": "store"})
+        tasks = [asyncio.ensure_future(connections.exchange(request, 100)) for _ in range(10)]
+        await asyncio.sleep(0)
+        tasks[5].cancel()
+        answers = await asyncio.gather(*tasks, return_exceptions=True)
+        assert isinstance(answers.pop(5), asyncio.CancelledError)
+        connections.close()
+        return [answer.content for answer in answers if not isinstance(answer, BaseException)]
+
+    answers = awaited(asked())
+    assert (len(answers), set(answers)) == (9, {b"1", b"2"})
+
+
 @pytest.mark.parametrize("path", ["/never", "/slowly"])
 def test_an_answer_that_comes_too_slowly_is_a_time_out(opened: Open, path: str) -> None:
     connections = opened(limits=IMPATIENT)

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from plugin.clients.backend_settings import parse_settings
-from plugin.clients.object_store import ObjectStore
+from plugin.clients.object_store import LoopStore, ObjectStore
 from plugin.clients.s3_direct import read_in_time
 from plugin.errors import RemoteStorageError
 from plugin.s3 import S3Settings, S3WalStorageManager
 from tests.plugin.odd_store import Answer, OddStore
+from tests.plugin.on_loop import awaited
 
 STORED = b'HTTP/1.1 200 OK\r\nETag: "a"\r\nContent-Length: 0\r\nConnection: close\r\n%s\r\n'
 FOUND = b"HTTP/1.1 206 Partial Content\r\nContent-Length: 5\r\nConnection: close\r\n\r\n01234"
@@ -116,6 +117,31 @@ def test_a_store_that_has_another_checksum_than_was_sent_has_not_stored_it(
     with pytest.raises(RemoteStorageError) as caught:
         one.put_if_absent("key", [b"a"])
     assert caught.value.label == "bad_digest"
+    one.close()
+
+
+def test_an_object_that_is_as_large_as_the_loop_admits_goes_there_with_its_footer(
+    store: Asked, credentials_file: Path
+) -> None:
+    one = opened(store.endpoint, credentials_file)
+    assert isinstance(one, LoopStore)
+    assert not one.admits_on_loop(1), "no thread has asked for credentials yet"
+    one.put_if_absent("first", [b"a"])
+    most = 64 * 1024
+    assert [one.admits_on_loop(most), one.admits_on_loop(most + 1)] == [True, False]
+    awaited(one.put_if_absent_on_loop("second", [bytes(most), b"footer"]))
+    assert [head.split(" ")[1] for head in store.heads] == ["/bucket/first", "/bucket/second"]
+    one.close()
+
+
+def test_after_credentials_were_refused_a_thread_asks_for_them_anew(store: Asked, credentials_file: Path) -> None:
+    one = opened(store.endpoint, credentials_file)
+    assert isinstance(one, LoopStore)
+    one.put_if_absent("first", [b"a"])
+    store.respond = lambda _: b"HTTP/1.1 403 F\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    with pytest.raises(RemoteStorageError):
+        awaited(one.get_range_on_loop("key", 0, 5))
+    assert not one.admits_on_loop(1)
     one.close()
 
 
