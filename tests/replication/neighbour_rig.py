@@ -74,6 +74,7 @@ class Zone:
     stores: dict[int, MemoryStorage] = field(default_factory=dict)
     addresses: dict[int, Address] = field(default_factory=dict)
     peers: dict[int, KnownPeers] = field(default_factory=dict)
+    contexts: dict[int, FollowerContext] = field(default_factory=dict)
 
     async def add(self, broker_id: int) -> Agent:
         store = self.stores[broker_id] = MemoryStorage()
@@ -88,6 +89,7 @@ class Zone:
             hello, FollowerLimits(self.timeout_s), hydration, stage_times, metrics, catch_up,
             lambda: self.client_tls(broker_id), lambda: self.now_s,
         )  # fmt: skip
+        self.contexts[broker_id] = following
         granting = Hello("cluster", broker_id, 7, CAPABILITIES | self.grants)
         leading = LeaderContext(
             granting,

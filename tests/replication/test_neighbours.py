@@ -9,7 +9,11 @@ import pytest
 from local_cluster.authority import Authority
 from plugin.segment_metadata import CombinedSegmentId
 from replication.follower.hydration import HydrationError
+from replication.follower.neighbours import range_door
+from replication.follower.neighbours.neighbours import Neighbours
+from replication.follower.range_cache import CachedRange
 from replication.wire.framed_connection import FramedConnection
+from replication.wire.known_peers import KnownPeers
 from replication.wire.link import SegmentLink
 from replication.wire.peer_channel import PeerChannel
 from replication.wire.peer_connection import connect_framed, exchange_hellos
@@ -172,6 +176,26 @@ async def test_one_that_gave_wrong_bytes_is_not_believed_twice_and_rests() -> No
         assert zone.agents[3].neighbours.reader(FIRST) == 1
         zone.now_s += 11
         assert second.neighbours.reader(FIRST) == 1
+
+
+async def test_bytes_that_were_altered_on_their_way_are_read_from_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    altered = lambda number, data: encode_answer(number, bytes(data)[:-1])  # noqa: E731
+    monkeypatch.setattr(range_door, "encode_answer", altered)
+    async with zone_of(3, timeout_s=1000.0) as zone:
+        await own_read_for(zone, "altered")
+        assert zone.agents[2].neighbours.reader(ZoneReading((1, 3), (ALL,))) == 3
+
+
+async def test_where_a_neighbour_does_not_answer_its_other_address_is_asked_next() -> None:
+    async with zone_of(2, timeout_s=1000.0) as zone:
+        dead = zone.addresses[2]
+        await zone.agents[2].listener.stop()
+        moved = await zone.add(3)
+        peers = KnownPeers({1: dead})
+        peers.learned({1: zone.addresses[1]})
+        moved.neighbours = Neighbours(zone.contexts[3], peers, zone.is_near)
+        assert await moved.neighbours.ask(1, CachedRange(OBJECT, *SECOND), ALL) is None
+        assert await moved.neighbours.ask(1, CachedRange(OBJECT, *SECOND), ALL) == DATA[slice(*SECOND)]
 
 
 async def test_bytes_that_were_read_from_the_store_and_prove_wrong_blame_no_neighbour() -> None:

@@ -71,12 +71,11 @@ async def test_the_readers_of_a_zone_are_told_of_each_other_and_who_reads_alone_
         agents.append({0: batches(1), 1: batches(1)})
         second, third = await reader_of(agents, 2, 0), await reader_of(agents, 3, 1)
         alone = await reader_of(agents, 5, 1)
-        old = await reader_of(agents, 4, 0, CAPABILITIES)
-        segment_id, [(zone, first), (same, other), (none, _), (neither, _)] = await told(
-            agents, second, third, alone, old
-        )
+        old, older = await reader_of(agents, 4, 0, CAPABILITIES), await reader_of(agents, 2, 0, CAPABILITIES)
+        readers = second, third, alone, old, older
+        segment_id, [(zone, first), (same, other), *others] = await told(agents, *readers)
         assert zone == same == ZoneReading(in_order(segment_id, [2, 3]), ((first.ranges[0][0], other.ranges[0][1]),))
-        assert (none, neither) == (None, None)
+        assert [none for none, _ in others] == [None, None, None]
         assert first.ranges != other.ranges
 
 

@@ -134,6 +134,8 @@ class Neighbours:
                 raise PeerRefusedError(f"broker {broker_id}'s agent gives no ranges")
         except BaseException:
             connection.abort()
+            self._peers.failed(broker_id, address)
             raise
+        self._peers.answered(broker_id, address)
         log.info("neighbour_connected", neighbour=broker_id)
         return connection
