@@ -21,6 +21,10 @@ RULES: list[dict[str, Any]] = [
 BOARD: dict[str, Any] = json.loads((ROOT / "deploy" / "grafana" / "remote-wal.json").read_text())
 RUNBOOKS = (ROOT / "docs" / "runbooks.md").read_text()
 OF_PROMETHEUS = {"job", "instance", "le"}
+OF_NODE_EXPORTER = {
+    "node_systemd_unit_state": {"name", "state", "type"},
+    "node_systemd_timer_last_trigger_seconds": {"name"},
+}
 
 
 def told() -> dict[str, set[str]]:
@@ -34,7 +38,7 @@ def told() -> dict[str, set[str]]:
     metrics |= {sample.name: set() for family in process.collect() for sample in family.samples}
     of_report = (ROOT / "docs" / "report.md").read_text()
     assert "remote_wal_report_findings_by_severity" in of_report
-    return metrics | {"remote_wal_report_findings_by_severity": {"severity"}}
+    return metrics | {"remote_wal_report_findings_by_severity": {"severity"}} | OF_NODE_EXPORTER
 
 
 def expressions() -> Iterator[tuple[str, str]]:
@@ -119,3 +123,17 @@ def test_prometheus_and_grafana_of_the_compose_file_find_them() -> None:
     directory = ROOT / "deploy" / "container"
     found = {(directory / Path(mount)).resolve() for mounted in mounts.values() for mount in mounted if "/" in mount}
     assert {ROOT / "deploy" / "prometheus", ROOT / "deploy" / "grafana"} <= found
+
+
+def test_checks_that_did_not_run_or_failed_are_looked_for_by_their_units_names() -> None:
+    units = {path.name for path in (ROOT / "deploy" / "systemd").iterdir()}
+    found = [
+        matcher
+        for rule in RULES
+        for one in selectors(promql_parser.parse(rule["expr"]))
+        for matcher in one.matchers.matchers
+        if one.name in OF_NODE_EXPORTER and matcher.name == "name"
+    ]
+    matched = {unit for unit in units for matcher in found if re.fullmatch(matcher.value, unit)}
+    assert matched == {unit for unit in units if re.fullmatch(r"remote-wal-(verify|drill)[.](service|timer)", unit)}
+    assert len(matched) == 4
