@@ -59,6 +59,7 @@ def archiving_limits(settings: AgentSettings) -> ArchivingLimits:
             archive.thread_pool_size,
             prepared_ttl_ms,
             archive.object_run_bytes,
+            settings.link.takes_digests,
         ),
         CareLimits(
             milliseconds(archive.delete_grace_s),

@@ -5,7 +5,7 @@ The key is the archive object's id (52 bytes; a combined segment's has 16). The 
 ====  ========================  ==========================================================
 size  field                     in which record type
 ====  ========================  ==========================================================
-1     format version, 1         all
+1     format version            all; 1, or 2 where runs have digests (17 alone)
 1     record type               all; 16 = prepared, 17 = committed, 18 = deleted
 52    archive object id         all, equal to the key
 8     event timestamp, ms       all
@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from metadata_topic.records.record_fields import (
+    DIGEST_VERSION,
     FORMAT_VERSION,
     HIGHEST_INCARNATION,
     RecordReader,
@@ -191,13 +192,11 @@ def _name(record: ArchiveRecord) -> str:
     return f"metadata of {record.object_id}"
 
 
-def _head(record_type: int, record: ArchiveRecord) -> bytes:
+def _head(record_type: int, record: ArchiveRecord, version: int = FORMAT_VERSION) -> bytes:
     if not 0 <= record.incarnation <= HIGHEST_INCARNATION:
         raise ValueError(f"incarnation {record.incarnation} of {record.object_id} does not fit 48 bits")
     raw_id = record.object_id.to_bytes()
-    return packed(
-        _name(record), _HEAD, FORMAT_VERSION, record_type, raw_id, record.event_timestamp_ms, record.incarnation
-    )
+    return packed(_name(record), _HEAD, version, record_type, raw_id, record.event_timestamp_ms, record.incarnation)
 
 
 def _decode_head(key: bytes | None, value: bytes | None) -> tuple[ArchiveObjectId, int, int, int, RecordReader]:
@@ -222,10 +221,15 @@ def _encode_committed(record: ArchiveObjectCommitted) -> bytes:
     check_runs(record.object_id, record.runs)
     if len(record.sources) > MAX_SOURCES:
         raise ValueError(f"{record.object_id} has {len(record.sources)} sources; a record holds {MAX_SOURCES}")
-    parts = [_head(COMMITTED, record), packed(_name(record), _COMMITTED, record.size_bytes, len(record.sources))]
+    runs = entry_columns.encode(record.runs, digests=True)
+    version = DIGEST_VERSION if entry_columns.has_digests(runs) else FORMAT_VERSION
+    parts = [
+        _head(COMMITTED, record, version),
+        packed(_name(record), _COMMITTED, record.size_bytes, len(record.sources)),
+    ]
     for first, count in record.sources:
         parts += [first.to_bytes(), packed(_name(record), _COUNT, count)]
-    return b"".join((*parts, entry_columns.encode(record.runs)))
+    return b"".join((*parts, runs))
 
 
 def _decode_committed(

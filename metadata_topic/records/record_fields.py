@@ -11,8 +11,8 @@ from kafka_log.byte_cursor import ByteCursor
 FORMAT_VERSION: Final = 1
 DIGEST_VERSION: Final = 2
 """Of records whose entries have digests; an agent that knows the first version alone keeps them as bytes."""
-_TYPES_WITH_DIGESTS: Final = (b"\x01", b"\x04")
-"""Combined segments, as their writers and as a rebuild tell of them."""
+_TYPES_WITH_DIGESTS: Final = (b"\x01", b"\x04", b"\x11")
+"""Combined segments, as their writers and as a rebuild tell of them; committed archive objects."""
 HIGHEST_INCARNATION: Final = 2**48 - 1
 
 

@@ -16,7 +16,9 @@ In the header stands the writer id: who wrote the object, and the how manieth ar
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from hashlib import sha256
 
+from kafka_log.batch_digests import run_digest
 from kafka_log.record_batch import BatchSpan
 from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.format.combined_segment import OpenCombinedSegment, SealedCombinedSegment, SegmentHeader
@@ -31,11 +33,16 @@ class OpenArchiveObject:
     Payloads are copied once, when the pieces of a run are put together.
     """
 
-    def __init__(self, cluster_id: str, object_id: ArchiveObjectId, created_ms: int, run_bytes: int) -> None:
-        """`run_bytes` is how long a run becomes at most, unless a single batch is longer."""
+    def __init__(
+        self, cluster_id: str, object_id: ArchiveObjectId, created_ms: int, run_bytes: int, *, digests: bool = False
+    ) -> None:
+        """`run_bytes` is how long a run becomes at most, unless a single batch is longer. With `digests`, runs have
+        a SHA-256.
+        """
         self._segment = OpenCombinedSegment(SegmentHeader(cluster_id, object_id.writer_id, created_ms))
         self._id = object_id
         self._run_bytes = run_bytes
+        self._digests = digests
         self._pieces: list[memoryview] = []
         self._piece_bytes = 0
         self._leader_epoch = -1
@@ -75,6 +82,7 @@ class OpenArchiveObject:
             run = RemoteLogSegmentMetadataEntry(
                 self._id.topic_id_partition, self._leader_epoch, self._run_first, self._covered_to,
                 UNKNOWN_POSITION, UNKNOWN_POSITION, 0,
+                run_digest([sha256(piece).digest() for piece in self._pieces]) if self._digests else b"",
             )  # fmt: skip
             self._segment.append(run, self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces))
             self._run_first = self._covered_to + 1

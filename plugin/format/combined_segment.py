@@ -76,7 +76,8 @@ class OpenCombinedSegment:
     _position: int = HEADER_BYTES
 
     def append(self, entry: RemoteLogSegmentMetadataEntry, records: bytes | memoryview | AdoptedRecords) -> None:
-        """Take the batches of one entry. The positions and checksum that `entry` brings are not looked at.
+        """Take the batches of one entry. The positions and checksum that `entry` brings are not looked at; its
+        SHA-256 stays with it, and goes into no footer.
 
         Raises ValueError when there are no records.
         """
@@ -92,6 +93,7 @@ class OpenCombinedSegment:
                 self._position,
                 end,
                 crc32c(records.records if isinstance(records, AdoptedRecords) else records),
+                entry.sha256,
             )
         )
         self._records.append(records)

@@ -82,6 +82,8 @@ class ArchiveTaskLimits:
     """So many sources are read at a time."""
     prepared_ttl_ms: int
     run_bytes: int = DEFAULT_RUN_BYTES
+    digests: bool = False
+    """Whether runs have a SHA-256 in metadata."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +291,8 @@ class RLMArchiveTask:
         return await self._in_pool(_fetch_and_check, self._access.wal_storage, part, source)
 
     def _seal(self, object_id: ArchiveObjectId, created_ms: int, parts: list[_CheckedPart]) -> SealedCombinedSegment:
-        building = OpenArchiveObject(self._access.cluster_id, object_id, created_ms, self._limits.run_bytes)
+        cluster_id, limits = self._access.cluster_id, self._limits
+        building = OpenArchiveObject(cluster_id, object_id, created_ms, limits.run_bytes, digests=limits.digests)
         try:
             for checked in parts:
                 building.append(checked.part.leader_epoch, checked.part.last_offset, checked.records, checked.batches)

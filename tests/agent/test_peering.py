@@ -51,6 +51,12 @@ def test_links_to_archive_objects_are_agreed_upon_only_where_both_agents_have_th
     assert agree(hello(leader), hello(follower)) == CAPABILITIES & ~PeerCapabilities.ARCHIVE_LINKS
 
 
+def test_digests_are_agreed_upon_only_where_both_agents_take_them() -> None:
+    wants = own_hello(IDENTITY, archives=True, takes_digests=True, shares=False)
+    assert PeerCapabilities.LINK_DIGESTS in agree(wants, wants)
+    assert agree(wants, hello("true")) == agree(hello("true"), wants) == CAPABILITIES
+
+
 def may_ask(api_key: int, **keys: str) -> bool:
     try:
         broker_requests(broker(**keys), parsed(**keys).access).check(struct.pack(">hhi", api_key, 1, 1))

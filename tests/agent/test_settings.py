@@ -172,6 +172,14 @@ def test_a_peer_listener_open_to_others_needs_tls_or_the_explicit_flag(host: str
     assert parsed(**listener, remote_wal_agent_plaintext_enable="true")
 
 
+def test_digests_are_refused_beside_produce_by_objects_which_has_none() -> None:
+    digest, produce = {"remote_wal_link_digest": "sha256"}, {"remote_wal_gateway_produce_enable": "true"}
+    assert "remote.wal.link.digest" in refused(**digest, **produce)
+    assert parsed(**digest).link.takes_digests
+    assert not parsed(**produce).link.takes_digests
+    assert "remote.wal.link.digest" in refused(remote_wal_link_digest="md5")
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.1.3", "localhost", "[::1]"])
 def test_a_peer_listener_on_loopback_needs_no_tls(host: str) -> None:
     assert parsed(remote_wal_agent_peer_listener=f"{host}:19090")

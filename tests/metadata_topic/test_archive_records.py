@@ -1,5 +1,7 @@
 """The archive's records as bytes: what is written is read again, and nothing else is."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,7 +18,7 @@ from metadata_topic.records.record_fields import UndecodableRecordError
 from metadata_topic.records.records import UnknownRecord
 from metadata_topic.records.states import FINISHED
 from tests.metadata_topic.archive_strategies import archive_records, committed, deleting, object_id, prepared
-from tests.metadata_topic.metadata_strategies import segment, segment_id
+from tests.metadata_topic.metadata_strategies import segment, segment_id, with_digests
 
 COMMITTED = committed(object_id(1, 0, 99), (0, 40), (2, 99))
 
@@ -52,7 +54,7 @@ def test_each_fault_has_its_own_reason() -> None:
     faults = {
         "no_value": (key, None),
         "truncated": (key, b""),
-        "version": (key, b"\x02" + value[1:]),
+        "version": (key, b"\x03" + value[1:]),
         "record_type": (key, value[:1] + b"\x63" + value[2:]),
         "key_mismatch": (records.encode_key(object_id(2, 0, 99)), value),
         "state": (key, gone[:-1] + b"\x01"),
@@ -97,3 +99,14 @@ def test_a_deletion_has_a_state_of_deletion_and_runs_tile() -> None:
         records.encode(ArchiveObjectDeleted(object_id(1, 0, 9), 1, FINISHED, 1))
     with pytest.raises(ValueError, match="ends at offset 40"):
         records.encode(committed(object_id(1, 0, 99), (0, 40)))
+
+
+def test_a_committed_record_with_digests_is_of_a_version_of_its_own() -> None:
+    record = replace(COMMITTED, runs=with_digests(list(COMMITTED.runs)))
+    value = records.encode(record)
+    assert (value[0], records.encode(COMMITTED)[0]) == (2, 1)
+    assert records.decode(records.encode_key(record.object_id), value) == record
+    gone = deleting(record.object_id)
+    kept_out = records.decode_or_keep_out(records.encode_key(gone.object_id), b"\2" + records.encode(gone)[1:])
+    assert isinstance(kept_out, UnknownArchiveRecord)
+    assert kept_out.is_newer

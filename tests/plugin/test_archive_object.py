@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kafka_log.batch_digests import records_digest
 from kafka_log.crc32c import crc32c
 from kafka_log.record_batch import scan_batches
 from kafka_log.topic_partition import TopicId, TopicIdPartition
@@ -39,16 +40,32 @@ def logs(draw: st.DrawFn) -> list[tuple[int, int, bytes]]:
     return log
 
 
-def sealed(log: list[tuple[int, int, bytes]], run_bytes: int) -> tuple[ArchiveObjectId, SealedCombinedSegment]:
+def sealed(
+    log: list[tuple[int, int, bytes]], run_bytes: int, *, digests: bool = False
+) -> tuple[ArchiveObjectId, SealedCombinedSegment]:
     ends = [scan_batches(raw, 0, len(raw))[0].last_offset for _, _, raw in log]
     object_id = ArchiveObjectId(ORDERS, log[0][0], ends[-1], WRITER)
-    building = OpenArchiveObject("cluster", object_id, 17, run_bytes)
+    building = OpenArchiveObject("cluster", object_id, 17, run_bytes, digests=digests)
     for at, (base, epoch, raw) in enumerate(log):
         # What is before the batch, a hole, counts as read with the part before it, half of the time.
         if at and base > ends[at - 1] + 1 and at % 2:
             building.append(log[at - 1][1], base - 1, memoryview(b""), ())
         building.append(epoch, ends[at], memoryview(raw), scan_batches(raw, 0, len(raw)))
     return object_id, building.seal()
+
+
+@settings(max_examples=30)
+@given(logs(), st.integers(1, 900))
+def test_with_digests_each_run_has_one_and_the_object_is_the_same(
+    log: list[tuple[int, int, bytes]], run_bytes: int
+) -> None:
+    _, plain = sealed(log, run_bytes)
+    _, segment = sealed(log, run_bytes, digests=True)
+    raw = b"".join(segment.chunks)
+    assert raw == b"".join(plain.chunks)
+    for run in segment.entries:
+        assert run.sha256 == records_digest(raw[run.start_file_position : run.end_file_position])
+    assert not any(run.sha256 for run in plain.entries)
 
 
 @settings(max_examples=80)
