@@ -102,7 +102,7 @@ class CommitLoop:
                 await asyncio.sleep(wait_s)
 
     async def cancel_uploads(self) -> None:
-        """After `run`: what is under way ends in its thread, and nobody learns of it."""
+        """After `run`: what is under way ends in its thread, or here, and nobody learns of it."""
         for upload in list(self._uploads):
             upload.cancel()
         await asyncio.gather(*self._uploads, return_exceptions=True)
