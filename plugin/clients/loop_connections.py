@@ -88,7 +88,11 @@ class LoopConnections:
     async def open_some(self, count: int) -> None:
         """Connect ahead of the first request. Raises OSError."""
         for _ in range(count):
-            self._kept.append(await self._connect())
+            connection = await self._connect()
+            if self._closed:
+                connection.abort()
+                return
+            self._kept.append(connection)
 
     def close(self) -> None:
         """Those that are in use are closed after their answers."""
