@@ -73,6 +73,6 @@ def version_lines() -> list[str]:
         f"between agents: version {PROTOCOL_VERSION} ({understood})",
         f"linked fetches: versions {TOPIC_ID_VERSION} to {MAX_FETCH_VERSION}",
         f"combined segments: versions {', '.join(map(str, VERSIONS))}",
-        f"metadata records: version {record_fields.FORMAT_VERSION}",
+        f"metadata records: versions {record_fields.FORMAT_VERSION}, {record_fields.DIGEST_VERSION}",
         f"metadata snapshots: version {snapshot.FORMAT_VERSION}",
     ]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
 
+from kafka_log.batch_digests import records_digest
 from kafka_log.crc32c import crc32c
 from kafka_log.record_batch import scan_batches
 from kafka_log.topic_partition import TopicId, TopicIdPartition
@@ -148,7 +149,7 @@ class Outside:
         entries = []
         for partition, first, epoch, raw in pieces:
             last = scan_batches(raw, 0, len(raw))[-1].last_offset
-            entries.append(RemoteLogSegmentMetadataEntry(partition, epoch, first, last, -1, -1, 0))
+            entries.append(RemoteLogSegmentMetadataEntry(partition, epoch, first, last, -1, -1, 0, records_digest(raw)))
         metadata = RemoteWalCombinedLogSegmentMetadata(
             segment_id, tuple(entries), RemoteLogSegmentState.COPY_SEGMENT_STARTED, self.wall_ms()
         )
@@ -197,6 +198,7 @@ class Agent:
                 limits.pop("threads", 1),
                 TTL_MS,
                 limits.pop("run_bytes", 200),
+                bool(limits.pop("digests", 0)),
             ),
             metrics,
             Machine(Clocks(lambda: outside.now_s, outside.wall_ms)),

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kafka_log.batch_digests import records_digest
 from kafka_log.record_batch import scan_batches
 from metadata_topic.records.archive_records import ArchiveRecord
 from metadata_topic.records.leader_epochs import LeaderEpochChain
@@ -17,6 +18,7 @@ from plugin.errors import RemoteStorageTimeoutError
 from rlm.archive.archive_care import KnownLogs
 from rlm.lifecycle.orphans import MetadataBehindError
 from tests.kafka_log.batches import batch
+from tests.kafka_log.forgery import forged
 from tests.metric_values import metric_value
 from tests.rlm.archive_rig import GRACE_MS, ORDERS, TTL_MS, Agent, CrashError, Outside, plain_log
 from tests.rlm.segment_lookup import Tier
@@ -214,6 +216,31 @@ async def test_a_corrupt_source_without_a_copy_is_never_archived_and_backs_off()
     assert await agent.archive_all() == 0
     assert metric_value(agent.metrics.failures.labels("corrupt")) >= 2
     assert outside.topic == []
+    agent.task.close()
+
+
+async def test_a_forged_source_is_never_archived() -> None:
+    outside = Outside(plain_log(4), ((0, 0),))
+    segment_id = outside.upload(outside.log)
+    raw = outside.wal_storage.objects[segment_id]
+    outside.wal_storage.objects[segment_id] = forged(raw, 140, bytes((raw[140] ^ 1,)))  # of the first batch
+    agent = Agent(outside, 5)
+    assert await agent.archive_all() == 0
+    assert metric_value(agent.metrics.failures.labels("corrupt")) >= 2
+    assert outside.topic == []
+    agent.task.close()
+
+
+@pytest.mark.parametrize("digests", [0, 1])
+async def test_archived_runs_have_digests_where_they_are_taken(digests: int) -> None:
+    outside = Outside(plain_log(4), ((0, 0),))
+    outside.upload(outside.log)
+    agent = Agent(outside, 5, digests=digests)
+    assert await agent.archive_all() == 1
+    [archived] = agent.archive.runs_covering(ORDERS, 0, LeaderEpochChain(outside.epochs))
+    run, raw = archived.run, outside.archive_storage.objects[archived.object_id]
+    wanted = records_digest(raw[run.start_file_position : run.end_file_position])
+    assert run.sha256 == (wanted if digests else b"")
     agent.task.close()
 
 
