@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from kafka_log.crc32c import crc32c
 from metadata_topic.records import serde
 from metadata_topic.records.errors import SnapshotError
+from metadata_topic.records.record_fields import DIGEST_VERSION
 from metadata_topic.records.records import MetadataRecord
 from metadata_topic.store.snapshot import read_image, snapshot_chunks
 from metadata_topic.store.store import RemoteWalMetadataStore
@@ -21,7 +22,7 @@ from tests.metadata_topic.store_oracles import read_snapshot, write_snapshot
 from tests.metadata_topic.test_fencing import node
 from tests.metadata_topic.test_store import histories, picture
 
-NEWER = b"\x02" + serde.encode(segment(9))[1:]
+NEWER = bytes([DIGEST_VERSION + 1]) + serde.encode(segment(9))[1:]
 
 
 def some_store(segments: int = 30) -> RemoteWalMetadataStore:

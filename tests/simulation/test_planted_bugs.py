@@ -18,7 +18,7 @@ from plugin.segment_metadata import (
 from rlm.lifecycle.gap_declarations import GapDeclarations
 from rlm.write_path.actions import Upload
 from rlm.write_path.adoptable_records import Records
-from rlm.write_path.combine_task import RLMWalCombineTask
+from rlm.write_path.combine_task import Copied, RLMWalCombineTask
 from rlm.write_path.led_partition import LedPartition
 from rlm.write_path.resume_point import ResumePoint, resume_point
 from rlm.write_path.resumed_tail import ResumedTail
@@ -38,13 +38,13 @@ def resume_at_the_highest_offset(patch: pytest.MonkeyPatch) -> None:
 def tell_listeners_before_the_put(patch: pytest.MonkeyPatch) -> None:
     async def not_waited_for(
         self: RLMWalCombineTask, segment_id: CombinedSegmentId, items: list[MetaQueueItem], records: Sequence[Records]
-    ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
+    ) -> Copied:
         entries = tuple(item.metadata_entry() for item in items)
         metadata = RemoteWalCombinedLogSegmentMetadata(
             segment_id, entries, RemoteLogSegmentState.COPY_SEGMENT_STARTED, 0
         )
         asyncio.get_running_loop().run_in_executor(self._pool, self._storage.copy_log_segment_data, metadata, records)
-        return RemoteWalCombinedLogSegmentMetadataUpdate(segment_id, entries, 0, b"")
+        return RemoteWalCombinedLogSegmentMetadataUpdate(segment_id, entries, 0, b""), ()
 
     patch.setattr(RLMWalCombineTask, "_upload", not_waited_for)
 

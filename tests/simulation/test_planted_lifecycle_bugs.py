@@ -57,13 +57,13 @@ def write_a_snapshot_that_is_older_than_it_tells(patch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     ("plant", "found", "first"),
     [
-        (take_a_batch_without_its_checksum, "a batch that no log had|other bytes|no log had it so", 0),
+        (take_a_batch_without_its_checksum, "a batch that no log had|other bytes|no log had it so", 4),
         (delete_before_the_grace_time_is_over, "ms after that was told", 6),
         (delete_what_was_once_not_wanted, "is deleted, and it is wanted", 4),
         (never_delete, "are left that are to go", 0),
         (look_for_no_orphans, "are left that are to go", 0),
         (take_nobodys_objects_over, "are left that are to go", 0),
-        (judge_by_metadata_that_was_not_read_to_its_end, "and it is wanted|as uploaded, without", 0),
+        (judge_by_metadata_that_was_not_read_to_its_end, "and it is wanted|as uploaded, without", 2),
         (write_a_snapshot_that_is_older_than_it_tells, "and it is wanted|once more|told of after", 17),
     ],
 )

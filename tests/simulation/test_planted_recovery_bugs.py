@@ -48,7 +48,7 @@ def prefer_the_older_epoch_at_the_same_offsets(patch: pytest.MonkeyPatch) -> Non
     [
         (ignore_what_was_declared_dead, 41),
         (let_no_epoch_end_where_the_next_one_begins, 16),
-        (prefer_the_older_epoch_at_the_same_offsets, 0),
+        (prefer_the_older_epoch_at_the_same_offsets, 2),
     ],
 )
 def test_a_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch, plant: Plant, first: int) -> None:

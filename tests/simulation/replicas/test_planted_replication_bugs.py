@@ -61,8 +61,8 @@ def acknowledge_what_the_leader_alone_has(patch: pytest.MonkeyPatch) -> None:
     ("plant", "found", "first"),
     [
         (tell_listeners_before_the_put, "before its PUT|told of and not there", 0),
-        (keep_the_index_over_an_election_and_trust_offsets, "other bytes than the response|is not within", 51),
-        (skip_the_crc, "has other records of|is given a corrupt batch", 0),
+        (keep_the_index_over_an_election_and_trust_offsets, "other bytes than the response|is not within", 107),
+        (skip_the_crc, "has other records of|is given a corrupt batch", 11),
         (lose_truncations, "and leaders after|is given offset|come to an end", 0),
         (acknowledge_what_the_leader_alone_has, "were acknowledged", 0),
     ],
