@@ -27,7 +27,7 @@ GATEWAYS = ZoneGateways(THREE_ZONES, durable=True)
 LEADER = 2
 ANSWERS = "remote_wal_gateway_durable_answers_total"
 DURABLE = TopicSettings(enable=True, durable=True)
-ENOUGH = 2000
+ENOUGH, FEW = 2000, 500
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -113,10 +113,28 @@ def read(cluster: LocalCluster, topic: str) -> list[str]:
     return values
 
 
+def produced_by_others(cluster: LocalCluster, topic: str) -> list[str]:
+    """The log once Java's producer, which knows topics by their ids, and a transaction were acknowledged."""
+    own = GATEWAYS.own_zone_address(cluster.layout, LEADER)
+    for acks in ("1", "all"):
+        assert cluster.runtime.tools(own).produce(topic, records=FEW, config={"acks": acks}).records == FEW
+    other = GATEWAYS.bootstrap_servers(cluster.layout, "az1")
+    producer = Producer({"bootstrap.servers": other, "transactional.id": topic})
+    producer.init_transactions(PATIENCE_S)
+    producer.begin_transaction()
+    for number in range(FEW):
+        producer.produce(topic, f"transaction-{number}")
+    producer.commit_transaction(PATIENCE_S)
+    found = read(cluster, topic)
+    assert len(found) == 3 * FEW
+    return found
+
+
 def test_no_acknowledged_record_is_lost_with_the_only_replicas_disk(cluster: LocalCluster, topic: str) -> None:
     # Another one is not durable, and its producer goes to the broker itself, which outlives its agent by a moment.
     control = f"{topic}-control"
     begin(cluster, {topic: DURABLE, control: TopicSettings(enable=True)})
+    first = produced_by_others(cluster, topic)
     past_the_agent = NumberedProducer(cluster.layout.bootstrap_servers, control, control)
     running = [*producers(cluster, topic), past_the_agent]
     with ExitStack() as stack:
@@ -134,7 +152,9 @@ def test_no_acknowledged_record_is_lost_with_the_only_replicas_disk(cluster: Loc
     cluster.start_broker(LEADER)
     cluster.start_agent(LEADER)
     cluster.admin.wait_for_leader(topic, expected=LEADER)
-    kept = set(read(cluster, topic))
+    values = read(cluster, topic)
+    assert values[: len(first)] == first
+    kept = set(values)
     for one in running[:2]:
         assert not set(one.acknowledged) - kept
     assert set(past_the_agent.acknowledged) - set(read(cluster, control)), "what is not held is lost"
