@@ -4,22 +4,25 @@ StandardAuthorizer is on, and of the anonymous nobody may act as a broker: clien
 what clients need.
 """
 
+import asyncio
 import os
 import shlex
-import socket
+import ssl
 import struct
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import BinaryIO
 
 from local_cluster.authority import Authority
 from local_cluster.broker_config import AgentsMode, ClusterSettings, replica_host
 from local_cluster.cluster import LocalCluster
 from local_cluster.inter_broker import InterBroker
 from local_cluster.polling import wait_until
-from replication.wire.peer_connection import PeerTls
-from replication.wire.peer_protocol import Hello
+from replication.wire.framed_connection import FramedConnection
+from replication.wire.peer_channel import PeerChannel
+from replication.wire.peer_connection import Address, PeerTls, connect_framed, exchange_hellos
+from replication.wire.peer_protocol import Hello, MessageKind
+from replication.wire.refusals import CLUSTER_AUTHORIZATION_FAILED
 from tests.cluster.agent_views import FAULTS, AgentCounters
 from tests.cluster.conftest import IMPATIENT, ClusterFactory
 from tests.cluster.script import PATIENCE_S, PLAIN, TRANSACTIONS, ZSTD, Script
@@ -28,7 +31,6 @@ from tests.replication.fetch_frames import request as fetch_request
 
 REFUSED = "remote_wal_refused_requests_total"
 FOLLOWER, LEADER = 3, 1
-NOT_AUTHORIZED = 31
 AGENTS_ACLS = [
     shlex.split(command.partition("--allow-principal User:wal-agent")[2])
     for command in Path("docs/operations.md").read_text().replace("\\\n", " ").splitlines()
@@ -117,32 +119,36 @@ def agent_tls(authority: Authority, broker_id: int) -> dict[str, str]:
 
 
 def expect_nothing_in_anothers_name(cluster: LocalCluster, topic: str, authority: Authority) -> None:
-    counters, address = AgentCounters(cluster, [LEADER]), cluster.layout.peer_address(LEADER)
-    host, _, port = address.rpartition(":")
+    counters = AgentCounters(cluster, [LEADER])
     files = authority.directory / "broker-2.pem", authority.directory / "broker-2.key"
     context = PeerTls(*files, authority.file).client_context()
-    hello = Hello(cluster.layout.cluster_id, 2, 1).encode()
+    hello = Hello(cluster.layout.cluster_id, 2, 1)
+    host, _, port = cluster.layout.peer_address(LEADER).rpartition(":")
+    address = Address(host, int(port))
     delete = struct.pack(">hhih", 20, 6, 7, 1) + b"x\0\2\0" + bytes([len(topic) + 1]) + topic.encode()
-    refused = fetch_request({0: 0}, replica_id=FOLLOWER)
-    for request, api in ((delete, "DeleteTopics"), (refused, "Fetch")):
-        seen = counters.growth(REFUSED, listener="peer", api=api)
-        with context.wrap_socket(socket.create_connection((host, int(port)), PATIENCE_S)) as peer:
-            peer.sendall(framed(hello) + framed(b"\0" + request))
-            peer.settimeout(PATIENCE_S)
-            with peer.makefile("rb") as answers:
-                assert read_frame(answers).startswith(b"RWAL")
-                answer = read_frame(answers)
-                assert (decode(answer[1:], 17).error_code == NOT_AUTHORIZED) if api == "Fetch" else answer == b""
-        wait_until(lambda: counters.growth(REFUSED, listener="peer", api=api) > seen, f"{api} is refused", PATIENCE_S)  # noqa: B023
+    fetch = fetch_request({0: 0}, replica_id=FOLLOWER)
+    seen = {api: counters.growth(REFUSED, listener="peer", api=api) for api in ("DeleteTopics", "Fetch")}
+    assert asyncio.run(answer_to(delete, address, context, hello)) is None
+    told = asyncio.run(answer_to(fetch, address, context, hello))
+    assert told is not None
+    assert decode(told, 17).error_code == CLUSTER_AUTHORIZATION_FAILED
+    for api, before in seen.items():
+        assert counters.growth(REFUSED, listener="peer", api=api) > before
 
 
-def read_frame(answers: BinaryIO) -> bytes:
-    """Empty where the connection ended."""
-    return answers.read(int.from_bytes(answers.read(4), "big"))
-
-
-def framed(payload: bytes) -> bytes:
-    return struct.pack(">i", len(payload)) + payload
+async def answer_to(request: bytes, address: Address, tls: ssl.SSLContext, hello: Hello) -> bytes | None:
+    """Of the leader's agent, to one that says that it is another broker's."""
+    connection = FramedConnection()
+    async with asyncio.timeout(PATIENCE_S):
+        await connect_framed(address, connection, tls)
+        try:
+            await exchange_hellos(connection, hello, LEADER)
+            channel = PeerChannel(connection)
+            channel.send(MessageKind.KAFKA, request)
+            message = await channel.receive()
+            return None if message is None else bytes(message[1])
+        finally:
+            connection.close()
 
 
 def test_an_agents_certificate_is_judged_by_its_broker_and_renewed_without_a_restart(
