@@ -137,3 +137,11 @@ def test_checks_that_did_not_run_or_failed_are_looked_for_by_their_units_names()
     matched = {unit for unit in units for matcher in found if re.fullmatch(matcher.value, unit)}
     assert matched == {unit for unit in units if re.fullmatch(r"remote-wal-(verify|drill)[.](service|timer)", unit)}
     assert len(matched) == 4
+
+
+@pytest.mark.parametrize("timer", ["remote-wal-verify.timer", "remote-wal-drill.timer"])
+def test_a_timer_that_was_enabled_today_is_not_overdue(timer: str) -> None:
+    """Its last run is told as 0 until there is one, which is 1970."""
+    [rule] = [rule for rule in RULES if rule["alert"] == "RemoteWalCheckOverdue"]
+    last = re.escape(f'node_systemd_timer_last_trigger_seconds{{name="{timer}"}}')
+    assert re.search(rf"\({last} > 0\)|and {last} offset 3d$", rule["expr"], re.MULTILINE)
