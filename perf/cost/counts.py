@@ -1,7 +1,7 @@
 """What a load moved and asked for, and what that costs by the price table."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from kafka_log.topic_partition import TopicIdPartition
@@ -43,6 +43,8 @@ class Counts:
     """Announcements and links."""
     metadata_bytes: int = 0
     """Of the agents' own topic, once."""
+    latencies_s: list[float] = field(default_factory=list)
+    """From when a request was sent ahead to its answer."""
 
     def put(self, size: int) -> None:
         """An object."""

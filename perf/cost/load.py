@@ -29,6 +29,10 @@ class Load:
     acks_all: bool = False
     """Whether each producer waits for the followers before its next batch."""
     partitions: int = 12
+    request_bytes: int = 0
+    """Of one producer that sends such requests ahead, whatever is acknowledged; the broker takes one after the other.
+    So does librdkafka. 0: there is none; `acks_all` is to be set with it.
+    """
 
     @property
     def peak_bytes_per_s(self) -> float:
@@ -38,11 +42,15 @@ class Load:
     @property
     def batch_bytes(self) -> int:
         """What producers bring in 5 ms, from 1 KB to a default batch; 128 KB where they wait for each."""
+        if self.request_bytes:
+            return self.request_bytes
         return int(min(max(self.peak_bytes_per_s * 0.005, 1000), 128_000 if self.acks_all else 16_000))
 
     @property
     def producers(self) -> int:
         """Those who wait must be so many that the rate is reached with rounds of 40 ms."""
+        if self.request_bytes:
+            return 1
         return max(6, int(self.peak_bytes_per_s * 0.04 / self.batch_bytes) + 1) if self.acks_all else 6
 
     def active_from(self, now_s: float) -> float:

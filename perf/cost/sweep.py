@@ -80,11 +80,16 @@ def cases(rates: Iterable[float] = RATES) -> Iterator[Case]:
 
 def price(case: Case, seconds: float, prices: Prices, assigned: Assigned | None = None) -> Priced:
     """Run one case for so long (virtual) and price what was counted."""
-    settings = AgentSettings()
-    limits = log_manager_limits(settings)
-    costs = LinkCosts(prices, prices.s3_express)
-    cost_limits = CostLimits(prices.break_even_bytes(FOLLOWERS, prices.s3_express), limits.commit.interval_s)
-    world = CostWorld(case.load, limits, LinkDecider(cost_limits, costs), assigned or Assigned(object_life_s=LIFE_S))
-    counts = world.run(seconds)
+    counts = count(case.load, seconds, prices, assigned or Assigned(object_life_s=LIFE_S))
     gb = counts.produced_bytes / BYTES_PER_GB
     return Priced(case, counts, counts.usd(prices, LIFE_S) / gb, counts.stock_usd(prices) / gb)
+
+
+def count(load: Load, seconds: float, prices: Prices, assigned: Assigned, *, is_off: bool = False) -> Counts:
+    """Run one load; `is_off`: as in stock Kafka."""
+    limits = log_manager_limits(AgentSettings())
+    costs = LinkCosts(prices, prices.s3_express)
+    cost_limits = CostLimits(prices.break_even_bytes(FOLLOWERS, prices.s3_express), limits.commit.interval_s)
+    decider = LinkDecider(cost_limits, costs)
+    decider.is_off = lambda: is_off
+    return CostWorld(load, limits, decider, assigned).run(seconds)

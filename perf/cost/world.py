@@ -7,6 +7,7 @@ models: producers that append batches, the loop with a store (`perf.cost.loop`),
 The same seed gives the same run. Left out are faults, elections, and followers that are far behind.
 """
 
+from collections import deque
 from functools import partial
 
 import numpy as np
@@ -46,6 +47,8 @@ class CostWorld:
         )
         self._loop.followers = self._followers
         self._until_s = self._time.now_s
+        self._requests = deque[float]()
+        """When those that are sent ahead and not answered were sent."""
 
     def run(self, seconds: float) -> Counts:
         """Produce for so long, and let what is under way come to its end."""
@@ -72,10 +75,14 @@ class CostWorld:
         if active_s > self._time.now_s:
             self._time.at(active_s + self._random.random() * self._gap_s(), lambda: self._produce(number))
             return
-        log = self._logs[self._random.integers(len(self._logs))]
-        log.end += 1
-        self._counts.produced_bytes += load.batch_bytes
         due_s = self._time.now_s + self._random.exponential(self._gap_s())
+        if load.request_bytes:
+            self._time.at(due_s, lambda: self._produce(number))
+            self._requests.append(self._time.now_s)
+            if len(self._requests) == 1:
+                self._take_request()
+            return
+        log = self._append()
 
         def again() -> None:
             self._time.at(max(due_s, self._time.now_s), lambda: self._produce(number))
@@ -84,6 +91,24 @@ class CostWorld:
             log.high_watermark_waits.append((log.end, again))
         else:
             again()
+        self._appended(log.partition)
+
+    def _append(self) -> ProducedLog:
+        log = self._logs[self._random.integers(len(self._logs))]
+        log.end += 1
+        self._counts.produced_bytes += self._load.batch_bytes
+        return log
+
+    def _take_request(self) -> None:
+        """The broker takes the first of those sent ahead, and the next once it is answered."""
+        log = self._append()
+
+        def answered() -> None:
+            self._counts.latencies_s.append(self._time.now_s - self._requests.popleft())
+            if self._requests:
+                self._take_request()
+
+        log.high_watermark_waits.append((log.end, answered))
         self._appended(log.partition)
 
     def _appended(self, partition: TopicIdPartition) -> None:

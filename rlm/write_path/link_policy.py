@@ -73,7 +73,7 @@ class CostLimits:
     pause_s: float = 0.2
     """For how long they are not tried anew after what had come did not pay; doubled by each such trial in a row, as
     followers wait for links in it in vain."""
-    pause_max_s: float = 3.2
+    pause_max_s: float = 12.8
     time_constant_s: float = 0.1
     """Rates are averaged over so long. The bytes of a load that begins go inline for about as long."""
 

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from metadata_topic.settings.topic_settings import LinkPolicy
 from perf.__main__ import app
-from perf.cost.load import Assigned
-from perf.cost.sweep import LIFE_S, RATES, SHAPES, Case, Priced, price
+from perf.cost.load import Assigned, Load
+from perf.cost.sweep import LIFE_S, RATES, SHAPES, Case, Priced, count, price
 from plugin.prices import Prices
 
 PRICES = Prices.load()
@@ -62,6 +63,36 @@ def test_what_is_stored_in_any_case_is_uploaded_below_the_break_even_too() -> No
 def test_objects_that_live_for_too_long_are_not_made() -> None:
     counts = priced(5e6, assigned=Assigned(object_life_s=20 * 24 * LIFE_S)).counts
     assert counts.puts == 0
+
+
+def sent_ahead(records_per_s: int, policy: LinkPolicy, *, is_off: bool = False) -> list[float]:
+    """Latencies of one librdkafka producer with default settings, of what one of three brokers leads."""
+    requests_per_s = min(records_per_s / 3, 2 * 200)  # two partitions, and linger.ms is 5
+    bytes_per_s = records_per_s / 3 * 1000
+    load = Load(bytes_per_s, acks_all=True, partitions=2, request_bytes=round(bytes_per_s / requests_per_s))
+    return sorted(count(load, 30.0, PRICES, Assigned(policy, object_life_s=LIFE_S), is_off=is_off).latencies_s)
+
+
+@pytest.mark.parametrize("policy", [LinkPolicy.COST, LinkPolicy.LATENCY])
+@pytest.mark.parametrize("records_per_s", [50, 200, 1000])
+def test_small_requests_sent_ahead_take_as_long_as_inline(records_per_s: int, policy: LinkPolicy) -> None:
+    inline = sent_ahead(records_per_s, policy, is_off=True)
+    assert len(inline) > records_per_s
+    assert sent_ahead(records_per_s, policy) == inline
+
+
+@pytest.mark.parametrize("policy", [LinkPolicy.COST, LinkPolicy.LATENCY])
+def test_where_links_are_tried_in_vain_now_and_then_most_requests_do_not_wait(policy: LinkPolicy) -> None:
+    inline, tried = sent_ahead(5000, policy, is_off=True), sent_ahead(5000, policy)
+    assert tried != inline
+    for share in (0.5, 0.95):
+        assert tried[int(len(tried) * share)] <= 1.2 * inline[int(len(inline) * share)]
+
+
+def test_links_for_every_byte_make_requests_sent_ahead_wait_for_each_other() -> None:
+    inline = sent_ahead(1000, LinkPolicy.ALWAYS, is_off=True)
+    assert sent_ahead(1000, LinkPolicy.ALWAYS)[0] > inline[0]
+    assert sent_ahead(1000, LinkPolicy.ALWAYS)[-1] > 100 * inline[-1]
 
 
 def test_the_command_tells_of_each_load_and_draws_them(tmp_path: Path) -> None:
