@@ -67,13 +67,13 @@ def end_to_end(
     """
     from confluent_kafka import Consumer, Producer, TopicPartition
 
-    both = {"bootstrap.servers": bootstrap_servers, **CLIENT_CONFIG, "statistics.interval.ms": 100}
+    both = {"bootstrap.servers": bootstrap_servers, "statistics.interval.ms": 100}
     sending, receiving = ClientStatistics(topic), ClientStatistics(topic)
     # Batches of the KIP's producer held 20 records and were 10 ms old at most.
     batches = {"acks": 1, "batch.size": 32_768, "linger.ms": 10}
     place = {"client.rack": _FOLLOWERS_ZONE, "group.id": topic, "enable.auto.commit": False}
-    producer = Producer({**both, **batches, "stats_cb": sending.told})
-    consumer = Consumer({**both, **place, "stats_cb": receiving.told})
+    producer = Producer({**CLIENT_CONFIG, **both, **batches, "stats_cb": sending.told})
+    consumer = Consumer({**CLIENT_CONFIG, **both, **place, "stats_cb": receiving.told})
     try:
         partition = TopicPartition(topic, 0)
         _, end = consumer.get_watermark_offsets(partition, timeout=_ARRIVAL_S)
