@@ -12,21 +12,21 @@ ROOT = Path(__file__).parents[2]
 MODULE_LINES, FUNCTION_LINES = 400, 50
 METHODS, ATTRIBUTES, ARGUMENTS = 20, 12, 8
 TO_BE_CUT = {
-    "agent/leadership.py LeadershipWatch",
-    "agent/wiring/kafka_following.py KafkaFollowing",
-    "agent/wiring/kafka_following.py __init__",
-    "agent/wiring/relaying.py build_relaying",
-    "agent/wiring/storage_run.py __init__",
-    "agent/wiring/write_path.py WritePath",
-    "perf/ladder/report.py print_tables",
-    "plugin/clients/object_requests.py ObjectRequests",
-    "replication/follower/hydrated_responses.py HydratedResponses",
-    "replication/leader/relay_core.py RelayCore",
-    "replication/wire/framed_connection.py FramedConnection",
-    "rlm/write_path/combine_task.py RLMWalCombineTask",
-    "rlm/write_path/metrics.py __init__",
+    "agent/leadership.py LeadershipWatch: 13 attributes",
+    "agent/wiring/kafka_following.py KafkaFollowing: 14 attributes",
+    "agent/wiring/kafka_following.py __init__: 56 lines",
+    "agent/wiring/relaying.py build_relaying: 74 lines",
+    "agent/wiring/storage_run.py __init__: 61 lines",
+    "agent/wiring/write_path.py WritePath: 13 attributes",
+    "perf/ladder/report.py print_tables: 57 lines",
+    "plugin/clients/object_requests.py ObjectRequests: 22 methods",
+    "replication/follower/hydrated_responses.py HydratedResponses: 15 attributes",
+    "replication/leader/relay_core.py RelayCore: 21 methods",
+    "replication/wire/framed_connection.py FramedConnection: 13 attributes",
+    "rlm/write_path/combine_task.py RLMWalCombineTask: 13 attributes",
+    "rlm/write_path/metrics.py __init__: 52 lines",
 }
-"""What has grown beyond that: what is cut goes from here, and nothing is added."""
+"""What is beyond that: it may shrink, and then says so here, and nothing is added."""
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -79,10 +79,8 @@ def _product() -> Iterator[Path]:
 def test_nothing_of_the_product_is_larger_than_one_can_hold_in_mind() -> None:
     files = list(_product())
     assert len(files) > 300
-    found = [told for path in files for told in _oversized(path.relative_to(ROOT), path.read_text())]
-    names = {told.split(":")[0] for told in found}
-    assert not names - TO_BE_CUT, "\n".join(found)
-    assert not TO_BE_CUT - names, "these are no longer too large"
+    found = {told for path in files for told in _oversized(path.relative_to(ROOT), path.read_text())}
+    assert found == TO_BE_CUT
 
 
 def test_what_is_too_large_is_found() -> None:
