@@ -46,7 +46,7 @@ ProtocolOption = Annotated[
 AgentsOption = Annotated[bool, typer.Option(help="Put an agent beside every broker.")]
 StoreOption = Annotated[StoreKind, typer.Option(help="The agents' object store.")]
 EndpointOption = Annotated[str, typer.Option(help="With s3 and s3express: the store's address.")]
-BucketOption = Annotated[str, typer.Option(help="With s3 and s3express.")]
+BucketOption = Annotated[str, typer.Option(help="Of all stores but the local one.")]
 
 
 @app.command()
@@ -69,13 +69,13 @@ def up(
     from local_cluster.cluster_status import status_of
     from local_cluster.layout import LAYOUT_FILE
 
-    settings = _settings(_agents(agents, store, endpoint_url, bucket), protocol)
+    _check_store(agents, store, endpoint_url)
     console = Console(stderr=True)
     with ends_what_it_started(stays_if_done=True), console.status("preparing") as line:
-        if (directory / LAYOUT_FILE).exists():
-            cluster = LocalCluster.open(directory, settings=settings, progress=line.update)
-        else:
-            cluster = LocalCluster.create(directory, brokers=brokers, settings=settings, progress=line.update)
+        if not (directory / LAYOUT_FILE).exists():
+            LocalCluster.create(directory, brokers=brokers)
+        settings = _settings(_agents(directory, agents, store, endpoint_url, bucket), protocol)
+        cluster = LocalCluster.open(directory, settings=settings, progress=line.update)
         cluster.start()
         status = status_of(cluster)
     _show(status, as_json)
@@ -98,8 +98,10 @@ def add(
     from local_cluster.cluster_status import status_of
     from local_cluster.joining import with_joined_broker
 
-    settings = _settings(_agents(agents, store, endpoint_url, bucket), InterBrokerProtocol.PLAINTEXT)
+    _check_store(agents, store, endpoint_url)
     with ends_what_it_started(stays_if_done=True), Console(stderr=True).status("preparing") as line:
+        made = _agents(directory, agents, store, endpoint_url, bucket)
+        settings = _settings(made, InterBrokerProtocol.PLAINTEXT)
         status = status_of(with_joined_broker(directory, settings, line.update))
     _show(status, as_json)
 
@@ -115,14 +117,17 @@ def down(
     from rich.console import Console
 
     from local_cluster.cluster import LocalCluster
+    from local_cluster.native_object_store import end_native_store
 
     cluster = LocalCluster.open(directory)
     with Console(stderr=True).status("ending brokers and agents"):
         if remove:
             cluster.kill_all()
+            end_native_store(_native_directory(directory))
             shutil.rmtree(directory, ignore_errors=True)
         else:
             cluster.stop()
+            end_native_store(_native_directory(directory))
 
 
 @app.command()
@@ -137,8 +142,19 @@ def status(directory: DirectoryOption = DEFAULT_DIRECTORY, as_json: Json = False
         raise typer.Exit(ExitCode.FINDINGS)
 
 
-def _agents(agents: bool, store: StoreKind, endpoint_url: str, bucket: str) -> "AgentsMode | None":
+def _check_store(agents: bool, store: StoreKind, endpoint_url: str) -> None:
+    if agents and store in (StoreKind.S3, StoreKind.S3_EXPRESS) and not endpoint_url:
+        raise StoreOptionError(f"--store {store} needs --endpoint-url")
+
+
+def _native_directory(directory: Path) -> Path:
+    return directory.absolute() / "object-store-server"
+
+
+def _agents(directory: Path, agents: bool, store: StoreKind, endpoint_url: str, bucket: str) -> "AgentsMode | None":
+    """For the cluster of this directory; its native store runs on return."""
     from local_cluster.broker_config import AgentsMode
+    from local_cluster.native_object_store import start_native_store
     from local_cluster.store_spec import LocalDirectoryStore, S3Store
 
     if not agents:
@@ -146,10 +162,8 @@ def _agents(agents: bool, store: StoreKind, endpoint_url: str, bucket: str) -> "
     if store is StoreKind.LOCAL:
         return AgentsMode(LocalDirectoryStore())
     if store is StoreKind.S3_NATIVE:
-        told = f"--store {store} is the demo's: a cluster takes any server by --store s3 --endpoint-url"
-        raise StoreOptionError(told)
-    if not endpoint_url:
-        raise StoreOptionError(f"--store {store} needs --endpoint-url")
+        _server, spec = start_native_store(_native_directory(directory), bucket)
+        return AgentsMode(spec)
     return AgentsMode(S3Store(endpoint_url, bucket, backend=store.backend))
 
 

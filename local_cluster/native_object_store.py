@@ -5,6 +5,7 @@ it bends what is measured over S3; its place are tests, as it can fail and be sl
 into the directory where Kafka's jars are.
 """
 
+import contextlib
 import os
 import random
 import shutil
@@ -70,28 +71,53 @@ def _compile(go: str, home: Path, environment: Mapping[str, str]) -> None:
 
 
 def start_native_store(directory: Path, bucket: str, *, tls: bool = True) -> tuple[ManagedProcess, S3Store]:
-    """The server with an empty bucket in `directory`, which must allow extended attributes; the caller ends it.
+    """The server of `directory`, which must allow extended attributes, with this bucket; the caller ends it.
 
-    Raises NativeStoreMissingError, ProcessStartError, WaitTimeoutError.
+    One that runs is left as it is. Another begins with the objects, the authority and, if it can be, the port of the
+    one before. Raises NativeStoreMissingError, ProcessStartError, WaitTimeoutError.
     """
     program = native_server()
     (directory / "objects" / bucket).mkdir(parents=True, exist_ok=True)
-    (port,) = free_port_block(1, random.SystemRandom())
-    files = Authority(directory).tls_for("localhost", ["127.0.0.1"])
-    server = ManagedProcess(
-        ProcessSpec(
-            f"{_NAME} on port {port}",
-            (
-                str(program), "--port", f"127.0.0.1:{port}", "--keep-alive", "--quiet",
-                *(("--cert", str(files.certificate_file), "--key", str(files.key_file)) if tls else ()),
-                "posix", str(directory / "objects"),
-            ),
-            directory / "server.log",
-            directory / "pid",
-            directory,
-            {"ROOT_ACCESS_KEY": _ACCESS, "ROOT_SECRET_KEY": _SECRET},
-        )
+    is_running, port = _known(directory).is_alive(), _port(directory)
+    files = Authority.kept(directory).tls_for("localhost", ["127.0.0.1"])
+    server = _known(
+        directory,
+        str(program), "--port", f"127.0.0.1:{port}", "--keep-alive", "--quiet",
+        *(("--cert", str(files.certificate_file), "--key", str(files.key_file)) if tls else ()),
+        "posix", str(directory / "objects"),
     )  # fmt: skip
+    more = {"tls.ca.file": str(files.ca_file)} if tls else {}
+    url = f"{'https' if tls else 'http'}://127.0.0.1:{port}"
+    store = S3Store(url, bucket, access_key_id=_ACCESS, secret_access_key=_SECRET, more_settings=more)
+    if not is_running:
+        _start(server, port)
+    return server, store
+
+
+def end_native_store(directory: Path) -> None:
+    """End the server of this directory, if one runs. The objects stay."""
+    _known(directory).terminate()
+
+
+def _known(directory: Path, *command: str) -> ManagedProcess:
+    credentials = {"ROOT_ACCESS_KEY": _ACCESS, "ROOT_SECRET_KEY": _SECRET}
+    spec = ProcessSpec(_NAME, command, directory / "server.log", directory / "pid", directory, credentials)
+    return ManagedProcess(spec)
+
+
+def _port(directory: Path) -> int:
+    """Of the server that runs there, or for the next one."""
+    file = directory / "port"
+    with contextlib.suppress(OSError, ValueError):
+        port = int(file.read_text())
+        if _known(directory).is_alive() or port_is_free(port):
+            return port
+    (port,) = free_port_block(1, random.SystemRandom())
+    file.write_text(str(port))
+    return port
+
+
+def _start(server: ManagedProcess, port: int) -> None:
     server.start()
 
     def listens() -> bool:
@@ -104,6 +130,3 @@ def start_native_store(directory: Path, bucket: str, *, tls: bool = True) -> tup
     except BaseException:
         server.kill()
         raise
-    more = {"tls.ca.file": str(files.ca_file)} if tls else {}
-    url = f"{'https' if tls else 'http'}://127.0.0.1:{port}"
-    return server, S3Store(url, bucket, access_key_id=_ACCESS, secret_access_key=_SECRET, more_settings=more)

@@ -1,10 +1,17 @@
 """The native S3 server: what is said where it cannot be had."""
 
+import sys
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 
-from local_cluster.native_object_store import NativeStoreMissingError, native_server
+from local_cluster.native_object_store import (
+    NativeStoreMissingError,
+    end_native_store,
+    native_server,
+    start_native_store,
+)
 
 
 def test_without_go_one_line_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,3 +40,51 @@ def test_it_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert first == second
     assert first.is_file()
     assert len((tmp_path / "asked").read_text().splitlines()) == 1
+
+
+SERVER = """#!{python}
+import socket, sys
+host, port = sys.argv[sys.argv.index("--port") + 1].split(":")
+listening = socket.create_server((host, int(port)))
+while True:
+    listening.accept()
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The place of a server that only listens."""
+    program = tmp_path / "program"
+    program.write_text(SERVER.format(python=sys.executable))
+    program.chmod(0o755)
+    monkeypatch.setattr("local_cluster.native_object_store.native_server", lambda: program)
+    return tmp_path / "store"
+
+
+def test_a_server_that_runs_is_left_as_it_is(home: Path) -> None:
+    first, told = start_native_store(home, "wal")
+    second, told_again = start_native_store(home, "wal")
+    assert first.pid == second.pid is not None
+    assert told == told_again
+    end_native_store(home)
+    assert not first.is_alive()
+
+
+def test_the_next_server_of_a_directory_is_trusted_and_found_where_the_first_was(home: Path) -> None:
+    first, told = start_native_store(home, "wal")
+    trusted = x509.load_pem_x509_certificate(Path(told.more_settings["tls.ca.file"]).read_bytes())
+    pid = first.pid
+    end_native_store(home)
+    assert not first.is_alive()
+    second, told_again = start_native_store(home, "wal")
+    assert second.pid not in (None, pid)
+    assert told == told_again
+    certificate = x509.load_pem_x509_certificate((home / "localhost.pem").read_bytes())
+    certificate.verify_directly_issued_by(trusted)
+    end_native_store(home)
+    assert not second.is_alive()
+
+
+def test_where_none_was_started_none_is_ended(tmp_path: Path) -> None:
+    end_native_store(tmp_path)
+    assert not list(tmp_path.iterdir())
