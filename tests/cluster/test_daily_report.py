@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
@@ -23,6 +24,8 @@ from tests.cluster.script import PATIENCE_S, PLAIN, Script
 from tests.spark import spark
 
 __all__ = ["spark"]
+WORDS = b"words-of-a-record"
+"""Of which a report tells nothing."""
 AGENTS = {"remote.wal.usage.interval.ms": "1000", "remote.wal.orphans.interval.ms": "3600000"}
 
 
@@ -43,6 +46,14 @@ def report(cluster: LocalCluster, output: Path, *options: str) -> Result:
          "--output", str(output), "--json", str(output.parent / "report.json"),
          "--textfile", str(output.parent / "remote_wal.prom"), *options],
     )  # fmt: skip
+
+
+def produce_words(cluster: LocalCluster, topic: str) -> None:
+    """As key, value and header of many records."""
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
+    for _ in range(2000):
+        producer.produce(topic, WORDS * 10, WORDS, headers={WORDS.decode(): WORDS})
+    assert producer.flush(PATIENCE_S) == 0
 
 
 def told(output: Path) -> dict[str, Any]:
@@ -85,6 +96,9 @@ def test_costs_are_of_what_agents_counted_and_a_half_written_report_is_replaced(
 ) -> None:
     cluster, output = script.cluster, tmp_path / "output"
     script.create_topic()
+    with Script(cluster, f"{script.topic}-words") as words:
+        words.create_topic()
+        produce_words(cluster, words.topic)
     script.produce(PLAIN)
     script.expect_records_to_flow()
     script.expect_promises()
@@ -114,3 +128,6 @@ def test_costs_are_of_what_agents_counted_and_a_half_written_report_is_replaced(
     assert told(output)["costs"]["stock_usd"] >= first["costs"]["stock_usd"]
     assert not (output / "findings" / "run=killed").exists()
     assert len(list((output / "cost_daily").glob("run=*"))) == 2
+    written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    assert any(f"{script.topic}-words".encode() in one for one in written)
+    assert not any(WORDS in one for one in (*written, found.output.encode()))
