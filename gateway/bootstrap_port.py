@@ -14,14 +14,12 @@ import structlog
 
 from gateway.byte_relay import ByteRelay, RelayEnd
 from gateway.client_door import ClientLimits
-from gateway.client_listeners import ClientListeners
+from gateway.client_port import ClientPort
 from gateway.client_zone import FirstRequest, ZoneRules
 from gateway.metrics import BOOTSTRAP_SIDE, GatewayMetrics
-from replication.wire.peer_connection import Address, Listener
+from replication.wire.peer_connection import Address
 
 log = structlog.get_logger(__name__)
-
-_PORT = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,21 +44,12 @@ class BootstrapContext:
     metrics: GatewayMetrics
 
 
-class BootstrapPort:
+class BootstrapPort(ClientPort):
     """Listens from `start` until `stop`."""
 
     def __init__(self, context: BootstrapContext) -> None:
+        super().__init__(context.client_tls, context.limits, context.metrics)
         self._context = context
-        self._clients = ClientListeners(self._serve, context.client_tls, context.limits, context.metrics)
-
-    async def start(self, listener: Listener) -> None:
-        """Raises OSError naming the address or file, ssl.SSLError."""
-        await self._clients.start({_PORT: listener})
-
-    @property
-    def address(self) -> Address:
-        """Where it listens."""
-        return self._clients.addresses[_PORT]
 
     async def _serve(self, _number: int, accepted: socket.socket, address: str) -> None:
         client = _AskingEnd()
@@ -86,10 +75,6 @@ class BootstrapPort:
             log.warning("bootstrap_port_does_not_reach_broker", error=str(error) or type(error).__name__)
         finally:
             client.close()
-
-    async def stop(self) -> None:
-        """Take no more clients, and close the connections of all."""
-        await self._clients.stop()
 
 
 class _AskingEnd(RelayEnd):

@@ -6,7 +6,6 @@ in the pool, as a description of many topics takes long to read, and are passed 
 """
 
 import asyncio
-import socket
 import ssl
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -17,19 +16,18 @@ import structlog
 from gateway.admin.admin_frames import is_read
 from gateway.admin.topic_requests import PendingRequest, TopicSettingsStore, look_at
 from gateway.client_door import ClientLimits
-from gateway.client_listeners import ClientListeners
+from gateway.client_port import FramedPort
 from gateway.metrics import GatewayMetrics
 from gateway.produce.produce_frame import PRODUCE_API_KEY
 from kafka_log.crc32c import Buffer
-from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES, RESPONSE_FACTOR, FramedConnection
+from replication.wire.framed_connection import FramedConnection
 from replication.wire.kafka_frame import FrameCursor, MalformedFrameError, parse_request_header
 from replication.wire.memory_budget import MemoryBudget
-from replication.wire.peer_connection import Address, Listener, connect_framed
+from replication.wire.peer_connection import Address
 from replication.wire.relay_tasks import run_until_one_ends
 
 log = structlog.get_logger(__name__)
 
-_PORT = 0
 _WITHOUT_OURS = {"not_read", "not_understood", "too_large"}
 
 
@@ -51,43 +49,22 @@ class AdminContext:
     """Else who produces here is no admin tool, and its connection ends: its answers would not be held."""
 
 
-class AdminPort:
+class AdminPort(FramedPort):
     """Listens from `start` until `stop`."""
 
+    answer_unknown = "admin_answer_unknown"
+    broker_unreachable = "admin_port_does_not_reach_broker"
+
     def __init__(self, context: AdminContext) -> None:
+        super().__init__(context)
         self._context = context
-        self._clients = ClientListeners(self._serve, context.client_tls, context.limits, context.metrics)
 
-    async def start(self, listener: Listener) -> None:
-        """Raises OSError naming the address or file, ssl.SSLError."""
-        await self._clients.start({_PORT: listener})
-
-    @property
-    def address(self) -> Address:
-        """Where it listens."""
-        return self._clients.addresses[_PORT]
-
-    async def _serve(self, _number: int, accepted: socket.socket, _address: str) -> None:
-        context = self._context
-        client = FramedConnection(DEFAULT_MAX_FRAME_BYTES, budget=context.requests_budget)
-        broker = FramedConnection(RESPONSE_FACTOR * DEFAULT_MAX_FRAME_BYTES, budget=context.answers_budget)
-        try:
-            await self._clients.shake_hands(accepted, client)
-            await connect_framed(context.broker, broker, timeout_s=context.limits.connect_timeout_s)
-            await AdminRelay(context, client, broker).run()
-        except MalformedFrameError as error:
-            self._clients.refuse("answer_unknown")
-            log.warning("admin_answer_unknown", error=str(error), consequence="the tool's connection is closed")
-        except OSError as error:
-            self._clients.refuse("broker_unreachable")
-            log.warning("admin_port_does_not_reach_broker", error=str(error) or type(error).__name__)
-        finally:
-            client.close()
-            broker.close()
+    async def _relay(self, client: FramedConnection, broker: FramedConnection) -> None:
+        await AdminRelay(self._context, client, broker).run()
 
     async def stop(self) -> None:
         """Take no more clients, and end those that there are."""
-        await self._clients.stop()
+        await super().stop()
         self._context.pool.shutdown(wait=False, cancel_futures=True)
 
 
