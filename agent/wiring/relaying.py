@@ -21,7 +21,7 @@ from agent.settings.memory_shares import FrameBytes, frame_bytes
 from agent.settings.replication_settings import CatchUpSettings, HydrationSettings
 from agent.settings.setting_types import milliseconds
 from agent.settings.upload_settings import AlarmSettings
-from agent.tls.broker_tls import BrokerTls, broker_tls_plan
+from agent.tls.broker_tls import BrokerTls, BrokerTlsPlan, broker_tls_plan
 from agent.wiring.peering import (
     broker_listener,
     broker_requests,
@@ -117,52 +117,28 @@ def build_relaying(
     """`archive` gives the archive's store, as soon as it is there; `clock` gives monotonic seconds."""
     settings, broker = configuration.settings, configuration.broker
     storage = GuardedStorageManager(*_ceilings(settings.alarms, clock), StoreTimes(registry, clock).timed)
-    write_path = GuardedWritePath()
+    write_path, hello = GuardedWritePath(), _hello(settings, identity)
     stage_times, metrics = _stage_times(settings, identity, registry, clock), ReplicationMetrics(registry)
-    hello, frames = _hello(settings, identity), frame_bytes(settings)
     limits = HydrationLimits(settings.hydration.thread_pool_size, settings.hydration.cache_bytes)
     hydration = HydrationCache(storage, limits, stage_times, metrics, clock, archive)
-    catch_up_reads = CatchUpReads(
-        hydration, catch_up_read_limits(settings.catch_up, settings.hydration), metrics, clock
-    )
     zones = Zones(identity.rack, RemoteReaders(clock))
     peers = KnownPeers(peer_addresses(broker, settings.peers))
     context = replace(
-        _leader_context(configuration, hello, frames, write_path, stage_times, metrics, clock),
+        _leader_context(configuration, hello, frame_bytes(settings), write_path, stage_times, metrics, clock),
         zones=zones,
         followers=peers,
     )
-    tls, own = peer_tls(settings.tls), broker_tls_plan(broker, settings.broker_tls)
-    broker_tls = BrokerTls(own) if own is not None else None
-    if broker_tls is not None and own is not None:
-        context = replace(context, broker_tls=broker_tls.client_context, broker_name=own.advertised_host)
-    follower_context = FollowerContext(
-        hello,
-        FollowerLimits(
-            settings.hydration.timeout_s, max_request_bytes(broker), wants_digests=settings.link.takes_digests
-        ),
-        hydration,
-        stage_times,
-        metrics,
-        catch_up_reads,
-        tls.client_context if tls else lambda: None,
-        clock,
-        budget=_frame_budget("from_leaders", frames.from_leaders, metrics),
-        requests=context.requests,
-        broker_tls=broker_tls.server_context if broker_tls else lambda: None,
-        broker_uid=settings.access.replica_user,
-    )
+    context, broker_tls = _with_broker_tls(context, broker_tls_plan(broker, settings.broker_tls))
+    follower_context = _follower_context(configuration, context, hydration, broker_tls)
     gateway = _gateway(configuration, context, follower_context, storage, peers)
     if gateway is not None:
-        granting = replace(hello, capabilities=hello.capabilities | gateway.capabilities)
-        context = replace(context, hello=granting, clients=gateway.door)
+        context = replace(_granting(context, gateway.capabilities), clients=gateway.door)
     neighbours = Neighbours(follower_context, peers, zones.is_own) if settings.hydration.share_min_readers else None
     if neighbours is not None:
         hydration.neighbours = neighbours
         context = _giving_ranges(context, follower_context)
     leader = LeaderProxy(context)
-    past = bypass(broker, settings, configuration.client, clock)
-    follower = FollowerProxy(follower_context, peers, past)
+    follower = FollowerProxy(follower_context, peers, bypass(broker, settings, configuration.client, clock))
     metrics.held.connections.labels("peer").set_function(lambda: leader.connections)
     metrics.held.connections.labels("replica").set_function(lambda: follower.connections)
     remembered = settings.process.state_directory / FILE_NAME
@@ -171,7 +147,7 @@ def build_relaying(
         leader,
         follower,
         hydration,
-        catch_up_reads,
+        follower_context.catch_up,
         storage,
         write_path,
         stage_times,
@@ -180,6 +156,41 @@ def build_relaying(
         found,
         gateway,
         neighbours,
+    )
+
+
+def _with_broker_tls(context: LeaderContext, own: BrokerTlsPlan | None) -> tuple[LeaderContext, BrokerTls | None]:
+    """The same towards the broker's own listener; None: that has no TLS."""
+    if own is None:
+        return context, None
+    broker_tls = BrokerTls(own)
+    return replace(context, broker_tls=broker_tls.client_context, broker_name=own.advertised_host), broker_tls
+
+
+def _follower_context(
+    configuration: Configuration, leader: LeaderContext, hydration: HydrationCache, broker_tls: BrokerTls | None
+) -> FollowerContext:
+    """Of the agent whose leader's side has `leader`, as far as both sides share it."""
+    settings, metrics = configuration.settings, leader.metrics
+    limits = catch_up_read_limits(settings.catch_up, settings.hydration)
+    tls = peer_tls(settings.tls)
+    return FollowerContext(
+        leader.hello,
+        FollowerLimits(
+            settings.hydration.timeout_s,
+            max_request_bytes(configuration.broker),
+            wants_digests=settings.link.takes_digests,
+        ),
+        hydration,
+        leader.stage_times,
+        metrics,
+        CatchUpReads(hydration, limits, metrics, leader.clock),
+        tls.client_context if tls else lambda: None,
+        leader.clock,
+        budget=_frame_budget("from_leaders", frame_bytes(settings).from_leaders, metrics),
+        requests=leader.requests,
+        broker_tls=broker_tls.server_context if broker_tls else lambda: None,
+        broker_uid=settings.access.replica_user,
     )
 
 
@@ -194,9 +205,14 @@ def _hello(settings: AgentSettings, identity: AgentIdentity) -> Hello:
 
 def _giving_ranges(context: LeaderContext, follower: FollowerContext) -> LeaderContext:
     """To other agents of the zone."""
-    granting = replace(context.hello, capabilities=context.hello.capabilities | PeerCapabilities.RANGES)
     door = RangeDoor(follower, context.budget, context.zones.is_own, context.limits.idle_timeout_s)
-    return replace(context, hello=granting, ranges=door)
+    return replace(_granting(context, PeerCapabilities.RANGES), ranges=door)
+
+
+def _granting(context: LeaderContext, capabilities: PeerCapabilities) -> LeaderContext:
+    """To those who connect."""
+    granted = context.hello.capabilities | capabilities
+    return replace(context, hello=replace(context.hello, capabilities=granted))
 
 
 def _stage_times(

@@ -15,7 +15,6 @@ TO_BE_CUT = {
     "agent/leadership.py LeadershipWatch: 13 attributes",
     "agent/wiring/kafka_following.py KafkaFollowing: 14 attributes",
     "agent/wiring/kafka_following.py __init__: 56 lines",
-    "agent/wiring/relaying.py build_relaying: 74 lines",
     "agent/wiring/storage_run.py __init__: 61 lines",
     "agent/wiring/write_path.py WritePath: 13 attributes",
     "perf/ladder/report.py print_tables: 57 lines",
