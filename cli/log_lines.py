@@ -7,7 +7,10 @@ from contextlib import contextmanager
 from typing import Final
 
 KAFKA_CLIENTS: Final = ("metadata_topic.librdkafka", "kafka")
-"""Loggers of librdkafka and kafka-python. They tell of each broker that does not answer, which a command does once."""
+"""Loggers of librdkafka and kafka-python: they tell of each broker that does not answer, which a command does once.
+
+Named anew, as the module that names ours takes as long to import as all commands.
+"""
 
 
 def show_log(*, verbose: bool) -> None:

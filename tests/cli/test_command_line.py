@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from cli import main as main_module
 from cli.log_lines import show_log
 from local_cluster.layout import LayoutError
+from metadata_topic.topic.client_config import LIBRDKAFKA_LOGGER
 
 
 def test_help_lists_the_commands() -> None:
@@ -49,7 +50,7 @@ def test_what_is_logged_meanwhile_stays_off_standard_output_and_kafkas_clients_a
         show_log(verbose=bool(verbose))
         structlog.get_logger().warning("of_ours")
         structlog.get_logger().info("of_less_weight")
-        logging.getLogger("metadata_topic.librdkafka").error("Connect failed")
+        logging.getLogger(LIBRDKAFKA_LOGGER).error("Connect failed")
         logging.getLogger("kafka.conn").error("Connect failed")
         out, err = capfd.readouterr()
         assert not out
