@@ -31,13 +31,14 @@ at addresses that the machine has once.
 
 @pytest.fixture(autouse=True)
 def logs_as_before() -> Iterator[None]:
-    """A command sets up what is logged for its whole process, which here is that of all tests."""
-    root, before = logging.getLogger(), structlog.get_config()
-    handlers, level = list(root.handlers), root.level
+    """Commands, and Kafka's clients, set up what is logged for their whole process, which here is that of all tests."""
+    root, kafka, before = logging.getLogger(), logging.getLogger("kafka"), structlog.get_config()
+    handlers, levels = list(root.handlers), (root.level, kafka.level)
     yield
     structlog.configure(**before)
     root.handlers[:] = handlers
-    root.setLevel(level)
+    root.setLevel(levels[0])
+    kafka.setLevel(levels[1])
 
 
 class SomeInOneProcess(LoadScopeScheduling):
