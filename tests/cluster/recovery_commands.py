@@ -13,6 +13,8 @@ from local_cluster.cluster import LocalCluster
 from tests.cluster.script import PATIENCE_S
 
 CHECKOUT = Path(__file__).parents[2]
+WORDS = "words-of-a-record"
+"""What records have in them, nothing tells."""
 
 
 def command_line(cluster: LocalCluster, command: str, broker_id: int, *options: str) -> list[str]:
@@ -44,11 +46,13 @@ def refused_recovery(cluster: LocalCluster, broker_id: int, reason: str, *option
 def _run(cluster: LocalCluster, command: str, broker_id: int, *options: str) -> subprocess.CompletedProcess[str]:
     agents = cluster.settings.agents
     assert agents is not None
-    return subprocess.run(
+    done = subprocess.run(
         command_line(cluster, command, broker_id, *options),
         capture_output=True, text=True, timeout=PATIENCE_S, check=False, cwd=CHECKOUT,
         env={**os.environ, **agents.store.environment()},
     )  # fmt: skip
+    assert WORDS not in done.stdout + done.stderr
+    return done
 
 
 def planned_recovery(

@@ -37,6 +37,7 @@ AGENTS = {
     "remote.wal.buckets": ",".join(f"{zone}={name}" for zone, name in BUCKETS.items()),
     "remote.wal.orphans.interval.ms": "2000",
     "remote.wal.uncommitted.ttl.ms": "20000",
+    "remote.wal.hydration.timeout.ms": "10000",
     "remote.wal.node.takeover.ms": "3000",
 }
 

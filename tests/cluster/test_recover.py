@@ -28,7 +28,7 @@ from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
 from recovery.log_directory_target import STAGING
 from recovery.log_writer import JOURNAL
 from tests.cluster.agent_views import describe
-from tests.cluster.recovery_commands import CHECKOUT, command_line, refused_recovery, run_command
+from tests.cluster.recovery_commands import CHECKOUT, WORDS, command_line, refused_recovery, run_command
 from tests.cluster.script import PATIENCE_S, PLAIN, TRANSACTIONS, Script
 
 ARCHIVE_INTERVAL_MS = 1000
@@ -339,9 +339,14 @@ def _producer(cluster: LocalCluster, *, idempotent: bool = True) -> Producer:
     )
 
 
+def _value(number: int) -> bytes:
+    """About 1 KB, which tells its number."""
+    return f"{number:010}{WORDS}".encode() * 37
+
+
 def _produce(producer: Producer, topic: str, records: int, acknowledged: Acknowledgements) -> None:
     for number in range(records):
-        producer.produce(topic, f"{number:010}".encode() * 100, partition=0, on_delivery=acknowledged)
+        producer.produce(topic, _value(number), partition=0, on_delivery=acknowledged)
         producer.poll(0)
     assert producer.flush(PATIENCE_S) == 0
     assert not acknowledged.errors
@@ -354,7 +359,7 @@ def _kill_in_the_middle_of(cluster: LocalCluster, topic: str, acknowledged: Ackn
     begun = time.monotonic()
     number = 0
     while time.monotonic() < begun + 2.5 * ARCHIVE_INTERVAL_MS / 1000:
-        producer.produce(topic, f"{number:010}".encode() * 100, partition=0, on_delivery=acknowledged)
+        producer.produce(topic, _value(number), partition=0, on_delivery=acknowledged)
         producer.poll(0.002)
         number += 1
     cluster.agent(1).kill()

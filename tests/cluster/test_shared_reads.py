@@ -31,6 +31,7 @@ def in_zones(layout: ClusterLayout, zones: Mapping[int, str], min_readers: int =
     keys = {
         "remote.wal.hydration.share.min.readers": str(min_readers),
         "remote.wal.log.manager.combiner.thread.pool.size": "1",
+        "remote.wal.hydration.timeout.ms": "8000",  # a neighbour has a share of it, on a machine with other work, too
     }
     own: dict[int, dict[str, str]] = {}
     for one, zone in zones.items():
