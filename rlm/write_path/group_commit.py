@@ -6,8 +6,9 @@ long is waited for company depends on who waits:
 
 - Nobody wants links now (small loads, by cost): one archive interval from start to start, as objects cost requests.
 - Links are wanted because they pay: one interval from start to start, as smaller objects would not pay. Where nobody
-  waits, until an object's requests cost little beside its bytes, but 100 ms at most. Where producers wait whose rounds
-  pay well, when a round is there: a producer has one request at a leader at a time, so longer rounds would be less
+  waits, until an object's requests cost little beside its bytes, but 100 ms at most; so, too, where that is not known
+  yet, an interval does not bring what pays, and appends go on (`LinkTrial`). Where producers wait whose rounds pay
+  well, when a round is there: a producer has one request at a leader at a time, so longer rounds would be less
   throughput for it.
 - Links are wanted whatever they cost: at once while nothing is in flight, so that a lone record waits for nothing;
   otherwise one interval after the last start, so that what arrives meanwhile shares an object.
@@ -213,6 +214,11 @@ class Producers:
         """Whether as much was appended during the last uploads as at any other time."""
         return not self.wait and self._meanwhile_bytes >= UNMOVED * self._usual_bytes
 
+    def went_on(self, appended_bytes: int) -> None:
+        """So much was appended while the followers got nothing, as much as before (`LinkTrial`)."""
+        self._share_disturbed = 1.0
+        self._meanwhile_bytes = self._usual_bytes = appended_bytes
+
     def appended_meanwhile(self, appended_bytes: int, usual_bytes: float | None) -> None:
         """An upload is stored; how much was appended since it began, and how much is in such a time, if known."""
         self._share_disturbed += WEIGHT * ((appended_bytes > 0) - self._share_disturbed)
@@ -338,8 +344,8 @@ class GroupCommit:
         """What was told of is about to be read."""
         self._unread_bytes.clear()
 
-    def left_out(self, now_s: float) -> None:
-        """What was read is in no upload, as nobody wants it: the next look is for as much as an object would hold."""
+    def looked(self, now_s: float) -> None:
+        """What was read is in no upload, being too little, or wanted by nobody: the next look is an interval later."""
         self._last_start_s = now_s
 
     def started(self, now_s: float, size_bytes: int) -> None:

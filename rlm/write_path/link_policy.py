@@ -18,6 +18,7 @@ from plugin.prices import NEVER_PAYS
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.group_commit import Urgency
 from rlm.write_path.link_costs import LinkCosts, Outlook
+from rlm.write_path.link_trial import LinkTrial
 
 log = structlog.get_logger(__name__)
 
@@ -100,6 +101,8 @@ class LinkDecider:
         self._upload_s = 0.0
         self.is_off: Callable[[], bool] = lambda: False
         """Whether nothing may be linked now, whatever the policies say."""
+        self.trial: LinkTrial | None = None
+        """Where objects may wait for several intervals."""
 
     def appended(self, size: int, since_s: float, now_s: float) -> None:
         """So many bytes were read from an active segment led here, all that came since then."""
@@ -150,7 +153,8 @@ class LinkDecider:
             return LinkMode.OFF
         if policy is LinkPolicy.ALWAYS:
             return LinkMode.LINK
-        if self._object_pays(pending_bytes, now_s):
+        rate = max(meter.bytes_per_second(now_s) for meter in (self._appended, *self._fetched.values()))
+        if self._object_pays(pending_bytes, rate, now_s) or self._is_tried(policy, rate, now_s):
             self._hold_until_s = now_s + self._limits.hold_s
         # Reading an object takes about as long as writing it.
         if policy is LinkPolicy.LATENCY and 2 * self._upload_s * 1000 > latency_bound_ms:
@@ -176,9 +180,14 @@ class LinkDecider:
                 urgency = max(urgency, Urgency.BOUNDED_LINKS if is_bounded else Urgency.PAYING_LINKS)
         return urgency
 
+    def end_links(self) -> None:
+        """Bytes go inline, until links pay anew."""
+        self._hold_until_s = -math.inf
+
     def did_not_pay(self, now_s: float) -> None:
         """What an interval brought for links was less than pays: bytes go inline for a while."""
-        self._hold_until_s, self._again_s = -math.inf, now_s + self._pause_s
+        self.end_links()
+        self._again_s = now_s + self._pause_s
         self._pause_s = min(2 * self._pause_s, self._limits.pause_max_s)
 
     def paid(self) -> None:
@@ -198,6 +207,11 @@ class LinkDecider:
         """Whether an object of this size is cheaper than its bytes inline."""
         return size >= self.break_even_bytes
 
-    def _object_pays(self, pending_bytes: int, now_s: float) -> bool:
-        rate = max(meter.bytes_per_second(now_s) for meter in (self._appended, *self._fetched.values()))
+    def _object_pays(self, pending_bytes: int, rate: float, now_s: float) -> bool:
         return now_s >= self._again_s and self.pays(max(pending_bytes, int(rate * self.interval_s)))
+
+    def _is_tried(self, policy: LinkPolicy, rate: float, now_s: float) -> bool:
+        if policy is not LinkPolicy.COST or self.trial is None:
+            return False
+        is_linked = now_s < self._hold_until_s
+        return self.trial.is_on if is_linked else self.trial.begin(rate, self.break_even_bytes, now_s)

@@ -14,6 +14,7 @@ from rlm.write_path.actions import PassOver, Read, Reads, Upload
 from rlm.write_path.group_commit import GATHER_RECENT_S, GroupCommit, Load, Step, Urgency
 from rlm.write_path.led_partition import LedPartition
 from rlm.write_path.link_policy import LinkDecider, LinkMode
+from rlm.write_path.link_trial import LinkTrial, Verdict
 from rlm.write_path.log_manager_limits import LogManagerLimits
 from rlm.write_path.partition_schedule import PartitionSchedule
 from rlm.write_path.segment_queue import RemoteSegmentQueue
@@ -48,6 +49,7 @@ class Pacing:
         """Of all logs, since the start."""
         self._started_s = -math.inf
         """When the last upload began."""
+        self._trial = decider.trial = LinkTrial(limits.commit.interval_s)
 
     def forget(self, partition: TopicIdPartition) -> None:
         """The partition is not led here any more."""
@@ -149,10 +151,20 @@ class Pacing:
         return self._urgency(now_s) is Urgency.LINKS or self._decider.pays(self._queue.size_bytes)
 
     def judge(self, now_s: float) -> None:
-        """What the interval has brought is read: if it does not pay, links by cost end here."""
-        if not len(self._queue) or self._urgency(now_s) not in (Urgency.PAYING_LINKS, Urgency.BOUNDED_LINKS):
+        """What the interval has brought is read: it pays, or more is waited for, or links by cost end here."""
+        size_bytes, urgency = self._queue.size_bytes, self._urgency(now_s)
+        if not size_bytes or urgency not in (Urgency.PAYING_LINKS, Urgency.BOUNDED_LINKS):
             return
-        if self._decider.pays(self._queue.size_bytes):
+        if self._trial.is_on:
+            verdict = self._trial.look(size_bytes, now_s)
+            if verdict is Verdict.GOES_ON:
+                self.commit.looked(now_s)
+                return
+            if verdict is Verdict.SOMEBODY_WAITS:
+                self._decider.end_links()
+                return
+            self.commit.producers.went_on(size_bytes)
+        if self._decider.pays(size_bytes):
             self._decider.paid()
         else:
             self._decider.did_not_pay(now_s)
@@ -177,8 +189,8 @@ class Pacing:
         return Reads(passed_over, reads, min(self._limits.read_bytes, max(self._queue.free_bytes, 1)))
 
     def next_upload(self, now_s: float) -> Upload | None:
-        """The upload to start with what is queued; None while the quota holds it back."""
-        if not len(self._queue) or self.commit.held_back_s(now_s):
+        """The upload to start with what is queued; None while the quota holds it back, or more is to come."""
+        if not len(self._queue) or self._trial.is_held or self.commit.held_back_s(now_s):
             return None
         return self._upload(now_s)
 

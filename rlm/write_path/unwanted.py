@@ -40,7 +40,7 @@ class Unwanted:
             end = item.last_offset + 1 if wanted is None else wanted.first_offset
             if begin < end:
                 led.left_out.add(begin, end)
-                self._pacing.commit.left_out(now_s)
+                self._pacing.commit.looked(now_s)
             if wanted is not None:
                 led.left_out.kept()
                 kept.append(wanted)
@@ -56,7 +56,7 @@ class Unwanted:
             led = self._led[item.topic_id_partition]
             if (part := led.unstored_part(item)) is not None:
                 led.item_left_out(part)
-        self._pacing.commit.left_out(now_s)
+        self._pacing.commit.looked(now_s)
         return CountLeftOut(sum(len(item.records) for item in taken)), TellLeftOut()
 
     def declared(self, led: LedPartition, now_s: float, *, is_last: bool = False) -> Sequence[Action]:

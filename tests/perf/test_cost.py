@@ -42,6 +42,18 @@ def test_large_loads_cost_a_small_part_of_stock(rate: float, acks_all: bool, usd
     assert found.counts.linked_bytes > 0.95 * 2 * found.counts.produced_bytes
 
 
+@pytest.mark.parametrize(("rate", "of_stock"), [(0.8e6, 0.65), (0.9e6, 0.6), (1e6, 0.5), (1.1e6, 0.5), (1.2e6, 0.45)])
+def test_where_nobody_waits_links_pay_below_what_one_interval_would_have_to_bring(rate: float, of_stock: float) -> None:
+    assert price(Case(rate, "steady", acks_all=False), 20.0, PRICES).ratio <= of_stock
+
+
+@pytest.mark.parametrize("rate", [0.6e6, 0.8e6, 1e6])
+def test_producers_that_wait_are_hardly_held_up_by_trials_there(rate: float) -> None:
+    found = price(Case(rate, "steady", acks_all=True), 20.0, PRICES)
+    assert found.ratio <= 1.01
+    assert found.counts.produced_bytes / found.counts.seconds >= 0.98 * rate
+
+
 def test_producers_that_wait_are_not_held_up_for_larger_objects() -> None:
     waiting, others = priced(30e6, acks_all=True), priced(30e6)
     assert waiting.counts.puts / waiting.counts.produced_bytes > 2 * others.counts.puts / others.counts.produced_bytes
