@@ -18,6 +18,7 @@ import math
 from collections.abc import Mapping
 
 from kafka_log.topic_partition import TopicIdPartition
+from rlm.write_path.doubling_pause import DoublingPause
 from rlm.write_path.group_commit import (
     BULK_BYTES,
     GATHER_MOST,
@@ -36,8 +37,7 @@ class FetchPatience:
         self._wait_max_ms = wait_max_ms
         self._round = RoundSize()
         self._uploaded_s = -math.inf
-        self._pause_s = GATHER_PAUSE_MIN_S
-        self._again_s = -math.inf
+        self._pause = DoublingPause(GATHER_PAUSE_MIN_S, GATHER_PAUSE_MAX_S)
         self.fetch_offsets: dict[TopicIdPartition, int] = {}
         """What the follower has: in a fetch session only what changed is asked for anew."""
         self._lacking: dict[TopicIdPartition, int] = {}
@@ -70,7 +70,7 @@ class FetchPatience:
         Never a longer wait, and never for less.
         """
         is_bulk = self._round.size_bytes >= BULK_BYTES and now_s - self._uploaded_s <= GATHER_RECENT_S
-        if not is_bulk or self._lacking or now_s < self._again_s:
+        if not is_bulk or self._lacking or not self._pause.is_over(now_s):
             return None
         wait_ms, gathered_bytes = min(max_wait_ms, self._wait_max_ms), int(self._round.whole_bytes)
         return (wait_ms, gathered_bytes) if wait_ms > 0 and gathered_bytes > min_bytes else None
@@ -78,7 +78,6 @@ class FetchPatience:
     def answered(self, size_bytes: int, now_s: float) -> None:
         """The broker answered a request that `wait` had changed by so many bytes."""
         if size_bytes >= self._round.size_bytes * GATHER_MOST:
-            self._pause_s = GATHER_PAUSE_MIN_S
-            return
-        self._again_s = now_s + self._pause_s
-        self._pause_s = min(2 * self._pause_s, GATHER_PAUSE_MAX_S)
+            self._pause.reset()
+        else:
+            self._pause.begin(now_s)

@@ -16,6 +16,7 @@ import structlog
 from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.prices import NEVER_PAYS
 from rlm.write_path.assignment import Assignment
+from rlm.write_path.doubling_pause import DoublingPause
 from rlm.write_path.group_commit import Urgency
 from rlm.write_path.link_costs import LinkCosts, Outlook
 from rlm.write_path.link_trial import LinkTrial
@@ -94,8 +95,8 @@ class LinkDecider:
         """Of an object, of late."""
         self._appended = RateMeter(limits.time_constant_s)
         self._fetched: defaultdict[int, RateMeter] = defaultdict(lambda: RateMeter(limits.time_constant_s))
-        self._hold_until_s = self._again_s = -math.inf
-        self._pause_s = limits.pause_s
+        self._hold_until_s = -math.inf
+        self._pause = DoublingPause(limits.pause_s, limits.pause_max_s)
         self.interval_s = limits.upload_interval_s
         """From one upload to the next, as it would be now."""
         self._upload_s = 0.0
@@ -187,12 +188,11 @@ class LinkDecider:
     def did_not_pay(self, now_s: float) -> None:
         """What an interval brought for links was less than pays: bytes go inline for a while."""
         self.end_links()
-        self._again_s = now_s + self._pause_s
-        self._pause_s = min(2 * self._pause_s, self._limits.pause_max_s)
+        self._pause.begin(now_s)
 
     def paid(self) -> None:
         """It was enough."""
-        self._pause_s = self._limits.pause_s
+        self._pause.reset()
 
     def expected_bytes(self, now_s: float) -> float:
         """What an upload interval brings at the rate of late."""
@@ -208,7 +208,7 @@ class LinkDecider:
         return size >= self.break_even_bytes
 
     def _object_pays(self, pending_bytes: int, rate: float, now_s: float) -> bool:
-        return now_s >= self._again_s and self.pays(max(pending_bytes, int(rate * self.interval_s)))
+        return self._pause.is_over(now_s) and self.pays(max(pending_bytes, int(rate * self.interval_s)))
 
     def _is_tried(self, policy: LinkPolicy, rate: float, now_s: float) -> bool:
         if policy is not LinkPolicy.COST or self.trial is None:

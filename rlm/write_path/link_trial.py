@@ -10,6 +10,7 @@ import math
 from enum import Enum
 from typing import Final
 
+from rlm.write_path.doubling_pause import DoublingPause
 from rlm.write_path.group_commit import stretched_interval_s
 
 _TRIED_SHARE: Final = 0.5
@@ -49,8 +50,7 @@ class LinkTrial:
         """When the first interval was over, and what it had brought."""
         self._steady_since_s = math.inf
         """Since when a rate comes that is to be tried; inf: none does."""
-        self._again_s = -math.inf
-        self._pause_s = _PAUSE_MIN_S
+        self._pause = DoublingPause(_PAUSE_MIN_S, _PAUSE_MAX_S)
         self.is_on = False
         """Whether links are tried."""
 
@@ -66,7 +66,7 @@ class LinkTrial:
             self._steady_since_s = math.inf
         elif self._steady_since_s == math.inf:
             self._steady_since_s = now_s
-        elif not self.is_on and now_s >= max(self._again_s, self._steady_since_s + _STEADY_S):
+        elif not self.is_on and self._pause.is_over(now_s) and now_s >= self._steady_since_s + _STEADY_S:
             self.is_on, self._begun_s, self._usual_bytes_per_s = True, now_s, usual_bytes_per_s
         return self.is_on
 
@@ -83,12 +83,12 @@ class LinkTrial:
             return self._in_vain(now_s)
         if over_s + 1.5 * self._interval_s <= stretched_interval_s(self._interval_s):
             return Verdict.GOES_ON
-        self._pause_s = _PAUSE_MIN_S
+        self._pause.reset()
         self.end()
         return Verdict.NOBODY_WAITS
 
     def _in_vain(self, now_s: float) -> Verdict:
-        self._again_s, self._pause_s = now_s + self._pause_s, min(2 * self._pause_s, _PAUSE_MAX_S)
+        self._pause.begin(now_s)
         self.end()
         return Verdict.SOMEBODY_WAITS
 
