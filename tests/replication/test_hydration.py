@@ -108,6 +108,7 @@ async def test_bytes_that_several_reads_brought_are_put_together_and_not_read_ag
     rig.storage.fetch_gate.set()
     assert await waiting == bytes(range(20, 135))
     assert await rig.fetch(0, 60, 130) == bytes(range(60, 130))
+    assert await rig.fetch(0, 150, 200) == bytes(range(150, 200))
     assert len(rig.storage.fetches) == 4
     assert await rig.fetch(0, 120, 160) == bytes(range(120, 160))  # 140 to 150 was not read
     assert rig.storage.fetches[-1] == (segment(0), 120, 160)
