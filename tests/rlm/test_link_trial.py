@@ -35,7 +35,7 @@ def test_a_rate_that_only_passes_by_is_not_tried() -> None:
 def test_what_goes_on_is_held_until_the_longest_interval_is_over() -> None:
     trial = LinkTrial(INTERVAL_S)
     now_s = begun(trial)
-    verdicts = []
+    verdicts = list[Verdict]()
     for _ in range(4):
         now_s += INTERVAL_S
         verdicts.append(trial.look(round(RATE * INTERVAL_S * (len(verdicts) + 1)), now_s))
@@ -48,7 +48,7 @@ def test_what_goes_on_is_held_until_the_longest_interval_is_over() -> None:
 def test_producers_that_wait_are_let_go_after_two_intervals_and_left_alone_for_longer_and_longer(
     first_bytes: int,
 ) -> None:
-    trial, now_s, pauses_s = LinkTrial(INTERVAL_S), 0.0, []
+    trial, now_s, pauses_s = LinkTrial(INTERVAL_S), 0.0, list[float]()
     for _ in range(9):
         begun_s = begun(trial, now_s)
         pauses_s.append(begun_s - now_s)
