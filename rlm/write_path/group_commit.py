@@ -283,6 +283,10 @@ class GroupCommit:
         """Whether these, with what was not read yet, are what all who wait append between two uploads."""
         return self.producers.wait and queued_bytes + self.unread_bytes >= self._round.whole_bytes
 
+    def is_whole(self, queued_bytes: int) -> bool:
+        """Whether these, with what was not read yet, are as much as an object takes."""
+        return queued_bytes + self.unread_bytes >= self._limits.upload_bytes
+
     @property
     def unread_bytes(self) -> int:
         """What logs are known to hold that was not read yet."""
@@ -312,7 +316,7 @@ class GroupCommit:
             return math.inf
         earliest_s = max(self._retry_at_s, self._quota.free_s)
         at_once = load.urgency is Urgency.LINKS and not self._in_flight_s and not is_bulk
-        if at_once or load.queued_bytes + self.unread_bytes >= self._limits.upload_bytes:
+        if at_once or self.is_whole(load.queued_bytes):
             return earliest_s
         start_s = self._last_start_s + self._interval_s(load, is_bulk)
         if self._paying_since_s is not None:

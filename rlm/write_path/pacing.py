@@ -148,12 +148,18 @@ class Pacing:
 
     def gathered_pays(self, now_s: float) -> bool:
         """Whether what was gathered and read is to be uploaded before its time."""
-        return self._urgency(now_s) is Urgency.LINKS or self._decider.pays(self._queue.size_bytes)
+        pays = self._urgency(now_s) is Urgency.LINKS or self._decider.pays(self._queue.size_bytes)
+        if pays:
+            self._trial.end()
+        return pays
 
     def judge(self, now_s: float) -> None:
         """What the interval has brought is read: it pays, or more is waited for, or links by cost end here."""
         size_bytes, urgency = self._queue.size_bytes, self._urgency(now_s)
-        if not size_bytes or urgency not in (Urgency.PAYING_LINKS, Urgency.BOUNDED_LINKS):
+        by_cost = urgency in (Urgency.PAYING_LINKS, Urgency.BOUNDED_LINKS)
+        if not (by_cost and size_bytes) or self.commit.is_whole(size_bytes):
+            self._trial.end()
+        if not (by_cost and size_bytes):
             return
         if self._trial.is_on:
             verdict = self._trial.look(size_bytes, now_s)

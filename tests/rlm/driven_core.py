@@ -39,7 +39,8 @@ class Driven:
 
     def __init__(self, break_even_bytes: int = 10**9, **changes: Any) -> None:
         costs = CostLimits(break_even_bytes, 0.025, time_constant_s=1000.0)
-        self.core = WritePathCore(replace(LIMITS, **changes), LinkDecider(costs))
+        self.decider = LinkDecider(costs)
+        self.core = WritePathCore(replace(LIMITS, **changes), self.decider)
         self.now_s = 1000.0
         self.logs = [PlainLog(number) for number in range(3)]
         self.actions: list[Action] = []
