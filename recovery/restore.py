@@ -162,17 +162,19 @@ class _Log:
             is_expired = horizon_ms is not None and all(run.stored_in.written_ms < horizon_ms for run in self.gone)
             self.gone_head = GoneHead(self._planned_start, plan.start_offset, is_expired)
             log.warning("recovery_begins_behind_deleted", log=job.name, **self.gone_head._asdict())
-        elif not self._is_not_missed(self.gap.from_offset, plan):
+        elif not self._is_not_missed(self.gap, plan):
             return False
         self._begin(replace(job, plan=plan))
         return True
 
-    def _is_not_missed(self, offset: int, plan: LogPlan) -> bool:
-        """Whether the plan goes on behind `offset`, and what it lacks there was released, or declared."""
+    def _is_not_missed(self, unread: Gap, plan: LogPlan) -> bool:
+        """Whether the plan goes on behind what cannot be read, and what it lacks there was released, or declared."""
+        offset, job = unread.from_offset, self.job
         behind = next((extent.first_offset for extent in plan.extents if extent.last_offset >= offset), None)
         if behind is None:
             return False
-        missing, job = Gap(offset, behind), self.job
+        # Compaction may have taken whatever no object tells of.
+        missing = unread if job.rules.may_have_holes else Gap(offset, behind)
         begins_there = plan.start_offset == behind or job.rules.may_have_holes
         is_not_missed = job.runs.is_declared(missing, job.rules) or (
             begins_there and job.runs.is_released(missing, job.rules)

@@ -237,13 +237,19 @@ class AgentModel:
 
     def resumed(self, assignment: Assignment, resume: ResumePoint) -> None:
         log = self._world.logs[assignment.topic_id_partition]
-        self.begun.pop(log.partition, None)
+        if not self._says_begun(log.partition):
+            self.begun.pop(log.partition, None)
         if resume.is_first:
             log.begin = resume.next_offset
             self.begun[log.partition] = BatchKey(resume.leader_epochs.latest_epoch, resume.next_offset or 0)
         # Where a new leader has not told its files of its epoch, only a look at the log's end shows what it lacks.
         self.cuts_at_start[log.partition] = len(log.cuts) if log.has_told_epoch else 0
         self.gaps.resumed(assignment, resume)
+
+    def _says_begun(self, partition: TopicIdPartition) -> bool:
+        """Whether its word of where the upload began is what it goes on by, whatever others said without the topic."""
+        begun = self.begun.get(partition)
+        return begun in [BatchKey(gap.leader_epoch, gap.to_offset) for gap in self.store.declared_gaps(partition)]
 
     def found(self, assignment: Assignment, gaps: Any) -> None:
         self.gaps_declared += 1
