@@ -6,16 +6,15 @@ Ids and paths come from the log directories.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
-from pathlib import Path
 
 import structlog
 
 from agent.broker_racks import BrokerRacks
-from agent.partition_directories import partition_directories
-from kafka_log.log_directory import LogDirectory, PartitionDirectory
-from kafka_log.topic_partition import TopicId, TopicIdPartition
+from agent.partition_directories import LocalReplicas
+from kafka_log.log_directory import PartitionDirectory
+from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.settings.topic_settings import TopicSettings
 from metadata_topic.settings.wal_retention import WalRetention
 from metadata_topic.topic.client_config import LIBRDKAFKA_LOGGER, KafkaClientConfig
@@ -105,7 +104,7 @@ class LeadershipWatch:
     def __init__(
         self,
         topics: Callable[[], Mapping[str, TopicSettings]],
-        log_directories: Sequence[LogDirectory],
+        replicas: LocalReplicas,
         default_latency_bound_ms: int,
         is_fenced: Callable[[], bool],
         on_assignments: Callable[[list[Assignment]], None],
@@ -117,16 +116,13 @@ class LeadershipWatch:
         told what the cluster says of them.
         """
         self._topics = topics
-        self._log_directories = log_directories
+        self._replicas = replicas
         self._default_latency_bound_ms = default_latency_bound_ms
         self._is_fenced = is_fenced
         self._on_assignments = on_assignments
         self._threads = threads
         self._zones = zones
         self._retention = retention
-        self._paths: dict[TopicIdPartition, Path] = {}
-        self.topic_names: Mapping[TopicId, str] = {}
-        """Of all topics with a replica here, as of the last look."""
         self._changed = asyncio.Event()
         self.is_known = False
         self.on_known: Callable[[], None] = lambda: None
@@ -137,10 +133,6 @@ class LeadershipWatch:
     def look_again(self) -> None:
         """Leadership, or who reads, may have changed. May be called often."""
         self._changed.set()
-
-    def directory_of(self, partition: TopicIdPartition) -> Path | None:
-        """Where its replica is, as of the last look; None when there is none here. Any thread may ask."""
-        return self._paths.get(partition)
 
     async def run(self, reader: LeadershipReader, interval_s: float) -> None:
         """For ever, at that interval when nothing tells of a change."""
@@ -167,13 +159,6 @@ class LeadershipWatch:
             except TimeoutError:
                 continue
 
-    def find_directories(self) -> Sequence[PartitionDirectory]:
-        """Look what has a replica here. Blocks."""
-        found = partition_directories(self._log_directories)
-        self._paths = {directory.topic_id_partition: directory.path for directory in found}
-        self.topic_names = {directory.topic_id: directory.topic for directory in found}
-        return found
-
     def _assignments(self, led: LedByTopic) -> list[Assignment]:
-        found = self.find_directories()
+        found = self._replicas.look()
         return assignments(led, self._topics(), found, self._default_latency_bound_ms, self._zones, self._retention)

@@ -1,11 +1,13 @@
 """The broker's replicas, from its log directories as they are now."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import structlog
 
 from kafka_log.errors import LogDirectoryError, MalformedFileError
 from kafka_log.log_directory import LogDirectory, PartitionDirectory
+from kafka_log.topic_partition import TopicId, TopicIdPartition
 
 log = structlog.get_logger(__name__)
 
@@ -28,3 +30,24 @@ def partition_directories(log_directories: Sequence[LogDirectory]) -> list[Parti
             log.warning("partition_directory_malformed", error=str(fault))
         found += directory.partitions.values()
     return found
+
+
+class LocalReplicas:
+    """What has a replica here, as of the last look. Any thread may ask."""
+
+    def __init__(self, log_directories: Sequence[LogDirectory]) -> None:
+        self._log_directories = log_directories
+        self._paths: dict[TopicIdPartition, Path] = {}
+        self.topic_names: Mapping[TopicId, str] = {}
+        """Of all topics with a replica here."""
+
+    def look(self) -> Sequence[PartitionDirectory]:
+        """Blocks."""
+        found = partition_directories(self._log_directories)
+        self._paths = {directory.topic_id_partition: directory.path for directory in found}
+        self.topic_names = {directory.topic_id: directory.topic for directory in found}
+        return found
+
+    def directory_of(self, partition: TopicIdPartition) -> Path | None:
+        """Where its replica is; None when there is none here."""
+        return self._paths.get(partition)

@@ -5,7 +5,6 @@ no partition is led as far as the agent knows, and all bytes go inline.
 """
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,27 +17,25 @@ import structlog
 from agent.found_peers import own_address
 from agent.identity import AgentIdentity
 from agent.leadership import LeadershipReader, LeadershipWatch
+from agent.partition_directories import LocalReplicas
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.lifecycle_settings import LifecycleSettings
 from agent.settings.setting_types import milliseconds
+from agent.wiring.topic_readers import TopicReaders
 from kafka_log.log_directory import LogDirectory
 from kafka_log.meta_properties import directory_ids
-from metadata_topic.kip405.tier_follower import TierFollower
-from metadata_topic.kip405.tiered_offsets import TieredOffsets
 from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.settings.settings_topic import SettingsReader, SettingsWriter
 from metadata_topic.settings.topic_settings import AgentRegistration
 from metadata_topic.settings.wal_retention import WalRetention
 from metadata_topic.topic.client_config import KafkaClientConfig
-from metadata_topic.topic.followed_metadata import FollowedMetadata, Reader
+from metadata_topic.topic.followed_metadata import FollowedMetadata
 from metadata_topic.topic.metadata_topics import MetadataTopics, TopicPlan
 from metadata_topic.topic.topic import MetadataTopicSettings
 from plugin.guarded_storage import GuardedStorageManager
-from plugin.wall_clock import wall_ms
 from replication.leader.zones import Zones
 from rlm.lifecycle.cluster_observer import longest_enabled_retention_ms
 from rlm.lifecycle.incarnation_watch import IncarnationWatch
-from rlm.lifecycle.tiered_storage import LogEpochs, TieredStorageTier
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.resume_point import ResumePoint, resume_point
 
@@ -73,10 +70,12 @@ class KafkaFollowing:
         loop = asyncio.get_running_loop()
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="kafka-side")
         self.topics = MetadataTopics(client, _topic_plan(settings, identity, client), identity.broker_id, self._pool)
-        reader = Reader(identity.cluster_id, identity.broker_id, identity.incarnation, identity.rack)
-        self.metadata = FollowedMetadata(
-            client, reader, storage, settings.process.state_directory, settings.metadata.memory_bytes, wall_ms
-        )
+
+        def settings_changed(_topics: object) -> None:
+            loop.call_soon_threadsafe(self.leadership.look_again)
+
+        self.replicas = LocalReplicas(log_directories)
+        self.readers = TopicReaders(settings, identity, client, storage, settings_changed, self.replicas.directory_of)
         self.incarnation = IncarnationWatch(
             identity.broker_id,
             identity.incarnation,
@@ -84,25 +83,15 @@ class KafkaFollowing:
             register,
             lambda: self._in_thread(self.metadata.read_to_end),
         )
-
-        def settings_changed(_topics: object) -> None:
-            loop.call_soon_threadsafe(self.leadership.look_again)
-
-        self.topic_settings = SettingsReader(client, settings_changed, rack=identity.rack)
         self.leadership = LeadershipWatch(
             lambda: self.topic_settings.topics,
-            log_directories,
+            self.replicas,
             milliseconds(settings.link.latency_bound_s),
             lambda: self.incarnation.fenced_because is not None,
             on_assignments,
             self._pool,
             zones,
             wal_retention(settings.lifecycle),
-        )
-        tiered = TieredOffsets()
-        self._tier_follower = TierFollower(client, tiered, rack=identity.rack)
-        self.tiered_storage = TieredStorageTier(
-            tiered, self._tier_follower, LogEpochs(self.leadership.directory_of, time.monotonic)
         )
         self.on_agents: Callable[[Mapping[int, AgentRegistration]], object] = lambda _agents: None
         """Called in the event loop with all agents' registrations, once they are known and at each change."""
@@ -111,20 +100,28 @@ class KafkaFollowing:
         self._missing = {"metadata topics", "topic settings", "metadata"}
 
     @property
+    def metadata(self) -> FollowedMetadata:
+        """What the metadata topic tells."""
+        return self.readers.metadata
+
+    @property
+    def topic_settings(self) -> SettingsReader:
+        """What the settings topic tells, of topics and of agents."""
+        return self.readers.topic_settings
+
+    @property
     def missing(self) -> set[str]:
         """What the agent does not know yet; empty when ready."""
         return self._missing if self.leadership.is_known else self._missing | {"leadership"}
 
     async def run(self) -> None:
         """Follow Kafka until cancelled, whether or not it is up. Raises what ended one of its readers for good."""
-        readers = (self.metadata.consumer, self.topic_settings, self._tier_follower)
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._run())
-                tasks.create_task(_watch_readers(readers))
+                tasks.create_task(self.readers.watch())
         finally:
-            for reader in readers:
-                await asyncio.to_thread(reader.close)
+            await self.readers.close()
             self._pool.shutdown(wait=False, cancel_futures=True)
 
     @property
@@ -147,12 +144,10 @@ class KafkaFollowing:
     async def _run(self) -> None:
         await self.topics.make()
         self._missing.discard("metadata topics")
-        self.metadata.consumer.start()
-        self.topic_settings.start()
-        self._tier_follower.start()
+        self.readers.start()
         await self._until_read("topic settings", self.topic_settings.wait_until_ready)
         self._follow_agents()
-        await self._in_thread(self.leadership.find_directories)
+        await self._in_thread(self.replicas.look)
         self.on_topics_read()
         # What is in no object is known only then: taken on before, a log would be uploaded anew, or left out in part.
         await self._until_read("metadata", self.metadata.was_read)
@@ -182,15 +177,6 @@ class KafkaFollowing:
 
     async def _in_thread(self, function: Callable[..., T], *args: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
-
-
-async def _watch_readers(readers: Sequence[Any]) -> None:
-    """They are threads of their own, which end by defects alone."""
-    while True:
-        for reader in readers:
-            if reader.failure is not None:
-                raise reader.failure
-        await asyncio.sleep(RETRY_S)
 
 
 def _register(

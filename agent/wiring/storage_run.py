@@ -59,14 +59,7 @@ class StorageRun:
             self._register,
             around.relaying.zones,
         )
-        self.kafka.topics.hold_publication = kept.publisher.hold
-        self.kafka.leadership.on_known = lambda: kept.loops.succeeded(Loop.LEADERSHIP)
-        self.kafka.on_agents = around.relaying.found_peers.registered
         metadata, topic_settings = self.kafka.metadata, self.kafka.topic_settings
-        if around.relaying.gateway is not None:
-            around.relaying.gateway.metadata_is_followed(metadata)
-            if around.relaying.gateway.durable is not None:
-                around.relaying.gateway.durable.ask_anew = self.kafka.leadership.look_again
         self._archived = ArchivedTopics(
             own,
             metadata.store,
@@ -76,7 +69,7 @@ class StorageRun:
             around.clocks.monotonic_s,
         )
         archive_tier = ArchiveTier(metadata.archive, self._archived.is_archived, self._archived.chain_of)
-        self._tiers = Tiers([self.kafka.tiered_storage, archive_tier])
+        self._tiers = Tiers([self.kafka.readers.tiered_storage, archive_tier])
         self._gaps = GapDeclarations(
             kept.next_gap_record, kept.publisher, metadata.store.declares, self._tiers, kept.metrics.write, wall_ms
         )
@@ -90,14 +83,25 @@ class StorageRun:
             self._topics,
         )
         self.write_path = WritePath(around, kept, context)
-        self.kafka.on_topics_read = self.write_path.topics_read
         self.led_gaps = LedGaps(metadata.store, self.write_path.status, self._archived.chain_of)
         self._lifecycle: Lifecycle | None = None
         self._archiving: Archiving | None = None
-        loop = asyncio.get_running_loop()
-        topic_settings.on_tail_requests = lambda requests: loop.call_soon_threadsafe(
+        self._tell_of_kafka()
+
+    def _tell_of_kafka(self) -> None:
+        """To those who want to know what is followed."""
+        kafka, loop, gateway = self.kafka, asyncio.get_running_loop(), self._around.relaying.gateway
+        kafka.topics.hold_publication = self._kept.publisher.hold
+        kafka.leadership.on_known = lambda: self._kept.loops.succeeded(Loop.LEADERSHIP)
+        kafka.on_agents = self._around.relaying.found_peers.registered
+        kafka.on_topics_read = self.write_path.topics_read
+        kafka.topic_settings.on_tail_requests = lambda requests: loop.call_soon_threadsafe(
             self.write_path.tails.requested, requests
         )
+        if gateway is not None:
+            gateway.metadata_is_followed(kafka.metadata)
+            if gateway.durable is not None:
+                gateway.durable.ask_anew = kafka.leadership.look_again
 
     def start(self) -> None:
         """Begin all but following Kafka, in this order: the registration goes before what is uploaded."""
@@ -197,7 +201,7 @@ class StorageRun:
     def _topics(self) -> KnownTopics:
         settings = self.kafka.topic_settings.topics
         durable = frozenset(name for name, topic in settings.items() if topic.is_durable)
-        return KnownTopics(durable, self.kafka.leadership.topic_names)
+        return KnownTopics(durable, self.kafka.replicas.topic_names)
 
     def _led_logs(self, stored_log: Callable[[TopicIdPartition], StoredLog | None]) -> StoredLogs:
         around, metadata = self._around, self.kafka.metadata

@@ -82,6 +82,14 @@ def log_manager_limits(settings: AgentSettings) -> LogManagerLimits:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """What is made anew for each run."""
+
+    manager: RemoteWalLogManager
+    combine: RLMWalCombineTask
+
+
 class WritePath:
     """See the module's theory."""
 
@@ -93,8 +101,7 @@ class WritePath:
         """For the next run."""
         self._loop = asyncio.get_running_loop()
         self._assignments: Sequence[Assignment] = ()
-        self._manager: RemoteWalLogManager | None = None
-        self._combine: RLMWalCombineTask | None = None
+        self._running: _Running | None = None
         self._decider: LinkDecider | None = None
         self._failure: asyncio.Future[None] = self._loop.create_future()
         self.logs = context.logs(self._stored_log)
@@ -108,8 +115,9 @@ class WritePath:
         Raises the defect that ended it.
         """
         self._failure = self._loop.create_future()
-        self._combine = combine = self._make_combine_task()
-        self._manager = manager = self._make_manager(combine)
+        combine = self._make_combine_task()
+        manager = self._make_manager(combine)
+        self._running = _Running(manager, combine)
         flush_timeout_s = None
         try:
             running = manager.start()
@@ -132,7 +140,7 @@ class WritePath:
 
     def _leave(self, combine: RLMWalCombineTask) -> None:
         self._around.relaying.write_path.left()
-        self._manager = self._combine = None
+        self._running = None
         self.next_segment_id = combine.next_segment_id
         for assignment in self._assignments:
             self._around.relaying.leader.partition_released(assignment.topic_id_partition)
@@ -161,7 +169,7 @@ class WritePath:
             self._durable.topics_known(self._context.topics())
 
     def _stored_log(self, partition: TopicIdPartition) -> StoredLog | None:
-        return self._manager.stored_log(partition) if self._manager else None
+        return self._running.manager.stored_log(partition) if self._running else None
 
     # HurriedUploads, for tails and durable logs.
 
@@ -169,7 +177,7 @@ class WritePath:
         self._tried(lambda manager: manager.hurry(partition, hurried=hurried))
 
     def uploaded_offset(self, partition: TopicIdPartition) -> int | None:
-        return self._manager.uploaded_offset(partition) if self._manager else None
+        return self._running.manager.uploaded_offset(partition) if self._running else None
 
     def when_published(self, segment_id: CombinedSegmentId, tell: Callable[[], object]) -> None:
         self._tried(lambda manager: manager.when_published(segment_id, lambda: self._loop.call_soon_threadsafe(tell)))
@@ -183,8 +191,8 @@ class WritePath:
 
     def status(self) -> Mapping[TopicIdPartition, PartitionStatus]:
         """The led partitions; none while there is no log manager."""
-        manager = self._manager
-        return manager.status() if manager is not None else {}
+        running = self._running
+        return running.manager.status() if running is not None else {}
 
     @property
     def break_even_bytes(self) -> int | None:
@@ -194,20 +202,20 @@ class WritePath:
 
     def put_off(self) -> Mapping[TopicIdPartition, str]:
         """Partitions that are not uploaded, as it is not known from where; and why."""
-        manager = self._manager
-        return dict(manager.put_off) if manager is not None else {}
+        running = self._running
+        return dict(running.manager.put_off) if running is not None else {}
 
     def is_under_way(self, segment_id: CombinedSegmentId) -> bool:
         """See RLMWalCombineTask."""
-        combine = self._combine
-        return combine is not None and combine.is_under_way(segment_id)
+        running = self._running
+        return running is not None and running.combine.is_under_way(segment_id)
 
     def _tried(self, call: Callable[[RemoteWalLogManager], None]) -> None:
         """Who calls is another part, and does not fail by a defect of this one."""
-        if self._manager is None:
+        if self._running is None:
             return
         try:
-            call(self._manager)
+            call(self._running.manager)
         except Exception as defect:
             self._fail(defect)
 

@@ -8,6 +8,7 @@ from typing import cast
 import pytest
 
 from agent.leadership import LeadershipReader, LeadershipWatch, LedByTopic, assignments
+from agent.partition_directories import LocalReplicas
 from kafka_log.log_directory import LogDirectory, PartitionDirectory
 from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_text
 from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
@@ -111,7 +112,7 @@ async def test_an_agent_by_which_consumers_begin_to_read_counts_at_once(
     with ThreadPoolExecutor(1) as threads:
         watch = LeadershipWatch(
             lambda: {"t": TopicSettings(True)},
-            [LogDirectory(tmp_path)],
+            LocalReplicas([LogDirectory(tmp_path)]),
             20,
             lambda: False,
             told.put_nowait,

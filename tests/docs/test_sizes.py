@@ -12,11 +12,6 @@ ROOT = Path(__file__).parents[2]
 MODULE_LINES, FUNCTION_LINES = 400, 50
 METHODS, ATTRIBUTES, ARGUMENTS = 20, 12, 8
 TO_BE_CUT = {
-    "agent/leadership.py LeadershipWatch: 13 attributes",
-    "agent/wiring/kafka_following.py KafkaFollowing: 14 attributes",
-    "agent/wiring/kafka_following.py __init__: 56 lines",
-    "agent/wiring/storage_run.py __init__: 61 lines",
-    "agent/wiring/write_path.py WritePath: 13 attributes",
     "perf/ladder/report.py print_tables: 57 lines",
     "plugin/clients/object_requests.py ObjectRequests: 22 methods",
     "replication/follower/hydrated_responses.py HydratedResponses: 15 attributes",
