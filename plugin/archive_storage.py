@@ -23,6 +23,7 @@ from plugin.loading import (
 from plugin.object_wal_storage_manager import ObjectWalStorageManager
 from plugin.remote_wal_storage_manager import RequestCounts, StorageContext
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
+from plugin.stored_footer import read_footer
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +83,8 @@ class ObjectArchiveStorage:
     def fetch_runs(self, stored: StoredArchiveObject) -> tuple[RemoteLogSegmentMetadataEntry, ...]:
         """As `ArchiveStorage` says."""
         with defects_as_storage_errors("fetch metadata", stored.key):
-            header, runs, note = self._manager.requests.read_footer(
-                stored.key, stored.size_bytes, self._manager.cluster_id
+            header, runs, note = read_footer(
+                self._manager.requests, stored.key, stored.size_bytes, self._manager.cluster_id
             )
         if header.combined_segment_id != stored.object_id.writer_id:
             raise RemoteSegmentCorruptError(

@@ -49,6 +49,7 @@ from plugin.segment_metadata import (
     RemoteWalCombinedLogSegmentMetadata,
     RemoteWalCombinedLogSegmentMetadataUpdate,
 )
+from plugin.stored_footer import read_footer
 
 log = structlog.get_logger(__name__)
 
@@ -125,7 +126,7 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
 
     def fetch_segment_metadata(self, stored: StoredSegment) -> RemoteWalCombinedLogSegmentMetadata:
         size, key = stored.size_bytes, stored.key
-        decoded, entries, note = self._requests.read_footer(key, size, self._context.cluster_id)
+        decoded, entries, note = read_footer(self._requests, key, size, self._context.cluster_id)
         if decoded.combined_segment_id != stored.combined_segment_id:
             raise RemoteSegmentCorruptError("fetch metadata", key, f"holds segment {decoded.combined_segment_id}")
         return RemoteWalCombinedLogSegmentMetadata(

@@ -2,7 +2,7 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
@@ -110,45 +110,13 @@ def write_json(file: Path, workloads: Sequence[Workload], measured: Sequence[Mea
 
 def print_tables(workloads: Sequence[Workload], measured: Sequence[Measured]) -> None:
     """Medians beside stock, and what the agents did."""
-    figures, costs, stages, faults = [], [], [], []
-    for row in compare(workloads, measured):
-        sign, unit = ("", "x") if row["comparison"] == Comparison.RATIO.value else ("+", " ms")
-        figures.append(
-            (
-                *(row[key] for key in ("workload", "figure", "rung")),
-                *(f"{row[key]:.1f}" for key in ("stock", "value")),
-                f"{row['compared']:{sign}.2f}{unit}",
-                f"{row['compared_min']:{sign}.2f} to {row['compared_max']:{sign}.2f}",
-                f"{row['published_ratio']:.2f}x" if "published_ratio" in row else "",
-            )
-        )
-    for row in agent_rows(measured):
-        names = (row["workload"], row["rung"])
-        puts, replicated_mb = max(row["puts"], 1), row["linked_bytes"] / 2e6
-        costs.append(
-            (
-                *names,
-                f"{row['agent_cores']:.2f}",
-                f"{row['cpu_of_brokers']:.2f}",
-                f"{row['linked_share']:.1%}",
-                *(f"{row[key] / 1e6:,.1f}" for key in ("linked_bytes", "inline_bytes")),
-                f"{row['zone_share']:.2%}",
-                *(f"{row[key]:,.0f}" for key in ("puts", "gets")),
-                f"{replicated_mb * 1e3 / puts:,.0f}",
-            )
-        )
-        times = "  ".join(f"{name} {found['p50']:.1f}/{found['p99']:.0f}" for name, found in row["stages_ms"].items())
-        faults += [(*names, why, f"{count:,.0f}") for why, count in sorted(row["faults"].items())]
-        cpu_ms = row["agent_cpu_s"] * 1e3
-        stages.append(
-            (
-                *names,
-                f"{cpu_ms / puts:.1f}",
-                f"{cpu_ms / max(replicated_mb, 1e-9):.1f}",
-                f"{row['put_and_get_ms']:.1f}",
-                times,
-            )
-        )
+    agents = list(agent_rows(measured))
+    figures, costs, stages = map(_figure, compare(workloads, measured)), map(_cost, agents), map(_stages, agents)
+    faults = [
+        (row["workload"], row["rung"], why, f"{count:,.0f}")
+        for row in agents
+        for why, count in sorted(row["faults"].items())
+    ]
     show(
         table(
             "load", "figure", "rung", ">stock", ">rung's", ">compared", ">range", ">published",
@@ -165,6 +133,44 @@ def print_tables(workloads: Sequence[Workload], measured: Sequence[Measured]) ->
         ),
         *([table("load", "rung", "fault", ">times", rows=faults, title="What agents survived")] if faults else []),
     )  # fmt: skip
+
+
+def _figure(row: Mapping[str, Any]) -> tuple[str, ...]:
+    sign, unit = ("", "x") if row["comparison"] == Comparison.RATIO.value else ("+", " ms")
+    return (
+        *(row[key] for key in ("workload", "figure", "rung")),
+        *(f"{row[key]:.1f}" for key in ("stock", "value")),
+        f"{row['compared']:{sign}.2f}{unit}",
+        f"{row['compared_min']:{sign}.2f} to {row['compared_max']:{sign}.2f}",
+        f"{row['published_ratio']:.2f}x" if "published_ratio" in row else "",
+    )
+
+
+def _cost(row: Mapping[str, Any]) -> tuple[str, ...]:
+    puts, replicated_kb = max(row["puts"], 1), row["linked_bytes"] / 2e3
+    return (
+        row["workload"],
+        row["rung"],
+        f"{row['agent_cores']:.2f}",
+        f"{row['cpu_of_brokers']:.2f}",
+        f"{row['linked_share']:.1%}",
+        *(f"{row[key] / 1e6:,.1f}" for key in ("linked_bytes", "inline_bytes")),
+        f"{row['zone_share']:.2%}",
+        *(f"{row[key]:,.0f}" for key in ("puts", "gets")),
+        f"{replicated_kb / puts:,.0f}",
+    )
+
+
+def _stages(row: Mapping[str, Any]) -> tuple[str, ...]:
+    cpu_ms, replicated_mb = row["agent_cpu_s"] * 1e3, row["linked_bytes"] / 2e6
+    return (
+        row["workload"],
+        row["rung"],
+        f"{cpu_ms / max(row['puts'], 1):.1f}",
+        f"{cpu_ms / max(replicated_mb, 1e-9):.1f}",
+        f"{row['put_and_get_ms']:.1f}",
+        "  ".join(f"{name} {found['p50']:.1f}/{found['p99']:.0f}" for name, found in row["stages_ms"].items()),
+    )
 
 
 def plot(file: Path, workloads: Sequence[Workload], measured: Sequence[Measured]) -> None:

@@ -13,12 +13,11 @@ import random
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Executor
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import structlog
 
 from kafka_log.crc32c import crc32c
-from plugin.adopted_records import AdoptionTable
 from plugin.clients.object_store import ListedObject, ListPage, LoopStore, ObjectHead, ObjectStore
 from plugin.clients.retrying import Retrier, RetryPolicy
 from plugin.errors import (
@@ -29,23 +28,9 @@ from plugin.errors import (
     RemoteStorageConfigError,
     RemoteStorageError,
 )
-from plugin.format.adoption_note import AdoptionNote
-from plugin.format.combined_segment import (
-    HEADER_BYTES,
-    TRAILER_BYTES,
-    SegmentHeader,
-    decode_footer,
-    locate_footer,
-    table_place,
-)
 from plugin.remote_wal_storage_manager import RequestCounts
-from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
 
 log = structlog.get_logger(__name__)
-
-_TAIL_BYTES: Final = 64 * 1024
-"""Read at an object's end in the hope that the whole footer is in it: some 2,500 entries are."""
-
 
 T = TypeVar("T")
 
@@ -76,39 +61,6 @@ class ObjectRequests:
     def close(self) -> None:
         """Release connections."""
         self._store.close()
-
-    def read_footer(
-        self, key: str, size_bytes: int, cluster_id: str
-    ) -> tuple[SegmentHeader, tuple[RemoteLogSegmentMetadataEntry, ...], AdoptionNote | None]:
-        """Header, entries and note out of the object itself, checked, and of that cluster.
-
-        Raises RemoteSegmentCorruptError when they are not.
-        """
-        if size_bytes < HEADER_BYTES + TRAILER_BYTES:
-            raise RemoteSegmentCorruptError("fetch metadata", key, f"{size_bytes} bytes are no combined segment")
-        tail_start = max(0, size_bytes - _TAIL_BYTES)
-        tail = self.get(key, tail_start, size_bytes)
-        header = tail[:HEADER_BYTES] if tail_start == 0 else self.get(key, 0, HEADER_BYTES)
-        try:
-            location = locate_footer(tail[-TRAILER_BYTES:], size_bytes)
-            if location.start >= tail_start:
-                footer = tail[location.start - tail_start : location.end - tail_start]
-            else:
-                footer = self.get(key, location.start, location.end)
-            decoded, entries = decode_footer(header, footer, location)
-            note = self._read_note(key, table_place(header, footer))
-        except ValueError as error:
-            raise RemoteSegmentCorruptError("fetch metadata", key, str(error)) from error
-        if decoded.cluster_id != cluster_id:
-            raise RemoteSegmentCorruptError("fetch metadata", key, f"belongs to cluster {decoded.cluster_id}")
-        return decoded, entries, note
-
-    def _read_note(self, key: str, place: tuple[int, int, int] | None) -> AdoptionNote | None:
-        if place is None:
-            return None
-        start, length, crc = place
-        raw = self.get(key, start, start + length)
-        return AdoptionNote.of(AdoptionTable.read(raw, crc), raw, start)
 
     def put(self, key: str, chunks: Sequence[bytes | memoryview], size_bytes: int) -> None:
         """Write a whole object; durable and readable on return. Idempotent.

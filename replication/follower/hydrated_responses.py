@@ -9,7 +9,6 @@ Responses go on in the order in which they came. `receive` and `relay` run side 
 """
 
 import asyncio
-import contextlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -23,12 +22,13 @@ from replication.follower.answers_in_order import Answer, AnswersInOrder
 from replication.follower.follower_context import FollowerContext
 from replication.follower.hydration import HydrationError
 from replication.follower.link_reads import fetch_links
+from replication.follower.links_wanted import LinksWanted
+from replication.follower.response_memory import ResponseMemory
 from replication.wire.fetch_frame import FETCH_API_KEY
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.link import LinkedResponse, decode_linked_response
 from replication.wire.link_defects import LinkDefects
-from replication.wire.memory_reservation import reserve
 from replication.wire.peer_channel import PeerChannel
 from replication.wire.peer_protocol import Announcement, MessageKind, encode_inline_request
 from replication.wire.shared_reads import ZoneReading
@@ -99,17 +99,11 @@ class HydratedResponses:
         self._to = to
         self._defects = defects
         self._taker = taker
-        self._is_told_ahead = is_told_ahead
         self.channel = PeerChannel(leader)
+        self._links = LinksWanted(context, defects, self.channel, is_told_ahead=is_told_ahead)
         self.spliced_at_s: float | None = None
         """When the last response was put together."""
-        self._links_are_paused = False
-        self._newest: bytes | None = None
-        """The custom metadata of the leader's newest object; None before one was told of."""
-        self._held_bytes = 0
-        """Taken from the budget for messages that are queued, and for what is put together now."""
-        self._passing_bytes = 0
-        """What of it is on its way to who asked."""
+        self._memory = ResponseMemory(context.budget)
         self._asked_last = 0
         """The correlation id of the last Fetch. A linked response answers it, as it is the only one under way."""
         self._responses: asyncio.Queue[Answer | None] = asyncio.Queue(_RESPONSES_AHEAD)
@@ -120,26 +114,18 @@ class HydratedResponses:
         """While the connection lasts."""
         changed = self._context.hydration.tiers.on_breaker_change
         changed.append(self._breaker_changed)
-        self._tell_links()
+        self._links.tell()
         try:
             yield
         finally:
             changed.remove(self._breaker_changed)
-            self._hold(-self._held_bytes)
+            self._memory.close()
 
     def will_ask(self, frame: Buffer) -> None:
         """This request is about to be sent to the leader's agent."""
         if int.from_bytes(bytes(frame[:2]), "big") == FETCH_API_KEY:
             self._asked_last = int.from_bytes(bytes(frame[4:8]), "big", signed=True)
-        self._tell_links()
-
-    def _hold(self, size: int) -> None:
-        """So much more, or less, until it is given to who asked."""
-        self._held_bytes += size
-        if size > 0:
-            self._context.budget.take(size)
-        elif size < 0:
-            self._context.budget.give_back(-size)
+        self._links.tell()
 
     async def receive(self) -> None:
         """Act on announcements at once; queue all responses in order. Raises MalformedFrameError."""
@@ -152,7 +138,7 @@ class HydratedResponses:
                 except Exception as error:
                     self._defects.met("announcement", error)
             elif kind is MessageKind.KAFKA or kind in _LINKED_KINDS:
-                self._hold(len(body))
+                self._memory.came(len(body))
                 await self._responses.put(message)
             else:
                 self._taker.message_came(kind, body)
@@ -163,8 +149,8 @@ class HydratedResponses:
         decode = Announcement.decode_archive if kind is MessageKind.READ_ARCHIVE_AHEAD else Announcement.decode
         announcement = decode(told)
         if kind in (MessageKind.ANNOUNCE, MessageKind.ANNOUNCE_SHARED):
-            self._newest = announcement.custom_metadata
-            self._context.hydration.announce(announcement.object_id, announcement.ranges, self._newest, zone)
+            self._links.newest = announcement.custom_metadata
+            self._context.hydration.announce(announcement.object_id, announcement.ranges, self._links.newest, zone)
         else:
             self._context.catch_up.read_ahead(announcement.object_id, announcement.ranges, announcement.custom_metadata)
 
@@ -176,13 +162,13 @@ class HydratedResponses:
                 await self._relay(*message)
 
     async def _relay(self, kind: MessageKind, body: memoryview) -> None:
-        self._passing_bytes = len(body)
+        self._memory.passes(len(body))
         if kind is MessageKind.KAFKA:
             self._taker.frame_came(body)
         else:
             await self._splice(body, is_old=kind is MessageKind.LINKED_OLD)
         await self._to.drain()
-        self._hold(-self._passing_bytes)
+        self._memory.passed()
 
     async def _splice(self, body: memoryview, is_old: bool) -> None:
         started_s = self._context.clock()
@@ -191,9 +177,9 @@ class HydratedResponses:
             links = response.links
             if self._context.limits.wants_digests and not all(link.sha256 for link in links):
                 raise UndigestedLinkError
-            if links and not self._is_told_ahead:
-                self._newest = links[-1].custom_metadata
-            await self._make_room(sum([link.length for link in links]))
+            if links:
+                self._links.given(links[-1].custom_metadata)
+            await self._memory.make_room(sum([link.length for link in links]), self._context.limits.hydration_timeout_s)
             spliced = await self._hydrated(response, is_old)
         except HydrationError as error:
             await self._ask_inline(error.reason, str(error))
@@ -218,19 +204,8 @@ class HydratedResponses:
         if isinstance(error, ForgedRangeError):
             self._context.hydration.proved_wrong(error.link)
         self._defects.met(where, error)
-        self._tell_links()
+        self._links.tell()
         await self._ask_inline("defect", type(error).__name__)  # its text may hold a record's bytes
-
-    async def _make_room(self, size: int) -> None:
-        """Wait for the memory that a response is put together from. Raises HydrationError."""
-        if not self._context.budget.try_take(size):
-            try:
-                async with asyncio.timeout(self._context.limits.hydration_timeout_s):
-                    await reserve(self._context.budget, size)
-            except TimeoutError as error:
-                raise HydrationError("memory", "the frames of other connections take all there is for them") from error
-        self._held_bytes += size
-        self._passing_bytes += size
 
     async def _hydrated(self, response: LinkedResponse, is_old: bool) -> list[Buffer]:
         """The response spliced. A range that proves wrong is read once more, past the cache.
@@ -268,14 +243,4 @@ class HydratedResponses:
         await self._leader.drain()
 
     def _breaker_changed(self, _is_open: bool) -> None:
-        self._tell_links()
-
-    def _tell_links(self) -> None:
-        """Tell the leader's agent whether to send links, when that has changed."""
-        tiers, now_s = self._context.hydration.tiers, self._context.clock()
-        given_up = tiers.is_given_up(self._newest) if self._is_told_ahead else tiers.rest(self._newest, now_s)
-        paused = given_up or self._defects.links_rest
-        if paused is not self._links_are_paused:
-            self._links_are_paused = paused
-            with contextlib.suppress(ConnectionError):
-                self.channel.send(MessageKind.LINKS_PAUSED if paused else MessageKind.LINKS_RESUMED)
+        self._links.tell()

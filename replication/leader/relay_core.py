@@ -40,6 +40,7 @@ from replication.wire.fetch_frame import (
 from replication.wire.frame_inbox import SIZE_PREFIX
 from replication.wire.kafka_frame import CostlyFrameError, MalformedFrameError, RequestHeader, parse_request_header
 from replication.wire.link_defects import LinkDefects
+from replication.wire.metrics import ReplicationMetrics
 from replication.wire.peer_protocol import (
     Announcement,
     MessageKind,
@@ -212,7 +213,7 @@ class RelayCore:
         try:
             view = scan_fetch_request(frame, request.header.api_version)
         except MalformedFrameError as error:
-            self._not_scanned("request", error)
+            _not_scanned(self._context.metrics, "request", error)
             if isinstance(error, CostlyFrameError):
                 self._forget_follower()
             return frame
@@ -248,15 +249,6 @@ class RelayCore:
         request.gathers = True
         return with_fetch_wait(frame, view, *wait)
 
-    def _not_scanned(self, what: str, error: MalformedFrameError) -> None:
-        """The frame is passed on as it is: it is for the brokers to judge. What belongs to it goes inline."""
-        if isinstance(error, CostlyFrameError):
-            self._context.metrics.fault(f"{what}_not_read_{error.bound}")
-            log.warning("frame_not_read", frame=what, error=str(error))
-        else:
-            self._context.metrics.fault(f"{what}_not_understood")
-            log.warning("frame_not_understood", frame=what, error=str(error))
-
     def _forget_follower(self) -> None:
         """It asked for what we do not know; in a fetch session that holds until it asks for something else.
 
@@ -278,7 +270,7 @@ class RelayCore:
         try:
             view = scan_fetch_response(frame, request.header.api_version)
         except MalformedFrameError as error:
-            self._not_scanned("response", error)
+            _not_scanned(self._context.metrics, "response", error)
             return self._plain(frame)
         try:
             self._learn(request, frame, view, now_s)
@@ -357,3 +349,13 @@ class RelayCore:
     def _plain(self, frame: Buffer) -> ToFollower:
         self._context.metrics.relayed("response", SIZE_PREFIX.size + len(frame), self.follower_id)
         return ToFollower(MessageKind.KAFKA, (frame,))
+
+
+def _not_scanned(metrics: ReplicationMetrics, what: str, error: MalformedFrameError) -> None:
+    """The frame is passed on as it is: it is for the brokers to judge. What belongs to it goes inline."""
+    if isinstance(error, CostlyFrameError):
+        metrics.fault(f"{what}_not_read_{error.bound}")
+        log.warning("frame_not_read", frame=what, error=str(error))
+    else:
+        metrics.fault(f"{what}_not_understood")
+        log.warning("frame_not_understood", frame=what, error=str(error))

@@ -118,6 +118,7 @@ class FrameInbox:
         self._lags = False
         self._waits_for_memory = False
         self._ticket = 0
+        self.bytes_received = 0
         self.assembler = FrameAssembler(max_frame_bytes)
         self.frames: deque[Buffer] = deque()
         self.is_full = False
@@ -127,6 +128,7 @@ class FrameInbox:
 
     def received(self, nbytes: int) -> bool:
         """So many bytes were written into the assembler's buffer. Whether a frame is whole."""
+        self.bytes_received += nbytes
         assembler, frames = self.assembler, self.frames
         if assembler.is_large:
             frame = assembler.received_large(nbytes)

@@ -49,7 +49,6 @@ class FramedConnection(asyncio.BufferedProtocol):
         budget: MemoryBudget | None = None,
     ) -> None:
         """A frame that began must be complete within `frame_timeout_s`, or the connection is closed."""
-        self.bytes_received = 0
         self.bytes_sent = 0
         self.frames_sent = 0
         self.error: Exception | None = None
@@ -81,7 +80,6 @@ class FramedConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Called by the event loop: so many bytes were written into the buffer."""
-        self.bytes_received += nbytes
         inbox = self._inbox
         if inbox.received(nbytes):
             if self._timer.handle is not None:
@@ -176,6 +174,11 @@ class FramedConnection(asyncio.BufferedProtocol):
                 self._fail(TimeoutError("the peer does not read"))
         if self._closed:
             raise ConnectionResetError("the connection is closed")
+
+    @property
+    def bytes_received(self) -> int:
+        """With the size prefixes."""
+        return self._inbox.bytes_received
 
     @property
     def is_writable(self) -> bool:

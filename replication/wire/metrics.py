@@ -212,8 +212,11 @@ class ReplicationMetrics:
 class CountsBytes(Protocol):
     """A connection that counts."""
 
-    bytes_received: int
-    bytes_sent: int
+    @property
+    def bytes_received(self) -> int: ...
+
+    @property
+    def bytes_sent(self) -> int: ...
 
 
 class PeerByteCount:

@@ -5,8 +5,7 @@ the order of the objects' sequence, whichever upload ends first. COPY_SEGMENT_ST
 not waited for, unlike in the KIP: waiting would add a replicated write to every round, and an object without metadata
 describes itself, so it can be found and judged from a listing.
 
-When the publisher takes no more, a stored object's metadata waits here, nothing new is uploaded, and publishing is
-tried again from time to time: metadata of what was uploaded is never dropped while the process lives.
+When the publisher takes no more, a stored object's metadata waits (`FinishedInOrder`), and nothing new is uploaded.
 
 An upload fails by whatever the storage manager raises, and by taking far longer than any of its deadlines; then its
 thread is left to itself. One that failed for good leaves its sequence number unused: its outcome may be unknown, so its
@@ -34,13 +33,13 @@ from plugin.segment_metadata import (
 )
 from rlm.write_path.adoptable_records import AdoptableRecords, Adoption, Records
 from rlm.write_path.clocks import Clocks
+from rlm.write_path.finished_in_order import FinishedInOrder
 from rlm.write_path.metrics import WriteMetrics
 from rlm.write_path.segment_queue import MetaQueueItem
 from rlm.write_path.uploaded_segment import UploadedSegment
 
 log = structlog.get_logger(__name__)
 
-_PUBLISH_AGAIN_S = 0.5
 _BACKLOG_LABEL = "publication_backlog"
 _UNPUBLISHABLE_LABEL = "not_publishable"
 Copied = tuple[RemoteWalCombinedLogSegmentMetadataUpdate, tuple[tuple[bytes, ...], ...]]
@@ -81,15 +80,11 @@ class RLMWalCombineTask:
         self._metrics = metrics
         self._clocks = clocks
         self._uploading: set[int] = set()
-        self._unpublished: dict[int, RemoteWalCombinedLogSegmentMetadata | None] = {}
-        self._awaited: dict[int, list[Callable[[], object]]] = {}
-        """Who is to be told when a segment is published that the publisher has not taken yet."""
-        self._next_to_publish = first_segment_id.sequence
-        self._publish_again: asyncio.TimerHandle | None = None
+        self._finished = FinishedInOrder(publisher, first_segment_id.sequence, self._not_publishable)
 
     async def combine(self, items: list[MetaQueueItem]) -> UploadedSegment | None:
         """Upload the items as one object; None when that failed, with the items neither stored nor lost."""
-        if self._publication_is_held_up():
+        if self._finished.are_held_up():
             self._metrics.upload_failures.labels(_BACKLOG_LABEL).inc()
             return None
         # The same partitions in the same order, object after object: that is what the topic's compression lives on.
@@ -104,14 +99,14 @@ class RLMWalCombineTask:
             self._metrics.upload_failures.labels(_failure_label(error)).inc()
             log.warning("upload_failed", segment=str(segment_id), error=_told(error))
             adoption.failed()
-            self._publish_in_order(segment_id.sequence, None)
+            self._finished.add(segment_id.sequence, None)
             return None
         except asyncio.CancelledError:
             adoption.failed()
-            self._publish_in_order(segment_id.sequence, None)  # what is stored behind it is told all the same
+            self._finished.add(segment_id.sequence, None)  # what is stored behind it is told all the same
             raise
         else:
-            self._publish_in_order(segment_id.sequence, _finished(update, self._clocks.wall_ms()))
+            self._finished.add(segment_id.sequence, _finished(update, self._clocks.wall_ms()))
             adoption.stored(partial(self.is_under_way, segment_id))
             self._metrics.adopted_bytes.inc(adoption.size_bytes)
         finally:
@@ -181,16 +176,14 @@ class RLMWalCombineTask:
         """
         if segment_id[:2] != self._next_segment_id[:2]:
             return False
-        is_here = segment_id.sequence in self._uploading or segment_id.sequence in self._unpublished
+        is_here = segment_id.sequence in self._uploading or self._finished.holds(segment_id)
         return is_here or self._publisher.is_pending(segment_id)
 
     def when_published(self, segment_id: CombinedSegmentId, tell: Callable[[], object]) -> None:
         """Have `tell` called once the topic has acknowledged all of a stored segment's metadata, on any thread, and
         perhaps at once. All segments before it that are stored are then published, too.
         """
-        if segment_id.sequence in self._unpublished:
-            self._awaited.setdefault(segment_id.sequence, []).append(tell)
-        else:
+        if not self._finished.await_published(segment_id, tell):
             self._publisher.when_published(segment_id, tell)
 
     @property
@@ -201,44 +194,17 @@ class RLMWalCombineTask:
     @property
     def unpublished(self) -> int:
         """Stored objects whose metadata the publisher has not taken yet."""
-        return sum(record is not None for record in self._unpublished.values())
+        return self._finished.unpublished
 
     def close(self) -> None:
         """Uploads under way may finish or not."""
-        if self._publish_again is not None:
-            self._publish_again.cancel()
-        if self._publication_is_held_up():
-            log.error("metadata_unpublished", segments=self.unpublished)
+        self._finished.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _publish_in_order(self, sequence: int, record: RemoteWalCombinedLogSegmentMetadata | None) -> None:
-        self._unpublished[sequence] = record
-        if self._publication_is_held_up() and self._publish_again is None:
-            self._publish_again = asyncio.get_running_loop().call_later(_PUBLISH_AGAIN_S, self._try_again)
-
-    def _publication_is_held_up(self) -> bool:
-        """Publish what is next in order, as far as the publisher takes it; whether it refused one."""
-        while self._next_to_publish in self._unpublished:
-            ready = self._unpublished[self._next_to_publish]
-            if ready is not None:
-                try:
-                    self._publisher.publish(ready)
-                except PublicationBacklogFullError:
-                    return True
-                except Exception as error:  # it can never be published; the object is found as one without metadata
-                    self._metrics.upload_failures.labels(_UNPUBLISHABLE_LABEL).inc()
-                    log.error("metadata_not_publishable", segment=str(ready.combined_segment_id), error=_told(error))
-                else:
-                    for tell in self._awaited.pop(self._next_to_publish, ()):
-                        self._publisher.when_published(ready.combined_segment_id, tell)
-            del self._unpublished[self._next_to_publish]
-            self._next_to_publish += 1
-        return False
-
-    def _try_again(self) -> None:
-        self._publish_again = None
-        if self._publication_is_held_up():
-            self._publish_again = asyncio.get_running_loop().call_later(_PUBLISH_AGAIN_S, self._try_again)
+    def _not_publishable(self, segment_id: CombinedSegmentId, error: Exception) -> None:
+        """The object is found as one without metadata."""
+        self._metrics.upload_failures.labels(_UNPUBLISHABLE_LABEL).inc()
+        log.error("metadata_not_publishable", segment=str(segment_id), error=_told(error))
 
 
 def _failure_label(error: Exception) -> str:

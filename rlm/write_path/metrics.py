@@ -65,9 +65,7 @@ class WriteMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.appended_bytes = LoopCounter(
-            "remote_wal_appended_bytes",
-            "Bytes read from the active segments of led partitions",
-            registry=registry,
+            "remote_wal_appended_bytes", "Bytes read from the active segments of led partitions", registry=registry
         )
         self.left_out_bytes = LoopCounter(
             "remote_wal_left_out_bytes",
@@ -84,10 +82,7 @@ class WriteMetrics:
             "remote_wal_uploaded_segments", "Combined segments stored", registry=registry
         )
         self.upload_failures = Counter(
-            "remote_wal_upload_failures",
-            "Uploads given up after their retries",
-            ["reason"],
-            registry=registry,
+            "remote_wal_upload_failures", "Uploads given up after their retries", ["reason"], registry=registry
         )
         self.listener_defects = Counter(
             "remote_wal_upload_listener_defects",
@@ -95,9 +90,7 @@ class WriteMetrics:
             registry=registry,
         )
         self.read_failures = Counter(
-            "remote_wal_log_read_failures",
-            "Runs of tasks that failed on the log directory",
-            registry=registry,
+            "remote_wal_log_read_failures", "Runs of tasks that failed on the log directory", registry=registry
         )
         self.gap_offsets = Counter(
             "remote_wal_gap_offsets",

@@ -126,7 +126,7 @@ def test_whatever_a_backend_raises_fails_the_one_call(backend: Backend, monkeypa
     def broken(*_: object) -> None:
         raise KeyError("a record's bytes")
 
-    for name in ("put", "get", "read_footer", "delete", "list"):
+    for name in ("put", "get", "delete", "list"):
         monkeypatch.setattr(manager.requests, name, broken)
     calls: list[Callable[[], object]] = [
         lambda: archive.write(object_id, sealed),

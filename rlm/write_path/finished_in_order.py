@@ -1,0 +1,89 @@
+"""Metadata of stored objects, published in the order of the objects' sequence, whichever upload ends first.
+
+What the publisher does not take waits here, and is tried again from time to time: metadata of what was uploaded is
+never dropped while the process lives.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from metadata_topic.records.errors import PublicationBacklogFullError
+from metadata_topic.records.metadata_publisher import SegmentPublisher
+from plugin.segment_metadata import CombinedSegmentId, RemoteWalCombinedLogSegmentMetadata
+
+log = structlog.get_logger(__name__)
+
+_PUBLISH_AGAIN_S = 0.5
+
+
+class FinishedInOrder:
+    """Of one agent incarnation. Event loop only, but for `holds`."""
+
+    def __init__(
+        self,
+        publisher: SegmentPublisher,
+        first_sequence: int,
+        not_publishable: Callable[[CombinedSegmentId, Exception], None],
+    ) -> None:
+        """`not_publishable` is told of a segment whose metadata can never be published."""
+        self._publisher = publisher
+        self._not_publishable = not_publishable
+        self._next_sequence = first_sequence
+        self._waiting: dict[int, RemoteWalCombinedLogSegmentMetadata | None] = {}
+        self._awaited: dict[int, list[Callable[[], object]]] = {}
+        """Who is to be told when a segment is published that the publisher has not taken yet."""
+        self._again: asyncio.TimerHandle | None = None
+
+    def add(self, sequence: int, record: RemoteWalCombinedLogSegmentMetadata | None) -> None:
+        """An upload has ended; None: the sequence number stays unused."""
+        self._waiting[sequence] = record
+        if self.are_held_up() and self._again is None:
+            self._again = asyncio.get_running_loop().call_later(_PUBLISH_AGAIN_S, self._try_again)
+
+    def are_held_up(self) -> bool:
+        """Publish what is next in order, as far as the publisher takes it; whether it refused one."""
+        while self._next_sequence in self._waiting:
+            ready = self._waiting[self._next_sequence]
+            if ready is not None:
+                try:
+                    self._publisher.publish(ready)
+                except PublicationBacklogFullError:
+                    return True
+                except Exception as error:  # a publisher of anybody's may raise anything
+                    self._not_publishable(ready.combined_segment_id, error)
+                else:
+                    for tell in self._awaited.pop(self._next_sequence, ()):
+                        self._publisher.when_published(ready.combined_segment_id, tell)
+            del self._waiting[self._next_sequence]
+            self._next_sequence += 1
+        return False
+
+    def _try_again(self) -> None:
+        self._again = None
+        if self.are_held_up():
+            self._again = asyncio.get_running_loop().call_later(_PUBLISH_AGAIN_S, self._try_again)
+
+    def holds(self, segment_id: CombinedSegmentId) -> bool:
+        """Whether the publisher has not taken it yet. On any thread."""
+        return segment_id.sequence in self._waiting
+
+    def await_published(self, segment_id: CombinedSegmentId, tell: Callable[[], object]) -> bool:
+        """Have `tell` called once it is published, if it is held here; whether it is."""
+        if not self.holds(segment_id):
+            return False
+        self._awaited.setdefault(segment_id.sequence, []).append(tell)
+        return True
+
+    @property
+    def unpublished(self) -> int:
+        """Stored objects whose metadata the publisher has not taken yet."""
+        return sum(record is not None for record in self._waiting.values())
+
+    def close(self) -> None:
+        """Publish what can be, for a last time."""
+        if self._again is not None:
+            self._again.cancel()
+        if self.are_held_up():
+            log.error("metadata_unpublished", segments=self.unpublished)
