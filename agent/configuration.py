@@ -8,7 +8,7 @@ from agent.settings.kafka_client import client_config
 from kafka_log.server_properties import BrokerProperties
 from metadata_topic.topic.client_config import KafkaClientConfig
 from plugin.prices import DEFAULT_PRICES_FILE, Prices, StorePrices
-from rlm.write_path.link_costs import FOLLOWERS_UNKNOWN, LinkCosts
+from rlm.write_path.commit.link_costs import FOLLOWERS_UNKNOWN, LinkCosts
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from kafka_log.crc32c import Buffer
 from plugin.adopted_records import BatchSource
 from replication.wire.peer_channel import PeerChannel
 from replication.wire.peer_protocol import MessageKind
-from rlm.write_path.adoptable_records import AdoptableRecords, Offer
+from rlm.write_path.uploads.adoptable_records import AdoptableRecords, Offer
 
 _CORRELATION_ID: Final = struct.Struct(">i")
 _CORRELATION_ID_AT: Final = 4

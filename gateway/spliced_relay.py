@@ -27,7 +27,7 @@ from replication.wire.memory_budget import MemoryBudget
 from replication.wire.peer_channel import PeerChannel
 from replication.wire.peer_protocol import MessageKind, PeerCapabilities
 from replication.wire.relay_tasks import run_until_one_ends
-from rlm.write_path.adoptable_records import AdoptableRecords
+from rlm.write_path.uploads.adoptable_records import AdoptableRecords
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ nothing speaks against it:
 
 - The declarer's own epoch was declared dead in turn, at or before that offset: its log is not the one that went on.
 - Records of the older epoch beyond the end were uploaded after the declaration (as whoever leads then does:
-  `rlm.write_path.resume_point`). The topic remembers that even where the upload was released, as an archive object
-  covers it.
+  `rlm.write_path.reading.resume_point`). The topic remembers that even where the upload was released, as an archive
+  object covers it.
 - A newer leader than the declarer wrote behind that end, and what is stored reaches up to there without a break, if
   nothing is cut off. (If the declarer's log went on, the same is true, and does not matter: records of the declarer's
   epoch, or of one between, stand at the end, so the older epoch ends there anyway.)

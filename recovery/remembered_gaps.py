@@ -1,8 +1,9 @@
 """What a rebuilt metadata topic tells of offsets that are in no object, and need not be.
 
 Theory. An agent that knows the topic alone takes for missing what lies behind the begin of a log's upload and is in no
-object (`rlm.write_path.resume_point`). So the topic is told of both: of what was declared, and, before that, up to
-where the records of each log were released, else all that has expired since the upload began would be declared as lost.
+object (`rlm.write_path.reading.resume_point`). So the topic is told of both: of what was declared, and, before that, up
+to where the records of each log were released, else all that has expired since the upload began would be declared as
+lost.
 
 Released is what snapshots say, and what was in objects that a snapshot knows as finished and that are not stored any
 more. Should somebody else have deleted them, it counts just so, as where an agent finds an object to be lost.

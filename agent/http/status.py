@@ -8,7 +8,7 @@ from agent.metrics.savings import Dollars
 from agent.metrics.topic_metrics import TopicState, by_topic
 from plugin.prices import NEVER_PAYS
 from plugin.remote_wal_storage_manager import RequestCounts
-from rlm.write_path.led_partition import PartitionStatus
+from rlm.write_path.core.led_partition import PartitionStatus
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
 from plugin.guarded_storage import GuardedStorageManager
 from plugin.prices import NEVER_PAYS
 from plugin.segment_metadata import RemoteLogSegmentState
-from rlm.write_path.led_partition import PartitionStatus
+from rlm.write_path.core.led_partition import PartitionStatus
 
 _METADATA_COUNTERS = {
     "gaps": "Times that the metadata topic's retention had cut away what was not read yet",

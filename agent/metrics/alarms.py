@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 import structlog
 
 from plugin.errors import defect_site
-from rlm.write_path.led_partition import PartitionStatus
+from rlm.write_path.core.led_partition import PartitionStatus
 
 log = structlog.get_logger(__name__)
 

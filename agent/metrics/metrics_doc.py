@@ -37,7 +37,7 @@ from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
 from plugin.guarded_storage import GuardedStorageManager
 from plugin.wall_clock import wall_ms
 from replication.wire.metrics import ReplicationMetrics
-from rlm.write_path.led_partition import PartitionStatus
+from rlm.write_path.core.led_partition import PartitionStatus
 from rlm.write_path.metrics import ArchiveMetrics, LifecycleMetrics, StageTimes, WriteMetrics
 
 _INTRODUCTION = """\

@@ -29,7 +29,7 @@ from agent.settings.process_settings import TraceSettings
 from plugin.format.archive_object_id import StoredObjectId
 from plugin.segment_metadata import CombinedSegmentId
 from rlm.write_path.clocks import Clocks
-from rlm.write_path.uploaded_segment import UploadedSegment
+from rlm.write_path.uploads.uploaded_segment import UploadedSegment
 
 log = structlog.get_logger(__name__)
 

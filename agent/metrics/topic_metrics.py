@@ -9,7 +9,7 @@ from prometheus_client.registry import Collector
 
 from kafka_log.topic_partition import TopicIdPartition
 from replication.wire.metrics import PartitionTraffic
-from rlm.write_path.led_partition import PartitionStatus
+from rlm.write_path.core.led_partition import PartitionStatus
 
 Status = Mapping[TopicIdPartition, PartitionStatus]
 Traffic = Mapping[TopicIdPartition, PartitionTraffic]

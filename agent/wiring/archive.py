@@ -22,8 +22,8 @@ from rlm.archive.archive_task import ArchiveTaskLimits
 from rlm.archive.archived_topics import CareDuties
 from rlm.archive.archiving import ArchiveSources, Archiving, ArchivingLimits
 from rlm.archive.stored_runs import ArchiveLinks
+from rlm.write_path.commit.partition_schedule import ScheduleIntervals
 from rlm.write_path.machine import Machine
-from rlm.write_path.partition_schedule import ScheduleIntervals
 
 log = structlog.get_logger(__name__)
 

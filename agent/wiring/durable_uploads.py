@@ -9,9 +9,9 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.offset_ranges import OffsetRange
 from plugin.segment_metadata import CombinedSegmentId
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.gap_listener import GapListener
-from rlm.write_path.published_offsets import PublishedOffsets
-from rlm.write_path.resume_point import ResumePoint
+from rlm.write_path.reading.gap_listener import GapListener
+from rlm.write_path.reading.resume_point import ResumePoint
+from rlm.write_path.uploads.published_offsets import PublishedOffsets
 
 if TYPE_CHECKING:
     from gateway.durable.durable_logs import DurableLogs

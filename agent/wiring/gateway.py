@@ -29,9 +29,9 @@ from replication.leader.leader_context import LeaderContext
 from replication.wire.link_defects import LinkDefects
 from replication.wire.peer_connection import Address
 from replication.wire.peer_protocol import MESSAGES, PeerCapabilities
-from rlm.write_path.adoptable_records import AdoptableRecords
 from rlm.write_path.clocks import Clocks
 from rlm.write_path.metrics import StageTimes
+from rlm.write_path.uploads.adoptable_records import AdoptableRecords
 
 if TYPE_CHECKING:
     from gateway.durable.answer_gate import HoldingContext

@@ -22,9 +22,9 @@ from replication.wire.circuit_breaker import BreakerLimits, CircuitBreaker
 from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.peer_protocol import Hello
-from rlm.write_path.adoptable_records import AdoptableRecords, AdoptionLimits
 from rlm.write_path.clocks import Clocks
-from rlm.write_path.group_commit import CommitLimits
+from rlm.write_path.commit.group_commit import CommitLimits
+from rlm.write_path.uploads.adoptable_records import AdoptableRecords, AdoptionLimits
 
 _RETRY_S, _RETRY_MAX_S = 0.1, 5.0
 _LEFT_INLINE_S = 1.0

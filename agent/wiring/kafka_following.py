@@ -37,7 +37,7 @@ from replication.leader.zones import Zones
 from rlm.lifecycle.cluster_observer import longest_enabled_retention_ms
 from rlm.lifecycle.incarnation_watch import IncarnationWatch
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.resume_point import ResumePoint, resume_point
+from rlm.write_path.reading.resume_point import ResumePoint, resume_point
 
 T = TypeVar("T")
 

@@ -28,8 +28,8 @@ from rlm.lifecycle.lifecycle import Lifecycle
 from rlm.lifecycle.node_care import NodeRegistration
 from rlm.lifecycle.release import Tiers
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.led_views import StoredLog
-from rlm.write_path.tail_uploads import TailAnswers
+from rlm.write_path.core.led_views import StoredLog
+from rlm.write_path.uploads.tail_uploads import TailAnswers
 
 WRITE_PATH, LIFECYCLE, ARCHIVE, USAGE = "write path", "lifecycle", "archive", "usage"
 

@@ -23,20 +23,20 @@ from replication.leader.found_batches import StoredLogs
 from replication.leader.guarded_write_path import WritePathAnswers
 from replication.leader.zone_reads import reads_of
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.combine_task import CombineRules, RLMWalCombineTask
-from rlm.write_path.gap_listener import GapListener
-from rlm.write_path.group_commit import CommitLimits
+from rlm.write_path.commit.group_commit import CommitLimits
+from rlm.write_path.commit.link_policy import CostLimits, LinkDecider
+from rlm.write_path.commit.partition_schedule import ScheduleIntervals
+from rlm.write_path.core.led_partition import PartitionStatus
+from rlm.write_path.core.led_views import StoredLog
+from rlm.write_path.core.log_manager_limits import LogManagerLimits
+from rlm.write_path.core.passed_over import BacklogLimits
 from rlm.write_path.hooks import WritePathHooks
-from rlm.write_path.led_partition import PartitionStatus
-from rlm.write_path.led_views import StoredLog
-from rlm.write_path.link_policy import CostLimits, LinkDecider
-from rlm.write_path.log_manager_limits import LogManagerLimits
 from rlm.write_path.machine import Machine, thread_pool
-from rlm.write_path.partition_schedule import ScheduleIntervals
-from rlm.write_path.passed_over import BacklogLimits
+from rlm.write_path.reading.gap_listener import GapListener
+from rlm.write_path.reading.resume_point import ResumePoint
 from rlm.write_path.remote_wal_log_manager import RemoteWalLogManager
-from rlm.write_path.resume_point import ResumePoint
-from rlm.write_path.tail_uploads import Answer, TailUploads
+from rlm.write_path.uploads.combine_task import CombineRules, RLMWalCombineTask
+from rlm.write_path.uploads.tail_uploads import Answer, TailUploads
 
 log = structlog.get_logger(__name__)
 

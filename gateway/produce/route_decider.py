@@ -15,8 +15,8 @@ from typing import Final, Self
 from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.prices import NEVER_PAYS, Prices, StorePrices
 from replication.wire.circuit_breaker import CircuitBreaker
-from rlm.write_path.group_commit import Urgency
-from rlm.write_path.link_policy import CostLimits, LinkDecider, LinkMode
+from rlm.write_path.commit.group_commit import Urgency
+from rlm.write_path.commit.link_policy import CostLimits, LinkDecider, LinkMode
 
 _READERS: Final = 1
 """Of a request's records: the agent beside the leader."""

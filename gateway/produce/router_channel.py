@@ -33,7 +33,7 @@ from gateway.produce.route_core import StoredRecords
 from gateway.produce.route_decider import RouteDecider
 from kafka_log.crc32c import Buffer
 from plugin.router_object_id import RouterObjectId, epoch_of
-from rlm.write_path.group_commit import CommitLimits, GroupCommit, Load, Step, UploadNow, Urgency
+from rlm.write_path.commit.group_commit import CommitLimits, GroupCommit, Load, Step, UploadNow, Urgency
 
 DELETE_AGAIN_S: Final = 1.0
 DELETE_AGAIN_MAX_S: Final = 60.0

@@ -17,7 +17,7 @@ from plugin.segment_metadata import (
     RemoteLogSegmentState,
     RemoteWalCombinedLogSegmentMetadata,
 )
-from rlm.write_path.segment_queue import MetaQueueItem
+from rlm.write_path.uploads.segment_queue import MetaQueueItem
 
 FOLLOWERS: Final = 2
 """Of each partition, in other zones; the metadata topic has as many."""

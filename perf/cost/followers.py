@@ -11,10 +11,10 @@ from typing import Final
 from perf.cost.counts import Counts
 from perf.cost.load import FOLLOWER_IDS, Load, ProducedLog
 from perf.cost.timeline import Timeline
-from rlm.write_path.led_partition import LedPartition
-from rlm.write_path.link_policy import LinkMode
-from rlm.write_path.uploaded_segment import UploadedSegment
-from rlm.write_path.write_path_core import WritePathCore
+from rlm.write_path.commit.link_policy import LinkMode
+from rlm.write_path.core.led_partition import LedPartition
+from rlm.write_path.core.write_path_core import WritePathCore
+from rlm.write_path.uploads.uploaded_segment import UploadedSegment
 
 GET_S: Final = 0.005
 ROUND_TRIP_S: Final = 0.0015

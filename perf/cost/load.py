@@ -10,8 +10,8 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.offset_ranges import OffsetRange
 from metadata_topic.settings.topic_settings import LinkPolicy
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.log_task import LogTask, TaskOutcome
-from rlm.write_path.segment_queue import MetaQueueItem
+from rlm.write_path.reading.log_task import LogTask, TaskOutcome
+from rlm.write_path.uploads.segment_queue import MetaQueueItem
 
 FOLLOWER_IDS: Final = (2, 3)
 """Each in a zone of its own."""

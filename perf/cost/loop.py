@@ -8,11 +8,11 @@ from perf.cost.counts import Counts, MetadataVolume
 from perf.cost.followers import CostFollowers
 from perf.cost.timeline import Timeline
 from plugin.segment_metadata import CombinedSegmentId
-from rlm.write_path.actions import Action, DeclareNotWanted, TellLeftOut, TellStored, Upload
-from rlm.write_path.group_commit import Gather, UploadNow, Wait
-from rlm.write_path.led_partition import LedPartition
-from rlm.write_path.uploaded_segment import UploadedSegment
-from rlm.write_path.write_path_core import WritePathCore
+from rlm.write_path.commit.group_commit import Gather, UploadNow, Wait
+from rlm.write_path.core.actions import Action, DeclareNotWanted, TellLeftOut, TellStored, Upload
+from rlm.write_path.core.led_partition import LedPartition
+from rlm.write_path.core.write_path_core import WritePathCore
+from rlm.write_path.uploads.uploaded_segment import UploadedSegment
 
 PUT_S: Final = 0.010
 _LOOK_S: Final = 0.002

@@ -10,8 +10,8 @@ from perf.cost.counts import FOLLOWERS, Counts
 from perf.cost.load import Assigned, Load
 from perf.cost.world import CostWorld
 from plugin.prices import BYTES_PER_GB, Prices
-from rlm.write_path.link_costs import LinkCosts
-from rlm.write_path.link_policy import CostLimits, LinkDecider
+from rlm.write_path.commit.link_costs import LinkCosts
+from rlm.write_path.commit.link_policy import CostLimits, LinkDecider
 
 RATES: Final = (10e3, 30e3, 100e3, 300e3, 1e6, 2e6, 5e6, 10e6, 30e6, 50e6)
 """Bytes per second to one broker."""

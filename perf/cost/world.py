@@ -18,9 +18,9 @@ from perf.cost.followers import CostFollowers
 from perf.cost.load import Assigned, Load, ProducedLog, ProducedTask
 from perf.cost.loop import CostLoop
 from perf.cost.timeline import Timeline
-from rlm.write_path.link_policy import LinkDecider
-from rlm.write_path.log_manager_limits import LogManagerLimits
-from rlm.write_path.write_path_core import WritePathCore
+from rlm.write_path.commit.link_policy import LinkDecider
+from rlm.write_path.core.log_manager_limits import LogManagerLimits
+from rlm.write_path.core.write_path_core import WritePathCore
 
 
 class CostWorld:

@@ -6,7 +6,7 @@ a catch-up from object storage to the border, and never slows it down by more th
 
 from dataclasses import dataclass
 
-from rlm.write_path.bandwidth import TokenBucket
+from rlm.write_path.commit.bandwidth import TokenBucket
 
 
 @dataclass(frozen=True, slots=True)

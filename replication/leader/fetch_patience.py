@@ -10,16 +10,17 @@ it lacks may be what those producers wait for who would bring the rest.
 Where most of the bytes do not come within that time (rounds are longer, or nobody waits for them), asking made the
 follower later and saved little, so it is left alone for a while, longer with each such wait in a row.
 
-It is no part of `rlm.write_path.group_commit`, which says when an upload starts: here the broker is asked to wait, for
-each follower's connection by itself and by what that follower has. What a round is, and all constants, are from there.
+It is no part of `rlm.write_path.commit.group_commit`, which says when an upload starts: here the broker is asked to
+wait, for each follower's connection by itself and by what that follower has. What a round is, and all constants, are
+from there.
 """
 
 import math
 from collections.abc import Mapping
 
 from kafka_log.topic_partition import TopicIdPartition
-from rlm.write_path.doubling_pause import DoublingPause
-from rlm.write_path.group_commit import (
+from rlm.write_path.commit.doubling_pause import DoublingPause
+from rlm.write_path.commit.group_commit import (
     BULK_BYTES,
     GATHER_MOST,
     GATHER_PAUSE_MAX_S,

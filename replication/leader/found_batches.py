@@ -16,7 +16,7 @@ from kafka_log.topic_partition import TopicIdPartition
 from plugin.format.archive_object_id import ArchiveObjectId, StoredObjectId
 from plugin.segment_metadata import CombinedSegmentId
 from replication.leader.link_index import LinkIndex, StoredBatch, stored_batches
-from rlm.write_path.led_views import FoundRuns, ProvedRun, StoredLog
+from rlm.write_path.core.led_views import FoundRuns, ProvedRun, StoredLog
 
 _LIVING_FOR_S = 1.0
 _NEWEST_OBJECTS = 40

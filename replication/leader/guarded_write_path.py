@@ -12,8 +12,8 @@ from typing import TypeVar
 from kafka_log.topic_partition import TopicIdPartition
 from plugin.format.archive_object_id import StoredObjectId
 from replication.leader.found_batches import StoredLogs
-from rlm.write_path.led_views import FoundRuns, LedPartitions, StoredLog
-from rlm.write_path.link_policy import LinkMode
+from rlm.write_path.commit.link_policy import LinkMode
+from rlm.write_path.core.led_views import FoundRuns, LedPartitions, StoredLog
 
 T = TypeVar("T")
 

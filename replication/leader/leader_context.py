@@ -15,7 +15,7 @@ from replication.wire.memory_budget import MemoryBudget
 from replication.wire.metrics import ReplicationMetrics
 from replication.wire.peer_connection import HELLO_TIMEOUT_S, Address
 from replication.wire.peer_protocol import Hello, PeerCapabilities
-from rlm.write_path.led_views import LedPartitions
+from rlm.write_path.core.led_views import LedPartitions
 from rlm.write_path.metrics import StageTimes
 
 

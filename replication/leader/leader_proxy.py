@@ -33,7 +33,7 @@ from replication.wire.peer_channel import MESSAGE_KIND_BYTES
 from replication.wire.peer_connection import GATEWAY_ROLES, Address, Listener, check_certificate, connect_framed
 from replication.wire.peer_listener import PeerListener, shake_hands
 from replication.wire.peer_protocol import Hello, PeerCapabilities, PeerRefusedError, agree, is_hello
-from rlm.write_path.uploaded_segment import UploadedSegment
+from rlm.write_path.uploads.uploaded_segment import UploadedSegment
 
 log = structlog.get_logger(__name__)
 

@@ -21,7 +21,7 @@ from replication.wire.peer_protocol import MessageKind, PeerCapabilities, PeerRe
 from replication.wire.refusals import Refusals
 from replication.wire.relay_tasks import run_until_one_ends, until_idle
 from replication.wire.shared_reads import ZoneReading
-from rlm.write_path.uploaded_segment import UploadedSegment
+from rlm.write_path.uploads.uploaded_segment import UploadedSegment
 
 log = structlog.get_logger(__name__)
 

@@ -24,8 +24,8 @@ from replication.leader.link_index import LinkIndex, StoredBatch
 from replication.leader.links_of_stored_batches import PlannedField, SendLinked, with_links
 from replication.wire.fetch_frame import CONSUMER_REPLICA_ID, FetchResponseView
 from replication.wire.link import MAX_ITEMS
-from rlm.write_path.led_views import LedPartitions
-from rlm.write_path.link_policy import LinkMode
+from rlm.write_path.commit.link_policy import LinkMode
+from rlm.write_path.core.led_views import LedPartitions
 
 
 @dataclass(frozen=True, slots=True)

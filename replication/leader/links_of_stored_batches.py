@@ -15,7 +15,7 @@ from kafka_log.topic_partition import TopicIdPartition
 from replication.leader.link_index import StoredBatch
 from replication.wire.fetch_frame import RecordsField
 from replication.wire.link import Cut, InlineBytes, LinkedResponse, Part, SegmentLink
-from rlm.write_path.link_policy import LinkMode
+from rlm.write_path.commit.link_policy import LinkMode
 
 
 @dataclass(slots=True)

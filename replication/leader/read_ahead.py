@@ -17,7 +17,7 @@ from replication.leader.found_batches import FoundBatches
 from replication.leader.link_index import StoredBatch
 from replication.leader.links_of_stored_batches import SendLinked
 from replication.wire.metrics import ReplicationMetrics
-from rlm.write_path.led_views import FoundRuns, ProvedRun, StoredLog
+from rlm.write_path.core.led_views import FoundRuns, ProvedRun, StoredLog
 
 Ranges = list[tuple[int, int]]
 

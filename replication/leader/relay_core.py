@@ -48,8 +48,8 @@ from replication.wire.peer_protocol import (
     coalesce_ranges,
 )
 from replication.wire.shared_reads import ZoneReading
-from rlm.write_path.link_policy import LinkMode
-from rlm.write_path.uploaded_segment import UploadedSegment
+from rlm.write_path.commit.link_policy import LinkMode
+from rlm.write_path.uploads.uploaded_segment import UploadedSegment
 
 log = structlog.get_logger(__name__)
 

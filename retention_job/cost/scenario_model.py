@@ -2,7 +2,7 @@
 
 A scenario is a plan: steady load, each object uploaded on its interval and read once by each broker of another zone
 that follows one of its partitions. When links pay, and when an object is large enough, the agents' own functions say
-(`rlm.write_path.link_costs`, `rlm.write_path.group_commit`). What really happened is `cost_tables`' matter.
+(`link_costs` and `group_commit` in `rlm.write_path.commit`). What really happened is `cost_tables`' matter.
 """
 
 import math
@@ -14,8 +14,8 @@ from typing import Final
 from metadata_topic.settings.topic_settings import TopicSettings
 from metadata_topic.settings.wal_retention import WalRetention
 from plugin.prices import BYTES_PER_GB, EXPRESS, NEVER_PAYS, Prices, PriceTable, StorePrices
-from rlm.write_path.group_commit import stretched_interval_s
-from rlm.write_path.link_costs import LinkCosts, ObjectUse, Outlook
+from rlm.write_path.commit.group_commit import stretched_interval_s
+from rlm.write_path.commit.link_costs import LinkCosts, ObjectUse, Outlook
 
 _BYTES_PER_MB: Final = 10**6
 _MS_PER_HOUR: Final = 3_600_000

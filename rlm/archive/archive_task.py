@@ -55,10 +55,10 @@ from plugin.format.combined_segment import SealedCombinedSegment
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.segment_metadata import CombinedSegmentId, RemoteWalLogSegmentMetadata
 from rlm.archive.archive_plan import ArchiveLimits, ArchivePlan, LogView, PartitionPlanner, SourcePart, WalEntries
-from rlm.write_path.bandwidth import TokenBucket
+from rlm.write_path.commit.bandwidth import TokenBucket
+from rlm.write_path.commit.partition_schedule import PartitionSchedule, ScheduleIntervals
 from rlm.write_path.machine import Machine
 from rlm.write_path.metrics import ArchiveMetrics
-from rlm.write_path.partition_schedule import PartitionSchedule, ScheduleIntervals
 
 T = TypeVar("T")
 

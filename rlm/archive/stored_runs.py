@@ -43,7 +43,7 @@ from plugin.segment_metadata import (
     RemoteLogSegmentState,
     RemoteWalLogSegmentMetadata,
 )
-from rlm.write_path.led_views import FoundRuns, ProvedRun, StoredLog
+from rlm.write_path.core.led_views import FoundRuns, ProvedRun, StoredLog
 
 _EMPTY_READS = 3
 """A read that only tells of a roll is followed by one that has records."""

@@ -11,7 +11,7 @@ yet is remembered here. After a restart the store is what remembers.
 
 Dead stays dead. An unclean election may bring a log back that was declared dead; its leader then finds that nothing of
 it is stored (`stored_ranges` leaves dead entries out) and uploads it anew, as other entries; even where archive
-objects, which have no marks, hold it (`rlm.write_path.resume_point`).
+objects, which have no marks, hold it (`rlm.write_path.reading.resume_point`).
 
 The caller must lead the partition. A broker that no longer does, and does not know it yet, does no harm: its leader
 epochs end before those of its successors, about which nothing is said.

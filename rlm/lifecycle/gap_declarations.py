@@ -24,7 +24,7 @@ from plugin.segment_metadata import UNKNOWN_POSITION, CombinedSegmentId, RemoteL
 from rlm.lifecycle.release import LongTermTier
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.metrics import WriteMetrics
-from rlm.write_path.resume_point import ResumePoint
+from rlm.write_path.reading.resume_point import ResumePoint
 
 log = structlog.get_logger(__name__)
 

@@ -8,7 +8,7 @@ from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.declared_gaps import DeclaredGap
 from metadata_topic.records.leader_epochs import LeaderEpochChain
 from metadata_topic.store.store import RemoteWalMetadataStore
-from rlm.write_path.led_partition import PartitionStatus
+from rlm.write_path.core.led_partition import PartitionStatus
 
 _SHOWN = 100
 

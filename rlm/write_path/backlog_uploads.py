@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 
 from kafka_log.topic_partition import TopicIdPartition
-from rlm.write_path.actions import Action
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.combine_task import RLMWalCombineTask
-from rlm.write_path.log_task import LogTask
-from rlm.write_path.passed_over import PassedOver
-from rlm.write_path.wal_task import run_tasks
-from rlm.write_path.write_path_core import WritePathCore
+from rlm.write_path.core.actions import Action
+from rlm.write_path.core.passed_over import PassedOver
+from rlm.write_path.core.write_path_core import WritePathCore
+from rlm.write_path.reading.log_task import LogTask
+from rlm.write_path.reading.wal_task import run_tasks
+from rlm.write_path.uploads.combine_task import RLMWalCombineTask
 
 
 class BacklogUploads:

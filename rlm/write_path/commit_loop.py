@@ -8,13 +8,13 @@ import math
 from collections.abc import Callable
 
 from kafka_log.topic_partition import TopicIdPartition
-from rlm.write_path.actions import Upload
-from rlm.write_path.combine_task import RLMWalCombineTask
+from rlm.write_path.commit.group_commit import Gather, UploadNow, Wait
+from rlm.write_path.core.actions import Upload
+from rlm.write_path.core.led_partition import LedPartition
+from rlm.write_path.core.write_path_core import WritePathCore
 from rlm.write_path.effects import Effects
-from rlm.write_path.group_commit import Gather, UploadNow, Wait
 from rlm.write_path.hooks import WritePathHooks
-from rlm.write_path.led_partition import LedPartition
-from rlm.write_path.write_path_core import WritePathCore
+from rlm.write_path.uploads.combine_task import RLMWalCombineTask
 
 
 class CommitLoop:

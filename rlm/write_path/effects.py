@@ -1,10 +1,12 @@
-"""Does what the write path's core wants done (`rlm.write_path.actions`): files, watches, listeners, metrics."""
+"""Does what the write path's core wants done (`rlm.write_path.core.actions`): files, watches, listeners, metrics."""
 
 import asyncio
 from collections.abc import Iterable
 
 from kafka_log.open_files import OpenFiles
-from rlm.write_path.actions import (
+from rlm.write_path.assignment import Assignment
+from rlm.write_path.backlog_uploads import BacklogUploads
+from rlm.write_path.core.actions import (
     Action,
     AskAnew,
     CountLeftOut,
@@ -21,21 +23,19 @@ from rlm.write_path.actions import (
     TellTruncated,
     Watch,
 )
-from rlm.write_path.append_watcher import AppendWatcher
-from rlm.write_path.assignment import Assignment
-from rlm.write_path.backlog_uploads import BacklogUploads
-from rlm.write_path.combine_task import RLMWalCombineTask
+from rlm.write_path.core.led_partition import LedPartition
+from rlm.write_path.core.log_manager_limits import LogManagerLimits
+from rlm.write_path.core.write_path_core import WritePathCore
 from rlm.write_path.hooks import WritePathHooks
-from rlm.write_path.led_partition import LedPartition
-from rlm.write_path.log_manager_limits import LogManagerLimits
-from rlm.write_path.log_reader import LogReader
-from rlm.write_path.log_task import LogTask
 from rlm.write_path.machine import Machine
 from rlm.write_path.metrics import StageTimes, WriteMetrics
-from rlm.write_path.resume_point import ResumeUnknownError
-from rlm.write_path.upload_listener import UploadListeners
-from rlm.write_path.wal_task import RLMWalTask
-from rlm.write_path.write_path_core import WritePathCore
+from rlm.write_path.reading.append_watcher import AppendWatcher
+from rlm.write_path.reading.log_reader import LogReader
+from rlm.write_path.reading.log_task import LogTask
+from rlm.write_path.reading.resume_point import ResumeUnknownError
+from rlm.write_path.reading.wal_task import RLMWalTask
+from rlm.write_path.uploads.combine_task import RLMWalCombineTask
+from rlm.write_path.uploads.upload_listener import UploadListeners
 
 
 class Effects:

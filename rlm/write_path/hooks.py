@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from kafka_log.topic_partition import TopicIdPartition
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.gap_listener import NO_GAPS, GapListener
-from rlm.write_path.resume_point import ResumePoint
+from rlm.write_path.reading.gap_listener import NO_GAPS, GapListener
+from rlm.write_path.reading.resume_point import ResumePoint
 
 
 @dataclass(slots=True)

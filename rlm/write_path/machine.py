@@ -7,8 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from rlm.write_path.append_watcher import DirectoryEvents, inotify
 from rlm.write_path.clocks import Clocks
+from rlm.write_path.reading.append_watcher import DirectoryEvents, inotify
 
 
 def thread_pool(threads: int, name: str) -> Executor:

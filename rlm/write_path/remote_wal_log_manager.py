@@ -20,19 +20,19 @@ from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.segment_metadata import CombinedSegmentId
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.combine_task import RLMWalCombineTask
+from rlm.write_path.commit.link_policy import LinkDecider, LinkMode
 from rlm.write_path.commit_loop import CommitLoop
+from rlm.write_path.core.led_partition import LedPartition, PartitionStatus, WritePathLoad, tell_unfinished
+from rlm.write_path.core.led_views import StoredLog
+from rlm.write_path.core.log_manager_limits import LogManagerLimits
+from rlm.write_path.core.write_path_core import WritePathCore
 from rlm.write_path.effects import Effects
 from rlm.write_path.hooks import WritePathHooks
-from rlm.write_path.led_partition import LedPartition, PartitionStatus, WritePathLoad, tell_unfinished
-from rlm.write_path.led_views import StoredLog
-from rlm.write_path.link_policy import LinkDecider, LinkMode
-from rlm.write_path.log_manager_limits import LogManagerLimits
 from rlm.write_path.machine import Machine
 from rlm.write_path.metrics import StageTimes, WriteMetrics
-from rlm.write_path.resume_point import ResumeUnknownError
-from rlm.write_path.upload_listener import UploadListener
-from rlm.write_path.write_path_core import WritePathCore
+from rlm.write_path.reading.resume_point import ResumeUnknownError
+from rlm.write_path.uploads.combine_task import RLMWalCombineTask
+from rlm.write_path.uploads.upload_listener import UploadListener
 
 
 class RemoteWalLogManager:

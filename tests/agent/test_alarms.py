@@ -3,7 +3,7 @@
 import pytest
 
 from agent.metrics.alarms import Alarms, upload_lag
-from rlm.write_path.led_partition import PartitionStatus
+from rlm.write_path.core.led_partition import PartitionStatus
 
 
 def status(age_ms: int, partition: int = 0) -> PartitionStatus:

@@ -10,7 +10,7 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.segment_metadata import CombinedSegmentId
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.gap_listener import NO_GAPS
+from rlm.write_path.reading.gap_listener import NO_GAPS
 
 LOG = TopicIdPartition(TopicId(b"t" * 16), 0)
 LED = Assignment(LOG, "orders", Path("orders-0"), LinkPolicy.COST, 20, is_durable=True)

@@ -21,8 +21,8 @@ from plugin.segment_metadata import CombinedSegmentId
 from plugin.wall_clock import wall_ms
 from rlm.write_path.clocks import Clocks
 from rlm.write_path.metrics import StageTimes
-from rlm.write_path.segment_queue import MetaQueueItem
-from rlm.write_path.uploaded_segment import UploadedSegment
+from rlm.write_path.uploads.segment_queue import MetaQueueItem
+from rlm.write_path.uploads.uploaded_segment import UploadedSegment
 from tests.kafka_log.batches import batches
 from tests.replication.fetch_frames import partition
 from tests.replication.two_agents import two_agents

@@ -11,7 +11,7 @@ from agent.metrics.savings import Dollars
 from agent.metrics.topic_metrics import TopicState
 from plugin.prices import NEVER_PAYS
 from plugin.remote_wal_storage_manager import RequestCounts
-from rlm.write_path.led_partition import PartitionStatus
+from rlm.write_path.core.led_partition import PartitionStatus
 
 _VOID = {"meta", "br"}
 

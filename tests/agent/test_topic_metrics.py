@@ -3,7 +3,7 @@
 from agent.metrics.topic_metrics import TopicCollector
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from replication.wire.metrics import PartitionTraffic
-from rlm.write_path.led_partition import PartitionStatus
+from rlm.write_path.core.led_partition import PartitionStatus
 
 
 def test_the_largest_topics_are_told_each_with_all_its_partitions() -> None:

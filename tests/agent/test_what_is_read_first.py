@@ -18,7 +18,7 @@ from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
 from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
 from metadata_topic.topic.metadata_topics import MetadataTopics
 from rlm.lifecycle.lifecycle import Lifecycle
-from rlm.write_path.link_policy import LinkMode
+from rlm.write_path.commit.link_policy import LinkMode
 from tests.agent.agent_rig import PARTITION, AgentRig, running_agent
 from tests.kafka_log.log_writer import LogWriter
 

@@ -33,9 +33,9 @@ from replication.wire.framed_connection import FramedConnection
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.peer_connection import Address, connect_framed
 from replication.wire.peer_protocol import Hello, PeerCapabilities
-from rlm.write_path.adoptable_records import AdoptableRecords
 from rlm.write_path.clocks import Clocks
-from rlm.write_path.group_commit import CommitLimits
+from rlm.write_path.commit.group_commit import CommitLimits
+from rlm.write_path.uploads.adoptable_records import AdoptableRecords
 
 GATEWAY_ID, INCARNATION = 4, 11
 MAX_FRAME_BYTES = 1 << 22

@@ -25,7 +25,7 @@ from replication.leader.leader_context import LeaderContext
 from replication.wire.link_defects import LinkDefects
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.peer_protocol import CAPABILITIES, Hello, PeerCapabilities
-from rlm.write_path.link_policy import LinkMode
+from rlm.write_path.commit.link_policy import LinkMode
 from rlm.write_path.metrics import StageTimes
 from tests.gateway.gateway_rig import GatewayRig
 from tests.gateway.gateway_rig import started as started_gateway

@@ -15,8 +15,8 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 from plugin.adopted_records import AdoptedBatch, AdoptedRecords
 from plugin.router_object_id import EPOCH_MS
 from plugin.segment_metadata import CombinedSegmentId
-from rlm.write_path.adoptable_records import AdoptableRecords, AdoptionLimits
-from rlm.write_path.segment_queue import MetaQueueItem
+from rlm.write_path.uploads.adoptable_records import AdoptableRecords, AdoptionLimits
+from rlm.write_path.uploads.segment_queue import MetaQueueItem
 from tests.gateway.produce.produce_frames import produce, records
 from tests.gateway.routed_rig import NOTHING_IS_NAMED, RoutedRig, answered, started
 

@@ -6,7 +6,7 @@ import structlog
 
 from metadata_topic.settings.topic_settings import LinkPolicy
 from metadata_topic.topic.publication_watch import STALLED, PublicationWatch
-from rlm.write_path.link_policy import CostLimits, LinkDecider, LinkMode
+from rlm.write_path.commit.link_policy import CostLimits, LinkDecider, LinkMode
 
 
 def test_a_stall_ends_links_whatever_the_policy_and_its_end_brings_them_back() -> None:

@@ -14,7 +14,7 @@ from plugin.format.archive_object_id import ArchiveObjectId
 from replication.wire.fetch_frame import scan_fetch_request
 from replication.wire.kafka_frame import parse_request_header
 from replication.wire.link import SegmentLink
-from rlm.write_path.link_policy import LinkMode
+from rlm.write_path.commit.link_policy import LinkMode
 from tests.kafka_log.batches import batches
 from tests.replication.fetch_frames import TOPIC_ID, response
 from tests.replication.two_agents import Agents, two_agents

@@ -26,7 +26,7 @@ from recovery.log_plan import LogPlan, PlanRules
 from recovery.metadata_notes import NotedMetadata
 from rlm.archive.archive_tier import ArchiveTier
 from rlm.lifecycle.failover import FailoverPlanner
-from rlm.write_path.resume_point import LedLog, resume_of
+from rlm.write_path.reading.resume_point import LedLog, resume_of
 from tests.metadata_topic.store_oracles import archived_up_to, living_entries
 from tests.recovery.stored_logs import ORDERS
 from tests.rlm.archive_rig import MemoryArchive

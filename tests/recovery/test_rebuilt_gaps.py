@@ -10,7 +10,7 @@ from metadata_topic.records.states import DELETED, DELETING
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.segment_metadata import RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
 from recovery.topic_rebuild import RebuildPlan
-from rlm.write_path.resume_point import LedLog, ResumePoint, resume_of
+from rlm.write_path.reading.resume_point import LedLog, ResumePoint, resume_of
 from tests.recovery.test_topic_rebuild import ORDERS, Lost, TopicInMemory, storage
 
 __all__ = ["storage"]

@@ -17,8 +17,8 @@ from replication.leader.read_ahead import CatchUpLimits
 from replication.wire.fetch_frame import scan_fetch_response
 from replication.wire.metrics import ReplicationMetrics
 from replication.wire.peer_protocol import CAPABILITIES, PeerCapabilities
-from rlm.write_path.led_views import FoundRuns, StoredLog
-from rlm.write_path.link_policy import LinkMode
+from rlm.write_path.commit.link_policy import LinkMode
+from rlm.write_path.core.led_views import FoundRuns, StoredLog
 from tests.kafka_log.log_writer import WrittenBatch
 from tests.replication.fake_led import FakeLed
 from tests.replication.fetch_frames import partition, response

@@ -6,7 +6,7 @@ from kafka_log.record_batch import HEADER_PREFIX_BYTES, scan_batches
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from plugin.segment_metadata import CombinedSegmentId
 from replication.leader.link_index import LinkIndex, StoredBatch
-from rlm.write_path.link_policy import LinkMode
+from rlm.write_path.commit.link_policy import LinkMode
 
 
 class FakeLed:

@@ -5,7 +5,7 @@ import pytest
 from replication.leader import link_planner
 from replication.leader.link_index import StoredBatch
 from replication.leader.watermarks import WatermarkTimes
-from rlm.write_path.link_policy import LinkMode
+from rlm.write_path.commit.link_policy import LinkMode
 from tests.kafka_log.batches import batch, batches
 from tests.replication.fake_led import store
 from tests.replication.fetch_frames import partition

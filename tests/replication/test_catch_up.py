@@ -12,7 +12,7 @@ from replication.leader.links_of_stored_batches import SendLinked
 from replication.leader.read_ahead import WantedRead
 from replication.wire.link import InlineBytes, SegmentLink
 from replication.wire.peer_protocol import PeerCapabilities
-from rlm.write_path.link_policy import LinkMode
+from rlm.write_path.commit.link_policy import LinkMode
 from tests.kafka_log.batches import batches
 from tests.metric_values import metric_value
 from tests.replication.catch_up_rig import OWN, Rig, joined

@@ -18,7 +18,7 @@ from replication.wire.kafka_frame import (
     encode_unsigned_varint,
     parse_request_header,
 )
-from rlm.write_path.group_commit import BULK_BYTES
+from rlm.write_path.commit.group_commit import BULK_BYTES
 from tests.kafka_log.batches import batches
 from tests.replication.two_agents import Agents, Follower, framed, two_agents
 

@@ -3,7 +3,7 @@
 import pytest
 
 from replication.leader.fetch_patience import FetchPatience
-from rlm.write_path.group_commit import BULK_BYTES
+from rlm.write_path.commit.group_commit import BULK_BYTES
 from tests.replication.fetch_frames import partition
 
 ROUND = 2 * BULK_BYTES

@@ -5,8 +5,8 @@ from typing import cast
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from replication.leader.found_batches import StoredLogs
 from replication.leader.guarded_write_path import GuardedWritePath, WritePathAnswers
-from rlm.write_path.led_views import LedPartitions
-from rlm.write_path.link_policy import LinkMode
+from rlm.write_path.commit.link_policy import LinkMode
+from rlm.write_path.core.led_views import LedPartitions
 
 PARTITION = TopicIdPartition(TopicId(b"l" * 16), 0)
 

@@ -13,7 +13,7 @@ from replication.leader.link_planner import LinkPlanner
 from replication.wire.link import encode_linked_response
 from replication.wire.peer_protocol import Announcement
 from replication.wire.splicer import splice
-from rlm.write_path.link_policy import LinkMode
+from rlm.write_path.commit.link_policy import LinkMode
 from tests.kafka_log.batches import batch, batches
 from tests.replication.two_agents import Agents, two_agents
 

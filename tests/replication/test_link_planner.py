@@ -15,7 +15,7 @@ from replication.leader.links_of_stored_batches import SendLinked
 from replication.wire.fetch_frame import scan_fetch_response
 from replication.wire.link import InlineBytes, SegmentLink
 from replication.wire.splicer import splice
-from rlm.write_path.link_policy import LinkMode
+from rlm.write_path.commit.link_policy import LinkMode
 from tests.kafka_log.batches import batch, batches
 from tests.replication.fake_led import FakeLed, store
 from tests.replication.fetch_frames import decode, partition, response

@@ -16,10 +16,10 @@ from replication.leader import response_links
 from replication.leader.link_planner import LinkPlanner
 from replication.wire.link import encode_linked_response
 from rlm.write_path.clocks import Clocks
-from rlm.write_path.combine_task import RLMWalCombineTask
 from rlm.write_path.machine import thread_pool
 from rlm.write_path.metrics import WriteMetrics
-from rlm.write_path.segment_queue import MetaQueueItem
+from rlm.write_path.uploads.combine_task import RLMWalCombineTask
+from rlm.write_path.uploads.segment_queue import MetaQueueItem
 from tests.kafka_log.batches import batches
 from tests.replication.two_agents import Agents, framed, two_agents
 from tests.rlm.memory_storage import MemoryPublisher, MemoryStorage

@@ -12,8 +12,8 @@ from replication.wire.broker_requests import BrokerRequests
 from replication.wire.fetch_frame import scan_fetch_request
 from replication.wire.peer_connection import Address
 from replication.wire.peer_protocol import Hello, MessageKind
-from rlm.write_path.group_commit import BULK_BYTES
-from rlm.write_path.link_policy import LinkMode
+from rlm.write_path.commit.group_commit import BULK_BYTES
+from rlm.write_path.commit.link_policy import LinkMode
 from tests.kafka_log.batches import batches
 from tests.metric_values import metric_value
 from tests.replication.fetch_frames import partition, request, response

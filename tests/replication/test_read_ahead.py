@@ -17,7 +17,7 @@ from replication.leader.links_of_stored_batches import SendLinked
 from replication.leader.read_ahead import CatchUpLimits, ReadAhead, WantedRead
 from replication.wire.link import Cut, LinkedResponse, SegmentLink
 from replication.wire.metrics import ReplicationMetrics
-from rlm.write_path.led_views import FoundRuns, ProvedRun, StoredLog
+from rlm.write_path.core.led_views import FoundRuns, ProvedRun, StoredLog
 from tests.kafka_log.batches import batches
 from tests.replication.fetch_frames import partition
 

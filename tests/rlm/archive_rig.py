@@ -35,9 +35,9 @@ from rlm.archive.archive_care import ArchiveCare, CareLimits, KnownLogs
 from rlm.archive.archive_plan import ArchiveLimits, LogView, StoreEntries
 from rlm.archive.archive_task import ArchiveAccess, ArchiveTaskLimits, RLMArchiveTask
 from rlm.write_path.clocks import Clocks
+from rlm.write_path.commit.partition_schedule import ScheduleIntervals
 from rlm.write_path.machine import Machine
 from rlm.write_path.metrics import ArchiveMetrics
-from rlm.write_path.partition_schedule import ScheduleIntervals
 from tests.kafka_log.batches import batch
 from tests.rlm.memory_storage import MemoryStorage
 from tests.rlm.segment_lookup import Located, SegmentLookup, Tier

@@ -7,15 +7,15 @@ from typing import Any
 
 from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.segment_metadata import CombinedSegmentId
-from rlm.write_path.actions import Action, TellStored, Upload
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.group_commit import CommitLimits, Gather, UploadNow, Wait
-from rlm.write_path.link_policy import CostLimits, LinkDecider
-from rlm.write_path.log_manager_limits import LogManagerLimits
-from rlm.write_path.partition_schedule import ScheduleIntervals
-from rlm.write_path.passed_over import BacklogLimits
-from rlm.write_path.uploaded_segment import UploadedSegment
-from rlm.write_path.write_path_core import WritePathCore
+from rlm.write_path.commit.group_commit import CommitLimits, Gather, UploadNow, Wait
+from rlm.write_path.commit.link_policy import CostLimits, LinkDecider
+from rlm.write_path.commit.partition_schedule import ScheduleIntervals
+from rlm.write_path.core.actions import Action, TellStored, Upload
+from rlm.write_path.core.log_manager_limits import LogManagerLimits
+from rlm.write_path.core.passed_over import BacklogLimits
+from rlm.write_path.core.write_path_core import WritePathCore
+from rlm.write_path.uploads.uploaded_segment import UploadedSegment
 from tests.rlm.plain_log import BATCH_BYTES, PlainLog, PlainTask, batches_of, partition
 
 LIMITS = LogManagerLimits(

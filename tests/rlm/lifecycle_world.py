@@ -25,10 +25,10 @@ from rlm.lifecycle.expiration_task import DeletionPolicy, Responsibility, RLMWal
 from rlm.lifecycle.orphan_task import OrphanTask, OwnWork
 from rlm.lifecycle.release import ClusterView, Tiers
 from rlm.write_path.clocks import Clocks
-from rlm.write_path.combine_task import RLMWalCombineTask
 from rlm.write_path.machine import thread_pool
 from rlm.write_path.metrics import LifecycleMetrics, WriteMetrics
-from rlm.write_path.segment_queue import MetaQueueItem
+from rlm.write_path.uploads.combine_task import RLMWalCombineTask
+from rlm.write_path.uploads.segment_queue import MetaQueueItem
 from tests.kafka_log.batches import batches
 from tests.rlm.memory_storage import MemoryStorage
 

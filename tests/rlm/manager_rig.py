@@ -15,17 +15,17 @@ from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.segment_metadata import CombinedSegmentId
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.clocks import Clocks
-from rlm.write_path.combine_task import RLMWalCombineTask
-from rlm.write_path.group_commit import CommitLimits
-from rlm.write_path.link_policy import CostLimits, LinkDecider
-from rlm.write_path.log_manager_limits import LogManagerLimits
+from rlm.write_path.commit.group_commit import CommitLimits
+from rlm.write_path.commit.link_policy import CostLimits, LinkDecider
+from rlm.write_path.commit.partition_schedule import ScheduleIntervals
+from rlm.write_path.core.log_manager_limits import LogManagerLimits
+from rlm.write_path.core.passed_over import BacklogLimits
 from rlm.write_path.machine import Machine, thread_pool
 from rlm.write_path.metrics import StageTimes, WriteMetrics
-from rlm.write_path.partition_schedule import ScheduleIntervals
-from rlm.write_path.passed_over import BacklogLimits
+from rlm.write_path.reading.resume_point import ResumePoint
 from rlm.write_path.remote_wal_log_manager import RemoteWalLogManager
-from rlm.write_path.resume_point import ResumePoint
-from rlm.write_path.uploaded_segment import UploadedSegment
+from rlm.write_path.uploads.combine_task import RLMWalCombineTask
+from rlm.write_path.uploads.uploaded_segment import UploadedSegment
 from tests.kafka_log.log_writer import LogWriter
 from tests.rlm.memory_storage import MemoryPublisher, MemoryStorage
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from kafka_log.record_batch import BatchSpan
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.offset_ranges import OffsetRange
-from rlm.write_path.log_task import TaskOutcome
-from rlm.write_path.segment_queue import MetaQueueItem
+from rlm.write_path.reading.log_task import TaskOutcome
+from rlm.write_path.uploads.segment_queue import MetaQueueItem
 
 BATCH_BYTES = 100
 

@@ -16,12 +16,12 @@ from plugin.local_directory import LocalWalStorageManager
 from plugin.remote_wal_storage_manager import StorageContext, blobs_of
 from plugin.router_object_id import RouterObjectId
 from plugin.segment_metadata import CombinedSegmentId
-from rlm.write_path.adoptable_records import AdoptableRecords, AdoptionLimits, Offer
 from rlm.write_path.clocks import Clocks
-from rlm.write_path.combine_task import RLMWalCombineTask
 from rlm.write_path.machine import thread_pool
 from rlm.write_path.metrics import WriteMetrics
-from rlm.write_path.segment_queue import MetaQueueItem
+from rlm.write_path.uploads.adoptable_records import AdoptableRecords, AdoptionLimits, Offer
+from rlm.write_path.uploads.combine_task import RLMWalCombineTask
+from rlm.write_path.uploads.segment_queue import MetaQueueItem
 from tests.kafka_log.batches import batch
 from tests.metric_values import metric_value
 from tests.rlm.memory_storage import MemoryPublisher, MemoryStorage

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from rlm.write_path.append_watcher import AppendWatcher
+from rlm.write_path.reading.append_watcher import AppendWatcher
 
 PARTITION = TopicIdPartition(TopicId(bytes(16)), 0)
 

@@ -9,7 +9,7 @@ from metadata_topic.store.archive_store import ArchiveStore
 from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteWalLogSegmentMetadata
 from rlm.archive.archive_plan import ArchiveLimits, LogView, PartitionPlanner, StoreEntries
-from rlm.write_path.bandwidth import TokenBucket
+from rlm.write_path.commit.bandwidth import TokenBucket
 from tests.rlm.archive_rig import ORDERS, Outside, plain_log
 
 VIEW = LogView(0, ((0, 0),))

@@ -9,11 +9,11 @@ from kafka_log.errors import LogDirectoryError
 from kafka_log.tail_events import Gap
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.settings.topic_settings import LinkPolicy
-from rlm.write_path.actions import Action, AskAnew, CountReadFailure, DeclareGaps
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.backlog import Backlog
-from rlm.write_path.log_task import TaskOutcome
-from rlm.write_path.passed_over import BacklogLimits, PassedOver
+from rlm.write_path.core.actions import Action, AskAnew, CountReadFailure, DeclareGaps
+from rlm.write_path.core.backlog import Backlog
+from rlm.write_path.core.passed_over import BacklogLimits, PassedOver
+from rlm.write_path.reading.log_task import TaskOutcome
 from tests.rlm.plain_log import BATCH_BYTES, PlainLog, PlainTask, batches_of, partition
 
 LIMITS = BacklogLimits(object_bytes=4 * BATCH_BYTES, bytes_per_s=10**9, retry_s=1.0, retry_max_s=4.0)

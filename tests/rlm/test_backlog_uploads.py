@@ -11,9 +11,9 @@ from kafka_log.errors import LogDirectoryError
 from kafka_log.tail_events import Gap
 from metadata_topic.records.offset_ranges import OffsetRange
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.log_task import TaskOutcome
-from rlm.write_path.resume_point import ResumePoint
-from rlm.write_path.wal_task import RLMWalTask
+from rlm.write_path.reading.log_task import TaskOutcome
+from rlm.write_path.reading.resume_point import ResumePoint
+from rlm.write_path.reading.wal_task import RLMWalTask
 from tests.metric_values import metric_value
 from tests.rlm.manager_rig import LIMITS, Rig, partition, running
 

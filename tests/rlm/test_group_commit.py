@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from rlm.write_path.group_commit import (
+from rlm.write_path.commit.group_commit import (
     BULK_BYTES,
     BULK_OBJECT_BYTES,
     GATHER_RECENT_S,

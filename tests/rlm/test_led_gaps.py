@@ -12,7 +12,7 @@ from plugin.segment_metadata import (
     RemoteWalCombinedLogSegmentMetadata,
 )
 from rlm.lifecycle.led_gaps import LedGaps
-from rlm.write_path.led_partition import PartitionStatus
+from rlm.write_path.core.led_partition import PartitionStatus
 
 LED, ELSEWHERE = (TopicIdPartition(TopicId(b"g" * 16), number) for number in (0, 1))
 CHAIN = LeaderEpochChain([(0, 0), (3, 40)])

@@ -5,10 +5,10 @@ from hypothesis import strategies as st
 
 from metadata_topic.records.offset_ranges import OffsetRange, joined_ranges
 from metadata_topic.settings.topic_settings import LinkPolicy
-from rlm.write_path.actions import CountLeftOut, DeclareNotWanted, TellLeftOut, TellStored
-from rlm.write_path.group_commit import UploadNow, Wait
-from rlm.write_path.left_out import LeftOut
-from rlm.write_path.link_policy import LinkMode
+from rlm.write_path.commit.group_commit import UploadNow, Wait
+from rlm.write_path.commit.link_policy import LinkMode
+from rlm.write_path.core.actions import CountLeftOut, DeclareNotWanted, TellLeftOut, TellStored
+from rlm.write_path.core.left_out import LeftOut
 from tests.rlm.driven_core import LIMITS, Driven
 from tests.rlm.plain_log import BATCH_BYTES, partition
 

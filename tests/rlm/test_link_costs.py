@@ -9,9 +9,9 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.prices import NEVER_PAYS, Prices
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.group_commit import Urgency
-from rlm.write_path.link_costs import LinkCosts
-from rlm.write_path.link_policy import CostLimits, LinkDecider, LinkMode
+from rlm.write_path.commit.group_commit import Urgency
+from rlm.write_path.commit.link_costs import LinkCosts
+from rlm.write_path.commit.link_policy import CostLimits, LinkDecider, LinkMode
 
 PRICES = Prices.load()
 COSTS = LinkCosts(PRICES, PRICES.s3_express)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.settings.topic_settings import LinkPolicy
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.group_commit import Urgency
-from rlm.write_path.link_policy import CostLimits, LinkDecider, LinkMode, RateMeter
+from rlm.write_path.commit.group_commit import Urgency
+from rlm.write_path.commit.link_policy import CostLimits, LinkDecider, LinkMode, RateMeter
 
 LIMITS = CostLimits(break_even_bytes=10_000, upload_interval_s=0.01, hold_s=0.5)
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from metadata_topic.settings.topic_settings import LinkPolicy
-from rlm.write_path.group_commit import UploadNow
-from rlm.write_path.link_trial import LinkTrial, Verdict
+from rlm.write_path.commit.group_commit import UploadNow
+from rlm.write_path.commit.link_trial import LinkTrial, Verdict
 from tests.rlm.driven_core import LIMITS, Driven
 from tests.rlm.plain_log import BATCH_BYTES, partition
 

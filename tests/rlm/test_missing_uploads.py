@@ -15,9 +15,9 @@ from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry, RemoteLogSegmentState
 from rlm.lifecycle.gap_declarations import GapDeclarations
 from rlm.lifecycle.release import Tiers
-from rlm.write_path import write_path_core
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.resume_point import ResumePoint, ResumeUnknownError, resume_point
+from rlm.write_path.core import write_path_core
+from rlm.write_path.reading.resume_point import ResumePoint, ResumeUnknownError, resume_point
 from tests.kafka_log.log_writer import LogWriter
 from tests.metric_values import metric_value
 from tests.rlm.manager_rig import LIMITS, Rig, partition, running
@@ -245,7 +245,7 @@ async def test_a_first_upload_declares_where_it_begins_and_waits_for_the_publish
 def test_a_log_written_anew_before_it_was_first_read_is_uploaded_from_the_new_epochs_begin(tmp_path: Path) -> None:
     """Leadership is known before the broker has cut off its log and written on."""
     from kafka_log.open_files import OpenFiles
-    from rlm.write_path.wal_task import RLMWalTask
+    from rlm.write_path.reading.wal_task import RLMWalTask
 
     log = LogWriter(tmp_path / "t-0")
     log.append(10)

@@ -12,10 +12,10 @@ from kafka_log.open_files import OpenFiles
 from kafka_log.segment_tail import SegmentTail
 from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.segment_metadata import RemoteLogSegmentState
-from rlm.write_path.link_policy import LinkMode
-from rlm.write_path.partition_schedule import ScheduleIntervals
-from rlm.write_path.resume_point import ResumePoint
-from rlm.write_path.wal_task import RLMWalTask
+from rlm.write_path.commit.link_policy import LinkMode
+from rlm.write_path.commit.partition_schedule import ScheduleIntervals
+from rlm.write_path.reading.resume_point import ResumePoint
+from rlm.write_path.reading.wal_task import RLMWalTask
 from tests.kafka_log.log_writer import LogWriter
 from tests.metric_values import metric_value
 from tests.rlm.manager_rig import LIMITS, Listener, Rig, partition, running

@@ -21,7 +21,7 @@ from plugin.segment_metadata import (
     RemoteWalCombinedLogSegmentMetadata,
 )
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.resume_point import ResumePoint, ResumeUnknownError, resume_point
+from rlm.write_path.reading.resume_point import ResumePoint, ResumeUnknownError, resume_point
 from tests.kafka_log.log_writer import LogWriter
 from tests.metadata_topic.store_oracles import read_snapshot, write_snapshot
 

@@ -9,9 +9,9 @@ from kafka_log.leader_epoch_checkpoint import LeaderEpochs
 from kafka_log.open_files import OpenFiles
 from kafka_log.tail_events import Gap
 from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_text
-from rlm.write_path.log_task import TaskOutcome
-from rlm.write_path.resume_point import ResumePoint
-from rlm.write_path.wal_task import RLMWalTask
+from rlm.write_path.reading.log_task import TaskOutcome
+from rlm.write_path.reading.resume_point import ResumePoint
+from rlm.write_path.reading.wal_task import RLMWalTask
 from tests.kafka_log.log_writer import LogWriter
 
 

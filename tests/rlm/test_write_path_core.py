@@ -8,7 +8,10 @@ import pytest
 from kafka_log.errors import LogDirectoryError
 from kafka_log.tail_events import Gap
 from metadata_topic.settings.topic_settings import LinkPolicy
-from rlm.write_path.actions import (
+from rlm.write_path.assignment import Assignment
+from rlm.write_path.commit.group_commit import UploadNow, Wait
+from rlm.write_path.commit.link_policy import CostLimits, LinkDecider
+from rlm.write_path.core.actions import (
     AskAnew,
     CountReadFailure,
     DeclareGaps,
@@ -18,12 +21,9 @@ from rlm.write_path.actions import (
     TellTruncated,
     Watch,
 )
-from rlm.write_path.assignment import Assignment
-from rlm.write_path.group_commit import UploadNow, Wait
-from rlm.write_path.link_policy import CostLimits, LinkDecider
-from rlm.write_path.log_task import TaskOutcome
-from rlm.write_path.passed_over import PassedOver
-from rlm.write_path.write_path_core import WritePathCore
+from rlm.write_path.core.passed_over import PassedOver
+from rlm.write_path.core.write_path_core import WritePathCore
+from rlm.write_path.reading.log_task import TaskOutcome
 from tests.rlm.driven_core import LIMITS, Driven
 from tests.rlm.plain_log import BATCH_BYTES, PlainLog, PlainTask, partition
 

@@ -23,11 +23,11 @@ from plugin.segment_metadata import (
     RemoteWalCombinedLogSegmentMetadata,
 )
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.led_partition import LedPartition
-from rlm.write_path.passed_over import PassedOver
-from rlm.write_path.resume_point import resume_point
-from rlm.write_path.segment_queue import MetaQueueItem, RemoteSegmentQueue
-from rlm.write_path.wal_task import RLMWalTask
+from rlm.write_path.core.led_partition import LedPartition
+from rlm.write_path.core.passed_over import PassedOver
+from rlm.write_path.reading.resume_point import resume_point
+from rlm.write_path.reading.wal_task import RLMWalTask
+from rlm.write_path.uploads.segment_queue import MetaQueueItem, RemoteSegmentQueue
 from tests.kafka_log.log_writer import LogWriter, WrittenBatch
 from tests.metadata_topic.store_oracles import read_snapshot, write_snapshot
 

@@ -20,7 +20,7 @@ from plugin.segment_metadata import (
     RemoteWalCombinedLogSegmentMetadata,
 )
 from rlm.archive.stored_runs import ArchiveLinks, LedLogs
-from rlm.write_path.led_views import FoundRuns, ProvedRun, StoredLog
+from rlm.write_path.core.led_views import FoundRuns, ProvedRun, StoredLog
 from tests.kafka_log.log_writer import LogWriter, WrittenBatch
 from tests.rlm.archive_rig import MemoryArchive
 from tests.rlm.memory_storage import MemoryStorage

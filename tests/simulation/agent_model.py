@@ -14,23 +14,23 @@ from plugin.segment_metadata import CombinedSegmentId
 from rlm.lifecycle.failover import FailoverPlanner
 from rlm.lifecycle.gap_declarations import GapDeclarations
 from rlm.lifecycle.release import LongTermTier, Tiers
-from rlm.write_path.adoptable_records import AdoptableRecords, AdoptionLimits
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.clocks import Clocks
-from rlm.write_path.combine_task import CombineRules, RLMWalCombineTask
-from rlm.write_path.group_commit import CommitLimits
-from rlm.write_path.link_policy import CostLimits, LinkDecider
-from rlm.write_path.log_manager_limits import LogManagerLimits
-from rlm.write_path.log_task import LogTask, TaskOutcome
+from rlm.write_path.commit.group_commit import CommitLimits
+from rlm.write_path.commit.link_policy import CostLimits, LinkDecider
+from rlm.write_path.commit.partition_schedule import ScheduleIntervals
+from rlm.write_path.core.log_manager_limits import LogManagerLimits
+from rlm.write_path.core.passed_over import BacklogLimits
 from rlm.write_path.machine import Machine
 from rlm.write_path.metrics import StageTimes, WriteMetrics
-from rlm.write_path.partition_schedule import ScheduleIntervals
-from rlm.write_path.passed_over import BacklogLimits
+from rlm.write_path.reading.log_task import LogTask, TaskOutcome
+from rlm.write_path.reading.resume_point import ResumePoint, resume_point
+from rlm.write_path.reading.wal_task import run_tasks
 from rlm.write_path.remote_wal_log_manager import RemoteWalLogManager
-from rlm.write_path.resume_point import ResumePoint, resume_point
-from rlm.write_path.segment_queue import MetaQueueItem
-from rlm.write_path.uploaded_segment import UploadedSegment
-from rlm.write_path.wal_task import run_tasks
+from rlm.write_path.uploads.adoptable_records import AdoptableRecords, AdoptionLimits
+from rlm.write_path.uploads.combine_task import CombineRules, RLMWalCombineTask
+from rlm.write_path.uploads.segment_queue import MetaQueueItem
+from rlm.write_path.uploads.uploaded_segment import UploadedSegment
 from tests.kafka_log.log_writer import BatchKey, WrittenBatch
 from tests.simulation.directory_events import SimulatedDirectoryEvents
 from tests.simulation.led_log import LedLog

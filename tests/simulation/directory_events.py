@@ -38,7 +38,7 @@ def contents(directory: str) -> Contents | None:
 
 
 class SimulatedDirectoryEvents:
-    """`rlm.write_path.append_watcher.DirectoryEvents` without a kernel."""
+    """`rlm.write_path.reading.append_watcher.DirectoryEvents` without a kernel."""
 
     def __init__(self, loop: VirtualTimeLoop | None, may_watch: Callable[[], bool] = lambda: True) -> None:
         """Without a loop nobody is told that there is something to read."""

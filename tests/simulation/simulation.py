@@ -22,7 +22,7 @@ from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.states import FINISHED
 from plugin.format import entry_column_batches, entry_columns
 from plugin.segment_metadata import CombinedSegmentId
-from rlm.write_path import group_commit
+from rlm.write_path.commit import group_commit
 from tests.kafka_log.log_writer import BatchKey
 from tests.simulation import agent_events, broker_events, outside_events
 from tests.simulation.adoption.adoption_plan import is_adopting

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from rlm.write_path.append_watcher import AppendWatcher, DirectoryEvents, inotify
+from rlm.write_path.reading.append_watcher import AppendWatcher, DirectoryEvents, inotify
 from tests.kafka_log.log_writer import LogWriter
 from tests.simulation.directory_events import SimulatedDirectoryEvents
 

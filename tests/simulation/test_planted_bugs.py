@@ -16,14 +16,15 @@ from plugin.segment_metadata import (
     RemoteWalCombinedLogSegmentMetadataUpdate,
 )
 from rlm.lifecycle.gap_declarations import GapDeclarations
-from rlm.write_path.actions import Upload
-from rlm.write_path.adoptable_records import Records
-from rlm.write_path.combine_task import Copied, RLMWalCombineTask
-from rlm.write_path.led_partition import LedPartition
-from rlm.write_path.resume_point import ResumePoint, resume_point
-from rlm.write_path.resumed_tail import ResumedTail
-from rlm.write_path.segment_queue import MetaQueueItem, RemoteSegmentQueue
-from rlm.write_path.write_path_core import WritePathCore
+from rlm.write_path.core.actions import Upload
+from rlm.write_path.core.led_partition import LedPartition
+from rlm.write_path.core.write_path_core import WritePathCore
+from rlm.write_path.reading.resume_point import ResumePoint, resume_point
+from rlm.write_path.reading.resumed_tail import ResumedTail
+from rlm.write_path.uploads.adoptable_records import Records
+from rlm.write_path.uploads.combine_task import Copied, RLMWalCombineTask
+from rlm.write_path.uploads.finished_in_order import FinishedInOrder
+from rlm.write_path.uploads.segment_queue import MetaQueueItem, RemoteSegmentQueue
 from tests.simulation import agent_model
 from tests.simulation.planted_bugs import Plant, find
 
@@ -92,11 +93,11 @@ def forget_what_was_passed_over(patch: pytest.MonkeyPatch) -> None:
 
 
 def publish_in_any_order(patch: pytest.MonkeyPatch) -> None:
-    def at_once(self: RLMWalCombineTask, _sequence: int, record: RemoteWalCombinedLogSegmentMetadata | None) -> None:
+    def at_once(self: FinishedInOrder, _sequence: int, record: RemoteWalCombinedLogSegmentMetadata | None) -> None:
         if record is not None:
             self._publisher.publish(record)
 
-    patch.setattr(RLMWalCombineTask, "_publish_in_order", at_once)
+    patch.setattr(FinishedInOrder, "add", at_once)
 
 
 def declare_no_gaps(patch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from metadata_topic.records.publishable import Publishable
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.archive_storage import ArchiveStorage
 from rlm.write_path.metrics import LifecycleMetrics
-from rlm.write_path.uploaded_segment import UploadedSegment
+from rlm.write_path.uploads.uploaded_segment import UploadedSegment
 from tests.kafka_log.log_writer import WrittenBatch
 from tests.metadata_topic.store_oracles import read_snapshot
 from tests.simulation.agent_model import NO_TIER, AgentModel

@@ -44,7 +44,7 @@ from plugin.local_directory import LocalDirectorySettings, LocalWalStorageManage
 from plugin.segment_metadata import RemoteWalCombinedLogSegmentMetadata
 from replication.leader import response_links
 from replication.wire.link import LinkedResponse, encode_linked_response
-from rlm.write_path.group_commit import GroupCommit, Step
+from rlm.write_path.commit.group_commit import GroupCommit, Step
 
 _POLL_S = 0.005
 _HOLE_WAIT_S = 10.0

@@ -21,7 +21,7 @@ from replication.wire.link import LinkedResponse, decode_linked_response
 from replication.wire.peer_protocol import Hello, MessageKind, PeerCapabilities
 from replication.wire.peer_protocol import encode_inline_request as inline_request
 from replication.wire.splicer import splice
-from rlm.write_path.link_policy import LinkMode
+from rlm.write_path.commit.link_policy import LinkMode
 from tests.gateway.produce.produce_frames import produce
 from tests.kafka_log.batches import batches
 from tests.replication.fake_led import store

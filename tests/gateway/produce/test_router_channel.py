@@ -12,7 +12,7 @@ from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.blob_storage import StoredBlob
 from plugin.router_object_id import EPOCH_MS, RouterObjectId
 from replication.wire.circuit_breaker import BreakerLimits, CircuitBreaker
-from rlm.write_path.group_commit import CommitLimits, UploadNow, Wait
+from rlm.write_path.commit.group_commit import CommitLimits, UploadNow, Wait
 
 WALL_MS = 1_790_000_000_000
 INTERVAL_S = 0.025

@@ -24,7 +24,7 @@ from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.blob_storage import StoredBlob
 from plugin.router_object_id import RouterObjectId
 from replication.wire.circuit_breaker import BreakerLimits, CircuitBreaker
-from rlm.write_path.group_commit import CommitLimits, UploadNow, Wait
+from rlm.write_path.commit.group_commit import CommitLimits, UploadNow, Wait
 
 DAY_S = 86_400.0
 SWEEP_EACH_S = 300.0

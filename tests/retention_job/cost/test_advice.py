@@ -6,7 +6,7 @@ import pytest
 
 from plugin.prices import PriceTable
 from retention_job.cost.advice import BrokerLoad, TopicTotals, choices, topic_verdict
-from rlm.write_path import group_commit
+from rlm.write_path.commit import group_commit
 
 PRICES = PriceTable.load()
 DAY_S = 86_400.0

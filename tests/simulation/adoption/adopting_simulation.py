@@ -9,7 +9,7 @@ from metadata_topic.records.records import PublishedSegment
 from metadata_topic.records.states import FINISHED
 from plugin.segment_metadata import CombinedSegmentId
 from rlm.lifecycle import adopted_objects
-from rlm.write_path import adoptable_records
+from rlm.write_path.uploads import adoptable_records
 from tests.kafka_log.log_writer import WrittenBatch
 from tests.simulation.adoption.adoptable_storage import AdoptableStorage
 from tests.simulation.adoption.gateways import KEEP_S, Gateways

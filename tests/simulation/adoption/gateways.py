@@ -16,7 +16,7 @@ from plugin.adopted_records import STAMPS, BatchSource
 from plugin.blob_storage import StoredBlob
 from plugin.errors import RemoteStorageError
 from plugin.router_object_id import ROUTER_KIND, RouterObjectId, epoch_of
-from rlm.write_path.adoptable_records import Offer
+from rlm.write_path.uploads.adoptable_records import Offer
 from tests.kafka_log.log_writer import WrittenBatch
 from tests.simulation.adoption.adoptable_storage import AdoptableStorage
 from tests.simulation.agent_model import AgentModel

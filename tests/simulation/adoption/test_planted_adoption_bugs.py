@@ -4,8 +4,8 @@ import pytest
 
 from gateway.produce.router_sweep import RouterSweep
 from metadata_topic.store.adopted_sources import AdoptedSources
-from rlm.write_path import adoptable_records
-from rlm.write_path.adoptable_records import AdoptableRecords
+from rlm.write_path.uploads import adoptable_records
+from rlm.write_path.uploads.adoptable_records import AdoptableRecords
 from tests.simulation.planted_bugs import Plant, find_in_adoption
 
 

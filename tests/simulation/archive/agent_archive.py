@@ -28,9 +28,9 @@ from rlm.lifecycle.orphans import HealingLimits
 from rlm.lifecycle.release import ClusterView, Tiers
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.clocks import Clocks
+from rlm.write_path.commit.partition_schedule import ScheduleIntervals
 from rlm.write_path.machine import Machine
 from rlm.write_path.metrics import ArchiveMetrics
-from rlm.write_path.partition_schedule import ScheduleIntervals
 from tests.simulation.agent_model import AgentModel
 from tests.simulation.archive.seeded_archive_storage import SeededArchiveStorage
 from tests.simulation.life_of_objects import GRACE_MS, LifeOfObjects

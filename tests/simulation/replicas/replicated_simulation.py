@@ -12,7 +12,7 @@ from unittest.mock import patch
 from kafka_log.crc32c import Buffer
 from replication.leader import fetch_patience, found_batches, response_links
 from replication.wire.link import LinkedResponse, encode_linked_response
-from rlm.write_path import group_commit
+from rlm.write_path.commit import group_commit
 from tests.simulation.plan import Event
 from tests.simulation.replicas.replica_events import DO
 from tests.simulation.replicas.replicated_world import BROKERS, ReplicatedWorld

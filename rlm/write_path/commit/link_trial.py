@@ -10,8 +10,8 @@ import math
 from enum import Enum
 from typing import Final
 
-from rlm.write_path.doubling_pause import DoublingPause
-from rlm.write_path.group_commit import stretched_interval_s
+from rlm.write_path.commit.doubling_pause import DoublingPause
+from rlm.write_path.commit.group_commit import stretched_interval_s
 
 _TRIED_SHARE: Final = 0.5
 """Of the longest interval: loads that pay by so much of it are tried. By judgement, so that they pay still where their

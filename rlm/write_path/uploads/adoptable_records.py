@@ -28,7 +28,7 @@ from typing import Final, NamedTuple
 from kafka_log.crc32c import Buffer
 from kafka_log.record_batch import CorruptBatchError, scan_batches
 from plugin.adopted_records import MAX_SOURCES, STAMPS, AdoptedBatch, AdoptedRecords, BatchSource
-from rlm.write_path.segment_queue import MetaQueueItem
+from rlm.write_path.uploads.segment_queue import MetaQueueItem
 
 MIN_BATCH_BYTES: Final = 512
 """Naming a batch takes 26 bytes; smaller ones are stored anew."""

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 
 from metadata_topic.records.offset_ranges import OffsetRange
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.log_task import LogTask
-from rlm.write_path.segment_queue import MetaQueueItem
+from rlm.write_path.reading.log_task import LogTask
+from rlm.write_path.uploads.segment_queue import MetaQueueItem
 
 
 @dataclass(frozen=True, slots=True)

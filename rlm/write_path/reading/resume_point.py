@@ -19,7 +19,7 @@ of. These may be wrong, as an epoch may have been cut off, so they count below t
 more than that: too much that is declared hides nothing that is stored.
 
 A missing range may be none: only the log can tell whether it has records there. And its start may be gone from the log,
-which `rlm.write_path.resumed_tail` finds, too.
+which `rlm.write_path.reading.resumed_tail` finds, too.
 """
 
 from bisect import bisect_right

@@ -31,12 +31,12 @@ from plugin.segment_metadata import (
     RemoteWalCombinedLogSegmentMetadata,
     RemoteWalCombinedLogSegmentMetadataUpdate,
 )
-from rlm.write_path.adoptable_records import AdoptableRecords, Adoption, Records
 from rlm.write_path.clocks import Clocks
-from rlm.write_path.finished_in_order import FinishedInOrder
 from rlm.write_path.metrics import WriteMetrics
-from rlm.write_path.segment_queue import MetaQueueItem
-from rlm.write_path.uploaded_segment import UploadedSegment
+from rlm.write_path.uploads.adoptable_records import AdoptableRecords, Adoption, Records
+from rlm.write_path.uploads.finished_in_order import FinishedInOrder
+from rlm.write_path.uploads.segment_queue import MetaQueueItem
+from rlm.write_path.uploads.uploaded_segment import UploadedSegment
 
 log = structlog.get_logger(__name__)
 

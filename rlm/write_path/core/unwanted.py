@@ -9,12 +9,12 @@ from dataclasses import replace
 
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.offset_ranges import NO_END
-from rlm.write_path.actions import Action, CountLeftOut, DeclareNotWanted, TellLeftOut
-from rlm.write_path.led_partition import LedPartition
-from rlm.write_path.link_policy import LinkMode
-from rlm.write_path.log_task import TaskOutcome
-from rlm.write_path.pacing import Pacing
-from rlm.write_path.segment_queue import MetaQueueItem, RemoteSegmentQueue
+from rlm.write_path.commit.link_policy import LinkMode
+from rlm.write_path.core.actions import Action, CountLeftOut, DeclareNotWanted, TellLeftOut
+from rlm.write_path.core.led_partition import LedPartition
+from rlm.write_path.core.pacing import Pacing
+from rlm.write_path.reading.log_task import TaskOutcome
+from rlm.write_path.uploads.segment_queue import MetaQueueItem, RemoteSegmentQueue
 
 
 class Unwanted:

@@ -8,7 +8,7 @@ waits for them, so no link and no announcement is made of them; followers far be
 Holds true: `PassedOver.first_offset` is that of the first record of them that is not stored; what the log's retention
 has deleted meanwhile is told as a Gap; a log that was cut, or is gone, is handed back (`void`), to be taken on anew by
 what the metadata topic tells. A failed upload or read is made again after a back-off. What is left when the process
-ends is a hole that the next incarnation finds (`rlm.write_path.resume_point`).
+ends is a hole that the next incarnation finds (`rlm.write_path.reading.resume_point`).
 
 `BacklogUploads` does what it says. All times are monotonic seconds.
 """
@@ -22,11 +22,11 @@ from typing import Final
 import structlog
 
 from kafka_log.topic_partition import TopicIdPartition
-from rlm.write_path.actions import Action, CountReadFailure, DeclareGaps
-from rlm.write_path.bandwidth import TokenBucket
-from rlm.write_path.log_task import LogTask, Outcome, ReadError, TaskOutcome
-from rlm.write_path.passed_over import BacklogLimits, PassedOver
-from rlm.write_path.segment_queue import MetaQueueItem
+from rlm.write_path.commit.bandwidth import TokenBucket
+from rlm.write_path.core.actions import Action, CountReadFailure, DeclareGaps
+from rlm.write_path.core.passed_over import BacklogLimits, PassedOver
+from rlm.write_path.reading.log_task import LogTask, Outcome, ReadError, TaskOutcome
+from rlm.write_path.uploads.segment_queue import MetaQueueItem
 
 log = structlog.get_logger(__name__)
 

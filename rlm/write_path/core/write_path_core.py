@@ -1,8 +1,8 @@
 """The write path's core: which logs are led, and what reading and uploading them came to, sans-IO.
 
 It is told what happened, and at what (monotonic) time, and returns what is to be done of it, in that order
-(`rlm.write_path.actions`). What happens next, and when, says its `pacing`. It starts nothing, waits for nothing and
-touches no file, so a plain loop can drive it.
+(`actions`). What happens next, and when, says its `pacing`. It starts nothing, waits for nothing and touches no file,
+so a plain loop can drive it.
 
 Holds true: a log's batches are queued in its order, and anew after a failed upload; nothing is read while the queue is
 full; `LedPartition.uploaded_offset` never counts a batch that is not stored; what an upload or a read that was begun
@@ -18,7 +18,9 @@ import structlog
 
 from kafka_log.errors import LogDirectoryError
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from rlm.write_path.actions import (
+from rlm.write_path.assignment import Assignment
+from rlm.write_path.commit.link_policy import LinkDecider
+from rlm.write_path.core.actions import (
     Action,
     AskAnew,
     CountLeftOut,
@@ -34,16 +36,14 @@ from rlm.write_path.actions import (
     Upload,
     Watch,
 )
-from rlm.write_path.assignment import Assignment
-from rlm.write_path.backlog import Backlog
-from rlm.write_path.led_partition import LedPartition
-from rlm.write_path.link_policy import LinkDecider
-from rlm.write_path.log_manager_limits import LogManagerLimits
-from rlm.write_path.log_task import LogTask, Outcome, ReadError, TaskOutcome
-from rlm.write_path.pacing import Pacing
-from rlm.write_path.segment_queue import MetaQueueItem, RemoteSegmentQueue
-from rlm.write_path.unwanted import Unwanted
-from rlm.write_path.uploaded_segment import UploadedSegment
+from rlm.write_path.core.backlog import Backlog
+from rlm.write_path.core.led_partition import LedPartition
+from rlm.write_path.core.log_manager_limits import LogManagerLimits
+from rlm.write_path.core.pacing import Pacing
+from rlm.write_path.core.unwanted import Unwanted
+from rlm.write_path.reading.log_task import LogTask, Outcome, ReadError, TaskOutcome
+from rlm.write_path.uploads.segment_queue import MetaQueueItem, RemoteSegmentQueue
+from rlm.write_path.uploads.uploaded_segment import UploadedSegment
 
 log = structlog.get_logger(__name__)
 

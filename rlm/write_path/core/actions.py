@@ -8,10 +8,10 @@ from kafka_log.tail_events import Gap
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.offset_ranges import OffsetRange
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.led_partition import LedPartition
-from rlm.write_path.log_task import TaskOutcome
-from rlm.write_path.segment_queue import MetaQueueItem
-from rlm.write_path.uploaded_segment import UploadedSegment
+from rlm.write_path.core.led_partition import LedPartition
+from rlm.write_path.reading.log_task import TaskOutcome
+from rlm.write_path.uploads.segment_queue import MetaQueueItem
+from rlm.write_path.uploads.uploaded_segment import UploadedSegment
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from kafka_log.errors import LogDirectoryError, MalformedFileError
 from kafka_log.tail_events import Gap
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.offset_ranges import OffsetRange
-from rlm.write_path.segment_queue import MetaQueueItem
+from rlm.write_path.uploads.segment_queue import MetaQueueItem
 
 ReadError = LogDirectoryError | MalformedFileError
 """What a run of a task may fail with: the disk, or a broken leader-epoch-checkpoint."""

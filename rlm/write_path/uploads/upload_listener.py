@@ -8,7 +8,7 @@ from prometheus_client import Counter
 
 from kafka_log.topic_partition import TopicIdPartition
 from plugin.errors import defect_site
-from rlm.write_path.uploaded_segment import UploadedSegment
+from rlm.write_path.uploads.uploaded_segment import UploadedSegment
 
 log = structlog.get_logger(__name__)
 

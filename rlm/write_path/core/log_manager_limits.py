@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from rlm.write_path.group_commit import CommitLimits
-from rlm.write_path.partition_schedule import ScheduleIntervals
-from rlm.write_path.passed_over import BacklogLimits
+from rlm.write_path.commit.group_commit import CommitLimits
+from rlm.write_path.commit.partition_schedule import ScheduleIntervals
+from rlm.write_path.core.passed_over import BacklogLimits
 
 
 @dataclass(frozen=True, slots=True)

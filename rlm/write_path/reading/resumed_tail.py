@@ -26,7 +26,7 @@ from kafka_log.open_files import OpenFiles
 from kafka_log.segment_tail import Gap, LogDeleted, SegmentTail, TailEvent, TailRead, Truncated
 from kafka_log.topic_partition import TopicId
 from metadata_topic.records.offset_ranges import OffsetRange, joined_ranges, ranges_common
-from rlm.write_path.resume_point import ResumePoint
+from rlm.write_path.reading.resume_point import ResumePoint
 
 _EMPTY_READS = 3
 """A read that only tells of a roll is followed by one that has records."""

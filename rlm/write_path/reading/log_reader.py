@@ -12,9 +12,9 @@ from concurrent.futures import Executor
 from typing import Final
 
 from kafka_log.errors import LogDirectoryError
-from rlm.write_path.append_watcher import AppendWatcher
-from rlm.write_path.log_task import LogTask, Outcome, Run, TaskOutcome
-from rlm.write_path.wal_task import read_defect, run_tasks
+from rlm.write_path.reading.append_watcher import AppendWatcher
+from rlm.write_path.reading.log_task import LogTask, Outcome, Run, TaskOutcome
+from rlm.write_path.reading.wal_task import read_defect, run_tasks
 
 _HERE_BYTES: Final = 256 * 1024
 """So much is read on the event loop at a time: in 0.1 ms as batches of 16 KB, in 4 ms as the smallest there are."""

@@ -10,14 +10,14 @@ from itertools import chain, islice
 from typing import Final
 
 from kafka_log.topic_partition import TopicIdPartition
-from rlm.write_path.actions import PassOver, Read, Reads, Upload
-from rlm.write_path.group_commit import GATHER_RECENT_S, GroupCommit, Load, Step, Urgency
-from rlm.write_path.led_partition import LedPartition
-from rlm.write_path.link_policy import LinkDecider, LinkMode
-from rlm.write_path.link_trial import LinkTrial, Verdict
-from rlm.write_path.log_manager_limits import LogManagerLimits
-from rlm.write_path.partition_schedule import PartitionSchedule
-from rlm.write_path.segment_queue import RemoteSegmentQueue
+from rlm.write_path.commit.group_commit import GATHER_RECENT_S, GroupCommit, Load, Step, Urgency
+from rlm.write_path.commit.link_policy import LinkDecider, LinkMode
+from rlm.write_path.commit.link_trial import LinkTrial, Verdict
+from rlm.write_path.commit.partition_schedule import PartitionSchedule
+from rlm.write_path.core.actions import PassOver, Read, Reads, Upload
+from rlm.write_path.core.led_partition import LedPartition
+from rlm.write_path.core.log_manager_limits import LogManagerLimits
+from rlm.write_path.uploads.segment_queue import RemoteSegmentQueue
 
 _FAR_BEHIND_OBJECTS: Final = 8
 """A log with more than so many objects' bytes to read goes on where its followers are: links are no use before."""

@@ -1,8 +1,8 @@
 """Link or inline: which way the newest bytes of a partition should travel.
 
-An object costs requests, fees and storage, an inline byte costs the zone border (`rlm.write_path.link_costs`). Below
-the break-even size an object loses money, so with the policy by cost the bytes of small loads go inline, as fast as in
-stock Kafka. Above it, links are used and everything is done to make them quick.
+An object costs requests, fees and storage, an inline byte costs the zone border (`link_costs`). Below the break-even
+size an object loses money, so with the policy by cost the bytes of small loads go inline, as fast as in stock Kafka.
+Above it, links are used and everything is done to make them quick.
 """
 
 import math
@@ -16,10 +16,10 @@ import structlog
 from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.prices import NEVER_PAYS
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.doubling_pause import DoublingPause
-from rlm.write_path.group_commit import Urgency
-from rlm.write_path.link_costs import LinkCosts, Outlook
-from rlm.write_path.link_trial import LinkTrial
+from rlm.write_path.commit.doubling_pause import DoublingPause
+from rlm.write_path.commit.group_commit import Urgency
+from rlm.write_path.commit.link_costs import LinkCosts, Outlook
+from rlm.write_path.commit.link_trial import LinkTrial
 
 log = structlog.get_logger(__name__)
 

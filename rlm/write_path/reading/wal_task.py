@@ -12,10 +12,10 @@ from kafka_log.segment_tail import Gap, LogDeleted, TailEvent, TailRead, Truncat
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.offset_ranges import OffsetRange
 from plugin.errors import defect_site
-from rlm.write_path.log_task import LogTask, Outcome, ReadError, Run, TaskOutcome
-from rlm.write_path.resume_point import ResumePoint
-from rlm.write_path.resumed_tail import ResumedTail
-from rlm.write_path.segment_queue import MetaQueueItem
+from rlm.write_path.reading.log_task import LogTask, Outcome, ReadError, Run, TaskOutcome
+from rlm.write_path.reading.resume_point import ResumePoint
+from rlm.write_path.reading.resumed_tail import ResumedTail
+from rlm.write_path.uploads.segment_queue import MetaQueueItem
 
 
 class RLMWalTask:

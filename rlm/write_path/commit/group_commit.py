@@ -39,7 +39,7 @@ from enum import IntEnum
 from typing import Final
 
 from kafka_log.topic_partition import TopicIdPartition
-from rlm.write_path.bandwidth import TokenBucket
+from rlm.write_path.commit.bandwidth import TokenBucket
 
 # All constants of group commit, each with its unit and what is known of why. "By judgement": no measurement is known.
 

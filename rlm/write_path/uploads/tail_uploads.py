@@ -18,7 +18,7 @@ from metadata_topic.settings.settings_topic import SettingsWriter, TailRequests
 from metadata_topic.settings.tail_upload import TailRequest, TailStored, TopicPartitionName
 from metadata_topic.topic.client_config import KafkaClientConfig
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.uploaded_segment import UploadedSegment
+from rlm.write_path.uploads.uploaded_segment import UploadedSegment
 
 log = structlog.get_logger(__name__)
 

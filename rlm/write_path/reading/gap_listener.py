@@ -6,7 +6,7 @@ from typing import Protocol
 from kafka_log.tail_events import Gap
 from metadata_topic.records.offset_ranges import OffsetRange
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.resume_point import ResumePoint
+from rlm.write_path.reading.resume_point import ResumePoint
 
 
 class GapListener(Protocol):

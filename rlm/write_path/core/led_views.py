@@ -10,7 +10,7 @@ from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.format.archive_object_id import StoredObjectId
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
-from rlm.write_path.link_policy import LinkMode
+from rlm.write_path.commit.link_policy import LinkMode
 
 
 @dataclass(frozen=True, slots=True)

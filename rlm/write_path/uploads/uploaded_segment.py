@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
-from rlm.write_path.segment_queue import MetaQueueItem
+from rlm.write_path.uploads.segment_queue import MetaQueueItem
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 import structlog
 
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.led_views import StoredLog
-from rlm.write_path.left_out import LeftOut
-from rlm.write_path.log_task import LogTask, TaskOutcome
-from rlm.write_path.passed_over import PassedOver
-from rlm.write_path.segment_queue import MetaQueueItem
+from rlm.write_path.core.led_views import StoredLog
+from rlm.write_path.core.left_out import LeftOut
+from rlm.write_path.core.passed_over import PassedOver
+from rlm.write_path.reading.log_task import LogTask, TaskOutcome
+from rlm.write_path.uploads.segment_queue import MetaQueueItem
 
 log = structlog.get_logger(__name__)
 

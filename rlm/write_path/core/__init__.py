@@ -1,0 +1,1 @@
+"""The write path without IO: events and the time go in, actions come out."""
