@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from recovery.broker_recovery import PlannedLog
-    from recovery.log_plan import PlanRules
-    from recovery.restore import GoneHead, RestoredLog
-    from recovery.timestamp_bound import TimestampBound
+    from recovery.logs.log_plan import PlanRules
+    from recovery.logs.restore import GoneHead, RestoredLog
+    from recovery.logs.timestamp_bound import TimestampBound
 
 
 @dataclass(frozen=True, slots=True)

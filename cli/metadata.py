@@ -13,7 +13,7 @@ from cli.recovery_sources import BrokersCluster, Tell, client_of, open_stores, p
 from cli.tables import tell_json
 
 if TYPE_CHECKING:
-    from recovery.topic_rebuild import RebuildPlan
+    from recovery.metadata.topic_rebuild import RebuildPlan
 
 app = command_group("The metadata topic.")
 
@@ -57,8 +57,8 @@ def _rebuild(where: BrokersCluster, write: bool, tell: Tell) -> "tuple[RebuildPl
     from metadata_topic.topic.topic_session import TopicSession
     from plugin.wall_clock import wall_ms
     from recovery.cluster_view import ask_cluster
-    from recovery.remembered_metadata import read_snapshots
-    from recovery.topic_rebuild import Known, Rebuild
+    from recovery.metadata.remembered_metadata import read_snapshots
+    from recovery.metadata.topic_rebuild import Known, Rebuild
 
     broker = load_broker_properties(where.broker_config)
     settings = agent_settings(broker, where.broker_config)

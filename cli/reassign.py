@@ -17,11 +17,11 @@ from cli.tables import fail, show, table, tell_json
 if TYPE_CHECKING:
     from metadata_topic.settings.wal_retention import AgentsRetention
     from metadata_topic.topic.client_config import KafkaClientConfig
-    from recovery.copied_bytes import TopicStorage
-    from recovery.reassignment import Reassignment, ReassignmentLimits
-    from recovery.reassignment_admin import ReassignmentAdmin
-    from recovery.reassignment_plan import ReassignmentPlan, TopicPartition
-    from recovery.tail_requests import NoTails, TailRequests
+    from recovery.reassignment.admin import ReassignmentAdmin
+    from recovery.reassignment.copied_bytes import TopicStorage
+    from recovery.reassignment.moves import Reassignment, ReassignmentLimits
+    from recovery.reassignment.plan import ReassignmentPlan, TopicPartition
+    from recovery.reassignment.tail_requests import NoTails, TailRequests
 
 
 app = command_group(
@@ -64,7 +64,7 @@ def plan(
     json: Json = False,
 ) -> None:
     """Show what would be moved; move nothing. With --json in the form that `execute --plan` takes."""
-    from recovery.reassignment_plan import write_plan
+    from recovery.reassignment.plan import write_plan
 
     _check(wanted, None)
     with _admin(connection) as admin:
@@ -92,7 +92,7 @@ def execute(
     json: Json = False,
 ) -> None:
     """Plan, and move. Ctrl-C takes back what is under way; killed, it leaves that to Kafka, which goes on."""
-    from recovery.reassignment import ReassignmentLimits
+    from recovery.reassignment.moves import ReassignmentLimits
 
     _check(wanted, plan_file)
     given = _read_plan(plan_file, json=json) if plan_file is not None else None
@@ -171,14 +171,14 @@ def _check(wanted: Wanted, plan_file: Path | None) -> None:
 
 @contextmanager
 def _admin(connection: Connection) -> "Iterator[ReassignmentAdmin]":
-    from recovery.reassignment_admin import ReassignmentAdmin
+    from recovery.reassignment.admin import ReassignmentAdmin
 
     with ReassignmentAdmin(connection.client_config()) as admin:
         yield admin
 
 
 def _read_plan(file: Path, *, json: bool) -> "Mapping[TopicPartition, tuple[int, ...]]":
-    from recovery.reassignment_plan import ReassignmentPlanError, read_plan
+    from recovery.reassignment.plan import ReassignmentPlanError, read_plan
 
     try:
         return read_plan(file.read_text(), str(file))
@@ -193,7 +193,7 @@ def _planned(
     *,
     json: bool,
 ) -> "ReassignmentPlan":
-    from recovery.reassignment_plan import ReassignmentPlanError, plan_as_given, plan_balance, plan_drain, plan_topic
+    from recovery.reassignment.plan import ReassignmentPlanError, plan_as_given, plan_balance, plan_drain, plan_topic
 
     cluster = admin.cluster()
     try:
@@ -218,7 +218,7 @@ def _run(
     import threading
     import time
 
-    from recovery.reassignment_run import ReassignmentRun, requests_of
+    from recovery.reassignment.run import ReassignmentRun, requests_of
 
     with tails, _Progress() as shown:
         uploading = {name for name, one in tails.topics().items() if one.enable}
@@ -236,7 +236,7 @@ def _tails(admin: "ReassignmentAdmin", client: "KafkaClientConfig", wanted: bool
 
     from metadata_topic.topic.topic import SETTINGS_TOPIC
     from plugin.wall_clock import wall_ms
-    from recovery.tail_requests import NoTails, TailRequests
+    from recovery.reassignment.tail_requests import NoTails, TailRequests
 
     topics = {one.topic_partition.topic for one in admin.cluster().partitions}
     if not wanted or SETTINGS_TOPIC not in topics:  # without that topic there never was an agent
@@ -268,7 +268,7 @@ class _Progress:
         self._bar.stop()
 
     def update(self, reassignment: "Reassignment") -> None:
-        from recovery.reassignment import ENDS, MoveState
+        from recovery.reassignment.moves import ENDS, MoveState
 
         states = [one.state for one in reassignment.progress.values()]
         busy = [
@@ -281,7 +281,7 @@ class _Progress:
 
 
 def _report(done: "Reassignment | None", planned: "ReassignmentPlan", json: bool) -> None:
-    from recovery.reassignment import MoveState
+    from recovery.reassignment.moves import MoveState
 
     progress = list(done.progress.values()) if done is not None else []
     rows = [
@@ -364,7 +364,7 @@ def _storage(
     from metadata_topic.settings.settings_topic import read_settings
     from metadata_topic.settings.wal_retention import AgentsRetention
     from metadata_topic.topic.topic import SETTINGS_TOPIC
-    from recovery.copied_bytes import TopicStorage
+    from recovery.reassignment.copied_bytes import TopicStorage
 
     names = {move.topic_partition.topic for move in planned.moves}
     known = {one.topic_partition.topic for one in admin.cluster().partitions}

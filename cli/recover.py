@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from recovery.broker_recovery import LostBroker, PlannedLog, Selection
     from recovery.errors import TargetRefusedError
-    from recovery.restore import RestoredLog
-    from recovery.timestamp_bound import TimestampBound
+    from recovery.logs.restore import RestoredLog
+    from recovery.logs.timestamp_bound import TimestampBound
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,7 @@ def _bounds(
     sources: Sources, planned: "list[PlannedLog]", selection: "Selection", threads: int
 ) -> "Sequence[TimestampBound | None]":
     """Where the logs would end by the point in time that was asked for."""
-    from recovery.timestamp_bound import timestamp_bounds
+    from recovery.logs.timestamp_bound import timestamp_bounds
 
     if selection.to_timestamp_ms is None:
         return [None] * len(planned)
@@ -220,7 +220,7 @@ def _recover(
     )
 
     from recovery.broker_recovery import recover_broker
-    from recovery.restore import RestoreProgress, restore_logs
+    from recovery.logs.restore import RestoreProgress, restore_logs
 
     columns = (TextColumn("restoring"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as bar:
@@ -257,7 +257,7 @@ def _with_buckets(row: LogRow, log: "PlannedLog", sources: Sources) -> LogRow:
 
 def _refusals(broker: "LostBroker", lead_refused: "TargetRefusedError | None") -> list[str]:
     """Why a recovery would not be begun now."""
-    from recovery.log_directory_target import refusal_of
+    from recovery.logs.log_directory_target import refusal_of
 
     found = [refusal_of(path, broker.cluster_id, broker.node_id) for path in broker.lost_log_dirs]
     return [str(refusal) for refusal in [*found, lead_refused] if refusal is not None]

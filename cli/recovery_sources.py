@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from plugin.archive_storage import ObjectArchiveStorage
     from plugin.remote_wal_storage_manager import RemoteWalStorageManager
     from recovery.cluster_view import ClusterView
-    from recovery.inventory import Inventory
+    from recovery.logs.run_reader import RunReader
+    from recovery.metadata.inventory import Inventory
     from recovery.patience import Patience
-    from recovery.run_reader import RunReader
 
 METADATA_TIMEOUT_S = 300.0
 
@@ -95,8 +95,8 @@ def open_sources(where: StoredLogs, tell: Tell) -> Iterator[Sources]:
     from agent.settings_file import agent_settings
     from kafka_log.server_properties import load_broker_properties
     from plugin.wall_clock import wall_ms
-    from recovery.inventory import from_objects
-    from recovery.run_reader import RunReader
+    from recovery.logs.run_reader import RunReader
+    from recovery.metadata.inventory import from_objects
 
     broker = load_broker_properties(where.broker_config)
     settings = agent_settings(broker, where.broker_config)
@@ -168,7 +168,7 @@ def _from_kraft(directory: Path, cluster_id: str | None) -> "tuple[str, ClusterV
     from kafka_log.cluster_metadata import DIRECTORY_NAME, read_cluster_metadata
     from recovery.cluster_view import from_kraft
     from recovery.errors import UnknownClusterError
-    from recovery.log_directory_target import identity_in
+    from recovery.logs.log_directory_target import identity_in
 
     identity = identity_in(directory.parent if directory.name == DIRECTORY_NAME else directory)
     known = identity.cluster_id if identity is not None else None
@@ -189,7 +189,7 @@ def _with_surviving_settings(view: "ClusterView", metadata_log_dir: Path, broker
     from kafka_log.errors import LogDirectoryError, MalformedFileError
     from metadata_topic.settings.settings_log import read_settings_log
     from recovery.cluster_view import with_wal_retention
-    from recovery.log_settings import log_settings
+    from recovery.logs.log_settings import log_settings
 
     beside = metadata_log_dir.parent if metadata_log_dir.name == DIRECTORY_NAME else metadata_log_dir
     for log_dir in (beside, *broker.log_dirs):
@@ -209,7 +209,7 @@ def _surviving_kraft_log(broker: "BrokerProperties", cluster_id: str) -> "Cluste
     from kafka_log.cluster_metadata import read_cluster_metadata
     from kafka_log.errors import LogDirectoryError, MalformedFileError
     from recovery.cluster_view import from_kraft
-    from recovery.log_directory_target import identity_in
+    from recovery.logs.log_directory_target import identity_in
 
     identity = identity_in(broker.metadata_log_dir)
     if identity is None or identity.cluster_id != cluster_id:
@@ -234,8 +234,8 @@ def client_of(broker: "BrokerProperties", settings: "AgentSettings", where: Brok
 def _by_metadata(
     client: "KafkaClientConfig", storage: "RemoteWalStorageManager", archive: "ObjectArchiveStorage | None", tell: Tell
 ) -> "Inventory":
-    from recovery.inventory import from_metadata
-    from recovery.metadata_notes import read_metadata
+    from recovery.metadata.inventory import from_metadata
+    from recovery.metadata.metadata_notes import read_metadata
 
     tell("reading the metadata topic")
     noted, archived = read_metadata(client, METADATA_TIMEOUT_S)

@@ -13,8 +13,8 @@ from metadata_topic.topic.client_config import LIBRDKAFKA_LOGGER, KafkaClientCon
 from metadata_topic.topic.cluster_descriptions import TOPIC_AUTHORIZATION_FAILED, ClusterDescriptions, DescribedTopic
 from metadata_topic.topic.topic import METADATA_TOPIC, confluent_admin
 from recovery.errors import ReassignmentError
-from recovery.reassignment_admin import ReassignmentAdmin
-from recovery.reassignment_plan import TopicPartition
+from recovery.reassignment.admin import ReassignmentAdmin
+from recovery.reassignment.plan import TopicPartition
 from rlm.lifecycle.cluster_observer import local_retention_ms
 
 _CLIENT_ID = "remote-wal-doctor"

@@ -15,8 +15,8 @@ from local_cluster.broker_config import KAFKAS_IN_SYNC
 from local_cluster.polling import WaitTimeoutError, wait_until
 from metadata_topic.topic.client_config import KafkaClientConfig
 from recovery.errors import ReassignmentError
-from recovery.reassignment_admin import ReassignmentAdmin
-from recovery.reassignment_plan import Move, TopicPartition
+from recovery.reassignment.admin import ReassignmentAdmin
+from recovery.reassignment.plan import Move, TopicPartition
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient, NewTopic

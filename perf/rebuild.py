@@ -38,11 +38,11 @@ from plugin.segment_metadata import (
     RemoteLogSegmentState,
     RemoteWalCombinedLogSegmentMetadata,
 )
-from recovery.inventory import Inventory, from_objects
-from recovery.log_plan import PlanRules
-from recovery.log_settings import LogSettings
-from recovery.restore import RestoreJob, restore_logs
-from recovery.run_reader import RunReader
+from recovery.logs.log_plan import PlanRules
+from recovery.logs.log_settings import LogSettings
+from recovery.logs.restore import RestoreJob, restore_logs
+from recovery.logs.run_reader import RunReader
+from recovery.metadata.inventory import Inventory, from_objects
 
 _TOPIC = "rebuild"
 _LOST = 3

@@ -1,5 +1,6 @@
 """A broker's log directories out of object storage, checks of what is stored, and moves of partitions.
 
-`inventory` what is stored, `log_plan` which runs make a log, `restore` and `log_writer` write it, `verification` reads
-what would be needed, `topic_rebuild` tells a lost metadata topic anew, `reassignment*` moves partitions.
+`metadata/`: what is stored, and a lost metadata topic told anew; `logs/`: which runs make a log, how they are read and
+written; `reassignment/`: moves. `broker_recovery` puts a broker's logs together, `verification` reads what would be
+needed.
 """

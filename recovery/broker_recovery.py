@@ -15,11 +15,11 @@ from metadata_topic.records.declared_gaps import GapReason
 from metadata_topic.records.offset_ranges import OffsetRange
 from recovery.cluster_view import ClusterView, ReplicaSet
 from recovery.errors import RecoveryError, UnknownClusterError
-from recovery.inventory import Inventory
-from recovery.log_directory_target import LogDirectoryIdentity, LogDirectoryTarget, identity_in, refusal_of
-from recovery.log_plan import LogPlan, LogRuns, PlanRules
-from recovery.log_settings import LogSettings, log_settings
-from recovery.restore import RestoredLog, RestoreJob
+from recovery.logs.log_directory_target import LogDirectoryIdentity, LogDirectoryTarget, identity_in, refusal_of
+from recovery.logs.log_plan import LogPlan, LogRuns, PlanRules
+from recovery.logs.log_settings import LogSettings, log_settings
+from recovery.logs.restore import RestoredLog, RestoreJob
+from recovery.metadata.inventory import Inventory
 
 
 @dataclass(frozen=True, slots=True)

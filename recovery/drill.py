@@ -5,8 +5,8 @@ from pathlib import Path
 
 from recovery.broker_recovery import PlannedLog
 from recovery.errors import TargetRefusedError
-from recovery.restore import RestoredLog, RestoreJob, RestoreProgress, restore_logs
-from recovery.run_reader import RunReader
+from recovery.logs.restore import RestoredLog, RestoreJob, RestoreProgress, restore_logs
+from recovery.logs.run_reader import RunReader
 
 
 def run_drill(

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from recovery.errors import TargetRefusedError
-from recovery.log_directory_target import is_without_logs
+from recovery.logs.log_directory_target import is_without_logs
 
 FSTAB: Final = Path("/etc/fstab")
 _ESCAPED: Final = re.compile(r"\\([0-7]{3})")

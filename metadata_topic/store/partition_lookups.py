@@ -97,8 +97,8 @@ class PartitionLookups:
         """The log's chain with epochs that retention took from its head, as far as objects hold records of them.
 
         An epoch began at the first of its records, and one that would begin behind its own end was overwritten
-        (KIP-101, as `recovery.log_plan` has it). Where records of an epoch between were released, and none are left,
-        it goes on where those of the older ones end.
+        (KIP-101, as `recovery.logs.log_plan` has it). Where records of an epoch between were released, and none are
+        left, it goes on where those of the older ones end.
         """
         if not leader_epochs.entries:
             return leader_epochs

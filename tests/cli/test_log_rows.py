@@ -10,8 +10,8 @@ from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.store.released_offsets import ReleasedUpTo
 from recovery.broker_recovery import PlannedLog
 from recovery.cluster_view import ReplicaSet
-from recovery.log_plan import LogRuns, PlanRules
-from recovery.log_settings import LogSettings
+from recovery.logs.log_plan import LogRuns, PlanRules
+from recovery.logs.log_settings import LogSettings
 from tests.recovery.stored_objects import ObjectsInMemory, records, runs_of
 
 ORDERS = TopicIdPartition(TopicId(b"orders".ljust(16)), 0)

@@ -31,8 +31,8 @@ from metadata_topic.settings.topic_settings import (
 from plugin.format.combined_segment import OpenCombinedSegment, SegmentHeader
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
 from recovery import emptied
-from recovery.inventory import Inventory, from_objects
-from recovery.restore import GoneHead
+from recovery.logs.restore import GoneHead
+from recovery.metadata.inventory import Inventory, from_objects
 from tests.kafka_log.batches import batch
 from tests.kafka_log.kraft_records import DIRECTORY, metadata_batch, partition_record, topic_record
 from tests.recovery.stored_objects import MARK, Records, records
@@ -314,7 +314,7 @@ def test_a_log_goes_on_behind_a_declared_gap_with_an_exit_code_of_its_own(
         found.declared_gaps[ORDERS] = gaps
         return found
 
-    monkeypatch.setattr("recovery.inventory.from_objects", inventory)
+    monkeypatch.setattr("recovery.metadata.inventory.from_objects", inventory)
     [finding, _] = _told(ruins.run("verify", "--json"), exit_code=5)["findings"]
     assert (finding["kind"], finding["error"], finding["subject"]) == ("declared_gap", False, "orders-0")
 

@@ -22,7 +22,7 @@ from metadata_topic.topic.client_config import KafkaClientConfig
 from plugin.format.bucket_copies import NamedCopies
 from plugin.format.bucket_id import bucket_id
 from plugin.segment_metadata import CombinedSegmentId
-from recovery.metadata_notes import read_metadata
+from recovery.metadata.metadata_notes import read_metadata
 from tests.cluster.agent_views import RECORD_BYTES, AgentCounters
 from tests.cluster.conftest import IMPATIENT
 from tests.cluster.recovery_commands import run_command

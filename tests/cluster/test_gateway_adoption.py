@@ -16,7 +16,7 @@ from local_cluster.zone_gateways import ZoneGateways
 from metadata_topic.topic.client_config import KafkaClientConfig
 from plugin.router_object_id import RouterObjectId
 from plugin.segment_metadata import CombinedSegmentId
-from recovery.metadata_notes import read_metadata
+from recovery.metadata.metadata_notes import read_metadata
 from tests.cluster.agent_views import AgentCounters, describe
 from tests.cluster.gateway_cluster import BY_OBJECTS, THREE_ZONES, gateway_cluster
 from tests.cluster.lost_metadata import in_doubt, lose_metadata_topic, rebuild

@@ -16,7 +16,7 @@ from metadata_topic.records.states import DELETING, FINISHED
 from metadata_topic.topic.client_config import KafkaClientConfig
 from plugin.format.object_keys import ObjectKeyFactory
 from plugin.segment_metadata import CombinedSegmentId
-from recovery.metadata_notes import read_metadata
+from recovery.metadata.metadata_notes import read_metadata
 from tests.cluster.agent_views import FAULTS, AgentCounters, describe, read_metrics
 from tests.cluster.lost_metadata import in_doubt, lose_metadata_topic, rebuild
 from tests.cluster.script import PATIENCE_S, PLAIN, Script

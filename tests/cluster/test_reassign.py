@@ -20,8 +20,8 @@ from local_cluster.polling import wait_until
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
-from recovery.reassignment_admin import BEGIN_AT_TIER, ReassignmentAdmin
-from recovery.reassignment_plan import TopicPartition
+from recovery.reassignment.admin import BEGIN_AT_TIER, ReassignmentAdmin
+from recovery.reassignment.plan import TopicPartition
 from tests.cluster.conftest import IMPATIENT, STORAGE_PLUGINS, BreakableStore
 from tests.cluster.script import PATIENCE_S, PLAIN, ZSTD, Script
 

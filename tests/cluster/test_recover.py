@@ -25,8 +25,8 @@ from metadata_topic.settings.wal_retention import AS_LOCAL
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
-from recovery.log_directory_target import STAGING
-from recovery.log_writer import JOURNAL
+from recovery.logs.log_directory_target import STAGING
+from recovery.logs.log_writer import JOURNAL
 from tests.cluster.agent_views import describe
 from tests.cluster.recovery_commands import CHECKOUT, WORDS, command_line, refused_recovery, run_command
 from tests.cluster.script import PATIENCE_S, PLAIN, TRANSACTIONS, Script

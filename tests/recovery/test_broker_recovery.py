@@ -35,10 +35,10 @@ from recovery.cluster_view import (
     with_wal_retention,
 )
 from recovery.errors import TargetRefusedError, UnknownClusterError
-from recovery.inventory import Inventory, from_objects
-from recovery.log_settings import LogSettings, log_settings
-from recovery.restore import RestoredLog, RestoreJob, restore_logs
-from recovery.run_reader import RunReader
+from recovery.logs.log_settings import LogSettings, log_settings
+from recovery.logs.restore import RestoredLog, RestoreJob, restore_logs
+from recovery.logs.run_reader import RunReader
+from recovery.metadata.inventory import Inventory, from_objects
 from recovery.verification import check_inventory
 from tests.recovery.stored_objects import ObjectsInMemory, records, runs_of
 

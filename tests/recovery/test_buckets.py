@@ -13,10 +13,10 @@ from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from recovery.broker_recovery import PlannedLog
 from recovery.cluster_view import ReplicaSet
 from recovery.errors import UnusableRunError
-from recovery.inventory import Inventory, from_metadata, from_objects
-from recovery.log_plan import Gap, PlanRules
-from recovery.log_settings import LogSettings
-from recovery.run_reader import RunReader
+from recovery.logs.log_plan import Gap, PlanRules
+from recovery.logs.log_settings import LogSettings
+from recovery.logs.run_reader import RunReader
+from recovery.metadata.inventory import Inventory, from_metadata, from_objects
 from recovery.verification import FindingKind, ObjectVerifier, Verification, check_inventory
 from tests.plugin.two_zones import ZONES, bucket, two_zones
 from tests.recovery.stored_objects import records

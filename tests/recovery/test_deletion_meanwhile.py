@@ -17,12 +17,12 @@ from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.segment_metadata import CombinedSegmentId, RemoteWalCombinedLogSegmentMetadata
 from recovery.broker_recovery import LostBroker, PlannedLog, Selection, plan_broker, recover_broker
 from recovery.cluster_view import ClusterView, ReplicaSet, TopicView
-from recovery.inventory import from_metadata
-from recovery.log_plan import LogRuns, PlanRules
-from recovery.log_settings import LogSettings
-from recovery.metadata_notes import NotedMetadata
-from recovery.restore import GoneHead, RestoredLog, RestoreJob, restore_logs
-from recovery.run_reader import RunReader
+from recovery.logs.log_plan import LogRuns, PlanRules
+from recovery.logs.log_settings import LogSettings
+from recovery.logs.restore import GoneHead, RestoredLog, RestoreJob, restore_logs
+from recovery.logs.run_reader import RunReader
+from recovery.metadata.inventory import from_metadata
+from recovery.metadata.metadata_notes import NotedMetadata
 from tests.kafka_log.batches import batches
 from tests.recovery.stored_logs import ORDERS
 from tests.recovery.stored_objects import ObjectsInMemory, records, runs_of

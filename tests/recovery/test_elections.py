@@ -21,9 +21,9 @@ from plugin.segment_metadata import (
     RemoteLogSegmentMetadataEntry,
     RemoteWalCombinedLogSegmentMetadata,
 )
-from recovery.inventory import from_metadata
-from recovery.log_plan import LogPlan, PlanRules
-from recovery.metadata_notes import NotedMetadata
+from recovery.logs.log_plan import LogPlan, PlanRules
+from recovery.metadata.inventory import from_metadata
+from recovery.metadata.metadata_notes import NotedMetadata
 from rlm.archive.archive_tier import ArchiveTier
 from rlm.lifecycle.failover import FailoverPlanner
 from rlm.write_path.reading.resume_point import LedLog, resume_of

@@ -6,7 +6,7 @@ import pytest
 
 from recovery.emptied import emptied_log_dirs
 from recovery.errors import TargetRefusedError
-from recovery.log_directory_target import STAGING
+from recovery.logs.log_directory_target import STAGING
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from metadata_topic.records.records import RemoteWalLogSegmentMetadataUpdate
 from plugin.format.entry_columns import encode
 from plugin.segment_metadata import UNKNOWN_POSITION, CombinedSegmentId, RemoteLogSegmentMetadataEntry
-from recovery.epoch_ends import EpochEnds
-from recovery.log_plan import EpochStart
+from recovery.logs.log_plan import EpochStart
+from recovery.metadata.epoch_ends import EpochEnds
 from tests.recovery.stored_logs import ORDERS, run
 
 DECLARED_MS = 1000

@@ -25,9 +25,9 @@ from plugin.segment_metadata import (
     RemoteLogSegmentState,
     RemoteWalCombinedLogSegmentMetadata,
 )
-from recovery.inventory import from_metadata, from_objects
-from recovery.log_plan import EpochStart, Gap, PlanRules
-from recovery.metadata_notes import NotedMetadata
+from recovery.logs.log_plan import EpochStart, Gap, PlanRules
+from recovery.metadata.inventory import from_metadata, from_objects
+from recovery.metadata.metadata_notes import NotedMetadata
 from tests.recovery.stored_objects import Records, records
 from tests.rlm.archive_rig import MemoryArchive
 

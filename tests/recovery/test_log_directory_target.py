@@ -8,7 +8,7 @@ import pytest
 
 from kafka_log.meta_properties import MetaProperties, read_meta_properties
 from recovery.errors import TargetRefusedError
-from recovery.log_directory_target import STAGING, LogDirectoryIdentity, LogDirectoryTarget, refusal_of
+from recovery.logs.log_directory_target import STAGING, LogDirectoryIdentity, LogDirectoryTarget, refusal_of
 
 IDENTITY = LogDirectoryIdentity("cluster-1", 7, "dHsvUeAsx4pzL_7iPzNrAg")
 

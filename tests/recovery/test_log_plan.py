@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.store.released_offsets import ReleasedUpTo
-from recovery.log_plan import EpochStart, Gap, LogRuns, PlanRules
+from recovery.logs.log_plan import EpochStart, Gap, LogRuns, PlanRules
 from tests.recovery.stored_logs import ORDERS, ModelLog, model_logs, run, starts_of
 
 NO_RULES = PlanRules()

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recovery.reassignment import (
+from recovery.reassignment.moves import (
     ENDS,
     Action,
     BeginAtLocalLog,
@@ -21,7 +21,7 @@ from recovery.reassignment import (
     Submit,
     UploadTails,
 )
-from recovery.reassignment_plan import Move, PartitionReplicas, TopicPartition
+from recovery.reassignment.plan import Move, PartitionReplicas, TopicPartition
 
 LIMITS = ReassignmentLimits(max_moves=2, move_timeout_s=60.0)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recovery.reassignment_plan import (
+from recovery.reassignment.plan import (
     ClusterReplicas,
     PartitionReplicas,
     ReassignmentPlan,

@@ -5,9 +5,9 @@ from collections.abc import Collection, Iterable, Mapping
 import pytest
 
 from recovery.errors import ReassignmentError, ReassignmentSettingError
-from recovery.reassignment import ClusterView, MoveState, Phase, ReassignmentLimits
-from recovery.reassignment_plan import Move, PartitionReplicas, TopicPartition
-from recovery.reassignment_run import ReassignmentRun, requests_of
+from recovery.reassignment.moves import ClusterView, MoveState, Phase, ReassignmentLimits
+from recovery.reassignment.plan import Move, PartitionReplicas, TopicPartition
+from recovery.reassignment.run import ReassignmentRun, requests_of
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 MOVES = [Move(T0, (1,), (2,)), Move(T1, (1,), (2,))]

@@ -9,7 +9,7 @@ from metadata_topic.records.records import RemoteWalLogSegmentMetadataUpdate
 from metadata_topic.records.states import DELETED, DELETING
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.segment_metadata import RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
-from recovery.topic_rebuild import RebuildPlan
+from recovery.metadata.topic_rebuild import RebuildPlan
 from rlm.write_path.reading.resume_point import LedLog, ResumePoint, resume_of
 from tests.recovery.test_topic_rebuild import ORDERS, Lost, TopicInMemory, storage
 
@@ -114,7 +114,7 @@ def test_what_the_topic_tells_of_gaps_is_not_written_again_and_what_it_lost_is(
 def test_gaps_are_written_in_as_many_records_as_they_need(
     storage: RemoteWalStorageManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("recovery.topic_rebuild.MAX_GAPS", 2)
+    monkeypatch.setattr("recovery.metadata.topic_rebuild.MAX_GAPS", 2)
     lost = Lost(storage)
     gaps = [DeclaredGap(ORDERS, at, at + 1, 0, GapReason.UNREADABLE) for at in range(0, 10, 2)]
     declare(lost, *gaps)

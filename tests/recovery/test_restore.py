@@ -15,12 +15,12 @@ from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.store.released_offsets import ReleasedUpTo
 from plugin.errors import RemoteStorageRefusedError, RemoteStorageThrottledError, RemoteStorageTimeoutError
 from plugin.segment_metadata import CombinedSegmentId
-from recovery.log_plan import Gap, LogRuns, PlanRules
-from recovery.log_settings import LogSettings
-from recovery.object_reads import order_reads
+from recovery.logs.log_plan import Gap, LogRuns, PlanRules
+from recovery.logs.log_settings import LogSettings
+from recovery.logs.object_reads import order_reads
+from recovery.logs.restore import RestoredLog, RestoreJob, restore_logs
+from recovery.logs.run_reader import RunReader
 from recovery.patience import Patience
-from recovery.restore import RestoredLog, RestoreJob, restore_logs
-from recovery.run_reader import RunReader
 from tests.kafka_log.batches import batch
 from tests.recovery.stored_objects import MARK, ObjectsInMemory, Records, records, runs_of
 

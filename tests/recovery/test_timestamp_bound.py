@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from plugin.format.combined_segment import HEADER_BYTES
-from recovery.log_plan import LogRuns, PlanRules
-from recovery.log_settings import LogSettings
-from recovery.restore import RestoredLog, RestoreJob, restore_logs
-from recovery.run_reader import RunReader
-from recovery.timestamp_bound import TimestampBound, timestamp_bound, timestamp_bounds
+from recovery.logs.log_plan import LogRuns, PlanRules
+from recovery.logs.log_settings import LogSettings
+from recovery.logs.restore import RestoredLog, RestoreJob, restore_logs
+from recovery.logs.run_reader import RunReader
+from recovery.logs.timestamp_bound import TimestampBound, timestamp_bound, timestamp_bounds
 from tests.recovery.stored_objects import ObjectsInMemory, Records, records, runs_of
 
 ORDERS = TopicIdPartition(TopicId(b"orders".ljust(16)), 0)

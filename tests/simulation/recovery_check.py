@@ -17,12 +17,12 @@ from metadata_topic.store.archive_store import ArchiveStore
 from plugin.adopting_storage import AdoptingStorage
 from plugin.archive_storage import ArchiveStorage
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState
-from recovery.inventory import Inventory, from_metadata
-from recovery.log_plan import LogPlan, LogRuns, PlanRules
-from recovery.log_settings import LogSettings
-from recovery.metadata_notes import NotedMetadata
-from recovery.restore import RestoredLog, RestoreJob, restore_logs
-from recovery.run_reader import RunReader
+from recovery.logs.log_plan import LogPlan, LogRuns, PlanRules
+from recovery.logs.log_settings import LogSettings
+from recovery.logs.restore import RestoredLog, RestoreJob, restore_logs
+from recovery.logs.run_reader import RunReader
+from recovery.metadata.inventory import Inventory, from_metadata
+from recovery.metadata.metadata_notes import NotedMetadata
 from rlm.lifecycle.release import NEVER
 from tests.kafka_log.log_writer import BatchKey
 from tests.simulation.led_log import LedLog

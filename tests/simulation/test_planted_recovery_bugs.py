@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from recovery import inventory
-from recovery.log_plan import EpochStart, LogRuns, StoredRun
+from recovery.logs.log_plan import EpochStart, LogRuns, StoredRun
+from recovery.metadata import inventory
 from tests.simulation.planted_bugs import Plant, find
 
 _BEHIND_ALL = 2**63

@@ -6,7 +6,7 @@ offsets between those that are known for each of the log's leader epochs; then w
 
 Known is what finished combined segments or archive objects hold, and what was declared as a gap or as not wanted. Of
 archive objects nothing counts from the first offset on that was declared dead and is the log's again: it is uploaded
-anew, as nothing else tells a recovery that it is (`recovery.epoch_ends`).
+anew, as nothing else tells a recovery that it is (`recovery.metadata.epoch_ends`).
 
 Nothing is missing below where the upload of the log began (told by a declaration; of logs from before there were any,
 taken for the start of the segment of the first known offset), nor below what was stored once and released, as release

@@ -14,8 +14,8 @@ import structlog
 from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.kafka_python_config import kafka_python_settings
 from recovery.errors import ReassignmentError, ReassignmentSettingError
-from recovery.reassignment import ClusterView
-from recovery.reassignment_plan import ClusterReplicas, Move, PartitionReplicas, TopicPartition
+from recovery.reassignment.moves import ClusterView
+from recovery.reassignment.plan import ClusterReplicas, Move, PartitionReplicas, TopicPartition
 from rlm.lifecycle.cluster_observer import LOCAL_RETENTION, RETENTION, local_retention_ms
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from typing import Final
 from kafka_log.record_batch import BATCH_OVERHEAD_BYTES, BatchSpan, CorruptBatchError, RecordBatchHeader
 from plugin.errors import RemoteResourceNotFoundError, RemoteSegmentCorruptError
 from recovery.errors import UnusableRunError
-from recovery.log_plan import EpochStart, Extent, LogPlan, StoredRun
-from recovery.run_reader import RunReader
+from recovery.logs.log_plan import EpochStart, Extent, LogPlan, StoredRun
+from recovery.logs.run_reader import RunReader
 
 _UNUSABLE: Final = (RemoteResourceNotFoundError, RemoteSegmentCorruptError, UnusableRunError, CorruptBatchError)
 

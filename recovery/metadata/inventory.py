@@ -8,7 +8,7 @@ deleted, counts for nothing.
 
 What a leader declared dead is dead in the segment that it named. A finished segment is always named by itself, so no
 more is taken from it. Of objects that nobody could name, unpublished and archived ones, what an epoch holds beyond its
-declared end is dead too, where nothing speaks against it (`recovery.epoch_ends`).
+declared end is dead too, where nothing speaks against it (`recovery.metadata.epoch_ends`).
 
 Without metadata, every object's footer is read: a request for each. An object whose footer cannot be read is named.
 """
@@ -29,10 +29,10 @@ from plugin.format.archive_object_id import StoredObjectId
 from plugin.format.bucket_copies import joined
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StoredSegment
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
-from recovery.epoch_ends import EpochEnds
-from recovery.footers import Progress, UnreadableObject, read_footers
-from recovery.log_plan import EpochStart, LogRuns, StoredObject, StoredRun
-from recovery.metadata_notes import NotedMetadata
+from recovery.logs.log_plan import EpochStart, LogRuns, StoredObject, StoredRun
+from recovery.metadata.epoch_ends import EpochEnds
+from recovery.metadata.footers import Progress, UnreadableObject, read_footers
+from recovery.metadata.metadata_notes import NotedMetadata
 from recovery.patience import IMPATIENT, Patience
 
 DeadTails = Mapping[tuple[CombinedSegmentId, TopicIdPartition, int], int]

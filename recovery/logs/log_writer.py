@@ -10,7 +10,7 @@ last segment that stands in it, if by the plan of today the same leaders wrote t
 Index files and producer snapshots are not written: a broker that finds none reads the segments, checks every batch,
 and makes them. Their absence is what makes it check.
 
-A half-made log stands in a directory that no broker takes for a partition (see `recovery.log_directory_target`).
+A half-made log stands in a directory that no broker takes for a partition (see `recovery.logs.log_directory_target`).
 """
 
 import json
@@ -29,8 +29,8 @@ from kafka_log.segment_files import log_file_name
 from kafka_log.topic_partition import TopicId, topic_id_to_text
 from plugin.durable_files import sync_directory, write_durably
 from recovery.errors import RecoveryError
-from recovery.log_plan import EpochStart, Extent, LogPlan
-from recovery.log_settings import LogSettings
+from recovery.logs.log_plan import EpochStart, Extent, LogPlan
+from recovery.logs.log_settings import LogSettings
 
 JOURNAL: Final = "recovery-journal.json"
 _MAX_TIMESTAMP: Final = struct.Struct(">q")

@@ -19,7 +19,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final
 
-from recovery.reassignment_plan import Move, PartitionReplicas, TopicPartition
+from recovery.reassignment.plan import Move, PartitionReplicas, TopicPartition
 
 
 class MoveState(Enum):

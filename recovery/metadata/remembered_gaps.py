@@ -19,7 +19,7 @@ from metadata_topic.store.released_offsets import ReleasedOffsets
 from metadata_topic.store.sequence_set import SequenceSet
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.segment_metadata import CombinedSegmentId
-from recovery.remembered_metadata import RememberedMetadata
+from recovery.metadata.remembered_metadata import RememberedMetadata
 
 
 class ListedObjects:

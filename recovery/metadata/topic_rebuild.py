@@ -9,7 +9,7 @@ where it was not, as records are joined. What is told again counts whatever is r
 An object that was stored and never told of is whole, since a write is all or nothing, so it is told of as well; in
 doubt an object stays until its records expire. One whose deletion a snapshot knows of is told of as to be deleted.
 
-Told of last is what is in no object and need not be (`recovery.remembered_gaps`).
+Told of last is what is in no object and need not be (`recovery.metadata.remembered_gaps`).
 
 Not told of are dead entries: leaders' agents declare them again by their logs (`rlm.lifecycle.failover`).
 
@@ -44,10 +44,10 @@ from plugin.errors import RemoteResourceNotFoundError, RemoteSegmentCorruptError
 from plugin.format.bucket_copies import joined
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StoredSegment
 from plugin.segment_metadata import RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
-from recovery.footers import Progress, UnreadableObject, read_footers
+from recovery.metadata.footers import Progress, UnreadableObject, read_footers
+from recovery.metadata.remembered_gaps import ListedObjects, remembered_gaps, untold_gaps
+from recovery.metadata.remembered_metadata import RememberedMetadata
 from recovery.patience import IMPATIENT, Patience
-from recovery.remembered_gaps import ListedObjects, remembered_gaps, untold_gaps
-from recovery.remembered_metadata import RememberedMetadata
 
 _PASSES = 3
 

@@ -10,7 +10,7 @@ from metadata_topic.settings.tail_upload import TailRequest
 from metadata_topic.settings.topic_settings import TopicSettings
 from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.topic_follower import FollowSettings
-from recovery.reassignment_plan import TopicPartition
+from recovery.reassignment.plan import TopicPartition
 
 _EAGER = FollowSettings(fetch_min_bytes=1, fetch_wait_ms=100, batch_wait_ms=50)
 

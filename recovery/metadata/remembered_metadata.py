@@ -11,7 +11,7 @@ from metadata_topic.store.snapshot_keeper import SnapshotKeeper, brokers_with_sn
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.store.topic_continuity import NEVER_REBUILT_MS
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
-from recovery.footers import Progress
+from recovery.metadata.footers import Progress
 
 
 class RememberedMetadata:

@@ -7,7 +7,7 @@ import structlog
 
 from metadata_topic.records.errors import MetadataTopicError
 from recovery.errors import ReassignmentError, ReassignmentSettingError
-from recovery.reassignment import (
+from recovery.reassignment.moves import (
     Action,
     BeginAtLocalLog,
     BeginAtTier,
@@ -21,7 +21,7 @@ from recovery.reassignment import (
     Submit,
     UploadTails,
 )
-from recovery.reassignment_plan import Move, TopicPartition
+from recovery.reassignment.plan import Move, TopicPartition
 
 log = structlog.get_logger(__name__)
 

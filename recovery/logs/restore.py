@@ -28,11 +28,11 @@ import structlog
 
 from kafka_log.topic_partition import TopicIdPartition
 from recovery.errors import GoneRunError, OvertakenRunError, UnusableRunError
-from recovery.log_plan import EpochStart, Extent, Gap, LogPlan, LogRuns, PlanRules, StoredRun
-from recovery.log_settings import LogSettings
-from recovery.log_writer import LogWriter
-from recovery.object_reads import ObjectRead, order_reads
-from recovery.run_reader import FailedExtent, ReadExtent, RunReader
+from recovery.logs.log_plan import EpochStart, Extent, Gap, LogPlan, LogRuns, PlanRules, StoredRun
+from recovery.logs.log_settings import LogSettings
+from recovery.logs.log_writer import LogWriter
+from recovery.logs.object_reads import ObjectRead, order_reads
+from recovery.logs.run_reader import FailedExtent, ReadExtent, RunReader
 
 log = structlog.get_logger(__name__)
 

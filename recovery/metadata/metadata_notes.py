@@ -15,7 +15,7 @@ from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
 from metadata_topic.topic.topic import METADATA_TOPIC
-from recovery.epoch_ends import EpochEnds
+from recovery.metadata.epoch_ends import EpochEnds
 
 
 class NotedMetadata:
