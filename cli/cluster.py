@@ -12,8 +12,8 @@ from cli.connection import Json
 from cli.exit_code import ExitCode
 from cli.extras import need_extra
 from cli.tables import show, table
-from local_cluster.inter_broker_protocol import InterBrokerProtocol
-from local_cluster.store_spec import StoreKind
+from local_cluster.object_store.store_spec import StoreKind
+from local_cluster.security.inter_broker_protocol import InterBrokerProtocol
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -117,7 +117,7 @@ def down(
     from rich.console import Console
 
     from local_cluster.cluster import LocalCluster
-    from local_cluster.native_object_store import end_native_store
+    from local_cluster.object_store.native import end_native_store
 
     cluster = LocalCluster.open(directory)
     with Console(stderr=True).status("ending brokers and agents"):
@@ -154,8 +154,8 @@ def _native_directory(directory: Path) -> Path:
 def _agents(directory: Path, agents: bool, store: StoreKind, endpoint_url: str, bucket: str) -> "AgentsMode | None":
     """For the cluster of this directory; its native store runs on return."""
     from local_cluster.broker_config import AgentsMode
-    from local_cluster.native_object_store import start_native_store
-    from local_cluster.store_spec import LocalDirectoryStore, S3Store
+    from local_cluster.object_store.native import start_native_store
+    from local_cluster.object_store.store_spec import LocalDirectoryStore, S3Store
 
     if not agents:
         return None

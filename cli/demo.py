@@ -8,8 +8,8 @@ import typer
 from cli.cluster import ProtocolOption
 from cli.exit_code import ExitCode
 from cli.extras import need_extra
-from local_cluster.inter_broker_protocol import InterBrokerProtocol
-from local_cluster.store_spec import StoreKind
+from local_cluster.object_store.store_spec import StoreKind
+from local_cluster.security.inter_broker_protocol import InterBrokerProtocol
 
 
 def demo(

@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from local_cluster.ledger import ProducerPlan, TransactionPlan
-from local_cluster.store_spec import StoreKind
+from local_cluster.object_store.store_spec import StoreKind
+from local_cluster.workload.ledger import ProducerPlan, TransactionPlan
 
 RECORD_BYTES = 1000
 

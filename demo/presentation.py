@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from demo.report import MB_PER_MIB, FaultSeen, Report, Traffic
 from demo.zone_clients import dollars
-from local_cluster.store_spec import StoreKind
+from local_cluster.object_store.store_spec import StoreKind
 from plugin.prices import BYTES_PER_GB
 
 if TYPE_CHECKING:

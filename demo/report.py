@@ -9,8 +9,8 @@ from demo.measurement import Moment
 from demo.store_prices import requests_usd
 from demo.zone_clients import ZoneClients, dollars
 from local_cluster.kafka_tools import ProducerPerformance
-from local_cluster.ledger import LedgerReport
-from local_cluster.store_spec import StoreKind
+from local_cluster.object_store.store_spec import StoreKind
+from local_cluster.workload.ledger import LedgerReport
 from plugin.prices import BYTES_PER_GB, Prices
 
 MB_PER_MIB = 1.048576

@@ -31,21 +31,21 @@ from demo.store_outage import DirectoryOutage, EndpointOutage, PausedOutage, Sto
 from demo.zone_clients import ZoneClients, ZoneClientsRun
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
-from local_cluster.inter_broker_protocol import InterBrokerProtocol
 from local_cluster.kafka_distribution import KAFKA_VERSION
 from local_cluster.kafka_tools import ProducerPerformance
-from local_cluster.ledger import LedgerReport
-from local_cluster.ledger_workload import LedgerWorkload
-from local_cluster.native_object_store import start_native_store
-from local_cluster.object_store_process import start_object_store
-from local_cluster.object_store_server import DEFAULT_BUCKET, DEFAULT_DIRECTORY_BUCKET
-from local_cluster.replica_comparison import compare_replicas
-from local_cluster.store_spec import LocalDirectoryStore, S3Store, StoreKind
+from local_cluster.object_store.native import start_native_store
+from local_cluster.object_store.process import start_object_store
+from local_cluster.object_store.server import DEFAULT_BUCKET, DEFAULT_DIRECTORY_BUCKET
+from local_cluster.object_store.store_spec import LocalDirectoryStore, S3Store, StoreKind
+from local_cluster.security.inter_broker_protocol import InterBrokerProtocol
+from local_cluster.workload.ledger import LedgerReport
+from local_cluster.workload.ledger_workload import LedgerWorkload
+from local_cluster.workload.replica_comparison import compare_replicas
 from local_cluster.zone_gateways import ZoneGateways
 from plugin.prices import Prices
 
 if TYPE_CHECKING:
-    from local_cluster.store_spec import StoreSpec
+    from local_cluster.object_store.store_spec import StoreSpec
 
 _BROKER_SETTINGS = {
     # Agents read their metadata from the broker of their own zone, as docs/operations.md tells operators.

@@ -57,7 +57,7 @@ class DirectoryOutage:
 
 
 class EndpointOutage:
-    """Of an `object_store_server`, by its own control endpoint."""
+    """Of an `ObjectStoreServer`, by its own control endpoint."""
 
     description = "requests are never answered"
 

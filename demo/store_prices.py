@@ -1,6 +1,6 @@
 """What requests to the demonstration's object store would cost at a cloud's."""
 
-from local_cluster.store_spec import StoreKind
+from local_cluster.object_store.store_spec import StoreKind
 from plugin.prices import BYTES_PER_GB, Prices, StorePrices
 
 

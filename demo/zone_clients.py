@@ -17,7 +17,7 @@ from demo.plan import BULK_CONFIG, RECORD_BYTES
 from demo.store_prices import requests_usd
 from local_cluster.agent_metrics import Counters, scrape
 from local_cluster.kafka_tools import KafkaTools
-from local_cluster.store_spec import StoreKind
+from local_cluster.object_store.store_spec import StoreKind
 from plugin.prices import BYTES_PER_GB, Prices
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from types import MappingProxyType
 
 import javaproperties
 
-from local_cluster import agent_certificates, bypass_listener
-from local_cluster.inter_broker import InterBroker
-from local_cluster.inter_broker_protocol import InterBrokerProtocol
 from local_cluster.layout import REPLICA_DOMAIN, ClusterLayout
-from local_cluster.store_spec import LocalDirectoryStore, StoreSpec
+from local_cluster.object_store.store_spec import LocalDirectoryStore, StoreSpec
+from local_cluster.security import agent_certificates, bypass_listener
+from local_cluster.security.inter_broker import InterBroker
+from local_cluster.security.inter_broker_protocol import InterBrokerProtocol
 from local_cluster.zone_gateways import ZoneGateways, with_gateways
 from local_cluster.zone_hosts import ZoneHosts
 

@@ -4,7 +4,7 @@ import sys
 
 from cli.command_group import command_group
 from local_cluster.child_processes import ends_what_it_started
-from local_cluster.native_object_store import NativeStoreMissingError
+from local_cluster.object_store.native import NativeStoreMissingError
 from perf.catchup import catchup
 from perf.cost.command import cost
 from perf.counts.command import counts

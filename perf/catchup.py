@@ -16,8 +16,8 @@ from local_cluster.agent_metrics import Counters, scrape_all
 from local_cluster.broker_config import AgentsMode
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
-from local_cluster.replica_comparison import compare_replicas
 from local_cluster.topic_switch import LINKED, set_topics
+from local_cluster.workload.replica_comparison import compare_replicas
 from perf.clusters import log_bytes, object_store, started_cluster
 from perf.options import LatencyMs, Results
 

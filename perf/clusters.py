@@ -9,8 +9,8 @@ from typing import Any
 
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
-from local_cluster.native_object_store import start_native_store
-from local_cluster.store_spec import LocalDirectoryStore, S3Store, StoreKind, StoreSpec
+from local_cluster.object_store.native import start_native_store
+from local_cluster.object_store.store_spec import LocalDirectoryStore, S3Store, StoreKind, StoreSpec
 
 NATIVE = StoreKind.S3_NATIVE.value
 """A native S3 server under TLS."""
@@ -50,8 +50,8 @@ def object_store(kind: str, latency_ms: int) -> Iterator[StoreSpec]:
             finally:
                 process.kill()
         return
-    from local_cluster.object_store_front import ObjectStoreFront
-    from local_cluster.object_store_server import ObjectStoreServer
+    from local_cluster.object_store.front import ObjectStoreFront
+    from local_cluster.object_store.server import ObjectStoreServer
 
     front = ObjectStoreFront(put_latency=latency_ms / 1000, get_latency=latency_ms / 1000)
     with ObjectStoreServer(front, ("remote-wal",)) as server:

@@ -26,8 +26,8 @@ import typer
 from cli.tables import show, table
 from kafka_log.crc32c import crc32c
 from kafka_log.topic_partition import TopicId, TopicIdPartition
+from local_cluster.object_store.store_spec import StoreSpec
 from local_cluster.polling import wait_until
-from local_cluster.store_spec import StoreSpec
 from perf.clusters import object_store, started_cluster
 from perf.options import LatencyMs, Results
 from plugin.loading import load_storage_manager

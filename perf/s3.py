@@ -19,9 +19,9 @@ import typer
 
 from cli.connection import Json
 from cli.tables import show, table, tell_json
-from local_cluster.native_object_store import start_native_store
-from local_cluster.object_store_process import start_object_store
-from local_cluster.object_store_server import DEFAULT_BUCKET, DEFAULT_DIRECTORY_BUCKET
+from local_cluster.object_store.native import start_native_store
+from local_cluster.object_store.process import start_object_store
+from local_cluster.object_store.server import DEFAULT_BUCKET, DEFAULT_DIRECTORY_BUCKET
 from perf.options import Rounds
 from plugin.clients.backend_settings import parse_settings
 from plugin.clients.object_store import ObjectStore

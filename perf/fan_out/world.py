@@ -22,8 +22,8 @@ from local_cluster.agent_metrics import Scrape, scrape
 from local_cluster.broker_config import AgentsMode
 from local_cluster.cluster import LocalCluster
 from local_cluster.cluster_admin import CLIENT_CONFIG
+from local_cluster.object_store.store_spec import LocalDirectoryStore
 from local_cluster.polling import wait_until
-from local_cluster.store_spec import LocalDirectoryStore
 from local_cluster.topic_switch import LINKED, set_topics
 from perf.clusters import directory_in_memory, started_cluster
 from perf.fan_out.played_followers import Leader, LinkedRecords, PlayedFollower, PlayedFollowerError, Tally

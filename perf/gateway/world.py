@@ -20,7 +20,7 @@ from local_cluster.agent_metrics import Counters, scrape_all
 from local_cluster.broker_config import AgentsMode
 from local_cluster.cluster import LocalCluster
 from local_cluster.kafka_tools import KafkaTools, ProducerPerformance
-from local_cluster.store_spec import StoreSpec
+from local_cluster.object_store.store_spec import StoreSpec
 from local_cluster.zone_gateways import ZoneGateways
 from local_cluster.zone_hosts import ZoneHosts
 from perf.clusters import started_cluster

@@ -15,7 +15,7 @@ import typer
 
 from local_cluster.broker_config import AgentsMode
 from local_cluster.cluster import LocalCluster
-from local_cluster.store_spec import StoreSpec
+from local_cluster.object_store.store_spec import StoreSpec
 from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
 from perf.clusters import object_store, started_cluster
 from perf.ladder.report import print_tables, write_json

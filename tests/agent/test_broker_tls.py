@@ -21,7 +21,7 @@ from agent.settings.setting_types import AgentSettingsError
 from agent.settings_file import agent_settings
 from agent.tls.broker_tls import BrokerTls, BrokerTlsPlan, broker_tls_plan
 from kafka_log.server_properties import parse_broker_properties
-from local_cluster.authority import Authority
+from local_cluster.security.authority import Authority
 from replication.wire.peer_connection import PeerTls
 
 FILE = Path("/etc/kafka/server.properties")

@@ -16,9 +16,9 @@ from agent.settings.storage_spec import storage_spec
 from agent.settings_file import agent_settings
 from agent.wiring.storage_loading import StorageLoading
 from kafka_log.server_properties import parse_broker_properties
-from local_cluster.object_store_faults import Fault
-from local_cluster.object_store_front import ObjectStoreFront
-from local_cluster.object_store_server import ObjectStoreServer
+from local_cluster.object_store.faults import Fault
+from local_cluster.object_store.front import ObjectStoreFront
+from local_cluster.object_store.server import ObjectStoreServer
 from plugin.errors import RemoteStorageError
 from plugin.format.bucket_id import bucket_id
 from plugin.guarded_storage import GuardedStorageManager

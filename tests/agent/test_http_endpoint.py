@@ -19,8 +19,8 @@ from agent.http.http_asking import ask_agent_page
 from agent.http.http_endpoint import Health, HttpEndpoint, json_page
 from agent.http.http_server import HttpLimits
 from agent.settings.process_settings import HttpSettings
-from local_cluster.authority import Authority
 from local_cluster.polling import wait_until
+from local_cluster.security.authority import Authority
 from replication.wire.peer_connection import Address
 from tests.descriptors import none_left
 

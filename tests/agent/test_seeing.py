@@ -12,7 +12,7 @@ from agent.release import this_release
 from agent.settings.process_settings import HttpSettings
 from agent.settings_file import agent_settings
 from kafka_log.server_properties import load_broker_properties
-from local_cluster.authority import Authority
+from local_cluster.security.authority import Authority
 from tests.agent.agent_rig import AgentRig, running_agent
 from tests.kafka_log.log_writer import LogWriter
 

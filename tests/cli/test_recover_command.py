@@ -17,8 +17,8 @@ from cli.main import build_app, main
 from kafka_log.leader_epoch_checkpoint import read_leader_epochs
 from kafka_log.meta_properties import read_meta_properties
 from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_text
-from local_cluster.object_store_front import ObjectStoreFront
-from local_cluster.object_store_server import DEFAULT_BUCKET, ObjectStoreServer
+from local_cluster.object_store.front import ObjectStoreFront
+from local_cluster.object_store.server import DEFAULT_BUCKET, ObjectStoreServer
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.settings.topic_settings import (
     AgentRegistration,

@@ -9,7 +9,7 @@ import pytest
 
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
-from local_cluster.store_spec import LocalDirectoryStore
+from local_cluster.object_store.store_spec import LocalDirectoryStore
 from tests.cluster.script import Script
 from tests.leftover_sockets import LEAVES_SOCKETS
 

@@ -12,11 +12,11 @@ from typing import Self
 from kafka_log.partition_metadata import read_partition_metadata
 from kafka_log.topic_partition import TopicId
 from local_cluster.cluster import LocalCluster
-from local_cluster.ledger import LedgerReport, ProducerPlan, TransactionPlan
-from local_cluster.ledger_workload import LedgerWorkload
 from local_cluster.polling import WaitTimeoutError, wait_until
-from local_cluster.replica_comparison import compare_replicas
 from local_cluster.topic_switch import LINKED_AND_KEPT, set_topics
+from local_cluster.workload.ledger import LedgerReport, ProducerPlan, TransactionPlan
+from local_cluster.workload.ledger_workload import LedgerWorkload
+from local_cluster.workload.replica_comparison import compare_replicas
 from metadata_topic.settings.topic_settings import TopicSettings
 from plugin.errors import RemoteResourceNotFoundError
 from plugin.loading import DEFAULT_IMPL_PREFIX, load_storage_manager, settings_under_prefix

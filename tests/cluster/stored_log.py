@@ -12,7 +12,7 @@ from kafka_log.leader_epoch_checkpoint import LeaderEpochs, read_leader_epochs
 from kafka_log.topic_partition import TopicIdPartition
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
-from local_cluster.replica_comparison import ReplicaLog
+from local_cluster.workload.replica_comparison import ReplicaLog
 from metadata_topic.records.offset_ranges import joined_ranges
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.topic.client_config import KafkaClientConfig

@@ -2,8 +2,8 @@
 
 import pytest
 
-from local_cluster.ledger import ProducerPlan
 from local_cluster.polling import wait_until
+from local_cluster.workload.ledger import ProducerPlan
 from tests.cluster.agent_views import describe
 from tests.cluster.kernel_views import is_stopped, unsent_bytes
 from tests.cluster.script import PATIENCE_S, PLAIN, TRANSACTIONS, ZSTD, Script, expect_whole_objects

@@ -17,11 +17,11 @@ from kafka_log.segment_files import list_segments, log_file_name
 from kafka_log.topic_partition import TopicIdPartition
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
-from local_cluster.object_store_front import ObjectStoreFront
-from local_cluster.object_store_server import DEFAULT_BUCKET, ObjectStoreServer
+from local_cluster.object_store.front import ObjectStoreFront
+from local_cluster.object_store.server import DEFAULT_BUCKET, ObjectStoreServer
 from local_cluster.polling import WaitTimeoutError, wait_until
-from local_cluster.replica_comparison import compare_replicas
 from local_cluster.topic_switch import LINKED_AND_KEPT, set_topics
+from local_cluster.workload.replica_comparison import compare_replicas
 from metadata_topic.store.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.topic.client_config import KafkaClientConfig

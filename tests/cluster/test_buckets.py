@@ -12,11 +12,11 @@ import pytest
 from cli.exit_code import ExitCode
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
-from local_cluster.object_store_faults import Fault
-from local_cluster.object_store_front import ObjectStoreFront
-from local_cluster.object_store_server import ObjectStoreServer
+from local_cluster.object_store.faults import Fault
+from local_cluster.object_store.front import ObjectStoreFront
+from local_cluster.object_store.server import ObjectStoreServer
+from local_cluster.object_store.store_spec import S3Store
 from local_cluster.polling import wait_until
-from local_cluster.store_spec import S3Store
 from metadata_topic.records.states import FINISHED
 from metadata_topic.topic.client_config import KafkaClientConfig
 from plugin.format.bucket_copies import NamedCopies

@@ -5,10 +5,10 @@ The brokers' listener for that speaks TLS, an authorizer is on, and the agents' 
 
 import urllib.request
 
-from local_cluster import bypass_listener
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
+from local_cluster.security import bypass_listener
 from tests.cluster.agent_views import FAULTS, AgentCounters, describe
 from tests.cluster.conftest import IMPATIENT, ClusterFactory
 from tests.cluster.script import PATIENCE_S, PLAIN, ZSTD, Script

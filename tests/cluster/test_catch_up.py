@@ -1,7 +1,7 @@
 """A follower comes back after a long time: what it missed is read from objects, not sent across the border."""
 
 from local_cluster.polling import wait_until
-from local_cluster.replica_comparison import compare_replicas
+from local_cluster.workload.replica_comparison import compare_replicas
 from tests.cluster.agent_views import RECORD_BYTES, AgentCounters, describe
 from tests.cluster.script import PATIENCE_S, Script
 

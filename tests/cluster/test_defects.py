@@ -4,7 +4,7 @@ And a store that is slow beyond any use: producers wait as long as a link may be
 """
 
 from local_cluster.cluster import LocalCluster
-from local_cluster.ledger import PayloadPattern
+from local_cluster.workload.ledger import PayloadPattern
 from tests.cluster.agent_views import (
     FAULTS,
     RECORD_BYTES,

@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
-from local_cluster.replica_comparison import compare_replicas
+from local_cluster.workload.replica_comparison import compare_replicas
 from local_cluster.zone_gateways import ZoneGateways
 from metadata_topic.topic.client_config import KafkaClientConfig
 from plugin.router_object_id import RouterObjectId

@@ -22,9 +22,9 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from local_cluster.authority import Authority
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
+from local_cluster.security.authority import Authority
 from local_cluster.zone_gateways import ZoneGateways
 from tests.cluster.agent_views import AgentCounters
 from tests.cluster.gateway_cluster import THREE_ZONES, gateway_cluster

@@ -13,11 +13,11 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
-from local_cluster.authority import Authority
 from local_cluster.broker_config import AgentsMode, ClusterSettings, replica_host
 from local_cluster.cluster import LocalCluster
-from local_cluster.inter_broker import InterBroker
 from local_cluster.polling import wait_until
+from local_cluster.security.authority import Authority
+from local_cluster.security.inter_broker import InterBroker
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.peer_channel import PeerChannel
 from replication.wire.peer_connection import Address, PeerTls, connect_framed, exchange_hellos

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from local_cluster.broker_config import AgentsMode, ClusterSettings, replica_host
 from local_cluster.cluster import LocalCluster
-from local_cluster.replica_comparison import ReplicaComparison, compare_replicas
+from local_cluster.workload.replica_comparison import ReplicaComparison, compare_replicas
 from tests.cluster.conftest import IMPATIENT, ClusterFactory
 from tests.cluster.script import PLAIN, TRANSACTIONS, ZSTD, Script
 

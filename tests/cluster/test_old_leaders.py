@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from local_cluster.polling import wait_until
-from local_cluster.replica_comparison import compare_replicas
+from local_cluster.workload.replica_comparison import compare_replicas
 from tests.cluster.agent_views import FAULTS, RECORD_BYTES, AgentCounters
 from tests.cluster.kernel_views import is_stopped
 from tests.cluster.recovery_commands import drilled_recovery, planned_recovery

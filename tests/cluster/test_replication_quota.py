@@ -8,7 +8,7 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
-from local_cluster.replica_comparison import compare_replicas
+from local_cluster.workload.replica_comparison import compare_replicas
 from tests.cluster.agent_views import RECORD_BYTES, AgentCounters
 from tests.cluster.script import PATIENCE_S, Script
 

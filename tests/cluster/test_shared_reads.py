@@ -10,9 +10,9 @@ from pathlib import Path
 from local_cluster.broker_config import AgentsMode, ClusterSettings, server_properties
 from local_cluster.cluster import LocalCluster
 from local_cluster.layout import ClusterLayout
-from local_cluster.ledger import ProducerPlan
+from local_cluster.object_store.store_spec import LocalDirectoryStore
 from local_cluster.polling import wait_until
-from local_cluster.store_spec import LocalDirectoryStore
+from local_cluster.workload.ledger import ProducerPlan
 from tests.cluster.agent_views import AgentCounters
 from tests.cluster.conftest import IMPATIENT
 from tests.cluster.script import PATIENCE_S, PLAIN, Script

@@ -5,10 +5,10 @@ from pathlib import Path
 from local_cluster.broker_config import ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.cluster_status import status_of
-from local_cluster.ledger import ProducerPlan, TransactionPlan
-from local_cluster.ledger_workload import LedgerWorkload
 from local_cluster.polling import wait_until
-from local_cluster.replica_comparison import compare_replicas
+from local_cluster.workload.ledger import ProducerPlan, TransactionPlan
+from local_cluster.workload.ledger_workload import LedgerWorkload
+from local_cluster.workload.replica_comparison import compare_replicas
 from tests.cluster.conftest import ClusterFactory
 
 PLANS = [

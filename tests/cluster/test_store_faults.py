@@ -11,12 +11,12 @@ import pytest
 from cli.exit_code import ExitCode
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
-from local_cluster.ledger import ProducerPlan
-from local_cluster.object_store_faults import Fault
-from local_cluster.object_store_front import ObjectStoreFront
-from local_cluster.object_store_server import DEFAULT_BUCKET, DEFAULT_DIRECTORY_BUCKET, ObjectStoreServer
+from local_cluster.object_store.faults import Fault
+from local_cluster.object_store.front import ObjectStoreFront
+from local_cluster.object_store.server import DEFAULT_BUCKET, DEFAULT_DIRECTORY_BUCKET, ObjectStoreServer
+from local_cluster.object_store.store_spec import S3_EXPRESS_BACKEND, S3Store
 from local_cluster.polling import wait_until
-from local_cluster.store_spec import S3_EXPRESS_BACKEND, S3Store
+from local_cluster.workload.ledger import ProducerPlan
 from metadata_topic.records.declared_gaps import GapReason
 from metadata_topic.records.offset_ranges import ranges_missing
 from tests.cluster.agent_views import FAULTS, UPLOAD_FAILURES

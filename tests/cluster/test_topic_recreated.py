@@ -1,6 +1,6 @@
 """A topic is deleted and made again under its name: to Kafka, and to us, it is another one."""
 
-from local_cluster.ledger import ProducerPlan
+from local_cluster.workload.ledger import ProducerPlan
 from tests.cluster.script import Script
 
 

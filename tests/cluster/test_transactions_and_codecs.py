@@ -2,8 +2,8 @@
 
 import pytest
 
-from local_cluster.ledger import LedgerReport, ProducerPlan, ProducerReport, TransactionPlan
 from local_cluster.polling import wait_until
+from local_cluster.workload.ledger import LedgerReport, ProducerPlan, ProducerReport, TransactionPlan
 from tests.cluster.script import PATIENCE_S, Script
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")

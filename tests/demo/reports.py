@@ -12,7 +12,7 @@ from demo.report import (
 )
 from demo.zone_clients import ZoneClients
 from local_cluster.kafka_tools import ProducerPerformance
-from local_cluster.store_spec import StoreKind
+from local_cluster.object_store.store_spec import StoreKind
 
 TRAFFIC = Traffic(
     seconds=10.0,

@@ -13,8 +13,8 @@ from demo.presentation import show_introduction, show_report
 from demo.report import Records, Replicas, ZoneBytes, cost_per_gb, object_usd_per_gb, records_of, traffic_between
 from demo.store_outage import DirectoryOutage
 from local_cluster.agent_metrics import Counters
-from local_cluster.ledger import LedgerReport, ProducerReport
-from local_cluster.store_spec import StoreKind
+from local_cluster.object_store.store_spec import StoreKind
+from local_cluster.workload.ledger import LedgerReport, ProducerReport
 from plugin.errors import RemoteStorageError
 from plugin.local_directory import DirectoryStore
 from plugin.prices import Prices

@@ -4,7 +4,7 @@ import pytest
 
 from demo.zone_clients import Grown, dollars, zone_clients
 from local_cluster.agent_metrics import Counters
-from local_cluster.store_spec import StoreKind
+from local_cluster.object_store.store_spec import StoreKind
 from plugin.prices import Prices
 from tests.demo.reports import ZONE_CLIENTS
 

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.client_door import ClientLimits
 from gateway.client_protocol import decode_answer, decode_zone, encode_answer
-from local_cluster.authority import Authority
+from local_cluster.security.authority import Authority
 from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.peer_connection import listening_context
 from replication.wire.peer_protocol import CAPABILITIES, PeerCapabilities

@@ -12,11 +12,11 @@ from local_cluster.broker_config import (
     server_properties,
     write_configuration,
 )
-from local_cluster.inter_broker import InterBroker
-from local_cluster.inter_broker_protocol import InterBrokerProtocol
 from local_cluster.layout import ClusterLayout
 from local_cluster.node_processes import agent_process
-from local_cluster.store_spec import LocalDirectoryStore, S3Store
+from local_cluster.object_store.store_spec import LocalDirectoryStore, S3Store
+from local_cluster.security.inter_broker import InterBroker
+from local_cluster.security.inter_broker_protocol import InterBrokerProtocol
 from local_cluster.zone_gateways import ZoneGateways
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
-from local_cluster.inter_broker_protocol import InterBrokerProtocol
 from local_cluster.joining import with_joined_broker
 from local_cluster.layout import LayoutError, load_layout
+from local_cluster.security.inter_broker_protocol import InterBrokerProtocol
 
 PLAIN = ClusterSettings(AgentsMode())
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from local_cluster.ledger import (
+from local_cluster.workload.ledger import (
     MINIMUM_PAYLOAD_BYTES,
     Ledger,
     Outcome,

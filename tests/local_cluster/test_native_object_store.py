@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from local_cluster.native_object_store import (
+from local_cluster.object_store.native import (
     NativeStoreMissingError,
     end_native_store,
     native_server,
@@ -15,13 +15,13 @@ from local_cluster.native_object_store import (
 
 
 def test_without_go_one_line_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("local_cluster.native_object_store.downloads_directory", lambda _environment: tmp_path)
+    monkeypatch.setattr("local_cluster.object_store.native.downloads_directory", lambda _environment: tmp_path)
     with pytest.raises(NativeStoreMissingError, match=r"needs Go.*there is no `go`$"):
         native_server({"PATH": str(tmp_path)})
 
 
 def test_why_it_cannot_be_compiled_is_told_and_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("local_cluster.native_object_store.downloads_directory", lambda _environment: tmp_path / "home")
+    monkeypatch.setattr("local_cluster.object_store.native.downloads_directory", lambda _environment: tmp_path / "home")
     go = tmp_path / "go"
     go.write_text("#!/bin/sh\necho looking >&2\necho no such version >&2\nexit 1\n")
     go.chmod(0o755)
@@ -31,7 +31,7 @@ def test_why_it_cannot_be_compiled_is_told_and_nothing_is_left(tmp_path: Path, m
 
 
 def test_it_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("local_cluster.native_object_store.downloads_directory", lambda _environment: tmp_path / "home")
+    monkeypatch.setattr("local_cluster.object_store.native.downloads_directory", lambda _environment: tmp_path / "home")
     go = tmp_path / "go"
     go.write_text('#!/bin/sh\necho "$@" >> "$(dirname "$0")/asked"\ntouch "$GOBIN/versitygw"\n')
     go.chmod(0o755)
@@ -57,7 +57,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program = tmp_path / "program"
     program.write_text(SERVER.format(python=sys.executable))
     program.chmod(0o755)
-    monkeypatch.setattr("local_cluster.native_object_store.native_server", lambda: program)
+    monkeypatch.setattr("local_cluster.object_store.native.native_server", lambda: program)
     return tmp_path / "store"
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from local_cluster.replica_comparison import ReplicaReadError, compare_partition
+from local_cluster.workload.replica_comparison import ReplicaReadError, compare_partition
 
 BATCH_BYTES = 61
 

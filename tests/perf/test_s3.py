@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from local_cluster.object_store_front import ObjectStoreFront
-from local_cluster.object_store_server import DEFAULT_BUCKET, ObjectStoreServer
+from local_cluster.object_store.front import ObjectStoreFront
+from local_cluster.object_store.server import DEFAULT_BUCKET, ObjectStoreServer
 from perf.s3 import CLIENTS, Pair, measure
 from plugin.s3 import S3WalStorageManager
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from local_cluster.agent_metrics import Counters
 from local_cluster.cluster import LocalCluster
 from local_cluster.layout import ClusterLayout
-from local_cluster.store_spec import LocalDirectoryStore
+from local_cluster.object_store.store_spec import LocalDirectoryStore
 from perf.ladder.report import agent_rows, compare
 from perf.ladder.turns import STOCK, Entrant, Measured, turned
 from perf.ladder.versions import modes_of

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, unquote, urlencode
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
-from local_cluster.object_store_front import Answer, ObjectStoreFront, Request
+from local_cluster.object_store.front import Answer, ObjectStoreFront, Request
 
 AZURITE_ACCOUNT: Final = "devstoreaccount1"
 LOOK_ALIKE_ACCOUNT: Final = "lookalike"

@@ -8,8 +8,8 @@ from functools import partial
 
 import pytest
 
-from local_cluster.object_store_faults import Fault
-from local_cluster.object_store_server import ObjectStoreServer
+from local_cluster.object_store.faults import Fault
+from local_cluster.object_store.server import ObjectStoreServer
 from plugin.azure_blob import AzureBlobWalStorageManager
 from plugin.errors import (
     RemoteSegmentCorruptError,

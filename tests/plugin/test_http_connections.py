@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from local_cluster.authority import Authority
+from local_cluster.security.authority import Authority
 from plugin.clients.http_connections import HttpConnections, RequestLimits
 from plugin.clients.http_messages import HttpRequest
 from plugin.clients.loop_connections import LoopConnections

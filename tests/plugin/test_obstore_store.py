@@ -12,9 +12,9 @@ import pytest
 import structlog
 from obstore.store import AzureStore, GCSStore
 
-from local_cluster.authority import Authority
-from local_cluster.object_store_faults import Fault
-from local_cluster.object_store_server import DEFAULT_BUCKET, ObjectStoreServer
+from local_cluster.object_store.faults import Fault
+from local_cluster.object_store.server import DEFAULT_BUCKET, ObjectStoreServer
+from local_cluster.security.authority import Authority
 from plugin.azure_blob import AzureBlobWalStorageManager
 from plugin.clients.object_store import ListPage
 from plugin.clients.obstore_store import ObstoreObjectStore

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from local_cluster.object_store_server import ObjectStoreServer
+from local_cluster.object_store.server import ObjectStoreServer
 from plugin.adopted_records import RecordsList
 from plugin.blob_storage import StoredBlob
 from plugin.errors import (

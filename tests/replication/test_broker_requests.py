@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from kafka.protocol.api_key import ApiKey
 
-from local_cluster.authority import Authority
+from local_cluster.security.authority import Authority
 from replication.follower.leader_route import RouteLimits
 from replication.wire.broker_requests import (
     BROKER_REQUESTS,

@@ -9,7 +9,7 @@ import pytest
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from structlog.testing import capture_logs
 
-from local_cluster.authority import Authority
+from local_cluster.security.authority import Authority
 from replication.wire.peer_connection import PeerTls
 from tests.kafka_log.batches import batches
 from tests.replication.fetch_frames import encode

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from local_cluster.authority import Authority
+from local_cluster.security.authority import Authority
 from plugin.segment_metadata import CombinedSegmentId
 from replication.follower.hydration import HydrationError
 from replication.follower.neighbours import range_door

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from local_cluster.authority import Authority
+from local_cluster.security.authority import Authority
 from replication.leader.own_fetches import ITEMS_IN_A_STEP, OwnFetches
 from replication.wire.broker_requests import RequestRefusedError
 from replication.wire.fetch_frame import MAX_FETCH_VERSION

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from local_cluster.authority import Authority
+from local_cluster.security.authority import Authority
 from replication.wire.connection_shares import ConnectionShares, TooManyConnectionsError
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.peer_connection import Address, connect_framed, exchange_hellos

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 import uvloop
 
-from local_cluster.authority import Authority
+from local_cluster.security.authority import Authority
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.peer_connection import Address, PeerTls, check_certificate, connect_framed, exchange_hellos
 from replication.wire.peer_protocol import CAPABILITIES, Hello, PeerRefusedError

@@ -13,7 +13,7 @@ from gateway.produce.router_sweep import KEEP_S
 from gateway.router_uploads import SWEEP_EACH_S
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import WaitTimeoutError, wait_until
-from local_cluster.replica_comparison import ReplicaReadError, compare_replicas
+from local_cluster.workload.replica_comparison import ReplicaReadError, compare_replicas
 from plugin.remote_wal_storage_manager import blobs_of
 from plugin.router_object_id import EPOCH_MS, ROUTER_KIND, RouterObjectId
 from plugin.wall_clock import wall_ms

@@ -15,12 +15,12 @@ from typing import Any
 from local_cluster.agent_metrics import scrape_all
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
-from local_cluster.ledger_workload import LedgerWorkloadError
-from local_cluster.object_store_process import start_object_store
-from local_cluster.object_store_server import DEFAULT_BUCKET
+from local_cluster.object_store.process import start_object_store
+from local_cluster.object_store.server import DEFAULT_BUCKET
+from local_cluster.object_store.store_spec import S3Store
 from local_cluster.polling import WaitTimeoutError, wait_until
 from local_cluster.processes import ProcessStartError
-from local_cluster.store_spec import S3Store
+from local_cluster.workload.ledger_workload import LedgerWorkloadError
 from local_cluster.zone_gateways import ZoneGateways
 from plugin.wall_clock import wall_ms
 from tests.soak.fault_plan import FaultKind, Step, plan_faults

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from local_cluster.cluster import LocalCluster
 from local_cluster.cluster_admin import ClusterAdminError
-from local_cluster.object_store_faults import Fault
+from local_cluster.object_store.faults import Fault
 from local_cluster.polling import WaitTimeoutError
 from local_cluster.processes import ManagedProcess
 from tests.soak.fault_plan import FaultKind, PlannedFault

@@ -1,6 +1,6 @@
 """What the transactional copier has written, held against what it read."""
 
-from local_cluster.ledger import ProducerReport
+from local_cluster.workload.ledger import ProducerReport
 from tests.soak.transactional_copier import compare_copy
 
 _VALUES = [0, 3, 5, 8]

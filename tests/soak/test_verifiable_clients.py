@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from local_cluster.ledger import ProducerReport
+from local_cluster.workload.ledger import ProducerReport
 from tests.soak.verifiable_clients import VerifiableAccount, VerifiableClientError
 
 

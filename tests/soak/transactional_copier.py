@@ -14,9 +14,9 @@ from pathlib import Path
 from jvm.java import QUICK_JVM_OPTIONS
 from local_cluster.cluster import LocalCluster
 from local_cluster.cluster_admin import CLIENT_CONFIG
-from local_cluster.ledger import Outcome, ProducerPage, ProducerReport
 from local_cluster.node_processes import logging_options
 from local_cluster.polling import wait_until
+from local_cluster.workload.ledger import Outcome, ProducerPage, ProducerReport
 from tests.soak.verifiable_clients import Numbers, VerifiableClientError, end_offset
 
 _NAME = "copied"

@@ -18,9 +18,9 @@ from typing import Any, Self
 from jvm.java import QUICK_JVM_OPTIONS
 from local_cluster.cluster import LocalCluster
 from local_cluster.cluster_admin import CLIENT_CONFIG
-from local_cluster.ledger import Outcome, ProducerPage, ProducerReport
 from local_cluster.node_processes import logging_options
 from local_cluster.polling import WaitTimeoutError, wait_until
+from local_cluster.workload.ledger import Outcome, ProducerPage, ProducerReport
 
 DELIVERY_TIMEOUT_S = 120.0
 _END_TIMEOUT_S = DELIVERY_TIMEOUT_S + 30.0

@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from local_cluster.cluster_admin import CLIENT_CONFIG, ClusterAdmin
-from local_cluster.ledger import Ledger, LedgerReport, Outcome, ProducerPage, ProducerPlan, TransactionPlan
 from local_cluster.polling import WaitTimeoutError, wait_until
+from local_cluster.workload.ledger import Ledger, LedgerReport, Outcome, ProducerPage, ProducerPlan, TransactionPlan
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer

@@ -1,6 +1,6 @@
 """A native S3 server of this machine: versitygw, a gateway in Go from S3 to files of a directory.
 
-The look-alike in Python (`local_cluster.object_store_server`) takes more of two cores for a request than agents do, so
+The look-alike in Python (`local_cluster.object_store.server`) takes more of two cores for a request than agents do, so
 it bends what is measured over S3; its place are tests, as it can fail and be slow. This one is compiled by Go, once,
 into the directory where Kafka's jars are.
 """
@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Final
 
 from jvm.ivy import Progress, exclusive
-from local_cluster.authority import Authority
 from local_cluster.kafka_distribution import downloads_directory
+from local_cluster.object_store.store_spec import S3Store
 from local_cluster.polling import wait_until
 from local_cluster.port_block import free_port_block, port_is_free
 from local_cluster.processes import ManagedProcess, ProcessSpec, ProcessStartError
-from local_cluster.store_spec import S3Store
+from local_cluster.security.authority import Authority
 
 VERSION: Final = "v1.8.0"
 _NAME: Final = "versitygw"

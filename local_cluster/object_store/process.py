@@ -17,10 +17,10 @@ def start_object_store(directory: Path, bucket: str, *arguments: str) -> tuple[M
     server = ManagedProcess(
         ProcessSpec(
             "object store server",
-            (sys.executable, "-m", "local_cluster.object_store_server", "--bucket", bucket, *arguments),
+            (sys.executable, "-m", "local_cluster.object_store.server", "--bucket", bucket, *arguments),
             directory / "server.log",
             directory / "pid",
-            Path(__file__).resolve().parent.parent,
+            Path(__file__).resolve().parents[2],
         )
     )
     server.start()

@@ -1,6 +1,6 @@
-"""An S3 and S3 Express look-alike on a port of this machine; `object_store_front` says what it does.
+"""An S3 and S3 Express look-alike on a port of this machine; `front` says what it does.
 
-In a test, ObjectStoreServer is the handle. Run by itself (`python -m local_cluster.object_store_server
+In a test, ObjectStoreServer is the handle. Run by itself (`python -m local_cluster.object_store.server
 --help`), or
 from other processes, the same port takes, from loopback only:
 
@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final, Self
 
-from local_cluster.object_store_faults import Faults
-from local_cluster.object_store_front import Answer, Cut, ObjectStoreFront, Request
+from local_cluster.object_store.faults import Faults
+from local_cluster.object_store.front import Answer, Cut, ObjectStoreFront, Request
 
 DEFAULT_BUCKET: Final = "remote-wal"
 DEFAULT_DIRECTORY_BUCKET: Final = "remote-wal--local-az1--x-s3"

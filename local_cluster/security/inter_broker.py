@@ -13,9 +13,9 @@ from typing import Self
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, load_pem_private_key, pkcs12
 
-from local_cluster.authority import CA_FILE, Authority
-from local_cluster.inter_broker_protocol import InterBrokerProtocol
 from local_cluster.layout import REPLICA_DOMAIN, ClusterLayout
+from local_cluster.security.authority import CA_FILE, Authority
+from local_cluster.security.inter_broker_protocol import InterBrokerProtocol
 
 _MODULES = "org.apache.kafka.common.security"
 _STORE_PASSWORD = "store-secret"  # noqa: S105

@@ -24,7 +24,7 @@ from typing import Any, Final
 from urllib.parse import parse_qs
 
 from kafka_log.crc32c import crc32c
-from local_cluster.object_store_faults import Fault, Faults
+from local_cluster.object_store.faults import Fault, Faults
 
 DIRECTORY_BUCKET_SUFFIX: Final = "--x-s3"
 _LOOPBACK: Final = frozenset({"127.0.0.1", "::1"})

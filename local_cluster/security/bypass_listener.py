@@ -4,8 +4,8 @@ Broker and agent of one id share a certificate here. Its subject, CN=broker-<id>
 sees, and needs ClusterAction where an authorizer is on.
 """
 
-from local_cluster.agent_certificates import certificate_of, keystore_of
 from local_cluster.layout import ClusterLayout
+from local_cluster.security.agent_certificates import certificate_of, keystore_of
 
 LISTENER = "BYPASS"
 

@@ -35,7 +35,7 @@ def agent_properties(layout: ClusterLayout, broker_id: int) -> dict[str, str]:
 
 def write_certificates(layout: ClusterLayout) -> None:
     """All of them, unless they are there."""
-    from local_cluster.authority import Authority
+    from local_cluster.security.authority import Authority
 
     directory = certificates_directory(layout)
     if (directory / "ca.pem").exists():

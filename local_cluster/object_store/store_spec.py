@@ -17,7 +17,7 @@ class StoreKind(StrEnum):
     """A directory, with the latencies of a store in the same zone."""
     S3 = "s3"
     S3_NATIVE = "s3native"
-    """Compiled by Go, under TLS: see `local_cluster.native_object_store`."""
+    """Compiled by Go, under TLS: see `local_cluster.object_store.native`."""
     S3_EXPRESS = "s3express"
 
     @property
