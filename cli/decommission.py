@@ -4,14 +4,21 @@ from typing import Annotated
 
 import typer
 
+from cli.completion import complete_broker, complete_gone_broker
 from cli.connection import Connection
 from cli.option_groups import grouped
 
 
 @grouped
 def decommission(
-    broker: Annotated[int, typer.Argument(help="The broker that is gone for good.", min=0)],
-    heir: Annotated[int, typer.Option(help="The broker whose agent is to care for its objects.", min=0)],
+    broker: Annotated[
+        int,
+        typer.Argument(help="The broker that is gone for good.", min=0, autocompletion=complete_gone_broker),
+    ],
+    heir: Annotated[
+        int,
+        typer.Option(help="The broker whose agent is to care for its objects.", min=0, autocompletion=complete_broker),
+    ],
     connection: Connection,
 ) -> None:
     """Give the objects of a broker that is gone to another broker's agent, which deletes them when their time

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli.completion import complete_topic
 from cli.connection import Connection, Json
 from cli.exit_code import ExitCode
 from cli.option_groups import grouped
@@ -24,7 +25,7 @@ _TIMEOUT_S = 5.0
 @grouped
 def describe(
     connection: Connection,
-    topic: Annotated[str | None, typer.Option(help="Only this topic.")] = None,
+    topic: Annotated[str | None, typer.Option(help="Only this topic.", autocompletion=complete_topic)] = None,
     broker_config: Annotated[
         Path | None,
         typer.Option(help="A broker's server.properties, where agents ask for a token or certificates.", exists=True),

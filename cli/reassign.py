@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.command_group import command_group
+from cli.completion import complete_broker, complete_topic
 from cli.connection import Connection, Json
 from cli.exit_code import ExitCode
 from cli.option_groups import grouped
@@ -40,11 +41,19 @@ PlanFile = Annotated[
 class Wanted:
     """Which plan; exactly one of them."""
 
-    topic: Annotated[str | None, typer.Option(help="Spread this topic evenly over --to.")] = None
-    to: Annotated[str | None, typer.Option(help="With --topic: broker ids by commas; all that live unless given.")] = (
-        None
-    )
-    drain: Annotated[int | None, typer.Option(help="Take every replica off this broker.", metavar="BROKER")] = None
+    topic: Annotated[
+        str | None, typer.Option(help="Spread this topic evenly over --to.", autocompletion=complete_topic)
+    ] = None
+    to: Annotated[
+        str | None,
+        typer.Option(
+            help="With --topic: broker ids by commas; all that live unless given.", autocompletion=complete_broker
+        ),
+    ] = None
+    drain: Annotated[
+        int | None,
+        typer.Option(help="Take every replica off this broker.", metavar="BROKER", autocompletion=complete_broker),
+    ] = None
     balance: Annotated[bool, typer.Option("--balance", help="Even out replicas and leaders over all brokers.")] = False
 
     @property
@@ -138,7 +147,7 @@ def status(connection: Connection, json: Json = False) -> None:
 @grouped
 def cancel(
     connection: Connection,
-    topic: Annotated[str | None, typer.Option(help="Only this topic's.")] = None,
+    topic: Annotated[str | None, typer.Option(help="Only this topic's.", autocompletion=complete_topic)] = None,
     json: Json = False,
 ) -> None:
     """Take back the reassignments under way, whoever began them. The replicas are on the brokers of before then."""

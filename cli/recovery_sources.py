@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.completion import complete_topic
 from cli.connection import BrokerConfig, CommandConfig
 from cli.reachability import reach
 
@@ -59,9 +60,10 @@ class StoredLogs(BrokersCluster):
     from_objects: Annotated[
         bool, typer.Option("--from-objects", help="Do without the metadata topic: read the footers of all objects.")
     ] = False
-    topic: Annotated[list[str] | None, typer.Option("--topic", help="Only this topic; may be given several times.")] = (
-        None
-    )
+    topic: Annotated[
+        list[str] | None,
+        typer.Option("--topic", help="Only this topic; may be given several times.", autocompletion=complete_topic),
+    ] = None
     partition: Annotated[
         list[int] | None, typer.Option("--partition", help="Only this partition of the topics.", min=0)
     ] = None

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.command_group import command_group
+from cli.completion import complete_topic
 from cli.connection import Connection, Json
 from cli.option_groups import grouped
 from cli.tables import show, table, tell_json
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 
 app = command_group("Set and list the topics with remote.wal.storage.enable.")
 
-Topics = Annotated[list[str], typer.Argument(help="Names of topics.", metavar="TOPIC...")]
+Topics = Annotated[
+    list[str], typer.Argument(help="Names of topics.", metavar="TOPIC...", autocompletion=complete_topic)
+]
 WalRetentionMs = Annotated[
     int | None,
     typer.Option(

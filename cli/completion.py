@@ -1,0 +1,98 @@
+"""What a shell completes of a cluster: names of topics, ids of brokers, as far as the line says where the cluster is.
+
+A shell asks at each press of the key, and prints what it is told among what is being written. So this gives up soon,
+and tells names and nothing else, whatever is wrong.
+"""
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from cli.reachability import reach
+
+if TYPE_CHECKING:
+    from metadata_topic.topic.client_config import KafkaClientConfig
+
+CONNECT_TIMEOUT_S = 1.0
+ANSWER_TIMEOUT_S = 2.0
+
+
+def complete_topic(context: typer.Context, incomplete: str) -> list[str]:
+    """Topics, those of Kafka and of the agents themselves left out, and those that stand on the line."""
+    given = context.params.get("topics") or context.params.get("topic") or ()
+    names = [name for name in _metadata(context).topics if not name.startswith("__") and name not in given]
+    return sorted(name for name in names if name.startswith(incomplete))
+
+
+def complete_broker(context: typer.Context, incomplete: str) -> list[str]:
+    """Brokers that live; of ids by commas, the last."""
+    before, comma, begun = incomplete.rpartition(",")
+    given = before.split(",")
+    ids = [str(one) for one in sorted(_metadata(context).brokers) if str(one) not in given]
+    return [f"{before}{comma}{one}" for one in ids if one.startswith(begun)]
+
+
+def complete_gone_broker(context: typer.Context, incomplete: str) -> list[str]:
+    """Brokers that have replicas, and do not live."""
+    found = _metadata(context)
+    replicas = {
+        one for topic in found.topics.values() for partition in topic.partitions.values() for one in partition.replicas
+    }
+    return [str(one) for one in sorted(replicas - set(found.brokers)) if str(one).startswith(incomplete)]
+
+
+class _Nothing:
+    """Of a cluster that does not tell."""
+
+    topics: dict[str, Any] = {}  # noqa: RUF012 - as confluent_kafka.admin.ClusterMetadata has it
+    brokers: dict[int, Any] = {}  # noqa: RUF012
+
+
+def _metadata(context: typer.Context) -> Any:
+    """The cluster's, as confluent_kafka.admin.ClusterMetadata."""
+    with _in_silence():
+        from confluent_kafka.admin import AdminClient
+
+        if (client := _client(context.params)) is not None:
+            reach(client.bootstrap_servers, CONNECT_TIMEOUT_S)
+            settings = client.for_confluent(client_id="remote-wal-completion")
+            return AdminClient(settings, logger=logging.getLogger("completion")).list_topics(timeout=ANSWER_TIMEOUT_S)
+    return _Nothing
+
+
+def _client(given: dict[str, Any]) -> "KafkaClientConfig | None":
+    """By the options so far, else as the broker's agent does."""
+    bootstrap_server, broker_config = given.get("bootstrap_server"), given.get("broker_config")
+    if bootstrap_server is not None:
+        from cli.connection import client_config
+
+        return client_config(bootstrap_server, _path(given.get("command_config")))
+    if broker_config is not None:
+        from agent.settings.kafka_client import client_config as agents_client_config
+        from agent.settings_file import agent_settings
+        from kafka_log.server_properties import load_broker_properties
+
+        file = Path(str(broker_config))
+        broker = load_broker_properties(file)
+        return agents_client_config(broker, agent_settings(broker, file).client)
+    return None
+
+
+def _path(given: object) -> Path | None:
+    return None if given is None else Path(str(given))
+
+
+@contextlib.contextmanager
+def _in_silence() -> Iterator[None]:
+    """Whatever is wrong, the command itself will tell."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with contextlib.suppress(Exception):
+            yield
+    finally:
+        logging.disable(before)
