@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from recovery.reassignment.plan import ReassignmentPlan, TopicPartition
     from recovery.reassignment.tail_requests import NoTails, TailRequests
 
-
 app = command_group(
     "Move partitions' replicas and leadership, in seconds where a tier holds what is old.\n\n"
     "Exit codes: 0 done, or nothing to do; 1 not all moves are done; 2 the command is wrong, or there can be no such "
@@ -46,9 +45,7 @@ class Wanted:
     ] = None
     to: Annotated[
         str | None,
-        typer.Option(
-            help="With --topic: broker ids by commas; all that live unless given.", autocompletion=complete_broker
-        ),
+        typer.Option(help="With --topic: broker ids by commas; else all that live.", autocompletion=complete_broker),
     ] = None
     drain: Annotated[
         int | None,
@@ -348,12 +345,8 @@ def _print_plan(planned: "ReassignmentPlan", admin: "ReassignmentAdmin", client:
         size = max((sizes.get((where, broker), 0) for broker in move.before), default=0)
         total += size * len(move.adding)
         inline += len(move.adding) * topics[where.topic].inline_bytes(size, len({*move.before, *move.after}), agents)
-        rows.append(
-            (
-                where.topic, where.partition, _ids(move.before), _ids(move.after), _ids(move.adding) or "-",
-                decimal(size) if move.adding else "-",
-            )
-        )  # fmt: skip
+        copied = (_ids(move.adding), decimal(size)) if move.adding else ("-", "-")
+        rows.append((where.topic, where.partition, _ids(move.before), _ids(move.after), *copied))
     if planned.moves:
         show(
             table("topic", "part", "before", "after", "new on", "local log", rows=rows),

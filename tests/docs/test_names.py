@@ -41,6 +41,7 @@ OUTSIDE = {
     "ServerConfigs ServerLogConfigs ServerTopicConfigSynonyms SocketServerConfigs TopicConfig",
     "Spark's": "--archives --packages --py-files spark-class spark-submit spark.pyspark.python worker.Worker "
     "org.apache.spark.deploy.master.Master add_files",
+    "Typer's": "--install-completion",
     "pip's": "--find-links --no-deps --no-index --upgrade --wheel-dir constraints.txt",
     "the kernel's": "kernel.core_pattern",
     "systemd's": "DRILL_OPTIONS FileDescriptorName kafka.service LimitCORE RestartSec StartLimitIntervalSec "
