@@ -168,9 +168,12 @@ class LogWriter:
             self.write_checkpoint()
 
     def compact(self, index: int) -> None:
-        """Swap in a cleaned copy of a closed segment, which keeps every second batch."""
+        """Swap in a cleaned copy of a closed segment, which keeps every second batch, and the log's last one."""
         segment = self.segments[index]
-        segment.keep(segment.batches[1::2])
+        is_last = not any(after.batches for after in self.segments[index + 1 :])
+        kept = segment.batches[1::2]
+        # No record is newer than the log's last one, of whatever key, so the cleaner keeps it.
+        segment.keep([*kept, segment.batches[-1]] if is_last and len(segment.batches) % 2 else kept)
         self._find_present()
         cleaned = self.file(segment, "log.cleaned")
         cleaned.write_bytes(b"".join(b.raw for b in segment.batches))
