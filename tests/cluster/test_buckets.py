@@ -37,7 +37,6 @@ AGENTS = {
     "remote.wal.buckets": ",".join(f"{zone}={name}" for zone, name in BUCKETS.items()),
     "remote.wal.orphans.interval.ms": "2000",
     "remote.wal.uncommitted.ttl.ms": "20000",
-    "remote.wal.hydration.timeout.ms": "10000",
     "remote.wal.node.takeover.ms": "3000",
 }
 
@@ -147,7 +146,9 @@ def taken(cluster: LocalCluster, writer: int) -> list[list[str]]:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("agents", [{"remote.wal.bucket.copies": "2"}], indirect=True)
+@pytest.mark.parametrize(
+    "agents", [{"remote.wal.bucket.copies": "2", "remote.wal.hydration.timeout.ms": "10000"}], indirect=True
+)
 def test_with_copies_a_bucket_that_is_lost_takes_no_object_with_it(
     cluster: LocalCluster, store: ObjectStoreServer, topic: str, tmp_path: Path
 ) -> None:
