@@ -15,9 +15,9 @@ nothing speaks against it:
 - Records of the older epoch beyond the end were uploaded after the declaration (as whoever leads then does:
   `rlm.write_path.reading.resume_point`). The topic remembers that even where the upload was released, as an archive
   object covers it.
-- A newer leader than the declarer wrote behind that end, and what is stored reaches up to there without a break, if
-  nothing is cut off. (If the declarer's log went on, the same is true, and does not matter: records of the declarer's
-  epoch, or of one between, stand at the end, so the older epoch ends there anyway.)
+- A newer leader than the declarer wrote behind that end, and what is stored of epochs before the declarer's reaches up
+  to there without a break, if nothing is cut off. (What the declarer wrote does not count: where it stands, its log
+  went on. Compaction may have taken the records at its begin, and left a hole that cut off ones would fill.)
 
 Declarations are judged from the newest declarer's down, so that nothing counts that is cut off itself.
 
@@ -155,12 +155,13 @@ class EpochEnds:
             ends = StandingEnds(standing)
             runs = sorted([*named, *map(ends.cut, unnamed)], key=lambda run: run.first_offset)
             newer = [run.first_offset for run in runs if run.leader_epoch > declarer and _lives(run)]
+            older = [run for run in runs if run.leader_epoch < declarer]
             said = [
                 (epoch, declared)
                 for epoch, declared in by_declarer[declarer].items()
                 if not self._is_overtaken(partition, declarer, declared.end_offset)
                 and not self._was_uploaded_anew(partition, epoch, declared, unnamed)
-                and not _goes_on(declared.end_offset, runs, newer)
+                and not _goes_on(declared.end_offset, older, newer)
             ]
             for epoch, declared in said:
                 standing.setdefault(epoch, []).append(declared)

@@ -139,6 +139,14 @@ def test_an_epoch_is_cut_off_where_what_a_newer_leader_wrote_does_not_follow_its
     assert ends.standing(ORDERS, [elsewhere], [archived]).cut(archived).living_last_offset == 4
 
 
+def test_an_epoch_is_cut_off_where_the_declarer_wrote_on_though_compaction_took_its_first_records() -> None:
+    ends = _ends(_declared(1, 0, 5))
+    archived = run(0, 0, 7, written_ms=BEFORE_MS)
+    wrote_on = [run(1, 8, 19, written_ms=AFTER_MS), run(2, 20, 24, written_ms=AFTER_MS)]
+
+    assert ends.standing(ORDERS, wrote_on, [archived]).cut(archived).living_last_offset == 4
+
+
 def test_a_newer_leaders_records_that_are_dead_themselves_bring_nothing_back() -> None:
     # Epoch 1's leader cut the log at 5; epoch 2's had the whole log again, and epoch 3's only what epoch 1's had.
     ends = _ends(_declared(1, 0, 5), _declared(3, 2, 10, AFTER_MS, sequence=2))
