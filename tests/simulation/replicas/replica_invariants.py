@@ -32,8 +32,8 @@ class ReplicaInvariants:
         self._unclean_epochs = [0] * partitions
         """That of the last unclean election: who led before may acknowledge yet, and it is lost as well."""
         self._sizes: dict[CombinedSegmentId, int] = {}
-        self._sent: dict[tuple[int, int], FetchResponse] = {}
-        """By replica and correlation id, what leaders have answered."""
+        self._sent: dict[tuple[int, ...], FetchResponse] = {}
+        """By the request, what leaders have answered."""
         self._checked: dict[tuple[AgentProcess, int], tuple[int, int]] = {}
         """How often the log had been rewritten, and up to where it was looked at."""
         self.rewrites: dict[int, int] = {}
@@ -180,12 +180,12 @@ class ReplicaInvariants:
     # Responses.
 
     def answered(self, request: FetchRequest, response: FetchResponse) -> None:
-        self._sent[request.replica_id, request.correlation_id] = response
+        self._sent[_name_of(request)] = response
 
     def received(self, request: FetchRequest, response: FetchResponse) -> None:
         """A follower's broker gets what the leader's broker sent, but for records at the end of a partition's."""
         name = f"response {request.correlation_id} to broker {request.replica_id}"
-        sent = self._sent.pop((request.replica_id, request.correlation_id), None)
+        sent = self._sent.pop(_name_of(request), None)
         assert sent is not None, f"{name} was never sent"
         assert (response.error, response.session_id) == (sent.error, sent.session_id), f"{name} is another"
         assert len(response.answered) == len(sent.answered), f"{name} has other partitions"
@@ -220,6 +220,11 @@ class ReplicaInvariants:
                 )
                 looked_to = batch.last_offset + 1
             self._checked[agent, number] = (rewrites, looked_to)
+
+
+def _name_of(request: FetchRequest) -> tuple[int, ...]:
+    """Two connections of one replica, to two leaders, may be at the same correlation id."""
+    return request.replica_id, request.correlation_id, request.session_id, request.session_epoch
 
 
 def _is_lost(agent: AgentProcess, partition: TopicIdPartition, key: BatchKey) -> bool:
