@@ -59,8 +59,10 @@ def _metadata(context: typer.Context) -> Any:
 
         if (client := _client(context.params)) is not None:
             reach(client.bootstrap_servers, CONNECT_TIMEOUT_S)
-            settings = client.for_confluent(client_id="remote-wal-completion")
-            return AdminClient(settings, logger=logging.getLogger("completion")).list_topics(timeout=ANSWER_TIMEOUT_S)
+            admin = AdminClient(
+                client.for_confluent(client_id="remote-wal-completion"), logger=logging.getLogger("completion")
+            )
+            return admin.list_topics(timeout=ANSWER_TIMEOUT_S)
     return _Nothing
 
 

@@ -213,5 +213,5 @@ class LinkDecider:
     def _is_tried(self, policy: LinkPolicy, rate: float, now_s: float) -> bool:
         if policy is not LinkPolicy.COST or self.trial is None:
             return False
-        is_linked = now_s < self._hold_until_s
-        return self.trial.is_on if is_linked else self.trial.begin(rate, self.break_even_bytes, now_s)
+        may_begin = now_s >= self._hold_until_s and self._pause.is_over(now_s)
+        return self.trial.begin(rate, self.break_even_bytes, now_s) if may_begin else self.trial.is_on
