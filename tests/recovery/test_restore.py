@@ -135,6 +135,51 @@ def test_without_another_copy_the_log_ends_before_the_gap(tmp_path: Path) -> Non
     assert _bytes(job.directory) == _whole(records(ORDERS, 0, 0, 19))
 
 
+@pytest.mark.parametrize("is_released", [True, False])
+def test_a_log_begins_behind_what_cannot_be_read_if_that_was_released(tmp_path: Path, *, is_released: bool) -> None:
+    """Of epoch 0 offset 0 alone was the log's. What of epoch 1 stood behind it went with its object, and the leader,
+    whose log begins at 4, could say no more than that epoch 0 ends before."""
+    store = ObjectsInMemory()
+    overwritten = batch(0, 1, 0, MARK) + batch(1, 4, 0, MARK)
+    uploads = [store.upload(1, (ORDERS, 0, 0, overwritten)), store.upload(2, records(ORDERS, 1, 4, 9))]
+    [old, new] = runs_of(uploads, ORDERS)
+    runs = LogRuns([old._replace(living_last_offset=3), new])
+    rules = PlanRules(released=(ReleasedUpTo(ORDERS, 1, 4),) if is_released else ())
+    job = RestoreJob(ORDERS, "orders-0", tmp_path / "orders-0", runs, runs.plan(rules), LogSettings(), rules)
+
+    restored = _restore(job, store)
+
+    found = (restored.end_offset, restored.gap, restored.gone_head, _bytes(job.directory))
+    if is_released:
+        assert found == (10, None, None, _whole(records(ORDERS, 1, 4, 9)))
+        assert list_segments(job.directory) == [4]
+    else:
+        assert found == (1, Gap(1, 4), None, batch(0, 1, 0, MARK))
+
+
+@pytest.mark.parametrize("is_compacted", [True, False])
+def test_a_batch_is_cut_off_whole_where_a_newer_epoch_has_some_of_its_offsets(
+    tmp_path: Path, *, is_compacted: bool
+) -> None:
+    """Epoch 1 began at 2. Its record there was compacted away, or is in no object; what stands in its place is not."""
+    store = ObjectsInMemory()
+    overtaken = batch(0, 2, 0, MARK) + batch(2, 3, 0, MARK)
+    uploads = [store.upload(1, (ORDERS, 0, 0, overtaken)), store.upload(2, records(ORDERS, 1, 3, 9))]
+    [old, new] = runs_of(uploads, ORDERS)
+    runs, rules = LogRuns([old, new]), PlanRules(may_have_holes=is_compacted)
+    job = RestoreJob(ORDERS, "orders-0", tmp_path / "orders-0", runs, runs.plan(rules), LogSettings(), rules)
+
+    restored = _restore(job, store)
+
+    kept = batch(0, 2, 0, MARK)
+    if is_compacted:
+        assert (restored.end_offset, restored.gap) == (10, None)
+        assert _bytes(job.directory) == kept + _whole(records(ORDERS, 1, 3, 9))
+    else:
+        assert (restored.end_offset, restored.gap) == (2, Gap(2, 3))
+        assert _bytes(job.directory) == kept
+
+
 RELEASED = PlanRules(may_have_holes=True, released=(ReleasedUpTo(ORDERS, 0, 20),))
 DECLARED = PlanRules(may_have_holes=True, declared_gaps=(DeclaredGap(ORDERS, 5, 21, 0, GapReason.RETENTION),))
 
