@@ -15,6 +15,8 @@ import typer
 from cli.reachability import reach
 
 if TYPE_CHECKING:
+    from confluent_kafka.admin import ClusterMetadata
+
     from metadata_topic.topic.client_config import KafkaClientConfig
 
 CONNECT_TIMEOUT_S = 1.0
@@ -45,25 +47,20 @@ def complete_gone_broker(context: typer.Context, incomplete: str) -> list[str]:
     return [str(one) for one in sorted(replicas - set(found.brokers)) if str(one).startswith(incomplete)]
 
 
-class _Nothing:
-    """Of a cluster that does not tell."""
+def _metadata(context: typer.Context) -> "ClusterMetadata":
+    """The cluster's; empty where it does not tell."""
+    from confluent_kafka.admin import AdminClient, ClusterMetadata
 
-    topics: dict[str, Any] = {}  # noqa: RUF012 - as confluent_kafka.admin.ClusterMetadata has it
-    brokers: dict[int, Any] = {}  # noqa: RUF012
+    from metadata_topic.topic.client_config import LIBRDKAFKA_LOGGER
 
-
-def _metadata(context: typer.Context) -> Any:
-    """The cluster's, as confluent_kafka.admin.ClusterMetadata."""
     with _in_silence():
-        from confluent_kafka.admin import AdminClient
-
         if (client := _client(context.params)) is not None:
             reach(client.bootstrap_servers, CONNECT_TIMEOUT_S)
             admin = AdminClient(
-                client.for_confluent(client_id="remote-wal-completion"), logger=logging.getLogger("completion")
+                client.for_confluent(client_id="remote-wal-completion"), logger=logging.getLogger(LIBRDKAFKA_LOGGER)
             )
             return admin.list_topics(timeout=ANSWER_TIMEOUT_S)
-    return _Nothing
+    return ClusterMetadata()
 
 
 def _client(given: dict[str, Any]) -> "KafkaClientConfig | None":

@@ -44,6 +44,7 @@ class LinkTrial:
 
     def __init__(self, interval_s: float) -> None:
         self._interval_s = interval_s
+        self._longest_s = stretched_interval_s(interval_s)
         self._usual_bytes_per_s = 0.0
         self._begun_s = -math.inf
         self._first: tuple[float, int] | None = None
@@ -61,8 +62,8 @@ class LinkTrial:
 
     def begin(self, usual_bytes_per_s: float, paying_bytes: float, now_s: float) -> bool:
         """Whether links are tried, now that so much comes inline: one is on, or its time has come."""
-        tried_s = _TRIED_SHARE * stretched_interval_s(self._interval_s)
-        if not usual_bytes_per_s * self._interval_s < paying_bytes <= usual_bytes_per_s * tried_s:
+        pays_in_s = paying_bytes / max(usual_bytes_per_s, 1.0)
+        if not self._interval_s < pays_in_s <= _TRIED_SHARE * self._longest_s:
             self._steady_since_s = math.inf
         elif self._steady_since_s == math.inf:
             self._steady_since_s = now_s
@@ -81,7 +82,7 @@ class LinkTrial:
         over_s, more_bytes = now_s - self._first[0], gathered_bytes - self._first[1]
         if more_bytes < _GOES_ON * self._usual_bytes_per_s * over_s:
             return self._in_vain(now_s)
-        if over_s + 1.5 * self._interval_s <= stretched_interval_s(self._interval_s):
+        if over_s + 1.5 * self._interval_s <= self._longest_s:
             return Verdict.GOES_ON
         self._pause.reset()
         self.end()

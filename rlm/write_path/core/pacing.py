@@ -147,7 +147,7 @@ class Pacing:
         return self.commit.is_round(self._queue.size_bytes)
 
     def gathered_pays(self, now_s: float) -> bool:
-        """Whether what was gathered and read is to be uploaded before its time."""
+        """Whether what was gathered and read is to be uploaded before its time; if so, no trial holds it."""
         pays = self._urgency(now_s) is Urgency.LINKS or self._decider.pays(self._queue.size_bytes)
         if pays:
             self._trial.end()
@@ -156,10 +156,10 @@ class Pacing:
     def judge(self, now_s: float) -> None:
         """What the interval has brought is read: it pays, or more is waited for, or links by cost end here."""
         size_bytes, urgency = self._queue.size_bytes, self._urgency(now_s)
-        by_cost = urgency in (Urgency.PAYING_LINKS, Urgency.BOUNDED_LINKS)
-        if not (by_cost and size_bytes) or self.commit.is_whole(size_bytes):
+        is_by_cost = size_bytes > 0 and urgency in (Urgency.PAYING_LINKS, Urgency.BOUNDED_LINKS)
+        if not is_by_cost or self.commit.is_whole(size_bytes):
             self._trial.end()
-        if not (by_cost and size_bytes):
+        if not is_by_cost:
             return
         if self._trial.is_on:
             verdict = self._trial.look(size_bytes, now_s)

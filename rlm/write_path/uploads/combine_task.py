@@ -84,7 +84,7 @@ class RLMWalCombineTask:
 
     async def combine(self, items: list[MetaQueueItem]) -> UploadedSegment | None:
         """Upload the items as one object; None when that failed, with the items neither stored nor lost."""
-        if self._finished.are_held_up():
+        if not self._finished.publish():
             self._metrics.upload_failures.labels(_BACKLOG_LABEL).inc()
             return None
         # The same partitions in the same order, object after object: that is what the topic's compression lives on.

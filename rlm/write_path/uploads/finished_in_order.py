@@ -39,18 +39,17 @@ class FinishedInOrder:
     def add(self, sequence: int, record: RemoteWalCombinedLogSegmentMetadata | None) -> None:
         """An upload has ended; None: the sequence number stays unused."""
         self._waiting[sequence] = record
-        if self.are_held_up() and self._again is None:
-            self._again = asyncio.get_running_loop().call_later(_PUBLISH_AGAIN_S, self._try_again)
+        self._publish_or_try_again()
 
-    def are_held_up(self) -> bool:
-        """Publish what is next in order, as far as the publisher takes it; whether it refused one."""
+    def publish(self) -> bool:
+        """What is next in order, as far as the publisher takes it; whether it refused none."""
         while self._next_sequence in self._waiting:
             ready = self._waiting[self._next_sequence]
             if ready is not None:
                 try:
                     self._publisher.publish(ready)
                 except PublicationBacklogFullError:
-                    return True
+                    return False
                 except Exception as error:  # a publisher of anybody's may raise anything
                     self._not_publishable(ready.combined_segment_id, error)
                 else:
@@ -58,12 +57,15 @@ class FinishedInOrder:
                         self._publisher.when_published(ready.combined_segment_id, tell)
             del self._waiting[self._next_sequence]
             self._next_sequence += 1
-        return False
+        return True
+
+    def _publish_or_try_again(self) -> None:
+        if not self.publish() and self._again is None:
+            self._again = asyncio.get_running_loop().call_later(_PUBLISH_AGAIN_S, self._try_again)
 
     def _try_again(self) -> None:
         self._again = None
-        if self.are_held_up():
-            self._again = asyncio.get_running_loop().call_later(_PUBLISH_AGAIN_S, self._try_again)
+        self._publish_or_try_again()
 
     def holds(self, segment_id: CombinedSegmentId) -> bool:
         """Whether the publisher has not taken it yet. On any thread."""
@@ -85,5 +87,5 @@ class FinishedInOrder:
         """Publish what can be, for a last time."""
         if self._again is not None:
             self._again.cancel()
-        if self.are_held_up():
+        if not self.publish():
             log.error("metadata_unpublished", segments=self.unpublished)
