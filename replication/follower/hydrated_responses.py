@@ -188,16 +188,23 @@ class HydratedResponses:
             await self._refuse_links("forged" if isinstance(error, ForgedRangeError) else "undigested", error)
             return
         except SpliceError as error:
-            self._context.hydration.proved_wrong(error.link)
-            log.error("splice_refused", segment=str(error.link.object_id), reason=error.reason)
-            await self._ask_inline("corrupt", str(error))
+            await self._refuse_bytes(error)
             return
         except Exception as error:  # another version's message, or a defect of ours: the next fetch would meet it again
             await self._refuse_links("malformed" if isinstance(error, MalformedFrameError) else "splicing", error)
             return
+        self._defects.spliced()
         self._to.write_frame(*spliced)
         self.spliced_at_s = self._context.clock()
         self._context.stage_times.observe("spliced", self.spliced_at_s - started_s, (link.object_id for link in links))
+
+    async def _refuse_bytes(self, error: SpliceError) -> None:
+        """They are not what the leader linked, read twice."""
+        self._context.hydration.proved_wrong(error.link)
+        log.error("splice_refused", segment=str(error.link.object_id), reason=error.reason)
+        self._defects.corrupt(error)
+        self._links.tell()
+        await self._ask_inline("corrupt", str(error))
 
     async def _refuse_links(self, where: str, error: Exception) -> None:
         """This response and those that follow for a while go inline."""

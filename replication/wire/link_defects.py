@@ -19,6 +19,8 @@ log = structlog.get_logger(__name__)
 
 FIRST_REST_S: Final = 10.0
 LONGEST_REST_S: Final = 600.0
+_CORRUPT_MAX: Final = 3
+"""One response may meet a damaged object. Where so many in a row do, links cost reads and bring nothing."""
 
 
 class LinkRest:
@@ -51,11 +53,22 @@ class LinkDefects:
         self._clock = clock
         self._peer = peer
         self._rest = LinkRest()
+        self._corrupt_in_a_row = 0
 
     @property
     def links_rest(self) -> bool:
         """Whether all is to go inline."""
         return not self._rest.is_over(self._clock())
+
+    def spliced(self) -> None:
+        """A linked response was put together."""
+        self._corrupt_in_a_row = 0
+
+    def corrupt(self, error: SpliceError) -> None:
+        """What was linked in a response is not what the store has: a defect only where it happens again and again."""
+        self._corrupt_in_a_row += 1
+        if self._corrupt_in_a_row >= _CORRUPT_MAX:
+            self.met("corrupt", error)
 
     def met(self, where: str, error: BaseException) -> None:
         """A defect; `where` labels the counter."""

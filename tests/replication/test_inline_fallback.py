@@ -44,6 +44,31 @@ async def test_corrupt_bytes_are_read_anew_once_and_then_asked_for_inline() -> N
         assert len(agents.storage.fetches) == 2
 
 
+async def test_links_rest_where_response_after_response_is_corrupt() -> None:
+    async with two_agents() as agents:
+        agents.storage.corrupt = lambda data: data[:-1] + bytes((data[-1] ^ 1,))
+        follower = await agents.connect()
+        for step in range(4):
+            raw = batches(1, step, payload=b"%d" % step * 100)
+            agents.append({0: raw})
+            assert await follower.fetch({0: step}) == follower.expected({0: raw})
+        assert agents.follower_faults("inline_requested_corrupt") == 3
+        assert agents.follower_faults("link_defect_corrupt") == 1
+        assert agents.linked_responses == 3
+
+
+async def test_corrupt_responses_between_good_ones_let_no_link_rest() -> None:
+    async with two_agents() as agents:
+        follower = await agents.connect()
+        for step in range(8):
+            agents.storage.corrupt = (lambda data: data[:-1]) if step % 2 else (lambda data: data)
+            raw = batches(1, step, payload=b"%d" % step * 100)
+            agents.append({0: raw})
+            assert await follower.fetch({0: step}) == follower.expected({0: raw})
+        assert agents.follower_faults("inline_requested_corrupt") == 4
+        assert agents.linked_responses == 8
+
+
 async def test_a_short_read_is_as_good_as_a_corrupt_one() -> None:
     async with two_agents() as agents:
         agents.storage.corrupt = lambda data: data[:-1]
