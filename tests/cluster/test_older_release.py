@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from local_cluster.processes import ManagedProcess
+from local_cluster.cluster import LocalCluster
+from local_cluster.processes import ManagedProcess, ProcessSpec
 from tests.cluster.agent_views import answer_of
 from tests.cluster.script import PATIENCE_S, PLAIN, TRANSACTIONS, Script
 
@@ -30,6 +31,16 @@ def older(tmp_path: Path) -> Path:
     return tmp_path / "older"
 
 
+def spec_of(cluster: LocalCluster, broker_id: int, checkout: Path) -> ProcessSpec:
+    """Of an agent that has these files, and the storage manager among them, instead of the cluster's own."""
+    spec, properties = cluster.agent(broker_id).spec, cluster.layout.server_properties(broker_id)
+    own = checkout / f"broker-{broker_id}.properties"
+    own.write_text(properties.read_text().replace(str(CHECKOUT), str(checkout)))
+    command = tuple(str(own) if one == str(properties) else one for one in spec.command)
+    # Where a program begins it finds its own modules, before those that are installed.
+    return replace(spec, command=command, working_directory=checkout)
+
+
 def shares_reads(script: Script, broker_id: int) -> bool:
     """Which it does not tell of before it knows how to."""
     return b"remote_wal_shared_ranges_total" in answer_of(script.cluster, broker_id, "/metrics")
@@ -41,8 +52,7 @@ def test_an_agent_of_an_older_release_links_both_ways_with_newer_ones(agent_scri
     script.produce(PLAIN, TRANSACTIONS)
     script.expect_links_to_be_used()
     script.stop_agent(2)
-    # Where a program begins it finds its own modules, before those that are installed.
-    agent = ManagedProcess(replace(cluster.agent(2).spec, working_directory=older))
+    agent = ManagedProcess(spec_of(cluster, 2, older))
     agent.start()
     try:
         cluster.wait_for_agent(2)
