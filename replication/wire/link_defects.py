@@ -2,7 +2,8 @@
 
 A message that the other agent's version makes otherwise, a response that our own planning stumbles over: met once, it
 is met again by the next fetch, which asks for the same records. So nothing here ends a connection. The response at
-hand goes inline, and all that follow on this way do, for a while that doubles while defects go on.
+hand goes inline, and all that follow on this way do, for a while that doubles while defects go on. Bytes that are not
+what was linked count only where response after response has them.
 """
 
 from collections.abc import Callable

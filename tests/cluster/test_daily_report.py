@@ -25,7 +25,7 @@ from tests.cluster.script import PATIENCE_S, PLAIN, Script
 from tests.spark import spark
 
 __all__ = ["spark"]
-BYTES = WORDS.encode()
+MARKER = WORDS.encode()
 AGENTS = {"remote.wal.usage.interval.ms": "1000", "remote.wal.orphans.interval.ms": "3600000"}
 
 
@@ -52,7 +52,7 @@ def produce_words(cluster: LocalCluster, topic: str) -> None:
     """As key, value and header of many records."""
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
     for _ in range(2000):
-        producer.produce(topic, BYTES * 10, BYTES, headers={WORDS: BYTES})
+        producer.produce(topic, MARKER * 10, MARKER, headers={WORDS: MARKER})
     assert producer.flush(PATIENCE_S) == 0
 
 
@@ -130,4 +130,4 @@ def test_costs_are_of_what_agents_counted_and_a_half_written_report_is_replaced(
     assert len(list((output / "cost_daily").glob("run=*"))) == 2
     written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
     assert any(f"{script.topic}-words".encode() in one for one in written)
-    assert not any(BYTES in one for one in (*written, found.output.encode()))
+    assert not any(MARKER in one for one in (*written, found.output.encode()))

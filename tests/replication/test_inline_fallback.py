@@ -5,7 +5,7 @@ from collections.abc import Callable
 from plugin.errors import RemoteResourceNotFoundError
 from plugin.segment_metadata import CombinedSegmentId
 from tests.kafka_log.batches import batches
-from tests.replication.two_agents import Agents, two_agents
+from tests.replication.two_agents import Agents, Follower, two_agents
 
 
 async def fetched_inline(agents: Agents, reason: str) -> None:
@@ -17,6 +17,13 @@ async def fetched_inline(agents: Agents, reason: str) -> None:
     assert agents.leader_faults("inline_requested_by_follower") == 1
     assert agents.follower_faults(f"inline_requested_{reason}") == 1
     assert await follower.fetch({0: 2}) == follower.expected({0: b""})
+
+
+async def fetched(agents: Agents, follower: Follower, offset: int) -> None:
+    """One more record, appended and fetched: byte by byte what the leader has, on whichever way."""
+    raw = batches(1, offset, payload=b"%d" % offset * 100)
+    agents.append({0: raw})
+    assert await follower.fetch({0: offset}) == follower.expected({0: raw})
 
 
 async def test_when_object_storage_fails_the_original_comes_inline() -> None:
@@ -39,19 +46,17 @@ async def test_when_the_backend_has_a_defect_the_original_comes_inline() -> None
 
 async def test_corrupt_bytes_are_read_anew_once_and_then_asked_for_inline() -> None:
     async with two_agents() as agents:
-        agents.storage.corrupt = lambda data: data[:-1] + bytes((data[-1] ^ 1,))
+        agents.storage.corrupt = _last_bit_flipped
         await fetched_inline(agents, "corrupt")
         assert len(agents.storage.fetches) == 2
 
 
 async def test_links_rest_where_response_after_response_is_corrupt() -> None:
     async with two_agents() as agents:
-        agents.storage.corrupt = lambda data: data[:-1] + bytes((data[-1] ^ 1,))
+        agents.storage.corrupt = _last_bit_flipped
         follower = await agents.connect()
         for step in range(4):
-            raw = batches(1, step, payload=b"%d" % step * 100)
-            agents.append({0: raw})
-            assert await follower.fetch({0: step}) == follower.expected({0: raw})
+            await fetched(agents, follower, step)
         assert agents.follower_faults("inline_requested_corrupt") == 3
         assert agents.follower_faults("link_defect_corrupt") == 1
         assert agents.linked_responses == 3
@@ -62,9 +67,7 @@ async def test_corrupt_responses_between_good_ones_let_no_link_rest() -> None:
         follower = await agents.connect()
         for step in range(8):
             agents.storage.corrupt = (lambda data: data[:-1]) if step % 2 else (lambda data: data)
-            raw = batches(1, step, payload=b"%d" % step * 100)
-            agents.append({0: raw})
-            assert await follower.fetch({0: step}) == follower.expected({0: raw})
+            await fetched(agents, follower, step)
         assert agents.follower_faults("inline_requested_corrupt") == 4
         assert agents.linked_responses == 8
 
@@ -91,23 +94,17 @@ async def test_a_store_that_hangs_costs_one_timeout_then_links_pause_until_it_an
         agents.storage.fetch_gate.clear()
         follower = await agents.connect()
         for step in range(3):
-            raw = batches(1, step, payload=b"%d" % step * 100)
-            agents.append({0: raw})
-            assert await follower.fetch({0: step}) == follower.expected({0: raw})
+            await fetched(agents, follower, step)
         assert agents.follower_faults("inline_requested_timeout") == 3
         await agents.until(lambda: agents.leader_faults("links_paused") == 1)
         linked = agents.linked_responses
-        raw = batches(1, 3, payload=b"while paused")
-        agents.append({0: raw})
-        assert await follower.fetch({0: 3}) == follower.expected({0: raw})
+        await fetched(agents, follower, 3)
         assert agents.linked_responses == linked
         assert agents.follower_faults("inline_requested_breaker_open") == 0
 
         agents.storage.fetch_gate.set()
         await agents.until(lambda: agents.leader_faults("links_resumed") == 1)
-        raw = batches(1, 4, payload=b"afterwards")
-        agents.append({0: raw})
-        assert await follower.fetch({0: 4}) == follower.expected({0: raw})
+        await fetched(agents, follower, 4)
         assert agents.linked_responses == linked + 1
 
 
@@ -156,6 +153,10 @@ def _one_after_the_other(*answers: Callable[[bytes], bytes]) -> Callable[[bytes]
         return next(left)(data)
 
     return answer
+
+
+def _last_bit_flipped(data: bytes) -> bytes:
+    return data[:-1] + bytes((data[-1] ^ 1,))
 
 
 def _gone(_: bytes) -> bytes:
