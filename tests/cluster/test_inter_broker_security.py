@@ -13,6 +13,8 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+
 from local_cluster.broker_config import AgentsMode, ClusterSettings, replica_host
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
@@ -84,6 +86,21 @@ def test_brokers_log_in_end_to_end_under_tls_and_again_on_connections_that_last(
         assert "|LINK_DIGESTS" in script.agent_log(FOLLOWER)
         expect_to_survive_kills(script)
         expect_nothing_in_anothers_name(cluster, topic, agents)
+        script.expect_promises()
+
+
+@pytest.mark.parametrize(("protocol", "mechanism"), [("SASL_PLAINTEXT", "PLAIN"), ("SASL_SSL", "OAUTHBEARER")])
+def test_brokers_log_in_by_other_mechanisms_too(
+    make_cluster: ClusterFactory, topic: str, tmp_path: Path, protocol: str, mechanism: str
+) -> None:
+    # links flow -> a broker that leads is killed, then an agent: all log in anew, and links flow
+    spoken = InterBroker(protocol, Authority(tmp_path), mechanism)
+    cluster = make_cluster(settings_for(spoken, topic, {}))
+    with Script(cluster, topic) as script:
+        script.create_topic(assignment=[[1, 2, 3], [2, 3, 1], [3, 1, 2]])
+        script.produce(PLAIN, ZSTD)
+        script.expect_links_to_be_used()
+        expect_to_survive_kills(script)
         script.expect_promises()
 
 
