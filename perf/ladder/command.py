@@ -38,6 +38,8 @@ RUNGS = (
     Rung("latency", "directory", LinkPolicy.LATENCY),
     Rung("links", "directory", LinkPolicy.ALWAYS),
     Rung("links-s3", "s3", LinkPolicy.ALWAYS),
+    Rung("cost-s3-tls", NATIVE, LinkPolicy.COST),
+    Rung("latency-s3-tls", NATIVE, LinkPolicy.LATENCY),
     Rung("links-s3-tls", NATIVE, LinkPolicy.ALWAYS),
 )
 _LARGE_SEGMENTS = {"log.segment.bytes": str(1 << 30)}
@@ -58,7 +60,11 @@ def ladder(
     ] = False,
     results: Results = Path("perf/results"),
 ) -> None:
-    """Run Kafka's perf tools against stock and against agents in turns; print tables, write JSON and a plot."""
+    """Run Kafka's perf tools against stock and against agents in turns; print tables, write JSON and a plot.
+
+    A load that a cluster does not keep up with is told, and the next one goes on; exits with 1 then. Where links are
+    wanted for every byte (the rungs `links`) and less than 99 % is linked, figures are void.
+    """
     from rich.console import Console
 
     workloads = chosen_workloads(workload, partitions)
@@ -91,6 +97,8 @@ def ladder(
     plot_rates(results / "rates.svg", [results / "ladder.json"])
     print_tables(workloads, turns.measured)
     console.print(f"written: {results / 'ladder.json'} and {results / 'ladder.png'}")
+    if any(run.not_kept_up_with for run in turns.measured):
+        raise typer.Exit(1)
 
 
 def _climb(

@@ -69,7 +69,10 @@ def _print(loads: Iterable[Workload], measured: Sequence[Measured], prices: Pric
     for load in loads:
         runs = [run for run in measured if run.workload == load.name]
         for rung in dict.fromkeys(run.rung for run in runs):
-            own = [run for run in runs if run.rung == rung]
+            own = [run for run in runs if run.rung == rung and run.figures]
+            if not own:
+                timed.append((load.title, rung, "not kept up with", "", "", ""))
+                continue
             p50, p99, rate = (median(run.figures[key] for run in own) for key in ("p50 ms", "p99 ms", "MB/s"))
             counted = sum((run.agents for run in own if run.agents is not None), Counters())
             share = counted.cpu_s / max(sum(run.brokers_cpu_s for run in own), 1e-9)

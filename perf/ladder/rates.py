@@ -30,13 +30,13 @@ def rates(
 
 
 def curves_of(ladders: Sequence[Path]) -> Curves:
-    """Medians over the rounds of all of these runs."""
+    """Medians over the rounds of all of these runs that were kept up with."""
     found: defaultdict[tuple[str, str, int, str], list[float]] = defaultdict(list)
     for file in ladders:
         document = json.loads(file.read_text())
         for run in document["rounds"]:
             point = document["points"].get(run["workload"])
-            if point is not None and run["rung"] in _NAMES:
+            if point is not None and run["rung"] in _NAMES and "not_kept_up_with" not in run:
                 for quantile in ("p50", "p99"):
                     place = (point["curve"], run["rung"], point["records_per_s"], quantile)
                     found[place].append(run[f"{quantile} ms"])

@@ -6,41 +6,64 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Final
 
 from cli.tables import show, table
+from local_cluster.agent_metrics import Counters
 from perf.ladder.turns import STOCK, Measured
 from perf.ladder.workloads import Comparison, Workload
 
+LINKED_MIN: Final = 0.99
+"""Share of the topic's bytes: below it a rung that wants links for every byte tells nothing of them, and is void."""
+
 
 def compare(workloads: Sequence[Workload], measured: Sequence[Measured]) -> list[dict[str, Any]]:
-    """One row per load, rung and compared figure: medians, and the median of the comparisons round by round."""
+    """One row per load, rung and compared figure: medians, and the median of the comparisons round by round.
+
+    What has no figures, as nobody kept up with the load, is None, and `not_kept_up_with` says who in which round.
+    """
+    void = _void(measured)
     rows: list[dict[str, Any]] = []
     for workload in workloads:
         runs = [run for run in measured if run.workload == workload.name]
         rungs = list(dict.fromkeys(run.rung for run in runs if run.rung != STOCK))
         for figure, comparison in workload.compared.items():
             for rung in rungs:
-                values = {run.round: run.figures[figure] for run in runs if run.rung == rung}
-                store = next(run.store for run in runs if run.rung == rung)
-                stock = {run.round: run.figures[figure] for run in runs if run.rung == STOCK and run.store == store}
-                compared = [_compare(comparison, values[number], stock[number]) for number in values]
+                own = [run for run in runs if run.rung == rung]
+                stock = [run for run in runs if run.rung == STOCK and run.store == own[0].store]
                 rows.append(
-                    {
-                        "workload": workload.name,
-                        "title": workload.title,
-                        "figure": figure,
-                        "rung": rung,
-                        "stock": median(stock.values()),
-                        "value": median(values.values()),
-                        "comparison": comparison.value,
-                        "compared": median(compared),
-                        "compared_min": min(compared),
-                        "compared_max": max(compared),
-                    }
+                    {"workload": workload.name, "title": workload.title, "figure": figure, "rung": rung}
+                    | _compared(figure, comparison, own, stock)
+                    | {"void": (workload.name, rung) in void}
                     | _published(workload, figure)
                 )
     return rows
+
+
+def _compared(
+    figure: str, comparison: Comparison, own: Sequence[Measured], stock: Sequence[Measured]
+) -> dict[str, Any]:
+    values, beside = ({run.round: run.figures[figure] for run in runs if run.figures} for runs in (own, stock))
+    compared = [_compare(comparison, value, beside[number]) for number, value in values.items() if number in beside]
+    failed = [f"{run.rung}, round {run.round + 1}: {run.not_kept_up_with}" for run in (*stock, *own) if not run.figures]
+    return {
+        "stock": median(beside.values()) if beside else None,
+        "value": median(values.values()) if values else None,
+        "comparison": comparison.value,
+        "compared": median(compared) if compared else None,
+        "compared_min": min(compared, default=None),
+        "compared_max": max(compared, default=None),
+        "not_kept_up_with": failed,
+    }
+
+
+def _void(measured: Iterable[Measured]) -> set[tuple[str, str]]:
+    """Loads and rungs of which too little was linked over all rounds."""
+    counted: defaultdict[tuple[str, str], Counters] = defaultdict(Counters)
+    for run in measured:
+        if run.agents is not None and run.is_always_linked:
+            counted[run.workload, run.rung] += run.agents
+    return {key for key, total in counted.items() if total.topics_linked_share < LINKED_MIN}
 
 
 def _published(workload: Workload, figure: str) -> dict[str, float]:
@@ -56,14 +79,29 @@ def _compare(comparison: Comparison, value: float, stock: float) -> float:
 
 def line_of(run: Measured) -> str:
     """What is told as soon as a load is over."""
-    figures = ", ".join(f"{value:,.1f} {name}" for name, value in run.figures.items())
-    return f"{run.workload}, {run.rung}, round {run.round + 1}: {figures}"
+    told = [f"{value:,.1f} {name}" for name, value in run.figures.items()]
+    if run.not_kept_up_with:
+        told.append(f"not kept up with: {run.not_kept_up_with}")
+    if run.agents is not None and run.is_always_linked and (share := run.agents.topics_linked_share) < LINKED_MIN:
+        told.append(f"void, as {share:.1%} was linked")
+    if run.agents is not None and (ways := _put_and_get_ms(run.agents))["p50"]:
+        told.append(f"PUT + GET {ways['p50']:.1f} ms at p50, {ways['p99']:.1f} at p99")
+    return f"{run.workload}, {run.rung}, round {run.round + 1}: {', '.join(told)}"
+
+
+def _put_and_get_ms(counted: Counters) -> dict[str, float]:
+    """The sums of both quantiles. That of p99 is more than what both together take at p99."""
+    stages = counted.stages_ms()
+    both = [stages[one] for one in ("uploaded", "fetched") if one in stages]
+    return {quantile: sum(one[quantile] for one in both) for quantile in ("p50", "p99")}
 
 
 def agent_rows(measured: Iterable[Measured]) -> list[dict[str, Any]]:
     """One row per load and rung with agents: what they cost, summed over the rounds."""
+    measured = list(measured)
+    void = _void(measured)
     rows: dict[tuple[str, str], dict[str, Any]] = {}
-    totals: dict[tuple[str, str], Any] = {}
+    totals: dict[tuple[str, str], Counters] = {}
     brokers_cpu_s: defaultdict[tuple[str, str], float] = defaultdict(float)
     for run in measured:
         if run.agents is None:
@@ -73,11 +111,13 @@ def agent_rows(measured: Iterable[Measured]) -> list[dict[str, Any]]:
         row = rows.setdefault(key, {"workload": run.workload, "rung": run.rung, "seconds": 0.0})
         row["seconds"] += run.seconds
         brokers_cpu_s[key] += run.brokers_cpu_s
-        stages = total.stages_ms()
+        ways = _put_and_get_ms(total)
         row |= {
             "cpu_of_brokers": total.cpu_s / max(brokers_cpu_s[key], 1e-9),
             "linked_share": total.topics_linked_share,
-            "put_and_get_ms": sum(stages[one]["p50"] for one in ("uploaded", "fetched") if one in stages),
+            "void": key in void,
+            "put_and_get_ms": ways["p50"],
+            "put_and_get_p99_ms": ways["p99"],
             "agent_cores": total.cpu_s / row["seconds"],
             "agent_cpu_s": total.cpu_s,
             "linked_bytes": total.linked_bytes,
@@ -86,7 +126,7 @@ def agent_rows(measured: Iterable[Measured]) -> list[dict[str, Any]]:
             "zone_share": total.zone_bytes / max(total.linked_bytes + total.inline_bytes, 1),
             "puts": total.puts,
             "gets": total.gets,
-            "stages_ms": stages,
+            "stages_ms": total.stages_ms(),
             "faults": {why: times for why, times in total.by("remote_wal_faults_total", "reason").items() if times},
         }
     return list(rows.values())
@@ -95,7 +135,9 @@ def agent_rows(measured: Iterable[Measured]) -> list[dict[str, Any]]:
 def write_json(file: Path, workloads: Sequence[Workload], measured: Sequence[Measured], **about: Any) -> None:
     """All of it, with every round's own figures."""
     rounds = [
-        {"workload": run.workload, "rung": run.rung, "round": run.round, "seconds": run.seconds} | dict(run.figures)
+        {"workload": run.workload, "rung": run.rung, "round": run.round, "seconds": run.seconds}
+        | dict(run.figures)
+        | ({"not_kept_up_with": run.not_kept_up_with} if run.not_kept_up_with else {})
         for run in measured
     ]
     points = {one.name: asdict(one.point) for one in workloads if one.point is not None}
@@ -112,6 +154,7 @@ def print_tables(workloads: Sequence[Workload], measured: Sequence[Measured]) ->
     """Medians beside stock, and what the agents did."""
     agents = list(agent_rows(measured))
     figures, costs, stages = map(_figure, compare(workloads, measured)), map(_cost, agents), map(_stages, agents)
+    failed = [(run.workload, run.rung, str(run.round + 1), run.not_kept_up_with) for run in measured if not run.figures]
     faults = [
         (row["workload"], row["rung"], why, f"{count:,.0f}")
         for row in agents
@@ -128,10 +171,11 @@ def print_tables(workloads: Sequence[Workload], measured: Sequence[Measured]) ->
             rows=costs, title="What the agents did, all three together",
         ),
         table(
-            "load", "rung", ">CPU ms/object", ">CPU ms/MB", ">PUT + GET ms", "stage p50 / p99 in ms",
+            "load", "rung", ">CPU ms/object", ">CPU ms/MB", ">PUT + GET p50 / p99 ms", "stage p50 / p99 in ms",
             rows=stages, title="Where the time goes",
         ),
         *([table("load", "rung", "fault", ">times", rows=faults, title="What agents survived")] if faults else []),
+        *([table("load", "rung", ">round", "reason", rows=failed, title="Not kept up with")] if failed else []),
     )  # fmt: skip
 
 
@@ -139,11 +183,18 @@ def _figure(row: Mapping[str, Any]) -> tuple[str, ...]:
     sign, unit = ("", "x") if row["comparison"] == Comparison.RATIO.value else ("+", " ms")
     return (
         *(row[key] for key in ("workload", "figure", "rung")),
-        *(f"{row[key]:.1f}" for key in ("stock", "value")),
-        f"{row['compared']:{sign}.2f}{unit}",
-        f"{row['compared_min']:{sign}.2f} to {row['compared_max']:{sign}.2f}",
+        *("" if row[key] is None else f"{row[key]:.1f}" for key in ("stock", "value")),
+        _verdict(row, sign, unit),
+        "" if row["compared"] is None else f"{row['compared_min']:{sign}.2f} to {row['compared_max']:{sign}.2f}",
         f"{row['published_ratio']:.2f}x" if "published_ratio" in row else "",
     )
+
+
+def _verdict(row: Mapping[str, Any], sign: str, unit: str) -> str:
+    if row["compared"] is None:
+        return "not kept up with"
+    more = [*(["void"] if row["void"] else []), *(["not in each round"] if row["not_kept_up_with"] else [])]
+    return ", ".join((f"{row['compared']:{sign}.2f}{unit}", *more))
 
 
 def _cost(row: Mapping[str, Any]) -> tuple[str, ...]:
@@ -153,7 +204,7 @@ def _cost(row: Mapping[str, Any]) -> tuple[str, ...]:
         row["rung"],
         f"{row['agent_cores']:.2f}",
         f"{row['cpu_of_brokers']:.2f}",
-        f"{row['linked_share']:.1%}",
+        f"{row['linked_share']:.1%}{', void' if row['void'] else ''}",
         *(f"{row[key] / 1e6:,.1f}" for key in ("linked_bytes", "inline_bytes")),
         f"{row['zone_share']:.2%}",
         *(f"{row[key]:,.0f}" for key in ("puts", "gets")),
@@ -168,19 +219,22 @@ def _stages(row: Mapping[str, Any]) -> tuple[str, ...]:
         row["rung"],
         f"{cpu_ms / max(row['puts'], 1):.1f}",
         f"{cpu_ms / max(replicated_mb, 1e-9):.1f}",
-        f"{row['put_and_get_ms']:.1f}",
+        f"{row['put_and_get_ms']:.1f}/{row['put_and_get_p99_ms']:.0f}",
         "  ".join(f"{name} {found['p50']:.1f}/{found['p99']:.0f}" for name, found in row["stages_ms"].items()),
     )
 
 
 def plot(file: Path, workloads: Sequence[Workload], measured: Sequence[Measured]) -> None:
-    """One panel per load: stock and every rung, a bar each with the range over the rounds."""
+    """One panel per load that has figures: stock and every rung, a bar each with the range over the rounds."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    shown = [workload for workload in workloads if any(run.workload == workload.name for run in measured)]
+    told = {run.workload for run in measured if run.figures}
+    shown = [workload for workload in workloads if workload.name in told]
+    if not shown:
+        return
     columns = min(3, len(shown))
     lines = -(-len(shown) // columns)
     chart, panels = plt.subplots(lines, columns, figsize=(5.2 * columns, 3.4 * lines), squeeze=False)
@@ -188,7 +242,7 @@ def plot(file: Path, workloads: Sequence[Workload], measured: Sequence[Measured]
         panel.axis("off")
     for panel, workload in zip(panels.flat, shown, strict=False):
         figure = next(iter(workload.compared))
-        runs = [run for run in measured if run.workload == workload.name]
+        runs = [run for run in measured if run.workload == workload.name and run.figures]
         rungs = list(dict.fromkeys(run.rung for run in runs))
         values = [[run.figures[figure] for run in runs if run.rung == rung] for rung in rungs]
         medians = [median(of_rung) for of_rung in values]

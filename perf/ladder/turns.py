@@ -2,20 +2,25 @@
 
 In every round each load runs on stock and then on each of the others, so that a change of the machine's speed meets
 all alike; they are compared with stock of the same round only. Which of the others comes first changes from round to
-round.
+round. A load that a cluster does not keep up with has a reason in the place of figures, and the others go on.
 """
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from local_cluster.agent_metrics import Counters, scrape_all
 from local_cluster.cluster import LocalCluster
+from local_cluster.kafka_tools import KafkaToolError
+from local_cluster.polling import WaitTimeoutError
 from local_cluster.topic_switch import set_topics
-from metadata_topic.settings.topic_settings import TopicSettings
+from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
 from perf.ladder.workloads import Figures, Workload
 
 STOCK = "stock"
+NOT_KEPT_UP = (TimeoutError, KafkaToolError, WaitTimeoutError)
+"""What a load raises that was not carried to its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +36,10 @@ class Measured:
     seconds: float
     agents: Counters | None
     brokers_cpu_s: float = 0.0
+    not_kept_up_with: str = ""
+    """Why there are no figures, nor what the agents counted."""
+    is_always_linked: bool = False
+    """Whether links are wanted for every byte, so that with many bytes inline it tells nothing of links."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +66,11 @@ class Entrant:
     prepare: Callable[[str], None] = lambda _topic: None
     """Called with the topic before each load."""
 
+    @property
+    def is_always_linked(self) -> bool:
+        """By the policy of its topic."""
+        return self.settings is not None and self.settings.link_policy is LinkPolicy.ALWAYS
+
 
 @dataclass(slots=True)
 class Turns:
@@ -82,7 +96,8 @@ class Turns:
             if self.length.warm_up:
                 for one in (first, others[0]):
                     self.tell(f"{workload.title}: warming up, so that no round pays for the brokers' compilers")
-                    self._load(workload, one, self.length.scale * self.length.warm_up)
+                    with suppress(*NOT_KEPT_UP):  # the rounds tell it
+                        self._load(workload, one, self.length.scale * self.length.warm_up)
             for number in range(self.length.rounds):
                 for one in (first, *turned(others, number)):
                     self.tell(f"{workload.title}: {one.name}, round {number + 1} of {self.length.rounds}")
@@ -102,11 +117,15 @@ class Turns:
     def _measure(self, workload: Workload, store: str, one: Entrant, number: int) -> Measured:
         before = scrape_all(one.cluster).counters if one.cluster.settings.agents else None
         cpu_s, started = _brokers_cpu_s(one.cluster), time.monotonic()
-        figures = self._load(workload, one, self.length.scale)
+        try:
+            figures, reason = self._load(workload, one, self.length.scale), ""
+        except NOT_KEPT_UP as error:
+            figures, reason = {}, str(error) or type(error).__name__
         seconds = time.monotonic() - started
-        counted = None if before is None else scrape_all(one.cluster).counters.since(before)
+        counted = None if before is None or reason else scrape_all(one.cluster).counters.since(before)
         cpu_s = _brokers_cpu_s(one.cluster) - cpu_s
-        return Measured(workload.name, store, one.name, number, figures, seconds, counted, cpu_s)
+        linked = one.is_always_linked
+        return Measured(workload.name, store, one.name, number, figures, seconds, counted, cpu_s, reason, linked)
 
     def _load(self, workload: Workload, one: Entrant, scale: float) -> Figures:
         tools = one.cluster.runtime.tools(one.cluster.bootstrap_servers, jvm_as_shipped=self.tools_as_shipped)

@@ -18,7 +18,7 @@ from local_cluster.cluster import LocalCluster
 from local_cluster.object_store.store_spec import StoreSpec
 from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
 from perf.clusters import object_store, started_cluster
-from perf.ladder.report import print_tables, write_json
+from perf.ladder.report import line_of, print_tables, write_json
 from perf.ladder.turns import Entrant, Length, Measured, Turns
 from perf.ladder.workloads import Workload
 from perf.options import LatencyMs, Partitions, Rounds, Scale, WarmUp, WorkloadNames, chosen_workloads
@@ -71,6 +71,8 @@ def compare_versions(
     results.parent.mkdir(parents=True, exist_ok=True)
 
     def keep(measured: Sequence[Measured]) -> None:
+        if measured[-1].not_kept_up_with:
+            console.print(line_of(measured[-1]), soft_wrap=True)
         write_json(results, loads, measured)
 
     with (

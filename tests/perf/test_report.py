@@ -100,6 +100,89 @@ def test_agents_are_held_against_the_brokers_beside_them_and_links_against_their
 
 def test_each_load_is_told_in_a_line() -> None:
     assert line_of(measured(RATE, "directory", "links", 1, 9.04)) == "rate, links, round 2: 9.0 MB/s"
+    counted = parse_metrics(METRICS).counters
+    linked = Measured("rate", "directory", "links", 0, {"MB/s": 9.0}, 3.0, counted)
+    assert line_of(linked).endswith("9.0 MB/s, PUT + GET 10.5 ms at p50, 13.9 at p99")
+
+
+def failed(rung: str, number: int, reason: str = "5 records were not acknowledged") -> Measured:
+    return Measured("rate", "directory", rung, number, {}, 90.0, None, not_kept_up_with=reason)
+
+
+def test_a_load_that_was_not_kept_up_with_is_told_in_its_line_and_row() -> None:
+    runs = [measured(RATE, "directory", STOCK, 0, 10.0), failed("links", 0)]
+    assert line_of(runs[1]) == "rate, links, round 1: not kept up with: 5 records were not acknowledged"
+    (row,) = compare([RATE], runs)
+    assert (row["stock"], row["value"], row["compared"], row["compared_min"]) == (10.0, None, None, None)
+    assert row["not_kept_up_with"] == ["links, round 1: 5 records were not acknowledged"]
+
+
+def test_rounds_that_were_kept_up_with_on_both_sides_are_compared() -> None:
+    runs = [
+        measured(RATE, "directory", STOCK, 0, 10.0),
+        measured(RATE, "directory", "links", 0, 9.0),
+        failed(STOCK, 1),
+        measured(RATE, "directory", "links", 1, 3.0),
+        measured(RATE, "directory", STOCK, 2, 10.0),
+        failed("links", 2),
+    ]
+    (row,) = compare([RATE], runs)
+    assert row["compared"] == row["compared_max"] == 0.9
+    assert [told[:16] for told in row["not_kept_up_with"]] == ["stock, round 2: ", "links, round 3: "]
+
+
+def test_what_was_not_kept_up_with_is_in_tables_and_json_and_there_is_no_plot_of_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [failed(STOCK, 0), failed("links", 0)]
+    print_tables([RATE], runs)
+    assert capsys.readouterr().out.count("5 records were not acknowledged") == 2
+    write_json(tmp_path / "ladder.json", [RATE], runs)
+    written = json.loads((tmp_path / "ladder.json").read_text())
+    assert [run["not_kept_up_with"] for run in written["rounds"]] == ["5 records were not acknowledged"] * 2
+    plot(tmp_path / "ladder.png", [RATE], runs)
+    assert not (tmp_path / "ladder.png").exists()
+
+
+@pytest.mark.parametrize(("inline", "is_void"), [("1.0", False), ("2.0", True)])
+def test_where_links_are_wanted_for_every_byte_a_row_with_too_much_inline_is_void(
+    inline: str, is_void: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more_inline = METRICS.replace('path="inline"} 1.0', f'path="inline"}} {inline}')
+    counted = parse_metrics(more_inline).counters
+    runs = [measured(RATE, "directory", STOCK, 0, 10.0)]
+    runs += [
+        Measured("rate", "directory", rung, 0, {"MB/s": 9.0}, 3.0, counted, is_always_linked=rung == "links")
+        for rung in ("links", "cost")
+    ]
+    told = {
+        row["rung"]: (row["void"], agents["void"])
+        for row, agents in zip(compare([RATE], runs), agent_rows(runs), strict=True)
+    }
+    assert told == {"links": (is_void, is_void), "cost": (False, False)}
+    assert ["void" in line_of(run) for run in runs] == [False, is_void, False]
+    print_tables([RATE], runs)
+    assert capsys.readouterr().out.count("void") == 2 * is_void
+
+
+PUBLISHED = Workload(
+    "published",
+    "",
+    1,
+    {"MB/s": Comparison.RATIO, "p50 ms": Comparison.RATIO},
+    lambda _tools, _topic, _scale: {},
+    published={"MB/s": (40.0, 30.0)},
+)
+
+
+def test_what_others_told_of_a_figure_stands_beside_it_as_a_ratio(capsys: pytest.CaptureFixture[str]) -> None:
+    figures = {"MB/s": 10.0, "p50 ms": 1.0}
+    runs = [Measured("published", "directory", rung, 0, figures, 1.0, None) for rung in (STOCK, "links")]
+    rates, delays = compare([PUBLISHED], runs)
+    assert rates["published_ratio"] == 0.75
+    assert "published_ratio" not in delays
+    print_tables([PUBLISHED], runs)
+    assert capsys.readouterr().out.count("0.75x") == 1
 
 
 def test_the_tables_show_every_comparison_and_what_the_agents_did(capsys: pytest.CaptureFixture[str]) -> None:

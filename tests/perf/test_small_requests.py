@@ -34,6 +34,11 @@ def test_records_that_nobody_acknowledges_are_no_figures() -> None:
         librdkafka_latencies("127.0.0.1:1", "orders", 500, 0.02, {"message.timeout.ms": 100})
 
 
+def test_records_that_are_late_end_the_load_in_bounded_time() -> None:
+    with pytest.raises(TimeoutError, match=r"10 of 10 records were not acknowledged 0\.3 s after"):
+        librdkafka_latencies("127.0.0.1:1", "orders", 500, 0.02, {}, flush_s=0.3)
+
+
 def test_a_signal_is_heeded_while_records_are_waited_for() -> None:
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
