@@ -28,6 +28,11 @@ WalRetentionMs = Annotated[
     ),
 ]
 
+_POLICY = (
+    "remote.wal.link.policy: cost: links where they are cheaper than the bytes; latency: likewise, within the latency "
+    "bound; always: links for every byte, so that a producer that sends many small requests with acks=all (librdkafka) "
+    "waits a round of the store for each of them."
+)
 _DURABLE = "remote.wal.durable.enable: answer producers only once their records are in object storage."
 
 
@@ -36,12 +41,7 @@ _DURABLE = "remote.wal.durable.enable: answer producers only once their records 
 def enable(
     topics: Topics,
     connection: Connection,
-    link_policy: Annotated[
-        str,
-        typer.Option(
-            help="remote.wal.link.policy: cost, latency, or always, by which producers of many small requests wait."
-        ),
-    ] = "cost",
+    link_policy: Annotated[str, typer.Option(help=_POLICY)] = "cost",
     latency_bound_ms: Annotated[
         int | None, typer.Option(help="remote.wal.link.latency.bound.ms, for the policy latency.")
     ] = None,
@@ -77,17 +77,18 @@ def enable(
 def set_(
     topics: Topics,
     connection: Connection,
+    link_policy: Annotated[str | None, typer.Option(help=_POLICY)] = None,
     wal_retention_ms: WalRetentionMs = None,
     durable: Annotated[bool | None, typer.Option("--durable/--no-durable", help=_DURABLE)] = None,
 ) -> None:
     """Change settings of topics that are enabled, and leave their others as they are."""
     from metadata_topic.settings.settings_topic import read_settings
-    from metadata_topic.settings.topic_settings import DURABLE_KEY, WAL_RETENTION_KEY
+    from metadata_topic.settings.topic_settings import DURABLE_KEY, POLICY_KEY, WAL_RETENTION_KEY
 
-    wanted = {WAL_RETENTION_KEY: _text(wal_retention_ms), DURABLE_KEY: _text(durable)}
+    wanted = {POLICY_KEY: link_policy, WAL_RETENTION_KEY: _text(wal_retention_ms), DURABLE_KEY: _text(durable)}
     changes = {key: text for key, text in wanted.items() if text is not None}
     if not changes:
-        raise typer.BadParameter("nothing to set", param_hint="--wal-retention-ms, --durable")
+        raise typer.BadParameter("nothing to set", param_hint="--link-policy, --wal-retention-ms, --durable")
     known, _ = read_settings(connection.client_config())
     for topic in topics:
         if topic not in known:

@@ -108,6 +108,18 @@ class Store:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredObjects:
+    """Objects that hold something of a topic; one that holds several of its partitions counts for each."""
+
+    count: int = 0
+    size_bytes: int = 0
+    """With what others share them."""
+
+    def __add__(self, other: "StoredObjects") -> "StoredObjects":
+        return StoredObjects(self.count + other.count, self.size_bytes + other.size_bytes)
+
+
+@dataclass(frozen=True, slots=True)
 class AgentAnswer:
     """What a registered agent says of itself over HTTP."""
 
@@ -116,9 +128,8 @@ class AgentAnswer:
     clock: ClockReading | Unknown
     gaps: tuple[str, ...] = ()
     """Offsets of the partitions that it leads which no object holds or will hold."""
-    stored_objects: int = 0
-    """PUTs since it began."""
-    stored_bytes: int = 0
+    stored: Mapping[str, StoredObjects] = field(default_factory=dict)
+    """By topic, of the partitions that it leads."""
 
 
 @dataclass(frozen=True, slots=True)

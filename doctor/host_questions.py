@@ -6,15 +6,16 @@ import resource
 import socket
 import ssl
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from email.utils import parsedate_to_datetime
 from pathlib import Path
+from typing import Any
 
 from agent.http.http_asking import ask_agent_page
 from agent.identity import LOCK_FILE
 from agent.settings.process_settings import HttpSettings
 from agent.settings.setting_types import AgentSettingsError
-from doctor.facts import AgentAnswer, ClockReading, Unknown
+from doctor.facts import AgentAnswer, ClockReading, StoredObjects, Unknown
 from kafka_log.log_directory import LogDirectory
 from replication.wire.peer_connection import Address, PeerTls
 
@@ -127,17 +128,23 @@ def ask_agent(
             for gap in described.get("gaps", ())
         )
         clock = _clock(date, before_ms, after_ms)
-        requests = described.get("requests", {})
         return AgentAnswer(
             int(described["broker_id"]),
             str(described["cluster_id"]),
             clock,
             gaps,
-            int(requests.get("put", 0)),
-            int(requests.get("put_bytes", 0)),
+            _stored_objects(described.get("partitions", ())),
         )
     except (OSError, ValueError, KeyError, TypeError, AgentSettingsError) as error:
         return Unknown(f"{endpoint}: {type(error).__name__}: {error}")
+
+
+def _stored_objects(partitions: Iterable[Mapping[str, Any]]) -> dict[str, StoredObjects]:
+    found: dict[str, StoredObjects] = {}
+    for one in partitions:  # agents of releases before do not count them
+        objects = StoredObjects(int(one.get("objects", 0)), int(one.get("objects_bytes", 0)))
+        found[one["topic"]] = found.get(one["topic"], StoredObjects()) + objects
+    return found
 
 
 def _clock(date: str | None, before_ms: int, after_ms: int) -> ClockReading | Unknown:

@@ -128,8 +128,11 @@ def _topic_rows() -> Iterator[Row]:
             POLICY_KEY,
             ", ".join(LinkPolicy),
             defaults.link_policy.value,
-            "When followers get links: where they are cheaper than the bytes, always, or where they are cheaper and "
-            "upload and read stay within the latency bound.",
+            "When followers get links. `cost`: where they are cheaper than the bytes; `latency`: where they are "
+            "cheaper and upload and read stay within the latency bound; `always`: for every byte, whatever it costs. "
+            "By `always` all producers with acks=all wait for a PUT and a GET in each round, and those that send many "
+            "small requests (librdkafka) a round for each request, as a broker answers one Produce request of a "
+            "connection at a time: up to seconds.",
         ),
         (LATENCY_BOUND_KEY, "int", "", "For the policy latency. Default: the agent's own key of the same name."),
         (

@@ -89,7 +89,8 @@ _ALL = (
         ValueKind.STRING,
         "link_policy",
         _policy,
-        "When a follower's fetch is answered by a link: cost, always or latency.",
+        "When a follower's fetch is answered by a link: cost or latency, where that pays, or always: then a producer "
+        "of many small requests with acks=all waits a round of the store for each.",
     ),
     SettingKey(
         LATENCY_BOUND_KEY,

@@ -62,8 +62,8 @@ def ladder(
 ) -> None:
     """Run Kafka's perf tools against stock and against agents in turns; print tables, write JSON and a plot.
 
-    A load that a cluster does not keep up with is told, and the next one goes on; exits with 1 then. Where links are
-    wanted for every byte (the rungs `links`) and less than 99 % is linked, figures are void.
+    A load that a cluster does not keep up with is told; exits with 1 then. Where links are wanted for every byte (the
+    rungs `links`) and less than 99 % is linked, figures are void.
     """
     from rich.console import Console
 
@@ -72,15 +72,8 @@ def ladder(
     if not rungs:
         raise typer.BadParameter(f"nothing to run; there are {', '.join(one.name for one in RUNGS)}")
     results.mkdir(parents=True, exist_ok=True)
-    about = {
-        "rounds": rounds,
-        "scale": scale,
-        "warm_up": warm_up,
-        "partitions": {one.name: one.partitions for one in workloads},
-        "latency_ms": latency_ms,
-        "tools_as_shipped": tools_as_shipped,
-    }
-
+    about: dict[str, object] = {"rounds": rounds, "scale": scale, "warm_up": warm_up, "latency_ms": latency_ms}
+    about |= {"partitions": {one.name: one.partitions for one in workloads}, "tools_as_shipped": tools_as_shipped}
     console = Console()
 
     def keep(measured: Sequence[Measured]) -> None:

@@ -40,6 +40,8 @@ ARCHIVED = TopicSettings(enable=True, link_policy=LinkPolicy.ALWAYS, archive=Tru
     ("arguments", "expected"),
     [
         (["orders", "--wal-retention-ms", "60000"], [{"orders": replace(ARCHIVED, wal_retention_ms=60_000)}]),
+        (["orders", "--link-policy", "cost"], [{"orders": replace(ARCHIVED, link_policy=LinkPolicy.COST)}]),
+        (["orders", "--link-policy", "never"], []),
         (["orders", "--durable"], [{"orders": replace(ARCHIVED, durable=True)}]),
         (["orders"], []),
         (["orders", "unknown", "--wal-retention-ms", "60000"], []),
@@ -56,3 +58,11 @@ def test_a_setting_is_changed_and_the_others_stay(
         main_module.build_app(), ["topics", "set", *arguments, "--bootstrap-server", "nowhere:1"]
     )
     assert (result.exit_code, written) == (0 if expected else 2, expected), result.output
+
+
+@pytest.mark.parametrize("command", ["enable", "set"])
+def test_help_tells_for_whom_links_for_every_byte_are_slow(command: str) -> None:
+    told = CliRunner().invoke(main_module.build_app(), ["topics", command, "--help"]).output
+    words = " ".join(told.split())
+    assert "always: links for every byte, so that a producer that sends many small requests with acks=all" in words
+    assert "(librdkafka) waits a round of the store for each of them" in words

@@ -21,6 +21,7 @@ from doctor.facts import (
     MetadataTopic,
     StepFailure,
     Store,
+    StoredObjects,
     Unknown,
 )
 from doctor.findings import Finding, Level, Verdict
@@ -69,12 +70,13 @@ def kept_for_an_hour(**changes: Any) -> EnabledTopic:
     return replace(EnabledTopic(WEEK_MS, True, kept=KeptFor(HOUR_MS, 24 * HOUR_MS)), **changes)
 
 
-def stored(objects: int, mean_bytes: int) -> AgentAnswer:
-    """An agent that has stored so many objects."""
-    return AgentAnswer(2, "abc", AGREEING, stored_objects=objects, stored_bytes=objects * mean_bytes)
+def stored(objects: int, **mean_bytes: int) -> AgentAnswer:
+    """An agent that has stored so many objects of each of these topics."""
+    told = {name: StoredObjects(objects, objects * mean) for name, mean in mean_bytes.items()}
+    return AgentAnswer(2, "abc", AGREEING, stored=told)
 
 
-ALWAYS = {"t": kept_all(1, is_always_linked=True)}
+ALWAYS = {"t": kept_all(1, is_always_linked=True), "u": kept_all(1, is_always_linked=True), "v": kept_all(1)}
 
 
 def protocols(bypass: str) -> dict[str, str]:
@@ -159,14 +161,19 @@ FAULTS = [
     ("wal-retention", Level.INFORMATION, {"topics": {"t": kept_for_an_hour()}}, "objects of t are kept for 1 h"),
     ("wal-retention", Level.UNKNOWN, {"topics": {"t": kept_all(None)}}, "t is not known"),
     ("link-policy", Level.OK, {"topics": {"t": kept_all(1)}}, "where they pay"),
-    ("link-policy", Level.UNKNOWN, {"topics": ALWAYS}, "no agent has told of 100 objects of t"),
-    ("link-policy", Level.UNKNOWN, {"topics": ALWAYS, "agents": {1: stored(99, 2000), 2: DEAD}}, "no agent has told"),
-    ("link-policy", Level.OK, {"topics": ALWAYS, "agents": {1: stored(100, 500_000)}}, "objects of t pay"),
+    ("link-policy", Level.UNKNOWN, {"topics": ALWAYS}, "no agents have told of 100 objects of t, u"),
+    (
+        "link-policy",
+        Level.UNKNOWN,
+        {"topics": ALWAYS, "agents": {1: stored(99, t=2000), 2: DEAD}},
+        "no agents have told",
+    ),
+    ("link-policy", Level.OK, {"topics": ALWAYS, "agents": {1: stored(100, t=500_000, v=2000)}}, "objects of t pay"),
     (
         "link-policy",
         Level.WARNING,
-        {"topics": ALWAYS, "agents": {1: stored(100, 500_000), 2: stored(100, 2000)}},
-        "objects are of 2.0 KB at broker 2, and pay from 3",
+        {"topics": ALWAYS, "agents": {1: stored(60, t=500_000, u=2000), 2: stored(60, t=500_000, u=4000, v=1)}},
+        "u: 3.0 KB in an object, on the mean: these topics have links for every byte",
     ),
     ("clock-brokers", Level.WARNING, {"agents": {2: AgentAnswer(2, "abc", LATE)}}, "broker 2 is 9000 ms behind"),
     ("clock-brokers", Level.UNKNOWN, {"agents": {2: DEAD}}, "broker 2: no answer"),

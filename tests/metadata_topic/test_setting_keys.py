@@ -51,3 +51,8 @@ def test_a_key_goes_back_to_its_default_and_leaves_the_others() -> None:
 def test_a_value_that_is_none_is_refused_by_the_keys_name(name: str, text: str) -> None:
     with pytest.raises(TopicSettingsError, match=name.replace(".", r"\.")):
         changed_settings("orders", TopicSettings(), {name: text})
+
+
+def test_kafkas_tools_are_told_whom_links_for_every_byte_make_wait() -> None:
+    told = SETTING_KEYS["remote.wal.link.policy"].told
+    assert "always: then a producer of many small requests with acks=all waits a round of the store for each" in told

@@ -47,6 +47,10 @@ class LedPartition:
     """By follower, the offset that it was last sent records from: it has all below."""
     pending_bytes: int = 0
     """Bytes that are queued or being uploaded."""
+    objects: int = 0
+    """That hold something of it, since it is led here."""
+    objects_bytes: int = 0
+    """Of these objects, with what others share them."""
     _unstored: dict[int, MetaQueueItem] = field(default_factory=dict)
     """Items that are queued or being uploaded, by first offset, ascending."""
 
@@ -85,9 +89,11 @@ class LedPartition:
         current = self._unstored.get(item.first_offset)
         return current if current is not None and current.records.obj is item.records.obj else None
 
-    def item_stored(self, item: MetaQueueItem) -> None:
-        """What `unstored_part` returned is stored."""
+    def item_stored(self, item: MetaQueueItem, object_bytes: int = 0) -> None:
+        """What `unstored_part` returned is stored, in an object of so many bytes."""
         self._remove(item)
+        self.objects += 1
+        self.objects_bytes += object_bytes
         self._unstored_changed()
 
     def item_left_out(self, item: MetaQueueItem) -> None:
@@ -131,6 +137,8 @@ class LedPartition:
             self.pending_bytes + self.backlog_bytes,
             0 if oldest_s is None else round((now_s - oldest_s) * 1000),
             0 if passed_over is None else passed_over.offsets,
+            self.objects,
+            self.objects_bytes,
         )
 
     def _unstored_changed(self) -> None:
@@ -156,6 +164,10 @@ class PartitionStatus:
     """Age of the oldest byte that is not stored; 0 when there is none. Of what was passed over, since then."""
     backlog_offsets: int = 0
     """Offsets that were passed over and are not stored yet; no bytes of them are in `lag_bytes`."""
+    objects: int = 0
+    """That hold something of it, since it is led here."""
+    objects_bytes: int = 0
+    """Of these objects, with what others share them."""
 
 
 @dataclass(frozen=True, slots=True)

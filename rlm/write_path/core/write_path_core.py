@@ -215,7 +215,7 @@ class WritePathCore:
             if (part := self._unstored_part(item)) is not None
         ]
         for item, _ in live:
-            self.led[item.topic_id_partition].item_stored(item)
+            self.led[item.topic_id_partition].item_stored(item, segment.size_bytes)
         items, entries = tuple(item for item, _ in live), tuple(entry for _, entry in live)
         told = TellStored(replace(segment, items=items, entries=entries))
         return told, CountStored(segment, upload.started_s, now_s)
