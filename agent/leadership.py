@@ -98,6 +98,15 @@ def assignments(
     return found
 
 
+def followers_of(led: LedByTopic, directories: Iterable[PartitionDirectory]) -> dict[TopicIdPartition, frozenset[int]]:
+    """By partition, the brokers that follow what is led here, whether or not the feature is on."""
+    return {
+        TopicIdPartition(directory.topic_id, directory.partition): followers
+        for directory in directories
+        if (followers := led.get(directory.topic, {}).get(directory.partition)) is not None
+    }
+
+
 class LeadershipWatch:
     """Tells which partitions are to be taken care of, whenever that may have changed. Use it in the event loop."""
 
@@ -161,4 +170,5 @@ class LeadershipWatch:
 
     def _assignments(self, led: LedByTopic) -> list[Assignment]:
         found = self._replicas.look()
+        self._zones.led(followers_of(led, found))
         return assignments(led, self._topics(), found, self._default_latency_bound_ms, self._zones, self._retention)

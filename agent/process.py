@@ -200,8 +200,10 @@ class Agent:
     def _savings(self, relaying: Relaying) -> Savings:
         configuration, followers = self._configuration, relaying.metrics.traffic.by_follower
         section = configuration.settings.storage.price_section
-        counts = relaying.storage
-        return Savings(configuration.prices, section, lambda: counts.request_counts, followers, relaying.zones.is_own)
+        counts, clients = relaying.storage, relaying.gateway.traffic if relaying.gateway is not None else None
+        return Savings(
+            configuration.prices, section, lambda: counts.request_counts, followers, relaying.zones.is_own, clients
+        )
 
     def _archive_storage(self) -> ArchiveReads | None:
         run = self.state.storage_run

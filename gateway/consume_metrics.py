@@ -5,11 +5,14 @@
 
 from prometheus_client import CollectorRegistry, Counter
 
+from gateway.client_traffic import ClientTraffic
+
 
 class ConsumeMetrics:
     """Counters of the broker's side."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, traffic: ClientTraffic | None = None) -> None:
+        self.traffic = traffic or ClientTraffic()
         self.record_bytes = Counter(
             "remote_wal_gateway_fetch_record_bytes",
             "Record bytes in Fetch responses to consumers of other zones, by the way they went",

@@ -9,16 +9,17 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from gateway.client_traffic import ClientTraffic
 from replication.wire.framed_connection import FramedConnection
 
 GATEWAY_SIDE, BROKER_SIDE, BOOTSTRAP_SIDE, OWN_SIDE = "gateway", "broker", "bootstrap", "own_zone"
 
 
 class PassedBytes:
-    """What has passed over a connection between a gateway and a broker's agent since it was last counted."""
+    """What has passed over one of a client's two connections since it was last counted."""
 
     def __init__(
-        self, peer: FramedConnection, received: Callable[[float], object], sent: Callable[[float], object]
+        self, peer: FramedConnection, received: Callable[[int], object], sent: Callable[[int], object]
     ) -> None:
         """What `peer` has received and sent until now does not count."""
         self._peer = peer
@@ -36,7 +37,8 @@ class PassedBytes:
 class GatewayMetrics:
     """Counters of both sides."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, traffic: ClientTraffic | None = None) -> None:
+        self.traffic = traffic or ClientTraffic()
         self.connections = Gauge(
             "remote_wal_gateway_connections",
             "Connections of clients that are relayed now",
@@ -62,3 +64,47 @@ class GatewayMetrics:
             ["outcome"],
             registry=registry,
         )
+
+
+class ClientCount:
+    """Of one client's connection where it comes in: in metrics what crosses the border, in the traffic also what would
+    have.
+    """
+
+    def __init__(self, metrics: GatewayMetrics, zone: str, broker_id: int) -> None:
+        labels = (GATEWAY_SIDE, zone, str(broker_id))
+        self._to_broker = metrics.bytes.labels(*labels, "to_broker").inc
+        self._to_client = metrics.bytes.labels(*labels, "to_client").inc
+        self._own = metrics.traffic.own
+        self.is_told = False
+        """Whether the agent beside the broker tells which of the answers' records the zone has a replica of."""
+
+    def sent(self, size: int) -> None:
+        """So much came from the client."""
+        self._own.sent_bytes += size
+
+    def sent_crossed(self, size: int) -> None:
+        """So much went to the broker's agent."""
+        self._own.sent_crossed_bytes += size
+        self._to_broker(size)
+
+    def given(self, size: int) -> None:
+        """So much went to the client."""
+        self._own.given_bytes += size
+        if not self.is_told:
+            self._own.untold_bytes += size
+
+    def given_crossed(self, size: int) -> None:
+        """So much came from the broker's agent."""
+        self._own.given_crossed_bytes += size
+        self._to_client(size)
+
+    def relayed_to_broker(self, size: int) -> None:
+        """So much went on as it came."""
+        self.sent(size)
+        self.sent_crossed(size)
+
+    def relayed_to_client(self, size: int) -> None:
+        """Likewise."""
+        self.given_crossed(size)
+        self.given(size)

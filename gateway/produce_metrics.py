@@ -6,11 +6,14 @@ asked for.
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from gateway.client_traffic import ClientTraffic, RouterTraffic
+
 
 class ProduceMetrics:
     """Counters of both sides."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, traffic: ClientTraffic | None = None) -> None:
+        self.router: RouterTraffic = (traffic or ClientTraffic()).router
         self.requests = Counter(
             "remote_wal_gateway_produce_requests",
             "Clients' frames that went to a broker's agent, by the way they went",

@@ -163,6 +163,8 @@ class RouterUploads:
                 self._tell_not_stored(holder)
         else:
             self._metrics.objects.labels("stored").inc()
+            self._metrics.router.put += 1
+            self._metrics.router.put_bytes += upload.size_bytes
             now_s = self._clocks.monotonic_s()
             for holder, where in self._channel.stored(upload.object_id, custom_metadata, now_s):
                 if isinstance(holder, Holder):

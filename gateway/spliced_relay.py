@@ -186,6 +186,8 @@ class SplicedRelay:
         if content is None:
             self._do(self._core.not_read(wanted.number))
         else:
+            self._context.metrics.router.get += 1
+            self._context.metrics.router.get_bytes += len(content)
             self._do(self._core.was_read(wanted.number, content))
 
     def _look_again(self) -> None:

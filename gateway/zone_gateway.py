@@ -10,7 +10,6 @@ import socket
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 
 import structlog
 
@@ -19,7 +18,7 @@ from gateway.client_door import ClientLimits
 from gateway.client_listeners import ClientListeners
 from gateway.client_protocol import MAX_MESSAGE_BYTES, decode_answer, encode_zone
 from gateway.fetch_rack import FetchRackEditor, with_zone
-from gateway.metrics import GATEWAY_SIDE, GatewayMetrics, PassedBytes
+from gateway.metrics import GATEWAY_SIDE, ClientCount, GatewayMetrics, PassedBytes
 from gateway.routed_relay import AgentSide, RoutedRelay, RoutingContext, relay_frames
 from kafka_log.crc32c import Buffer
 from replication.wire.circuit_breaker import BreakerLimits, CircuitBreaker
@@ -85,13 +84,16 @@ class ZoneGateway:
     def _labels(self, broker_id: int) -> tuple[str, str, str]:
         return GATEWAY_SIDE, self._context.zone, str(broker_id)
 
+    def _count(self, broker_id: int) -> ClientCount:
+        return ClientCount(self._context.metrics, self._context.zone, broker_id)
+
     async def _serve_bytes(self, broker_id: int, accepted: socket.socket) -> None:
-        labels, metrics = self._labels(broker_id), self._context.metrics
+        labels, metrics, count = self._labels(broker_id), self._context.metrics, self._count(broker_id)
         edit = FetchRackEditor(self._context.zone).feed if self._context.names_rack else None
-        client = RelayEnd(metrics.bytes.labels(*labels, "to_broker").inc, edit)
+        client = RelayEnd(count.relayed_to_broker, edit)
         try:
             await self._clients.shake_hands(accepted, client)
-            agent = RelayEnd(metrics.bytes.labels(*labels, "to_client").inc)
+            agent = RelayEnd(count.relayed_to_client)
             peer, _ = await self._reach(broker_id, FramedConnection(MAX_MESSAGE_BYTES))
             agent.adopt(peer.detach())
             self._reached(broker_id)
@@ -101,21 +103,27 @@ class ZoneGateway:
             client.close()
 
     async def _serve_frames(self, broker_id: int, accepted: socket.socket, routing: RoutingContext) -> None:
-        labels, metrics = self._labels(broker_id), self._context.metrics
+        labels, metrics, count = self._labels(broker_id), self._context.metrics, self._count(broker_id)
         client = FramedConnection(DEFAULT_MAX_FRAME_BYTES, budget=routing.requests_budget)
+        whole = PassedBytes(client, count.sent, count.given)
         agent = FramedConnection(RESPONSE_FACTOR * DEFAULT_MAX_FRAME_BYTES + 1, budget=routing.answers_budget)
         try:
             await self._clients.shake_hands(accepted, client)
             _, capabilities = await self._reach(broker_id, agent)
             self._reached(broker_id)
-            count = partial(metrics.bytes.labels, *labels)
-            passed = PassedBytes(agent, count("to_client").inc, count("to_broker").inc)
+            count.is_told = PeerCapabilities.LINKED_FETCH in capabilities
+            crossed = PassedBytes(agent, count.given_crossed, count.sent_crossed)
+
+            def passed() -> None:
+                whole.update()
+                crossed.update()
+
             with metrics.connections.labels(*labels).track_inprogress():
                 if capabilities & MESSAGES:
                     side = AgentSide(broker_id, agent, capabilities, self._reads[broker_id])
-                    await RoutedRelay(routing, client, side, passed.update, self._edited).run()
+                    await RoutedRelay(routing, client, side, passed, self._edited).run()
                 else:
-                    await relay_frames(client, agent, passed.update, self._edited)
+                    await relay_frames(client, agent, passed, self._edited)
         finally:
             client.close()
             agent.close()

@@ -1,12 +1,13 @@
-"""What replication by links has saved so far, in dollars of the price table.
+"""What links have saved so far, in dollars of the price table.
 
-Each agent counts what its broker's followers in other zones were sent, and what its own requests to the store cost; so
-the sum over all agents is the cluster's. Left out are what objects cost while they are stored, and the archive:
-`remote-wal report` reckons with these.
+Each agent counts what its broker's followers in other zones were sent, what clients sent and were given that come in by
+it, and what its own requests to the store cost; so the sum over all agents is the cluster's. Left out are what objects
+cost while they are stored, and the archive: `remote-wal report` reckons with these.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -14,6 +15,9 @@ from prometheus_client.registry import Collector
 from plugin.prices import BYTES_PER_GB, STANDARD, Prices
 from plugin.remote_wal_storage_manager import RequestCounts
 from replication.wire.metrics import FollowerTraffic
+
+if TYPE_CHECKING:
+    from gateway.client_traffic import ClientTraffic
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +49,22 @@ class Savings:
     """By broker id."""
     is_own_zone: Callable[[int], bool]
     """Whether bytes to this broker cross no border."""
+    clients: "ClientTraffic | None" = None
+    """None without a zone gateway."""
 
     def dollars(self) -> Dollars:
         """As of now."""
         crossing = self.prices.zone_crossing_gb / BYTES_PER_GB
         remote = [moved for one, moved in dict(self.followers).items() if not self.is_own_zone(one)]
+        stock_bytes = sum(moved.stock_bytes for moved in remote)
+        crossed_bytes = sum(moved.peer_bytes for moved in remote)
+        if self.clients is not None:
+            own = self.clients.own
+            stock_bytes += own.sent_bytes + own.given_bytes
+            crossed_bytes += own.sent_crossed_bytes + own.given_crossed_bytes
         return Dollars(
-            sum(moved.stock_bytes for moved in remote) * crossing,
-            sum(moved.peer_bytes for moved in remote) * crossing,
+            stock_bytes * crossing,
+            crossed_bytes * crossing,
             self._requests_usd(self.requests()),
         )
 
@@ -80,7 +92,7 @@ class SavingsCollector(Collector):
         spent = CounterMetricFamily(
             "remote_wal_dollars",
             "By the price table: what the zone border would have cost without links (stock), what it did cost "
-            "(crossings), and requests to the store (requests)",
+            "(crossings), of followers and of the gateway's clients, and requests to the store (requests)",
             labels=["of"],
         )
         for name in ("stock", "crossings", "requests"):

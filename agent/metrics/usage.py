@@ -4,7 +4,7 @@ A record is due whenever the wall clock passes a multiple of the interval, so th
 midnight, and once more when the agent stops. What a killed agent did since its last record is not told by anybody, nor
 what one that stops relays while its last record is published; reports are then too low by at most one interval of that
 agent. Nothing here is on the path of replication: a record that the publisher does not take is passed over, as the next
-one holds all of it.
+one holds all of it. Beside each stands one of what went by the zone gateway, where that is on.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ import structlog
 
 from agent.identity import AgentIdentity
 from agent.settings.agent_settings import AgentSettings
+from metadata_topic.records.client_usage_record import ClientUsageRecord
 from metadata_topic.records.errors import MetadataRecordTooLargeError, PublicationBacklogFullError
 from metadata_topic.records.metadata_publisher import MetadataPublisher
 from metadata_topic.records.usage_record import FollowerUsage, StoreUsage, TopicUsage, UsageRecord
@@ -44,17 +45,19 @@ class UsageReport:
         identity: AgentIdentity,
         stores: Callable[[], Iterable[tuple[str, RequestCounts]]],
         metrics: ReplicationMetrics,
-        publisher: MetadataPublisher[UsageRecord],
+        publisher: MetadataPublisher[UsageRecord | ClientUsageRecord],
         wall_ms: Callable[[], int],
         interval_ms: int,
+        clients: Callable[[UsageRecord], ClientUsageRecord] | None = None,
     ) -> None:
-        """`stores`: see `store_counts`."""
+        """`stores`: see `store_counts`. `clients` gives what stands beside a record; None: nothing does."""
         self._identity = identity
         self._stores = stores
         self._metrics = metrics
         self._publisher = publisher
         self._wall_ms = wall_ms
         self._interval_ms = interval_ms
+        self._clients = clients
         self._sequence = 0
 
     async def run(self) -> None:
@@ -76,13 +79,15 @@ class UsageReport:
             self.publish()
 
     def publish(self) -> None:
-        """One record as of now."""
+        """One record as of now, and what stands beside it: never that alone, as it is read by the other's sequence."""
+        record = self.record()
         try:
-            self._publisher.publish(self.record())
+            self._publisher.publish(record)
+            self._sequence += 1
+            if self._clients is not None:
+                self._publisher.publish(self._clients(record))
         except (PublicationBacklogFullError, MetadataRecordTooLargeError) as error:
             log.warning("usage_not_published", error=str(error), consequence="the next record tells of it")
-        else:
-            self._sequence += 1
 
     def record(self) -> UsageRecord:
         """All counters as of now."""

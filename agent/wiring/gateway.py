@@ -15,10 +15,12 @@ from agent.wiring.gateway_produce import ProduceRouting, build_produce_routing
 from agent.wiring.peering import gateway_tls
 from gateway.adoption_offers import tell_outcomes
 from gateway.client_door import ClientDoor, ClientLimits
+from gateway.client_traffic import ClientTraffic
 from gateway.consume.read_worth import ReadCosts
 from gateway.consume_metrics import ConsumeMetrics
 from gateway.consumer_answers import ConsumerContext
 from gateway.metrics import GatewayMetrics
+from gateway.produce_metrics import ProduceMetrics
 from gateway.routed_relay import LinkReading
 from gateway.wanted_objects import KnownNames
 from gateway.zone_gateway import GatewayContext, ZoneGateway
@@ -49,6 +51,8 @@ class ClientGateway:
     door: ClientDoor
     capabilities: PeerCapabilities
     """That the gateway asks for, and the door grants."""
+    traffic: ClientTraffic
+    """Of both sides."""
     produce: ProduceRouting | None = None
     holding: "HoldingContext | None" = None
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
@@ -114,6 +118,7 @@ def build_gateway(
     `leader` and `follower` are those of replication; `store` may be away."""
     broker, settings = configuration.broker, configuration.settings.gateway
     hello, registry = follower.hello, follower.metrics.registry
+    traffic = ClientTraffic(broker.rack or "")
     produce, consumers, capabilities = None, None, PeerCapabilities.CLIENTS
     if configuration.settings.gateway_produce.enable:
         capabilities |= PeerCapabilities.ROUTED_PRODUCE
@@ -122,17 +127,17 @@ def build_gateway(
     if settings.fetch_links_enable:
         capabilities |= PeerCapabilities.LINKED_FETCH | hello.capabilities & _OF_LINKS
     if capabilities & MESSAGES:
-        produce = build_produce_routing(configuration, hello, store, clocks, registry)
+        produce = build_produce_routing(configuration, hello, store, clocks, ProduceMetrics(registry, traffic))
     if settings.fetch_links_enable and produce is not None:
-        produce, consumers = _linked(produce, leader, follower, configuration)
-    metrics = GatewayMetrics(registry)
+        produce, consumers = _linked(produce, leader, follower, configuration, traffic)
+    metrics = GatewayMetrics(registry, traffic)
     limits = ClientLimits(
         settings.max_connections, settings.max_connections_per_ip or settings.max_connections, settings.idle_s
     )
     doors = {zone: local_address(broker, name) for zone, name in settings.zone_listeners.items()}
     tls = gateway_tls(configuration.settings.tls, settings)
     context = GatewayContext(
-        broker.rack or "",
+        traffic.zone,
         replace(hello, capabilities=capabilities),
         peers,
         tls.client_context if tls else lambda: None,
@@ -146,15 +151,19 @@ def build_gateway(
     holding = build_holding(configuration, registry)
     door = ClientDoor(broker.node_id, doors, limits, metrics, splicing, consumers, holding)
     ports = build_broker_ports(configuration, limits, metrics, holding)
-    return ClientGateway(ZoneGateway(context), ports, door, capabilities, produce, holding)
+    return ClientGateway(ZoneGateway(context), ports, door, capabilities, traffic, produce, holding)
 
 
 def _linked(
-    produce: ProduceRouting, leader: LeaderContext, follower: FollowerContext, configuration: Configuration
+    produce: ProduceRouting,
+    leader: LeaderContext,
+    follower: FollowerContext,
+    configuration: Configuration,
+    traffic: ClientTraffic,
 ) -> tuple[ProduceRouting, ConsumerContext]:
     """The same with links in consumers' answers. Stage times are those of replication, so theirs are not told."""
     settings = configuration.settings
-    untold, metrics = StageTimes(CollectorRegistry()), ConsumeMetrics(follower.metrics.registry)
+    untold, metrics = StageTimes(CollectorRegistry()), ConsumeMetrics(follower.metrics.registry, traffic)
     defects = {one: LinkDefects(follower.metrics, follower.clock, leader=one) for one in settings.gateway.brokers}
     reading = replace(follower, stage_times=untold, budget=produce.routing.answers_budget)
     routing = replace(produce.routing, links=LinkReading(reading, defects))

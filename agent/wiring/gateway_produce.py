@@ -3,8 +3,6 @@
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry
-
 from agent.configuration import Configuration
 from agent.settings.memory_shares import CLIENT_FRAMES_BYTES
 from gateway.produce.route_core import RouteLimits
@@ -43,11 +41,10 @@ class ProduceRouting:
 
 
 def build_produce_routing(
-    configuration: Configuration, hello: Hello, store: BlobStorage, clocks: Clocks, registry: CollectorRegistry
+    configuration: Configuration, hello: Hello, store: BlobStorage, clocks: Clocks, metrics: ProduceMetrics
 ) -> ProduceRouting:
     """`hello` names the gateway: its broker and incarnation. `store` may be away."""
     settings, prices = configuration.settings.gateway_produce, configuration.prices
-    metrics = ProduceMetrics(registry)
     costs = RouteCosts.of(prices, prices.of_section(configuration.settings.storage.price_section))
     decider = RouteDecider(LinkPolicy(settings.policy), costs, settings.interval_s, CircuitBreaker(BreakerLimits()))
     uploads_at_once = max(settings.thread_pool_size // 2, 1)

@@ -10,11 +10,13 @@ Imported once relaying has begun, as it takes far longer to import. Create and u
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 
 import structlog
 
 from agent.metrics.agent_metrics import StateCollector
 from agent.metrics.alarms import Alarms, upload_lag
+from agent.metrics.client_usage import client_usage
 from agent.metrics.loop_times import Loop, LoopTimes
 from agent.metrics.topic_metrics import TopicCollector
 from agent.metrics.usage import UsageReport, store_counts
@@ -60,6 +62,9 @@ class StorageSystem:
             self.publisher,
             around.clocks.wall_ms,
             milliseconds(settings.metadata.usage_interval_s),
+            partial(client_usage, traffic=relaying.gateway.traffic, prices=settings.storage.price_section)
+            if relaying.gateway is not None
+            else None,
         )
         first_id = CombinedSegmentId(around.identity.broker_id, around.identity.incarnation, 0)
         self._kept = Kept(

@@ -22,6 +22,7 @@ from gateway.client_side import ClientSide
 from gateway.consume.read_worth import ReadCosts, ReadWorth
 from gateway.consume_metrics import ConsumeMetrics
 from kafka_log.crc32c import Buffer
+from kafka_log.topic_partition import TopicId, TopicIdPartition
 from replication.leader.leader_context import LeaderContext
 from replication.leader.link_planner import WaitForUploads
 from replication.leader.links_of_stored_batches import SendLinked
@@ -79,6 +80,8 @@ class ConsumerLinks:
         self._fetches: dict[int, _Fetch] = {}
         """Under way, by correlation id."""
         self._at_hand: _AtHand | None = None
+        self._is_understood = True
+        """What the client asks for by Fetch."""
         self._defects = LinkDefects(context.metrics, context.clock)
         links = (side.capabilities | PeerCapabilities.LINKS) & ~PeerCapabilities.CATCH_UP
         self._links = ResponseLinks(context, self._defects, links, read_ahead)
@@ -100,7 +103,10 @@ class ConsumerLinks:
         if len(frame) < _BEGIN.size:
             return
         api_key, api_version, correlation_id = _BEGIN.unpack_from(frame)
-        if api_key == FETCH_API_KEY and understands_fetch(api_version):
+        if api_key != FETCH_API_KEY:
+            return
+        self._is_understood = understands_fetch(api_version)
+        if self._is_understood:
             self._links.arrived()
             if len(self._fetches) < _MAX_UNDER_WAY:
                 self._fetches[correlation_id] = _Fetch(api_version, now_s)
@@ -110,6 +116,8 @@ class ConsumerLinks:
         correlation_id = int.from_bytes(bytes(frame[:4]), "big", signed=True)
         fetch = self._fetches.pop(correlation_id, None)
         if fetch is None:
+            if not self._is_understood:
+                self._metrics.traffic.fetched(self._side.zone, len(frame), None)
             return ToFollower(MessageKind.KAFKA, (frame,))
         try:
             view = scan_fetch_response(frame, fetch.api_version)
@@ -118,6 +126,7 @@ class ConsumerLinks:
             log.warning("frame_not_understood", frame="response", error=str(error))
             return ToFollower(MessageKind.KAFKA, (frame,))
         self._at_hand = at_hand = _AtHand(correlation_id, frame, view)
+        self._tell_traffic(view)
         self._worth.answered(at_hand.record_bytes, now_s)
         if not self._is_worth(at_hand, at_hand.record_bytes, 1, now_s):
             return self._answer(None)
@@ -147,6 +156,16 @@ class ConsumerLinks:
             if self._fetches or not self._is_worth(self._at_hand, linked_bytes, reads, now_s):
                 step = None
         return self._answer(step)
+
+    def _tell_traffic(self, view: FetchResponseView) -> None:
+        """Which of it the consumer's zone has a replica of."""
+        zone = self._side.zone
+        for records in view.fields:
+            size, has_replica = records.records_end - records.records_start, None
+            if records.topic_id is not None:
+                partition = TopicIdPartition(TopicId(records.topic_id), records.partition)
+                has_replica = self._context.zones.has_replica(zone, partition)
+            self._metrics.traffic.fetched(zone, size, has_replica)
 
     def _tell_readers(self, view: FetchResponseView) -> None:
         readers = self._context.zones.readers

@@ -2,17 +2,26 @@
 
 from metadata_topic.records import archive_records, serde
 from metadata_topic.records.archive_records import ArchiveRecord
+from metadata_topic.records.client_usage_record import (
+    ClientUsageRecord,
+    encode_client_usage,
+    encode_client_usage_key,
+)
 from metadata_topic.records.gap_record import RemoteWalGapDeclaration
 from metadata_topic.records.records import PublishableRecord, RemoteWalNodeRegistration, RemoteWalTopicRebuilt
 from metadata_topic.records.usage_record import UsageRecord, encode_usage, encode_usage_key
 
-Publishable = PublishableRecord | ArchiveRecord | UsageRecord
+_OF_A_BROKER = RemoteWalNodeRegistration | UsageRecord | ClientUsageRecord | RemoteWalGapDeclaration
+
+Publishable = PublishableRecord | ArchiveRecord | UsageRecord | ClientUsageRecord
 
 
 def encoded(record: Publishable) -> tuple[bytes, bytes]:
     """Key and value."""
     if isinstance(record, UsageRecord):
         return encode_usage_key(record), encode_usage(record)
+    if isinstance(record, ClientUsageRecord):
+        return encode_client_usage_key(record), encode_client_usage(record)
     if isinstance(record, ArchiveRecord):
         return archive_records.encode_key(record.object_id), archive_records.encode(record)
     return serde.key_of(record), serde.encode(record)
@@ -24,7 +33,7 @@ def name_of(record: Publishable) -> str:
         return "rebuild"
     if isinstance(record, ArchiveRecord):
         return str(record.object_id)
-    if isinstance(record, RemoteWalNodeRegistration | UsageRecord | RemoteWalGapDeclaration):
+    if isinstance(record, _OF_A_BROKER):
         return f"broker {record.broker_id}"
     return str(record.combined_segment_id)
 
@@ -38,6 +47,6 @@ def broker_of(record: Publishable) -> int:
         return 0
     if isinstance(record, ArchiveRecord):
         return record.object_id.writer_id.broker_id
-    if isinstance(record, RemoteWalNodeRegistration | UsageRecord | RemoteWalGapDeclaration):
+    if isinstance(record, _OF_A_BROKER):
         return record.broker_id
     return record.combined_segment_id.broker_id

@@ -2,7 +2,8 @@
 
 Counters are cumulative over one incarnation of the agent, so a record that is read twice, or that went missing, changes
 no sum: what happened between two records is their difference. The key is `rwm:usage:`, broker id (4), incarnation (8)
-and sequence (8); older agents keep or pass over what they do not know. The value, big endian:
+and sequence (8); older agents keep or pass over what they do not know. What a gateway moves for clients stands in
+records beside these (`metadata_topic.records.client_usage_record`). The value, big endian:
 
 ====  ============================================  =========================================================
 size  field                                         remark
@@ -38,7 +39,8 @@ from metadata_topic.records.record_fields import FORMAT_VERSION, RecordReader, U
 USAGE: Final = 32
 USAGE_KEY: Final = b"rwm:usage:"
 
-_ID: Final = struct.Struct(">iQQ")
+USAGE_ID: Final = struct.Struct(">iQQ")
+"""Behind the beginning of a key: broker id, incarnation, sequence."""
 _HEAD: Final = struct.Struct(">BBiQQqqH")
 _STORE: Final = struct.Struct(">7Q")
 _PEER: Final = struct.Struct(">iQQ")
@@ -96,13 +98,13 @@ class UsageRecord:
 
 
 def is_usage_key(key: bytes) -> bool:
-    """Whether a record with this key is a usage record."""
+    """Whether a record with this key is about usage: one of these, or a newer kind that says more beside them."""
     return key.startswith(USAGE_KEY)
 
 
 def encode_usage_key(record: UsageRecord) -> bytes:
     """Raises ValueError when a field is beyond what the format holds."""
-    return USAGE_KEY + packed(_name(record), _ID, record.broker_id, record.incarnation, record.sequence)
+    return USAGE_KEY + packed(_name(record), USAGE_ID, record.broker_id, record.incarnation, record.sequence)
 
 
 def encode_usage(record: UsageRecord) -> bytes:
@@ -137,9 +139,9 @@ def decode_usage(key: bytes | None, value: bytes | None) -> UsageRecord:
         )
     reader = RecordReader(value)
     _, _, broker_id, incarnation, sequence, event_timestamp_ms, since_ms, rack_length = reader.fields(_HEAD)
-    rack = _text(reader, rack_length)
+    rack = read_text(reader, rack_length)
     stores = tuple(
-        StoreUsage(_text(reader, *reader.fields(_COUNTS[8])), *reader.fields(_STORE))
+        StoreUsage(read_text(reader, *reader.fields(_COUNTS[8])), *reader.fields(_STORE))
         for _ in range(*reader.fields(_COUNTS[16]))
     )
     followers = tuple(map(FollowerUsage._make, reader.rows(_PEER, *reader.fields(_COUNTS[32]))))
@@ -157,7 +159,8 @@ def _name(record: UsageRecord) -> str:
     return f"usage of broker {record.broker_id}"
 
 
-def _text(reader: RecordReader, length: int) -> str:
+def read_text(reader: RecordReader, length: int) -> str:
+    """So many bytes of UTF-8. Raises UndecodableRecordError."""
     try:
         return bytes(reader.take(length)).decode()
     except UnicodeDecodeError as error:

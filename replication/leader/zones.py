@@ -20,11 +20,21 @@ class Zones:
         self.own = own
         """None: not known, so nobody stands in it."""
         self._racks: Mapping[int, str] = {}
+        self._followers: Mapping[TopicIdPartition, frozenset[int]] = {}
 
     def learned(self, racks: Mapping[int, str | None]) -> None:
         """These brokers live, and say so of their zones. None: they have none."""
         known = {broker_id: rack for broker_id, rack in self._racks.items() if broker_id not in racks}
         self._racks = known | {broker_id: rack for broker_id, rack in racks.items() if rack}
+
+    def led(self, followers: Mapping[TopicIdPartition, frozenset[int]]) -> None:
+        """These partitions are led here, and these brokers follow them."""
+        self._followers = followers
+
+    def has_replica(self, zone: str, partition: TopicIdPartition) -> bool | None:
+        """Whether a broker there follows the partition, as far as zones are known; None where it is not led here."""
+        followers = self._followers.get(partition)
+        return None if followers is None else any(self._racks.get(one) == zone for one in followers)
 
     def of(self, broker_id: int) -> str | None:
         """Where the broker stands; None: not known."""

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from agent.leadership import LeadershipReader, LeadershipWatch, LedByTopic, assignments
+from agent.leadership import LeadershipReader, LeadershipWatch, LedByTopic, assignments, followers_of
 from agent.partition_directories import LocalReplicas
 from kafka_log.log_directory import LogDirectory, PartitionDirectory
 from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_text
@@ -43,6 +43,15 @@ def test_only_led_partitions_of_enabled_topics_with_a_directory_are_taken_on() -
     ]
     assert {(a.link_policy, a.latency_bound_ms) for a in found} == {(LinkPolicy.ALWAYS, 5)}
     assert found[1].directory == Path("/logs/on-2")
+
+
+def test_followers_are_known_of_all_that_is_led_with_the_feature_on_or_off() -> None:
+    led = {"on": led_here(0, 1), "off": led_here(0, followers=frozenset()), "no directory": led_here(0)}
+    directories = [directory("on", 1), directory("on", 2), directory("off", 0, OTHER_ID)]
+    assert followers_of(led, directories) == {
+        TopicIdPartition(NEW_ID, 1): frozenset({2, 3}),
+        TopicIdPartition(OTHER_ID, 0): frozenset(),
+    }
 
 
 def test_the_id_comes_from_the_directory_so_that_a_topic_made_anew_is_another_one() -> None:
@@ -109,6 +118,7 @@ async def test_an_agent_by_which_consumers_begin_to_read_counts_at_once(
     (tmp_path / "t-0").mkdir()
     (tmp_path / "t-0" / "partition.metadata").write_text(f"version: 0\ntopic_id: {topic_id_to_text(NEW_ID)}\n")
     readers, told = RemoteReaders(lambda: 0.0), asyncio.Queue[list[Assignment]]()
+    zones = Zones("az1", readers)
     with ThreadPoolExecutor(1) as threads:
         watch = LeadershipWatch(
             lambda: {"t": TopicSettings(True)},
@@ -117,7 +127,7 @@ async def test_an_agent_by_which_consumers_begin_to_read_counts_at_once(
             lambda: False,
             told.put_nowait,
             threads,
-            Zones("az1", readers),
+            zones,
             HOUR,
         )
         running = asyncio.create_task(watch.run(cast(LeadershipReader, OneLeader()), interval_s=1000.0))
@@ -127,4 +137,5 @@ async def test_an_agent_by_which_consumers_begin_to_read_counts_at_once(
             [after] = await told.get()
         running.cancel()
     assert before.remote_followers == frozenset()
+    assert zones.has_replica("az2", before.topic_id_partition) is False
     assert after.remote_followers == frozenset({2})

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from agent.metrics.savings import Savings
+from gateway.client_traffic import ClientTraffic
 from plugin.prices import EXPRESS, STANDARD, Prices, StorePrices
 from plugin.remote_wal_storage_manager import RequestCounts
 from replication.wire.metrics import FollowerTraffic
@@ -30,6 +31,16 @@ def test_requests_and_crossings_are_taken_off_what_stock_kafka_would_have_cost()
 def test_bytes_within_the_own_zone_neither_cost_nor_save() -> None:
     found = savings(own=1).dollars()
     assert (round(found.stock, 9), round(found.crossings, 9)) == (1.0, 1.0)
+
+
+def test_what_a_gateways_clients_did_not_send_across_the_border_is_saved() -> None:
+    clients = ClientTraffic("az1")
+    clients.own.sent_bytes, clients.own.sent_crossed_bytes = 30 * GB, 10 * GB
+    clients.own.given_bytes, clients.own.given_crossed_bytes = 20 * GB, 5 * GB
+    clients.by_zone["az2"].near_bytes = 7 * GB  # of a gateway elsewhere, which counts it
+    with_clients, without = replace(savings(), clients=clients).dollars(), savings().dollars()
+    assert round(with_clients.stock - without.stock, 9) == 50 * 0.02
+    assert round(with_clients.saved - without.saved, 9) == round(35 * 0.02, 9)
 
 
 def test_a_standard_class_is_read_from_any_zone_and_copies_are_written_across_borders() -> None:

@@ -1,13 +1,17 @@
 """When usage is published, and what it holds."""
 
 import asyncio
+from functools import partial
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from agent.identity import AgentIdentity
+from agent.metrics.client_usage import client_usage
 from agent.metrics.usage import UsageReport
+from gateway.client_traffic import ClientTraffic
 from kafka_log.topic_partition import TopicId, TopicIdPartition
+from metadata_topic.records.client_usage_record import ClientUsageRecord, ClientZoneUsage, RouterUsage
 from metadata_topic.records.errors import PublicationBacklogFullError
 from metadata_topic.records.usage_record import FollowerUsage, StoreUsage, TopicUsage, UsageRecord
 from plugin.remote_wal_storage_manager import RequestCounts
@@ -20,12 +24,16 @@ MORE_ORDERS = TopicIdPartition(ORDERS.topic_id, 1)
 class _Publisher:
     def __init__(self) -> None:
         self.records: list[UsageRecord] = []
+        self.beside: list[ClientUsageRecord] = []
         self.is_full = False
 
-    def publish(self, record: UsageRecord) -> None:
+    def publish(self, record: UsageRecord | ClientUsageRecord) -> None:
         if self.is_full:
             raise PublicationBacklogFullError("publish", "usage", "full")
-        self.records.append(record)
+        if isinstance(record, UsageRecord):
+            self.records.append(record)
+        else:
+            self.beside.append(record)
 
 
 class _Connection:
@@ -34,7 +42,7 @@ class _Connection:
 
 
 class _Parts:
-    def __init__(self, start_ms: int = 1_000_000) -> None:
+    def __init__(self, start_ms: int = 1_000_000, traffic: ClientTraffic | None = None) -> None:
         self.now_ms = start_ms
         self.metrics = ReplicationMetrics(CollectorRegistry())
         self.counts = RequestCounts()
@@ -46,6 +54,7 @@ class _Parts:
             self.publisher,
             lambda: self.now_ms,
             600_000,
+            partial(client_usage, traffic=traffic, prices="s3_express") if traffic is not None else None,
         )
 
 
@@ -116,6 +125,42 @@ def test_a_record_that_is_not_taken_leaves_no_hole_in_the_sequence() -> None:
     parts.publisher.is_full = False
     parts.report.publish()
     assert [record.sequence for record in parts.publisher.records] == [0]
+
+
+def test_beside_each_record_stands_what_went_by_the_gateway() -> None:
+    traffic = ClientTraffic("zone-a")
+    parts = _Parts(traffic=traffic)
+    parts.report.publish()
+    traffic.own.sent_bytes, traffic.own.sent_crossed_bytes = 900, 30
+    traffic.own.given_bytes, traffic.own.given_crossed_bytes, traffic.own.untold_bytes = 800, 70, 60
+    traffic.fetched("zone-b", 5, True)
+    traffic.fetched("zone-b", 6, None)
+    traffic.fetched("zone-b", 7, False)
+    traffic.router.put, traffic.router.get, traffic.router.put_bytes, traffic.router.get_bytes = 1, 2, 3, 4
+    parts.report.publish()
+
+    first, second = parts.publisher.beside
+    assert (first.router, [one.sent_bytes for one in first.zones]) == (RouterUsage(), [])
+    assert [(one.incarnation, one.sequence, one.zone) for one in (first, second)] == [
+        (5, 0, "zone-a"),
+        (5, 1, "zone-a"),
+    ]
+    assert second.prices == "s3_express"
+    assert second.router == RouterUsage(1, 2, 3, 4)
+    assert second.zones == (
+        ClientZoneUsage("zone-a", 900, 30, 800, 70, 60, 0),
+        ClientZoneUsage("zone-b", untold_bytes=6, near_bytes=5),
+    )
+
+
+def test_nothing_stands_beside_a_record_that_is_not_taken() -> None:
+    parts = _Parts(traffic=ClientTraffic("zone-a"))
+    parts.publisher.is_full = True
+    parts.report.publish()
+    assert parts.publisher.beside == []
+    parts.publisher.is_full = False
+    parts.report.publish()
+    assert [one.sequence for one in parts.publisher.beside] == [0]
 
 
 async def test_the_last_record_comes_when_the_agent_stops() -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from prometheus_client import CollectorRegistry
 
 from gateway.client_door import ClientDoor, ClientLimits
+from gateway.client_traffic import ClientTraffic
 from gateway.consumer_answers import ConsumerContext
 from gateway.durable.answer_gate import HoldingContext
 from gateway.metrics import GatewayMetrics
@@ -67,6 +68,8 @@ class GatewayRig:
 
     def __post_init__(self) -> None:
         self.gateway_registry, self.broker_registry = CollectorRegistry(), CollectorRegistry()
+        self.traffic = ClientTraffic("az2")
+        """At the gateway."""
         self._clients: list[asyncio.StreamWriter] = []
 
     async def start(self) -> None:
@@ -102,7 +105,7 @@ class GatewayRig:
                 self.peer_tls or (lambda: None),
                 self.client_tls or (lambda: None),
                 replace(self.limits, connect_timeout_s=2.0),
-                GatewayMetrics(self.gateway_registry),
+                GatewayMetrics(self.gateway_registry, self.traffic),
                 self.routing,
                 self.names_rack,
             )

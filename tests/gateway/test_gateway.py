@@ -9,6 +9,7 @@ import pytest
 
 from gateway.client_door import ClientLimits
 from gateway.client_protocol import decode_answer, decode_zone, encode_answer
+from gateway.client_traffic import ZoneTraffic
 from local_cluster.security.authority import Authority
 from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.peer_connection import listening_context
@@ -41,6 +42,8 @@ async def test_bytes_pass_as_they_are_in_both_directions(authority: Authority, i
             assert await reader.readexactly(len(MEGABYTES)) == MEGABYTES
         assert rig.gateway_bytes("to_broker") == rig.broker_bytes("to_broker") == len(MEGABYTES)
         assert rig.gateway_bytes("to_client") == rig.broker_bytes("to_client") == len(MEGABYTES)
+        size = len(MEGABYTES)
+        assert rig.traffic.own == ZoneTraffic(size, size, size, size, untold_bytes=size)
         assert rig.connections("gateway") == rig.connections("broker") == 1
         writer.close()
         await rig.until(lambda: rig.connections("gateway") == rig.connections("broker") == 0)

@@ -127,6 +127,12 @@ async def test_records_that_are_stored_come_from_the_store_and_the_consumer_sees
         assert zone.record_bytes("linked") == len(FIRST)
         assert zone.gateway.gateway_bytes("to_client") < len(FIRST) / 10
         assert zone.gateway.gateway_bytes("to_client") == zone.gateway.broker_bytes("to_client")
+        moved = zone.gateway.traffic.own
+        client.writer.close()
+        await zone.gateway.until(lambda: zone.gateway.connections("gateway") == 0)
+        assert moved.given_bytes > len(FIRST)
+        assert moved.given_crossed_bytes == zone.gateway.gateway_bytes("to_client")
+        assert moved.untold_bytes == 0, "the agent beside the broker looks at answers"
 
 
 async def test_a_range_that_many_consumers_of_the_zone_read_is_read_once() -> None:

@@ -53,5 +53,11 @@ async def test_records_go_by_object_storage_where_both_agents_have_it_on(has_gat
         assert routed.count("produce_requests", way="linked") == (20 if has_gateway and has_door else 0)
         crossed_bytes = rig.gateway_bytes("to_broker")
         assert crossed_bytes == rig.broker_bytes("to_broker")
+        moved = rig.traffic.own
+        named_by = len("az2") if not has_gateway else 0  # where bytes pass, the rack stands in them already
+        assert moved.sent_bytes == sum(4 + len(frame) for frame in [*FRAMES, FETCH]) + named_by
+        assert moved.sent_crossed_bytes == crossed_bytes
+        assert moved.given_bytes == moved.untold_bytes == 8 * 21
+        assert moved.given_crossed_bytes == rig.gateway_bytes("to_client")
         assert (crossed_bytes < sum(map(len, FRAMES)) / 10) is (has_gateway and has_door)
         await routed.until(lambda: routed.store.blobs == {})

@@ -39,7 +39,10 @@ async def test_requests_go_by_the_store_and_reach_the_broker_as_they_were_sent()
         assert await exchange(client, *frames) == list(range(20))
         assert rig.produced == frames
         assert rig.count("produce_requests", way="linked") == 20
-        assert rig.store.gets == 20
+        router = rig.metrics.router
+        assert router.get == rig.store.gets == 20
+        assert router.put == rig.store.puts
+        assert router.put_bytes == router.get_bytes == 20 * len(records(3000) + records(20))
         assert 1 <= rig.store.puts < 20  # many share an object
         await rig.until(lambda: rig.store.blobs == {} and rig.channel.objects == 0)
         assert rig.budget.used == 0

@@ -3,6 +3,7 @@
 import pytest
 
 from replication.leader.zones import Zones
+from tests.replication.fetch_frames import partition
 from tests.replication.test_relay_core import INLINE, Rig, is_linked, uploaded
 
 
@@ -44,6 +45,17 @@ def test_a_follower_whose_zone_becomes_known_is_sent_inline_from_the_next_respon
     rig.context.zones.learned({2: "az1"})
     rig.asked()
     assert rig.answered() == INLINE
+
+
+def test_a_zone_has_a_replica_where_a_follower_of_the_partition_stands() -> None:
+    zones = Zones("az1")
+    zones.learned({2: "az2", 3: None})
+    zones.led({partition(0): frozenset({2, 3}), partition(1): frozenset()})
+    assert [zones.has_replica(zone, partition(0)) for zone in ("az2", "az3")] == [True, False]
+    assert zones.has_replica("az2", partition(1)) is False
+    assert zones.has_replica("az2", partition(2)) is None
+    zones.led({})
+    assert zones.has_replica("az2", partition(0)) is None
 
 
 def test_a_broker_that_is_away_keeps_its_zone_until_it_comes_back_in_another() -> None:

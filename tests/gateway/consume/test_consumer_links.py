@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from gateway.client_side import ClientSide
+from gateway.client_traffic import ClientTraffic, ZoneTraffic
 from gateway.consume.consumer_links import ConsumerLinks
 from gateway.consume.read_worth import ReadCosts
 from gateway.consume_metrics import ConsumeMetrics
@@ -41,9 +42,9 @@ class Client:
         self.rig.context.zones.readers = RemoteReaders(lambda: self.rig.now_s)
         self.registry = CollectorRegistry()
         side = ClientSide("az3", GATEWAY, capabilities)
-        self.links = ConsumerLinks(
-            self.rig.context, side, ConsumeMetrics(self.registry), ReadCosts(read_bytes, 0.025), None
-        )
+        self.traffic = ClientTraffic("az1")
+        metrics = ConsumeMetrics(self.registry, self.traffic)
+        self.links = ConsumerLinks(self.rig.context, side, metrics, ReadCosts(read_bytes, 0.025), None)
 
     def asked(self, correlation_id: int = 7, version: int = 17) -> None:
         frame = request({0: 0}, correlation_id=correlation_id, replica_id=-1, version=version)
@@ -65,6 +66,36 @@ def test_what_is_stored_goes_linked_and_is_counted_by_the_clients_zone() -> None
     assert client.counted("linked") == len(RAW)
     assert client.counted("inline") == 0
     assert client.counted("linked", "responses") == 1
+
+
+@pytest.mark.parametrize(
+    ("followers", "near", "untold"),
+    [({2, 3}, len(RAW), 0), ({2}, 0, 0), (set[int](), 0, 0), (None, 0, len(RAW))],
+    ids=["one in the consumer's zone", "none there", "none at all", "not led, as far as is known"],
+)
+def test_records_that_the_consumers_zone_has_a_replica_of_are_told_apart(
+    followers: set[int] | None, near: int, untold: int
+) -> None:
+    for is_stored in (True, False):
+        client = Client()
+        zones = client.rig.context.zones
+        zones.learned({2: "az2", 3: "az3"})
+        zones.led({partition(0): frozenset(followers)} if followers is not None else {})
+        if is_stored:
+            client.rig.stored()
+        client.rig.led.expected = False
+        client.asked()
+        client.answered()
+        assert client.traffic.by_zone["az3"] == ZoneTraffic(near_bytes=near, untold_bytes=untold)
+
+
+def test_of_what_is_not_understood_nobody_knows_whether_the_zone_has_a_replica() -> None:
+    client = Client()
+    client.links.asked(b"\x00\x01" + (11).to_bytes(2, "big") + b"\x00\x00\x00\x07 and more", 0.0)
+    client.answered()
+    client.links.asked(b"\x00\x03\x00\x0c\x00\x00\x00\x09", 0.0)  # a request for metadata, by the way
+    client.links.response(bytes(FUTURE.body[0]), 0.0)
+    assert client.traffic.by_zone["az3"].untold_bytes == len(FRAME) + len(FUTURE.body[0])
 
 
 def test_what_is_about_to_be_stored_is_waited_for_and_goes_inline_after_the_longest_wait() -> None:

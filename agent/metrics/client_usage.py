@@ -1,0 +1,24 @@
+"""What an agent has moved for clients, as the record that stands beside its usage record."""
+
+from dataclasses import astuple
+from typing import TYPE_CHECKING
+
+from metadata_topic.records.client_usage_record import ClientUsageRecord, ClientZoneUsage, RouterUsage
+from metadata_topic.records.usage_record import UsageRecord
+
+if TYPE_CHECKING:
+    from gateway.client_traffic import ClientTraffic
+
+
+def client_usage(beside: UsageRecord, traffic: "ClientTraffic", prices: str) -> ClientUsageRecord:
+    """As of now. `prices` names the section of price tables that the agent's store is paid by."""
+    return ClientUsageRecord(
+        beside.broker_id,
+        beside.incarnation,
+        beside.sequence,
+        beside.event_timestamp_ms,
+        traffic.zone,
+        prices,
+        RouterUsage(*astuple(traffic.router)),
+        tuple(ClientZoneUsage(zone, *astuple(moved)) for zone, moved in traffic.by_zone.items()),
+    )
