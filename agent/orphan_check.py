@@ -5,7 +5,6 @@ from types import TracebackType
 from typing import Self
 
 from agent.settings.agent_settings import AgentSettings
-from agent.settings.kafka_client import client_config
 from agent.settings.setting_types import milliseconds
 from agent.settings.storage_spec import storage_spec
 from agent.wiring.lifecycle import healing_limits
@@ -14,6 +13,7 @@ from kafka_log.server_properties import BrokerProperties
 from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.store.topic_memory import TopicMemory
+from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.topic import METADATA_TOPIC
 from metadata_topic.topic.topic_session import TopicSession
 from plugin.remote_wal_storage_manager import StorageContext
@@ -26,15 +26,13 @@ from rlm.lifecycle.orphans import Comparison, MetadataBehindError
 class OrphanCheck:
     """Reads the metadata topic to its end when entered. Blocks."""
 
-    def __init__(self, broker: BrokerProperties, settings: AgentSettings) -> None:
-        """Raises RemoteStorageError when the store cannot be used."""
+    def __init__(self, broker: BrokerProperties, settings: AgentSettings, client: KafkaClientConfig) -> None:
+        """`client` reaches the cluster. Raises RemoteStorageError when the store cannot be used."""
         self._broker_id = broker.node_id
         store = RemoteWalMetadataStore()
         if (remembered := TopicMemory(settings.process.state_directory).load()) is not None:
             store.topic.remember(remembered)
-        self._session = TopicSession(
-            client_config(broker, settings.client), broker.node_id, time.monotonic, broker.rack, store
-        )
+        self._session = TopicSession(client, broker.node_id, time.monotonic, broker.rack, store)
         context = StorageContext(read_meta_properties(broker.log_dirs[0]).cluster_id, broker.node_id)
         self._storage = load_storage(storage_spec(settings.storage, broker), context)
         self._task = OrphanTask(

@@ -55,7 +55,7 @@ def _metadata(context: typer.Context) -> "ClusterMetadata":
 
     with _in_silence():
         if (client := _client(context.params)) is not None:
-            reach(client.bootstrap_servers, CONNECT_TIMEOUT_S)
+            reach(client, CONNECT_TIMEOUT_S)
             admin = AdminClient(
                 client.for_confluent(client_id="remote-wal-completion"), logger=logging.getLogger(LIBRDKAFKA_LOGGER)
             )

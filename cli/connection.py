@@ -9,6 +9,8 @@ import typer
 from cli.reachability import reach
 
 if TYPE_CHECKING:
+    from agent.settings.agent_settings import AgentSettings
+    from kafka_log.server_properties import BrokerProperties
     from metadata_topic.topic.client_config import KafkaClientConfig
 
 BootstrapServer = Annotated[
@@ -34,8 +36,17 @@ class Connection:
     def client_config(self) -> "KafkaClientConfig":
         """Of a cluster that can be reached. Raises metadata_topic's ClientPropertyError, ClusterUnreachableError."""
         found = client_config(self.bootstrap_server, self.command_config)
-        reach(self.bootstrap_server)
+        reach(found)
         return found
+
+
+def agents_client(broker: "BrokerProperties", settings: "AgentSettings") -> "KafkaClientConfig":
+    """As the broker's agent does, of a cluster that can be reached. Raises ClusterUnreachableError."""
+    from agent.settings.kafka_client import client_config as of_agent
+
+    found = of_agent(broker, settings.client)
+    reach(found)
+    return found
 
 
 def client_config(bootstrap_server: str, command_config: Path | None) -> "KafkaClientConfig":

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.command_group import command_group
-from cli.connection import CommandConfig, Json, client_config
+from cli.connection import CommandConfig, Connection, Json
 from cli.option_groups import grouped
 from cli.tables import tell_json
 from gateway.plan import PlanError, PlanRules
@@ -120,7 +120,7 @@ def _brokers_of(sites: Sites) -> "list[BrokerSite]":
     from gateway.plan import BrokerSite
     from metadata_topic.topic.cluster_descriptions import ClusterDescriptions
 
-    config = client_config(sites.bootstrap_server, sites.command_config)
+    config = Connection(sites.bootstrap_server, sites.command_config).client_config()
     brokers = ClusterDescriptions(config, "remote-wal-gateway-plan", _TIMEOUT_S).brokers()
     return [
         BrokerSite(one.broker_id, one.rack or "", one.host, one.port)

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.connection import BrokerConfig, Json
+from cli.connection import BrokerConfig, Json, agents_client
 from cli.exit_code import ExitCode
 from cli.tables import show, table, tell_json
 
@@ -37,7 +37,8 @@ def orphans(
     from kafka_log.server_properties import load_broker_properties
 
     broker = load_broker_properties(broker_config)
-    with OrphanCheck(broker, agent_settings(broker, broker_config)) as check:
+    settings = agent_settings(broker, broker_config)
+    with OrphanCheck(broker, settings, agents_client(broker, settings)) as check:
         found = check.compare()
         if confirm is not None and confirm != found.amount:
             raise typer.BadParameter(f"what is found now is {found.amount}, not {confirm}", param_hint="--confirm")

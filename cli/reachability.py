@@ -1,29 +1,42 @@
-"""Whether a broker can be reached at all, found out before librdkafka tries for as long as it likes."""
+"""Whether a broker answers at all, found out before librdkafka tries for as long as it likes."""
 
 import socket
+import struct
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from metadata_topic.topic.client_config import KafkaClientConfig
 
 CONNECT_TIMEOUT_S: Final = 10.0
 
+_API_VERSIONS: Final = 18
+_CLIENT_ID: Final = b"remote-wal"
+_HEADER = struct.pack(">hhih", _API_VERSIONS, 0, 0, len(_CLIENT_ID)) + _CLIENT_ID
+_QUESTION: Final = struct.pack(">i", len(_HEADER)) + _HEADER
+"""ApiVersions of version 0, which every broker answers before any login (Kafka's protocol guide)."""
+
 
 class ClusterUnreachableError(Exception):
-    """Nobody takes a connection at any of the addresses."""
+    """Nobody answers at any of the addresses."""
 
 
-def reach(bootstrap_servers: str, timeout_s: float = CONNECT_TIMEOUT_S) -> None:
-    """One of these takes a connection within the time, all tried at once. Raises ClusterUnreachableError.
+def reach(client: "KafkaClientConfig", timeout_s: float | None = None) -> None:
+    """One of its bootstrap servers answers within the time, 10 s if none is given, all asked at once.
 
-    What is no host:port is passed over: who uses it says what is wrong with it.
+    Under TLS it counts that one takes the connection, as what is not TLS would stand in the broker's log as a failed
+    login. What is no host:port is passed over: who uses it says what is wrong with it. Raises ClusterUnreachableError.
     """
-    addresses = [one.strip() for one in bootstrap_servers.split(",")]
+    bound_s = CONNECT_TIMEOUT_S if timeout_s is None else timeout_s
+    addresses = [one.strip() for one in client.bootstrap_servers.split(",")]
     named = [one for one in addresses if one.rpartition(":")[2].isdecimal() and one.rpartition(":")[0]]
     if not named:
         return
+    is_plain = not str(client.properties.get("security.protocol", "")).upper().endswith("SSL")
     reasons: dict[str, str] = {}
     pool = ThreadPoolExecutor(len(named))
     try:
-        tried = {pool.submit(connect, one, timeout_s): one for one in named}
+        tried = {pool.submit(ask, one, bound_s, is_plain): one for one in named}
         for done in as_completed(tried):
             error = done.exception()
             if error is None:
@@ -32,10 +45,14 @@ def reach(bootstrap_servers: str, timeout_s: float = CONNECT_TIMEOUT_S) -> None:
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
     told = "; ".join(f"{one}: {reasons[one]}" for one in named)
-    raise ClusterUnreachableError(f"no broker takes a connection within {timeout_s:g} s: {told}")
+    raise ClusterUnreachableError(f"no broker answers within {bound_s:g} s: {told}")
 
 
-def connect(address: str, timeout_s: float) -> None:
-    """To host:port, and away again. Raises OSError."""
+def ask(address: str, timeout_s: float, is_plain: bool) -> None:
+    """Raises OSError where nobody takes the connection, or takes it and says nothing."""
     host, _, port = address.rpartition(":")
-    socket.create_connection((host.strip("[]"), int(port)), timeout_s).close()
+    with socket.create_connection((host.strip("[]"), int(port)), timeout_s) as connection:
+        if is_plain:
+            connection.sendall(_QUESTION)
+            if not connection.recv(1):
+                raise ConnectionResetError("it closes the connection unanswered")

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.completion import complete_topic
-from cli.connection import BrokerConfig, CommandConfig
-from cli.reachability import reach
+from cli.connection import BrokerConfig, CommandConfig, Connection, agents_client
 
 if TYPE_CHECKING:
     from agent.settings.agent_settings import AgentSettings
@@ -223,14 +222,11 @@ def _surviving_kraft_log(broker: "BrokerProperties", cluster_id: str) -> "Cluste
 
 
 def client_of(broker: "BrokerProperties", settings: "AgentSettings", where: BrokersCluster) -> "KafkaClientConfig":
-    """How to reach the cluster: by the options, else as the broker's agent does."""
-    from agent.settings.kafka_client import client_config
-    from metadata_topic.topic.client_config import read_command_config
-
+    """How to reach the cluster: by the options, else as the broker's agent does. Raises ClusterUnreachableError."""
     if where.bootstrap_server is None:
-        return client_config(broker, settings.client)
-    reach(where.bootstrap_server)
-    return read_command_config(where.bootstrap_server, where.command_config or settings.client.client_config)
+        return agents_client(broker, settings)
+    command_config = where.command_config or settings.client.client_config
+    return Connection(where.bootstrap_server, command_config).client_config()
 
 
 def _by_metadata(

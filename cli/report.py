@@ -87,7 +87,7 @@ def report(
     about to be (critical), 3 when the report could not be made, and 2 when the command was wrong.
     """
     need_extra("report")
-    reach(sources.bootstrap_server)
+    reach(client_config(sources.bootstrap_server, sources.command_config))
     from cli.report_job import run_report
 
     data = run_report(_job(sources, run), master, memory)

@@ -7,6 +7,6 @@ import cli.reachability as reachability
 
 @pytest.fixture(autouse=True)
 def reached(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All addresses take connections, but for those who test that."""
+    """All addresses answer, but for those who test that."""
     if not request.node.get_closest_marker("real_connections"):
-        monkeypatch.setattr(reachability, "connect", lambda _address, _timeout_s: None)
+        monkeypatch.setattr(reachability, "ask", lambda _address, _timeout_s, _is_plain: None)

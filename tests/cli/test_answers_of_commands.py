@@ -4,13 +4,20 @@ import json
 import socket
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from kafka.protocol.metadata import ApiVersionsRequest
+from typer.main import get_command
 
+from cli import reachability
 from cli.exit_code import ExitCode
-from cli.main import json_is_wanted, main
+from cli.main import build_app, json_is_wanted, main
 from cli.reachability import ClusterUnreachableError, reach
+from metadata_topic.topic.client_config import KafkaClientConfig
 
 pytestmark = pytest.mark.real_connections
 
@@ -23,14 +30,14 @@ def closed_port() -> Iterator[int]:
         yield held.getsockname()[1]
 
 
-@pytest.fixture
-def broker_config(tmp_path: Path, closed_port: int) -> Path:
+def _broker_config(tmp_path: Path, at: str) -> Path:
     file = tmp_path / "server.properties"
     lines = {
         "node.id": "1",
         "process.roles": "broker",
-        "log.dirs": str(tmp_path),
-        "listeners": f"PLAINTEXT://127.0.0.1:{closed_port}",
+        "log.dirs": str(tmp_path / "logs"),
+        "listeners": "PLAINTEXT://127.0.0.1:1",
+        "remote.wal.agent.bootstrap.servers": at,
         "controller.quorum.bootstrap.servers": "127.0.0.1:1",
         "controller.listener.names": "CONTROLLER",
         "remote.log.wal.storage.manager.class.name": "plugin.local_directory.LocalWalStorageManager",
@@ -41,36 +48,90 @@ def broker_config(tmp_path: Path, closed_port: int) -> Path:
     return file
 
 
-COMMANDS = (
+@pytest.fixture
+def mute_port() -> Iterator[int]:
+    """Connections are taken there, and nothing is ever said."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as server:
+        yield server.getsockname()[1]
+
+
+ASKING = (
     "describe --json --bootstrap-server {at}",
     "topics list --json --bootstrap-server {at}",
+    "gateway plan --json --bootstrap-server {at} --gateway-name gateway.{{zone}}.example.com",
     "reassign plan --balance --json --bootstrap-server {at}",
+    "reassign execute --plan {plan} --json --bootstrap-server {at}",
     "reassign status --json --bootstrap-server {at}",
+    "reassign cancel --topic orders --json --bootstrap-server {at}",
+    "rollout plan --to enabled --json --bootstrap-server {at}",
+    "rollout next --to enabled --json --bootstrap-server {at}",
     "rollout check --to enabled --json --bootstrap-server {at}",
+    "verify --json --broker-config {file}",
     "verify --json --broker-config {file} --bootstrap-server {at}",
-    "recover --dry-run --json --broker-config {file} --bootstrap-server {at}",
+    "recover --dry-run --json --broker-config {file}",
+    "metadata rebuild --json --broker-config {file}",
+    "orphans --json --broker-config {file}",
     "report --json - --bootstrap-server {at}",
-    "cluster status --json --directory {file}.none",
 )
+"""Every command with --json that needs brokers, as {file} names them where no address is given."""
+ASKING_NOBODY = {"demo", "doctor", "scenario", "config check", "cluster up", "cluster add", "cluster status"}
+"""The others with --json. What doctor does not learn is one of its findings."""
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_with_json_is_asked_here() -> None:
+    with_json = {name for name, options in _commands(get_command(build_app()), "") if "--json" in options}
+    assert with_json == {command.partition(" --")[0] for command in ASKING} | ASKING_NOBODY
+
+
+def _commands(command: Any, name: str) -> Iterator[tuple[str, set[str]]]:
+    """Each command that has none below it, with its options."""
+    for below, inner in getattr(command, "commands", {}).items():
+        yield from _commands(inner, f"{name} {below}".strip())
+    if not hasattr(command, "commands"):
+        yield name, {option for parameter in command.params for option in parameter.opts}
+
+
+@pytest.mark.parametrize("command", ASKING)
+@pytest.mark.parametrize(("port", "why"), [("closed_port", "refused"), ("mute_port", "no answer")])
 def test_where_nobody_answers_json_says_so_and_one_line_for_people(
     command: str,
-    broker_config: Path,
-    closed_port: int,
+    port: str,
+    why: str,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    words = [word.format(at=f"127.0.0.1:{closed_port}", file=broker_config) for word in command.split()]
+    at, plan = f"127.0.0.1:{request.getfixturevalue(port)}", tmp_path / "plan.json"
+    plan.write_text(json.dumps({"version": 1, "partitions": [{"topic": "orders", "partition": 0, "replicas": [1, 2]}]}))
+    file = _broker_config(tmp_path, at)
+    words = [word.format(at=at, file=file, plan=plan, zone="{zone}") for word in command.split()]
+    monkeypatch.setattr(reachability, "CONNECT_TIMEOUT_S", 0.3)
+    answer, err = _failed(words, monkeypatch, capsys)
+    assert answer["error"] == f"no broker answers within 0.3 s: {at}: {answer['error'].rpartition(f'{at}: ')[2]}"
+    assert why in answer["error"]
+    assert err.splitlines()[-1].endswith(answer["error"])
+
+
+def test_a_cluster_of_this_machine_that_is_not_there_is_told_as_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer, err = _failed(["cluster", "status", "--json", "--directory", str(tmp_path)], monkeypatch, capsys)
+    assert answer["error"] in err
+
+
+def _failed(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> tuple[dict[str, Any], str]:
+    """What a command that does not find out says, on standard output and on standard error."""
     monkeypatch.setattr(sys, "argv", ["remote-wal", *words])
     with pytest.raises(SystemExit) as ended:
         main()
     out, err = capsys.readouterr()
-    answer = json.loads(out)
+    answer: dict[str, Any] = json.loads(out)
     assert (ended.value.code, answer["exit_code"]) == (ExitCode.UNKNOWN, ExitCode.UNKNOWN), (out, err)
-    assert answer["error"] in err
     assert "Traceback" not in err
+    return answer, err
 
 
 @pytest.mark.parametrize(
@@ -114,9 +175,36 @@ def test_a_file_for_json_leaves_standard_output_to_people(words: str, wanted: bo
     assert json_is_wanted(words.split()) is wanted
 
 
-def test_one_broker_that_takes_a_connection_is_enough_and_otherwise_each_is_named(closed_port: int) -> None:
-    refused = f"127.0.0.1:{closed_port}"
+def test_one_broker_that_answers_is_enough_and_otherwise_each_is_named(closed_port: int, mute_port: int) -> None:
+    nowhere = f"127.0.0.1:{closed_port}"
+    with _answering() as at:
+        reach(KafkaClientConfig(f"{nowhere}, {at}"))
+    with pytest.raises(ClusterUnreachableError, match=rf"{nowhere}: .*refused.*; localhost:{mute_port}: no answer"):
+        reach(KafkaClientConfig(f"{nowhere},localhost:{mute_port}"), 0.3)
+
+
+def test_a_listener_with_tls_is_asked_nothing_as_its_broker_would_log_a_failed_login(mute_port: int) -> None:
+    reach(KafkaClientConfig(f"127.0.0.1:{mute_port}", {"security.protocol": "SASL_SSL"}), 0.3)
+
+
+@contextmanager
+def _answering() -> Iterator[str]:
+    """Answers one ApiVersions request, as brokers do before any login."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        reach(f"{refused}, 127.0.0.1:{server.getsockname()[1]}")
-    with pytest.raises(ClusterUnreachableError, match=rf"{refused}: .*refused.*; localhost:{closed_port}: "):
-        reach(f"{refused},localhost:{closed_port}")
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                assert connection.recv(1024) == _api_versions()
+                connection.sendall(b"\0\0\0\4\0\0\0\0")
+
+        with ThreadPoolExecutor(1) as pool:
+            answered = pool.submit(answer)
+            yield f"127.0.0.1:{server.getsockname()[1]}"
+            answered.result()
+
+
+def _api_versions() -> bytes:
+    request = ApiVersionsRequest(version=0)
+    request.with_header(0, "remote-wal")
+    return bytes(request.encode(version=0, header=True, framed=True))
