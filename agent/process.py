@@ -27,6 +27,7 @@ from agent.http.http_endpoint import Health, HttpEndpoint, Page, json_page
 from agent.http.status import status_of
 from agent.http.status_page import status_page
 from agent.identity import AgentIdentity, AgentLock
+from agent.metrics.paused_reads import PausedReads
 from agent.metrics.savings import Savings, SavingsCollector
 from agent.release import DISTRIBUTION, tell_release
 from agent.reload import Reload
@@ -155,6 +156,7 @@ class Agent:
         state.identity, state.relaying = identity, relaying
         state.savings = self._savings(relaying)
         self.registry.register(SavingsCollector(state.savings.dollars))
+        self.registry.register(PausedReads(relaying.hydration.tiers))
         self._handover.sockets.close_rest()
         manager.tell("READY=1", "STATUS=relaying")
         log.info("agent_started", broker=identity.broker_id, incarnation=identity.incarnation)

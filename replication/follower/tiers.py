@@ -69,7 +69,12 @@ class Tiers:
     @property
     def given_up(self) -> list[str]:
         """Places of combined segments that failed repeatedly, and are left alone for a while."""
-        return sorted(place for place, tier in self._segments.items() if tier.breaker.is_open)
+        return sorted(place for place, is_paused in self.paused.items() if is_paused)
+
+    @property
+    def paused(self) -> dict[str, bool]:
+        """Each place of combined segments that was read from, and whether it is given up. Any thread may ask."""
+        return {place: tier.breaker.is_open for place, tier in list(self._segments.items())}
 
     def close(self) -> None:
         """Reads under way are abandoned."""

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
+from agent.metrics.paused_reads import PausedReads
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from plugin.errors import RemoteStorageTimeoutError
 from plugin.format.archive_object_id import ArchiveObjectId
@@ -200,6 +201,7 @@ async def test_a_store_that_keeps_failing_is_left_alone_and_probed_now_and_then(
     for number in range(3):
         await rig.refused(number)
     assert rig.told == [True]
+    assert rig.cache.tiers.paused == {"": True}
     assert await rig.refused(3) == "breaker_open"
     assert len(rig.storage.fetches) == 3
     rig.now_s += 1.0
@@ -212,6 +214,7 @@ async def test_a_store_that_keeps_failing_is_left_alone_and_probed_now_and_then(
     async with asyncio.timeout(10):
         while rig.told != [True, False]:  # noqa: ASYNC110 - the callback is what is under test
             await asyncio.sleep(0)
+    assert rig.cache.tiers.paused == {"": False}
     assert len(rig.storage.fetches) == 5
     assert await rig.fetch(5) == bytes(range(100))
 
@@ -224,6 +227,8 @@ async def test_an_archive_that_keeps_failing_is_left_alone_and_told_of_and_combi
     assert [await rig.archive_refused() for _ in range(4)] == ["timeout"] * 3 + ["breaker_open"]
     assert rig.faults("archive_reads_paused") == 1
     assert await rig.fetch(0) == bytes(range(100))
+    (paused,) = PausedReads(rig.cache.tiers).collect()
+    assert {sample.labels["store"]: sample.value for sample in paused.samples} == {"wal": 0, "archive": 1}
     assert await rig.archive_refused() == "breaker_open"
     rig.archive.fails = False
     rig.now_s += 1.0

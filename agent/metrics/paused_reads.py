@@ -1,0 +1,33 @@
+"""Which stores an agent has given up reading from, for Prometheus: a state that lasts, beside the counted changes."""
+
+from collections.abc import Iterator
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from plugin.remote_wal_storage_manager import WHOLE_STORE
+from replication.follower.tiers import Tiers
+
+ARCHIVE = "archive"
+WAL = "wal"
+
+
+class PausedReads(Collector):
+    """Reads the breakers when it is asked; a store that was never read from is not told of."""
+
+    def __init__(self, tiers: Tiers | None) -> None:
+        self._tiers = tiers
+
+    def collect(self) -> Iterator[Metric]:
+        """Called by the registry, on the HTTP endpoint's threads."""
+        paused = GaugeMetricFamily(
+            "remote_wal_store_reads_paused",
+            f"1 while reads of this store failed repeatedly and what is there comes inline: a bucket, `{WAL}` where "
+            f"there is no list of buckets, or `{ARCHIVE}`",
+            labels=["store"],
+        )
+        if self._tiers is not None:
+            for place, is_paused in self._tiers.paused.items():
+                paused.add_metric([WAL if place == WHOLE_STORE else place], is_paused)
+            paused.add_metric([ARCHIVE], self._tiers.archive.breaker.is_open)
+        yield paused
