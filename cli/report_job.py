@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from plugin.prices import PriceTable
-    from retention_job.cost.cost_tables import StoreSections
+    from retention_job.cost.rates import StoreSections
     from retention_job.page.report_data import ReportData
     from retention_job.settings import Sources
 

@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from agent.settings.agent_settings import AgentSettings
     from kafka_log.server_properties import BrokerProperties
     from metadata_topic.topic.client_config import KafkaClientConfig
-    from retention_job.cost.cost_tables import StoreSections
+    from retention_job.cost.rates import StoreSections
     from retention_job.settings import InventoryFile, KafkaSource, Sources, StoreListing
 
 _TIMEOUT_S = 30.0
@@ -38,7 +38,7 @@ def report_sources(
     from agent.settings_file import agent_settings
     from kafka_log.server_properties import load_broker_properties
     from plugin.loading import settings_under_prefix
-    from retention_job.cost.cost_tables import StoreSections
+    from retention_job.cost.rates import StoreSections
     from retention_job.settings import LifeTimes, Sources, StoreListing
 
     given, given_archive = inventories

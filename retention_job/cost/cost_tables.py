@@ -4,7 +4,8 @@ Theory. What a topic did is told by two witnesses. The metadata tells objects, t
 are in them; an object's PUT, upload and storage are shared out by the bytes of its entries. The agents' usage records
 tell what followers were given, linked or inline, and each agent's requests. GETs belong to no topic by themselves, as
 one range holds several topics' batches: each day's GETs and retrieved bytes are shared out by the bytes that were
-linked. So the sum over topics is what was paid, and nothing is counted twice.
+linked, to followers, and to consumers that come by gateways, whose share stands with what else clients cost
+(`client_costs`). So the sum over topics is what was paid, and nothing is counted twice.
 
 An archive object is of one topic, and is priced as its own store is. What has no topic stands in rows with a null
 topic: requests beside the objects (snapshots, listings, failed attempts, reads of the archive), and all that crossed
@@ -23,10 +24,12 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as fn
 
-from plugin.prices import BYTES_PER_GB, EXPRESS, NETWORK, STANDARD, PriceTable, StorePrices
+from plugin.prices import BYTES_PER_GB, STANDARD, PriceTable
+from retention_job.cost.counted_usage import CountedUsage
+from retention_job.cost.rates import DEFAULT_SECTIONS, Rates, StoreSections
 from retention_job.cost.storage_days import byte_ms_by_day, life_days, life_sums
 from retention_job.cost.stored_objects import ARCHIVE_AMOUNTS, archive_by_topic, segments_by_topic
-from retention_job.cost.usage_table import AGENT, FOLLOWER, STORE, TOPIC, amounts_by_day, racks
+from retention_job.cost.usage_table import AGENT, FOLLOWER, STORE, TOPIC
 from retention_job.spark.joins import union
 
 if TYPE_CHECKING:
@@ -90,34 +93,27 @@ class CostSources:
     """When the time begins that amounts are of."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoreSections:
-    """The sections of price tables that two stores are paid by, and the zone borders."""
-
-    wal: str = EXPRESS
-    archive: str = STANDARD
-    network: str = NETWORK
-
-
-_DEFAULT: Final = StoreSections()
-
-
-def cost_by_topic(sources: CostSources, prices: PriceTable, sections: StoreSections = _DEFAULT) -> "DataFrame":
+def cost_by_topic(
+    sources: CostSources,
+    prices: PriceTable,
+    sections: StoreSections = DEFAULT_SECTIONS,
+    counted: CountedUsage | None = None,
+) -> "DataFrame":
     """One row for each topic id, broker and day: AMOUNTS, `remote_followers` (brokers in other zones), DOLLARS,
-    `remote_wal_usd`, `stock_usd`, `saved_usd`.
+    `remote_wal_usd`, `stock_usd`, `saved_usd`. `counted` is of the sources' counters.
 
     Raises PriceError when a price is missing.
     """
-    rates = _Rates.of(prices, sections)
-    # Decoded once: there are few usage records, and they are asked many things.
-    counters = sources.counters.cache()
-    usage, zones = amounts_by_day(counters).cache(), racks(counters).cache()
+    rates = Rates.of(prices, sections)
+    counted = counted or CountedUsage.of(sources.counters)
+    usage, zones = counted.amounts, counted.zones
     uploads = segments_by_topic(sources.segments, sources.entries, sources.now_ms, sources.counted_until_ms).cache()
     moved = _moved(usage, zones).cache()
     archived = archive_by_topic(sources.archive, sources.now_ms, sources.since_ms).cache()
-    by_broker = _without_topic(usage, [uploads, moved, archived], zones, sections)
+    reads = counted.reads_by_day(sections.wal).cache()
+    by_broker = _without_topic(counted, [uploads, moved, archived], reads, sections)
     amounts = (
-        union(uploads, _with_gets(moved, usage, sections.wal), archived, by_broker)
+        union(uploads, _with_gets(moved, reads), archived, by_broker)
         .groupBy(*_KEY)
         .agg(*(fn.sum(name).alias(name) for name in AMOUNTS), fn.max("remote_followers").alias("remote_followers"))
     )
@@ -156,39 +152,28 @@ def _with_zones(rows: "DataFrame", zones: "DataFrame") -> "DataFrame":
     return joined.withColumn("is_remote", ~fn.coalesce(fn.col("_own") == fn.col("_theirs"), fn.lit(False)))
 
 
-def _store_by_day(usage: "DataFrame", wal_prices: str) -> "DataFrame":
-    """The combined segments' store, by broker and day."""
-    return usage.where((fn.col("kind") == STORE) & (fn.col("name") == wal_prices))
-
-
-def _with_gets(moved: "DataFrame", usage: "DataFrame", wal_prices: str) -> "DataFrame":
+def _with_gets(moved: "DataFrame", reads: "DataFrame") -> "DataFrame":
     """With each topic's share of the day's GETs and retrieved bytes, by the bytes that were linked."""
-    made = _store_by_day(usage, wal_prices).groupBy("day").agg(
-        fn.sum(fn.col("a2") + fn.col("a3")).alias("_gets"), fn.sum("a7").alias("_retrieved")
-    )  # fmt: skip
-    share = fn.col("linked_bytes") / fn.col("_linked")
-    linked = moved.groupBy("day").agg(fn.sum("linked_bytes").alias("_linked"))
-    days = made.join(linked.where("_linked > 0"), "day")
     return (
-        moved.join(fn.broadcast(days), "day", "left")
-        .withColumn("gets", share * fn.col("_gets"))
-        .withColumn("retrieval_bytes", share * fn.col("_retrieved"))
-        .drop("_gets", "_retrieved", "_linked")
+        moved.join(fn.broadcast(reads), "day", "left")
+        .withColumn("gets", fn.col("linked_bytes") * fn.col("gets_a_byte"))
+        .withColumn("retrieval_bytes", fn.col("linked_bytes") * fn.col("retrieved_a_byte"))
+        .drop("gets_a_byte", "retrieved_a_byte")
     )
 
 
 def _without_topic(
-    usage: "DataFrame", by_topic: "list[DataFrame]", zones: "DataFrame", sections: StoreSections
+    counted: CountedUsage, by_topic: "list[DataFrame]", reads: "DataFrame", sections: StoreSections
 ) -> "DataFrame":
-    """Rows with a null topic: what an agent did beside the topics' records, which are `by_topic`."""
+    """Rows with a null topic: what an agent did beside the topics' records, which are `by_topic`, and clients'."""
     together = union(*by_topic)
     of_topics = together.groupBy("broker_id", "day").agg(
         *(fn.coalesce(fn.sum(name), fn.lit(0)).alias(f"_{name}") for name in _OF_TOPICS)
     ).cache()  # fmt: skip
     rows = union(
-        _requests(usage, of_topics, together, sections),
-        _border(usage, of_topics, zones),
-        _other_store(usage, of_topics, sections),
+        _requests(counted.store_by_day(sections.wal), of_topics, reads, sections),
+        _border(counted.amounts, of_topics, counted.zones),
+        _other_store(counted.amounts, of_topics, sections),
     )
     return rows.withColumn("topic_id", fn.lit(None).cast("binary"))
 
@@ -198,15 +183,11 @@ def _left(counted: str, *told: str) -> "Column":
     return fn.greatest(fn.expr(" - ".join((counted, *(f"coalesce({name}, 0)" for name in told)))), fn.lit(0))
 
 
-def _requests(
-    usage: "DataFrame", of_topics: "DataFrame", together: "DataFrame", sections: StoreSections
-) -> "DataFrame":
-    """To the combined segments' store, in which archive objects may be as well."""
-    linked = together.groupBy("day").agg(fn.coalesce(fn.sum("linked_bytes") > 0, fn.lit(False)).alias("_any_linked"))
+def _requests(store: "DataFrame", of_topics: "DataFrame", reads: "DataFrame", sections: StoreSections) -> "DataFrame":
+    """To the combined segments' store, in which archive objects may be as well. `reads` are shared out already."""
     both = sections.wal == sections.archive
-    store = _store_by_day(usage, sections.wal).select("broker_id", "day", *(f"a{n}" for n in range(1, 8)))
-    beside = store.join(of_topics, ["broker_id", "day"], "left").join(fn.broadcast(linked), "day", "left")
-    unlinked = ~fn.coalesce("_any_linked", fn.lit(False))
+    beside = store.join(of_topics, ["broker_id", "day"], "left").join(fn.broadcast(reads), "day", "left")
+    unlinked = fn.col("gets_a_byte").isNull()
     return beside.select(
         "broker_id",
         "day",
@@ -257,26 +238,7 @@ def _other_store(usage: "DataFrame", of_topics: "DataFrame", sections: StoreSect
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Rates:
-    """Dollars."""
-
-    store: StorePrices
-    archive: StorePrices
-    crossing_gb: float
-    read_fee_gb: float
-    write_fee_gb: float | None
-    """None where the price table does not tell it: then what has copies costs nobody knows what."""
-
-    @classmethod
-    def of(cls, prices: PriceTable, sections: StoreSections) -> "_Rates":
-        # S3 Standard is in all zones, so only a directory bucket's readers can be in others.
-        read_fee_gb = prices.cross_zone_read_gb if sections.wal == EXPRESS else 0.0
-        stores = prices.store(sections.wal), prices.store(sections.archive)
-        return cls(*stores, prices.zone_crossing_gb, read_fee_gb, prices.known_cross_zone_write_gb)
-
-
-def _priced(amounts: "DataFrame", rates: _Rates) -> "DataFrame":
+def _priced(amounts: "DataFrame", rates: Rates) -> "DataFrame":
     known = fn.coalesce("_known", fn.lit(False))
 
     def usage(name: str) -> "Column":

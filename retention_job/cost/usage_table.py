@@ -12,18 +12,25 @@ nothing is missing.
 
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Window
 from pyspark.sql import functions as fn
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
+from metadata_topic.records.client_usage_record import (
+    CLIENT_USAGE,
+    ClientUsageRecord,
+    decode_client_usage,
+    is_client_usage_key,
+)
 from metadata_topic.records.record_fields import UndecodableRecordError
 from metadata_topic.records.usage_record import USAGE, UsageRecord, decode_usage
 
 if TYPE_CHECKING:
     import pyarrow
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 DAY_MS: Final = 86_400_000
 
@@ -31,10 +38,16 @@ STORE: Final = "store"
 FOLLOWER: Final = "follower"
 TOPIC: Final = "topic"
 AGENT: Final = "agent"
+CLIENTS: Final = "clients"
+ROUTER: Final = "router"
+GATEWAY: Final = "gateway"
+_BESIDE: Final = (CLIENTS, ROUTER, GATEWAY)
+"""Of the record that stands beside an agent's usage record, by the same sequence, where it has a zone gateway."""
 
 AMOUNTS: Final = ("a1", "a2", "a3", "a4", "a5", "a6", "a7")
 """By kind: store: put, get, head, delete, list, put bytes, get bytes; follower: peer bytes, stock bytes; topic: linked
-bytes, inline bytes; agent: none, one row for each record.
+bytes, inline bytes; agent: none, one row for each record; clients: by their zone, the fields of `ClientZoneUsage`;
+router: as of a store, of which it is a part; gateway: none, one row for each record, by the gateway's own zone.
 """
 
 _LARGEST: Final = 2**63 - 1
@@ -48,7 +61,7 @@ COUNTERS: Final = StructType(
         StructField("event_ms", LongType(), False),
         StructField("rack", StringType(), True),
         StructField("kind", StringType(), False),
-        StructField("name", StringType(), False),  # the store's prices, or the topic's id in hexadecimal digits
+        StructField("name", StringType(), False),  # a store's prices, a topic's id in hexadecimal digits, or a zone
         StructField("follower", IntegerType(), False),
         *(StructField(amount, LongType(), False) for amount in AMOUNTS),
     ]
@@ -58,7 +71,7 @@ COUNTERS: Final = StructType(
 
 def counters(other_records: "DataFrame") -> "DataFrame":
     """COUNTERS of the usage records among `schemas.OTHER_RECORDS`; what cannot be decoded is passed over."""
-    usage = other_records.where(fn.col("record_type") == USAGE).select("key", "value")
+    usage = other_records.where(fn.col("record_type").isin(USAGE, CLIENT_USAGE)).select("key", "value")
     return usage.mapInArrow(_decoded, COUNTERS)
 
 
@@ -71,27 +84,43 @@ def _decoded(batches: "Iterator[pyarrow.RecordBatch]") -> "Iterator[pyarrow.Reco
         rows: list[dict[str, object]] = []
         for key, value in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True):
             try:
-                record = decode_usage(key, value)
+                if is_client_usage_key(key):
+                    rows += _rows_of_clients(decode_client_usage(key, value))
+                else:
+                    rows += _rows(decode_usage(key, value))
             except UndecodableRecordError:
                 continue
-            rows += _rows(record)
         yield pyarrow.RecordBatch.from_pylist(rows, schema=schema)
 
 
-def _rows(record: UsageRecord) -> Iterator[dict[str, object]]:
-    head = {
+def _row(
+    record: UsageRecord | ClientUsageRecord, rack: str | None, kind: str, name: str, follower: int, *amounts: int
+) -> dict[str, object]:
+    held = [min(amount, _LARGEST) for amount in amounts]
+    return {
         "broker_id": record.broker_id,
         "incarnation": record.incarnation,
         "usage_sequence": record.sequence,
         "event_ms": record.event_timestamp_ms,
-        "rack": record.rack,
+        "rack": rack,
+        "kind": kind,
+        "name": name,
+        "follower": follower,
+        **dict(zip(AMOUNTS, [*held, *[0] * (len(AMOUNTS) - len(held))], strict=True)),
     }
 
-    def row(kind: str, name: str, follower: int, *amounts: int) -> dict[str, object]:
-        held = [min(amount, _LARGEST) for amount in amounts]
-        named = dict(zip(AMOUNTS, [*held, *[0] * (len(AMOUNTS) - len(held))], strict=True))
-        return {**head, "kind": kind, "name": name, "follower": follower, **named}
 
+def _rows_of_clients(record: ClientUsageRecord) -> Iterator[dict[str, object]]:
+    row = partial(_row, record, record.zone)
+    yield row(GATEWAY, record.zone, -1)
+    router = record.router
+    yield row(ROUTER, record.prices, -1, router.put, router.get, 0, 0, 0, router.put_bytes, router.get_bytes)
+    for zone in record.zones:
+        yield row(CLIENTS, zone.zone, -1, *zone[1:])
+
+
+def _rows(record: UsageRecord) -> Iterator[dict[str, object]]:
+    row = partial(_row, record, record.rack)
     yield row(AGENT, "", -1)
     by_prices: defaultdict[str, list[tuple[int, ...]]] = defaultdict(list)
     for store in record.stores:
@@ -105,8 +134,10 @@ def _rows(record: UsageRecord) -> Iterator[dict[str, object]]:
 
 
 def latest(counted: "DataFrame") -> "DataFrame":
-    """COUNTERS of each incarnation's last record: what the next incremental run goes on from."""
-    last = fn.max("usage_sequence").over(Window.partitionBy("broker_id", "incarnation"))
+    """COUNTERS of each incarnation's last record, and of the last one beside such, which a run may have read up to
+    without it or the other way round: what the next incremental run goes on from.
+    """
+    last = fn.max("usage_sequence").over(Window.partitionBy("broker_id", "incarnation", _is_beside()))
     return counted.withColumn("_last", last).where("usage_sequence = _last").drop("_last")
 
 
@@ -119,7 +150,8 @@ def amounts_by_day(counted: "DataFrame") -> "DataFrame":
     once = counted.dropDuplicates(["broker_id", "incarnation", "usage_sequence", *_COUNTER])
     incarnation = Window.partitionBy("broker_id", "incarnation")
     counter = Window.partitionBy("broker_id", "incarnation", *_COUNTER).orderBy("usage_sequence")
-    once = once.withColumn("_first", fn.min("usage_sequence").over(incarnation))
+    of_its_record = Window.partitionBy("broker_id", "incarnation", _is_beside())
+    once = once.withColumn("_first", fn.min("usage_sequence").over(of_its_record))
     begins = fn.lag("usage_sequence").over(counter).isNull()
     # The record before this one, whether or not it had this counter: counters appear when they are first used.
     before_ms = fn.lag("event_ms").over(incarnation.orderBy("usage_sequence"))
@@ -144,6 +176,11 @@ def amounts_by_day(counted: "DataFrame") -> "DataFrame":
         .groupBy("kind", "broker_id", day.alias("day"), "name", "follower")
         .agg(*(fn.sum(amount).alias(amount) for amount in AMOUNTS))
     )
+
+
+def _is_beside() -> "Column":
+    """Whether a counter is of the record beside a usage record, which may be read, or be gone, without it."""
+    return fn.col("kind").isin(*_BESIDE)
 
 
 def racks(counted: "DataFrame") -> "DataFrame":

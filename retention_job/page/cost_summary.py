@@ -1,14 +1,15 @@
 """From the cost table to what a report shows: sums by day, topic and broker, verdicts and choices."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as fn
 
 from plugin.prices import PriceTable
 from retention_job.cost.advice import BrokerLoad, TopicTotals, choices, topic_verdict
+from retention_job.cost.client_costs import CLIENT_AMOUNTS, CLIENT_DOLLARS, CLIENT_PARTS
 from retention_job.cost.cost_tables import AMOUNTS, DOLLARS
-from retention_job.page.report_data import MAX_TOPICS, BrokerCosts, Costs, DayCosts
+from retention_job.page.report_data import MAX_TOPICS, BrokerCosts, ClientZone, Costs, DayCosts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
@@ -25,6 +26,8 @@ class CostFrames:
     tiered: "DataFrame"
     """`tiered_cost`"""
     seconds: float
+    clients: "DataFrame"
+    """`client_costs`"""
 
 
 def summarise(frames: CostFrames, prices: PriceTable, store: str, topics_now: "DataFrame") -> Costs:
@@ -43,6 +46,7 @@ def summarise(frames: CostFrames, prices: PriceTable, store: str, topics_now: "D
         brokers,
         choices([_load(broker, frames.seconds) for broker in brokers], prices, store),
         left_out,
+        _clients(frames.clients),
     )
 
 
@@ -82,19 +86,42 @@ def _days(frames: CostFrames) -> list[DayCosts]:
     tiered = {
         row.day: row.usd for row in frames.tiered.groupBy("day").agg(fn.sum("storage_usd").alias("usd")).collect()
     }
+    clients = _clients_by_day(frames.clients)
     rows = frames.daily.groupBy("day").agg(
         *(fn.sum(name).alias(name) for name in DOLLARS),
         fn.sum("stock_usd").alias("stock_usd"),
         fn.count_if(fn.expr(_UNKNOWN_ROW)).alias("unknown"),
     ).orderBy("day").collect()  # fmt: skip
-    return [
-        DayCosts(
+    days = {
+        row.day: DayCosts(
             row.day,
             {name: row[name] for name in DOLLARS if row[name] is not None},
             row.stock_usd,
             tiered.get(row.day, 0.0),
             row.unknown == 0,
         )
+        for row in rows
+    }
+    nothing = DayCosts(0, {}, None, 0.0, is_complete=True)
+    for day, (parts, direct_usd) in clients.items():
+        of_day = days.get(day, nothing)
+        stock_usd = (of_day.stock_usd or 0.0) + direct_usd
+        days[day] = replace(of_day, day=day, parts={**of_day.parts, **parts}, stock_usd=stock_usd)
+    return [days[day] for day in sorted(days)]
+
+
+def _clients_by_day(clients: "DataFrame") -> dict[int, tuple[dict[str, float], float]]:
+    """What clients paid by day, by CLIENT_PARTS, and what they would have directly."""
+    sums = (fn.sum(fn.expr(" + ".join(names))).alias(part) for part, names in CLIENT_PARTS.items())
+    rows = clients.groupBy("day").agg(*sums, fn.sum("direct_usd").alias("direct_usd")).collect()
+    return {row.day: ({part: row[part] for part in CLIENT_PARTS}, row.direct_usd) for row in rows}
+
+
+def _clients(clients: "DataFrame") -> list[ClientZone]:
+    sums = (fn.sum(name).alias(name) for name in (*CLIENT_AMOUNTS, *CLIENT_DOLLARS))
+    rows = clients.groupBy("zone").agg(*sums).orderBy("zone").collect()
+    return [
+        ClientZone(row.zone, *({name: row[name] for name in names} for names in (CLIENT_AMOUNTS, CLIENT_DOLLARS)))
         for row in rows
     ]
 

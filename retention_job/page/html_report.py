@@ -42,6 +42,7 @@ def html_report(data: ReportData) -> str:
         severities=SEVERITIES,
         shown_parts={name: heading for name, (heading, _, _) in COST_PARTS.items() if data.costs.parts.get(name)},
         all_known=all(day.is_complete for day in data.costs.days),
+        untold=any(clients.amounts["untold_bytes"] for clients in data.costs.clients),
         figure=figure,
     )
 

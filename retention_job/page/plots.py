@@ -6,7 +6,6 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 from retention_job.cost.advice import Choices, CostPoint
-from retention_job.cost.cost_tables import DOLLARS
 from retention_job.page.report_data import Bar, DayCosts, ReportData, UploadTimes
 
 if TYPE_CHECKING:
@@ -25,6 +24,8 @@ COST_PARTS: Final = {
     "storage_usd": ("storage", "storage", "#7f5539"),
     "read_fee_usd": ("read fees", "cross-zone reads", "#ddb892"),
     "crossing_usd": ("border left", "zone border left", "#e09f3e"),
+    "clients_store_usd": ("clients' store", "clients' object storage", "#3d6b56"),
+    "clients_crossing_usd": ("clients' border", "clients' zone border left", "#8fb996"),
     "archive_put_usd": ("archive PUT", "archive PUT requests", "#5a4a78"),
     "archive_get_usd": ("archive GET", "archive GET requests", "#9c89b8"),
     "archive_storage_usd": ("archive storage", "archive storage", "#cdc3dc"),
@@ -104,10 +105,9 @@ def _cost_by_day(days: Sequence[DayCosts]) -> "Figure | None":
     stock = [day.stock_usd or 0.0 for day in days]
     axes.bar([x - 0.2 for x in at], stock, 0.38, color=_STOCK, label="stock Kafka: zone border")
     bottom = [0.0] * len(days)
-    for name in DOLLARS:
+    for name, (_, label, colour) in COST_PARTS.items():
         values = [day.parts.get(name, 0.0) for day in days]
         if any(values):
-            _, label, colour = COST_PARTS[name]
             # What is left of the border can be below nothing where small frames were packed.
             axes.bar([x + 0.2 for x in at], values, 0.38, bottom=bottom, color=colour, label=label)
             bottom = [below + value for below, value in zip(bottom, values, strict=True)]

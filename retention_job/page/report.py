@@ -10,7 +10,10 @@ from pyspark.sql import functions as fn
 from pyspark.sql.types import BooleanType, DoubleType, IntegerType, StringType, StructField, StructType
 
 from plugin.prices import PriceTable
-from retention_job.cost.cost_tables import CostSources, StoreSections, cost_by_topic, tiered_cost
+from retention_job.cost.client_costs import client_costs
+from retention_job.cost.cost_tables import CostSources, cost_by_topic, tiered_cost
+from retention_job.cost.counted_usage import CountedUsage
+from retention_job.cost.rates import StoreSections
 from retention_job.cost.usage_table import counters, latest
 from retention_job.findings.kinds import SEVERITIES
 from retention_job.page.cost_summary import CostFrames, summarise
@@ -39,7 +42,7 @@ JSON_PAGE: Final = "report.json"
 _DAYS: Final = StructType(
     [
         StructField("day", IntegerType(), False),
-        StructField("parts", StringType(), False),  # JSON: dollars by cost_tables.DOLLARS
+        StructField("parts", StringType(), False),  # JSON: dollars, as DayCosts has them
         StructField("stock_usd", DoubleType(), True),
         StructField("tiered_storage_usd", DoubleType(), False),
         StructField("is_complete", BooleanType(), False),
@@ -69,9 +72,11 @@ def make_report(
     history = result.history
     last_run = history.last.run_id if history.last is not None else None
     sources = _cost_sources(history, before, last_run)
-    daily = cost_by_topic(sources, prices, sections).cache()
+    counted = CountedUsage.of(sources.counters)
+    daily = cost_by_topic(sources, prices, sections, counted).cache()
+    clients = client_costs(counted, prices, sections).cache()
     tiered = tiered_cost(history.tiered, prices, sources.now_ms, sources.counted_until_ms).cache()
-    costs = summarise(CostFrames(daily, tiered, _seconds(sources)), prices, sections.wal, history.topics)
+    costs = summarise(CostFrames(daily, tiered, _seconds(sources), clients), prices, sections.wal, history.topics)
     costs = dataclasses.replace(costs, days=merged_days(_days_before(before), costs.days, history.read.is_incremental))
     data = ReportData(
         history.run_id,
@@ -90,6 +95,7 @@ def make_report(
         "findings": result.findings,
         "quarantine": history.quarantine,
         "cost_daily": history.with_topic_names(daily),
+        "cost_clients": clients,
         "cost_tiered": history.with_topic_names(tiered),
         "cost_days": _days_table(history, costs),
         "usage_counters": latest(sources.counters),

@@ -46,8 +46,9 @@ class DayCosts:
     day: int
     """Since 1970, UTC."""
     parts: Mapping[str, float]
-    """By the names in `cost_tables.DOLLARS`, as far as they are known."""
+    """By the names in `cost_tables.DOLLARS` and `client_costs.CLIENT_PARTS`, as far as they are known."""
     stock_usd: float | None
+    """For replication, and for clients that come by gateways."""
     tiered_storage_usd: float
     is_complete: bool
     """Whether usage records tell of all brokers that uploaded on that day."""
@@ -74,6 +75,17 @@ class BrokerCosts:
     amounts: Mapping[str, float | None]
     remote_wal_usd: float | None
     stock_usd: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ClientZone:
+    """One zone's clients that come by gateways, in the report's time."""
+
+    zone: str
+    amounts: Mapping[str, float]
+    """By `client_costs.CLIENT_AMOUNTS`."""
+    dollars: Mapping[str, float]
+    """By `client_costs.CLIENT_DOLLARS`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +138,8 @@ class Costs:
     brokers: Sequence[BrokerCosts]
     choices: Choices | None
     topics_left_out: int = 0
+    clients: Sequence[ClientZone] = ()
+    """Empty where no agent told of any."""
 
     @property
     def parts(self) -> dict[str, float]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 TABLES: Final = (
-    "findings", "quarantine", "cost_daily", "cost_days", "cost_tiered", "usage_counters",
+    "findings", "quarantine", "cost_daily", "cost_clients", "cost_days", "cost_tiered", "usage_counters",
 )  # fmt: skip
 _UNFINISHED: Final = "unfinished"
 _COMMITTED: Final = "COMMITTED.json"

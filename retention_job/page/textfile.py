@@ -40,18 +40,28 @@ class _ReportCollector(Collector):
     def _costs(self) -> Iterator[Metric]:
         costs = self._data.costs
         parts = GaugeMetricFamily(
-            f"{_PREFIX}cost_dollars", "Dollars of replication with remote WAL in the report's time", labels=["part"]
+            f"{_PREFIX}cost_dollars", "Dollars with remote WAL in the report's time", labels=["part"]
         )
         for part, usd in costs.parts.items():
             parts.add_metric([part.removesuffix("_usd")], usd)
         yield parts
         known: tuple[tuple[str, str, float | None], ...] = (
-            ("stock_cost_dollars", "Dollars that stock Kafka's replication would have cost", costs.stock_usd),
+            ("stock_cost_dollars", "Dollars that stock Kafka would have cost", costs.stock_usd),
             ("saved_dollars", "Dollars saved, of the days of which all is known", costs.saved_usd),
         )
         for name, about, dollars in known:
             if dollars is not None:
                 yield _gauge(name, about, dollars)
+        ways = GaugeMetricFamily(
+            f"{_PREFIX}clients_dollars",
+            "Dollars for what gateways' clients sent and were given, by their zone: directly, by follower fetching "
+            "alone as far as its share is known, by the gateway",
+            labels=["zone", "way"],
+        )
+        for clients in costs.clients:
+            for way in ("direct", "follower_fetching", "gateway"):
+                ways.add_metric([clients.zone, way], clients.dollars[f"{way}_usd"])
+        yield ways
         yield _gauge("cost_seconds", "The time that dollars are of", costs.seconds)
         saved = GaugeMetricFamily(f"{_PREFIX}topic_saved_dollars", "Dollars saved by topic", labels=["topic"])
         for topic in costs.topics:

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from cli.main import OWN_ROOMS, build_app
 from cli.report_job import run_id_of
 from cli.report_sources import Inventories, report_sources
-from retention_job.cost.cost_tables import StoreSections
+from retention_job.cost.rates import StoreSections
 from retention_job.settings import InventoryFile, KafkaSource, StoreListing
 
 

@@ -8,6 +8,14 @@ from dataclasses import dataclass, field
 from pyspark.sql import SparkSession
 
 from kafka_log.topic_partition import TopicId
+from metadata_topic.records.client_usage_record import (
+    CLIENT_USAGE,
+    ClientUsageRecord,
+    ClientZoneUsage,
+    RouterUsage,
+    encode_client_usage,
+    encode_client_usage_key,
+)
 from metadata_topic.records.usage_record import (
     USAGE,
     FollowerUsage,
@@ -66,6 +74,8 @@ class CostHistory:
     segments: list[Segment] = field(default_factory=list)
     archived: list[Archived] = field(default_factory=list)
     records: list[UsageRecord] = field(default_factory=list)
+    clients: list[ClientUsageRecord] = field(default_factory=list)
+    """Beside `records`, of the agents that have a gateway."""
 
     def sources(self, spark: SparkSession, **changes: object) -> CostSources:
         segments = [
@@ -77,6 +87,9 @@ class CostHistory:
         others = [
             (USAGE, encode_usage_key(record), encode_usage(record), 0, offset, record.event_timestamp_ms)
             for offset, record in enumerate(self.records)
+        ] + [
+            (CLIENT_USAGE, encode_client_usage_key(one), encode_client_usage(one), 1, offset, one.event_timestamp_ms)
+            for offset, one in enumerate(self.clients)
         ]
         return CostSources(
             spark.createDataFrame(segments, schemas.SEGMENTS),
@@ -123,8 +136,11 @@ def random_history(seed: int, segments: int = 120) -> CostHistory:
         history.segments.append(segment)
     history.archived += _archive(generator)
     for broker_id in (1, 2, 3):
-        history.records += _usage(broker_id, generator, history)
+        history.records += _usage(broker_id, generator)
+    for broker_id in (1, 2):
+        history.clients += _clients(broker_id, generator, history)
     generator.shuffle(history.records)
+    generator.shuffle(history.clients)
     history.records.append(history.records[0])  # published twice
     return history
 
@@ -148,7 +164,35 @@ def _archive(generator: random.Random) -> Iterator[Archived]:
         )
 
 
-def _usage(broker_id: int, generator: random.Random, history: CostHistory) -> Iterator[UsageRecord]:
+def _clients(broker_id: int, generator: random.Random, history: CostHistory) -> Iterator[ClientUsageRecord]:
+    """Beside each usage record of that broker's agent: its own zone's clients come in by it, and it tells of the other
+    gateway's what their zone has a replica of.
+    """
+    own, other = ZONES[broker_id], ZONES[3 - broker_id]
+    moved, told, router, before = [0] * 5, [0] * 2, [0] * 4, None
+    for record in [one for one in history.records if one.broker_id == broker_id]:
+        if record.sequence == 0:
+            moved, told, router = [0] * 5, [0] * 2, [0] * 4
+        elif before is not None:
+            put, get, *_, put_bytes, get_bytes = (
+                generator.randint(0, now - then)
+                for now, then in zip(record.stores[0][1:], before.stores[0][1:], strict=True)
+            )
+            router = [a + b for a, b in zip(router, (put, get, put_bytes, get_bytes), strict=True)]
+            sent, given = generator.randrange(80_000), generator.randrange(200_000)
+            crossed = generator.randint(0, sent), generator.randint(0, given)
+            grown = (sent, crossed[0], given, crossed[1], given // 10)
+            moved = [a + b for a, b in zip(moved, grown, strict=True)]
+            told = [told[0] + generator.randrange(4_000), told[1] + generator.randrange(30_000)]
+        before = record
+        yield ClientUsageRecord(
+            broker_id, record.incarnation, record.sequence, record.event_timestamp_ms, own, "s3_express",
+            RouterUsage(*router),
+            (ClientZoneUsage(own, *moved), ClientZoneUsage(other, untold_bytes=told[0], near_bytes=told[1])),
+        )  # fmt: skip
+
+
+def _usage(broker_id: int, generator: random.Random) -> Iterator[UsageRecord]:
     """Three incarnations' worth of one record each 6 hours, the first record of each a baseline of zero."""
     followers = [other for other in (1, 2, 3, 4) if other != broker_id]
     incarnation, sequence = 0, 0
@@ -185,6 +229,8 @@ def _usage(broker_id: int, generator: random.Random, history: CostHistory) -> It
 class PlainCosts:
     amounts: dict[tuple[TopicId | None, int, int], defaultdict[str, float]]
     days_known: set[tuple[int, int]]
+    clients: dict[tuple[str, int], defaultdict[str, float]]
+    """By zone and day."""
 
 
 def plain_costs(history: CostHistory, now_ms: int = NOW_MS) -> PlainCosts:
@@ -208,8 +254,9 @@ def plain_costs(history: CostHistory, now_ms: int = NOW_MS) -> PlainCosts:
                 if end > begin:
                     amounts[topic_id, segment.broker_id, stored_day]["stored_byte_ms"] += stored * (end - begin)
     _add_archive(history, amounts, now_ms)
-    days_known = _add_usage(history, amounts)
-    return PlainCosts(amounts, days_known)
+    clients: dict[tuple[str, int], defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
+    days_known = _add_usage(history, amounts, clients)
+    return PlainCosts(amounts, days_known, clients)
 
 
 def _add_archive(
@@ -230,7 +277,9 @@ def _add_archive(
 
 
 def _add_usage(
-    history: CostHistory, amounts: dict[tuple[TopicId | None, int, int], defaultdict[str, float]]
+    history: CostHistory,
+    amounts: dict[tuple[TopicId | None, int, int], defaultdict[str, float]],
+    clients: dict[tuple[str, int], defaultdict[str, float]],
 ) -> set[tuple[int, int]]:
     known: set[tuple[int, int]] = set()
     gets: defaultdict[int, float] = defaultdict(float)
@@ -273,9 +322,42 @@ def _add_usage(
             if _is_remote(broker_id, peer.follower):
                 beside["protocol_bytes"] += peer.peer_bytes - old_peer.peer_bytes
                 beside["protocol_stock_bytes"] += peer.stock_bytes - old_peer.stock_bytes
-    _share_gets(amounts, gets, retrieved)
+    _add_clients(history, clients)
+    for (zone, day), moved in clients.items():
+        broker_id = next(one for one in (1, 2) if ZONES[one] == zone)
+        amounts[None, broker_id, day]["raw_puts"] -= moved["puts"]
+        amounts[None, broker_id, day]["raw_put_bytes"] -= moved["upload_bytes"]
+        gets[day] -= moved["gets"]
+        retrieved[day] -= moved["retrieval_bytes"]
+    _share_gets(amounts, clients, gets, retrieved)
     _put_the_rest_beside(amounts)
     return known
+
+
+def _add_clients(history: CostHistory, clients: dict[tuple[str, int], defaultdict[str, float]]) -> None:
+    unique = {(r.broker_id, r.incarnation, r.sequence): r for r in history.clients}
+    router_gets: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0])
+    for (broker_id, incarnation, sequence), record in unique.items():
+        before = unique.get((broker_id, incarnation, sequence - 1))
+        day = int((record.event_timestamp_ms + (before or record).event_timestamp_ms) / 2 // DAY_MS)
+        old_router = before.router if before else RouterUsage()
+        clients[record.zone, day]["puts"] += record.router.put - old_router.put
+        clients[record.zone, day]["upload_bytes"] += record.router.put_bytes - old_router.put_bytes
+        router_gets[day][0] += record.router.get - old_router.get
+        router_gets[day][1] += record.router.get_bytes - old_router.get_bytes
+        old_zones = {one.zone: one for one in before.zones} if before else {}
+        for one in record.zones:
+            old = old_zones.get(one.zone, ClientZoneUsage(one.zone))
+            for name, amount in one._asdict().items():
+                if name != "zone":
+                    clients[one.zone, day][name] += amount - getattr(old, name)
+    for (_, day), moved in clients.items():
+        linked = sum(row["sent_bytes"] - row["sent_crossed_bytes"] for (_, at), row in clients.items() if at == day)
+        of_day = sum(at == day for _, at in clients)
+        share = (moved["sent_bytes"] - moved["sent_crossed_bytes"]) / linked if linked else 1 / of_day
+        moved["gets"], moved["retrieval_bytes"] = (share * made for made in router_gets[day])
+        moved["near_bytes"] = min(moved["near_bytes"], moved["given_bytes"])
+        moved["untold_bytes"] = min(moved["untold_bytes"], moved["given_bytes"] - moved["near_bytes"])
 
 
 def _is_remote(leader: int, follower: int) -> bool:
@@ -284,11 +366,20 @@ def _is_remote(leader: int, follower: int) -> bool:
 
 def _share_gets(
     amounts: dict[tuple[TopicId | None, int, int], defaultdict[str, float]],
+    clients: dict[tuple[str, int], defaultdict[str, float]],
     gets: dict[int, float],
     retrieved: dict[int, float],
 ) -> None:
     for day, made in gets.items():
-        linked = sum(row["linked_bytes"] for (_, _, at), row in amounts.items() if at == day)
+        given = {
+            zone: row["given_bytes"] - row["given_crossed_bytes"] for (zone, at), row in clients.items() if at == day
+        }
+        linked = sum(given.values())
+        linked += sum(row["linked_bytes"] for (_, _, at), row in amounts.items() if at == day)
+        for zone, size in given.items():
+            if linked:
+                clients[zone, day]["consumer_gets"] = made * size / linked
+                clients[zone, day]["consumer_retrieval_bytes"] = retrieved[day] * size / linked
         for (_, _, at), row in list(amounts.items()):
             if at == day and linked:
                 row["gets"] += made * row["linked_bytes"] / linked

@@ -11,7 +11,8 @@ from kafka_log.topic_partition import TopicId
 from metadata_topic.records.usage_record import StoreUsage, UsageRecord
 from plugin.prices import PriceError, Prices, PriceTable
 from retention_job import schemas
-from retention_job.cost.cost_tables import AMOUNTS, DOLLARS, StoreSections, cost_by_topic, tiered_cost
+from retention_job.cost.cost_tables import AMOUNTS, DOLLARS, cost_by_topic, tiered_cost
+from retention_job.cost.rates import StoreSections
 from retention_job.cost.usage_table import amounts_by_day, latest
 from tests.retention_job.cost.cost_history import (
     DAY_MS,
@@ -115,7 +116,7 @@ def test_an_archive_in_the_same_store_is_no_request_beside_the_objects(
 ) -> None:
     both = StoreSections(archive="s3_express")
     records = [replace(record, stores=record.stores[:1]) for record in history.records]
-    one_store = CostHistory(history.segments, history.archived, records)
+    one_store = CostHistory(history.segments, history.archived, records, history.clients)
     priced = rows_of(cost_by_topic(one_store.sources(spark), PRICES, both))
     prices, gb_month = PRICES.store("s3_express"), 1e9 * 720 * 3_600_000
     compared = 0
@@ -136,10 +137,11 @@ def test_an_archive_in_the_same_store_is_no_request_beside_the_objects(
     assert compared
 
 
-def test_all_gets_are_shared_out(found: Rows, history: CostHistory) -> None:
+def test_all_gets_are_shared_out(found: Rows, history: CostHistory, plain: PlainCosts) -> None:
     last = {(r.broker_id, r.incarnation): r for r in sorted(history.records, key=lambda r: r.sequence)}
     made = sum(record.stores[0].get + record.stores[0].head for record in last.values())
-    assert sum(row["gets"] or 0 for row in found.values()) == pytest.approx(made)
+    of_clients = sum(row["gets"] + row["consumer_gets"] for row in plain.clients.values())
+    assert sum(row["gets"] or 0 for row in found.values()) == pytest.approx(made - of_clients)
 
 
 def test_without_usage_what_it_would_tell_is_unknown_and_not_nothing(found: Rows) -> None:
@@ -174,6 +176,7 @@ def test_an_incremental_run_counts_what_the_runs_before_it_did_not(
         ],
         [],
         [r for r in history.records if r.event_timestamp_ms < middle_ms],
+        [r for r in history.clients if r.event_timestamp_ms < middle_ms],
     )
     late = CostHistory(
         [
@@ -183,6 +186,7 @@ def test_an_incremental_run_counts_what_the_runs_before_it_did_not(
         ],
         [],
         [r for r in history.records if r.event_timestamp_ms >= middle_ms],
+        [r for r in history.clients if r.event_timestamp_ms >= middle_ms],
     )
     carried = latest(early.sources(spark).counters)
     second = late.sources(spark, counted_until_ms=middle_ms)

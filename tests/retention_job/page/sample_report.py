@@ -2,11 +2,13 @@
 
 from plugin.prices import PriceTable
 from retention_job.cost.advice import BrokerLoad, TopicTotals, choices, topic_verdict
+from retention_job.cost.client_costs import CLIENT_AMOUNTS, CLIENT_DOLLARS
 from retention_job.cost.cost_tables import AMOUNTS
 from retention_job.findings.apply import Handover
 from retention_job.page.report_data import (
     Bar,
     BrokerCosts,
+    ClientZone,
     Costs,
     DayCosts,
     Finding,
@@ -31,6 +33,22 @@ def topic(name: str, mb_s: float, saved: float | None = 0.6) -> TopicTotals:
     )
 
 
+def client_zone(zone: str, gb: float, untold: float) -> ClientZone:
+    """Half of its producers' bytes and a third of its consumers' go by object storage."""
+    amounts = dict.fromkeys(CLIENT_AMOUNTS, 4e6) | {
+        "sent_bytes": gb * 1e9, "sent_crossed_bytes": gb * 0.5e9, "given_bytes": gb * 3e9,
+        "given_crossed_bytes": gb * 2e9, "near_bytes": gb * 1e9 * (1 - untold), "untold_bytes": gb * 1e9 * untold,
+    }  # fmt: skip
+    dollars = dict.fromkeys(CLIENT_DOLLARS, gb * 0.001) | {
+        "direct_usd": gb * 0.08,
+        "follower_fetching_usd": gb * (0.06 + 0.02 * untold),
+        "follower_fetching_least_usd": gb * 0.06,
+        "gateway_usd": gb * 0.055,
+        "saved_usd": gb * 0.025,
+    }
+    return ClientZone(zone, amounts, dollars)
+
+
 def sample_report(days: int = 8) -> ReportData:
     topics = [
         topic("orders", 12), topic("payments.eu-west.settled-transactions.v2", 8, 0.5), topic("clicks", 5, 0.7),
@@ -42,7 +60,7 @@ def sample_report(days: int = 8) -> ReportData:
             20_400 + day,
             {"put_usd": 11.7, "upload_usd": 6.2 + day / 4, "storage_usd": 0.4, "get_usd": 0.6, "retrieval_usd": 2.3,
              "read_fee_usd": 0.0, "crossing_usd": 5.1, "archive_put_usd": 0.2, "archive_get_usd": 0.1,
-             "archive_storage_usd": 0.7},
+             "archive_storage_usd": 0.7, "clients_store_usd": 1.4, "clients_crossing_usd": 3.1},
             78.0 + day if day else None,
             3.2,
             is_complete=day > 0,
@@ -68,6 +86,7 @@ def sample_report(days: int = 8) -> ReportData:
             [BrokerCosts(number, {**dict.fromkeys(AMOUNTS, 1e12), "remote_followers": 2}, 60.0, 190.0)
              for number in range(3)],
             choices(loads, PRICES),
+            clients=[client_zone("eu-central-1a", 820, 0), client_zone("<b>az2</b>", 90, 0.6)],
         ),
         Objects(
             [Bar(label, count, count * 1000) for label, count in

@@ -5,7 +5,9 @@ from pyspark.sql import SparkSession
 
 from plugin.prices import EXPRESS, PriceTable
 from retention_job import schemas
+from retention_job.cost.client_costs import CLIENT_PARTS, client_costs
 from retention_job.cost.cost_tables import cost_by_topic, tiered_cost
+from retention_job.cost.counted_usage import CountedUsage
 from retention_job.page.cost_summary import CostFrames, summarise
 from retention_job.page.report_data import Costs
 from tests.retention_job.cost.cost_history import DAY_MS, FIRST_DAY, NOW_MS, TOPICS, CostHistory, random_history
@@ -36,7 +38,13 @@ def costs(spark: SparkSession, history: CostHistory) -> Costs:
         for topic_id in TOPICS
         for name in [topic_id.decode().strip()]
     ]  # fmt: skip
-    frames = CostFrames(cost_by_topic(sources, PRICES), tiered_cost(sources.tiered, PRICES, NOW_MS), SECONDS)
+    counted = CountedUsage.of(sources.counters)
+    frames = CostFrames(
+        cost_by_topic(sources, PRICES, counted=counted),
+        tiered_cost(sources.tiered, PRICES, NOW_MS),
+        SECONDS,
+        client_costs(counted, PRICES),
+    )
     return summarise(frames, PRICES, EXPRESS, spark.createDataFrame(rows, schemas.TOPICS))
 
 
@@ -52,6 +60,14 @@ def test_rates_are_of_what_followers_were_given(costs: Costs) -> None:
         assert topic.object_hours == (0 if name in KEPT else RETENTION_MS[name] / 3_600_000)
     rates = {verdict.topic: verdict.rate_mb_s for verdict in costs.verdicts}
     assert rates["orders"] == pytest.approx((by_name["orders"].produced_bytes or 0) / SECONDS / 1e6)
+
+
+def test_clients_stand_by_zone_and_in_the_days_sums(costs: Costs) -> None:
+    assert [one.zone for one in costs.clients] == ["a", "b"]
+    of = [one.dollars for one in costs.clients]
+    assert sum(costs.parts[part] for part in CLIENT_PARTS) == pytest.approx(sum(one["gateway_usd"] for one in of))
+    replication_usd = sum(broker.stock_usd or 0 for broker in costs.brokers)
+    assert costs.stock_usd == pytest.approx(replication_usd + sum(one["direct_usd"] for one in of))
 
 
 def test_a_brokers_load_has_all_who_read_and_the_longest_life(costs: Costs) -> None:

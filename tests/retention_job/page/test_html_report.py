@@ -71,6 +71,22 @@ def test_the_page_tells_how_much_was_not_wanted_in_objects(page: str) -> None:
     assert "1,234,567 offsets that logs hold were left out of objects" in page
 
 
+def test_the_page_tells_what_clients_of_each_zone_pay_by_each_way(page: str) -> None:
+    known, partly = re.findall(r"<tr><td>(?:eu-central-1a|&lt;b&gt;az2&lt;/b&gt;)</td>.*?</tr>", page)
+    for text in ("$65.60", "$49.20", "$45.10", "$20.50", "820.0 GB", "410.0 GB", "2.5 TB", "1.6 TB"):
+        assert f">{text}</td>" in known
+    assert "$6.48 to $5.40" in partly, "nobody looked at all answers there"
+    assert "36.0 GB to 90.0 GB" in partly
+    assert "lies between the two figures" in page
+
+
+def test_without_a_gateway_the_page_says_nothing_of_clients() -> None:
+    data = sample_report()
+    page = html_report(replace(data, costs=replace(data.costs, clients=[])))
+    assert "Clients by zone" not in page
+    assert "come by gateways" not in page
+
+
 def test_the_page_needs_nothing_from_elsewhere(page: str) -> None:
     parsed = _Page(page)
     assert "script" not in parsed.tags
@@ -118,6 +134,10 @@ def test_the_textfile_parses_and_holds_the_reports_figures() -> None:
     assert samples["remote_wal_report_saved_dollars",] == data.costs.saved_usd
     assert samples["remote_wal_report_cost_dollars", "put"] == data.costs.parts["put_usd"]
     assert ("remote_wal_report_topic_saved_dollars", "legacy") not in samples
+    ways = {way: samples["remote_wal_report_clients_dollars", *sorted(("eu-central-1a", way))] for way in
+            ("direct", "follower_fetching", "gateway")}  # fmt: skip
+    assert ways == pytest.approx({"direct": 65.6, "follower_fetching": 49.2, "gateway": 45.1})
+    assert samples["remote_wal_report_cost_dollars", "clients_crossing"] == data.costs.parts["clients_crossing_usd"]
 
 
 def test_json_has_the_sums_and_null_for_what_is_unknown() -> None:
@@ -126,6 +146,8 @@ def test_json_has_the_sums_and_null_for_what_is_unknown() -> None:
     assert told["costs"]["saved_usd"] == data.costs.saved_usd
     assert told["costs"]["days"][0]["saved_usd"] is None
     assert told["findings"][0]["kind"] == "deleted_too_early"
+    assert told["costs"]["clients"][0]["zone"] == "eu-central-1a"
+    assert told["costs"]["clients"][0]["dollars"]["saved_usd"] == data.costs.clients[0].dollars["saved_usd"]
 
 
 def test_money_is_short_and_never_rounds_to_nothing() -> None:
