@@ -33,6 +33,16 @@ class RouterObjectId(NamedTuple):
         gateway_id, incarnation, epoch, sequence = self
         return f"{ROUTER_KIND}/{gateway_id}/{incarnation:012x}/{epoch:010x}/{sequence:012x}"
 
+    @property
+    def begun_ms(self) -> int:
+        """Not before that, by the writer's clock: milliseconds since 1970."""
+        return self.epoch * EPOCH_MS
+
+    @property
+    def begun_until_ms(self) -> int:
+        """Before that."""
+        return self.begun_ms + EPOCH_MS
+
     @classmethod
     def parse(cls, blob_name: str) -> Self | None:
         """The inverse of `blob_name`; None for a name that it does not build."""

@@ -26,11 +26,13 @@ from gateway.wanted_objects import KnownNames
 from gateway.zone_gateway import GatewayContext, ZoneGateway
 from metadata_topic.topic.followed_metadata import FollowedMetadata
 from plugin.blob_storage import BlobStorage
+from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from replication.follower.follower_context import FollowerContext
 from replication.leader.leader_context import LeaderContext
 from replication.wire.link_defects import LinkDefects
 from replication.wire.peer_connection import Address
 from replication.wire.peer_protocol import MESSAGES, PeerCapabilities
+from rlm.lifecycle.untold_segments import UntoldSegments
 from rlm.write_path.clocks import Clocks
 from rlm.write_path.metrics import StageTimes
 from rlm.write_path.uploads.adoptable_records import AdoptableRecords
@@ -53,6 +55,7 @@ class ClientGateway:
     """That the gateway asks for, and the door grants."""
     traffic: ClientTraffic
     """Of both sides."""
+    peers: Mapping[int, Address]
     produce: ProduceRouting | None = None
     holding: "HoldingContext | None" = None
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
@@ -85,10 +88,12 @@ class ClientGateway:
         """What the write path need not upload; None where it uploads all."""
         return self.produce.splicing.adoptable if self.produce is not None else None
 
-    def metadata_is_followed(self, metadata: FollowedMetadata) -> None:
+    def metadata_is_followed(self, metadata: FollowedMetadata, storage: RemoteWalStorageManager) -> None:
         """By it is told what logs want of the gateways' objects."""
         if self.produce is not None:
-            self.produce.wanted.arrived(KnownNames(metadata.store.naming, metadata.read_to_end, metadata.doubt))
+            untold = UntoldSegments(storage, metadata.store, lambda: self.peers)
+            names = KnownNames(metadata.store.naming, untold.stored_ms, metadata.read_to_end, metadata.doubt)
+            self.produce.wanted.arrived(names)
 
     @property
     def degraded(self) -> list[str]:
@@ -151,7 +156,7 @@ def build_gateway(
     holding = build_holding(configuration, registry)
     door = ClientDoor(broker.node_id, doors, limits, metrics, splicing, consumers, holding)
     ports = build_broker_ports(configuration, limits, metrics, holding)
-    return ClientGateway(ZoneGateway(context), ports, door, capabilities, traffic, produce, holding)
+    return ClientGateway(ZoneGateway(context), ports, door, capabilities, traffic, peers, produce, holding)
 
 
 def _linked(

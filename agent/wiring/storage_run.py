@@ -99,7 +99,7 @@ class StorageRun:
             self.write_path.tails.requested, requests
         )
         if gateway is not None:
-            gateway.metadata_is_followed(kafka.metadata)
+            gateway.metadata_is_followed(kafka.metadata, self._around.relaying.storage)
             if gateway.durable is not None:
                 gateway.durable.ask_anew = kafka.leadership.look_again
 

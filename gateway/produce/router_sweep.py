@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from plugin.blob_storage import StoredBlob
-from plugin.router_object_id import EPOCH_MS, RouterObjectId
+from plugin.router_object_id import RouterObjectId
 
 KEEP_S: Final = 3600.0
-"""Longer than clients wait for an answer (`delivery.timeout.ms` is two minutes), and than a log's agent may want what
-the metadata topic does not name yet, clocks that differ included."""
+"""Longer than clients wait for an answer (`delivery.timeout.ms` is two minutes), and than a log's agent may store what
+names it (`adoptable_records.NAMED_WITHIN_MS`), clocks that differ included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,5 +37,4 @@ class RouterSweep:
     def _is_dead(self, object_id: RouterObjectId | None, wall_ms: int) -> bool:
         if object_id is None:
             return False
-        epoch_end_ms = (object_id.epoch + 1) * EPOCH_MS
-        return wall_ms >= epoch_end_ms + self.keep_s * 1000 and not self.is_live(object_id)
+        return wall_ms >= object_id.begun_until_ms + self.keep_s * 1000 and not self.is_live(object_id)

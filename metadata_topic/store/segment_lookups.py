@@ -4,7 +4,7 @@ import threading
 from collections.abc import Iterator, Mapping
 
 from metadata_topic.records.records import PublishedSegment
-from metadata_topic.records.states import DELETED
+from metadata_topic.records.states import DELETED, FINISHED
 from metadata_topic.store.dead_tails import PartitionAndEpoch
 from metadata_topic.store.store_state import StoreState
 from plugin.router_object_id import RouterObjectId
@@ -76,6 +76,15 @@ class SegmentLookups:
             writer = self._state.table.find_writer(combined_segment_id)
             sequence = combined_segment_id.sequence
             return writer is not None and sequence in writer.fenced and sequence not in writer.deleted
+
+    def told_until_ms(self, broker_id: int) -> int | None:
+        """When one of the broker's newest uploads ended that are told of, by its own clock; None when none is known."""
+        with self._lock:
+            for writer in reversed(self._state.table.writers(broker_id)):
+                for known in reversed(writer.segments.values()):
+                    if known.state is FINISHED:
+                        return known.event_timestamp_ms
+        return None
 
     def naming(self, source: RouterObjectId) -> frozenset[CombinedSegmentId]:
         """The segments, not deleted, some of whose batches are in this object of a gateway."""

@@ -1,8 +1,8 @@
 """Deletes what segments have adopted (`plugin.adopted_records`), with the last segment that names it.
 
 A gateway's object holds records for one leader's agent alone where that adopts, so whoever cares for that broker's
-segments knows of all who name it. Nobody adopts of an object that is older than a minute; what is younger than `AGE_MS`
-is left alone, and found by a gateway's sweep later, as is what two agents' care has missed.
+segments knows of all who name it. What is younger than `AGE_MS`, and may yet be named, is left alone, and found by a
+gateway's sweep later, as is what two agents' care has missed.
 """
 
 from collections import OrderedDict
@@ -12,10 +12,11 @@ from typing import Final
 from plugin.blob_storage import StoredBlob
 from plugin.format.adoption_note import split_note
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, blobs_of
-from plugin.router_object_id import EPOCH_MS, RouterObjectId
+from plugin.router_object_id import RouterObjectId
 from plugin.segment_metadata import CombinedSegmentId
+from rlm.write_path.uploads.adoptable_records import NAMED_WITHIN_MS
 
-AGE_MS: Final = 600_000
+AGE_MS: Final = NAMED_WITHIN_MS
 _REMEMBERED: Final = 10_000
 
 
@@ -44,7 +45,7 @@ class AdoptedObjects:
         if len(self._gone) > _REMEMBERED:
             self._gone.popitem(last=False)
         for source in note.sources:
-            is_old = self._wall_ms() >= (source.epoch + 1) * EPOCH_MS + AGE_MS
+            is_old = self._wall_ms() >= source.begun_until_ms + AGE_MS
             if is_old and all(one in self._gone for one in self._naming(source)):
                 name = source.blob_name
                 blobs_of(self._storage, "delete", name).delete_blob(StoredBlob(name, 0))

@@ -91,7 +91,7 @@ class MemoryBlobs:
         self.blobs.pop(blob.name, None)
 
 
-NOTHING_IS_NAMED = KnownNames(lambda _source: (), lambda: True, str)
+NOTHING_IS_NAMED = KnownNames(lambda _source: (), lambda _since_ms: (), lambda: True, str)
 
 
 @dataclass

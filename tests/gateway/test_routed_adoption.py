@@ -9,19 +9,24 @@ import pytest
 from gateway.adoption_offers import tell_outcomes
 from gateway.produce.produce_frame import ProduceRequestView, scan_produce_request
 from gateway.produce.router_sweep import KEEP_S
-from gateway.wanted_objects import KnownNames
+from gateway.wanted_objects import CLOCKS_MS, KnownNames
 from kafka_log.record_batch import scan_batches
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from plugin.adopted_records import AdoptedBatch, AdoptedRecords
 from plugin.router_object_id import EPOCH_MS
 from plugin.segment_metadata import CombinedSegmentId
-from rlm.write_path.uploads.adoptable_records import AdoptableRecords, AdoptionLimits
+from rlm.write_path.uploads.adoptable_records import NAMED_WITHIN_MS, AdoptableRecords, AdoptionLimits
 from rlm.write_path.uploads.segment_queue import MetaQueueItem
 from tests.gateway.produce.produce_frames import produce, records
 from tests.gateway.routed_rig import NOTHING_IS_NAMED, RoutedRig, answered, started
 
 PARTITION = TopicIdPartition(TopicId(bytes(16)), 0)
 SEGMENT = CombinedSegmentId(1, 2, 3)
+HOUR_MS = int(KEEP_S * 1000) + 2 * EPOCH_MS
+
+
+def nothing_untold(_since_ms: int) -> list[int]:
+    return []
 
 
 class AdoptingRig(RoutedRig):
@@ -36,7 +41,7 @@ class AdoptingRig(RoutedRig):
         return MetaQueueItem(PARTITION, tuple(scan_batches(raw, 0, len(raw))), memoryview(raw), 0.0, 0.0)
 
     def upload(self, *items: MetaQueueItem) -> list[AdoptedBatch]:
-        found, adoption = self.log.adopt(items)
+        found, adoption = self.log.adopt(items, self.wall_ms)
         adoption.stored(lambda: False)
         return [batch for one in found if isinstance(one, AdoptedRecords) for batch in one.batches]
 
@@ -88,8 +93,8 @@ async def test_while_it_is_not_known_nothing_is_deleted() -> None:
         client.close()
         await rig.until(lambda: rig.channel.objects == 0)
         assert len(rig.store.blobs) == 1
-        rig.wall_ms += int(KEEP_S * 1000) + 2 * EPOCH_MS
-        rig.wanted.arrived(KnownNames(lambda _source: [SEGMENT], lambda: True, str))
+        rig.wall_ms += HOUR_MS
+        rig.wanted.arrived(KnownNames(lambda _source: [SEGMENT], nothing_untold, lambda: True, str))
         await rig.uploads.sweep()
         assert len(rig.store.blobs) == 1
         rig.wanted.arrived(NOTHING_IS_NAMED)
@@ -100,8 +105,8 @@ async def test_while_it_is_not_known_nothing_is_deleted() -> None:
 @pytest.mark.parametrize(
     "known",
     [
-        KnownNames(lambda _source: [], lambda: False, str),
-        KnownNames(lambda _source: [], lambda: True, lambda: "another topic"),
+        KnownNames(lambda _source: [], nothing_untold, lambda: False, str),
+        KnownNames(lambda _source: [], nothing_untold, lambda: True, lambda: "another topic"),
     ],
 )
 async def test_a_topic_that_is_not_read_or_is_doubted_tells_of_nothing_unwanted(known: KnownNames) -> None:
@@ -111,8 +116,51 @@ async def test_a_topic_that_is_not_read_or_is_doubted_tells_of_nothing_unwanted(
         assert await answered(client) == 1
         client.close()
         await rig.until(lambda: rig.channel.objects == 0)
-        rig.wall_ms += int(KEEP_S * 1000) + 2 * EPOCH_MS
+        rig.wall_ms += HOUR_MS
         rig.wanted.arrived(known)
+        await rig.uploads.sweep()
+        assert len(rig.store.blobs) == 1
+
+
+async def test_what_a_segment_may_name_that_the_topic_is_told_of_late_stays() -> None:
+    async with adopting() as rig:
+        client = await rig.connect()
+        client.write_frame(frame_of(1))
+        assert await answered(client) == 1
+        client.close()
+        await rig.until(lambda: rig.channel.objects == 0)
+        then_ms = rig.wall_ms
+        rig.wall_ms += HOUR_MS
+        asked: list[int] = []
+        stored_ms = [then_ms]
+
+        def untold(since_ms: int) -> list[int]:
+            asked.append(since_ms)
+            return stored_ms
+
+        rig.wanted.arrived(KnownNames(lambda _source: [], untold, lambda: True, str))
+        await rig.uploads.sweep()
+        stored_ms[0] += NAMED_WITHIN_MS
+        await rig.uploads.sweep()
+        assert len(rig.store.blobs) == 1
+        assert all(then_ms + NAMED_WITHIN_MS < one < rig.wall_ms for one in asked)
+        stored_ms[0] += NAMED_WITHIN_MS + CLOCKS_MS
+        await rig.uploads.sweep()
+        assert rig.store.blobs == {}
+
+
+async def test_what_is_named_has_nobody_look_for_what_is_not_told() -> None:
+    def untold(_since_ms: int) -> list[int]:
+        raise AssertionError("the store is listed for nothing")
+
+    async with adopting() as rig:
+        client = await rig.connect()
+        client.write_frame(frame_of(1))
+        assert await answered(client) == 1
+        client.close()
+        await rig.until(lambda: rig.channel.objects == 0)
+        rig.wall_ms += HOUR_MS
+        rig.wanted.arrived(KnownNames(lambda _source: [SEGMENT], untold, lambda: True, str))
         await rig.uploads.sweep()
         assert len(rig.store.blobs) == 1
 

@@ -9,17 +9,22 @@ from prometheus_client import CollectorRegistry
 
 from kafka_log.record_batch import scan_batches
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from plugin.adopted_records import MAX_SOURCES, AdoptedRecords, BatchSource
+from metadata_topic.records.states import STARTED
+from plugin.adopted_records import MAX_SOURCES, AdoptedRecords, BatchSource, RecordsList
 from plugin.adopting_storage import AdoptingStorage
 from plugin.format.adoption_note import split_note
 from plugin.local_directory import LocalWalStorageManager
 from plugin.remote_wal_storage_manager import StorageContext, blobs_of
 from plugin.router_object_id import RouterObjectId
-from plugin.segment_metadata import CombinedSegmentId
+from plugin.segment_metadata import (
+    CombinedSegmentId,
+    RemoteWalCombinedLogSegmentMetadata,
+    RemoteWalCombinedLogSegmentMetadataUpdate,
+)
 from rlm.write_path.clocks import Clocks
 from rlm.write_path.machine import thread_pool
 from rlm.write_path.metrics import WriteMetrics
-from rlm.write_path.uploads.adoptable_records import AdoptableRecords, AdoptionLimits, Offer
+from rlm.write_path.uploads.adoptable_records import NAMED_WITHIN_MS, AdoptableRecords, AdoptionLimits, Offer
 from rlm.write_path.uploads.combine_task import RLMWalCombineTask
 from rlm.write_path.uploads.segment_queue import MetaQueueItem
 from tests.kafka_log.batches import batch
@@ -27,6 +32,7 @@ from tests.metric_values import metric_value
 from tests.rlm.memory_storage import MemoryPublisher, MemoryStorage
 
 PARTITION = TopicIdPartition(TopicId(b"c" * 16), 3)
+WALL_MS = 60_000
 LIMITS = AdoptionLimits(kept_bytes=20_000, wait_max_s=5.0, age_max_s=60.0)
 
 
@@ -58,7 +64,7 @@ class Rig:
 
     def adopts(self, *items: MetaQueueItem, stored: bool = True) -> list[tuple[int, int]]:
         """Where in the gateway's objects the batches stand that are adopted, and their sizes."""
-        records, adoption = self.records.adopt(items)
+        records, adoption = self.records.adopt(items, WALL_MS)
         if stored:
             adoption.stored(lambda: self.is_pending)
         else:
@@ -138,7 +144,7 @@ def test_nothing_is_told_before_the_topic_has_acknowledged(rig: Rig) -> None:
 
 def test_nothing_is_told_while_an_upload_is_under_way(rig: Rig) -> None:
     rig.offer(sent())
-    _, adoption = rig.records.adopt([item(appended(b"p", 70))])
+    _, adoption = rig.records.adopt([item(appended(b"p", 70))], WALL_MS)
     rig.records.look_again(1000.0)
     assert rig.told == []
     adoption.failed()
@@ -179,13 +185,14 @@ class Uploads:
         self.metrics, self.publisher = WriteMetrics(CollectorRegistry()), MemoryPublisher()
         self.adoptable = AdoptableRecords(LIMITS)
         self.told: list[bool] = []
+        self.wall_ms = WALL_MS
         self.task = RLMWalCombineTask(
             storage,
             self.publisher,
             CombinedSegmentId(1, 77, 0),
             thread_pool(2, "combine"),
             self.metrics,
-            Clocks(lambda: 5.0, lambda: 1_700_000_000_000),
+            Clocks(lambda: 5.0, lambda: self.wall_ms),
             adoptable=self.adoptable,
         )
 
@@ -224,6 +231,31 @@ async def test_an_object_holds_only_what_no_gateway_stored(bare: LocalWalStorage
     assert metric_value(uploads.metrics.adopted_bytes) == len(sent(b"a"))
     uploads.adoptable.look_again(5.0)
     assert uploads.told == [True]
+    uploads.task.close()
+
+
+async def test_an_object_that_is_stored_long_after_what_it_names_is_told_of_by_nobody(
+    bare: LocalWalStorageManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = AdoptingStorage(bare)
+    uploads = Uploads(storage)
+    uploads.adoptable.offer(source(), 0, sent(b"a"), [len(sent(b"a"))], 0.0, uploads.told.append)
+    copy = bare.copy_log_segment_data
+
+    def stand_still(
+        metadata: RemoteWalCombinedLogSegmentMetadata, records: RecordsList
+    ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
+        uploads.wall_ms += NAMED_WITHIN_MS + 1
+        return copy(metadata, records)
+
+    monkeypatch.setattr(bare, "copy_log_segment_data", stand_still)
+    assert await uploads.task.combine([item(appended(b"a", 70))]) is None
+    assert [one.state for one in uploads.publisher.published] == [STARTED]
+    again = await uploads.task.combine([item(appended(b"a", 70))])
+    assert again is not None
+    assert split_note(again.custom_metadata)[1] is None
+    uploads.adoptable.look_again(70.0)
+    assert uploads.told == [False]
     uploads.task.close()
 
 

@@ -23,7 +23,7 @@ FAULTS = (
     "broker crashed", "broker paused", "agent paused", "agent stopped", "connection cut", "half of a frame",
     "power lost", "replica compacted",
     "zones cut apart", "unclean election", "truncated by epoch", "segment deleted", "fetch session forgotten",
-    "adopted", "other bytes offered", "swept", "a gateway's deletion fails",
+    "adopted", "other bytes offered", "swept", "told late of an adoption", "a gateway's deletion fails",
     "acknowledged", "object lost", "read fails before effect", "read fails after effect", "read hangs",
     "read gives too little", "read gives other bytes", "read gives of another place", "read gives of another object",
     "response linked", "response inline", "wrong bytes refused", "wrong bytes read again", "object missed",

@@ -29,6 +29,8 @@ class TopicModel:
         self.rng = rng
         self.records: list[TopicRecord] = []
         self._is_away = False
+        self.takes_nothing = False
+        """Where it is away: it can be read, as too few of its replicas are in sync to take anything."""
         self._held: list[Callable[[], None]] = []
         self.delay_max_s = 0.02
         self.on_acknowledged: Callable[[TopicRecord], None] = lambda _record: None
@@ -149,9 +151,10 @@ class Consumption:
 
     def read_to_end(self) -> bool:
         """False when nobody can tell where the end is."""
-        if not self._is_dead and not self._topic.is_away:
+        is_read = not self._is_dead and (self._topic.takes_nothing or not self._topic.is_away)
+        if is_read:
             self._read(len(self._topic.records))
-        return not self._is_dead and not self._topic.is_away
+        return is_read
 
     def _look(self) -> None:
         if not self._is_dead:

@@ -13,6 +13,7 @@ def store(world: World, number: int) -> None:
 
 def set_topic(world: World, number: int) -> None:
     world.topic.is_away = number % 3 == 0
+    world.topic.takes_nothing = bool(number >> 5 & 1)
     world.topic.delay_max_s = (0.02, 0.5)[(number >> 4) % 2]
 
 

@@ -27,7 +27,7 @@ def find_in_archive(patch: pytest.MonkeyPatch, plant: Plant, found: str) -> None
 
 def find_in_adoption(patch: pytest.MonkeyPatch, plant: Plant, found: str) -> None:
     """The same of those in which gateways have stored what logs get."""
-    _find(patch, plant, found, filter(is_adopting, range(SEEDS)))
+    _find(patch, plant, found, filter(is_adopting, range(160, 160 + 3 * SEEDS)))
 
 
 def find_in_replication(patch: pytest.MonkeyPatch, plant: Plant, found: str, first: int) -> None:

@@ -69,7 +69,8 @@ class TopicReader:
         """What the topic and the stores tell now."""
         begin, self._read_to = self._read_to, len(world.topic.records)
         world.topic.tell(self._noted.store, self._archived, begin, self._read_to)
-        return from_metadata(self._noted, self._archived, world.storage, world.archive_storage)
+        storage = AdoptingStorage(world.storage)
+        return from_metadata(self._noted, self._archived, storage, world.archive_storage)
 
 
 def planned(world: Surroundings, inventory: Inventory, log: LedLog) -> tuple[LogRuns, LogPlan, PlanRules]:

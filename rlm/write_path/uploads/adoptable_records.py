@@ -32,6 +32,9 @@ from rlm.write_path.uploads.segment_queue import MetaQueueItem
 
 MIN_BATCH_BYTES: Final = 512
 """Naming a batch takes 26 bytes; smaller ones are stored anew."""
+NAMED_WITHIN_MS: Final = 600_000
+"""How long after a gateway began with an object others may be stored that name it: far longer than offers are kept and
+uploads take, as who deletes it counts on that."""
 Records = memoryview | AdoptedRecords
 
 
@@ -134,11 +137,14 @@ class AdoptableRecords:
 
     # What the log has.
 
-    def adopt(self, items: Sequence[MetaQueueItem]) -> tuple[list[Records], "Adoption"]:
-        """The items' records for an object, with what need not be stored anew, until `Adoption` is ended."""
+    def adopt(self, items: Sequence[MetaQueueItem], wall_ms: int) -> tuple[list[Records], "Adoption"]:
+        """The items' records for an object, with what need not be stored anew, until `Adoption` is ended.
+
+        By clocks that differ by minutes nothing is, as nobody could tell then what of it is late.
+        """
         if not self._pieces:
             return [item.records for item in items], Adoption(self, ())
-        found = [[self._found(item, index) for index in range(len(item.batches))] for item in items]
+        found = [[self._found(item, index, wall_ms) for index in range(len(item.batches))] for item in items]
         weights: Counter[BatchSource] = Counter()
         for piece in (one for of_item in found for one in of_item if one is not None):
             weights[piece.offer.source] += piece.end - piece.start
@@ -161,13 +167,22 @@ class AdoptableRecords:
             records.append(AdoptedRecords(item.records, adopted) if adopted else item.records)
         return records, Adoption(self, used)
 
-    def _found(self, item: MetaQueueItem, index: int) -> _Piece | None:
+    def _found(self, item: MetaQueueItem, index: int, wall_ms: int) -> _Piece | None:
         batch = item.batches[index]
         pieces = self._pieces.get((batch.end - batch.start, batch.crc))
         if pieces is None:
             return None
         log = item.records[batch.start : batch.end]
-        return next((one for one in pieces if _equal(log, one.offer.content[one.start : one.end])), None)
+        since_ms = wall_ms - NAMED_WITHIN_MS // 2
+        return next(
+            (
+                one
+                for one in pieces
+                if one.offer.source.object_id.begun_until_ms > since_ms
+                and _equal(log, one.offer.content[one.start : one.end])
+            ),
+            None,
+        )
 
     def ended(self, pieces: Sequence[_Piece], is_pending: Callable[[], bool] | None) -> None:
         """As `Adoption` says."""
@@ -207,6 +222,12 @@ class Adoption:
     def size_bytes(self) -> int:
         """That are not stored anew."""
         return sum(piece.end - piece.start for piece in self._pieces)
+
+    @property
+    def until_ms(self) -> float:
+        """Not to be told of when its upload ends later, by wall clocks; inf: it names no gateway's object."""
+        begun_until_ms = (piece.offer.source.object_id.begun_until_ms for piece in self._pieces)
+        return min(begun_until_ms, default=math.inf) + NAMED_WITHIN_MS
 
     def stored(self, is_pending: Callable[[], bool]) -> None:
         """The object is stored and its end handed to the publisher; `is_pending` says whether the topic lacks it."""

@@ -95,6 +95,8 @@ class RLMWalCombineTask:
         records, adoption = self._records_of(items)
         try:
             update, digests = await self._upload(segment_id, items, records)
+            if self._clocks.wall_ms() > adoption.until_ms:  # this process stood still
+                raise RemoteStorageTimeoutError("copy", str(segment_id), "it names what may be gone", label="hung")
         except Exception as error:  # a storage manager of anybody's may raise anything; the records are in the log
             self._metrics.upload_failures.labels(_failure_label(error)).inc()
             log.warning("upload_failed", segment=str(segment_id), error=_told(error))
@@ -119,7 +121,7 @@ class RLMWalCombineTask:
     def _records_of(self, items: list[MetaQueueItem]) -> tuple[Sequence[Records], Adoption]:
         """What of the items is to be stored, and what gateways have stored already."""
         if self._storage.adopts:
-            return self._adoptable.adopt(items)
+            return self._adoptable.adopt(items, self._clocks.wall_ms())
         return [item.records for item in items], Adoption(self._adoptable, ())
 
     async def _upload(

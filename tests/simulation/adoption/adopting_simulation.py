@@ -1,26 +1,25 @@
 """Runs of the write path in which gateways have stored much of what the logs get: segments name it."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from pathlib import Path
 from unittest.mock import patch
 
 from metadata_topic.records.records import PublishedSegment
 from metadata_topic.records.states import FINISHED
+from plugin.router_object_id import RouterObjectId
 from plugin.segment_metadata import CombinedSegmentId
 from rlm.lifecycle import adopted_objects
 from rlm.write_path.uploads import adoptable_records
 from tests.kafka_log.log_writer import WrittenBatch
 from tests.simulation.adoption.adoptable_storage import AdoptableStorage
-from tests.simulation.adoption.gateways import KEEP_S, Gateways
+from tests.simulation.adoption.gateways import KEEP_S, NEAR_S, Gateways
 from tests.simulation.led_log import LedLog
 from tests.simulation.metadata_topic_model import TopicRecord
 from tests.simulation.plan import Event
 from tests.simulation.seeded_storage import SeededStorage
 from tests.simulation.simulation import Simulation
 
-AGE_MS = 30_000
-"""Longer than what is offered is adopted, and its upload takes."""
 MIN_BATCH_BYTES = 100
 
 
@@ -51,17 +50,31 @@ class AdoptingSimulation(Simulation):
         self.objects.acknowledged(record)
         if isinstance(record, PublishedSegment) and self.objects.states[record.combined_segment_id] is FINISHED:
             self._readable.add(record.combined_segment_id)
+            self._count_late(self.shared.sources_of(record.combined_segment_id))
             missing = self.shared.sources_of(record.combined_segment_id) - self.shared.router.stored.keys()
             assert not missing, f"{record.combined_segment_id} is told of, and names {missing}, which went"
+
+    def _count_late(self, names: Iterable[str]) -> None:
+        sources = [one for name in names if (one := RouterObjectId.parse(name))]
+        if any(self.wall_ms() > one.begun_until_ms + KEEP_S * 1000 for one in sources):
+            self.hit("told late of an adoption")
 
     # The run.
 
     def run(self, events: Sequence[Event]) -> None:
         with (
-            patch.object(adopted_objects, "AGE_MS", AGE_MS),
+            patch.object(adopted_objects, "AGE_MS", int(NEAR_S * 1000)),
+            patch.object(adoptable_records, "NAMED_WITHIN_MS", int(NEAR_S * 1000)),
             patch.object(adoptable_records, "MIN_BATCH_BYTES", MIN_BATCH_BYTES),
         ):
             super().run(events)
+
+    def do(self, kind: str, number: int) -> Awaitable[None] | None:
+        """At times agents stand still for long when the topic has taken nothing for a while."""
+        if kind == "jump" and number >> 20 & 1:
+            self.topic.is_away = self.topic.takes_nothing = True
+            self.loop.call_later(1.0, self.loop.jump, KEEP_S)
+        return super().do(kind, number)
 
     async def live(self, events: Sequence[Event]) -> None:
         sweeping = asyncio.create_task(self.gateways.run())

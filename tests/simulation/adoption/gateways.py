@@ -1,11 +1,13 @@
 """Gateways: they store what clients produce before its leader has it, and delete what no log wants.
 
 What is offered to the leader's agent, and what is swept, is the product's own (`AdoptableRecords`, `RouterSweep`,
-`WantedObjects`). A gateway hears of an outcome only from an agent that lives; of all else it keeps its hands off.
+`WantedObjects`, `UntoldSegments`). A gateway hears of an outcome only while the agent lives and the client is
+connected; of all else it keeps its hands off.
 """
 
 import asyncio
 import random
+from collections import Counter
 from functools import partial
 from itertools import count
 from typing import Protocol
@@ -16,6 +18,7 @@ from plugin.adopted_records import STAMPS, BatchSource
 from plugin.blob_storage import StoredBlob
 from plugin.errors import RemoteStorageError
 from plugin.router_object_id import ROUTER_KIND, RouterObjectId, epoch_of
+from rlm.lifecycle.untold_segments import UntoldSegments
 from rlm.write_path.uploads.adoptable_records import Offer
 from tests.kafka_log.log_writer import WrittenBatch
 from tests.simulation.adoption.adoptable_storage import AdoptableStorage
@@ -23,8 +26,10 @@ from tests.simulation.agent_model import AgentModel
 from tests.simulation.led_log import LedLog
 from tests.simulation.virtual_time import VirtualTimeLoop
 
-KEEP_S = 60.0
-"""Longer than a topic is away, and what is late takes effect."""
+NEAR_S = 12.0
+"""Longer than offers are kept and an upload takes, but for agents that stand still."""
+KEEP_S = 20.0
+"""At times shorter than a topic cannot be written to."""
 _LOOK_AGAIN_S, _SWEEP_S = 0.25, 5.0
 _GATEWAY = 9
 
@@ -34,6 +39,8 @@ class Surroundings(Protocol):
 
     loop: VirtualTimeLoop
     agents: dict[int, AgentModel]
+    incarnations: Counter[int]
+    """By broker whose agent has ever run."""
 
     def wall_ms(self) -> int: ...
 
@@ -50,7 +57,7 @@ class Gateways:
         self._rng = world.random("gateways")
         self._sequence = count()
         self._leaders: dict[RouterObjectId, AgentModel] = {}
-        """Of objects whose outcome is not told yet: who is to tell it."""
+        """Of objects whose outcome is not told yet: who is to tell it, while the client is connected."""
         self._sweep = RouterSweep(self._is_live, KEEP_S)
         self.defect: BaseException | None = None
         """What has ended `run`."""
@@ -74,8 +81,10 @@ class Gateways:
         offer = agent.adoptable.offer(source, len(before), bytes(content), [len(content)], now_s, tell)
         if offer is None:
             self._told(object_id, adopted=False)
-        else:
-            self._world.loop.call_later(rng.uniform(0, 0.5), self._answered, agent, offer)
+            return
+        self._world.loop.call_later(rng.uniform(0, 0.5), self._answered, agent, offer)
+        if rng.random() < 0.3:
+            self._world.loop.call_later(rng.uniform(0.5, 5), self._leaders.pop, object_id, None)
 
     def _answered(self, agent: AgentModel, offer: Offer) -> None:
         agent.adoptable.answered(offer, self._world.loop.time())
@@ -85,7 +94,8 @@ class Gateways:
         return agent is not None and agent.is_living
 
     def _told(self, object_id: RouterObjectId, adopted: bool) -> None:
-        self._leaders.pop(object_id)
+        if self._leaders.pop(object_id, None) is None:
+            return
         if adopted:
             self._world.hit("adopted")
             return
@@ -117,10 +127,15 @@ class Gateways:
         agents = list(self._world.agents.values())
         if not agents:
             return
-        wanted, agent = WantedObjects(), self._rng.choice(agents)
-        wanted.arrived(KnownNames(agent.store.naming, agent.consumption.read_to_end, lambda: ""))
+        wanted, agent = WantedObjects(int(NEAR_S * 1000)), self._rng.choice(agents)
+        untold = UntoldSegments(self._storage, agent.store, lambda: self._world.incarnations)
+        wanted.arrived(KnownNames(agent.store.naming, untold.stored_ms, agent.consumption.read_to_end, str))
         dead = self._sweep.dead(self._storage.router.list_blobs(ROUTER_KIND), self._world.wall_ms())
-        for blob in wanted.unwanted(dead):
+        try:
+            unwanted = wanted.unwanted(dead)
+        except RemoteStorageError:
+            return
+        for blob in unwanted:
             try:
                 self._storage.router.delete_blob(blob)
             except RemoteStorageError:

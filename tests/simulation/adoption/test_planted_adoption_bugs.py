@@ -4,6 +4,7 @@ import pytest
 
 from gateway.produce.router_sweep import RouterSweep
 from metadata_topic.store.adopted_sources import AdoptedSources
+from rlm.lifecycle.untold_segments import UntoldSegments
 from rlm.write_path.uploads import adoptable_records
 from rlm.write_path.uploads.adoptable_records import AdoptableRecords
 from tests.simulation.planted_bugs import Plant, find_in_adoption
@@ -22,6 +23,10 @@ def forget_who_names_what(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(AdoptedSources, "naming", lambda _self, _source: frozenset())
 
 
+def take_what_no_topic_tells_for_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(UntoldSegments, "stored_ms", lambda _self, _since_ms: [])
+
+
 def leave_what_dead_gateways_left(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RouterSweep, "dead", lambda _self, _listed, _wall_ms: [])
 
@@ -33,6 +38,7 @@ def leave_what_dead_gateways_left(patch: pytest.MonkeyPatch) -> None:
         (take_what_no_topic_has_acknowledged_for_adopted_by_nobody, "goes, and|which went|not there"),
         (adopt_what_the_broker_changed, "other"),
         (forget_who_names_what, "goes, and|which went"),
+        (take_what_no_topic_tells_for_nothing, "which went"),
         (leave_what_dead_gateways_left, "left that are to go"),
     ],
 )
