@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from cli.log_lines import KAFKA_CLIENTS
+from cli.repeated_lines import RepeatedLines
+
 if TYPE_CHECKING:
     from agent.settings.agent_settings import AgentSettings
     from kafka_log.server_properties import BrokerProperties
@@ -37,7 +40,8 @@ def _settings(broker_config: Path, overrides: Mapping[str, str]) -> "tuple[Broke
 def log_to_stderr(console: bool) -> None:
     """Everything as structured lines, what libraries log by way of `logging` included.
 
-    Tracebacks come without local variables: these hold record bytes, and secrets.
+    What Kafka's clients say again and again comes once a minute. Tracebacks come without local variables: these hold
+    record bytes, and secrets.
     """
     renderer: structlog.typing.Processor = (
         structlog.dev.ConsoleRenderer() if console else structlog.processors.JSONRenderer()
@@ -59,6 +63,7 @@ def log_to_stderr(console: bool) -> None:
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(RepeatedLines(*KAFKA_CLIENTS))
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],
