@@ -75,11 +75,11 @@ class HydrationSettings(Section, alias_generator=keyed("remote.wal.hydration."))
         1000, ge=1, description="How long a response waits for object storage before its bytes are asked for inline."
     )
     share_min_readers: int = Field(
-        0,
+        2,
         ge=0,
         description="From so many agents of a zone on that read an object, one of them reads it from the store for "
         "all, and gives the others their ranges over connections within the zone. 0: each agent reads for itself. "
-        "Zones are those of broker.rack.",
+        "Zones are those of broker.rack. Nothing changes where a zone has one broker.",
     )
 
 

@@ -21,7 +21,7 @@ from kafka_log.topic_partition import TopicIdPartition
 from plugin.segment_metadata import CombinedSegmentId
 from replication.leader.found_batches import StoredLogs
 from replication.leader.guarded_write_path import WritePathAnswers
-from replication.leader.zone_reads import reads_of
+from replication.leader.zone_reads import reads_for
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.commit.group_commit import CommitLimits
 from rlm.write_path.commit.link_policy import CostLimits, LinkDecider
@@ -233,8 +233,8 @@ class WritePath:
             around.relaying.gateway.adoptable if around.relaying.gateway is not None else None,
         )
 
-    def _reads_of(self, brokers: Collection[int]) -> int:
-        return reads_of(brokers, self._around.relaying.zones, self._around.settings.hydration.share_min_readers)
+    def _reads_for(self, brokers: Collection[int]) -> Mapping[int, int | str]:
+        return reads_for(brokers, self._around.relaying.zones, self._around.settings.hydration.share_min_readers)
 
     def _make_manager(self, combine: RLMWalCombineTask) -> RemoteWalLogManager:
         around, kept, context, leader = self._around, self._kept, self._context, self._around.relaying.leader
@@ -242,7 +242,7 @@ class WritePath:
         configuration = around.configuration
         self._decider = decider = LinkDecider(
             CostLimits(configuration.break_even_bytes, interval_s),
-            replace(configuration.link_costs, reads=self._reads_of),
+            replace(configuration.link_costs, reads_for=self._reads_for),
         )
         decider.is_off = lambda: kept.publication.is_stalled
         hooks = WritePathHooks(

@@ -5,7 +5,7 @@ object now, as only who is connected and keeps up is; so who is gone is not chos
 does not understand, reads for itself.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from itertools import chain
 
@@ -37,10 +37,9 @@ def zone_readings(
     return found
 
 
-def reads_of(brokers: Iterable[int], zones: Zones, min_readers: int) -> int:
-    """How many times an object is read that these brokers read."""
-    by_zone: defaultdict[str | None, int] = defaultdict(int)
-    for broker_id in brokers:
-        by_zone[zones.of(broker_id)] += 1
+def reads_for(brokers: Iterable[int], zones: Zones, min_readers: int) -> dict[int, int | str]:
+    """Of these brokers, which read an object: each by itself, or for its zone where that reads together."""
+    zone_of = {broker_id: zones.of(broker_id) for broker_id in brokers}
+    counts = Counter(zone_of.values())
     shares = max(min_readers, 2) if min_readers else float("inf")
-    return sum(1 if zone is not None and count >= shares else count for zone, count in by_zone.items())
+    return {one: one if zone is None or counts[zone] < shares else zone for one, zone in zone_of.items()}

@@ -99,6 +99,7 @@ class BrokerLoad:
             replication_factor=int(self.crossings) + 2,
             remote_followers=self.crossings,
             readers=self.readers,
+            partitions=1,
             is_kept=self.is_kept,
             wal_hours=self.object_hours,
             stored_copies=0,

@@ -1,7 +1,8 @@
 """What replication costs per broker and month, stock and through object storage, from a workload and prices. Sans-IO.
 
-A scenario is a plan: steady load, each object uploaded on its interval and read once by each broker of another zone
-that follows one of its partitions. When links pay, and when an object is large enough, the agents' own functions say
+A scenario is a plan: steady load, each object uploaded on its interval, and read once in each other zone, or by each
+broker there that follows one of its partitions, in as many ranges as their order leaves
+(`rlm.write_path.reading_order`). When links pay, and when an object is large enough, the agents' own functions say
 (`link_costs` and `group_commit` in `rlm.write_path.commit`). What really happened is `cost_tables`' matter.
 """
 
@@ -14,6 +15,7 @@ from typing import Final
 from metadata_topic.settings.topic_settings import TopicSettings
 from metadata_topic.settings.wal_retention import WalRetention
 from plugin.prices import BYTES_PER_GB, EXPRESS, NEVER_PAYS, Prices, PriceTable, StorePrices
+from retention_job.cost.placed_followers import ranges_by_chance
 from rlm.write_path.commit.group_commit import stretched_interval_s
 from rlm.write_path.commit.link_costs import LinkCosts, ObjectUse, Outlook
 
@@ -62,10 +64,10 @@ class Workload:
     """Brokers of other zones that read an object: as many as follow one of its partitions. None: as many as `brokers`
     and `partitions` come to.
     """
-    zone_reads: bool = False
+    zone_reads: bool = True
     """remote.wal.hydration.share.min.readers: one broker of a zone reads an object for all of its zone."""
-    partitions: float = 1000
-    """An object holds something of so many, at most of all that a broker leads. Their replicas are spread evenly."""
+    partitions: float = 12
+    """An object has an entry of each of so many, at most of all that a broker leads; replicas are spread by chance."""
     producers_wait: bool = True
     """As with acks=all. Where nobody waits, objects are uploaded later, and are larger."""
     archive_interval_ms: float = 1000
@@ -125,10 +127,22 @@ class Workload:
         """Brokers of other zones that read an object: they follow one of its partitions at least. Or their zones."""
         if self.readers is not None:
             return self.readers
-        others = max(self.brokers * (1 - 1 / self.zones), self.remote_followers, 1)
-        missing: float = (1 - self.remote_followers / others) ** self.partitions
-        found = others * (1 - missing)
+        missing: float = (1 - self.remote_followers / self._others) ** self.partitions
+        found = self._others * (1 - missing)
         return min(found, self.zones - 1) if self.zone_reads else found
+
+    @property
+    def _others(self) -> float:
+        """Brokers of other zones."""
+        return max(self.brokers * (1 - 1 / self.zones), self.remote_followers, 1)
+
+    def ranges(self, max_gap: float = 0) -> tuple[float, float]:
+        """How many ranges are read beyond one for each reader, and how many times bytes are for each time that they
+        are wanted, where gaps of so many entries are read along."""
+        if self.readers is not None or self.zone_reads or self.remote_followers < 1:
+            return 0.0, 1.0
+        ranges, bytes_read = ranges_by_chance(self._others, self.remote_followers, self.partitions, max_gap)
+        return max(ranges - self.object_readers, 0.0), bytes_read
 
     @property
     def far_writes(self) -> float:
@@ -278,7 +292,7 @@ def _interval_ms(workload: Workload, prices: PriceTable) -> float:
     """From one upload for links to the next."""
     if workload.producers_wait:
         return workload.interval_ms
-    full_bytes = outlook(workload, prices).full_object_bytes(1)
+    full_bytes = outlook(workload, prices).full_object_bytes(workload.partitions)
     full_s = full_bytes / (workload.rate_mb_s * _BYTES_PER_MB)
     return 1000 * stretched_interval_s(workload.interval_ms / 1000, full_s)
 
@@ -306,17 +320,27 @@ def _object_usd(
     readers, followers, far_reads = (
         (workload.object_readers, workload.remote_followers, workload.far_reads) if is_linked else (0, 0, 0)
     )
-    gets = objects * readers if workload.count_gets else 0.0
+    more_ranges, bytes_read = _ranges(workload, objects, store) if is_linked else (0.0, 1.0)
+    gets = objects * (readers + more_ranges) if workload.count_gets else 0.0
     parts = (
         store.requests_usd(objects, 0, 0, 0),
         store.requests_usd(0, gets, 0, 0),
         store.requests_usd(0, 0, chargeable_bytes, 0),
-        store.requests_usd(0, 0, 0, chargeable_bytes * followers),
+        store.requests_usd(0, 0, 0, chargeable_bytes * followers * bytes_read),
         gb * workload.far_writes * _write_fee(workload, prices),
         gb * far_reads * read_fee(workload, prices),
-        objects * _link_costs(workload, store, prices).metadata_usd(1) if workload.count_metadata else 0.0,
+        objects * _link_costs(workload, store, prices).metadata_usd(workload.partitions)
+        if workload.count_metadata
+        else 0.0,
     )
     return dict(zip(_OBJECT_PARTS, parts, strict=True))
+
+
+def _ranges(workload: Workload, objects: float, store: StorePrices) -> tuple[float, float]:
+    """As `Workload.ranges`, with gaps read along that cost less than another request, as leaders' agents announce."""
+    entry_bytes = workload.gb_per_month * BYTES_PER_GB / objects / workload.partitions
+    gap_bytes = store.get_per_1000 / 1000 / max(store.retrieval_gb, 1e-9) * BYTES_PER_GB
+    return workload.ranges(gap_bytes // entry_bytes)
 
 
 def read_fee(workload: Workload, prices: PriceTable) -> float:
@@ -352,9 +376,12 @@ def outlook(workload: Workload, prices: PriceTable, *, with_byte_fees: bool = Tr
     if not with_byte_fees:
         store = replace(store, upload_gb=0.0, retrieval_gb=0.0)
     store = replace(store, upload_gb=store.upload_gb + (workload.copies - 1) * _write_fee(workload, prices))
-    is_kept = workload.is_stored_anyway
     use = ObjectUse(
-        workload.remote_followers, workload.object_readers, workload.wal_hours * 3600, 0.0 if is_kept else 1.0
+        workload.remote_followers,
+        workload.object_readers,
+        workload.wal_hours * 3600,
+        0.0 if workload.is_stored_anyway else 1.0,
+        workload.ranges()[0] / workload.partitions,
     )
     return _link_costs(workload, store, prices).outlook_for(use)
 
@@ -367,7 +394,7 @@ def _link_costs(workload: Workload, store: StorePrices, prices: PriceTable) -> L
 def break_even_mb_s(workload: Workload, prices: PriceTable) -> float | None:
     """The rate at which an object of the workload's interval costs what its bytes inline would. None: there is none."""
     for with_byte_fees, up_to_bytes in ((False, prices.free_bytes_per_request(workload.store)), (True, math.inf)):
-        size = outlook(workload, prices, with_byte_fees=with_byte_fees).break_even_bytes(1)
+        size = outlook(workload, prices, with_byte_fees=with_byte_fees).break_even_bytes(workload.partitions)
         if size <= up_to_bytes and size != NEVER_PAYS:
             return size / _BYTES_PER_MB / (_longest_ms(workload) / 1000)
     return None

@@ -87,7 +87,7 @@ class BacklogUploads:
         items = self._backlog.next_object(self._clock())
         if not items:
             return
-        segment = await self._combine_task.combine(items)
+        segment = await self._combine_task.combine(sorted(items, key=lambda item: item.topic_id_partition))
         if segment is None:
             self._backlog.object_failed()
             return

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plugin.segment_metadata import CUSTOM_METADATA_MAX_BYTES, CombinedSegmentId
-from replication.leader.zone_reads import reads_of, zone_readings
+from replication.leader.zone_reads import reads_for, zone_readings
 from replication.leader.zones import Zones
 from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.peer_protocol import Announcement
@@ -144,10 +144,10 @@ def test_too_few_readers_and_those_without_a_known_zone_read_for_themselves(
     assert zone_readings(OBJECT, WANTED, zones_of(**racks), min_readers, gap_bytes=0) == {}
 
 
-def test_a_zone_that_shares_counts_as_one_read() -> None:
+def test_a_zone_that_shares_reads_as_one() -> None:
     zones = zones_of(b2="az2", b3="az2", b4="az2", b5="az3", b6="az3")
     everybody = [2, 3, 4, 5, 6, 7, 8]
-    assert reads_of(everybody, zones, 0) == 7
-    assert reads_of(everybody, zones, 3) == 1 + 2 + 2
-    assert reads_of(everybody, zones, 1) == 1 + 1 + 2
-    assert reads_of([], zones, 1) == 0
+    assert reads_for(everybody, zones, 0) == {one: one for one in everybody}
+    assert reads_for(everybody, zones, 3) == {2: "az2", 3: "az2", 4: "az2", 5: 5, 6: 6, 7: 7, 8: 8}
+    assert reads_for(everybody, zones, 1) == {2: "az2", 3: "az2", 4: "az2", 5: "az3", 6: "az3", 7: 7, 8: 8}
+    assert reads_for([], zones, 1) == {}

@@ -46,10 +46,22 @@ def test_with_two_followers_objects_that_live_for_an_hour_pay_from_34_kb_on() ->
 
 def test_an_object_is_read_by_every_broker_that_follows_one_of_its_partitions() -> None:
     few = [led(number, 2, 3) for number in range(40)]
-    many = [led(number, 2 + number, 50 + number) for number in range(40)]
+    many = [led(number, 2 + number, 50 + number) for number in range(40)]  # who reads what it is, reads one range
     gets = 78 * PRICES.s3_express.get_per_1000 / 1000
     saved = 2 * (0.02 - 0.0006) - 0.0032 - 0.11 / 720
     assert break_even(*many) - break_even(*few) == pytest.approx(gets / saved * 1e9, rel=1e-3)
+
+
+def test_who_reads_it_in_several_ranges_pays_for_each() -> None:
+    pairs = [led(number, number % 2, 10 + number // 2 % 10) for number in range(40)]
+    alone = [led(number, number % 2) for number in range(40)]
+    in_ranges = replace(COSTS, reads_for=lambda brokers: {one: "az2" if one < 10 else one for one in brokers})
+    # In order of 0 and 1, and then of 10 to 19: each of these reads two ranges.
+    get = PRICES.s3_express.get_per_1000 / 1000
+    costs, shared = (costs.outlook(pairs) for costs in (COSTS, in_ranges))
+    assert costs.object_usd - shared.object_usd == pytest.approx(get), "12 readers for 11"
+    assert costs.entry_usd == pytest.approx(COSTS.outlook(alone).entry_usd + 10 * get / 40)
+    assert shared.entry_usd == pytest.approx(costs.entry_usd)
 
 
 def test_many_entries_make_an_object_dearer() -> None:

@@ -27,6 +27,7 @@ from rlm.write_path.core.led_partition import LedPartition
 from rlm.write_path.core.passed_over import PassedOver
 from rlm.write_path.reading.resume_point import resume_point
 from rlm.write_path.reading.wal_task import RLMWalTask
+from rlm.write_path.reading_order import reading_order
 from rlm.write_path.uploads.segment_queue import MetaQueueItem, RemoteSegmentQueue
 from tests.kafka_log.log_writer import LogWriter, WrittenBatch
 from tests.metadata_topic.store_oracles import read_snapshot, write_snapshot
@@ -163,7 +164,9 @@ class UploadWorld:
         if len(self.queue):
             segment_id = CombinedSegmentId(1, self.incarnation, self.sequence)
             self.sequence += 1
-            self.uploads.append(Upload(segment_id, self.queue.drain(300)))
+            self.uploads.append(
+                Upload(segment_id, self.queue.drain(300, lambda partition: reading_order(partition, None)))
+            )
 
     def end_upload(self, which: int, *, succeeds: bool = True) -> None:
         if not self.uploads:

@@ -1,15 +1,15 @@
 """What an object costs, and what links to it save, in dollars, for the partitions that are led here now.
 
-An object costs one PUT, one GET for each broker that follows one of its partitions in another zone (or for each zone,
-where one agent reads for all of a zone), and the replication of its own metadata. Each of its bytes costs the upload,
-the storage for as long as the object lives, and a retrieval for each follower in another zone; inline it costs a
-crossing of the border for each of these. So there is a size from which on an object pays, and there are partitions of
+An object costs one PUT, one GET for each range that a broker of another zone reads of what it follows (or that a zone
+reads, where one agent reads for all of it), and the replication of its own metadata. Each of its bytes costs the
+upload, the storage for as long as the object lives, and a retrieval for each follower in another zone; inline it costs
+a crossing of the border for each of these. So there is a size from which on an object pays, and there are partitions of
 which no object ever pays: where no follower stands in another zone, or where objects live for so long that to store
 them costs more than the border.
 """
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -17,6 +17,7 @@ from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.prices import BYTES_PER_GB, NEVER_PAYS, SECONDS_PER_MONTH, Prices, StorePrices
 from rlm.write_path.assignment import Assignment
+from rlm.write_path.reading_order import ranges_read, reading_order
 
 FOLLOWERS_UNKNOWN: Final = 2
 """In other zones: as with three replicas in three zones."""
@@ -66,11 +67,17 @@ class ObjectUse:
     crossings: float
     """How often a byte crosses a border inline: once for each follower in another zone."""
     readers: float
-    """How many times other zones read an object."""
+    """How many of other zones read an object."""
     life_s: float
     """Of an object."""
     for_links: float = 1.0
     """Share of the bytes that are stored for links alone; the others are stored in any case."""
+    more_ranges: float = 0.0
+    """That are read beyond one for each reader, for each entry."""
+
+
+def _for_themselves(brokers: Collection[int]) -> Mapping[int, Hashable]:
+    return {one: one for one in brokers}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +88,8 @@ class LinkCosts:
     store: StorePrices
     remote_followers: int | None = None
     """In the place of those that the cluster tells, wherever it tells of any."""
-    reads: Callable[[Collection[int]], int] = len
-    """How many times an object is read that these brokers read."""
+    reads_for: Callable[[Collection[int]], Mapping[int, Hashable]] = _for_themselves
+    """Of brokers that read an object: for whom each reads it, alike for all of a zone that reads together."""
 
     def outlook(self, led: Iterable[Assignment]) -> Outlook:
         """For objects of these partitions."""
@@ -93,7 +100,7 @@ class LinkCosts:
 
     def outlook_for(self, use: ObjectUse) -> Outlook:
         """For objects of which this becomes."""
-        entry_usd = self.metadata_usd(1) - self.metadata_usd(0)
+        entry_usd = self.metadata_usd(1) - self.metadata_usd(0) + self.store.requests_usd(0, use.more_ranges, 0, 0)
         saved_gb = self._saved_gb(use)
         if saved_gb <= 0:
             return Outlook(0.0, entry_usd, 0.0)
@@ -115,14 +122,24 @@ class LinkCosts:
         """Of objects that hold as much of each of them."""
         for_links = [one for one in together if not one.is_kept]
         count = max(len(together), 1)
+        readers, more_ranges = self._reads(together)
         return ObjectUse(
             sum(map(self._crossings, together)) / count,
             # Who follows one of them reads the object, however many of them a partition has.
-            max(self.remote_followers or 0, self.reads(set().union(*(one.remote_followers or () for one in together)))),
+            max(self.remote_followers or 0, readers),
             # An object lives as long as the longest-lived of its entries.
             max((one.object_life_s for one in for_links), default=0.0),
             len(for_links) / count,
+            more_ranges / count,
         )
+
+    def _reads(self, together: Sequence[Assignment]) -> tuple[int, int]:
+        """How many read an object of all of them, and how many ranges beyond one each."""
+        in_order = sorted(together, key=lambda one: reading_order(one.topic_id_partition, one.remote_followers))
+        reads_for = self.reads_for(set().union(*(one.remote_followers or () for one in together)))
+        readers = [{reads_for[broker] for broker in one.remote_followers or ()} for one in in_order]
+        count = len(set().union(*readers))
+        return count, ranges_read(readers)[0] - count
 
     def _crossings(self, one: Assignment) -> int:
         """How often each of its bytes crosses a border inline."""

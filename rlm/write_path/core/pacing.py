@@ -6,6 +6,7 @@ and when the next object pays (`GroupCommit`), which depends on for whom it is (
 
 import math
 from collections.abc import Iterable, Mapping
+from functools import partial
 from itertools import chain, islice
 from typing import Final
 
@@ -17,6 +18,7 @@ from rlm.write_path.commit.partition_schedule import PartitionSchedule
 from rlm.write_path.core.actions import PassOver, Read, Reads, Upload
 from rlm.write_path.core.led_partition import LedPartition
 from rlm.write_path.core.log_manager_limits import LogManagerLimits
+from rlm.write_path.reading_order import ReadingOrder, reading_order
 from rlm.write_path.uploads.segment_queue import RemoteSegmentQueue
 
 _FAR_BEHIND_OBJECTS: Final = 8
@@ -206,7 +208,7 @@ class Pacing:
             yield self._upload(now_s)
 
     def _upload(self, now_s: float) -> Upload:
-        items = self._queue.drain(self._limits.commit.upload_bytes)
+        items = self._queue.drain(self._limits.commit.upload_bytes, partial(_reading_order, self._led))
         size_bytes = sum(len(item.records) for item in items)
         since_s, self._started_s = now_s - self._started_s, now_s
         self.commit.started(now_s, size_bytes)
@@ -229,3 +231,8 @@ class Pacing:
         waiting = chain(self._queue.first_partition(), islice(self._appended, _PARTITIONS_PER_RUN))
         led = (self._led.get(partition) for partition in waiting)
         return self._decider.urgency((known.assignment for known in led if known is not None), now_s)
+
+
+def _reading_order(led: Mapping[TopicIdPartition, LedPartition], partition: TopicIdPartition) -> ReadingOrder:
+    known = led.get(partition)
+    return reading_order(partition, None if known is None else known.assignment.remote_followers)

@@ -83,12 +83,10 @@ class RLMWalCombineTask:
         self._finished = FinishedInOrder(publisher, first_segment_id.sequence, self._not_publishable)
 
     async def combine(self, items: list[MetaQueueItem]) -> UploadedSegment | None:
-        """Upload the items as one object; None when that failed, with the items neither stored nor lost."""
+        """Upload the items as one object, in this order; None when that failed: they are neither stored nor lost."""
         if not self._finished.publish():
             self._metrics.upload_failures.labels(_BACKLOG_LABEL).inc()
             return None
-        # The same partitions in the same order, object after object: that is what the topic's compression lives on.
-        items = sorted(items, key=lambda item: item.topic_id_partition)
         segment_id = self._next_segment_id
         self._next_segment_id = segment_id._replace(sequence=segment_id.sequence + 1)
         self._uploading.add(segment_id.sequence)

@@ -5,13 +5,16 @@ upload puts its items back whatever the room, so memory holds the bounds and wha
 partition's items is the order of its log then, too.
 """
 
+from bisect import bisect_left
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from itertools import chain, islice
 
 from kafka_log.record_batch import BatchSpan
 from kafka_log.topic_partition import TopicIdPartition
 from plugin.segment_metadata import UNKNOWN_POSITION, RemoteLogSegmentMetadataEntry
+from rlm.write_path.reading_order import ReadingOrder
 
 MAX_ITEMS_PER_SEGMENT = 12_288
 """So that the metadata of a combined segment fits one record of 900,000 bytes: an entry takes 72 at most."""
@@ -75,6 +78,18 @@ class MetaQueueItem:
         )
 
 
+def _fitting(items: Iterable[MetaQueueItem], upload_bytes: int) -> tuple[list[MetaQueueItem], int]:
+    """The first ones that hold so much, one at least, and their bytes."""
+    fitting: list[MetaQueueItem] = []
+    size = 0
+    for item in islice(items, MAX_ITEMS_PER_SEGMENT):
+        if fitting and size + len(item.records) > upload_bytes:
+            break
+        fitting.append(item)
+        size += len(item.records)
+    return fitting, size
+
+
 class RemoteSegmentQueue:
     """Holds items until they are combined. Used from the event loop alone."""
 
@@ -125,17 +140,25 @@ class RemoteSegmentQueue:
             ascending[item.topic_id_partition].append(item)
         self._items = deque(ascending[item.topic_id_partition].popleft() for item in self._items)
 
-    def drain(self, upload_bytes: int) -> list[MetaQueueItem]:
-        """Take items from the front until they hold `upload_bytes`, one at least if there is any."""
-        drained: list[MetaQueueItem] = []
-        size = 0
-        while self._items and (not drained or size + len(self._items[0].records) <= upload_bytes):
-            if len(drained) == MAX_ITEMS_PER_SEGMENT:
-                break
-            item = self._items.popleft()
-            size += len(item.records)
-            drained.append(item)
+    def drain(self, upload_bytes: int, order: Callable[[TopicIdPartition], ReadingOrder]) -> list[MetaQueueItem]:
+        """Take items for one object, in `order`: all, or until they hold `upload_bytes`, one at least if there is any.
+
+        Where more than one object is to be made, each is of partitions that stand together, so that few read it. The
+        first takes those from the item on that has waited longest, so that none waits for ever.
+        """
+        keys = {one: order(one) for one in {item.topic_id_partition for item in self._items}}
+        ordered = sorted(self._items, key=lambda item: keys[item.topic_id_partition])
+        if self.size_bytes <= upload_bytes and len(ordered) <= MAX_ITEMS_PER_SEGMENT:
+            self._items.clear()
+            self.size_bytes = 0
+            return ordered
+        oldest = keys[self._items[0].topic_id_partition]
+        start = bisect_left(ordered, oldest, key=lambda item: keys[item.topic_id_partition])
+        drained, size = _fitting(chain(ordered[start:], ordered[:start]), upload_bytes)
+        gone = set(map(id, drained))
+        self._items = deque(item for item in self._items if id(item) not in gone)
         self.size_bytes -= size
+        drained.sort(key=lambda item: keys[item.topic_id_partition])
         return drained
 
     def take_out(self, is_taken: Callable[[MetaQueueItem], bool]) -> list[MetaQueueItem]:
