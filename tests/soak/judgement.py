@@ -7,6 +7,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from gateway.produce.router_sweep import KEEP_S
@@ -14,9 +15,13 @@ from gateway.router_uploads import SWEEP_EACH_S
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import WaitTimeoutError, wait_until
 from local_cluster.workload.replica_comparison import ReplicaReadError, compare_replicas
+from metadata_topic.records.states import FINISHED
+from metadata_topic.topic.client_config import KafkaClientConfig
+from plugin.format.adoption_note import split_note
 from plugin.remote_wal_storage_manager import blobs_of
-from plugin.router_object_id import EPOCH_MS, ROUTER_KIND, RouterObjectId
+from plugin.router_object_id import ROUTER_KIND, RouterObjectId
 from plugin.wall_clock import wall_ms
+from recovery.metadata.metadata_notes import read_metadata
 from tests.soak.stored_offsets import StoredOffsets, find_stored_offsets, open_storage
 
 _STORED_S = 120.0
@@ -28,10 +33,50 @@ _ROUTER_OBJECT_MS = int((KEEP_S + SWEEP_EACH_S) * 1000) + 60_000
 """How long an object of a gateway that died may be there."""
 _PUT_OF_ROUTER = re.compile(r'"operation": "put", "key": "[^"]*?(router/[^"]*)"')
 _CHANNELS_S = 60.0
+_METADATA_S = 60.0
 _COMMAND_S = 180.0
 _SHOWN = 8
 
 Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RouterChannels:
+    """What is known of gateways and their objects at rest."""
+
+    living: Mapping[int, int]
+    """Incarnations by gateway."""
+    failed: Container[str] = ()
+    """Names of objects of whose uploads an attempt failed."""
+    named: frozenset[str] = frozenset()
+    """Names of those that segments name which the metadata tells of."""
+    calm_ms: tuple[int, int] | None = None
+    """With adoption, from when to when objects were begun while no client came or went: whose connection ends is not
+    told what becomes of its records, which are left to a sweep unless a log wants them. None: there is no adoption.
+    """
+
+    def leaked(self, names: Iterable[str], now_ms: int) -> list[str]:
+        """Of the listed objects those that should be gone."""
+        return [name for name in names if self._is_leaked(name, now_ms)]
+
+    def missed(self, names: Iterable[str]) -> list[str]:
+        """What should be there and is not listed."""
+        return sorted(self.named - {*names})
+
+    def _is_leaked(self, name: str, now_ms: int) -> bool:
+        one = RouterObjectId.parse(name)
+        if one is None:
+            return True
+        if name in self.named:
+            return False
+        if self.living.get(one.gateway_id) == one.incarnation and name not in self.failed and self._is_calm(one):
+            return True
+        return now_ms - one.begun_until_ms > _ROUTER_OBJECT_MS
+
+    def _is_calm(self, one: RouterObjectId) -> bool:
+        if self.calm_ms is None:
+            return True
+        return self.calm_ms[0] <= one.begun_ms and one.begun_until_ms <= self.calm_ms[1]
 
 
 class Judge:
@@ -109,33 +154,42 @@ class Judge:
         except WaitTimeoutError:
             yield f"orphans after {_ORPHANS_S:g} s: {_some(found)}"
 
-    def router_channels(self) -> Iterator[str]:
-        """Objects of RouterChannels that nobody waits for any more and that are there all the same.
+    def router_channels(self, calm_ms: tuple[int, int] | None) -> Iterator[str]:
+        """Objects of RouterChannels that nobody waits for any more and that are there all the same, and those that are
+        not there though a segment names them. `calm_ms` as `RouterChannels` has it.
 
-        No client produces now, so a living gateway has deleted all of its own. What a dead one left goes after a time,
-        and so does what took effect after its deletion, of which an attempt had failed.
+        No client produces now, so a living gateway has deleted all of its own that no log wants. What a dead one left
+        goes after a time, and so does what took effect after its deletion, of which an attempt had failed.
         """
         self._tell("looking for what is left in the router channels")
-        left: list[str] = []
+        wrong: list[str] = []
 
-        def are_gone() -> bool:
-            left[:] = self._router_leaks()
-            return not left
+        def are_right() -> bool:
+            wrong[:] = self._router_faults(calm_ms)
+            return not wrong
 
         try:
-            wait_until(are_gone, "the router channels are empty", _CHANNELS_S, interval_s=1.0)
+            wait_until(are_right, "the router channels hold what is wanted", _CHANNELS_S, interval_s=1.0)
         except WaitTimeoutError:
-            yield f"left in the router channels: {_some(left)}"
+            yield f"router channels: {_some(wrong)}"
+        if calm_ms is not None and not self.figures["router_objects_named"]:
+            yield "no log has adopted anything, so nothing was shown of that"
 
-    def _router_leaks(self) -> list[str]:
+    def _router_faults(self, calm_ms: tuple[int, int] | None) -> list[str]:
         living = {broker_id: int(self._describe(broker_id)["incarnation"]) for broker_id in self._cluster.broker_ids}
         storage = open_storage(self._cluster)
         try:
             listed = [blob.name for blob in blobs_of(storage, "list", ROUTER_KIND).list_blobs(ROUTER_KIND)]
         finally:
             storage.close()
-        self.figures["router_objects_of_dead_gateways"] = len(listed)
-        return leaked(listed, living, self._attempts_failed(), wall_ms())
+        noted, _ = read_metadata(KafkaClientConfig(self._cluster.bootstrap_servers), _METADATA_S)
+        notes = (split_note(one.custom_metadata)[1] for one in noted.store.published_segments(FINISHED))
+        named = frozenset(source.blob_name for note in notes if note is not None for source in note.sources)
+        known = RouterChannels(living, self._attempts_failed(), named, calm_ms)
+        self.figures["router_objects_named"] = len(named)
+        self.figures["router_objects_left_to_a_sweep"] = len({*listed} - named)
+        faults = [f"left: {name}" for name in known.leaked(listed, wall_ms())]
+        return faults + [f"missed: {name}" for name in known.missed(listed)]
 
     def _attempts_failed(self) -> set[str]:
         """Names of objects of router channels of whose uploads an attempt failed, by the agents' logs."""
@@ -200,20 +254,6 @@ class Judge:
             return json.loads(ended.stdout), ""
         except ValueError:
             return None, f"{command} ended with {ended.returncode}: {(ended.stderr or ended.stdout).strip()[-500:]}"
-
-
-def leaked(names: Iterable[str], living: Mapping[int, int], failed: Container[str], now_ms: int) -> list[str]:
-    """Names of the listed objects of RouterChannels that should be gone; `living` are the incarnations by gateway, and
-    of the uploads of `failed` an attempt did.
-    """
-
-    def is_leaked(name: str) -> bool:
-        one = RouterObjectId.parse(name)
-        if one is None or (living.get(one.gateway_id) == one.incarnation and name not in failed):
-            return True
-        return now_ms - (one.epoch + 1) * EPOCH_MS > _ROUTER_OBJECT_MS
-
-    return [name for name in names if is_leaked(name)]
 
 
 def _again_when_files_go(compare: Callable[[], Any]) -> Any:

@@ -1,7 +1,7 @@
 """What writes and reads while faults strike: Kafka's verifiable clients on one topic, numbered producers of several
 kinds on another. Where clients come by gateways, each kind is in another zone."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -59,6 +59,8 @@ class Load:
             cluster.admin.create_topic(topic, _PARTITIONS, config=config | kept)
         if cluster.files.has_agents:
             set_topics(cluster.bootstrap_servers, TOPICS, LINKED_AND_KEPT)
+        if (agents := cluster.settings.agents) and agents.gateways and agents.gateways.durable:
+            set_topics(cluster.bootstrap_servers, [LEDGER_TOPIC], replace(LINKED_AND_KEPT, durable=True))
         zones = [bootstrap_servers(cluster, broker_id) for broker_id in cluster.broker_ids]
         self._verifiable = VerifiableClients(cluster, zones[0], VERIFIABLE_TOPIC, directory)
         self._ledger = LedgerWorkload(zones[1], LEDGER_TOPIC, _PLANS, seed=seed)
@@ -89,6 +91,11 @@ class Load:
     def records(self) -> Records:
         """The counts as of now. Raises LedgerWorkloadError, VerifiableClientError."""
         return self._records(self._ledger.report(), self._verifiable.report())
+
+    def rest(self) -> None:
+        """From now on no client comes or goes, until `finish`."""
+        if self._copier is not None:
+            self._copier.rest()
 
     def finish(self) -> Records:
         """Stop writing, read all that is there, and give the final counts.

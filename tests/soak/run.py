@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -52,16 +52,31 @@ _AGENTS = {
 }
 
 
-_ROUTED = {"remote.wal.gateway.produce.enable": "true", "remote.wal.gateway.produce.policy": "always"}
-
-
 class ByGateway(StrEnum):
-    """How clients go by the gateways of their zones."""
+    """How clients go by the gateways of their zones. Consumers read from the replica of their zone."""
 
     RELAYED = "relayed"
     """Their bytes pass as they are."""
     OBJECTS = "objects"
-    """What they produce goes by object storage, whatever it costs."""
+    """What they produce and read goes by object storage, whatever it costs, and logs keep what gateways stored. The
+    numbered producers are answered once their records are stored.
+    """
+
+
+_GATEWAYS = {
+    ByGateway.RELAYED: {"remote.wal.gateway.fetch.rack.enable": "true"},
+    ByGateway.OBJECTS: {
+        "remote.wal.gateway.fetch.rack.enable": "true",
+        "remote.wal.gateway.fetch.links.enable": "true",
+        "remote.wal.gateway.produce.enable": "true",
+        "remote.wal.gateway.produce.policy": "always",
+        "remote.wal.gateway.produce.adopt.enable": "true",
+    },
+}
+_BROKERS_OF_ZONES = {"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"}
+_CALM_S = 35.0
+_SETTLED_S, _ENDS_S = 5.0, 10.0
+"""Of the calm: what is begun before and after it may have had other clients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,19 +134,23 @@ def run_soak(options: SoakOptions, directory: Path, tell: Tell, *, with_agents: 
             server, url = start_object_store(directory / "store", DEFAULT_BUCKET, *latency)
             undo.callback(server.kill)
             store = S3Store(url, DEFAULT_BUCKET)
-        agents = _agents(options, store) if store is not None else None
-        cluster = LocalCluster.create(directory / "cluster", settings=ClusterSettings(agents, _BROKERS))
+        settings = soak_settings(options, store)
+        cluster = LocalCluster.create(directory / "cluster", settings=settings)
         undo.callback(cluster.kill_all)
         tell("starting the cluster")
         cluster.start()
         return Soak(options, cluster, store, tell).run(directory / "clients")
 
 
-def _agents(options: SoakOptions, store: S3Store) -> AgentsMode:
+def soak_settings(options: SoakOptions, store: S3Store | None) -> ClusterSettings:
+    """Of a cluster of three; without a store there are no agents."""
+    if store is None:
+        return ClusterSettings(None, _BROKERS)
     if options.gateway is None:
-        return AgentsMode(store, _AGENTS)
-    more = _ROUTED if options.gateway is ByGateway.OBJECTS else {}
-    return AgentsMode(store, _AGENTS | more, gateways=ZoneGateways({1: "az1", 2: "az2", 3: "az3"}))
+        return ClusterSettings(AgentsMode(store, _AGENTS), _BROKERS)
+    zones = ZoneGateways({1: "az1", 2: "az2", 3: "az3"}, durable=options.gateway is ByGateway.OBJECTS)
+    agents = AgentsMode(store, _AGENTS | _GATEWAYS[options.gateway], gateways=zones)
+    return ClusterSettings(agents, _BROKERS | _BROKERS_OF_ZONES)
 
 
 class Soak:
@@ -154,6 +173,7 @@ class Soak:
         self._say = tell
         self._clock = clock
         self._started_s = clock()
+        self._calm_ms: tuple[int, int] | None = None
         self._pause = threading.Event().wait
 
     def run(self, directory: Path) -> SoakReport:
@@ -166,6 +186,8 @@ class Soak:
                 self._tell("the faults are over: everything comes back")
                 self._strikes.settle()
                 report.findings += self._links_are_used()
+                if self._adopts:
+                    self._be_calm(load)
                 self._tell("the producers end, and what they wrote is read")
                 report.records = load.finish()
                 report.findings += report.records.findings()
@@ -214,6 +236,13 @@ class Soak:
             yield f"after the faults: {error}"
         self.report.figures["linked_bytes_since_last_start"] = int(scrape_all(self._cluster).counters.linked_bytes)
 
+    def _be_calm(self, load: Load) -> None:
+        self._tell("for a while no client comes or goes")
+        load.rest()
+        begin_ms = wall_ms() + int(_SETTLED_S * 1000)
+        self._pause(_CALM_S)
+        self._calm_ms = begin_ms, wall_ms() - int(_ENDS_S * 1000)
+
     def _judge(self) -> None:
         judge = Judge(self._cluster, TOPICS, self._tell)
         now_ms = wall_ms()
@@ -221,8 +250,8 @@ class Soak:
         if self._cluster.files.has_agents:
             os.environ.update(self._environment)  # the store's credentials, for what is read in this process
             found = itertools.chain(judge.all_is_stored(), judge.stored_offsets(now_ms, RETENTION_MS), found)
-            if self._has_router_channel:
-                found = itertools.chain(judge.router_channels(), found)
+            if self._keys.get("remote.wal.gateway.produce.enable"):
+                found = itertools.chain(judge.router_channels(self._calm_ms), found)
             if self._options.reads_objects_back:
                 found = itertools.chain(found, judge.objects(self._environment), judge.orphans(self._environment))
         for finding in found:
@@ -231,9 +260,14 @@ class Soak:
         self.report.figures |= judge.figures
 
     @property
-    def _has_router_channel(self) -> bool:
+    def _keys(self) -> Mapping[str, str]:
+        """Of the agents."""
         agents = self._cluster.settings.agents
-        return agents is not None and "remote.wal.gateway.produce.enable" in agents.overrides
+        return {} if agents is None else agents.overrides
+
+    @property
+    def _adopts(self) -> bool:
+        return "remote.wal.gateway.produce.adopt.enable" in self._keys
 
     def _tell(self, line: str) -> None:
         self._say(f"{self._clock() - self._started_s:7.1f} s  {line}")

@@ -3,7 +3,7 @@
 from collections.abc import Container
 
 from plugin.router_object_id import EPOCH_MS, RouterObjectId
-from tests.soak.judgement import leaked
+from tests.soak.judgement import RouterChannels
 
 _EPOCH = 1000
 _LIVING, _DEAD = 20, 10
@@ -15,7 +15,7 @@ def named(incarnation: int) -> str:
 
 
 def found(name: str, later_ms: int = 0, failed: Container[str] = ()) -> list[str]:
-    return leaked([name], {1: _LIVING}, failed, _EPOCH * EPOCH_MS + later_ms)
+    return RouterChannels({1: _LIVING}, failed).leaked([name], _EPOCH * EPOCH_MS + later_ms)
 
 
 def test_a_living_gateway_leaves_nothing() -> None:
@@ -35,3 +35,19 @@ def test_what_took_effect_after_its_deletion_goes_after_its_time() -> None:
 
 def test_what_is_no_object_of_a_channel_is_told() -> None:
     assert found("router/x") == ["router/x"]
+
+
+def test_what_a_segment_names_stays_however_old_and_is_missed_where_it_is_not_there() -> None:
+    known = RouterChannels({1: _LIVING}, named=frozenset({named(_LIVING), named(_DEAD)}))
+    assert known.leaked([named(_LIVING), named(_DEAD)], _EPOCH * EPOCH_MS + _DAY_MS) == []
+    assert known.missed([named(_LIVING)]) == [named(_DEAD)]
+
+
+def test_where_logs_adopt_what_clients_left_that_went_is_for_a_sweep_and_of_others_nothing_is_left() -> None:
+    begin_ms = _EPOCH * EPOCH_MS
+    calm = RouterChannels({1: _LIVING}, calm_ms=(begin_ms, begin_ms + EPOCH_MS))
+    assert calm.leaked([named(_LIVING)], begin_ms) == [named(_LIVING)]
+    for calm_ms in ((begin_ms + 1, begin_ms + EPOCH_MS), (begin_ms, begin_ms + EPOCH_MS - 1)):
+        restless = RouterChannels({1: _LIVING}, calm_ms=calm_ms)
+        assert restless.leaked([named(_LIVING)], begin_ms) == []
+        assert restless.leaked([named(_LIVING)], begin_ms + _DAY_MS) == [named(_LIVING)]

@@ -54,13 +54,17 @@ class TransactionalCopier:
         self._log_path.parent.mkdir(parents=True, exist_ok=True)
         self._thread.start()
 
+    def rest(self) -> None:
+        """Copy no more but what is copied now, until `finish`."""
+        self._stop.set()
+        self._thread.join(_RUN_TIMEOUT_S)
+
     def finish(self, values: Iterable[int]) -> ProducerReport:
         """Copy what is left, and hold it against what the source's partition holds, in order; nobody writes any more.
 
         Raises VerifiableClientError.
         """
-        self._stop.set()
-        self._thread.join(_RUN_TIMEOUT_S)
+        self.rest()
         for _ in range(_LAST_RUNS):
             if self._run() == 0:
                 return compare_copy(values, read_committed(self._cluster.bootstrap_servers, self._target, _PARTITION))
