@@ -82,7 +82,7 @@ class ClusterSettings:
     others on few cores, is quicker without: the full compiler would take most of its processor time.
     """
     hosts: ZoneHosts | None = None
-    """Of brokers with agents, a network namespace for each; None: all of them run on this host."""
+    """A network namespace for each broker and its agent; None: all of them run on this host."""
     inter_broker: InterBroker | None = None
     """None: brokers and controllers speak plaintext among each other, without a login."""
     tiered_storage: bool = False
@@ -107,7 +107,7 @@ def replica_host(broker_id: int) -> str:
 def server_properties(layout: ClusterLayout, broker_id: int, settings: ClusterSettings) -> dict[str, str]:
     """All keys of one broker's server.properties."""
     properties = {
-        **_listener_properties(layout, broker_id),
+        **_listener_properties(layout, broker_id, agents=settings.agents is not None),
         "broker.rack": f"az{broker_id}",
         "log.dirs": str(layout.log_directory(broker_id)),
         # By default 128 MB of heap, which a small JVM does not have to spare.
@@ -133,11 +133,12 @@ def hosts_file(
 ) -> str:
     """The names that the broker's JVM can resolve; it asks no one else, so the machine's own is there."""
     names = [socket.gethostname()] if machine_names is None else machine_names
-    dialled = layout.agent_replica_host(broker_id) if agents else "127.0.0.1"
     lines = ["127.0.0.1 localhost", *(f"127.0.0.1 {name}" for name in names if name and name != "localhost")]
     for other in layout.broker_ids:
         # A broker dials itself too, to verify and to end transactions that it coordinates.
-        lines.append(f"{'127.0.0.1' if other == broker_id else dialled} {replica_host(other)}")
+        itself = _replication_host(layout, other, agents=agents)
+        dialled = layout.agent_replica_host(broker_id) if agents and other != broker_id else itself
+        lines.append(f"{dialled} {replica_host(other)}")
     return "\n".join(lines) + "\n"
 
 
@@ -169,13 +170,18 @@ def _fewer_brokers(brokers: int) -> dict[str, str]:
     }
 
 
-def _listener_properties(layout: ClusterLayout, broker_id: int) -> dict[str, str]:
+def _replication_host(layout: ClusterLayout, broker_id: int, *, agents: bool) -> str:
+    """Where other brokers' fetches arrive: from its own agent, or from the other hosts."""
+    return "127.0.0.1" if agents else layout.host(broker_id)
+
+
+def _listener_properties(layout: ClusterLayout, broker_id: int, *, agents: bool) -> dict[str, str]:
     client = f"CLIENT://{layout.client_address(broker_id)}"
     controller = f"CONTROLLER://{layout.controller_address(broker_id)}"
     replica_port = layout.replica_port(broker_id)
     voters = ",".join(f"{one}@{layout.controller_address(one)}" for one in layout.controller_ids)
     is_controller = broker_id in layout.controller_ids
-    replication = f"REPLICATION://127.0.0.1:{replica_port}"
+    replication = f"REPLICATION://{_replication_host(layout, broker_id, agents=agents)}:{replica_port}"
     return {
         "process.roles": "broker,controller" if is_controller else "broker",
         "node.id": str(broker_id),

@@ -7,23 +7,36 @@ which therefore reaches every broker and agent. Needs root and iproute2.
 
 import os
 import shutil
+import socket
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 CAN_MAKE = os.geteuid() == 0 and shutil.which("ip") is not None
+MAY_FAIL = (OSError, subprocess.CalledProcessError)
+"""What making them raises where the machine does not allow it, as in many containers."""
 
 
 @dataclass(frozen=True, slots=True)
 class ZoneHosts:
-    """The namespaces, named after this process."""
+    """The namespaces, named after this process and their network."""
 
     network: str
     """The first two numbers of all addresses."""
     broker_ids: Sequence[int] = (1, 2, 3)
+    """And of what else is to have a host, such as an object store: a number that no broker has."""
+
+    @property
+    def here(self) -> str:
+        """Where all of them reach this host."""
+        return f"{self.network}.0.254"
+
+    def address(self, broker_id: int) -> str:
+        """Of a host."""
+        return f"{self.network}.{broker_id}.{broker_id}"
 
     def namespace(self, broker_id: int) -> str:
         """Where a broker, its agent and its zone's clients run."""
@@ -39,7 +52,9 @@ class ZoneHosts:
 
     @contextmanager
     def made(self) -> Iterator[Self]:
-        """Make the namespaces; they go in the end. Raises CalledProcessError."""
+        """Make the namespaces; they go in the end. Raises CalledProcessError, FileExistsError, other OSErrors."""
+        if _is_ours(self.here):
+            raise FileExistsError(f"{self.here} is an address of this machine already")
         try:
             self._make()
             yield self
@@ -48,7 +63,7 @@ class ZoneHosts:
 
     @property
     def _name(self) -> str:
-        return f"rwz{os.getpid()}"
+        return f"rw{os.getpid()}-{self.network.rpartition('.')[2]}"
 
     def _wire(self, broker_id: int) -> str:
         return f"{self._name}z{broker_id}"
@@ -59,7 +74,7 @@ class ZoneHosts:
     def _make(self) -> None:
         bridge = f"{self._name}b"
         _ip("link", "add", bridge, "type", "bridge")
-        _ip("address", "add", f"{self.network}.0.254/16", "dev", bridge)
+        _ip("address", "add", f"{self.here}/16", "dev", bridge)
         _ip("link", "set", bridge, "up")
         for one in self.broker_ids:
             name, wire = self.namespace(one), self._wire(one)
@@ -76,6 +91,29 @@ class ZoneHosts:
             _ip("link", "delete", self._wire(one), may_fail=True)
             _ip("netns", "delete", self.namespace(one), may_fail=True)
         _ip("link", "delete", f"{self._name}b", may_fail=True)
+
+
+@contextmanager
+def hosts_where_allowed(*hosts: ZoneHosts) -> Iterator[bool]:
+    """Make them if root and the machine allow it; whether they are there. They go in the end."""
+    with ExitStack() as made:
+        try:
+            for one in hosts if CAN_MAKE else ():
+                made.enter_context(one.made())
+        except MAY_FAIL:
+            made.close()
+            yield False
+            return
+        yield CAN_MAKE
+
+
+def _is_ours(address: str) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+    return True
 
 
 def _ip(*arguments: str, may_fail: bool = False) -> None:

@@ -4,17 +4,47 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
-from local_cluster.object_store.native import start_native_store
+from local_cluster.object_store.native import LOOPBACK, start_native_store
 from local_cluster.object_store.store_spec import LocalDirectoryStore, S3Store, StoreKind, StoreSpec
+from local_cluster.zone_hosts import ZoneHosts, hosts_where_allowed
 
 NATIVE = StoreKind.S3_NATIVE.value
 """A native S3 server under TLS."""
+_STORE = 9
+"""Its number among hosts."""
+_STOCK_HOSTS, _AGENTS_HOSTS = (ZoneHosts(network, (1, 2, 3, _STORE)) for network in ("198.18", "198.19"))
+"""In networks that are kept free for benchmarks (RFC 2544)."""
 _MEMORY = Path("/dev/shm")  # noqa: S108 (a directory of its own is made in it)
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """Where a stock cluster and one with agents stand side by side."""
+
+    stock: ZoneHosts | None = None
+    agents: ZoneHosts | None = None
+    """And the store."""
+
+    @property
+    def told(self) -> str:
+        """For people."""
+        if self.agents is None:
+            return "Brokers, agents and the store share this host, and its loopback."
+        return "Each broker with its agent, and a native store, has a network namespace of its own."
+
+
+@contextmanager
+def ground(*, loopback: bool) -> Iterator[Ground]:
+    """Hosts of their own, where root and the machine allow it and it is not to be loopback."""
+    hosts = () if loopback else (_STOCK_HOSTS, _AGENTS_HOSTS)
+    with hosts_where_allowed(*hosts) as are_there:
+        yield Ground(*hosts) if are_there else Ground()
 
 
 @contextmanager
@@ -33,10 +63,11 @@ def started_cluster(
 
 
 @contextmanager
-def object_store(kind: str, latency_ms: int) -> Iterator[StoreSpec]:
+def object_store(kind: str, latency_ms: int, hosts: ZoneHosts | None = None) -> Iterator[StoreSpec]:
     """A directory, or an S3 server of this machine; these with this latency for PUT and GET. Or a native one, as it is.
 
-    What is in memory does not wait for this machine's disk, which the brokers' logs are on.
+    A native one stands on a host of its own, where there are some, the others on this one. What is in memory does not
+    wait for this machine's disk, which the brokers' logs are on.
     """
     if kind == "directory":
         with directory_in_memory() as directory:
@@ -44,7 +75,8 @@ def object_store(kind: str, latency_ms: int) -> Iterator[StoreSpec]:
         return
     if kind == NATIVE:
         with directory_in_memory() as directory:
-            process, spec = start_native_store(directory, "remote-wal")
+            host, prefix = (LOOPBACK, ()) if hosts is None else (hosts.address(_STORE), hosts.prefix(_STORE))
+            process, spec = start_native_store(directory, "remote-wal", host=host, prefix=prefix)
             try:
                 yield spec
             finally:
@@ -54,7 +86,7 @@ def object_store(kind: str, latency_ms: int) -> Iterator[StoreSpec]:
     from local_cluster.object_store.server import ObjectStoreServer
 
     front = ObjectStoreFront(put_latency=latency_ms / 1000, get_latency=latency_ms / 1000)
-    with ObjectStoreServer(front, ("remote-wal",)) as server:
+    with ObjectStoreServer(front, ("remote-wal",), host=LOOPBACK if hosts is None else hosts.here) as server:
         yield S3Store(server.endpoint_url, "remote-wal")
 
 

@@ -9,9 +9,10 @@ import contextlib
 import os
 import random
 import shutil
+import socket
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +24,7 @@ from local_cluster.port_block import free_port_block, port_is_free
 from local_cluster.processes import ManagedProcess, ProcessSpec, ProcessStartError
 from local_cluster.security.authority import Authority
 
+LOOPBACK: Final = "127.0.0.1"
 VERSION: Final = "v1.8.0"
 _NAME: Final = "versitygw"
 _MODULE: Final = f"github.com/versity/versitygw/cmd/{_NAME}"
@@ -70,27 +72,30 @@ def _compile(go: str, home: Path, environment: Mapping[str, str]) -> None:
         (Path(scratch) / _NAME).replace(home / _NAME)
 
 
-def start_native_store(directory: Path, bucket: str, *, tls: bool = True) -> tuple[ManagedProcess, S3Store]:
+def start_native_store(
+    directory: Path, bucket: str, *, tls: bool = True, host: str = LOOPBACK, prefix: Sequence[str] = ()
+) -> tuple[ManagedProcess, S3Store]:
     """The server of `directory`, which must allow extended attributes, with this bucket; the caller ends it.
 
-    One that runs is left as it is. Another begins with the objects, the authority and, if it can be, the port of the
-    one before. Raises NativeStoreMissingError, ProcessStartError, WaitTimeoutError.
+    It listens at `host`, which its certificate names. `prefix` is what its command line begins with, such as one that
+    runs it in another network namespace. One that runs is left as it is. Another begins with the objects, the authority
+    and, if it can be, the port of the one before. Raises NativeStoreMissingError, ProcessStartError, WaitTimeoutError.
     """
     program = native_server()
     (directory / "objects" / bucket).mkdir(parents=True, exist_ok=True)
     is_running, port = _known(directory).is_alive(), _port(directory)
-    files = Authority.kept(directory).tls_for("localhost", ["127.0.0.1"])
+    files = Authority.kept(directory).tls_for("localhost", dict.fromkeys((LOOPBACK, host)))
     server = _known(
         directory,
-        str(program), "--port", f"127.0.0.1:{port}", "--keep-alive", "--quiet",
+        *prefix, str(program), "--port", f"{host}:{port}", "--keep-alive", "--quiet",
         *(("--cert", str(files.certificate_file), "--key", str(files.key_file)) if tls else ()),
         "posix", str(directory / "objects"),
     )  # fmt: skip
     more = {"tls.ca.file": str(files.ca_file)} if tls else {}
-    url = f"{'https' if tls else 'http'}://127.0.0.1:{port}"
+    url = f"{'https' if tls else 'http'}://{host}:{port}"
     store = S3Store(url, bucket, access_key_id=_ACCESS, secret_access_key=_SECRET, more_settings=more)
     if not is_running:
-        _start(server, port)
+        _start(server, host, port)
     return server, store
 
 
@@ -117,13 +122,15 @@ def _port(directory: Path) -> int:
     return port
 
 
-def _start(server: ManagedProcess, port: int) -> None:
+def _start(server: ManagedProcess, host: str, port: int) -> None:
     server.start()
 
     def listens() -> bool:
         if not server.is_alive():
             raise ProcessStartError(f"{server.spec.name} has ended: {server.log_tail()}")
-        return not port_is_free(port)
+        with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=1.0):
+            return True
+        return False
 
     try:
         wait_until(listens, f"{server.spec.name} listens", _START_TIMEOUT_S)

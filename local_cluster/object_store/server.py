@@ -29,12 +29,12 @@ _OWN_HEADERS: Final = frozenset({"content-length", "connection", "transfer-encod
 class ObjectStoreServer:
     """The front on a port of this machine, in threads of this process. `with` starts and stops it."""
 
-    def __init__(self, front: ObjectStoreFront, buckets: Sequence[str], port: int = 0) -> None:
+    def __init__(self, front: ObjectStoreFront, buckets: Sequence[str], port: int = 0, host: str = "127.0.0.1") -> None:
         """Port 0 takes a free one; the port is bound and the buckets are there on return."""
         self.front = front
         for bucket in buckets:
             front.create_bucket(bucket)
-        self._server = _Server(("127.0.0.1", port), front)
+        self._server = _Server((host, port), front)
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.05,), name="object-store", daemon=True
         )
@@ -42,7 +42,8 @@ class ObjectStoreServer:
     @property
     def endpoint_url(self) -> str:
         """What a backend's endpoint.url takes."""
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
+        host, port = self._server.server_address[:2]
+        return f"http://{host!s}:{port}"
 
     @property
     def faults(self) -> Faults:

@@ -1,7 +1,8 @@
 """The ladder: the same loads against stock Kafka and against each step towards links.
 
 Two clusters stand side by side, one stock, one with agents; the rungs of a store share its cluster and differ in how
-their topics are set.
+their topics are set. Where root allows it, each broker with its agent, and the store, has a host of its own: a network
+namespace.
 """
 
 import tempfile
@@ -15,7 +16,7 @@ import typer
 
 from local_cluster.broker_config import AgentsMode
 from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
-from perf.clusters import NATIVE, object_store, started_cluster
+from perf.clusters import NATIVE, Ground, ground, object_store, started_cluster
 from perf.ladder.rates import plot_rates
 from perf.ladder.report import line_of, plot, print_tables, write_json
 from perf.ladder.turns import Entrant, Length, Measured, Turns
@@ -58,6 +59,7 @@ def ladder(
         bool,
         typer.Option(help="Run Kafka's tools with their scripts' JVM options, not with those that warm up sooner."),
     ] = False,
+    loopback: Annotated[bool, typer.Option(help="All on this host, though root may make network namespaces.")] = False,
     results: Results = Path("perf/results"),
 ) -> None:
     """Run Kafka's perf tools against stock and against agents in turns; print tables, write JSON and a plot.
@@ -80,12 +82,11 @@ def ladder(
         console.print(line_of(measured[-1]), soft_wrap=True)
         write_json(results / "ladder.json", workloads, measured, **about)
 
-    with console.status("preparing") as line, tempfile.TemporaryDirectory(prefix="remote-wal-perf-") as directory:
+    with console.status("preparing") as line, ground(loopback=loopback) as where:
         turns = Turns(Length(rounds, scale, warm_up), line.update, keep, tools_as_shipped)
-        for kind, loads in product(dict.fromkeys(one.store for one in rungs), on_one_cluster(workloads)):
-            with object_store(kind, latency_ms) as store:
-                mode = AgentsMode(store, tls=kind == NATIVE)
-                _climb(Path(directory), turns, mode, [one for one in rungs if one.store == kind], loads)
+        about["hosts"] = where.told
+        console.print(where.told)
+        _climb(where, turns, rungs, workloads, latency_ms)
     plot(results / "ladder.png", workloads, turns.measured)
     plot_rates(results / "rates.svg", [results / "ladder.json"])
     print_tables(workloads, turns.measured)
@@ -94,17 +95,24 @@ def ladder(
         raise typer.Exit(1)
 
 
-def _climb(
-    directory: Path, turns: Turns, mode: AgentsMode, rungs: Sequence[Rung], workloads: Sequence[Workload]
-) -> None:
-    """Measure the rungs, all of one kind of store, under loads whose brokers are set alike."""
-    overrides = _LARGE_SEGMENTS | dict(workloads[0].broker_settings)
-    with (
-        started_cluster(directory / "stock", None, overrides=overrides) as stock,
-        started_cluster(directory / "agents", mode, overrides=overrides) as agents,
-    ):
-        entrants = [
-            Entrant(one.name, agents, one.name, TopicSettings(True, one.policy) if one.policy else None)
-            for one in rungs
-        ]
-        turns.run(workloads, rungs[0].store, stock, entrants)
+def _climb(where: Ground, turns: Turns, rungs: Sequence[Rung], workloads: Sequence[Workload], latency_ms: int) -> None:
+    """Measure the rungs of one kind of store after the other, under loads whose brokers are set alike."""
+    for kind, loads in product(dict.fromkeys(one.store for one in rungs), on_one_cluster(workloads)):
+        overrides = _LARGE_SEGMENTS | dict(loads[0].broker_settings)
+        with (
+            tempfile.TemporaryDirectory(prefix="remote-wal-perf-") as directory,
+            object_store(kind, latency_ms, where.agents) as store,
+            started_cluster(Path(directory) / "stock", None, overrides=overrides, hosts=where.stock) as stock,
+            started_cluster(
+                Path(directory) / "agents",
+                AgentsMode(store, tls=kind == NATIVE),
+                overrides=overrides,
+                hosts=where.agents,
+            ) as agents,
+        ):
+            entrants = [
+                Entrant(one.name, agents, one.name, TopicSettings(True, one.policy) if one.policy else None)
+                for one in rungs
+                if one.store == kind
+            ]
+            turns.run(loads, kind, stock, entrants)

@@ -37,9 +37,14 @@ def runs(what: str, number: int = 1) -> Callable[[list[str]], bool]:
     [
         (["cli.main", "demo", "--quick"], runs("tools.ProducerPerformance"), signal.SIGTERM),
         (["cli.main", "cluster", "up", "--directory", "{scratch}"], runs("kafka.Kafka ", 2), signal.SIGTERM),
+        (
+            ["perf", "ladder", "--rung", "links", "--workload", "steady", "--results", "{scratch}"],
+            runs("tools.ProducerPerformance"),
+            signal.SIGTERM,
+        ),
         (["perf", "report", "--segments", "1000", "--results", "{scratch}"], runs("SparkSubmit"), signal.SIGINT),
     ],
-    ids=["demo", "cluster", "benchmark"],
+    ids=["demo", "cluster", "ladder", "benchmark"],
 )
 def test_a_program_that_is_told_to_end_leaves_no_process_behind(
     command: list[str], under_way: Callable[[list[str]], bool], number: signal.Signals, tmp_path: Path
@@ -58,6 +63,7 @@ def test_a_program_that_is_told_to_end_leaves_no_process_behind(
         program.send_signal(number)
         assert program.wait(60) != 0
         assert processes(mark) == []
+        assert not list(Path("/run/netns").glob(f"rw{program.pid}-*")), "its network namespaces"
         assert not list(tmp_path.glob("remote-wal-*")), "its temporary directory"
     finally:
         program.kill()

@@ -250,3 +250,18 @@ def test_an_agent_is_the_program_that_is_named_with_its_own_environment_beside_t
     spec = agent_process(ClusterLayout.plan(tmp_path), 1, ClusterSettings(mode)).spec
     assert spec.command[1:4] == ("-m", "perf.counts.counted_agent", "agent")
     assert spec.environment == {**store.environment(), "REMOTE_WAL_PERF_COUNTS_FILE": "there"}
+
+
+def test_stock_brokers_with_hosts_of_their_own_fetch_from_each_others_and_agents_brokers_from_their_own(
+    tmp_path: Path,
+) -> None:
+    layout = ClusterLayout.plan(tmp_path, 3, random.Random(1), network="10.78")
+    dialled = {}
+    for agents in (None, AgentsMode()):
+        listeners = server_properties(layout, 2, ClusterSettings(agents))["listeners"].split(",")
+        (dialled[agents is None],) = (one for one in listeners if one.startswith("REPLICATION"))
+        names = _resolved(hosts_file(layout, 1, agents=agents is not None, machine_names=()))
+        assert names["replica-2.remote-wal.internal"] == ("10.78.2.2" if agents is None else "127.0.1.1")
+        assert names["replica-1.remote-wal.internal"] == ("10.78.1.1" if agents is None else "127.0.0.1")
+    port = layout.replica_port(2)
+    assert dialled == {True: f"REPLICATION://10.78.2.2:{port}", False: f"REPLICATION://127.0.0.1:{port}"}

@@ -70,6 +70,19 @@ def test_a_server_that_runs_is_left_as_it_is(home: Path) -> None:
     assert not first.is_alive()
 
 
+def test_it_listens_where_it_is_told_and_its_certificate_names_that(home: Path) -> None:
+    server, told = start_native_store(home, "wal", host="127.0.0.7", prefix=(sys.executable,))
+    try:
+        assert told.endpoint_url.startswith("https://127.0.0.7:")
+        assert server.spec.command[0] == sys.executable
+        certificate = x509.load_pem_x509_certificate((home / "localhost.pem").read_bytes())
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        assert {str(one) for one in names.get_values_for_type(x509.IPAddress)} == {"127.0.0.1", "127.0.0.7"}
+    finally:
+        end_native_store(home)
+        assert not server.is_alive()
+
+
 def test_the_next_server_of_a_directory_is_trusted_and_found_where_the_first_was(home: Path) -> None:
     first, told = start_native_store(home, "wal")
     trusted = x509.load_pem_x509_certificate(Path(told.more_settings["tls.ca.file"]).read_bytes())
