@@ -95,7 +95,7 @@ class RouteDecider:
         if self._policy is LinkPolicy.ALWAYS:
             return True
         if self._decider.pays(net_bytes):
-            self._decider.paid()
+            self._decider.pauses.paid()
             return True
         self._decider.did_not_pay(now_s)
         return False

@@ -93,6 +93,35 @@ def test_small_requests_sent_ahead_take_as_long_as_inline(records_per_s: int, po
     assert sent_ahead(records_per_s, policy) == inline
 
 
+def held_up(load: Load, share: float, policy: LinkPolicy = LinkPolicy.COST) -> float:
+    """How much longer than inline a share of a producer's requests takes at least."""
+    inline, tried = (
+        sorted(count(load, 30.0, PRICES, Assigned(policy, object_life_s=LIFE_S), is_off=is_off).latencies_s)
+        for is_off in (True, False)
+    )
+    assert len(tried) >= 0.97 * len(inline)
+    return tried[int(len(tried) * share)] / inline[int(len(inline) * share)]
+
+
+@pytest.mark.parametrize("policy", [LinkPolicy.COST, LinkPolicy.LATENCY])
+@pytest.mark.parametrize(("request_bytes", "mb_per_s"), [(50_000, 0.5), (50_000, 5), (50_000, 20), (100_000, 20)])
+def test_a_producer_whose_requests_pay_one_by_one_is_not_held_up_for_their_rounds(
+    request_bytes: int, mb_per_s: float, policy: LinkPolicy
+) -> None:
+    load = Load(mb_per_s * 1e6, acks_all=True, partitions=2, request_bytes=request_bytes)
+    assert held_up(load, 0.5, policy) <= 1.2
+
+
+def test_a_producer_two_of_whose_requests_would_pay_is_not_tried_again_and_again() -> None:
+    load = Load(2e6, acks_all=True, partitions=6, request_bytes=25_000)
+    assert held_up(load, 0.95) <= 1.2
+
+
+@pytest.mark.parametrize(("mb_per_s", "usd_gb"), [(4, 0.0165), (5, 0.0142), (7, 0.0118)])
+def test_producers_that_wait_but_not_in_step_keep_their_links(mb_per_s: float, usd_gb: float) -> None:
+    assert price(Case(mb_per_s * 1e6, "steady", acks_all=True), 20.0, PRICES).usd_gb <= usd_gb
+
+
 @pytest.mark.parametrize("policy", [LinkPolicy.COST, LinkPolicy.LATENCY])
 def test_where_links_are_tried_in_vain_now_and_then_most_requests_do_not_wait(policy: LinkPolicy) -> None:
     inline, tried = sent_ahead(5000, policy, is_off=True), sent_ahead(5000, policy)

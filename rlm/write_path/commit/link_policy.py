@@ -8,7 +8,7 @@ Above it, links are used and everything is done to make them quick.
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 import structlog
@@ -16,9 +16,9 @@ import structlog
 from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.prices import NEVER_PAYS
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.commit.doubling_pause import DoublingPause
 from rlm.write_path.commit.group_commit import Urgency
 from rlm.write_path.commit.link_costs import LinkCosts, Outlook
+from rlm.write_path.commit.link_pauses import LinkPauses, PauseLimits
 from rlm.write_path.commit.link_trial import LinkTrial
 
 log = structlog.get_logger(__name__)
@@ -72,10 +72,7 @@ class CostLimits:
     """How often objects are uploaded while linking."""
     hold_s: float = 0.2
     """For how long links stay in use after the last reason for them, so that the mode does not flap."""
-    pause_s: float = 0.2
-    """For how long they are not tried anew after what had come did not pay; doubled by each such trial in a row, as
-    followers wait for links in it in vain."""
-    pause_max_s: float = 12.8
+    pauses: PauseLimits = field(default_factory=PauseLimits)
     time_constant_s: float = 0.1
     """Rates are averaged over so long. The bytes of a load that begins go inline for about as long."""
 
@@ -96,7 +93,7 @@ class LinkDecider:
         self._appended = RateMeter(limits.time_constant_s)
         self._fetched: defaultdict[int, RateMeter] = defaultdict(lambda: RateMeter(limits.time_constant_s))
         self._hold_until_s = -math.inf
-        self._pause = DoublingPause(limits.pause_s, limits.pause_max_s)
+        self.pauses = LinkPauses(limits.pauses)
         self.interval_s = limits.upload_interval_s
         """From one upload to the next, as it would be now."""
         self._upload_s = 0.0
@@ -188,11 +185,12 @@ class LinkDecider:
     def did_not_pay(self, now_s: float) -> None:
         """What an interval brought for links was less than pays: bytes go inline for a while."""
         self.end_links()
-        self._pause.begin(now_s)
+        self.pauses.did_not_pay(now_s)
 
-    def paid(self) -> None:
-        """It was enough."""
-        self._pause.reset()
+    def holds_up(self, now_s: float) -> None:
+        """Producers wait for rounds that carry too little: bytes go inline for long."""
+        self.end_links()
+        self.pauses.held_up(now_s)
 
     def expected_bytes(self, now_s: float) -> float:
         """What an upload interval brings at the rate of late."""
@@ -208,10 +206,10 @@ class LinkDecider:
         return size >= self.break_even_bytes
 
     def _object_pays(self, pending_bytes: int, rate: float, now_s: float) -> bool:
-        return self._pause.is_over(now_s) and self.pays(max(pending_bytes, int(rate * self.interval_s)))
+        return self.pauses.are_over(now_s) and self.pays(max(pending_bytes, int(rate * self.interval_s)))
 
     def _is_tried(self, policy: LinkPolicy, rate: float, now_s: float) -> bool:
         if policy is not LinkPolicy.COST or self.trial is None:
             return False
-        may_begin = now_s >= self._hold_until_s and self._pause.is_over(now_s)
+        may_begin = now_s >= self._hold_until_s and self.pauses.are_over(now_s)
         return self.trial.begin(rate, self.break_even_bytes, now_s) if may_begin else self.trial.is_on

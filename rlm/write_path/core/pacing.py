@@ -14,6 +14,7 @@ from kafka_log.topic_partition import TopicIdPartition
 from rlm.write_path.commit.group_commit import GATHER_RECENT_S, GroupCommit, Load, Step, Urgency
 from rlm.write_path.commit.link_policy import LinkDecider, LinkMode
 from rlm.write_path.commit.link_trial import LinkTrial, Verdict
+from rlm.write_path.commit.lock_step import LockStep
 from rlm.write_path.commit.partition_schedule import PartitionSchedule
 from rlm.write_path.core.actions import PassOver, Read, Reads, Upload
 from rlm.write_path.core.led_partition import LedPartition
@@ -23,6 +24,9 @@ from rlm.write_path.uploads.segment_queue import RemoteSegmentQueue
 
 _FAR_BEHIND_OBJECTS: Final = 8
 """A log with more than so many objects' bytes to read goes on where its followers are: links are no use before."""
+_WORTH_A_WAIT: Final = 4
+"""From so many times what pays on, a round is worth a link though producers wait for it. By judgement: at list prices
+it costs a third of what it would inline then."""
 _PARTITIONS_PER_RUN: Final = 256
 """So many due partitions are read at a time."""
 
@@ -52,6 +56,7 @@ class Pacing:
         self._started_s = -math.inf
         """When the last upload began."""
         self._trial = decider.trial = LinkTrial(limits.commit.interval_s)
+        self._lock_step = LockStep()
 
     def forget(self, partition: TopicIdPartition) -> None:
         """The partition is not led here any more."""
@@ -61,14 +66,16 @@ class Pacing:
 
     # What happened.
 
-    def append_seen(self, partition: TopicIdPartition, now_s: float) -> bool:
-        """Something was appended to the log, or is to be taken as if. Whether it is led here."""
+    def append_seen(self, partition: TopicIdPartition, now_s: float, *, is_told: bool = True) -> bool:
+        """Something was appended to the log, or is to be taken as if (`is_told` False). Whether it is led here."""
         led = self._led.get(partition)
         if led is None:
             return False
         if led.append_seen_s is None:
             led.append_seen_s = now_s
             self._appended[partition] = None
+        if is_told:
+            self._lock_step.appended(now_s)
         self.schedule.wake(partition, now_s)
         return True
 
@@ -82,11 +89,11 @@ class Pacing:
         for partition in partitions:
             led = self._led.get(partition)
             if led is not None and led.is_settled:
-                self.append_seen(partition, now_s)
+                self.append_seen(partition, now_s, is_told=False)
 
     def hurry(self, partition: TopicIdPartition, now_s: float, *, hurried: bool) -> None:
         """Upload what the log holds as soon as can be, however little it is, until told otherwise."""
-        if hurried and self.append_seen(partition, now_s):
+        if hurried and self.append_seen(partition, now_s, is_told=False):
             self.hurried.add(partition)
         else:
             self.hurried.discard(partition)
@@ -173,7 +180,7 @@ class Pacing:
                 return
             self.commit.producers.went_on(size_bytes)
         if self._decider.pays(size_bytes):
-            self._decider.paid()
+            self._decider.pauses.paid()
         else:
             self._decider.did_not_pay(now_s)
 
@@ -210,6 +217,7 @@ class Pacing:
     def _upload(self, now_s: float) -> Upload:
         items = self._queue.drain(self._limits.commit.upload_bytes, partial(_reading_order, self._led))
         size_bytes = sum(len(item.records) for item in items)
+        self._lock_step.started()
         since_s, self._started_s = now_s - self._started_s, now_s
         self.commit.started(now_s, size_bytes)
         is_recent = 0 < since_s <= GATHER_RECENT_S
@@ -220,9 +228,15 @@ class Pacing:
         """The upload is stored, and so much of what was told of was not read yet."""
         appended_bytes = max(self.read_bytes + unread_bytes - upload.known_bytes, 0)
         rate = upload.bytes_per_s
-        self.commit.producers.appended_meanwhile(
-            appended_bytes, None if rate is None else rate * (now_s - upload.started_s)
-        )
+        upload_s = now_s - upload.started_s
+        self.commit.producers.appended_meanwhile(appended_bytes, None if rate is None else rate * upload_s)
+        are_held_up = self._lock_step.stored(upload_s, alone=not appended_bytes, now_s=now_s)
+        if are_held_up is False:
+            self._decider.pauses.holds_nobody_up()
+        elif are_held_up:
+            size_bytes = sum(len(item.records) for item in upload.items)
+            if size_bytes < _WORTH_A_WAIT * self._decider.break_even_bytes:
+                self._decider.holds_up(now_s)
 
     def _urgency(self, now_s: float) -> Urgency:
         """How the upload of what is queued and appended is wanted."""
