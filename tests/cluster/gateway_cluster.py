@@ -18,6 +18,7 @@ BY_OBJECTS: Final = {
 }
 """Agents' keys: what clients produce goes by object storage, whatever it costs."""
 _START_S: Final = 300.0
+_STORE: Final = BreakableStore()
 
 
 @contextmanager
@@ -28,16 +29,18 @@ def gateway_cluster(
     broker_keys: Mapping[str, str] | None = None,
     *,
     controllers_apart: bool = False,
+    tls: bool = False,
+    store: BreakableStore = _STORE,
 ) -> Iterator[LocalCluster]:
     """One broker for each that `gateways` names, with the store that has switches. Gone at the end.
 
-    `controllers_apart` is whether their logs stand as on machines of their own.
+    `controllers_apart` is whether their logs stand as on machines of their own, `tls` whether agents speak mutual TLS.
     """
     directory = directories.mktemp("gateways")
     apart = {one: {"metadata.log.dir": str(directory / f"controller-{one}")} for one in gateways.zones}
     plugins = {"remote.log.wal.storage.manager.class.path": str(STORAGE_PLUGINS)}
     settings = ClusterSettings(
-        AgentsMode(BreakableStore(), {**plugins, **(agent_keys or {})}, gateways=gateways),
+        AgentsMode(store, {**plugins, **(agent_keys or {})}, gateways=gateways, tls=tls),
         {"group.initial.rebalance.delay.ms": "0", **(broker_keys or {})},
         apart if controllers_apart else {},
         heap_mb=384,

@@ -2,10 +2,14 @@
 
 Listeners for clients of a broker's own zone speak SASL_SSL, those on loopback SASL_PLAINTEXT. Users have passwords of
 PLAIN in the brokers' configuration, and SCRAM credentials in the cluster; with OAUTHBEARER they
-say who they are. An authorizer lets writer write, reader read.
+say who they are. An authorizer lets writer write, reader read. Agents speak mutual TLS to each other, and what is
+produced and read goes by object storage.
 """
 
+import socket
+import ssl
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -27,7 +31,8 @@ from local_cluster.polling import wait_until
 from local_cluster.security.authority import Authority
 from local_cluster.zone_gateways import ZoneGateways
 from tests.cluster.agent_views import AgentCounters
-from tests.cluster.gateway_cluster import THREE_ZONES, gateway_cluster
+from tests.cluster.gateway_cluster import BY_OBJECTS, THREE_ZONES, gateway_cluster
+from tests.cluster.script import Script
 
 GATEWAYS = ZoneGateways(THREE_ZONES, admin=True, bootstrap=True, security_protocol="SASL_SSL")
 PASSWORDS = {"operator": "o-secret", "writer": "w-secret", "reader": "r-secret"}
@@ -35,7 +40,10 @@ LISTENERS = ("client_az1", "client_az2", "client_az3", "client_admin")
 MODULES = "org.apache.kafka.common.security"
 REFUSED = "remote_wal_gateway_refused_total"
 CROSSED = "remote_wal_gateway_bytes_total"
-RECORDS = 200
+PRODUCED_BYTES = "remote_wal_gateway_produce_linked_bytes_total"
+ADOPTED_BYTES = "remote_wal_adopted_bytes_total"
+FETCHED_BYTES = "remote_wal_gateway_fetch_record_bytes_total"
+RECORDS = 3000
 TIMEOUT_S = 60.0
 
 pytestmark = pytest.mark.timeout(600)
@@ -84,6 +92,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> I
     keystore = authority.directory / "brokers.keystore.pem"
     keystore.write_bytes(certified.key_file.read_bytes() + certified.certificate_file.read_bytes())
     agents = {
+        **BY_OBJECTS,
+        "remote.wal.gateway.produce.adopt.enable": "true",
+        "remote.wal.gateway.fetch.links.enable": "true",
         "remote.wal.gateway.ssl.certificate.file": str(gateways.certificate_file),
         "remote.wal.gateway.ssl.key.file": str(gateways.key_file),
     }
@@ -95,7 +106,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> I
         "ssl.keystore.location": str(keystore),
         **sasl_listeners(),
     }
-    with gateway_cluster(tmp_path_factory, GATEWAYS, agents, brokers) as made:
+    with gateway_cluster(tmp_path_factory, GATEWAYS, agents, brokers, tls=True) as made:
         prepare(AdminClient({"bootstrap.servers": made.bootstrap_servers}))
         yield made
 
@@ -122,6 +133,10 @@ def login(
     }
 
 
+def value_of(number: int) -> bytes:
+    return f"{number:01000}".encode()
+
+
 def produce(config: dict[str, str | int | float | bool], topic: str) -> list[KafkaError]:
     """The errors of some records to each of three partitions."""
     producer, errors = Producer({**config, "delivery.timeout.ms": 30_000}), []
@@ -131,7 +146,7 @@ def produce(config: dict[str, str | int | float | bool], topic: str) -> list[Kaf
             errors.append(error)
 
     for number in range(RECORDS):
-        producer.produce(topic, str(number).encode(), partition=number % 3, on_delivery=delivered)
+        producer.produce(topic, value_of(number), partition=number % 3, on_delivery=delivered)
         producer.poll(0)
     assert producer.flush(TIMEOUT_S) == 0
     return errors
@@ -141,7 +156,9 @@ def produce(config: dict[str, str | int | float | bool], topic: str) -> list[Kaf
 def test_at_every_broker_a_client_is_who_its_login_says(
     cluster: LocalCluster, authority: Authority, topic: str, mechanism: str
 ) -> None:
-    cluster.admin.create_topic(topic, assignment=[[1, 2], [2, 3], [3, 1]])
+    cluster.admin.create_topic(topic, assignment=[[1], [2], [3]])
+    with Script(cluster, topic) as script:
+        script.link_topic()
     counters = AgentCounters(cluster)
     assert produce(login(cluster, authority, "writer", mechanism), topic) == []
     denied = {error.code() for error in produce(login(cluster, authority, "reader", mechanism), topic)}
@@ -163,7 +180,11 @@ def test_at_every_broker_a_client_is_who_its_login_says(
             read += [message.value() for message in batch if message.error() is None]
     finally:
         consumer.close()
-    assert sorted(read, key=lambda value: int(value or b"")) == [str(number).encode() for number in range(RECORDS)]
+    assert sorted(read, key=lambda value: int(value or b"")) == list(map(value_of, range(RECORDS)))
+    at_others = RECORDS * len(value_of(0)) * 2 / 3
+    assert counters.growth(PRODUCED_BYTES) > at_others * 0.9
+    assert counters.growth(ADOPTED_BYTES) > at_others * 0.9
+    assert counters.growth(FETCHED_BYTES, zone="az1", way="linked") > at_others * 0.3
     for broker in ("2", "3"):
         assert counters.growth(CROSSED, side="gateway", zone="az1", broker=broker, direction="to_broker") > 0
 
@@ -182,6 +203,18 @@ def test_a_wrong_password_is_refused_by_the_broker(cluster: LocalCluster, author
 
     wait_until(told, "the client says why", TIMEOUT_S)
     assert any("uthentication" in error.str() for error in errors), errors
+
+
+def test_who_has_no_certificate_is_no_agent(cluster: LocalCluster) -> None:
+    host, _, port = cluster.layout.peer_address(2).rpartition(":")
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with (
+        socket.create_connection((host, int(port)), TIMEOUT_S) as plain,
+        context.wrap_socket(plain) as secured,
+        suppress(ssl.SSLError),
+    ):
+        assert secured.recv(1) == b"", "the end, and not patience"
 
 
 def test_who_speaks_no_tls_is_refused_by_the_gateway(cluster: LocalCluster, authority: Authority) -> None:
