@@ -5,6 +5,8 @@ import pytest
 from metadata_topic.settings.topic_settings import LinkPolicy
 from rlm.write_path.commit.link_policy import CostLimits, LinkDecider, LinkMode
 from rlm.write_path.commit.lock_step import LockStep
+from tests.rlm.driven_core import Driven
+from tests.rlm.plain_log import BATCH_BYTES, partition
 
 UPLOAD_S = 0.010
 
@@ -102,3 +104,23 @@ def test_the_first_that_pays_after_some_that_did_not_makes_no_pause_short() -> N
             now_s += 0.01
         pauses_s.append(now_s - begun_s)
     assert pauses_s == pytest.approx([0.2, 0.4, 0.8, 0.2], abs=0.02)
+
+
+@pytest.mark.parametrize(("break_even", "is_held_up"), [(BATCH_BYTES, True), (BATCH_BYTES // 4, False)])
+def test_a_round_that_is_waited_for_goes_inline_unless_it_is_worth_the_wait(break_even: int, is_held_up: bool) -> None:
+    driven = Driven(break_even)
+    driven.assign(0, policy=LinkPolicy.COST)
+    for _ in range(6):
+        driven.append(0)
+        driven.now_s += 0.012
+        driven.core.pacing.links_wanted([partition(0)], driven.now_s)  # is no append, however late it comes
+        driven.now_s += 0.008
+        driven.read()
+        driven.begin_upload()
+        driven.now_s += UPLOAD_S
+        (upload,) = driven.uploads
+        driven.end_upload()
+        driven.core.pacing.stored(upload, 0, driven.now_s)
+        driven.now_s += 0.007
+    expected = LinkMode.INLINE if is_held_up else LinkMode.LINK
+    assert driven.decider.mode(LinkPolicy.COST, 1000, BATCH_BYTES, driven.now_s) is expected
