@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from gateway.client_side import THROTTLED_MAX_S
 from gateway.deadline_timer import DeadlineTimer
 from gateway.produce.produce_frame import ProduceRequestView
 from gateway.produce.route_core import (
@@ -90,14 +91,17 @@ async def relay_frames(
     """Every frame by itself, until either side ends: to an agent that takes bytes alone. `edit` as in RoutedRelay."""
 
     async def relay(
-        source: FramedConnection, target: FramedConnection, edit: Callable[[Buffer], Buffer] = _unchanged
+        source: FramedConnection,
+        target: FramedConnection,
+        edit: Callable[[Buffer], Buffer] = _unchanged,
+        patience_s: float | None = None,
     ) -> None:
         while (frame := await source.read_frame()) is not None:
             target.write_frame(edit(frame))
             passed()
-            await target.drain()
+            await target.drain(patience_s)
 
-    await run_until_one_ends(relay(client, agent, edit), relay(agent, client))
+    await run_until_one_ends(relay(client, agent, edit, THROTTLED_MAX_S), relay(agent, client))
 
 
 class RoutedRelay:
@@ -164,7 +168,7 @@ class RoutedRelay:
                 return
             self._do(self._core.frame_came(self._edit(frame), self._now_s))
             self._passed()
-            await self._agent.connection.drain()
+            await self._agent.connection.drain(THROTTLED_MAX_S)
 
     async def _relay_answers(self) -> None:
         while (message := await self._channel.receive()) is not None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from gateway.adoption_offers import AdoptionOffers
-from gateway.client_side import ClientSide
+from gateway.client_side import THROTTLED_MAX_S, ClientSide
 from gateway.consumer_answers import CONTROL_KINDS, ConsumerAnswers, ConsumerContext
 from gateway.deadline_timer import DeadlineTimer
 from gateway.durable.answer_gate import AnswerGate, HoldingContext
@@ -126,7 +126,7 @@ class SplicedRelay:
         while (message := await self._channel.receive()) is not None:
             self._do(self._came(*message))
             self._passed()
-            await self._broker.drain()
+            await self._broker.drain(THROTTLED_MAX_S)
             if self._gate is not None:
                 await self._gate.room()
 

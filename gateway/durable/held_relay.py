@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from gateway.client_side import THROTTLED_MAX_S
 from gateway.durable.answer_gate import AnswerGate, HoldingContext
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.relay_tasks import run_until_one_ends
@@ -20,7 +21,7 @@ async def relay_held(
         while (frame := await client.read_frame()) is not None:
             broker.write_frame(*gate.asked([frame]))
             passed()
-            await broker.drain()
+            await broker.drain(THROTTLED_MAX_S)
             await gate.room()
 
     async def answers() -> None:

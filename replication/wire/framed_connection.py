@@ -164,11 +164,14 @@ class FramedConnection(asyncio.BufferedProtocol):
         else:
             self._transport.writelines(cast(Sequence[bytes], (SIZE_PREFIX.pack(size), *buffers)))
 
-    async def drain(self) -> None:
-        """Wait until the peer keeps up again. Raises ConnectionError when it is gone or too slow."""
+    async def drain(self, patience_s: float | None = None) -> None:
+        """Wait until the peer keeps up again, for so long at most; None: for `frame_timeout_s`.
+
+        Raises ConnectionError when it is gone or too slow.
+        """
         if not self._writable.is_set():
             try:
-                async with asyncio.timeout(self._timer.seconds):
+                async with asyncio.timeout(self._timer.seconds if patience_s is None else patience_s):
                     await self._writable.wait()
             except TimeoutError:
                 self._fail(TimeoutError("the peer does not read"))

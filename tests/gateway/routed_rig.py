@@ -106,6 +106,8 @@ class RoutedRig:
     """With it, both agents adopt."""
     answers: Callable[[bytes], bool] = lambda frame: True
     """Whether the broker answers this frame."""
+    frame_timeout_s: float = 30.0
+    """Of all connections but the client's."""
 
     @property
     def capabilities(self) -> PeerCapabilities:
@@ -118,6 +120,9 @@ class RoutedRig:
         self.store, self.budget = MemoryBlobs(), MemoryBudget()
         self.pool = ThreadPoolExecutor(4)
         self.produced: list[bytes] = []
+        self.may_read = asyncio.Event()
+        """While it is not set, the broker takes nothing, as from a client that it throttles."""
+        self.may_read.set()
         self.errors: list[BaseException] = []
         self.relays: set[asyncio.Task[None]] = set()
         loop = asyncio.get_running_loop()
@@ -141,14 +146,14 @@ class RoutedRig:
 
     async def _listen(self, serve: Callable[[FramedConnection], None]) -> asyncio.Server:
         return await asyncio.get_running_loop().create_server(
-            lambda: FramedConnection(MAX_FRAME_BYTES, on_connected=serve), "127.0.0.1", 0
+            lambda: FramedConnection(MAX_FRAME_BYTES, self.frame_timeout_s, on_connected=serve), "127.0.0.1", 0
         )
 
     def _serve_as_gateway(self, client: FramedConnection) -> None:
         self.relays.add(asyncio.get_running_loop().create_task(self._route(client)))
 
     async def _route(self, client: FramedConnection) -> None:
-        agent = await connect_framed(address(self.agent), FramedConnection(MAX_FRAME_BYTES))
+        agent = await connect_framed(address(self.agent), FramedConnection(MAX_FRAME_BYTES, self.frame_timeout_s))
         side = AgentSide(1, agent, self.capabilities, self.reads_there)
         await self._run(RoutedRelay(self.routing, client, side), client, agent)
 
@@ -156,7 +161,7 @@ class RoutedRig:
         self.relays.add(asyncio.get_running_loop().create_task(self._splice(gateway)))
 
     async def _splice(self, gateway: FramedConnection) -> None:
-        broker = await connect_framed(address(self.broker), FramedConnection(MAX_FRAME_BYTES))
+        broker = await connect_framed(address(self.broker), FramedConnection(MAX_FRAME_BYTES, self.frame_timeout_s))
         side = ClientSide("az2", Hello("cluster", GATEWAY_ID, self.incarnation), self.capabilities)
         relay = SplicedRelay(self.splicing, gateway, broker, side)
         await self._run(relay, gateway, broker)
@@ -174,6 +179,7 @@ class RoutedRig:
         self.relays.add(asyncio.get_running_loop().create_task(self._answer(connection)))
 
     async def _answer(self, connection: FramedConnection) -> None:
+        await self.may_read.wait()
         while (frame := await connection.read_frame()) is not None:
             self.produced.append(bytes(frame))
             if self.answers(bytes(frame)):

@@ -14,6 +14,7 @@ from tests.gateway.routed_rig import (
     INCARNATION,
     MAX_FRAME_BYTES,
     NOTHING_IS_NAMED,
+    PATIENCE_S,
     WALL_MS,
     RoutedRig,
     answered,
@@ -159,3 +160,20 @@ async def test_a_window_of_one_frame_holds_up_nothing_for_good() -> None:
         assert await exchange(client, *frames) == list(range(20))
         assert rig.produced == frames
         assert not rig.errors
+
+
+@pytest.mark.parametrize(("acks", "count"), [(-1, 24), (0, 60)], ids=["by the store", "inline"])
+async def test_a_broker_that_throttles_a_client_for_long_closes_nothing(acks: int, count: int) -> None:
+    route_limits = RouteLimits(put_wait_max_s=PATIENCE_S)
+    splice_limits = SpliceLimits(PATIENCE_S, MAX_FRAME_BYTES)
+    async with started(RoutedRig(route_limits, splice_limits, frame_timeout_s=0.2)) as rig:
+        rig.may_read.clear()
+        client, frames = await rig.connect(), [frame_of(number, 1_000_000, acks) for number in range(count)]
+        for frame in frames:
+            client.write_frame(frame)
+        await asyncio.sleep(1.0)
+        rig.may_read.set()
+        await rig.until(lambda: len(rig.produced) == len(frames))
+        assert rig.produced == frames
+        assert rig.errors == []
+        client.close()

@@ -227,6 +227,18 @@ async def test_a_writer_goes_on_when_the_peer_reads_again() -> None:
         assert pair.connection.is_writable
 
 
+async def test_a_writer_that_has_patience_outlasts_a_peer_that_does_not_read_for_a_while() -> None:
+    async with ends(frame_timeout_s=0.05) as pair:
+        for _ in range(30):
+            pair.connection.write_frame(b"w" * 1_000_000)
+        draining = asyncio.create_task(pair.connection.drain(PATIENCE_S))
+        await asyncio.sleep(0.2)
+        assert not draining.done()
+        await asyncio.wait_for(pair.reader.readexactly(30 * 1_000_004), PATIENCE_S)
+        await asyncio.wait_for(draining, PATIENCE_S)
+        assert pair.connection.error is None
+
+
 async def test_a_connection_that_is_refused_raises() -> None:
     async with ends() as pair:
         address = pair.writer.get_extra_info("peername")
