@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +13,7 @@ from cli.command_group import command_group
 from cli.completion import complete_broker, complete_topic
 from cli.connection import Connection, Json
 from cli.exit_code import ExitCode
+from cli.moves_shown import MovesShown
 from cli.option_groups import grouped
 from cli.tables import fail, show, table, tell_json
 
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
     from recovery.reassignment.tail_requests import NoTails, TailRequests
 
 app = command_group(
-    "Move partitions' replicas and leadership, in seconds where a tier holds what is old.\n\n"
+    "Move partitions' replicas and leadership, in seconds where a tier holds what is old. --balance evens out counts, "
+    "once; for balance by load, and for ever, use Cruise Control.\n\n"
     "Exit codes: 0 done, or nothing to do; 1 not all moves are done; 2 the command is wrong, or there can be no such "
     "plan; 3 the cluster does not do or tell what is asked; 7 cancelled."
 )
@@ -34,6 +37,12 @@ PlanFile = Annotated[
     Path | None,
     typer.Option("--plan", help="The moves, as `plan --json` and kafka-reassign-partitions.sh have them.", exists=True),
 ]
+
+
+class PlanReader(Enum):
+    """Who is to read a plan."""
+
+    KAFKA = "kafka"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +60,12 @@ class Wanted:
         int | None,
         typer.Option(help="Take every replica off this broker.", metavar="BROKER", autocompletion=complete_broker),
     ] = None
-    balance: Annotated[bool, typer.Option("--balance", help="Even out replicas and leaders over all brokers.")] = False
+    balance: Annotated[
+        bool,
+        typer.Option(
+            "--balance", help="Even out numbers of replicas and leaders over all brokers; by load, Cruise Control does."
+        ),
+    ] = False
 
     @property
     def brokers(self) -> frozenset[int]:
@@ -67,6 +81,9 @@ class Wanted:
 def plan(
     connection: Connection,
     wanted: Wanted,
+    for_tool: Annotated[
+        PlanReader | None, typer.Option("--for", help="Print what kafka-reassign-partitions.sh reads, and no more.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Show what would be moved; move nothing. With --json in the form that `execute --plan` takes."""
@@ -75,10 +92,15 @@ def plan(
     _check(wanted, None)
     with _admin(connection) as admin:
         planned = _planned(admin, wanted, None, json=json)
-        if json:
+        if for_tool is not None:
+            typer.echo(write_plan(planned, with_left=False))
+            _print_left(planned.left, to_stderr=True)
+        elif json:
             typer.echo(write_plan(planned))
         else:
             _print_plan(planned, admin, connection.client_config())
+            if wanted.balance:
+                show("By numbers, not by load, and once: Cruise Control goes on to balance by load.")
 
 
 @app.command()
@@ -226,7 +248,7 @@ def _run(
 
     from recovery.reassignment.run import ReassignmentRun, requests_of
 
-    with tails, _Progress() as shown:
+    with tails, MovesShown() as shown:
         uploading = {name for name, one in tails.topics().items() if one.enable}
         requests = requests_of(planned.moves, admin, uploading)
         run = ReassignmentRun(requests, limits, admin, tails, time.monotonic, threading.Event().wait)
@@ -248,42 +270,6 @@ def _tails(admin: "ReassignmentAdmin", client: "KafkaClientConfig", wanted: bool
     if not wanted or SETTINGS_TOPIC not in topics:  # without that topic there never was an agent
         return NoTails()
     return TailRequests(client, secrets.token_hex(8), wall_ms)
-
-
-class _Progress:
-    """A bar of moves, and a line for each that ended. On standard error: standard output is the report's."""
-
-    def __init__(self) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=Console(stderr=True),
-        )
-        self._task = self._bar.add_task("preparing", total=None)
-
-    def __enter__(self) -> "_Progress":
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def update(self, reassignment: "Reassignment") -> None:
-        from recovery.reassignment.moves import ENDS, MoveState
-
-        states = [one.state for one in reassignment.progress.values()]
-        busy = [
-            f"{states.count(state)} {state.value}"
-            for state in MoveState
-            if state in states and state not in ENDS and state is not MoveState.WAITING
-        ]
-        ended = sum(state in ENDS for state in states)
-        self._bar.update(self._task, total=len(states), completed=ended, description=", ".join(busy) or "moving")
 
 
 def _report(done: "Reassignment | None", planned: "ReassignmentPlan", json: bool) -> None:
@@ -329,9 +315,9 @@ def _print_report(rows: list[dict[str, Any]]) -> None:
     show(table("topic", "part", "before", "after", "state", "seconds", "reason", rows=told))
 
 
-def _print_left(left: "Mapping[TopicPartition, str]") -> None:
+def _print_left(left: "Mapping[TopicPartition, str]", *, to_stderr: bool = False) -> None:
     for where, why in left.items():
-        typer.echo(f"{where} is left where it is: {why}")
+        typer.echo(f"{where} is left where it is: {why}", err=to_stderr)
 
 
 def _print_plan(planned: "ReassignmentPlan", admin: "ReassignmentAdmin", client: "KafkaClientConfig") -> None:

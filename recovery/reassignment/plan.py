@@ -140,13 +140,16 @@ def plan_as_given(cluster: ClusterReplicas, wanted: Mapping[TopicPartition, tupl
     return _without_leaderless([move for move in moves if move.before != move.after], known)
 
 
-def write_plan(plan: ReassignmentPlan) -> str:
-    """In the form that kafka-reassign-partitions.sh takes as --reassignment-json-file; it passes `left` over."""
+def write_plan(plan: ReassignmentPlan, *, with_left: bool = True) -> str:
+    """In the form that kafka-reassign-partitions.sh takes as --reassignment-json-file.
+
+    `with_left` adds what is not moved, and why, as a field `left` that the form does not have.
+    """
     partitions = [
         {"topic": move.topic_partition.topic, "partition": move.topic_partition.partition, "replicas": list(move.after)}
         for move in plan.moves
     ]
-    left = {str(where): why for where, why in plan.left.items()}
+    left = {str(where): why for where, why in plan.left.items()} if with_left else {}
     return json.dumps({"version": 1, "partitions": partitions} | ({"left": left} if left else {}))
 
 

@@ -1,5 +1,6 @@
 """Plans: nothing is lost, nothing doubled, no rack given up, and no more moved than needed."""
 
+import json
 from collections import Counter
 
 import pytest
@@ -168,6 +169,15 @@ def test_a_plan_is_read_as_written_and_what_stands_already_is_no_move() -> None:
     wanted = {TopicPartition("t", 0): (2,), TopicPartition("t", 1): (2,)}
     plan = plan_as_given(state, wanted)
     assert read_plan(write_plan(plan), "plan.json") == {TopicPartition("t", 0): (2,)}
+
+
+def test_for_others_a_plan_has_nothing_that_their_form_does_not_have() -> None:
+    racks: dict[int, str | None] = {1: None, 2: None}
+    state = cluster(racks, partition("t", 0, 1), partition("t", 1, 1, leader=-1))
+    plan = plan_as_given(state, {TopicPartition("t", 0): (2,), TopicPartition("t", 1): (2,)})
+    assert json.loads(write_plan(plan))["left"].keys() == {"t-1"}
+    moved = {"topic": "t", "partition": 0, "replicas": [2]}
+    assert json.loads(write_plan(plan, with_left=False)) == {"version": 1, "partitions": [moved]}
 
 
 @pytest.mark.parametrize(
