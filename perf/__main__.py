@@ -8,6 +8,7 @@ from local_cluster.object_store.native import NativeStoreMissingError
 from perf.catchup import catchup
 from perf.cost.command import cost
 from perf.counts.command import counts
+from perf.fan_in.command import fan_in
 from perf.fan_out.command import fan_out
 from perf.gateway.command import gateway
 from perf.idle import idle
@@ -45,6 +46,7 @@ for command in (
     soak,
 ):
     app.command()(command)
+app.command("fan-in")(fan_in)
 app.command("fan-out")(fan_out)
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""The follower's side of one agent, among leaders that are played."""
