@@ -11,6 +11,7 @@ from agent.settings.agent_settings import MAX_ARCHIVE_RUNS, OUR_PREFIXES, AgentS
 from agent.settings.bypass import check_bypass
 from agent.settings.gateway_settings import check_gateway
 from agent.settings.http_listener import check_http_listener, is_loopback
+from agent.settings.kafka_client import check_client
 from agent.settings.memory_shares import MIN_FRAME_BYTES, other_bytes
 from agent.settings.setting_types import MAX_PORT, AgentSettingsError
 from agent.tls.broker_tls import broker_tls_plan
@@ -46,6 +47,7 @@ def agent_settings(broker: BrokerProperties, file: Path) -> AgentSettings:
     _check_archive(settings, file)
     _check_memory(settings, file)
     check_bypass(settings, broker, file)
+    check_client(broker, settings, file)
     check_gateway(settings.gateway, settings.peers, broker, file)
     if settings.gateway.enable and settings.gateway.durable_listener and not settings.storage.system_enable:
         told = "who produces would wait for records to be stored, and remote.log.wal.storage.system.enable is off"

@@ -30,6 +30,7 @@ def check(broker_config: BrokerConfig, json: Json = False) -> None:
     from agent.settings.setting_types import AgentSettingsError
     from agent.settings.shown_configuration import shown_configuration
     from agent.settings_file import agent_settings
+    from doctor.agents_way import faults_of_file
     from kafka_log.errors import BrokerPropertiesError
     from kafka_log.server_properties import load_broker_properties
     from plugin.prices import PriceError
@@ -41,11 +42,14 @@ def check(broker_config: BrokerConfig, json: Json = False) -> None:
     except (AgentSettingsError, BrokerPropertiesError, PriceError) as error:
         fail(error, ExitCode.FINDINGS, json=json)
     told = shown_configuration(broker, settings)
+    advice = [f"{found}; change: {change}" for _, found, change in faults_of_file(broker, settings)]
     if json:
-        tell_json({"exit_code": ExitCode.GOOD, **told})
+        tell_json({"exit_code": ExitCode.GOOD, **told, "advice": advice})
         return
     rows = ((key, told["settings"][key]) for key in told["set"])
     show(table("key", "value", rows=rows), "An agent can start with this file. All keys: docs/configuration.md.")
+    for line in advice:
+        typer.echo(f"To be looked at: {line}")
 
 
 @app.command()

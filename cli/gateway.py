@@ -10,10 +10,10 @@ from cli.command_group import command_group
 from cli.connection import CommandConfig, Connection, Json
 from cli.option_groups import grouped
 from cli.tables import tell_json
-from gateway.plan import PlanError, PlanRules
+from gateway.planned_ports import PlanError, PlanRules
 
 if TYPE_CHECKING:
-    from gateway.plan import BrokerSite
+    from gateway.running_plan import RunningPlan
 
 app = command_group("Let clients reach brokers of other zones by their own zone's gateway.")
 
@@ -50,6 +50,10 @@ class Rules:
     security_protocol: Annotated[
         str, typer.Option(help="What clients speak: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.")
     ] = _DEFAULTS.security_protocol
+    agents_security_protocol: Annotated[
+        str, typer.Option(help="What agents speak with brokers; by default as clients.")
+    ] = _DEFAULTS.agents_security_protocol
+    agents_port: Annotated[int, typer.Option(help="A broker's port for agents.")] = _DEFAULTS.agents_port
     gateway_port_base: Annotated[
         int, typer.Option(help="A gateway's port for a broker is this plus the broker's id.")
     ] = _DEFAULTS.gateway_port_base
@@ -59,6 +63,12 @@ class Rules:
     loopback_port_step: Annotated[int, typer.Option(help="By so much the base of the next zone is higher.")] = (
         _DEFAULTS.loopback_port_step
     )
+    admin_port_base: Annotated[
+        int, typer.Option(help="A broker's loopback port for admin tools is this plus its id.")
+    ] = _DEFAULTS.admin_port_base
+    replica_port_base: Annotated[
+        int, typer.Option(help="remote.wal.agent.replica.port.base, whose ports are taken by brokers and agents.")
+    ] = _DEFAULTS.replica_port_base
     listener_prefix: Annotated[str, typer.Option(help="A listener's name is this, and the zone.")] = (
         _DEFAULTS.listener_prefix
     )
@@ -87,8 +97,8 @@ def plan(sites: Sites, rules: Rules, json: Json = False) -> None:
 
     from gateway.plan import plan as plan_of
 
-    brokers, gateways = _sites(sites)
-    made = plan_of(brokers, gateways, PlanRules(**asdict(rules)))
+    found, gateways = _sites(sites, PlanRules(**asdict(rules)))
+    made = plan_of(found.brokers, gateways, found.rules, found.loopback_bases)
     if json:
         tell_json({str(broker_id): keys for broker_id, keys in made.items()})
         return
@@ -103,26 +113,39 @@ def plan(sites: Sites, rules: Rules, json: Json = False) -> None:
         typer.echo("")
 
 
-def _sites(sites: Sites) -> "tuple[list[BrokerSite], dict[str, str]]":
+def _sites(sites: Sites, rules: PlanRules) -> "tuple[RunningPlan, dict[str, str]]":
+    """What is there, and the names of the zones' gateways."""
+    from gateway.plan_file import read_sites
+    from gateway.running_plan import RunningPlan
+
     if (sites.sites is None) == (not sites.bootstrap_server):
         raise PlanError("zones and brokers are told by either --sites or --bootstrap-server")
     if sites.sites is not None:
-        from gateway.plan_file import read_sites
-
-        return read_sites(sites.sites)
+        brokers, gateways, bases = read_sites(sites.sites)
+        return RunningPlan(brokers, rules, bases), gateways
     if "{zone}" not in sites.gateway_name:
         raise PlanError("with --bootstrap-server, --gateway-name is needed, such as kafka-gateway.{zone}.example.com")
-    brokers = _brokers_of(sites)
-    return brokers, {zone: sites.gateway_name.replace("{zone}", zone) for zone in sorted({one.zone for one in brokers})}
+    found = _running(sites, rules)
+    zones = sorted({one.zone for one in found.brokers})
+    return found, {zone: sites.gateway_name.replace("{zone}", zone) for zone in zones}
 
 
-def _brokers_of(sites: Sites) -> "list[BrokerSite]":
-    from gateway.plan import BrokerSite
+def _running(sites: Sites, rules: PlanRules) -> "RunningPlan":
+    from doctor.facts import Unknown
+    from gateway.planned_ports import BrokerSite
+    from gateway.running_plan import running_plan
     from metadata_topic.topic.cluster_descriptions import ClusterDescriptions
+    from rollout.gathering import ask_properties
 
     config = Connection(sites.bootstrap_server, sites.command_config).client_config()
     brokers = ClusterDescriptions(config, "remote-wal-gateway-plan", _TIMEOUT_S).brokers()
-    return [
-        BrokerSite(one.broker_id, one.rack or "", one.host, one.port)
-        for one in sorted(brokers, key=lambda one: one.broker_id)
-    ]
+    properties = {}
+    for broker_id, told in ask_properties(config, [one.broker_id for one in brokers], _TIMEOUT_S).items():
+        if isinstance(told, Unknown):
+            raise PlanError(
+                f"broker {broker_id} does not tell its listeners, without which a gateway's address may be taken for "
+                f"its own: {told.reason}. Log in as who may DescribeConfigs of the cluster, or tell all by --sites"
+            )
+        properties[broker_id] = told
+    sites_told = {one.broker_id: BrokerSite(one.broker_id, one.rack or "", one.host, one.port) for one in brokers}
+    return running_plan(sites_told, properties, rules)

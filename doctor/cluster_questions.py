@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from doctor.facts import Cluster, EnabledTopic, MetadataTopic, Unknown
+from kafka_log.server_properties import Endpoint
 from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
 from metadata_topic.settings.wal_retention import AgentsRetention
@@ -32,6 +33,12 @@ def ask_cluster(client: KafkaClientConfig, timeout_s: float) -> Cluster:
 def ask_zones(client: KafkaClientConfig, timeout_s: float) -> dict[int, str | None]:
     """Of the living brokers. Blocks. Raises DescriptionError."""
     return {one.broker_id: one.rack for one in ClusterDescriptions(client, _CLIENT_ID, timeout_s).brokers()}
+
+
+def ask_way(client: KafkaClientConfig, server: str, timeout_s: float) -> dict[int, Endpoint]:
+    """Where the living brokers are, as this server's listener says. Blocks. Raises DescriptionError."""
+    asked = ClusterDescriptions(replace(client, bootstrap_servers=server), _CLIENT_ID, timeout_s)
+    return {one.broker_id: Endpoint(one.host, one.port) for one in asked.brokers()}
 
 
 def _metadata_topic(client: KafkaClientConfig, metadata: Any, timeout_s: float) -> MetadataTopic | Unknown:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from doctor import (
+    agents_way,
     bypass_checks,
     cluster_checks,
     durable_checks,
@@ -26,6 +27,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "bypass-listener": bypass_checks.bypass_listener,
     "bypass-peers": bypass_checks.bypass_peers,
     "gateway-listeners": gateway_checks.gateway_listeners,
+    "gateway-agents": agents_way.gateway_agents,
     "gateway-names": gateway_checks.gateway_names,
     "gateway-security": gateway_checks.gateway_security,
     "durable-topics": durable_checks.durable_topics,

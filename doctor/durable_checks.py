@@ -2,7 +2,6 @@
 
 from doctor.facts import Facts, known
 from doctor.findings import Level, Verdict, some_of
-from doctor.gateway_checks import by_agents
 
 _KEY = "remote.wal.gateway"
 _PLAN = "print the lines by remote-wal gateway plan --durable"
@@ -19,10 +18,14 @@ def durable_topics(facts: Facts) -> Verdict:
         return Verdict(Level.ERROR, found, f"{_KEY}.durable.listener; {_PLAN}")
     broker = facts.broker
     reserved = {broker.inter_broker_listener_name, *broker.controller_listener_names}
-    past = sorted(set(broker.advertised_listeners) - reserved - by_agents(settings))
+    for_agents = facts.settings.client.client_listener
+    past = sorted(set(broker.advertised_listeners) - reserved - settings.by_agents - {for_agents})
     if past:
         found = f"{told} is durable, and {', '.join(past)} leads past the agent: producers there are answered too soon"
         return Verdict(Level.ERROR, found, f"{_PLAN}, and have no other listener for clients that produce")
     found = f"{told}: nothing is held of producers with acks=0, nor of the end of a transaction"
     change = "acks=1 or acks=all; whoever reads committed records alone: see gateway.md, durable acknowledgement"
+    if for_agents in broker.advertised_listeners:
+        found += f"; {for_agents} leads past the agent, too, as agents need it"
+        change += f"; let nobody but agents and operators reach {for_agents}, by firewall or by ACLs"
     return Verdict(Level.INFORMATION, found, change)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from agent.settings.agent_settings import AgentSettings
-from kafka_log.server_properties import BrokerProperties
+from kafka_log.server_properties import BrokerProperties, Endpoint
 from metadata_topic.settings.wal_retention import KeptFor
 
 T = TypeVar("T")
@@ -173,6 +173,8 @@ class Facts:
     """With a bucket for each zone, those of the other zones by name; `store` is that of this broker's zone."""
     zones: Mapping[int, str | None] | Unknown = field(default_factory=lambda: Unknown("the cluster was not asked"))
     """Of the living brokers, where the zone gateway is on."""
+    ways: Mapping[str, Mapping[int, Endpoint] | Unknown] = field(default_factory=dict)
+    """Likewise: by each server that the agent bootstraps at, where it says that brokers are."""
     names: Mapping[str, tuple[str, ...] | Unknown] = field(default_factory=dict)
     """What other zones' gateways are advertised as, and the addresses that each name stands for here."""
     replica_hosts: Mapping[str, tuple[str, ...] | Unknown] = field(default_factory=dict)

@@ -29,6 +29,16 @@ class Verdict(NamedTuple):
     """What to change; empty when there is nothing to."""
 
 
+Fault = tuple[Level, str, str]
+"""A verdict that may be one of several."""
+
+
+def worst(faults: Sequence[Fault]) -> Verdict:
+    """All that is found, as bad as the worst of it."""
+    level = max((one for one, _, _ in faults), key=list(Level).index)
+    return Verdict(level, "; ".join(found for _, found, _ in faults), "; ".join(change for _, _, change in faults))
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """The same, with the check's name."""

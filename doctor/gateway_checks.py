@@ -2,13 +2,13 @@
 
 from agent.settings.gateway_settings import GatewaySettings
 from agent.settings.http_listener import is_loopback
+from agent.settings.kafka_client import client_listeners
 from doctor.facts import Facts, Unknown
-from doctor.findings import Level, Verdict
+from doctor.findings import Fault, Level, Verdict, worst
 
 _KEY = "remote.wal.gateway"
 _PLAN = "print the lines by remote-wal gateway plan"
 _OWN_AGENT = "agent beside this broker"
-Fault = tuple[Level, str, str]
 
 
 def gateway_listeners(facts: Facts) -> Verdict:
@@ -24,16 +24,10 @@ def gateway_listeners(facts: Facts) -> Verdict:
     if settings.durable_listener:
         faults += _listener_faults(facts, _OWN_AGENT, settings.durable_listener, settings.durable_port)
     if faults:
-        return _worst(faults)
+        return worst(faults)
     if isinstance(facts.zones, Unknown):
         return Verdict(Level.UNKNOWN, f"these listeners fit; whether all zones have one: {facts.zones.reason}")
     return Verdict(Level.OK, f"{len(settings.zone_listeners)} other zones, {len(settings.brokers)} brokers in them")
-
-
-def _worst(faults: list[Fault]) -> Verdict:
-    """All that is found, as bad as the worst of it."""
-    level = max((one for one, _, _ in faults), key=list(Level).index)
-    return Verdict(level, "; ".join(found for _, found, _ in faults), "; ".join(change for _, _, change in faults))
 
 
 def _zone_faults(facts: Facts, settings: GatewaySettings) -> list[Fault]:
@@ -59,23 +53,12 @@ def _zone_faults(facts: Facts, settings: GatewaySettings) -> list[Fault]:
 
 
 def _own_zone_faults(facts: Facts, settings: GatewaySettings) -> list[Fault]:
-    """Whether the agent itself, and who bootstraps here, is led to the broker and not to a gateway."""
-    broker = facts.broker
-    reserved = {broker.inter_broker_listener_name, *broker.controller_listener_names}
-    others = by_agents(settings) - {settings.durable_listener}
-    client = [name for name in broker.listeners if name in broker.advertised_listeners and name not in reserved]
+    """Whether who bootstraps here is led to the broker and not to a gateway."""
+    others = settings.by_agents - {settings.durable_listener} | {facts.settings.client.client_listener}
+    client = [name for name in client_listeners(facts.broker) if name in facts.broker.advertised_listeners]
     if not set(client) - others:
-        found = f"no listener for clients of this zone ({broker.rack})"
-        return [(Level.ERROR, found, f"{_PLAN}")]
-    if facts.settings.client.bootstrap_servers is None and client[0] in others:
-        found = f"the first client listener, {client[0]}, by which the agent reaches Kafka, leads to an agent"
-        return [(Level.WARNING, found, "name this zone's listener first, or set remote.wal.agent.bootstrap.servers")]
+        return [(Level.ERROR, f"no listener for clients of this zone ({facts.broker.rack})", _PLAN)]
     return []
-
-
-def by_agents(settings: GatewaySettings) -> set[str]:
-    """The listeners that clients reach by agents."""
-    return {*settings.zone_listeners.values(), settings.admin_listener, settings.durable_listener} - {""}
 
 
 def _listener_faults(facts: Facts, leads_to: str, name: str, port: int | None = None) -> list[Fault]:
@@ -115,7 +98,7 @@ def gateway_names(facts: Facts) -> Verdict:
         elif len(addresses) == 1:
             found = f"{host} is one address alone: while that gateway is away, its clients reach no broker elsewhere"
             faults.append((Level.WARNING, found, "a name with the addresses of several agents of the zone"))
-    return _worst(faults) if faults else Verdict(Level.OK, f"{len(facts.names)} names lead to several gateways each")
+    return worst(faults) if faults else Verdict(Level.OK, f"{len(facts.names)} names lead to several gateways each")
 
 
 def gateway_security(facts: Facts) -> Verdict:
@@ -153,7 +136,7 @@ def gateway_security(facts: Facts) -> Verdict:
     if raw.get("authorizer.class.name"):
         found = "ACLs by host see 127.0.0.1 for clients that come by a gateway"
         faults.append((Level.INFORMATION, found, "ACLs by principal"))
-    return _worst(faults) if faults else Verdict(Level.OK, "nothing by which brokers tell clients apart is lost")
+    return worst(faults) if faults else Verdict(Level.OK, "nothing by which brokers tell clients apart is lost")
 
 
 def _own_listeners(facts: Facts) -> set[str]:
@@ -162,7 +145,7 @@ def _own_listeners(facts: Facts) -> set[str]:
     return set(broker.advertised_listeners) - {
         broker.inter_broker_listener_name,
         *broker.controller_listener_names,
-        *by_agents(facts.settings.gateway),
+        *facts.settings.gateway.by_agents,
     }
 
 
@@ -176,5 +159,5 @@ def _client_auth_keys(facts: Facts) -> list[str]:
 
 def _mechanism_keys(facts: Facts) -> list[str]:
     """By which clients of other zones may log in."""
-    names = sorted(by_agents(facts.settings.gateway))
+    names = sorted(facts.settings.gateway.by_agents)
     return ["sasl.enabled.mechanisms", *(f"listener.name.{name.lower()}.sasl.enabled.mechanisms" for name in names)]

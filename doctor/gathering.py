@@ -17,7 +17,7 @@ from agent.settings.storage_spec import storage_spec
 from agent.tls.broker_tls import broker_tls_plan
 from agent.tls.certificates import certificate_stores, days_left
 from agent.wiring.peering import broker_listener, peer_addresses
-from doctor.cluster_questions import ask_cluster, ask_topics, ask_zones
+from doctor.cluster_questions import ask_cluster, ask_topics, ask_way, ask_zones
 from doctor.facts import AgentAnswer, BrokerTlsFacts, Cluster, EnabledTopic, Facts, Host, Store, Unknown
 from doctor.host_questions import (
     addresses_of,
@@ -30,7 +30,7 @@ from doctor.host_questions import (
 )
 from doctor.store_probe import probe_store, unopened
 from kafka_log.meta_properties import read_meta_properties
-from kafka_log.server_properties import BrokerProperties
+from kafka_log.server_properties import BrokerProperties, Endpoint
 from metadata_topic.settings.settings_topic import read_settings
 from metadata_topic.settings.topic_settings import AgentRegistration
 from metadata_topic.settings.wal_retention import AgentsRetention
@@ -119,7 +119,15 @@ def _with_gateway(facts: Facts, client: KafkaClientConfig | Unknown) -> Facts:
     advertised = facts.broker.advertised_listeners
     listeners = facts.settings.gateway.zone_listeners.values()
     hosts = sorted({advertised[name].host for name in listeners if name in advertised})
-    return replace(facts, zones=zones, names={host: _known(partial(addresses_of, host)) for host in hosts})
+    ways = {} if isinstance(client, Unknown) else _ways(client)
+    return replace(facts, zones=zones, ways=ways, names={host: _known(partial(addresses_of, host)) for host in hosts})
+
+
+def _ways(client: KafkaClientConfig) -> dict[str, Mapping[int, Endpoint] | Unknown]:
+    servers = [part.strip() for part in client.bootstrap_servers.split(",")]
+    with ThreadPoolExecutor(_PEERS_AT_ONCE) as pool:
+        asked = pool.map(lambda server: _known(lambda: ask_way(client, server, _KAFKA_TIMEOUT_S)), servers)
+        return dict(zip(servers, asked, strict=True))
 
 
 def _settings_topic(

@@ -4,21 +4,32 @@ Kafka answers Metadata, FindCoordinator and DescribeCluster with the endpoints o
 broker has a client listener for each zone. That of its own zone advertises the broker itself. Those of the other zones
 are bound to loopback, where its agent dials them, and advertise the gateway of that zone, at a port for this broker.
 
-Ports follow from broker ids, so that a broker that is added changes no listener of the others: the gateway's port for a
-broker is a base plus the broker's id, and so is the loopback port, from another base for each zone. A listener for
-admin tools is as one of a further zone, of which each agent is the gateway for its own broker. Where answers to
-producers are to be held, an agent is that for clients of its broker's own zone as well, at the address that they know.
+Agents, and commands for operators, have one that advertises the broker itself in every zone: what they need of a broker
+must not depend on another agent. A listener for admin tools is as one of a further zone, of which each agent is the
+gateway for its own broker. Where answers to producers are to be held, an agent is that for clients of its broker's own
+zone as well, at the address that they know.
+
+The gateway's port for a broker is a base plus the broker's id (`gateway.planned_ports` has the others).
 """
 
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
-LOOPBACK = "127.0.0.1"
-MAX_PORT = 65535
-_ALL_ADDRESSES = {"", "0.0.0.0", "::"}  # noqa: S104 - compared with
+from gateway.planned_ports import (
+    LOOPBACK,
+    MAX_PORT,
+    BrokerSite,
+    PlanError,
+    PlanRules,
+    Socket,
+    clash,
+    loopback_bases,
+)
+
 _ADMIN = "admin"
+_AGENTS = "agents"
+_OTHER_SERVERS = 2
 _WITHOUT_TLS = {
     "PLAINTEXT": "PLAINTEXT",
     "SSL": "PLAINTEXT",
@@ -28,68 +39,42 @@ _WITHOUT_TLS = {
 """What a loopback listener speaks where clients speak this: TLS ends at the gateway."""
 
 
-class PlanError(Exception):
-    """No plan can be made of these zones and brokers; the message says which and why."""
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerSite:
-    """Where a broker stands, and how clients of its own zone reach it."""
-
-    broker_id: int
-    zone: str
-    host: str
-    port: int = 9092
-    bind_host: str = ""
-    """Where its listener for its own zone is bound; empty: all interfaces."""
-    gateway_bind_host: str = "0.0.0.0"  # noqa: S104 - clients of the whole zone connect there
-    """Where its agent listens for clients."""
-    admin_host: str = ""
-    """As admin tools reach its agent; empty: as clients reach the broker."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlanRules:
-    """How ports and names are made."""
-
-    security_protocol: str = "PLAINTEXT"
-    """What clients speak, with brokers and gateways alike."""
-    gateway_port_base: int = 19300
-    """A gateway's port for a broker is this plus the broker's id."""
-    loopback_port_base: int = 19400
-    """A broker's loopback port for the first zone is this plus its id."""
-    loopback_port_step: int = 100
-    """By so much the base of the next zone is higher."""
-    listener_prefix: str = "CLIENT"
-    admin: bool = False
-    """Whether there is a listener for admin tools that come by the broker's own agent."""
-    durable: bool = False
-    """Whether clients of the own zone, too, come by the broker's agent, which may then hold answers to producers."""
-    bootstrap_port: int | None = None
-    """Where agents lead clients of all zones to the listeners for their zone; None: nowhere."""
-
-
 def listener_name(zone: str, prefix: str = "CLIENT") -> str:
     """Of the client listener for this zone, such as CLIENT_AZ1."""
     return f"{prefix}_{re.sub(r'[^0-9A-Za-z]', '_', zone).upper()}"
 
 
+def admin_listener_name(prefix: str = "CLIENT") -> str:
+    """Of the one for admin tools."""
+    return listener_name(_ADMIN, prefix)
+
+
+def agents_listener_name(prefix: str = "CLIENT") -> str:
+    """Of the one for agents."""
+    return listener_name(_AGENTS, prefix)
+
+
 def plan(
-    brokers: Sequence[BrokerSite], gateways: Mapping[str, str], rules: PlanRules | None = None
+    brokers: Sequence[BrokerSite],
+    gateways: Mapping[str, str],
+    rules: PlanRules | None = None,
+    known_bases: Mapping[str, int] | None = None,
 ) -> dict[int, dict[str, str]]:
     """The keys of server.properties by broker id; `gateways` are the names of the zones' gateways.
 
-    The first three keys are to be joined to what the broker has: its listeners for brokers and controllers.
-    Raises PlanError.
+    Zones in `known_bases` have their loopback ports from there on, as before. The first three keys are to be joined to
+    what the broker has: its listeners for brokers and controllers. Raises PlanError.
     """
     rules = rules or PlanRules()
-    zones = _zones(brokers, gateways, rules)
-    _check(brokers, zones, rules)
-    return {broker.broker_id: _keys(broker, brokers, zones, gateways, rules) for broker in brokers}
+    _check_zones(brokers, gateways, rules)
+    _check(brokers, gateways, rules)
+    bases = loopback_bases(list(gateways), brokers, rules, known_bases or {})
+    for broker in brokers:
+        _check_ports(broker, brokers, bases, rules)
+    return {broker.broker_id: _keys(broker, brokers, bases, gateways, rules) for broker in brokers}
 
 
-def _zones(brokers: Sequence[BrokerSite], gateways: Mapping[str, str], rules: PlanRules) -> list[str]:
-    """In the order in which the gateways were named, as the ports follow from it."""
+def _check_zones(brokers: Sequence[BrokerSite], gateways: Mapping[str, str], rules: PlanRules) -> None:
     if not brokers:
         raise PlanError("there is no broker")
     for broker in brokers:
@@ -101,16 +86,17 @@ def _zones(brokers: Sequence[BrokerSite], gateways: Mapping[str, str], rules: Pl
             raise PlanError(f"zone {zone} has no broker, so no agent that could be its gateway")
     if len(gateways) == 1 and not rules.durable:
         raise PlanError("there is one zone alone: its clients reach every broker without a gateway")
-    return list(gateways)
 
 
-def _check(brokers: Sequence[BrokerSite], zones: Sequence[str], rules: PlanRules) -> None:
+def _check(brokers: Sequence[BrokerSite], zones: Mapping[str, str], rules: PlanRules) -> None:
     if rules.durable and rules.bootstrap_port is not None:
         raise PlanError("one address for all zones leads past where answers are held: leave one of the two out")
-    if rules.security_protocol not in _WITHOUT_TLS:
-        raise PlanError(f"{rules.security_protocol!r} is not one of {', '.join(_WITHOUT_TLS)}")
+    for protocol in (rules.security_protocol, rules.protocol_of_agents):
+        if protocol not in _WITHOUT_TLS:
+            raise PlanError(f"{protocol!r} is not one of {', '.join(_WITHOUT_TLS)}")
     names = Counter(listener_name(zone, rules.listener_prefix) for zone in zones)
-    names.update([listener_name(_ADMIN, rules.listener_prefix)] if rules.admin else [])
+    names.update([agents_listener_name(rules.listener_prefix)])
+    names.update([admin_listener_name(rules.listener_prefix)] if rules.admin else [])
     name, count = names.most_common(1)[0]
     if count > 1:
         raise PlanError(f"the listener {name} would be there {count} times: choose another prefix or other zones")
@@ -119,30 +105,45 @@ def _check(brokers: Sequence[BrokerSite], zones: Sequence[str], rules: PlanRules
         raise PlanError("a broker is named twice")
     if max(ids) - min(ids) >= rules.loopback_port_step:
         raise PlanError(f"broker ids are {rules.loopback_port_step} or more apart: raise the step of loopback ports")
-    for broker in brokers:
-        _check_ports(broker, brokers, zones, rules)
 
 
-def _check_ports(broker: BrokerSite, brokers: Sequence[BrokerSite], zones: Sequence[str], rules: PlanRules) -> None:
+def _check_ports(broker: BrokerSite, brokers: Sequence[BrokerSite], bases: Mapping[str, int], rules: PlanRules) -> None:
     """One host has the broker's listeners and its agent's. Kafka wants another port for each of its own."""
-    away = [zone for zone in zones if rules.durable or zone != broker.zone]
-    loopback = [_loopback_port(broker, zones.index(zone), rules) for zone in away]
-    clients = [rules.gateway_port_base + other.broker_id for other in _others(broker, brokers)]
-    if rules.admin:
-        loopback.append(_loopback_port(broker, len(zones), rules))
-        clients.append(rules.gateway_port_base + broker.broker_id)
-    if rules.bootstrap_port is not None:
-        clients.append(rules.bootstrap_port)
-    twice = {broker.port, *clients} & set(loopback)
-    twice |= {one for one, count in Counter(clients).items() if count > 1}
-    if rules.durable or {broker.bind_host, broker.gateway_bind_host} & _ALL_ADDRESSES:
-        twice |= {broker.port} & set(clients)
-    if twice:
-        told = f"port {min(twice)} would be used twice on the host of broker {broker.broker_id}"
+    sockets = [*_of_broker(broker, bases, rules), *_of_agent(broker, brokers, rules)]
+    port = clash(sockets)
+    if port is not None:
+        told = f"port {port} would be used twice on the host of broker {broker.broker_id}"
         raise PlanError(f"{told}: choose other bases")
-    highest = max(broker.port, *loopback, *clients)
+    highest = max(one.port for one in sockets)
     if highest > MAX_PORT:
         raise PlanError(f"port {highest} on the host of broker {broker.broker_id} is above {MAX_PORT}")
+
+
+def _of_broker(broker: BrokerSite, bases: Mapping[str, int], rules: PlanRules) -> Iterator[Socket]:
+    if not rules.durable:
+        yield Socket(broker.bind_host, broker.port, True)
+    yield Socket(broker.agents_socket_host, rules.agents_port_of(broker), True)
+    for zone, base in bases.items():
+        if rules.durable or zone != broker.zone:
+            yield Socket(LOOPBACK, base + broker.broker_id, True)
+    if rules.admin:
+        yield Socket(LOOPBACK, rules.admin_port_base + broker.broker_id, True)
+    yield Socket(LOOPBACK, rules.replica_port_base + broker.broker_id, True)
+
+
+def _of_agent(broker: BrokerSite, brokers: Sequence[BrokerSite], rules: PlanRules) -> Iterator[Socket]:
+    host = broker.gateway_bind_host
+    for other in brokers:
+        if other.zone != broker.zone:
+            yield Socket(host, rules.gateway_port_base + other.broker_id)
+        if other.broker_id != broker.broker_id:
+            yield Socket(rules.replica_listen_host, rules.replica_port_base + other.broker_id)
+    if rules.admin:
+        yield Socket(host, rules.gateway_port_base + broker.broker_id)
+    if rules.bootstrap_port is not None:
+        yield Socket(host, rules.bootstrap_port)
+    if rules.durable:
+        yield Socket(host, broker.port)
 
 
 def _others(broker: BrokerSite, brokers: Sequence[BrokerSite]) -> Iterator[BrokerSite]:
@@ -150,47 +151,33 @@ def _others(broker: BrokerSite, brokers: Sequence[BrokerSite]) -> Iterator[Broke
     return (other for other in brokers if other.zone != broker.zone)
 
 
-def _loopback_port(broker: BrokerSite, zone_index: int, rules: PlanRules) -> int:
-    return rules.loopback_port_base + zone_index * rules.loopback_port_step + broker.broker_id
+def _bootstrap_servers(broker: BrokerSite, brokers: Sequence[BrokerSite], rules: PlanRules) -> str:
+    """The own broker first, and some others, by which a command finds the cluster where the own one is down."""
+    others = sorted((one for one in brokers if one is not broker), key=lambda one: one.broker_id)
+    reached = [broker, *others[:_OTHER_SERVERS]]
+    return ",".join(f"{one.agents_host or one.host}:{rules.agents_port_of(one)}" for one in reached)
 
 
 def _keys(
     broker: BrokerSite,
     brokers: Sequence[BrokerSite],
-    zones: Sequence[str],
+    bases: Mapping[str, int],
     gateways: Mapping[str, str],
     rules: PlanRules,
 ) -> dict[str, str]:
-    names = {zone: listener_name(zone, rules.listener_prefix) for zone in zones}
-    away = [zone for zone in zones if zone != broker.zone]
-    # The own zone's comes first: it is by the first client listener that an agent reaches Kafka.
-    listeners = [f"{names[broker.zone]}://{broker.bind_host}:{broker.port}"]
-    advertised = [f"{names[broker.zone]}://{broker.host}:{broker.port}"]
-    protocols = [f"{names[broker.zone]}:{rules.security_protocol}"]
-    if rules.durable:
-        own_port = _loopback_port(broker, zones.index(broker.zone), rules)
-        listeners = [f"{names[broker.zone]}://{LOOPBACK}:{own_port}"]
-        protocols = [f"{names[broker.zone]}:{_WITHOUT_TLS[rules.security_protocol]}"]
-    for zone in away:
-        listeners.append(f"{names[zone]}://{LOOPBACK}:{_loopback_port(broker, zones.index(zone), rules)}")
-        advertised.append(f"{names[zone]}://{gateways[zone]}:{rules.gateway_port_base + broker.broker_id}")
-        protocols.append(f"{names[zone]}:{_WITHOUT_TLS[rules.security_protocol]}")
-    if rules.admin:
-        admin = listener_name(_ADMIN, rules.listener_prefix)
-        host = broker.admin_host or broker.host
-        listeners.append(f"{admin}://{LOOPBACK}:{_loopback_port(broker, len(zones), rules)}")
-        advertised.append(f"{admin}://{host}:{rules.gateway_port_base + broker.broker_id}")
-        protocols.append(f"{admin}:{_WITHOUT_TLS[rules.security_protocol]}")
+    names = {zone: listener_name(zone, rules.listener_prefix) for zone in bases}
     keys = {
-        "listeners": ",".join(listeners),
-        "advertised.listeners": ",".join(advertised),
-        "listener.security.protocol.map": ",".join(protocols),
+        **_listeners(broker, bases, gateways, rules),
         "broker.rack": broker.zone,
+        "remote.wal.agent.client.listener": agents_listener_name(rules.listener_prefix),
+        "remote.wal.agent.bootstrap.servers": _bootstrap_servers(broker, brokers, rules),
         "remote.wal.gateway.enable": "true",
         "remote.wal.gateway.listen.host": broker.gateway_bind_host,
         "remote.wal.gateway.port.base": str(rules.gateway_port_base),
         "remote.wal.gateway.brokers": ",".join(str(one.broker_id) for one in _others(broker, brokers)),
-        "remote.wal.gateway.zone.listeners": ",".join(f"{zone}={names[zone]}" for zone in away),
+        "remote.wal.gateway.zone.listeners": ",".join(
+            f"{zone}={name}" for zone, name in names.items() if zone != broker.zone
+        ),
     }
     if rules.bootstrap_port is not None:
         keys["remote.wal.gateway.bootstrap.listener"] = names[broker.zone]
@@ -199,7 +186,38 @@ def _keys(
         keys["remote.wal.gateway.durable.listener"] = names[broker.zone]
         keys["remote.wal.gateway.durable.port"] = str(broker.port)
     if rules.admin:
-        keys["remote.wal.gateway.admin.listener"] = listener_name(_ADMIN, rules.listener_prefix)
+        keys["remote.wal.gateway.admin.listener"] = admin_listener_name(rules.listener_prefix)
     if not rules.security_protocol.endswith("SSL"):
         keys["remote.wal.gateway.plaintext.accepted"] = "true"
     return keys
+
+
+def _listeners(
+    broker: BrokerSite, bases: Mapping[str, int], gateways: Mapping[str, str], rules: PlanRules
+) -> dict[str, str]:
+    """Kafka's three keys."""
+    id_, without_tls = broker.broker_id, _WITHOUT_TLS[rules.security_protocol]
+    # The agents' comes first: an agent of a release that does not know its key takes the first client listener.
+    agents, agents_host = agents_listener_name(rules.listener_prefix), broker.agents_host or broker.host
+    listeners = [f"{agents}://{broker.agents_socket_host}:{rules.agents_port_of(broker)}"]
+    advertised = [f"{agents}://{agents_host}:{rules.agents_port_of(broker)}"]
+    protocols = [f"{agents}:{rules.protocol_of_agents}"]
+    own_first = sorted(bases, key=lambda zone: zone != broker.zone)
+    for zone in own_first:
+        name, is_own = listener_name(zone, rules.listener_prefix), zone == broker.zone
+        leads_here = is_own and not rules.durable
+        bound = f"{broker.bind_host}:{broker.port}" if leads_here else f"{LOOPBACK}:{bases[zone] + id_}"
+        known = f"{broker.host}:{broker.port}" if is_own else f"{gateways[zone]}:{rules.gateway_port_base + id_}"
+        listeners.append(f"{name}://{bound}")
+        advertised.append(f"{name}://{known}")
+        protocols.append(f"{name}:{rules.security_protocol if leads_here else without_tls}")
+    if rules.admin:
+        admin = admin_listener_name(rules.listener_prefix)
+        listeners.append(f"{admin}://{LOOPBACK}:{rules.admin_port_base + id_}")
+        advertised.append(f"{admin}://{broker.admin_host or broker.host}:{rules.gateway_port_base + id_}")
+        protocols.append(f"{admin}:{without_tls}")
+    return {
+        "listeners": ",".join(listeners),
+        "advertised.listeners": ",".join(advertised),
+        "listener.security.protocol.map": ",".join(protocols),
+    }

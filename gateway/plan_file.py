@@ -8,25 +8,51 @@ az2 = "kafka-gateway.az2.example.com"
 zone = "az1"
 host = "kafka-1.example.com"
 port = 9092
+
+[loopback_port_bases]
+az1 = 19400
+
+The last table is not needed while new zones are named behind the others and none goes.
 """
 
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from gateway.plan import BrokerSite, PlanError
+from gateway.planned_ports import BrokerSite, PlanError
 
-_BROKER_KEYS = {"zone": str, "host": str, "port": int, "bind_host": str, "gateway_bind_host": str, "admin_host": str}
+_BROKER_KEYS = {
+    "zone": str,
+    "host": str,
+    "port": int,
+    "bind_host": str,
+    "gateway_bind_host": str,
+    "admin_host": str,
+    "agents_host": str,
+    "agents_port": int,
+    "agents_bind_host": str,
+}
+_TABLES = {"zones", "brokers", "loopback_port_bases"}
 
 
-def read_sites(file: Path) -> tuple[list[BrokerSite], dict[str, str]]:
-    """Brokers, and the names of the zones' gateways. Raises PlanError, OSError."""
+class Sites(NamedTuple):
+    """What the file tells."""
+
+    brokers: list[BrokerSite]
+    gateways: dict[str, str]
+    """Names by zone."""
+    loopback_bases: dict[str, int]
+    """Of zones whose ports are told."""
+
+
+def read_sites(file: Path) -> Sites:
+    """Raises PlanError, OSError."""
     try:
         document = tomllib.loads(file.read_text())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise PlanError(f"{file}: {error}") from error
-    unknown = document.keys() - {"zones", "brokers"}
+    unknown = document.keys() - _TABLES
     if unknown:
         raise PlanError(f"{file}: {min(unknown)}: expected [zones] and [brokers.<id>]")
     zones, brokers = document.get("zones", {}), document.get("brokers", {})
@@ -34,7 +60,12 @@ def read_sites(file: Path) -> tuple[list[BrokerSite], dict[str, str]]:
         raise PlanError(f"{file}: [zones]: expected <zone> = <name of its gateway>")
     if not isinstance(brokers, dict):
         raise PlanError(f"{file}: expected [brokers.<id>]")
-    return [_broker(file, broker_id, told) for broker_id, told in brokers.items()], zones
+    bases = document.get("loopback_port_bases", {})
+    if not isinstance(bases, dict) or not all(type(base) is int for base in bases.values()):
+        raise PlanError(f"{file}: [loopback_port_bases]: expected <zone> = <port>")
+    if bases.keys() - zones.keys():
+        raise PlanError(f"{file}: [loopback_port_bases]: {min(bases.keys() - zones.keys())} is none of [zones]")
+    return Sites([_broker(file, broker_id, told) for broker_id, told in brokers.items()], zones, bases)
 
 
 def _broker(file: Path, broker_id: str, told: Mapping[str, Any]) -> BrokerSite:

@@ -5,6 +5,9 @@ Broker b stands in a zone, the n-th; beside its other addresses (`local_cluster.
 - <network>.n.b: its listener for clients of its own zone
 - <network>.n.(100 + b): its agent, as the gateway of the zone
 
+Its listeners for clients are those of the plan and no others: who is no client of a zone (agents, tests, tools) comes
+by the one for agents, at the address that other clusters have for all. Agents are told no more than the plan says.
+
 The network is of loopback addresses by default. Where somebody makes addresses and network namespaces of another one, a
 client that can reach its own zone's addresses alone shows that it needs no others.
 """
@@ -12,10 +15,14 @@ client that can reach its own zone's addresses alone shows that it needs no othe
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gateway.plan import BrokerSite, PlanRules, plan
+from gateway.plan import plan
+from gateway.planned_ports import BrokerSite, PlanRules
 from local_cluster.layout import REPLICA_DOMAIN, ClusterLayout
 
 _GATEWAY_HOSTS = 100
+CLIENTS = "CLIENT"
+"""The listener that a plan's take the place of."""
+_TIER_LISTENER = "remote.log.metadata.manager.listener.name"
 _JOINED = ("listeners", "advertised.listeners", "listener.security.protocol.map")
 
 
@@ -102,6 +109,9 @@ def with_gateways(
             bind_host=gateways.broker_host(one),
             gateway_bind_host=gateways.gateway_host(one),
             admin_host=gateways.gateway_host(one),
+            agents_host=layout.host(one),
+            agents_port=layout.ports(one).client,
+            agents_bind_host=layout.host(one),
         )
         for one in layout.broker_ids
     ]
@@ -109,6 +119,10 @@ def with_gateways(
         gateway_port_base=layout.replica_port_base,  # free on all addresses
         loopback_port_base=layout.zone_port_base,
         loopback_port_step=len(layout.brokers),
+        admin_port_base=layout.zone_port_base + len(gateways.zone_names) * len(layout.brokers),
+        replica_port_base=layout.replica_port_base,
+        replica_listen_host=layout.agent_replica_host(broker_id),
+        agents_security_protocol="PLAINTEXT",
         admin=gateways.admin,
         durable=gateways.durable,
         bootstrap_port=layout.replica_port_base if gateways.bootstrap else None,
@@ -116,8 +130,15 @@ def with_gateways(
     )
     names = {zone: gateways.gateway_name(zone) for zone in gateways.zone_names}
     planned = plan(sites, names, rules)[broker_id]
-    joined = {key: f"{properties[key]},{planned[key]}" for key in _JOINED}
+    kept = {key: ",".join(_without_clients(properties[key])) for key in _JOINED}
+    joined = {key: f"{planned[key]},{kept[key]}" for key in _JOINED}
+    if properties.get(_TIER_LISTENER) == CLIENTS:
+        joined[_TIER_LISTENER] = planned["remote.wal.agent.client.listener"]
     return {**properties, **planned, **joined}
+
+
+def _without_clients(listeners: str) -> list[str]:
+    return [one for one in listeners.split(",") if not one.startswith(f"{CLIENTS}:")]
 
 
 def _port_of_own_zone(layout: ClusterLayout, broker_id: int, gateways: ZoneGateways) -> int:

@@ -37,9 +37,8 @@ class ClusterUnknownError(Exception):
 def gather(client: KafkaClientConfig, asking: HttpSettings | None, timeout_s: float) -> ClusterFacts:
     """Blocks. `asking` says how agents want to be asked. Raises ClusterUnknownError, MetadataTopicError."""
     from confluent_kafka import KafkaException
-    from confluent_kafka.admin import AdminClient
 
-    admin = AdminClient(client.for_confluent(client_id=_CLIENT_ID), logger=logging.getLogger(LIBRDKAFKA_LOGGER))
+    admin = _admin(client)
     try:
         metadata: Any = admin.list_topics(timeout=timeout_s)
     except KafkaException as error:
@@ -61,6 +60,20 @@ def gather(client: KafkaClientConfig, asking: HttpSettings | None, timeout_s: fl
         ask_agents(registered, hosts, asking, timeout_s),
         tuple(sorted(name for name, settings in topics.items() if settings.enable)),
     )
+
+
+def ask_properties(
+    client: KafkaClientConfig, broker_ids: Iterable[int], timeout_s: float
+) -> dict[int, BrokerProperties | Unknown]:
+    """What these brokers run with. Blocks."""
+    admin = _admin(client)
+    return {one: _properties(admin, one, timeout_s) for one in sorted(broker_ids)}
+
+
+def _admin(client: KafkaClientConfig) -> "AdminClient":
+    from confluent_kafka.admin import AdminClient
+
+    return AdminClient(client.for_confluent(client_id=_CLIENT_ID), logger=logging.getLogger(LIBRDKAFKA_LOGGER))
 
 
 def _names(metadata: Any, wanted: Any) -> Iterable[str]:

@@ -4,11 +4,19 @@ import ipaddress
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import BeforeValidator, Field
 
 from agent.settings.http_listener import is_loopback
 from agent.settings.process_settings import PeerSettings
-from agent.settings.setting_types import MAX_PORT, AgentSettingsError, Seconds, Section, has_pair, keyed
+from agent.settings.setting_types import (
+    MAX_PORT,
+    AgentSettingsError,
+    ListenerSetting,
+    Seconds,
+    Section,
+    has_pair,
+    keyed,
+)
 from kafka_log.server_properties import BrokerProperties
 
 _KEY = "remote.wal.gateway"
@@ -60,7 +68,6 @@ def parse_networks(value: object) -> object:
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 NetworksSetting = Annotated[dict[Network, str], BeforeValidator(parse_networks)]
-ListenerSetting = Annotated[str, AfterValidator(str.upper)]
 ZoneListenersSetting = Annotated[dict[str, str], BeforeValidator(parse_zone_listeners)]
 
 
@@ -149,6 +156,11 @@ class GatewaySettings(Section, alias_generator=keyed(f"{_KEY}.")):
         "good for clients' connections alone. Default: remote.wal.agent.ssl.certificate.file.",
     )
     peer_ssl_key_file: Path | None = Field(None, description="Its private key, PEM.")
+
+    @property
+    def by_agents(self) -> set[str]:
+        """The broker's listeners whose clients come by agents."""
+        return {*self.zone_listeners.values(), self.admin_listener, self.durable_listener} - {""}
 
 
 class GatewayProduceSettings(Section, alias_generator=keyed(f"{_KEY}.produce.")):

@@ -1,21 +1,46 @@
 """How the agent reaches Kafka, from the broker's own settings."""
 
+from pathlib import Path
+
+from agent.settings.agent_settings import AgentSettings
 from agent.settings.process_settings import ClientSettings
 from agent.settings.setting_types import AgentSettingsError
 from kafka_log.server_properties import BrokerProperties
 from metadata_topic.topic.client_config import KafkaClientConfig, read_command_config
+
+_KEY = "remote.wal.agent.client.listener"
 
 
 def client_config(broker: BrokerProperties, settings: ClientSettings) -> KafkaClientConfig:
     """How the agent reaches Kafka. Raises AgentSettingsError."""
     servers = settings.bootstrap_servers
     if servers is None:
-        reserved = {broker.inter_broker_listener_name, *broker.controller_listener_names}
-        client = [listener for name, listener in broker.listeners.items() if name not in reserved]
-        if not client:
-            raise AgentSettingsError(
-                "remote.wal.agent.bootstrap.servers: the broker has no client listener, so it must be set"
-            )
-        servers = f"{client[0].host or '127.0.0.1'}:{client[0].port}"
+        listener = broker.listeners[bootstrap_listener(broker, settings)]
+        servers = f"{listener.host or '127.0.0.1'}:{listener.port}"
     file = settings.client_config
     return read_command_config(servers, file)
+
+
+def bootstrap_listener(broker: BrokerProperties, settings: ClientSettings) -> str:
+    """The broker's own, by which the agent reaches Kafka where no servers are named. Raises AgentSettingsError."""
+    client = client_listeners(broker)
+    if not client:
+        raise AgentSettingsError(
+            "remote.wal.agent.bootstrap.servers: the broker has no client listener, so it must be set"
+        )
+    return settings.client_listener or client[0]
+
+
+def client_listeners(broker: BrokerProperties) -> list[str]:
+    """All but those for brokers and controllers, in their order."""
+    reserved = {broker.inter_broker_listener_name, *broker.controller_listener_names}
+    return [name for name in broker.listeners if name not in reserved]
+
+
+def check_client(broker: BrokerProperties, settings: AgentSettings, file: Path) -> None:
+    """Raises AgentSettingsError, naming the key."""
+    name, gateway = settings.client.client_listener, settings.gateway
+    if name and name not in client_listeners(broker):
+        raise AgentSettingsError(f"{file}: {_KEY}: {name} is none of the broker's listeners for clients")
+    if gateway.enable and name in gateway.by_agents:
+        raise AgentSettingsError(f"{file}: {_KEY}: {name} leads to agents, which are to reach Kafka without each other")

@@ -9,6 +9,7 @@ from agent.settings.setting_types import (
     MAX_PORT,
     AddressSetting,
     HttpUrlSetting,
+    ListenerSetting,
     PeersSetting,
     RequestNamesSetting,
     Seconds,
@@ -97,7 +98,14 @@ class ClientSettings(Section, alias_generator=keyed("remote.wal.agent.")):
     """How the agent itself reaches Kafka."""
 
     bootstrap_servers: str | None = Field(
-        None, description="How the agent itself reaches Kafka; by default the broker's first client listener."
+        None,
+        description="How the agent itself reaches Kafka; by default by the broker's listener for that, or its first "
+        "client listener.",
+    )
+    client_listener: ListenerSetting = Field(
+        "",
+        description="The broker's own listener by which agents, and commands for operators, reach Kafka: it advertises "
+        "the broker itself, on all hosts. With the zone gateway it is one apart from those for clients.",
     )
     client_config: Path | None = Field(
         None, description="A Java client's properties file for that connection (security.protocol, sasl.*, ssl.*)."

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationInfo, field_validator
 
 from plugin.zones.buckets import parse_buckets
 from replication.wire.broker_requests import parse_request_names
@@ -76,6 +76,7 @@ def parse_user(value: object) -> object:
         raise ValueError(f"{value!r} is no user of this host") from None
 
 
+ListenerSetting = Annotated[str, AfterValidator(str.upper)]
 AddressSetting = Annotated[Address, BeforeValidator(parse_address)]
 PeersSetting = Annotated[dict[int, Address], BeforeValidator(parse_peers)]
 HttpUrlSetting = Annotated[str, BeforeValidator(parse_http_url)]

@@ -16,7 +16,8 @@ from agent.settings.setting_types import AgentSettingsError
 from agent.settings_file import agent_settings
 from agent.wiring.gateway import ClientGateway
 from agent.wiring.relaying import build_relaying
-from gateway.plan import BrokerSite, plan
+from gateway.plan import plan
+from gateway.planned_ports import BrokerSite
 from kafka_log.server_properties import BrokerProperties, parse_broker_properties
 from replication.wire.peer_protocol import PeerCapabilities
 

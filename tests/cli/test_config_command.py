@@ -8,6 +8,8 @@ from typer.testing import CliRunner
 
 from cli.config import app
 from cli.exit_code import ExitCode
+from gateway.plan import plan
+from gateway.planned_ports import BrokerSite
 
 BROKER = """node.id=3
 process.roles=broker
@@ -20,6 +22,17 @@ inter.broker.listener.name=WAL
 controller.listener.names=CONTROLLER
 controller.quorum.bootstrap.servers=kafka-0:9093
 """
+WAL = {
+    "listeners": "WAL://127.0.0.1:19903",
+    "advertised.listeners": "WAL://127.0.0.1:19903",
+    "listener.security.protocol.map": "WAL:PLAINTEXT,CONTROLLER:PLAINTEXT",
+}
+BROKER_WITHOUT_LISTENERS = {
+    key: value for key, _, value in (line.partition("=") for line in BROKER.splitlines()) if key not in WAL
+}
+AGENT = {
+    "remote.wal.agent.peers": "3@127.0.0.1:19090,1@10.0.1.11:19090",
+}
 
 
 @pytest.fixture
@@ -54,3 +67,21 @@ def test_every_wrong_key_is_named(file: Path) -> None:
     assert code == json.loads(shown)["exit_code"] == ExitCode.FINDINGS
     for text in (str(file), "remote.wal.agent.peer.listener meant?", "remote.wal.hydration.cache.bytes"):
         assert text in told
+
+
+def test_bootstrap_servers_that_answer_as_their_own_zone_sees_brokers_are_told(file: Path) -> None:
+    brokers = [BrokerSite(3, "use1-az4", "kafka-3"), BrokerSite(1, "use1-az6", "kafka-1")]
+    keys = plan(brokers, {"use1-az4": "gateway-4", "use1-az6": "gateway-6"})[3]
+    joined = {key: f"{keys[key]},{value}" for key, value in WAL.items()}
+    lines = BROKER_WITHOUT_LISTENERS | keys | joined | AGENT
+
+    def checked(servers: str) -> list[str]:
+        told = {**lines, "remote.wal.agent.bootstrap.servers": servers}
+        file.write_text("".join(f"{key}={value}\n" for key, value in told.items()))
+        code, shown, _ = run("check", "--json", "--broker-config", file)
+        assert code == ExitCode.GOOD
+        return list(json.loads(shown)["advice"])
+
+    assert checked(keys["remote.wal.agent.bootstrap.servers"]) == []
+    (found,) = checked("kafka-3:9092,kafka-1:9092")
+    assert found.startswith("remote.wal.agent.bootstrap.servers: kafka-3:9092, kafka-1:9092: at this port")

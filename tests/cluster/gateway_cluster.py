@@ -30,17 +30,19 @@ def gateway_cluster(
     *,
     controllers_apart: bool = False,
     tls: bool = False,
+    bypass: bool = False,
     store: BreakableStore = _STORE,
 ) -> Iterator[LocalCluster]:
     """One broker for each that `gateways` names, with the store that has switches. Gone at the end.
 
-    `controllers_apart` is whether their logs stand as on machines of their own, `tls` whether agents speak mutual TLS.
+    `controllers_apart` is whether their logs stand as on machines of their own, `tls` whether agents speak it to each
+    other, `bypass` whether agents get past one that is dead.
     """
     directory = directories.mktemp("gateways")
     apart = {one: {"metadata.log.dir": str(directory / f"controller-{one}")} for one in gateways.zones}
     plugins = {"remote.log.wal.storage.manager.class.path": str(STORAGE_PLUGINS)}
     settings = ClusterSettings(
-        AgentsMode(store, {**plugins, **(agent_keys or {})}, gateways=gateways, tls=tls),
+        AgentsMode(store, {**plugins, **(agent_keys or {})}, gateways=gateways, tls=tls, bypass=bypass),
         {"group.initial.rebalance.delay.ms": "0", **(broker_keys or {})},
         apart if controllers_apart else {},
         heap_mb=384,

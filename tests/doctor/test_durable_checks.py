@@ -9,7 +9,8 @@ from agent.settings_file import agent_settings
 from doctor.diagnosis import diagnose
 from doctor.facts import EnabledTopic
 from doctor.findings import Finding, Level
-from gateway.plan import PlanRules, plan
+from gateway.plan import plan
+from gateway.planned_ports import PlanRules
 from kafka_log.server_properties import parse_broker_properties
 from tests.doctor.test_doctor import FILE, PROPERTIES, facts_of
 from tests.doctor.test_gateway_checks import KEY, REPLICATION, SEVERAL, SITES
@@ -39,6 +40,7 @@ def test_what_is_planned_for_durable_topics_serves_them_and_is_told_its_limits()
     assert found["gateway-security"].level is Level.OK
     assert found["durable-topics"].level is Level.INFORMATION
     assert "acks=0" in found["durable-topics"].found
+    assert "CLIENT_AGENTS leads past the agent, too" in found["durable-topics"].found
     assert planned(topics={})["durable-topics"].level is Level.OK
 
 

@@ -9,8 +9,9 @@ from agent.settings_file import agent_settings
 from doctor.diagnosis import diagnose
 from doctor.facts import Facts, Unknown
 from doctor.findings import Finding, Level
-from gateway.plan import BrokerSite, PlanRules, plan
-from kafka_log.server_properties import parse_broker_properties
+from gateway.plan import plan
+from gateway.planned_ports import BrokerSite, PlanRules
+from kafka_log.server_properties import Endpoint, parse_broker_properties
 from tests.doctor.test_doctor import FILE, PROPERTIES, facts_of
 
 SITES = [BrokerSite(1, "az1", "kafka-1"), BrokerSite(2, "az2", "kafka-2"), BrokerSite(3, "az3", "kafka-3")]
@@ -40,6 +41,7 @@ def planned(changes: dict[str, str] | None = None, **facts: Any) -> dict[str, Fi
     assert facts.keys() <= known.keys()
     all_well = {
         "zones": {1: "az1", 2: "az2", 3: "az3"},
+        "ways": {"kafka-1:19097": {one: Endpoint(f"kafka-{one}", 19097) for one in (1, 2, 3)}},
         "names": {"gateway-az2": SEVERAL, "gateway-az3": SEVERAL},
     }
     judged = replace(facts_of(), broker=broker, settings=agent_settings(broker, FILE), **{**all_well, **facts})
@@ -49,7 +51,8 @@ def planned(changes: dict[str, str] | None = None, **facts: Any) -> dict[str, Fi
 def test_in_what_is_planned_no_gateway_check_finds_anything() -> None:
     found = planned()
     gateway = {name: finding.level for name, finding in found.items() if name.startswith("gateway-")}
-    assert gateway == dict.fromkeys(("gateway-listeners", "gateway-names", "gateway-security"), Level.OK)
+    names = ("gateway-listeners", "gateway-agents", "gateway-names", "gateway-security")
+    assert gateway == dict.fromkeys(names, Level.OK)
 
 
 @pytest.mark.parametrize(
@@ -75,11 +78,6 @@ def test_in_what_is_planned_no_gateway_check_finds_anything() -> None:
             Level.ERROR,
             "no listener for clients of this zone",
         ),
-        (
-            {"listeners": "CLIENT_AZ1://:9092,CLIENT_AZ2://127.0.0.1:19501 -> CLIENT_AZ2://127.0.0.1:19501,CLIENT_AZ1://:9092"},
-            Level.WARNING,
-            "the first client listener, CLIENT_AZ2",
-        ),
     ],
 )  # fmt: skip
 def test_a_listener_that_leads_clients_elsewhere_is_found(changes: dict[str, str], level: Level, told: str) -> None:
@@ -87,6 +85,40 @@ def test_a_listener_that_leads_clients_elsewhere_is_found(changes: dict[str, str
     assert finding.level is level
     assert told in finding.found
     assert finding.change
+
+
+BY_GATEWAYS = {1: Endpoint("kafka-1", 9092), 2: Endpoint("gateway-az1", 19302), 3: Endpoint("gateway-az1", 19303)}
+BY_AGENTS = {one: Endpoint(f"kafka-{one}", 9092) for one in (1, 2, 3)}
+OWN_BOOTSTRAP = "remote.wal.agent.bootstrap.servers"
+HELD = {f"{KEY}.durable.listener": "CLIENT_AZ1", f"{KEY}.durable.port": "9092"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "facts", "level", "told"),
+    [
+        (
+            {
+                OWN_BOOTSTRAP: NOT_THERE,
+                "remote.wal.agent.client.listener": NOT_THERE,
+                "listeners": "CLIENT_AGENTS://:19097, -> ",
+            },
+            {"ways": {"kafka-1:9092": BY_GATEWAYS}},
+            Level.WARNING,
+            "the agent reaches Kafka by CLIENT_AZ1",
+        ),
+        ({OWN_BOOTSTRAP: "kafka-1:19097,kafka-2:9092"}, {}, Level.WARNING, "kafka-2:9092: at this port brokers answer"),
+        ({}, {"ways": {"kafka-2:19097": BY_GATEWAYS}}, Level.WARNING, "kafka-2:19097 names agents in the place of brokers 2, 3"),
+        (HELD, {"ways": {"kafka-2:19097": BY_AGENTS}}, Level.WARNING, "in the place of brokers 1, 2, 3"),
+        ({}, {"ways": {"kafka-1:19097": Unknown("away")}}, Level.UNKNOWN, "away"),
+        ({}, {"ways": {"kafka-1:19097": Unknown("away"), "kafka-2:19097": BY_AGENTS}}, Level.OK, "1 servers name brokers"),
+    ],
+)  # fmt: skip
+def test_an_agent_that_reaches_brokers_by_other_agents_is_found(
+    changes: dict[str, str], facts: dict[str, Any], level: Level, told: str
+) -> None:
+    finding = planned(changes, **facts)["gateway-agents"]
+    assert finding.level is level, finding
+    assert told in finding.found
 
 
 WITH_ADMIN = {

@@ -8,8 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from cli.main import build_app
-from gateway.plan import BrokerSite, PlanError, PlanRules, listener_name, plan
+from gateway.plan import listener_name, plan
 from gateway.plan_file import read_sites
+from gateway.planned_ports import BrokerSite, PlanError, PlanRules
 from kafka_log.server_properties import BrokerProperties, Endpoint, parse_broker_properties
 
 BROKERS = [
@@ -60,7 +61,8 @@ def test_listeners_of_other_zones_are_bound_to_loopback_alone() -> None:
         broker = joined(keys)
         own = listener_name(BROKERS[broker_id - 1].zone)
         assert broker.listeners[own].host == ""
-        others = {name: where for name, where in broker.listeners.items() if name not in (own, "REPLICATION")}
+        reached = (own, "CLIENT_AGENTS", "REPLICATION")
+        others = {name: where for name, where in broker.listeners.items() if name not in reached}
         assert len(others) == 2
         assert {where.host for where in others.values()} == {"127.0.0.1"}
 
@@ -71,13 +73,63 @@ def test_admin_tools_have_a_listener_that_advertises_the_brokers_own_agent() -> 
     for broker_id, host in ((1, "kafka-1.example.com"), (2, "agent-2.example.com")):
         broker = joined(planned[broker_id])
         assert broker.advertised_listeners["CLIENT_ADMIN"] == Endpoint(host, 19300 + broker_id)
-        assert broker.listeners["CLIENT_ADMIN"] == Endpoint("127.0.0.1", 19700 + broker_id)
+        assert broker.listeners["CLIENT_ADMIN"] == Endpoint("127.0.0.1", 19200 + broker_id)
         assert broker.security_protocols["CLIENT_ADMIN"] == "SASL_PLAINTEXT"
         assert planned[broker_id]["remote.wal.gateway.admin.listener"] == "CLIENT_ADMIN"
     ports = [where.port for where in joined(planned[1]).listeners.values()]
     assert len(set(ports)) == len(ports)
     with pytest.raises(PlanError, match="the listener CLIENT_ADMIN"):
         plan([*BROKERS, BrokerSite(5, "admin", "kafka-5")], {**GATEWAYS, "admin": "gw"}, PlanRules(admin=True))
+
+
+def test_agents_have_a_listener_that_leads_past_all_agents_whatever_is_held() -> None:
+    for rules in (PlanRules(), PlanRules(durable=True, admin=True)):
+        planned = plan(BROKERS, GATEWAYS, rules)
+        for site in BROKERS:
+            keys = planned[site.broker_id]
+            broker = joined(keys)
+            assert broker.advertised_listeners["CLIENT_AGENTS"] == Endpoint(site.host, 19097)
+            assert keys["listeners"].startswith("CLIENT_AGENTS://")
+            assert keys["remote.wal.agent.client.listener"] == "CLIENT_AGENTS"
+            assert keys["remote.wal.agent.bootstrap.servers"].startswith(f"{site.host}:19097,")
+    own = replace(BROKERS[1], agents_host="10.0.2.11", agents_port=9094, agents_bind_host="10.0.2.11")
+    keys = plan([BROKERS[0], own], {zone: GATEWAYS[zone] for zone in ("az1", "az2")})[2]
+    assert "CLIENT_AGENTS://10.0.2.11:9094" in keys["listeners"].split(",")
+    assert keys["remote.wal.agent.bootstrap.servers"] == "10.0.2.11:9094,kafka-1.example.com:19097"
+    with pytest.raises(PlanError, match="port 9092 would be used twice on the host of broker 1"):
+        plan(BROKERS, GATEWAYS, PlanRules(agents_port=9092))
+
+
+def many_zones(count: int) -> tuple[list[BrokerSite], dict[str, str]]:
+    zones = [f"az{number}" for number in range(1, count + 1)]
+    return [BrokerSite(one, zone, f"kafka-{one}") for one, zone in enumerate(zones, 1)], dict.fromkeys(zones, "gw")
+
+
+def test_no_listener_for_clients_takes_a_port_by_which_brokers_reach_each_other() -> None:
+    brokers, gateways = many_zones(8)
+    for keys in plan(brokers, gateways, PlanRules(admin=True, durable=True)).values():
+        ports = [int(listener.rpartition(":")[2]) for listener in keys["listeners"].split(",")]
+        assert not set(ports) & set(range(19900, 19910))
+        assert len(set(ports)) == len(ports)
+    known = {"az1": 19900}
+    with pytest.raises(PlanError, match="port 19901 would be used twice"):
+        plan(brokers[:2], dict.fromkeys(("az1", "az2"), "gw"), PlanRules(durable=True), known)
+
+
+def test_ports_stay_when_a_zone_comes_that_is_named_before_the_others() -> None:
+    brokers, gateways = many_zones(3)
+    rules = PlanRules(durable=True, admin=True)
+    before = plan(brokers, gateways, rules)
+    new = BrokerSite(9, "az0", "kafka-9")
+    bases = {"az1": 19400, "az2": 19500, "az3": 19600}
+    after = plan([*brokers, new], {"az0": "gw", **gateways}, rules, bases)
+    for one in before:
+        for listener in before[one]["listeners"].split(","):
+            assert listener in after[one]["listeners"].split(",")
+    assert "CLIENT_AZ0://127.0.0.1:19701" in after[1]["listeners"].split(",")
+    # And when one goes.
+    left = plan(brokers[1:], dict.fromkeys(("az2", "az3"), "gw"), rules, bases)
+    assert "CLIENT_AZ3://127.0.0.1:19602" in left[2]["listeners"].split(",")
 
 
 def test_a_port_for_clients_of_all_zones_leads_to_the_own_zones_listener() -> None:
@@ -155,11 +207,19 @@ def test_what_cannot_be_planned_is_told(
         plan(brokers, gateways, rules)
 
 
+def test_a_file_may_tell_zones_ports_and_where_agents_reach_a_broker(tmp_path: Path) -> None:
+    file = tmp_path / "sites.toml"
+    file.write_text(SITES + "agents_host = '10.0.2.11'\nagents_port = 9094\n[loopback_port_bases]\naz2 = 19400\n")
+    brokers, _, bases = read_sites(file)
+    assert bases == {"az2": 19400}
+    assert brokers[1] == replace(BROKERS[1], agents_host="10.0.2.11", agents_port=9094)
+
+
 def test_a_file_tells_zones_and_brokers(tmp_path: Path) -> None:
     file = tmp_path / "sites.toml"
     file.write_text(SITES)
-    brokers, gateways = read_sites(file)
-    assert brokers == BROKERS[:2]
+    brokers, gateways, bases = read_sites(file)
+    assert (brokers, bases) == (BROKERS[:2], {})
     assert gateways == {zone: GATEWAYS[zone] for zone in ("az1", "az2")}
 
 
@@ -170,6 +230,8 @@ def test_a_file_tells_zones_and_brokers(tmp_path: Path) -> None:
         ("[brokers.3]\nzone='az1'", "zone and host are needed"),
         ("[brokers.3]\nzone='az1'\nhost='h'\nport='9'", "'9' is no int"),
         ("[brokers.3]\nzone='az1'\nhost='h'\nrack='9'", "rack: expected zone"),
+        ("[loopback_port_bases]\naz1='x'", "expected <zone> = <port>"),
+        ("[loopback_port_bases]\naz9=19400", "az9 is none of"),
         ("[broker.3]", r"broker: expected \[zones\]"),
         ("[[[", "server|sites"),
     ],
@@ -188,7 +250,8 @@ def test_the_command_prints_lines_that_the_agent_reads(tmp_path: Path) -> None:
     assert told.exit_code == 0
     first = told.output.partition("# broker 2")[0]
     keys = dict(line.split("=", 1) for line in first.splitlines() if line and not line.startswith("#"))
-    assert keys == plan(*read_sites(file))[1]
+    brokers, gateways, _ = read_sites(file)
+    assert keys == plan(brokers, gateways)[1]
     assert joined(keys).listeners["CLIENT_AZ2"] == Endpoint("127.0.0.1", 19501)
 
 

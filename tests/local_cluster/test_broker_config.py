@@ -105,7 +105,7 @@ def test_what_other_hosts_reach_is_on_the_brokers_own_and_what_they_must_not_is_
     properties = server_properties(layout, 2, ClusterSettings(AgentsMode(gateways=gateways)))
     listeners = dict(one.split("://") for one in properties["listeners"].split(","))
     own = {name for name, address in listeners.items() if address.startswith("10.78.2.2:")}
-    assert own == {"CLIENT", "CONTROLLER", "CLIENT_AZ2"}
+    assert own == {"CLIENT_AGENTS", "CONTROLLER", "CLIENT_AZ2"}
     assert all(listeners[name].startswith("127.0.0.1:") for name in listeners.keys() - own)
     assert properties["remote.wal.agent.peer.listener"].startswith("10.78.2.2:")
     assert properties["remote.wal.agent.plaintext.enable"] == "true"
@@ -189,6 +189,17 @@ def test_with_gateways_every_listener_of_a_broker_has_a_port_of_its_own(tmp_path
         ports = [listener.rpartition(":")[2] for listener in properties["listeners"].split(",")]
         assert len(set(ports)) == len(ports) == 6
         assert properties["broker.rack"] == gateways.zones[broker_id]
+
+
+def test_with_gateways_clients_listeners_are_those_of_the_plan_and_agents_are_told_no_more(tmp_path: Path) -> None:
+    layout = ClusterLayout.plan(tmp_path / "cluster", 3, random.Random(1))
+    gateways = ZoneGateways({1: "az1", 2: "az2", 3: "az3"})
+    properties = server_properties(layout, 1, ClusterSettings(AgentsMode(gateways=gateways), tiered_storage=True))
+    names = [listener.partition("://")[0] for listener in properties["listeners"].split(",")]
+    assert names == ["CLIENT_AGENTS", "CLIENT_AZ1", "CLIENT_AZ2", "CLIENT_AZ3", "REPLICATION", "CONTROLLER"]
+    assert properties["remote.wal.agent.client.listener"] == "CLIENT_AGENTS"
+    assert properties["remote.wal.agent.bootstrap.servers"] == layout.bootstrap_servers
+    assert properties["remote.log.metadata.manager.listener.name"] == "CLIENT_AGENTS"
 
 
 def test_a_zones_gateways_are_all_of_its_agents(tmp_path: Path) -> None:

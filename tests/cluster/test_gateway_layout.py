@@ -1,0 +1,134 @@
+"""Brokers have the lines of a plan and no other listener for clients; agents reach them as the plan says.
+
+Zones az1 to az3 with a broker each. Answers are held, so that clients of every zone come by agents, and the topic's
+leader needs the metadata topic, of which each broker leads a share, for each record.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+from confluent_kafka import KafkaError, Message, Producer
+
+from local_cluster.cluster import LocalCluster, agent_is_ready
+from local_cluster.polling import wait_until
+from local_cluster.topic_switch import set_topics
+from local_cluster.zone_gateways import ZoneGateways
+from metadata_topic.settings.topic_settings import TopicSettings
+from metadata_topic.topic.topic import METADATA_TOPIC
+from tests.cluster.agent_views import describe
+from tests.cluster.gateway_cluster import THREE_ZONES, gateway_cluster
+from tests.cluster.script import PATIENCE_S
+
+GATEWAYS = ZoneGateways(THREE_ZONES, durable=True)
+LEADER, DEAD = 1, 2
+PARTITIONS = 12
+IMPATIENT = {
+    "remote.wal.agent.bypass.after.ms": "1000",
+    "remote.wal.agent.bypass.return.after.ms": "2000",
+}
+RUN = (sys.executable, "-c", "import remote_wal; remote_wal.main()")
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with gateway_cluster(tmp_path_factory, GATEWAYS, IMPATIENT, bypass=True) as made:
+        yield made
+
+
+def lead_durable_topic(cluster: LocalCluster, topic: str) -> None:
+    others = [one for one in cluster.broker_ids if one != LEADER]
+    cluster.admin.create_topic(topic, assignment=[[LEADER, *others]] * PARTITIONS)
+    set_topics(cluster.bootstrap_servers, [topic], TopicSettings(enable=True, durable=True))
+    wait_until_led(cluster, topic)
+
+
+def wait_until_led(cluster: LocalCluster, topic: str) -> None:
+    def led() -> int:
+        return sum(one["topic"] == topic for one in describe(cluster, LEADER)["partitions"])
+
+    wait_until(lambda: led() == PARTITIONS, "the agent leads the topic", PATIENCE_S)
+
+
+def expect_acknowledged(cluster: LocalCluster, topic: str) -> None:
+    """A record for each partition: its metadata is in one of all partitions of the metadata topic."""
+    producer = Producer(
+        {"bootstrap.servers": GATEWAYS.own_zone_address(cluster.layout, LEADER), "acks": "all", "log_level": 0}
+    )
+    errors: list[KafkaError] = []
+
+    def delivered(error: KafkaError | None, _message: Message) -> None:
+        if error is not None:
+            errors.append(error)
+
+    for partition in range(PARTITIONS):
+        producer.produce(topic, b"held", partition=partition, on_delivery=delivered)
+    assert producer.flush(PATIENCE_S) == 0
+    assert errors == []
+
+
+def test_while_another_agent_is_dead_an_agent_starts_and_stores_what_producers_wait_for(
+    cluster: LocalCluster, topic: str
+) -> None:
+    lead_durable_topic(cluster, topic)
+    leads = {one.leader for one in cluster.admin.partitions(METADATA_TOPIC)}
+    assert DEAD in leads, "what is published needs the broker beside the dead agent"
+    expect_acknowledged(cluster, topic)
+    cluster.agent(DEAD).kill()
+    expect_acknowledged(cluster, topic)
+    cluster.agent(LEADER).kill()
+    cluster.start_agent(LEADER, timeout_s=PATIENCE_S)
+    wait_until_led(cluster, topic)
+    expect_acknowledged(cluster, topic)
+    assert not cluster.agent(DEAD).is_alive()
+    cluster.start_agent(DEAD)
+
+
+def test_when_all_agents_were_dead_each_gets_ready_though_no_other_one_is(cluster: LocalCluster, topic: str) -> None:
+    lead_durable_topic(cluster, topic)
+    for broker_id in cluster.broker_ids:
+        cluster.agent(broker_id).kill()
+    cluster.start_agent(LEADER, wait=False)
+    wait_until(partial(agent_is_ready, cluster.layout, LEADER), "it is ready alone", PATIENCE_S)
+    for broker_id in cluster.broker_ids:
+        cluster.start_agent(broker_id)
+    wait_until_led(cluster, topic)
+    expect_acknowledged(cluster, topic)
+
+
+def command(*arguments: str) -> str:
+    told = subprocess.run([*RUN, *arguments], capture_output=True, text=True, timeout=120, check=False)
+    assert told.stdout, told.stderr
+    return told.stdout
+
+
+def test_doctor_finds_that_the_agent_reaches_brokers_themselves(cluster: LocalCluster) -> None:
+    file = str(cluster.layout.server_properties(LEADER))
+    checks = {one["check"]: one for one in json.loads(command("doctor", "--broker-config", file, "--json"))["checks"]}
+    assert checks["gateway-agents"]["level"] == "ok", checks["gateway-agents"]
+    assert checks["gateway-listeners"]["level"] == "ok", checks["gateway-listeners"]
+
+
+@pytest.mark.parametrize("asked", ["agents", "own zone", "gateway"])
+def test_a_plan_made_anew_of_the_running_cluster_is_the_one_that_it_has(cluster: LocalCluster, asked: str) -> None:
+    layout = cluster.layout
+    servers = {
+        "agents": layout.client_address(LEADER),
+        "own zone": GATEWAYS.own_zone_address(layout, LEADER),
+        "gateway": GATEWAYS.bootstrap_servers(layout, "az3").split(",")[0],
+    }
+    options = ["--gateway-name", "gateway-{zone}", "--json", "--durable"]
+    options += ["--gateway-port-base", str(layout.replica_port_base), "--replica-port-base", "1"]
+    planned = json.loads(command("gateway", "plan", "--bootstrap-server", servers[asked], *options))
+    for broker_id in cluster.broker_ids:
+        has = cluster.files.properties(broker_id)
+        lines = planned[str(broker_id)]
+        own_zone = f"CLIENT_AZ{broker_id}://{GATEWAYS.own_zone_address(layout, broker_id)}"
+        agents = f"CLIENT_AGENTS://{layout.client_address(broker_id)}"
+        assert {own_zone, agents} <= set(lines["advertised.listeners"].split(","))
+        assert set(lines["listeners"].split(",")) <= set(has["listeners"].split(","))
