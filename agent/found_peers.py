@@ -13,10 +13,11 @@ from typing import cast
 
 import structlog
 
+from agent.settings.agent_settings import AgentSettings
 from agent.settings.http_listener import is_loopback
 from agent.settings.process_settings import PeerSettings
 from agent.settings.setting_types import MAX_PORT, parse_address
-from metadata_topic.settings.topic_settings import AgentRegistration
+from metadata_topic.settings.topic_settings import AgentRegistration, GatewayPart
 from plugin.durable_files import write_durably
 from replication.follower.follower_proxy import FollowerProxy
 from replication.wire.known_peers import KnownPeers
@@ -38,6 +39,19 @@ def own_address(broker_id: int, settings: PeerSettings) -> str | None:
     except ValueError:
         is_every = False
     return None if is_every or is_loopback(host) else str(settings.peer_listener)
+
+
+def gateway_parts(settings: AgentSettings) -> tuple[str, ...]:
+    """What of the zone gateway this agent does."""
+    gateway, produce = settings.gateway, settings.gateway_produce
+    parts = {
+        GatewayPart.CLIENTS: True,
+        GatewayPart.PRODUCE: produce.enable,
+        GatewayPart.ADOPT: produce.enable and produce.adopt_enable,
+        GatewayPart.LINKS: gateway.fetch_links_enable,
+        GatewayPart.DURABLE: bool(gateway.durable_listener),
+    }
+    return tuple(part.value for part, is_on in parts.items() if is_on and gateway.enable)
 
 
 def registered_addresses(agents: Mapping[int, AgentRegistration], own_id: int) -> dict[int, Address]:

@@ -33,6 +33,7 @@ _POLICY = (
     "bound; always: links for every byte, so that a producer that sends many small requests with acks=all (librdkafka) "
     "waits a round of the store for each of them."
 )
+_TIMEOUT_S = 10.0
 _DURABLE = "remote.wal.durable.enable: answer producers only once their records are in object storage."
 
 
@@ -69,7 +70,10 @@ def enable(
         keys.WAL_RETENTION_KEY: _text(wal_retention_ms),
         keys.DURABLE_KEY: _text(durable),
     }
-    _set(_changed(dict.fromkeys(topics, TopicSettings()), wanted), connection.client_config())
+    changed, client = _changed(dict.fromkeys(topics, TopicSettings()), wanted), connection.client_config()
+    if durable:
+        _check_durable(client)
+    _set(changed, client)
 
 
 @app.command("set")
@@ -89,12 +93,15 @@ def set_(
     changes = {key: text for key, text in wanted.items() if text is not None}
     if not changes:
         raise typer.BadParameter("nothing to set", param_hint="--link-policy, --wal-retention-ms, --durable")
-    known, _ = read_settings(connection.client_config())
+    client = connection.client_config()
+    known, _ = read_settings(client)
     for topic in topics:
         if topic not in known:
             raise typer.BadParameter(f"{topic} is not enabled", param_hint="TOPIC...")
     changed = _changed({topic: known[topic] for topic in topics}, changes)
-    _set(changed, connection.client_config())
+    if durable:
+        _check_durable(client)
+    _set(changed, client)
 
 
 @app.command()
@@ -159,6 +166,22 @@ def _text(value: int | None) -> str | None:
     return None if value is None else str(value).lower()
 
 
+def _check_durable(client: "KafkaClientConfig") -> None:
+    """Raises TopicSettingsError where somebody's producers would be answered before records are stored."""
+    from metadata_topic.records.errors import TopicSettingsError
+    from metadata_topic.settings.durable_holders import why_not_durable
+    from metadata_topic.settings.settings_topic import read_settings
+    from metadata_topic.settings.topic_settings import DURABLE_KEY
+    from metadata_topic.topic.cluster_descriptions import ClusterDescriptions
+
+    _, agents = read_settings(client)
+    brokers = ClusterDescriptions(client, "remote-wal-topics", _TIMEOUT_S).brokers()
+    reason = why_not_durable(agents, [one.broker_id for one in brokers])
+    if reason is not None:
+        hint = "first have all agents hold answers: remote-wal gateway plan --durable prints the lines"
+        raise TopicSettingsError("enable", DURABLE_KEY, reason, hint)
+
+
 def _set(wanted: "Mapping[str, TopicSettings | None]", client: "KafkaClientConfig") -> None:
     """None: the defaults."""
     from metadata_topic.records.errors import TopicSettingsError
@@ -166,7 +189,7 @@ def _set(wanted: "Mapping[str, TopicSettings | None]", client: "KafkaClientConfi
     from metadata_topic.settings.topic_settings import check_topic
     from metadata_topic.topic.topic import confluent_admin
 
-    existing = confluent_admin(client, timeout_s=10.0).partition_counts()
+    existing = confluent_admin(client, _TIMEOUT_S).partition_counts()
     for topic, settings in wanted.items():
         check_topic(topic)
         if settings is not None and topic not in existing:

@@ -28,6 +28,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "bypass-peers": bypass_checks.bypass_peers,
     "gateway-listeners": gateway_checks.gateway_listeners,
     "gateway-agents": agents_way.gateway_agents,
+    "gateway-sides": gateway_checks.gateway_sides,
     "gateway-names": gateway_checks.gateway_names,
     "gateway-security": gateway_checks.gateway_security,
     "durable-topics": durable_checks.durable_topics,

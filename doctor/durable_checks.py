@@ -2,6 +2,7 @@
 
 from doctor.facts import Facts, known
 from doctor.findings import Level, Verdict, some_of
+from metadata_topic.settings.durable_holders import why_not_durable
 
 _KEY = "remote.wal.gateway"
 _PLAN = "print the lines by remote-wal gateway plan --durable"
@@ -23,6 +24,9 @@ def durable_topics(facts: Facts) -> Verdict:
     if past:
         found = f"{told} is durable, and {', '.join(past)} leads past the agent: producers there are answered too soon"
         return Verdict(Level.ERROR, found, f"{_PLAN}, and have no other listener for clients that produce")
+    elsewhere = {one: agent for one, agent in facts.registered.items() if one != broker.node_id}
+    if (reason := why_not_durable(elsewhere)) is not None:
+        return Verdict(Level.ERROR, f"{told} is durable, and {reason}", f"{_PLAN} on all brokers")
     found = f"{told}: nothing is held of producers with acks=0, nor of the end of a transaction"
     change = "acks=1 or acks=all; whoever reads committed records alone: see gateway.md, durable acknowledgement"
     if for_agents in broker.advertised_listeners:

@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from agent.settings.agent_settings import AgentSettings
 from kafka_log.server_properties import BrokerProperties, Endpoint
+from metadata_topic.settings.topic_settings import AgentRegistration
 from metadata_topic.settings.wal_retention import KeptFor
 
 T = TypeVar("T")
@@ -175,6 +176,8 @@ class Facts:
     """Of the living brokers, where the zone gateway is on."""
     ways: Mapping[str, Mapping[int, Endpoint] | Unknown] = field(default_factory=dict)
     """Likewise: by each server that the agent bootstraps at, where it says that brokers are."""
+    registered: Mapping[int, AgentRegistration] = field(default_factory=dict)
+    """Agents by their own word; empty where it was not read."""
     names: Mapping[str, tuple[str, ...] | Unknown] = field(default_factory=dict)
     """What other zones' gateways are advertised as, and the addresses that each name stands for here."""
     replica_hosts: Mapping[str, tuple[str, ...] | Unknown] = field(default_factory=dict)

@@ -1,13 +1,21 @@
 """Checks of the zone gateway: the listeners that keep clients in their zone, their names, and what clients lose."""
 
+from agent.found_peers import gateway_parts
 from agent.settings.gateway_settings import GatewaySettings
 from agent.settings.http_listener import is_loopback
 from agent.settings.kafka_client import client_listeners
 from doctor.facts import Facts, Unknown
 from doctor.findings import Fault, Level, Verdict, worst
+from metadata_topic.settings.topic_settings import GatewayPart
 
 _KEY = "remote.wal.gateway"
 _PLAN = "print the lines by remote-wal gateway plan"
+_TWO_SIDED = {
+    GatewayPart.PRODUCE: f"{_KEY}.produce.enable",
+    GatewayPart.ADOPT: f"{_KEY}.produce.adopt.enable",
+    GatewayPart.LINKS: f"{_KEY}.fetch.links.enable",
+}
+"""What two agents do together."""
 _OWN_AGENT = "agent beside this broker"
 
 
@@ -84,6 +92,37 @@ def _listener_faults(facts: Facts, leads_to: str, name: str, port: int | None = 
         change = f"advertised.listeners: {name}://{advertised.host}:{port}, or the gateways' {_KEY}.{key}"
         faults.append((Level.ERROR, found, change))
     return faults
+
+
+def gateway_sides(facts: Facts) -> Verdict:
+    """Whether what is on here is on where it must be as well to have an effect."""
+    settings = facts.settings.gateway
+    if not settings.enable:
+        return Verdict(Level.OK, f"{_KEY}.enable is false")
+    faults: list[Fault] = []
+    selector = facts.broker.raw.get("replica.selector.class", "")
+    if settings.fetch_rack_enable and not selector.endswith("RackAwareReplicaSelector"):
+        found = f"{_KEY}.fetch.rack.enable without effect: this broker sends no consumer to the replica of its rack"
+        change = "replica.selector.class=org.apache.kafka.common.replica.RackAwareReplicaSelector on all brokers"
+        faults.append((Level.WARNING, found, change))
+    own, others = set(gateway_parts(facts.settings)), {**facts.registered}
+    others.pop(facts.broker.node_id, None)
+    for part, key in _TWO_SIDED.items():
+        on = sorted(one for one, agent in others.items() if part in (agent.gateway or ()))
+        off = sorted(one for one, agent in others.items() if agent.gateway is not None and part not in agent.gateway)
+        elsewhere, here = (off, "on") if part in own else (on, "off")
+        if elsewhere:
+            there = "off" if here == "on" else "on"
+            brokers = ", ".join(map(str, elsewhere))
+            found = f"{key} is {here} here and {there} beside broker {brokers}: what goes between passes as it is"
+            faults.append((Level.WARNING, found, f"the same {key} on all agents"))
+    if faults:
+        return worst(faults)
+    silent = sorted(one for one, agent in others.items() if agent.gateway is None)
+    if silent:
+        told = f"agents beside broker {', '.join(map(str, silent))} are of an older release, that does not tell"
+        return Verdict(Level.UNKNOWN, told)
+    return Verdict(Level.OK, "what is on here is on at the other agents")
 
 
 def gateway_names(facts: Facts) -> Verdict:

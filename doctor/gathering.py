@@ -74,6 +74,7 @@ def gather(broker: BrokerProperties, settings: AgentSettings, wall_ms: Callable[
             for key, store in certificate_stores(broker, settings).items()
         },
     )  # fmt: skip
+    facts = replace(facts, registered=registered)
     return _with_gateway(facts, client) if settings.gateway.enable else facts
 
 

@@ -20,7 +20,11 @@ what the write path compares with logs. An answer of consumers' default `fetch.m
 ADMIN_FRAMES_BYTES = 16 * MIB
 """Frames of admin tools, twice: to the broker, and from it."""
 HELD_FRAMES_BYTES = 16 * MIB
-"""Where answers are held, twice: requests of the own zone's clients, and answers to all whose frames are not routed."""
+"""Where answers are held, twice: requests of the own zone's clients, and answers to all whose frames are not routed, as
+they pass. A larger answer of a consumer passes alone: it waits for others' to be sent, which takes 30 seconds at most.
+"""
+HELD_ANSWERS_BYTES = 8 * MIB
+"""Answers that wait for records to be stored: to producers, and what is behind them on a connection."""
 MIN_FRAME_BYTES = 64 * MIB
 """In all: fetches of some megabytes side by side."""
 
@@ -35,7 +39,8 @@ def other_bytes(settings: AgentSettings) -> int:
     client_bytes += 3 * CLIENT_FRAMES_BYTES if settings.gateway.enable and by_objects else 0
     client_bytes += 2 * ADMIN_FRAMES_BYTES if settings.gateway.enable and settings.gateway.admin_listener else 0
     client_bytes += CLIENT_FRAMES_BYTES if settings.gateway.enable and settings.gateway_produce.adopt_enable else 0
-    client_bytes += 2 * HELD_FRAMES_BYTES if settings.gateway.enable and settings.gateway.durable_listener else 0
+    holds = settings.gateway.enable and settings.gateway.durable_listener
+    client_bytes += 2 * HELD_FRAMES_BYTES + HELD_ANSWERS_BYTES if holds else 0
     archive_bytes = 2 * settings.archive.object_max_bytes if settings.archive.enable else 0
     return (
         PROCESS_BYTES

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 from agent.configuration import Configuration
 from agent.service_manager import ListeningSockets
 from agent.settings.gateway_settings import GatewaySettings
-from agent.settings.memory_shares import ADMIN_FRAMES_BYTES, HELD_FRAMES_BYTES
+from agent.settings.memory_shares import ADMIN_FRAMES_BYTES, HELD_ANSWERS_BYTES, HELD_FRAMES_BYTES
 from gateway.client_door import ClientLimits
 from gateway.client_zone import ZoneRules
 from gateway.metrics import GatewayMetrics
@@ -79,8 +79,8 @@ def build_holding(configuration: Configuration, registry: CollectorRegistry) -> 
     from gateway.durable.durable_metrics import DurableMetrics
 
     logs = DurableLogs()
-    requests, answers = MemoryBudget(HELD_FRAMES_BYTES), MemoryBudget(HELD_FRAMES_BYTES)
-    return HoldingContext(logs, DurableMetrics(registry, logs), requests, answers)
+    passing = MemoryBudget(HELD_FRAMES_BYTES), MemoryBudget(HELD_FRAMES_BYTES)
+    return HoldingContext(logs, DurableMetrics(registry, logs), *passing, MemoryBudget(HELD_ANSWERS_BYTES))
 
 
 def _own_zone_port(

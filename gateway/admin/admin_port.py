@@ -97,7 +97,9 @@ class AdminRelay:
             if not is_read(header, len(frame)) or header.correlation_id in self._pending:
                 return frame
             loop = asyncio.get_running_loop()
-            edited, pending = await loop.run_in_executor(self._context.pool, look_at, header, frame)
+            edited, pending = await loop.run_in_executor(
+                self._context.pool, look_at, header, frame, self._context.settings
+            )
         except MalformedFrameError as error:
             self._count("not_understood")
             log.warning("admin_request_not_understood", error=str(error), consequence="it goes to the broker as it is")

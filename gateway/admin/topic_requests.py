@@ -21,7 +21,7 @@ from gateway.admin.admin_frames import MAX_READ_BYTES, AdminApi, read_answer, re
 from kafka_log.crc32c import Buffer
 from metadata_topic.records.errors import MetadataTopicError, TopicSettingsError
 from metadata_topic.settings.setting_keys import SETTING_KEYS, SettingKey, changed_settings
-from metadata_topic.settings.topic_settings import TopicSettings, check_topic
+from metadata_topic.settings.topic_settings import DURABLE_KEY, TopicSettings, check_topic
 from replication.wire.kafka_frame import MalformedFrameError, RequestHeader
 
 _NO_ERROR: Final = 0
@@ -50,6 +50,9 @@ class TopicSettingsStore(Protocol):
     def read(self) -> Mapping[str, TopicSettings]:
         """Those that are set, as of now, by topic. Raises MetadataTopicError."""
 
+    def why_not_durable(self) -> str | None:
+        """What keeps topics from being durable; None: nothing. Raises MetadataTopicError."""
+
     def write(self, settings: Mapping[str, TopicSettings]) -> None:
         """Durable when this returns. Raises MetadataTopicError."""
 
@@ -65,8 +68,8 @@ class PendingRequest(ABC):
         """
 
 
-def look_at(header: RequestHeader, frame: Buffer) -> tuple[Buffer, PendingRequest | None]:
-    """What goes to the broker, and what awaits its answer; None where nothing of the request is ours.
+def look_at(header: RequestHeader, frame: Buffer, store: TopicSettingsStore) -> tuple[Buffer, PendingRequest | None]:
+    """What goes to the broker, and what awaits its answer; None where nothing of the request is ours. Blocks.
 
     Raises MalformedFrameError when the request is not understood: it may go on as it is.
     """
@@ -76,7 +79,7 @@ def look_at(header: RequestHeader, frame: Buffer) -> tuple[Buffer, PendingReques
     message = read_request(api, header.api_version, frame)
     if api is AdminApi.DESCRIBE_CONFIGS:
         return frame, _described(header.api_version, message)
-    pending = _LOOKED_AT[api](header.api_version, message)
+    pending = _LOOKED_AT[api](header.api_version, message, _Verdicts(store))
     return (written(message), pending) if pending is not None else (frame, None)
 
 
@@ -89,17 +92,22 @@ def _names_ours(frame: Buffer) -> bool:
 class _Verdicts:
     """What a request wants of our keys, by topic."""
 
+    store: TopicSettingsStore
     wanted: dict[str, Changes] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     """Why, by topic."""
 
     def judge(self, topic: str, changes: Changes) -> None:
         try:
-            changed_settings(topic, TopicSettings(), changes)
+            wanted = changed_settings(topic, TopicSettings(), changes)
+            if wanted.durable and (reason := self.store.why_not_durable()) is not None:
+                raise TopicSettingsError("set topic settings", topic, f"{DURABLE_KEY}: {reason}")
             if not _is_ours(topic):
                 raise TopicSettingsError("set topic settings", topic, f"{', '.join(changes)}: not for internal topics")
         except TopicSettingsError as error:
             self.refuse(topic, error.reason)
+        except MetadataTopicError as error:
+            self.refuse(topic, f"{DURABLE_KEY}: whether answers are held could not be read: {error}")
         else:
             self.wanted[topic] = changes
 
@@ -117,8 +125,7 @@ class _Verdicts:
         return bool(self.wanted or self.refused)
 
 
-def _created(version: int, message: Any) -> PendingRequest | None:
-    verdicts = _Verdicts()
+def _created(version: int, message: Any, verdicts: _Verdicts) -> PendingRequest | None:
     for topic in message.topics:
         changes = {one.name: one.value for one in _cut_out(topic)}
         if changes:
@@ -127,8 +134,7 @@ def _created(version: int, message: Any) -> PendingRequest | None:
     return _CreatedTopics(version, verdicts, bool(message.validate_only)) if verdicts.are_any else None
 
 
-def _altered(version: int, message: Any) -> PendingRequest | None:
-    verdicts = _Verdicts()
+def _altered(version: int, message: Any, verdicts: _Verdicts) -> PendingRequest | None:
     for resource in message.resources:
         ours = _cut_out(resource) if resource.resource_type == _TOPIC else []
         if not ours:
@@ -144,8 +150,7 @@ def _altered(version: int, message: Any) -> PendingRequest | None:
     return _awaited(AdminApi.INCREMENTAL_ALTER_CONFIGS, version, message, verdicts)
 
 
-def _replaced(version: int, message: Any) -> PendingRequest | None:
-    verdicts = _Verdicts()
+def _replaced(version: int, message: Any, verdicts: _Verdicts) -> PendingRequest | None:
     for resource in message.resources:
         ours = _cut_out(resource) if resource.resource_type == _TOPIC else []
         if ours or (resource.resource_type == _TOPIC and _is_ours(resource.resource_name)):
@@ -335,7 +340,7 @@ class _DescribedTopics(PendingRequest):
         )
 
 
-_LOOKED_AT: Final[Mapping[AdminApi, Callable[[int, Any], PendingRequest | None]]] = {
+_LOOKED_AT: Final[Mapping[AdminApi, Callable[[int, Any, _Verdicts], PendingRequest | None]]] = {
     AdminApi.CREATE_TOPICS: _created,
     AdminApi.ALTER_CONFIGS: _replaced,
     AdminApi.INCREMENTAL_ALTER_CONFIGS: _altered,

@@ -29,7 +29,9 @@ class HoldingContext:
     requests_budget: MemoryBudget
     """For clients' frames."""
     answers_budget: MemoryBudget
-    """For brokers' answers, those that are held included."""
+    """For brokers' answers as they pass."""
+    held_budget: MemoryBudget
+    """For those that wait. Apart, as they wait for no memory: a large answer that does would wait for them in vain."""
 
 
 class AnswerGate:
@@ -92,9 +94,14 @@ class AnswerGate:
             self._core.answered(frame, self._clock())
             self._has_room.set()
             self._wake()
-            while self._core.is_full:
+            while self._is_full:
                 self._has_room.clear()
                 await self._has_room.wait()
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether no more answers are to be taken in; one that has none waiting may always take one."""
+        return self._core.is_full or (self._context.held_budget.is_spent and self._core.held_bytes > 0)
 
     def _ended(self, _pump: "asyncio.Task[None]") -> None:
         self._has_room.set()
@@ -104,8 +111,8 @@ class AnswerGate:
         self._changed.set()
 
     def _count(self) -> None:
-        """What is held counts against the budget."""
-        held, budget = self._core.held_bytes, self._context.answers_budget
+        """What is held counts against its budget."""
+        held, budget = self._core.held_bytes, self._context.held_budget
         if held > self._counted_bytes:
             budget.take(held - self._counted_bytes)
         else:

@@ -12,6 +12,7 @@ from typing import cast
 import structlog
 
 from metadata_topic.records.errors import MetadataTopicError
+from metadata_topic.settings.durable_holders import why_not_durable
 from metadata_topic.settings.tail_upload import (
     TailRequest,
     TailStored,
@@ -252,6 +253,10 @@ class TopicSettingsTopic:
     def read(self) -> Mapping[str, TopicSettings]:
         """Those that are set, by topic. Raises MetadataTopicError."""
         return read_settings(self._client_config, self._timeout_s)[0]
+
+    def why_not_durable(self) -> str | None:
+        """What keeps topics from being durable; None: nothing. Raises MetadataTopicError."""
+        return why_not_durable(read_settings(self._client_config, self._timeout_s)[1])
 
     def write(self, settings: Mapping[str, TopicSettings]) -> None:
         """Defaults are not kept; durable when this returns. Raises TopicSettingsError, MetadataTopicError."""

@@ -88,6 +88,17 @@ class TopicSettings:
         return self.enable and self.durable
 
 
+class GatewayPart(StrEnum):
+    """Something of the zone gateway that counts where agents have it on at both ends, or all of them do."""
+
+    CLIENTS = "clients"
+    PRODUCE = "produce"
+    ADOPT = "adopt"
+    LINKS = "links"
+    DURABLE = "durable"
+    """Answers to producers are held."""
+
+
 @dataclass(frozen=True, slots=True)
 class AgentRegistration:
     """An agent that runs, or ran last, beside a broker."""
@@ -109,6 +120,8 @@ class AgentRegistration:
     """`remote.wal.retention.lagging.max.ms` of the agent, likewise."""
     peer_address: str | None = None
     """Where other agents reach it, host:port; None: by their own lists alone, or not any more."""
+    gateway: tuple[str, ...] | None = None
+    """What of the zone gateway it does, by `GatewayPart`; None: it is older, and does not tell."""
 
 
 class MalformedSettingError(ValueError):
@@ -215,6 +228,7 @@ def _agent(broker_id: int, fields: Mapping[str, object]) -> AgentRegistration:
         wal_retention_ms=_milliseconds(fields, "wal_retention_ms", LOWEST_RETENTION_MS),
         wal_retention_lagging_max_ms=_milliseconds(fields, "wal_retention_lagging_max_ms", 0),
         peer_address=None if fields.get("peer_address") is None else typed(fields, "peer_address", str),
+        gateway=None if fields.get("gateway") is None else tuple(map(str, typed(fields, "gateway", list))),
     )
     if agent.broker_id != broker_id:
         raise ValueError(f"key and value name brokers {broker_id} and {agent.broker_id}")

@@ -5,10 +5,12 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
+from cli import connection
 from cli import main as main_module
 from cli import topics as topics_module
 from metadata_topic.settings import settings_topic
-from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
+from metadata_topic.settings.topic_settings import AgentRegistration, LinkPolicy, TopicSettings
+from metadata_topic.topic.cluster_descriptions import ClusterDescriptions, DescribedBroker
 
 
 @pytest.mark.parametrize(
@@ -54,6 +56,7 @@ def test_a_setting_is_changed_and_the_others_stay(
     written: list[object] = []
     monkeypatch.setattr(topics_module, "_set", lambda wanted, _client: written.append(wanted))
     monkeypatch.setattr(settings_topic, "read_settings", lambda _client: ({"orders": ARCHIVED}, {}))
+    monkeypatch.setattr(topics_module, "_check_durable", lambda _client: None)
     result = CliRunner().invoke(
         main_module.build_app(), ["topics", "set", *arguments, "--bootstrap-server", "nowhere:1"]
     )
@@ -66,3 +69,33 @@ def test_help_tells_for_whom_links_for_every_byte_are_slow(command: str) -> None
     words = " ".join(told.split())
     assert "always: links for every byte, so that a producer that sends many small requests with acks=all" in words
     assert "(librdkafka) waits a round of the store for each of them" in words
+
+
+HOLDING = AgentRegistration(1, 1, "", "", "1", 0, gateway=("clients", "durable"))
+
+
+@pytest.mark.parametrize(
+    ("agents", "told"),
+    [
+        ([HOLDING, replace(HOLDING, broker_id=2)], None),
+        ([HOLDING], "no agent has registered for broker 2"),
+        ([HOLDING, replace(HOLDING, broker_id=2, gateway=())], "answers are not held beside broker 2"),
+        ([HOLDING, replace(HOLDING, broker_id=2, gateway=None)], "an older release"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("command", [["enable", "orders"], ["set", "orders"]])
+def test_no_topic_is_called_durable_while_an_agent_holds_no_answers(
+    monkeypatch: pytest.MonkeyPatch, command: list[str], agents: list[AgentRegistration], told: str | None
+) -> None:
+    written: list[object] = []
+    known = {agent.broker_id: agent for agent in agents}
+    monkeypatch.setattr(topics_module, "_set", lambda wanted, _client: written.append(wanted))
+    monkeypatch.setattr(connection, "reach", lambda _servers: None)
+    monkeypatch.setattr(settings_topic, "read_settings", lambda _client: ({"orders": TopicSettings(True)}, known))
+    brokers = [DescribedBroker(1, None), DescribedBroker(2, None)]
+    monkeypatch.setattr(ClusterDescriptions, "brokers", lambda _self: brokers)
+    words = ["topics", *command, "--durable", "--bootstrap-server", "nowhere:1"]
+    result = CliRunner().invoke(main_module.build_app(), words)
+    assert bool(written) is (told is None), result.output
+    assert (result.exit_code == 0) is (told is None)
+    assert told is None or told in f"{result.output}{result.exception}"

@@ -12,6 +12,7 @@ from doctor.findings import Finding, Level
 from gateway.plan import plan
 from gateway.planned_ports import PlanRules
 from kafka_log.server_properties import parse_broker_properties
+from metadata_topic.settings.topic_settings import AgentRegistration
 from tests.doctor.test_doctor import FILE, PROPERTIES, facts_of
 from tests.doctor.test_gateway_checks import KEY, REPLICATION, SEVERAL, SITES
 
@@ -19,7 +20,7 @@ PLANNED = plan(SITES, {zone: f"gateway-{zone}" for zone in ("az1", "az2", "az3")
 DURABLE = {"orders": EnabledTopic(1000, has_long_term_tier=False, is_durable=True)}
 
 
-def planned(changes: dict[str, str] | None = None, topics: Any = None) -> dict[str, Finding]:
+def planned(changes: dict[str, str] | None = None, topics: Any = None, **facts: Any) -> dict[str, Finding]:
     """What is found where the plan's lines stand, but for these keys."""
     raw = {**PROPERTIES, **PLANNED, **{key: f"{PLANNED[key]},{value}" for key, value in REPLICATION.items()}}
     broker = parse_broker_properties({**raw, **(changes or {})}, FILE)
@@ -30,6 +31,7 @@ def planned(changes: dict[str, str] | None = None, topics: Any = None) -> dict[s
         zones={1: "az1", 2: "az2", 3: "az3"},
         names={"gateway-az2": SEVERAL, "gateway-az3": SEVERAL},
         topics=DURABLE if topics is None else topics,
+        **facts,
     )
     return {finding.check: finding for finding in diagnose(judged)}
 
@@ -69,3 +71,11 @@ def test_the_listener_of_the_own_zone_advertises_the_agents_port() -> None:
     finding = planned({f"{KEY}.durable.port": "9999"})["gateway-listeners"]
     assert finding.level is Level.ERROR
     assert "durable.port" in (finding.change or "")
+
+
+def test_an_agent_elsewhere_that_holds_no_answers_is_found() -> None:
+    holding = AgentRegistration(2, 1, "", "", "", 0, gateway=("clients", "durable"))
+    assert planned(registered={2: holding})["durable-topics"].level is Level.INFORMATION
+    finding = planned(registered={2: holding, 3: replace(holding, broker_id=3, gateway=("clients",))})["durable-topics"]
+    assert finding.level is Level.ERROR
+    assert "answers are not held beside broker 3" in finding.found

@@ -12,6 +12,7 @@ from doctor.findings import Finding, Level
 from gateway.plan import plan
 from gateway.planned_ports import BrokerSite, PlanRules
 from kafka_log.server_properties import Endpoint, parse_broker_properties
+from metadata_topic.settings.topic_settings import AgentRegistration
 from tests.doctor.test_doctor import FILE, PROPERTIES, facts_of
 
 SITES = [BrokerSite(1, "az1", "kafka-1"), BrokerSite(2, "az2", "kafka-2"), BrokerSite(3, "az3", "kafka-3")]
@@ -51,7 +52,7 @@ def planned(changes: dict[str, str] | None = None, **facts: Any) -> dict[str, Fi
 def test_in_what_is_planned_no_gateway_check_finds_anything() -> None:
     found = planned()
     gateway = {name: finding.level for name, finding in found.items() if name.startswith("gateway-")}
-    names = ("gateway-listeners", "gateway-agents", "gateway-names", "gateway-security")
+    names = ("gateway-listeners", "gateway-agents", "gateway-sides", "gateway-names", "gateway-security")
     assert gateway == dict.fromkeys(names, Level.OK)
 
 
@@ -107,16 +108,48 @@ HELD = {f"{KEY}.durable.listener": "CLIENT_AZ1", f"{KEY}.durable.port": "9092"}
             "the agent reaches Kafka by CLIENT_AZ1",
         ),
         ({OWN_BOOTSTRAP: "kafka-1:19097,kafka-2:9092"}, {}, Level.WARNING, "kafka-2:9092: at this port brokers answer"),
-        ({}, {"ways": {"kafka-2:19097": BY_GATEWAYS}}, Level.WARNING, "kafka-2:19097 names agents in the place of brokers 2, 3"),
+        ({}, {"ways": {"kafka-2:19097": BY_GATEWAYS}}, Level.WARNING, "names agents in the place of brokers 2, 3"),
         (HELD, {"ways": {"kafka-2:19097": BY_AGENTS}}, Level.WARNING, "in the place of brokers 1, 2, 3"),
         ({}, {"ways": {"kafka-1:19097": Unknown("away")}}, Level.UNKNOWN, "away"),
-        ({}, {"ways": {"kafka-1:19097": Unknown("away"), "kafka-2:19097": BY_AGENTS}}, Level.OK, "1 servers name brokers"),
+        ({}, {"ways": {"kafka-1:19097": Unknown("away"), "kafka-2:19097": BY_AGENTS}}, Level.OK, "1 servers name"),
     ],
 )  # fmt: skip
 def test_an_agent_that_reaches_brokers_by_other_agents_is_found(
     changes: dict[str, str], facts: dict[str, Any], level: Level, told: str
 ) -> None:
     finding = planned(changes, **facts)["gateway-agents"]
+    assert finding.level is level, finding
+    assert told in finding.found
+
+
+def registered(**parts: tuple[str, ...] | None) -> dict[str, Any]:
+    """Agents 2 and 3 with these parts of the gateway."""
+    told = {
+        int(name[1:]): AgentRegistration(int(name[1:]), 1, "", "", "", 0, gateway=its) for name, its in parts.items()
+    }
+    return {"registered": told}
+
+
+RACKS = {f"{KEY}.fetch.rack.enable": "true"}
+PRODUCE = {f"{KEY}.produce.enable": "true"}
+SELECTOR = {"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "facts", "level", "told"),
+    [
+        (RACKS, {}, Level.WARNING, "fetch.rack.enable without effect"),
+        ({**RACKS, **SELECTOR}, {}, Level.OK, ""),
+        (PRODUCE, registered(_2=("produce",), _3=("clients",)), Level.WARNING, "on here and off beside broker 3"),
+        ({}, registered(_2=("links",), _3=("clients",)), Level.WARNING, "off here and on beside broker 2"),
+        (PRODUCE, registered(_2=("clients", "produce")), Level.OK, ""),
+        (PRODUCE, registered(_2=None), Level.UNKNOWN, "broker 2 are of an older release"),
+    ],
+)  # fmt: skip
+def test_what_has_no_effect_because_another_side_has_it_off_is_found(
+    changes: dict[str, str], facts: dict[str, Any], level: Level, told: str
+) -> None:
+    finding = planned(changes, **facts)["gateway-sides"]
     assert finding.level is level, finding
     assert told in finding.found
 

@@ -32,7 +32,8 @@ from tests.gateway.produce.produce_frames import produce
 PATIENCE_S = 10
 TOPIC, BROKER = 2, 4
 ENABLE, POLICY, BOUND = "remote.wal.storage.enable", "remote.wal.link.policy", "remote.wal.link.latency.bound.ms"
-OURS = [ENABLE, POLICY, BOUND, "remote.wal.archive.enable", "remote.wal.retention.ms", "remote.wal.durable.enable"]
+DURABLE = "remote.wal.durable.enable"
+OURS = [ENABLE, POLICY, BOUND, "remote.wal.archive.enable", "remote.wal.retention.ms", DURABLE]
 
 
 class MemoryStore:
@@ -41,10 +42,15 @@ class MemoryStore:
     def __init__(self, settings: Mapping[str, TopicSettings] | None = None, is_away: bool = False) -> None:
         self.settings = dict(settings or {})
         self.is_away = is_away
+        self.not_durable: str | None = None
 
     def read(self) -> Mapping[str, TopicSettings]:
         self._look("read")
         return self.settings
+
+    def why_not_durable(self) -> str | None:
+        self._look("read")
+        return self.not_durable
 
     def write(self, settings: Mapping[str, TopicSettings]) -> None:
         self._look("write")
@@ -491,3 +497,16 @@ async def test_who_produces_at_a_port_past_which_answers_are_held_is_no_admin_to
         assert await tool.is_closed()
         assert tool.counted("produce_refused") == 1
     assert broker.frames == []
+
+
+@pytest.mark.parametrize("away", [False, True])
+async def test_no_topic_is_made_durable_where_answers_are_not_held(away: bool) -> None:
+    broker, store = Broker(CreateTopicsRequest, creates({})), MemoryStore(is_away=away)
+    store.not_durable = "answers are not held beside broker 2"
+    async with connected(broker, store) as tool:
+        asked = {"held": {ENABLE: "true", DURABLE: "true"}, "plain": {ENABLE: "true", DURABLE: "false"}}
+        answer = await tool.ask(create_request(7, asked), CreateTopicsResponse, 7)
+    told = {one.name: (one.error_code, one.error_message or "") for one in answer.topics}
+    assert told["held"][0] == 40
+    assert ("could not be read" if away else "beside broker 2") in told["held"][1]
+    assert list(store.settings) == ([] if away else ["plain"])

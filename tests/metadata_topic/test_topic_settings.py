@@ -73,6 +73,13 @@ def test_an_older_agents_registration_says_nothing_of_how_long_it_keeps_objects(
     assert agent == replace(AGENT, wal_retention_ms=None, wal_retention_lagging_max_ms=None)
 
 
+def test_what_an_agents_gateway_does_is_read_as_written_and_an_older_agent_does_not_tell() -> None:
+    told = replace(AGENT, gateway=("clients", "durable"))
+    assert decode_setting(agent_key(3), encode_agent(told)) == (3, told)
+    older = {name: value for name, value in json.loads(encode_agent(told)).items() if name != "gateway"}
+    assert decode_setting(agent_key(3), json.dumps(older).encode()) == (3, AGENT)
+
+
 def test_registrations_are_read_as_written_and_newer_fields_passed_over() -> None:
     value = json.dumps({**json.loads(encode_agent(AGENT)), "zone": "a"}).encode()
     assert decode_setting(agent_key(3), value) == (3, AGENT)

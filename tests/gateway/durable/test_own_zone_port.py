@@ -1,6 +1,7 @@
 """Clients of the own zone, and of gateways, over real sockets: their answers are held, and nothing else is changed."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -34,10 +35,10 @@ async def read_frame(reader: asyncio.StreamReader) -> bytes:
 class Connected:
     """A client, the broker that it reaches, and what is known of logs."""
 
-    def __init__(self) -> None:
+    def __init__(self, answers_bytes: float = math.inf) -> None:
         self.rig = Rig()
         self.registry = CollectorRegistry()
-        budgets = MemoryBudget(), MemoryBudget()
+        budgets = MemoryBudget(), MemoryBudget(answers_bytes), MemoryBudget()
         self.holding = HoldingContext(self.rig.logs, DurableMetrics(self.registry, self.rig.logs), *budgets)
         self.broker: asyncio.Queue[Stream] = asyncio.Queue()
 
@@ -48,8 +49,8 @@ class Connected:
         metrics = GatewayMetrics(CollectorRegistry())
         port = OwnZonePort(OwnZoneContext(1, "az1", where, self.holding, lambda: None, LIMITS, metrics))
         await port.start(Address("127.0.0.1", 0))
-        client = await asyncio.open_connection(port.address.host, port.address.port)
-        broker = await self.broker.get()
+        self.address = port.address
+        client, broker = await self.connect()
         try:
             yield client, broker
         finally:
@@ -57,6 +58,11 @@ class Connected:
             broker[1].close()
             await port.stop()
             server.close()
+
+    async def connect(self) -> tuple[Stream, Stream]:
+        """A client, and its twin at the broker."""
+        client = await asyncio.open_connection(self.address.host, self.address.port)
+        return client, await self.broker.get()
 
     def counted(self, outcome: str) -> float:
         labels = {"outcome": outcome}
@@ -78,7 +84,7 @@ async def test_an_answer_reaches_the_client_once_its_records_are_published() -> 
         answer = rig.made(1, (TOPIC, NO_ERROR, 100))
         broker[1].write(framed(answer) + framed(b"\0\0\0\x02other"))
         await connected.until(lambda: rig.logs.waiting == 1)
-        await connected.until(lambda: connected.holding.answers_budget.used > 0)
+        await connected.until(lambda: connected.holding.held_budget.used > 0)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
                 await client[0].readexactly(1)
@@ -86,7 +92,24 @@ async def test_an_answer_reaches_the_client_once_its_records_are_published() -> 
         assert await read_frame(client[0]) == answer
         assert await read_frame(client[0]) == b"\0\0\0\x02other"
         assert connected.counted("stored") == 1
-    await connected.until(lambda: connected.holding.answers_budget.used == 0)
+    await connected.until(lambda: connected.holding.held_budget.used == connected.holding.answers_budget.used == 0)
+
+
+async def test_a_large_answer_reaches_its_client_while_others_answers_are_held() -> None:
+    connected = Connected(answers_bytes=256 * 1024)
+    rig = connected.rig
+    async with connected.running() as (client, broker):
+        client[1].write(framed(rig.request(1)))
+        await read_frame(broker[0])
+        broker[1].write(framed(rig.made(1, (TOPIC, NO_ERROR, 100))))
+        await connected.until(lambda: rig.logs.waiting == 1)
+        consumer, its_broker = await connected.connect()
+        fetched = b"\0\0\0\x07" + bytes(1024 * 1024)
+        its_broker[1].write(framed(fetched))
+        assert await read_frame(consumer[0]) == fetched
+        assert rig.logs.waiting == 1
+        for stream in (consumer, its_broker):
+            stream[1].close()
 
 
 async def test_what_is_held_ends_with_the_brokers_connection() -> None:

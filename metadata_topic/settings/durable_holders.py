@@ -1,0 +1,35 @@
+"""Whether all agents hold answers to producers: a topic is no more durable than the leader whose agent does not."""
+
+from collections.abc import Collection, Mapping
+
+from metadata_topic.settings.topic_settings import AgentRegistration, GatewayPart
+
+
+def why_not_durable(agents: Mapping[int, AgentRegistration], broker_ids: Collection[int] = ()) -> str | None:
+    """What keeps topics from being durable, by what agents registered when they started; None: nothing.
+
+    `broker_ids` are brokers that may lead, beside those whose agents have registered.
+    """
+    without = sorted(set(broker_ids) - agents.keys())
+    silent = sorted(one for one, agent in agents.items() if agent.gateway is None)
+    off = sorted(one for one, agent in agents.items() if agent.gateway is not None and not _holds(agent))
+    told = [
+        f"{what} {_listed(brokers)}"
+        for what, brokers in (
+            ("no agent has registered for broker", without),
+            ("an older release, that does not say so, runs beside broker", silent),
+            ("answers are not held beside broker", off),
+        )
+        if brokers
+    ]
+    if not told:
+        return None
+    return f"{'; '.join(told)}: who produces there would be answered before records are stored"
+
+
+def _holds(agent: AgentRegistration) -> bool:
+    return agent.gateway is not None and GatewayPart.DURABLE in agent.gateway
+
+
+def _listed(brokers: list[int]) -> str:
+    return ", ".join(map(str, brokers))
