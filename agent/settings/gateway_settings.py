@@ -131,7 +131,8 @@ class GatewaySettings(Section, alias_generator=keyed(f"{_KEY}.")):
     max_connections: int = Field(
         500,
         ge=1,
-        description="Connections of clients that are relayed at once; as many again of other zones' to this broker.",
+        description="Connections of clients that are relayed at once, of which a client takes one for each broker that "
+        "it talks to; as many again of other zones' to this broker. Each is 256 KiB of the agent's memory.",
     )
     max_connections_per_ip: int | None = Field(
         None, ge=1, description="Of those, how many from one client's address; by default as many as in all."
