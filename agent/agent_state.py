@@ -67,7 +67,7 @@ class AgentState:
             "hydration_paused": bool(relaying.hydration.tiers.given_up),
             "buckets_given_up": relaying.hydration.tiers.given_up,
             "archive_reads_paused": relaying.hydration.tiers.archive.breaker.is_open,
-            "bypassed_agents": relaying.follower.bypassed,
+            "bypassed_agents": relaying.follower.bypasses.bypassed,
             "requests": asdict(relaying.storage.request_counts),
             "metadata_pending": system.publisher.pending if system is not None else 0,
             "metadata_stalled": system.publication.stalled_because if system is not None else None,
@@ -107,7 +107,7 @@ class AgentState:
     def degraded(self) -> list[str]:
         """What is not well, here or with others, or waits for a person, while the agent is ready itself."""
         run = self.storage_run
-        bypassed = self.relaying.follower.bypassed if self.relaying is not None else []
+        bypassed = self.relaying.follower.bypasses.bypassed if self.relaying is not None else []
         gateway = self.relaying.gateway if self.relaying is not None else None
         told = [*(run.degraded if run is not None else ()), *self._buckets_away(), self.descriptors.shortage]
         told += gateway.degraded if gateway is not None else []

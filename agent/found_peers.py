@@ -6,7 +6,7 @@ registered last is kept in the state directory, and counts until the topic was r
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from ipaddress import ip_address
 from pathlib import Path
 from typing import cast
@@ -15,7 +15,7 @@ import structlog
 
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.http_listener import is_loopback
-from agent.settings.process_settings import PeerSettings
+from agent.settings.process_settings import BypassSettings, PeerSettings
 from agent.settings.setting_types import MAX_PORT, parse_address
 from metadata_topic.settings.topic_settings import AgentRegistration, GatewayPart
 from plugin.durable_files import write_durably
@@ -26,6 +26,7 @@ from replication.wire.peer_connection import Address
 log = structlog.get_logger(__name__)
 
 FILE_NAME = "peers.json"
+BYPASS_FILE_NAME = "bypasses.json"
 _RETRY_S = 1.0
 
 
@@ -39,6 +40,12 @@ def own_address(broker_id: int, settings: PeerSettings) -> str | None:
     except ValueError:
         is_every = False
     return None if is_every or is_loopback(host) else str(settings.peer_listener)
+
+
+def own_bypass(broker_id: int, settings: BypassSettings) -> str | None:
+    """Where this agent's broker listens for those that bypass it, as its own list says; None: it tells it to nobody."""
+    listed = settings.brokers.get(broker_id)
+    return None if listed is None else str(listed)
 
 
 def gateway_parts(settings: AgentSettings) -> tuple[str, ...]:
@@ -60,41 +67,77 @@ def registered_addresses(agents: Mapping[int, AgentRegistration], own_id: int) -
     return _parsed({one: address for one, address in told.items() if address is not None})
 
 
+def registered_bypasses(agents: Mapping[int, AgentRegistration], own_id: int) -> dict[int, Address]:
+    """Of the other agents' brokers that listen for those that bypass them."""
+    told = {one: agent.bypass_address for one, agent in agents.items() if one != own_id}
+    return _parsed({one: address for one, address in told.items() if address is not None})
+
+
+class _Remembered:
+    """Addresses by broker id, and whether the file has them as well."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self.now = self._written = _load(file)
+
+    async def write(self) -> None:
+        """Unless it is there. Raises OSError."""
+        now = self.now
+        if now != self._written:
+            told = {str(broker_id): str(address) for broker_id, address in sorted(now.items())}
+            await asyncio.to_thread(write_durably, self._file, json.dumps(told))
+            self._written = now
+
+
 class FoundPeers:
     """Use it in the event loop."""
 
     def __init__(
-        self, own_id: int, peers: KnownPeers, follower: FollowerProxy, listen_at: Callable[[int], Address], file: Path
+        self,
+        own_id: int,
+        peers: KnownPeers,
+        follower: FollowerProxy,
+        listen_at: Callable[[int], Address],
+        directory: Path,
+        gateway: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
-        """`listen_at` is where this agent poses as another broker; `file` is in the state directory."""
+        """`listen_at` is where this agent poses as another broker; `directory` is that of the state.
+
+        `gateway` is called when peers have changed, and says whether it has done all that it is to do then.
+        """
         self._own_id = own_id
         self._peers = peers
         self._follower = follower
         self._listen_at = listen_at
-        self._file = file
+        self._gateway = gateway
         self._changed = asyncio.Event()
-        self._registered = self._remembered = _load(file)
-        peers.learned(self._registered)
+        self._registered, self._bypasses = _Remembered(directory / FILE_NAME), _Remembered(directory / BYPASS_FILE_NAME)
+        peers.learned(self._registered.now)
+        follower.bypasses.learned(self._bypasses.now)
 
     def registered(self, agents: Mapping[int, AgentRegistration]) -> None:
         """All registrations, as the settings topic tells them now."""
-        found = registered_addresses(agents, self._own_id)
-        if found == self._registered:
-            return
-        log.info("peers_registered", peers={one: str(address) for one, address in sorted(found.items())})
-        self._registered = found
-        self._peers.learned(found)
-        self._changed.set()
+        found, past = registered_addresses(agents, self._own_id), registered_bypasses(agents, self._own_id)
+        if found != self._registered.now:
+            log.info("peers_registered", peers={one: str(address) for one, address in sorted(found.items())})
+            self._registered.now = found
+            self._peers.learned(found)
+            self._changed.set()
+        if past != self._bypasses.now:
+            self._bypasses.now = past
+            self._follower.bypasses.learned(past)
+            self._changed.set()
 
     async def run(self) -> None:
         """Until cancelled. Raises OSError when the state directory cannot be written."""
         while True:
             self._changed.clear()
             is_done = await self._listen()
-            if self._remembered != self._registered:
-                self._remembered = dict(self._registered)
-                told = {str(broker_id): str(address) for broker_id, address in sorted(self._remembered.items())}
-                await asyncio.to_thread(write_durably, self._file, json.dumps(told))
+            self._follower.keep_bypasses()
+            if self._gateway is not None:
+                is_done = await self._gateway() and is_done
+            await self._registered.write()
+            await self._bypasses.write()
             try:
                 async with asyncio.timeout(None if is_done else _RETRY_S):
                     await self._changed.wait()

@@ -35,7 +35,7 @@ def gateway_listeners(facts: Facts) -> Verdict:
         return worst(faults)
     if isinstance(facts.zones, Unknown):
         return Verdict(Level.UNKNOWN, f"these listeners fit; whether all zones have one: {facts.zones.reason}")
-    return Verdict(Level.OK, f"{len(settings.zone_listeners)} other zones, {len(settings.brokers)} brokers in them")
+    return Verdict(Level.OK, f"{len(settings.zone_listeners)} other zones, whose clients come by these")
 
 
 def _zone_faults(facts: Facts, settings: GatewaySettings) -> list[Fault]:
@@ -49,11 +49,11 @@ def _zone_faults(facts: Facts, settings: GatewaySettings) -> list[Fault]:
     if missing:
         found = f"no listener for clients of {', '.join(missing)}: they are not led to their own gateways"
         faults.append((Level.ERROR, found, f"{_PLAN}, and add them to {_KEY}.zone.listeners"))
-    unreached = sorted(away.keys() - settings.brokers.keys())
+    unreached = sorted(away.keys() - set(settings.reached(away)))
     if unreached:
         found = f"{_KEY}.brokers lacks {', '.join(map(str, unreached))}, which clients here cannot reach"
         faults.append((Level.ERROR, found, f"add them to {_KEY}.brokers"))
-    near = sorted(one for one in settings.brokers if one in facts.zones and facts.zones[one] == own)
+    near = [one for one in settings.reached(away) if one in facts.zones and facts.zones[one] == own]
     if near:
         found = f"{_KEY}.brokers has {', '.join(map(str, near))}, which stand in this zone and advertise themselves"
         faults.append((Level.WARNING, found, f"take them out of {_KEY}.brokers"))

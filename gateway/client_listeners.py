@@ -43,16 +43,29 @@ class ClientListeners:
         self._metrics = metrics
         self._shares = ConnectionShares(limits.max_connections, limits.max_connections_per_ip)
         self._listeners: dict[int, PeerListener] = {}
-        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._tasks: dict[asyncio.Task[None], int] = {}
+        """With the numbers of their listeners."""
         self._relays: dict[ByteRelay, None] = {}
 
     async def start(self, listeners: Mapping[int, Listener]) -> None:
         """Raises OSError naming the address or file, ssl.SSLError."""
         self._tls = self._make_tls()
         for number, where in listeners.items():
-            listener = PeerListener(partial(self._accepted, number), partial(self.refuse, "accept_failed"))
-            self._listeners[number] = listener
-            await listener.start(where)
+            await self.listen(number, where)
+
+    async def listen(self, number: int, where: Listener) -> None:
+        """At one more, once it has started. Raises OSError naming the address."""
+        listener = PeerListener(partial(self._accepted, number), partial(self.refuse, "accept_failed"))
+        await listener.start(where)
+        self._listeners[number] = listener
+
+    async def leave(self, number: int) -> None:
+        """Listen there no more, and close what is left of its connections."""
+        await self._listeners.pop(number).close()
+        tasks = [task for task, its in self._tasks.items() if its == number]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     @property
     def addresses(self) -> dict[int, Address]:
@@ -73,7 +86,7 @@ class ClientListeners:
             return
         accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         task = asyncio.get_running_loop().create_task(self._served(number, accepted, address, share))
-        self._tasks[task] = None
+        self._tasks[task] = number
         task.add_done_callback(self._tasks.pop)
 
     async def _served(self, number: int, accepted: socket.socket, address: str, share: ConnectionShare) -> None:

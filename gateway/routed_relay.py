@@ -5,7 +5,7 @@ keeps is counted in the memory budget, and the client is not read while it keeps
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from gateway.client_side import THROTTLED_MAX_S
@@ -47,8 +47,8 @@ class LinkReading:
     """How links in consumers' answers are hydrated."""
 
     context: FollowerContext
-    defects: Mapping[int, LinkDefects]
-    """On the way to the agents beside these brokers."""
+    defects: Callable[[int], LinkDefects]
+    """On the way to the agent beside this broker, by its id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class RoutedRelay:
         self._responses: HydratedResponses | None = None
         links = context.links
         if links is not None and PeerCapabilities.LINKED_FETCH in agent.capabilities:
-            defects = links.defects[agent.broker_id]
+            defects = links.defects(agent.broker_id)
             self._responses = HydratedResponses(
                 links.context, agent.connection, client, defects, self, is_told_ahead=False
             )

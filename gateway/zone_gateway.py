@@ -8,6 +8,7 @@ address of the name that they were told, and so another gateway of the zone.
 import asyncio
 import socket
 import ssl
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -56,7 +57,7 @@ class ZoneGateway:
     def __init__(self, context: GatewayContext) -> None:
         self._context = context
         self._clients = ClientListeners(self._serve, context.client_tls, context.limits, context.metrics)
-        self._reads = {one: CircuitBreaker(BreakerLimits()) for one in context.peers}
+        self._reads: defaultdict[int, CircuitBreaker] = defaultdict(lambda: CircuitBreaker(BreakerLimits()))
         """Of the objects of the RouterChannel, by the agents of these brokers."""
         self.unreached: dict[int, str] = {}
         """Brokers that the last client did not get through to, and why."""
@@ -64,6 +65,15 @@ class ZoneGateway:
     async def start(self, listeners: Mapping[int, Listener]) -> None:
         """Listen at `listeners[broker id]` for clients of that broker. Raises OSError naming the address or file."""
         await self._clients.start(listeners)
+
+    async def listen(self, broker_id: int, listener: Listener) -> None:
+        """For clients of one more broker. Raises OSError naming the address."""
+        await self._clients.listen(broker_id, listener)
+
+    async def leave(self, broker_id: int) -> None:
+        """For clients of a broker that is gone no more, and close what is left of their connections."""
+        await self._clients.leave(broker_id)
+        self.unreached.pop(broker_id, None)
 
     @property
     def addresses(self) -> dict[int, Address]:
@@ -139,7 +149,10 @@ class ZoneGateway:
         context = self._context
         timeout_s = context.limits.connect_timeout_s
         try:
-            await connect_framed(context.peers[broker_id], peer, context.peer_tls(), timeout_s)
+            address = context.peers.get(broker_id)
+            if address is None:
+                raise PeerRefusedError("its agent is not known any more")
+            await connect_framed(address, peer, context.peer_tls(), timeout_s)
             capabilities = await exchange_hellos(peer, context.hello, broker_id)
             if PeerCapabilities.CLIENTS not in capabilities:
                 raise PeerRefusedError("its agent serves no clients: it is older, or its remote.wal.gateway.enable off")

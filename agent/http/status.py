@@ -96,7 +96,7 @@ def _peers(state: AgentState) -> list[Peer]:
     relaying = state.relaying
     if relaying is None:
         return []
-    zones, bypassed = relaying.zones, set(relaying.follower.bypassed)
+    zones, bypassed = relaying.zones, set(relaying.follower.bypasses.bypassed)
     moved = dict(relaying.metrics.traffic.by_follower)
     known = set(relaying.follower.addresses) | {one for one in moved if one >= 0}
     return [

@@ -78,12 +78,14 @@ def bypass(
 
     `clock` gives monotonic seconds.
     """
-    brokers = {one: where for one, where in settings.bypass.brokers.items() if one != broker.node_id}
-    if not brokers:
+    if not settings.bypass.brokers:
         return None
+    brokers = {one: where for one, where in settings.bypass.brokers.items() if one != broker.node_id}
     limits = RouteLimits(settings.bypass.after_s, settings.bypass.return_after_s)
     wants_login = settings.bypass.security_protocol.startswith("SASL") and not _broker_logs_in(broker)
-    return Bypass(brokers, limits, lambda: tls_context(settings), clock, _login(client).on if wants_login else None)
+    login = _login(client).on if wants_login else None
+    has_tls = settings.bypass.security_protocol.endswith("SSL")
+    return Bypass(brokers, limits, lambda: tls_context(settings), clock, login, takes_registered=has_tls)
 
 
 def _broker_logs_in(broker: BrokerProperties) -> bool:

@@ -1,8 +1,9 @@
 """The settings of the zone gateway for clients. See `agent.settings.setting_types`."""
 
 import ipaddress
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -20,12 +21,13 @@ from agent.settings.setting_types import (
 from kafka_log.server_properties import BrokerProperties
 
 _KEY = "remote.wal.gateway"
+ALL: Final = "*"
 
 
 def parse_broker_ids(value: object) -> object:
-    """`2,3`."""
-    if not isinstance(value, str):
-        return value
+    """`2,3`, or `*`."""
+    if not isinstance(value, str) or value.strip() == ALL:
+        return ALL if isinstance(value, str) else value
     ids = [item.strip() for item in value.split(",") if item.strip()]
     for item in ids:
         if not item.isdecimal():
@@ -50,7 +52,7 @@ def parse_zone_listeners(value: object) -> object:
     return listeners
 
 
-BrokerIdsSetting = Annotated[dict[int, None], BeforeValidator(parse_broker_ids)]
+BrokerIdsSetting = Annotated[dict[int, None] | Literal["*"], BeforeValidator(parse_broker_ids)]
 
 
 def parse_networks(value: object) -> object:
@@ -82,7 +84,9 @@ class GatewaySettings(Section, alias_generator=keyed(f"{_KEY}.")):
         19300, ge=1, le=MAX_PORT, description="The port for broker <id> is this plus <id>, as it advertises it."
     )
     brokers: BrokerIdsSetting = Field(
-        default_factory=dict, description="The brokers of other zones that clients reach here: their ids, by commas."
+        default_factory=dict,
+        description="The brokers of other zones that clients reach here: their ids, by commas; or `*`: all others that "
+        "are listed in remote.wal.agent.peers, or come and register.",
     )
     zone_listeners: ZoneListenersSetting = Field(
         default_factory=dict,
@@ -158,6 +162,10 @@ class GatewaySettings(Section, alias_generator=keyed(f"{_KEY}.")):
     )
     peer_ssl_key_file: Path | None = Field(None, description="Its private key, PEM.")
 
+    def reached(self, others: Iterable[int]) -> list[int]:
+        """The brokers that clients reach here, where these are the other ones that are known."""
+        return sorted(set(others) if self.brokers == ALL else self.brokers)
+
     @property
     def by_agents(self) -> set[str]:
         """The broker's listeners whose clients come by agents."""
@@ -203,14 +211,15 @@ def check_gateway(settings: GatewaySettings, peers: PeerSettings, broker: Broker
         return
     if not broker.rack:
         raise AgentSettingsError(f"{file}: broker.rack: {_KEY}.enable needs it, as the zone whose clients come here")
-    unknown = sorted(settings.brokers.keys() - peers.peers.keys() | settings.brokers.keys() & {broker.node_id})
+    listed = [one for one in peers.peers if one != broker.node_id]
+    unknown = [one for one in settings.reached(listed) if one not in listed]
     if unknown:
         raise AgentSettingsError(
             f"{file}: {_KEY}.brokers: broker {unknown[0]} is not another one of remote.wal.agent.peers, by which its "
             "agent is reached"
         )
     own_port = [broker.node_id] if settings.admin_listener else []
-    highest_port = settings.port_base + max([*settings.brokers, *own_port], default=0)
+    highest_port = settings.port_base + max([*settings.reached(listed), *own_port], default=0)
     if highest_port > MAX_PORT:
         raise AgentSettingsError(f"{file}: {_KEY}.port.base: the port of the highest broker id would be {highest_port}")
     _check_listeners(settings, broker, file)

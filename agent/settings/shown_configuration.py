@@ -68,6 +68,8 @@ def _in_file(key: str, value: Any) -> Any:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
+        if all(one is None for one in value.values()):
+            return ",".join(map(str, value))
         between = "@" if all(isinstance(key, int) for key in value) else "="
         return ",".join(f"{key}{between}{one}" for key, one in value.items())
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)

@@ -3,13 +3,16 @@
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import TYPE_CHECKING
 
+import structlog
 from prometheus_client import CollectorRegistry
 
 from agent.configuration import Configuration
 from agent.service_manager import ListeningSockets
 from agent.settings.gateway_settings import GatewaySettings
+from agent.settings.setting_types import MAX_PORT
 from agent.wiring.gateway_ports import BrokerPorts, build_broker_ports, build_holding, client_tls, local_address
 from agent.wiring.gateway_produce import ProduceRouting, build_produce_routing
 from agent.wiring.peering import gateway_tls
@@ -41,6 +44,8 @@ if TYPE_CHECKING:
     from gateway.durable.answer_gate import HoldingContext
     from gateway.durable.durable_logs import DurableLogs
 
+log = structlog.get_logger(__name__)
+
 _OF_LINKS = PeerCapabilities.CUSTOM_METADATA | PeerCapabilities.ARCHIVE_LINKS | PeerCapabilities.LINK_DIGESTS
 
 
@@ -56,6 +61,7 @@ class ClientGateway:
     traffic: ClientTraffic
     """Of both sides."""
     peers: Mapping[int, Address]
+    """The agents of other brokers, of which some may come later."""
     produce: ProduceRouting | None = None
     holding: "HoldingContext | None" = None
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
@@ -69,9 +75,29 @@ class ClientGateway:
             self.tasks.append(asyncio.get_running_loop().create_task(self.produce.uploads.run()))
         if self.adoptable is not None:
             self.tasks.append(asyncio.get_running_loop().create_task(tell_outcomes(self.adoptable)))
-        where = {one: Address(settings.listen_host, settings.port_base + one) for one in settings.brokers}
+        where = {one: client_address(settings, one) for one in settings.reached(self.peers)}
         await self.clients.start({one: handed.take(f"client-{one}", address) for one, address in where.items()})
         await self.ports.start(settings, handed)
+
+    async def keep_to_peers(self, settings: GatewaySettings) -> bool:
+        """Once started, listen for those that clients reach now and for no others. Whether it does for all of them."""
+        wanted, listening = set(settings.reached(self.peers)), self.clients.addresses.keys()
+        for broker_id in listening - wanted:
+            await self.clients.leave(broker_id)
+            log.info("gateway_left", broker=broker_id)
+        is_done = True
+        for broker_id in sorted(wanted - listening):
+            address = client_address(settings, broker_id)
+            try:
+                if address.port > MAX_PORT:
+                    raise OSError(f"cannot listen at {address}: remote.wal.gateway.port.base is too high")
+                await self.clients.listen(broker_id, address)
+            except OSError as error:
+                is_done = False
+                log.error("gateway_does_not_listen", broker=broker_id, error=str(error), path="clients here miss it")
+            else:
+                log.info("gateway_joined", broker=broker_id, address=str(address))
+        return is_done
 
     async def stop(self) -> None:
         """Close all listeners and clients' connections."""
@@ -108,6 +134,11 @@ class ClientGateway:
     def durable(self) -> "DurableLogs | None":
         """Which logs' answers are held; None where none are."""
         return self.holding.logs if self.holding is not None else None
+
+
+def client_address(settings: GatewaySettings, broker_id: int) -> Address:
+    """Where clients connect for that broker."""
+    return Address(settings.listen_host, settings.port_base + broker_id)
 
 
 def build_gateway(
@@ -169,7 +200,7 @@ def _linked(
     """The same with links in consumers' answers. Stage times are those of replication, so theirs are not told."""
     settings = configuration.settings
     untold, metrics = StageTimes(CollectorRegistry()), ConsumeMetrics(follower.metrics.registry, traffic)
-    defects = {one: LinkDefects(follower.metrics, follower.clock, leader=one) for one in settings.gateway.brokers}
+    defects = cache(lambda one: LinkDefects(follower.metrics, follower.clock, leader=one))
     reading = replace(follower, stage_times=untold, budget=produce.routing.answers_budget)
     routing = replace(produce.routing, links=LinkReading(reading, defects))
     giving = replace(leader, stage_times=untold, budget=produce.splicing.answers_budget)

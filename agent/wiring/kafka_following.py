@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from agent.found_peers import gateway_parts, own_address
+from agent.found_peers import gateway_parts, own_address, own_bypass
 from agent.identity import AgentIdentity
 from agent.leadership import LeadershipReader, LeadershipWatch
 from agent.partition_directories import LocalReplicas
@@ -199,6 +199,7 @@ def _register(
         retention.default_ms,
         retention.lagging_max_ms,
         own_address(identity.broker_id, settings.peers),
+        own_bypass(identity.broker_id, settings.bypass),
         gateway_parts(settings),
     )
     writer = SettingsWriter(client)

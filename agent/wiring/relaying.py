@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry
 
 from agent.configuration import Configuration
-from agent.found_peers import FILE_NAME, FoundPeers
+from agent.found_peers import FoundPeers
 from agent.identity import AgentIdentity
 from agent.metrics.store_times import StoreTimes
 from agent.service_manager import ListeningSockets
@@ -141,8 +141,15 @@ def build_relaying(
     follower = FollowerProxy(follower_context, peers, bypass(broker, settings, configuration.client, clock))
     metrics.held.connections.labels("peer").set_function(lambda: leader.connections)
     metrics.held.connections.labels("replica").set_function(lambda: follower.connections)
-    remembered = settings.process.state_directory / FILE_NAME
-    found = FoundPeers(broker.node_id, peers, follower, partial(posing_address, settings.peers), remembered)
+    follow = partial(gateway.keep_to_peers, settings.gateway) if gateway is not None else None
+    found = FoundPeers(
+        broker.node_id,
+        peers,
+        follower,
+        partial(posing_address, settings.peers),
+        settings.process.state_directory,
+        follow,
+    )
     return Relaying(
         leader,
         follower,

@@ -120,6 +120,8 @@ class AgentRegistration:
     """`remote.wal.retention.lagging.max.ms` of the agent, likewise."""
     peer_address: str | None = None
     """Where other agents reach it, host:port; None: by their own lists alone, or not any more."""
+    bypass_address: str | None = None
+    """Where its broker listens for agents that bypass it, host:port; None: by their own lists alone, or nowhere."""
     gateway: tuple[str, ...] | None = None
     """What of the zone gateway it does, by `GatewayPart`; None: it is older, and does not tell."""
 
@@ -228,6 +230,7 @@ def _agent(broker_id: int, fields: Mapping[str, object]) -> AgentRegistration:
         wal_retention_ms=_milliseconds(fields, "wal_retention_ms", LOWEST_RETENTION_MS),
         wal_retention_lagging_max_ms=_milliseconds(fields, "wal_retention_lagging_max_ms", 0),
         peer_address=None if fields.get("peer_address") is None else typed(fields, "peer_address", str),
+        bypass_address=None if fields.get("bypass_address") is None else typed(fields, "bypass_address", str),
         gateway=None if fields.get("gateway") is None else tuple(map(str, typed(fields, "gateway", list))),
     )
     if agent.broker_id != broker_id:

@@ -17,7 +17,8 @@ import structlog
 from kafka_log.crc32c import Buffer
 from replication.follower.follower_context import FollowerContext
 from replication.follower.hydrated_responses import HydratedResponses
-from replication.follower.leader_bypass import AgentWay, Bypass, LeaderBypass
+from replication.follower.leader_bypass import AgentWay, Bypass
+from replication.follower.leader_bypasses import LeaderBypasses
 from replication.wire.broker_requests import RequestRefusedError
 from replication.wire.connection_shares import ConnectionShares, TooManyConnectionsError
 from replication.wire.framed_connection import FramedConnection
@@ -47,33 +48,25 @@ class FollowerProxy:
     """Listens where the local broker looks for its peers: one listener for each other broker."""
 
     def __init__(self, context: FollowerContext, peers: KnownPeers, bypass: Bypass | None = None) -> None:
-        """`peers` are the other agents, of which some may come later. Only those of now may be bypassed."""
+        """`peers` are the other agents, of which some may come later; so may be ways past them."""
         self._context = context
         self._peers = peers
         self._defects: dict[int, LinkDefects] = {}
         self._listeners: dict[int, PeerListener] = {}
         self._relays: dict[asyncio.Task[None], int] = {}
         """With the brokers on whose behalf."""
-        self._watches: list[asyncio.Task[None]] = []
         self._shares: dict[int, ConnectionShares] = {}
-        self._bypasses = {one: self._bypass_of(one, bypass) for one in peers if bypass and one in bypass.brokers}
+        self.bypasses = LeaderBypasses(bypass, self._way_to, context.metrics, context.requests)
+        """The ways past dead agents."""
 
-    def _bypass_of(self, broker_id: int, bypass: Bypass) -> LeaderBypass:
-        way = AgentWay(partial(self._reach_agent, broker_id), partial(self._relay, broker_id), self._unconnected)
-        return LeaderBypass(broker_id, bypass, way, self._context.metrics, self._context.requests)
-
-    @property
-    def bypassed(self) -> list[int]:
-        """The brokers whose agents are dead and bypassed now."""
-        return sorted(one for one, bypass in self._bypasses.items() if bypass.is_bypassed)
+    def _way_to(self, broker_id: int) -> AgentWay:
+        return AgentWay(partial(self._reach_agent, broker_id), partial(self._relay, broker_id), self._unconnected)
 
     async def start(self, listeners: Mapping[int, Listener]) -> None:
         """Listen at `listeners[broker id]` on behalf of that broker. Raises OSError naming the address."""
-        loop = asyncio.get_running_loop()
-        for bypass in self._bypasses.values():
-            self._watches.append(loop.create_task(bypass.watch()))
         for broker_id, listener in listeners.items():
             await self.listen(broker_id, listener)
+        self.keep_bypasses()
 
     async def listen(self, broker_id: int, listener: Listener) -> None:
         """On behalf of one more broker. Raises OSError naming the address."""
@@ -83,6 +76,10 @@ class FollowerProxy:
         taking = PeerListener(partial(self._accepted, broker_id), partial(self._fault, "accept_failed"))
         await taking.start(listener)
         self._listeners[broker_id] = taking
+
+    def keep_bypasses(self) -> None:
+        """In step with whom this agent poses as, and with the ways that are known now."""
+        self.bypasses.keep_to(self._listeners)
 
     async def leave(self, broker_id: int) -> None:
         """Listen no more on behalf of a broker that is gone, and close what is left of its connections."""
@@ -158,7 +155,7 @@ class FollowerProxy:
         return False
 
     async def _serve(self, broker_id: int, broker: FramedConnection) -> None:
-        bypass = self._bypasses.get(broker_id)
+        bypass = self.bypasses.get(broker_id)
         try:
             if bypass is not None:
                 await bypass.serve(broker)
@@ -222,10 +219,10 @@ class FollowerProxy:
         """Close all listeners and connections; the brokers connect again when an agent is back."""
         for listener in self._listeners.values():
             await listener.close()
-        tasks = [*self._watches, *self._relays]
+        tasks = list(self._relays)
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, self.bypasses.stop(), return_exceptions=True)
 
 
 class _FollowerRelay:

@@ -12,7 +12,8 @@ back is found by probes; no connection of the broker is risked for it.
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import structlog
 
@@ -31,6 +32,14 @@ _MAX_PATIENCE_S = 60.0
 _UNREACHABLE = (OSError, ssl.SSLError, PeerRefusedError)  # TimeoutError is an OSError
 
 
+class BypassWay(NamedTuple):
+    """Where a broker listens for other hosts."""
+
+    address: Address
+    server_name: str | None = None
+    """Whom its certificate must name; None: the host that is dialled. Who registers an address proves nothing by it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Bypass:
     """How to get past dead agents."""
@@ -44,6 +53,17 @@ class Bypass:
     """Monotonic seconds."""
     login: Callable[[FramedConnection], Awaitable[None]] | None = None
     """The agent's own, on each connection; None: the local broker's frames begin at once. Raises as AgentWay.reach."""
+    takes_registered: bool = False
+    """Whether what is registered counts, too: where certificates say who listens there."""
+    registered: dict[int, Address] = field(default_factory=dict)
+    """Likewise, of brokers that may not be in `brokers`."""
+
+    def way_to(self, broker_id: int) -> BypassWay | None:
+        """What is listed goes before what is registered; None: there is no way."""
+        listed, registered = self.brokers.get(broker_id), self.registered.get(broker_id)
+        if listed is not None:
+            return BypassWay(listed)
+        return None if registered is None else BypassWay(registered, f"broker-{broker_id}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +100,6 @@ class LeaderBypass:
     ) -> None:
         """`requests` are those that may pass, on either way."""
         self.leader_id = leader_id
-        self._address = bypass.brokers[leader_id]
         self._bypass = bypass
         self._agent = agent
         self._metrics = metrics
@@ -115,16 +134,19 @@ class LeaderBypass:
 
     async def _reached_broker(self, leader: FramedConnection) -> bool:
         """Whether the leader's broker took the connection, and the login."""
+        way = self._bypass.way_to(self.leader_id)
+        if way is None:
+            return False  # it has just gone
         try:
-            await connect_framed(self._address, leader, self._bypass.tls())
+            await connect_framed(way.address, leader, self._bypass.tls(), server_name=way.server_name)
             if self._bypass.login is not None:
                 await self._bypass.login(leader)
         except _UNREACHABLE as error:
             reason = "bypass_refused" if isinstance(error, PeerRefusedError) else "bypass_unreachable"
             self._metrics.fault(reason)
-            log.error(reason, leader=self.leader_id, broker=str(self._address), error=_text(error))
+            log.error(reason, leader=self.leader_id, broker=str(way.address), error=_text(error))
             return False
-        log.info("bypass_connected", leader=self.leader_id, broker=str(self._address))
+        log.info("bypass_connected", leader=self.leader_id, broker=str(way.address))
         return True
 
     async def watch(self) -> None:
@@ -141,6 +163,13 @@ class LeaderBypass:
             except Exception:  # a defect here must not keep the other way closed for good
                 self._metrics.fault("bypass_defect")
                 log.exception("bypass_defect", leader=self.leader_id)
+
+    def end(self) -> None:
+        """There is no such way any more: what took it begins anew."""
+        if self.is_bypassed:
+            self._metrics.bypass.peers.dec()
+            for broker in self._brokers:
+                broker.close()
 
     def _is_silent(self) -> bool:
         """Whether nothing has passed on a connection for longer than a replica's fetch may wait.
@@ -198,9 +227,7 @@ class LeaderBypass:
     def _switched(self, error: Exception | None) -> None:
         """Tell it, and close what took the other way. `error`: why the agent is bypassed; None: it is not any more."""
         if error is not None:
-            log.error(
-                "agent_bypassed", leader=self.leader_id, broker=str(self._address), error=_text(error), path="inline"
-            )
+            log.error("agent_bypassed", leader=self.leader_id, error=_text(error), path="inline")
         else:
             log.warning("agent_back", leader=self.leader_id)
         self._metrics.bypass.switches.labels("agent" if error is None else "broker").inc()

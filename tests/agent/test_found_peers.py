@@ -48,7 +48,7 @@ async def rig(tmp_path: Path, listen_at: Address = LOOPBACK, listed: Address | N
     async with two_agents() as agents:
         await agents.follower.stop()
         await agents.start_follower(listed)
-        found = FoundPeers(2, agents.peers, agents.follower, lambda _broker_id: listen_at, tmp_path / FILE_NAME)
+        found = FoundPeers(2, agents.peers, agents.follower, lambda _broker_id: listen_at, tmp_path)
         running = asyncio.create_task(found.run())
         try:
             yield Rig(agents, found)
@@ -87,7 +87,7 @@ async def test_what_was_registered_counts_after_a_restart_before_kafka_is_read(t
         one.found.registered(registered(_1=str(one.agents.leader_address), _4="no address"))
         await one.until_listening_for(1)
         await one.agents.until((tmp_path / FILE_NAME).exists)
-        again = FoundPeers(2, one.agents.peers, one.agents.follower, lambda _one: LOOPBACK, tmp_path / FILE_NAME)
+        again = FoundPeers(2, one.agents.peers, one.agents.follower, lambda _one: LOOPBACK, tmp_path)
         assert dict(one.agents.peers) == {1: one.agents.leader_address}
         again.registered({})
         assert not one.agents.peers

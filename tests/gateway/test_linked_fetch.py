@@ -106,12 +106,12 @@ async def consumers_of(
             lambda: agents.now_s,
             agents.follower_budget,
         )
-        defects = {1: LinkDefects(agents.follower_metrics, lambda: agents.now_s)}
+        defects = LinkDefects(agents.follower_metrics, lambda: agents.now_s)
         gateway = GatewayRig(
             serve=lambda reader, writer: serve_logs(agents, reader, writer),
             granted=granted,
             asked=hello,
-            routing=replace(routed.routing, links=LinkReading(follower, defects)),
+            routing=replace(routed.routing, links=LinkReading(follower, lambda _broker_id: defects)),
             splicing=routed.splicing,
             consumers=ConsumerContext(leader, ConsumeMetrics(registry), ReadCosts(1, 0.025)),
         )

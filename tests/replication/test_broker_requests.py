@@ -109,7 +109,7 @@ async def test_past_a_dead_agent_only_what_brokers_ask_each_other_passes_too() -
         await agents.leader.stop()
         agents.bypass_ahead_s = 10.0
         await expect_brokers_requests_alone(agents, "replica", answered=frozenset())
-        assert agents.follower.bypassed == [1]
+        assert agents.follower.bypasses.bypassed == [1]
 
 
 async def dial(agents: Agents, authority: Authority, name: str, *also: str) -> FramedConnection:

@@ -75,7 +75,7 @@ async def test_where_the_leaders_agent_is_dead_its_broker_is_asked_and_its_bytes
         assert await follower.fetch({0: 0}) == follower.expected({0: raw})
         assert await follower.fetch({0: 0}, replica_id=-1) == follower.expected({0: raw})
         assert (agents.linked_responses, agents.storage.fetches) == (0, [])
-        assert agents.follower.bypassed == [1]
+        assert agents.follower.bypasses.bypassed == [1]
         assert (switches(agents, "broker"), bypassed_peers(agents)) == (1, 1)
         received = agents.follower_metrics.bypass.bytes.labels("received")
         assert metric_value(received) == 2 * (4 + len(follower.expected({0: raw})))
@@ -102,7 +102,7 @@ async def test_while_an_agent_restarts_a_new_connection_waits_for_it_and_is_not_
         await agents.until(lambda: agents.follower_faults("peer_unreachable") == 1)
         await agents.leader.start(agents.leader_address, None)
         assert await follower.receive() == follower.expected({0: raw})
-        assert (agents.follower.bypassed, switches(agents, "broker")) == ([], 0)
+        assert (agents.follower.bypasses.bypassed, switches(agents, "broker")) == ([], 0)
 
 
 async def test_an_agent_that_answers_again_gets_its_links_back_on_new_connections() -> None:
@@ -120,7 +120,7 @@ async def test_an_agent_that_answers_again_gets_its_links_back_on_new_connection
         again = await agents.connect()
         assert await again.fetch({0: 0}) == again.expected({0: raw})
         assert agents.linked_responses == 1
-        assert (agents.follower.bypassed, switches(agents, "agent"), bypassed_peers(agents)) == ([], 1, 0)
+        assert (agents.follower.bypasses.bypassed, switches(agents, "agent"), bypassed_peers(agents)) == ([], 1, 0)
 
 
 async def test_an_agent_that_takes_connections_and_says_no_hello_is_dead() -> None:
@@ -131,7 +131,7 @@ async def test_an_agent_that_takes_connections_and_says_no_hello_is_dead() -> No
         await agents.start_follower(hung)
         follower = await agents.connect()
         assert await follower.fetch({0: 0}) == follower.expected({0: raw})
-        assert agents.follower.bypassed == [1]
+        assert agents.follower.bypasses.bypassed == [1]
 
 
 async def test_an_agent_that_stands_still_under_a_connection_is_found_out_and_the_connection_closed() -> None:
@@ -144,7 +144,7 @@ async def test_an_agent_that_stands_still_under_a_connection_is_found_out_and_th
         assert await follower.fetch({0: 0}) is None
         again = await agents.connect()
         assert await again.fetch({0: 0}) == again.expected({0: raw})
-        assert agents.follower.bypassed == [1]
+        assert agents.follower.bypasses.bypassed == [1]
 
 
 async def test_a_connection_that_nobody_uses_is_no_reason_to_bypass_an_agent_that_answers() -> None:
@@ -158,7 +158,7 @@ async def test_a_connection_that_nobody_uses_is_no_reason_to_bypass_an_agent_tha
         agents.bypass_ahead_s += STEADY.after_s
         await agents.until(lambda: len(dialled) == 1)  # the agent is asked
         assert await follower.fetch({0: 0}) == follower.expected({0: raw})
-        assert agents.follower.bypassed == []
+        assert agents.follower.bypasses.bypassed == []
 
 
 async def test_a_replica_without_cluster_action_is_told_of_as_its_broker_only_sees_errors() -> None:
@@ -206,7 +206,7 @@ async def test_where_neither_agent_nor_broker_is_reached_the_connection_ends_and
         assert await follower.fetch({0: 0}) is None
         assert agents.follower_faults("bypass_unreachable") == 1
         await agents.leader.start(agents.leader_address, None)
-        await agents.until(lambda: agents.follower.bypassed == [])
+        await agents.until(lambda: agents.follower.bypasses.bypassed == [])
 
 
 async def test_a_defect_in_watching_an_agent_does_not_end_the_watch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +215,7 @@ async def test_a_defect_in_watching_an_agent_does_not_end_the_watch(monkeypatch:
         follower = await agents.connect()
         with contextlib.closing(follower.writer):
             follower.send({0: 0})
-            await agents.until(lambda: agents.follower.bypassed == [1])
+            await agents.until(lambda: agents.follower.bypasses.bypassed == [1])
         whole = LeaderRoute.probe_answered
 
         def broken(*_: object) -> bool:
@@ -224,5 +224,5 @@ async def test_a_defect_in_watching_an_agent_does_not_end_the_watch(monkeypatch:
 
         monkeypatch.setattr(LeaderRoute, "probe_answered", broken)
         await agents.leader.start(agents.leader_address, None)
-        await agents.until(lambda: agents.follower.bypassed == [])
+        await agents.until(lambda: agents.follower.bypasses.bypassed == [])
         assert agents.follower_faults("bypass_defect") == 1
