@@ -1,7 +1,7 @@
 """Checks of the zone gateway: the listeners that keep clients in their zone, their names, and what clients lose."""
 
 from agent.found_peers import gateway_parts
-from agent.settings.gateway_settings import GatewaySettings
+from agent.settings.gateway_settings import ALL, GatewaySettings
 from agent.settings.http_listener import is_loopback
 from agent.settings.kafka_client import client_listeners
 from doctor.facts import Facts, Unknown
@@ -53,7 +53,8 @@ def _zone_faults(facts: Facts, settings: GatewaySettings) -> list[Fault]:
     if unreached:
         found = f"{_KEY}.brokers lacks {', '.join(map(str, unreached))}, which clients here cannot reach"
         faults.append((Level.ERROR, found, f"add them to {_KEY}.brokers"))
-    near = [one for one in settings.reached(away) if one in facts.zones and facts.zones[one] == own]
+    listed = settings.brokers if settings.brokers != ALL else ()
+    near = sorted(one for one in listed if one in facts.zones and facts.zones[one] == own)
     if near:
         found = f"{_KEY}.brokers has {', '.join(map(str, near))}, which stand in this zone and advertise themselves"
         faults.append((Level.WARNING, found, f"take them out of {_KEY}.brokers"))

@@ -133,22 +133,17 @@ def _of_broker(broker: BrokerSite, bases: Mapping[str, int], rules: PlanRules) -
 
 def _of_agent(broker: BrokerSite, brokers: Sequence[BrokerSite], rules: PlanRules) -> Iterator[Socket]:
     host = broker.gateway_bind_host
-    for other in brokers:
-        if other.zone != broker.zone:
-            yield Socket(host, rules.gateway_port_base + other.broker_id)
-        if other.broker_id != broker.broker_id:
-            yield Socket(rules.replica_listen_host, rules.replica_port_base + other.broker_id)
+    others = [one.broker_id for one in brokers if one.broker_id != broker.broker_id]
+    for other in others:
+        yield Socket(rules.replica_listen_host, rules.replica_port_base + other)
+        if len({one.zone for one in brokers}) > 1:
+            yield Socket(host, rules.gateway_port_base + other)
     if rules.admin:
         yield Socket(host, rules.gateway_port_base + broker.broker_id)
     if rules.bootstrap_port is not None:
         yield Socket(host, rules.bootstrap_port)
     if rules.durable:
         yield Socket(host, broker.port)
-
-
-def _others(broker: BrokerSite, brokers: Sequence[BrokerSite]) -> Iterator[BrokerSite]:
-    """Those that clients of this broker's zone reach by its agent."""
-    return (other for other in brokers if other.zone != broker.zone)
 
 
 def _bootstrap_servers(broker: BrokerSite, brokers: Sequence[BrokerSite], rules: PlanRules) -> str:
@@ -174,7 +169,8 @@ def _keys(
         "remote.wal.gateway.enable": "true",
         "remote.wal.gateway.listen.host": broker.gateway_bind_host,
         "remote.wal.gateway.port.base": str(rules.gateway_port_base),
-        "remote.wal.gateway.brokers": ",".join(str(one.broker_id) for one in _others(broker, brokers)),
+        # With those that come later. Those of the own zone are among them, and advertise no such port.
+        "remote.wal.gateway.brokers": "*" if len(bases) > 1 else "",
         "remote.wal.gateway.zone.listeners": ",".join(
             f"{zone}={name}" for zone, name in names.items() if zone != broker.zone
         ),

@@ -4,19 +4,21 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
-from agent.found_peers import FILE_NAME, FoundPeers, own_address
+from agent.found_peers import BYPASS_FILE_NAME, FILE_NAME, FoundPeers, own_address
 from agent.settings.process_settings import PeerSettings
 from metadata_topic.settings.topic_settings import AgentRegistration, agent_key, decode_setting, encode_agent
+from replication.follower.leader_route import RouteLimits
 from replication.wire.peer_connection import Address
 from tests.kafka_log.batches import batches
 from tests.replication.two_agents import Agents, two_agents
 
 LOOPBACK = Address("127.0.0.1", 0)
+LIMITS = RouteLimits(0.1, 0.1)
 
 
 def registered(**addresses: str | None) -> dict[int, AgentRegistration]:
@@ -136,3 +138,34 @@ def test_a_registration_of_an_older_release_tells_of_no_address() -> None:
     assert decode_setting(agent_key(1), value) == (1, agent)
     older = value.replace(b'"peer_address"', b'"other"')
     assert decode_setting(agent_key(1), older) == (1, registered(_1=None)[1])
+
+
+async def test_ways_past_agents_and_clients_ports_follow_what_is_registered(tmp_path: Path) -> None:
+    past = Address("10.0.0.1", 19096)
+    calls = asyncio.Semaphore(0)
+
+    async def gateway() -> bool:
+        calls.release()
+        return True
+
+    async with two_agents(bypass_limits=LIMITS, bypass_is_registered=True) as agents:
+        bypasses = agents.follower.bypasses
+        found = FoundPeers(2, agents.peers, agents.follower, lambda _broker_id: LOOPBACK, tmp_path, gateway)
+        running = asyncio.create_task(found.run())
+        await calls.acquire()
+        (agent,) = registered(_1=str(agents.leader_address)).values()
+        found.registered({1: replace(agent, bypass_address=str(past))})
+        await agents.until(lambda: list(bypasses) == [1])
+        await calls.acquire()
+        await agents.until((tmp_path / BYPASS_FILE_NAME).exists)
+        found.registered({1: agent})
+        await agents.until(lambda: not bypasses)
+        found.registered({1: replace(agent, bypass_address=str(past))})
+        await agents.until(lambda: list(bypasses) == [1])
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        # What was registered counts after a restart, before Kafka is read.
+        bypasses.learned({})
+        FoundPeers(2, agents.peers, agents.follower, lambda _broker_id: LOOPBACK, tmp_path)
+        agents.follower.keep_bypasses()
+        assert list(bypasses) == [1]

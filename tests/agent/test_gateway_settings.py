@@ -1,8 +1,12 @@
 """The zone gateway in server.properties: what would open it to others, or lead nowhere, is refused."""
 
+import asyncio
+import random
+import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -19,6 +23,9 @@ from agent.wiring.relaying import build_relaying
 from gateway.plan import plan
 from gateway.planned_ports import BrokerSite
 from kafka_log.server_properties import BrokerProperties, parse_broker_properties
+from local_cluster.port_block import free_port_block
+from replication.wire.known_peers import KnownPeers
+from replication.wire.peer_connection import HELLO_TIMEOUT_S, Address
 from replication.wire.peer_protocol import PeerCapabilities
 
 FILE = Path("/etc/kafka/server.properties")
@@ -52,7 +59,7 @@ def parsed(**keys: str) -> tuple[BrokerProperties, AgentSettings]:
 def test_what_is_planned_is_taken() -> None:
     _broker, settings = parsed()
     assert settings.gateway.enable
-    assert list(settings.gateway.brokers) == [2, 3]
+    assert settings.gateway.reached([3, 2]) == [2, 3]
     assert settings.gateway.zone_listeners == {"az2": "CLIENT_AZ2", "az3": "CLIENT_AZ3"}
 
 
@@ -64,6 +71,7 @@ def test_what_is_planned_is_taken() -> None:
         ({"brokers": "1,2"}, "brokers: broker 1 is not another"),
         ({"brokers": "two"}, "'two' is no broker id"),
         ({"brokers": "2,2"}, "named twice"),
+        ({"brokers": "*", "port_base": "65533"}, "port.base: the port of the highest"),
         ({"port_base": "65533"}, "port.base: the port of the highest"),
         ({"zone_listeners": "az2=NOWHERE"}, "az2=NOWHERE is none"),
         ({"zone_listeners": "az2=WAL"}, "az2=WAL is none"),
@@ -103,6 +111,7 @@ def test_what_leads_nowhere_or_opens_too_much_is_refused(keys: dict[str, str], t
     "keys",
     [
         {"enable": "false", "brokers": "9"},
+        {"brokers": "*"},
         {"plaintext_accepted": "false", "ssl_certificate_file": "/tls/pem", "ssl_key_file": "/tls/key"},
         {"plaintext_accepted": "false", "listen_host": "127.0.0.1"},
         {"produce_enable": "true", "produce_adopt_enable": "true", "fetch_links_enable": "true"},
@@ -113,7 +122,7 @@ def test_what_leads_nowhere_or_opens_too_much_is_refused(keys: dict[str, str], t
             "remote.log.wal.storage.system.enable": "true",
         },
     ],
-    ids=["off", "TLS", "loopback", "the default memory is enough", "and with what answers are held by"],
+    ids=["off", "all brokers", "TLS", "loopback", "the default memory is enough", "and with what answers are held by"],
 )
 def test_what_harms_nobody_is_taken(keys: dict[str, str]) -> None:
     parsed(**keys)
@@ -154,3 +163,28 @@ async def test_records_go_by_object_storage_only_where_that_is_set(
         assert gateway.capabilities == PeerCapabilities.CLIENTS | more
         await gateway.start(GatewaySettings(), ListeningSockets([]))
         assert bool(gateway.tasks) is ("produce_enable" in keys), "objects are swept by who writes some"
+
+
+async def test_ports_for_clients_come_and_go_with_the_brokers_where_all_are_wanted() -> None:
+    port_base = free_port_block(6, random.SystemRandom()).start
+    keys = {"brokers": "*", "listen_host": "127.0.0.1", "port_base": str(port_base)}
+    async with built(**keys) as gateway, AsyncExitStack() as stack:
+        settings = GatewaySettings.model_validate(
+            {f"{KEY}.brokers": "*", f"{KEY}.listen.host": "127.0.0.1", f"{KEY}.port.base": port_base}
+        )
+        await gateway.start(settings, ListeningSockets([]))
+        assert set(gateway.clients.addresses) == {2, 3}
+        known = cast(KnownPeers, gateway.peers)
+        silent = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        known.learned({5: Address(*silent.getsockname()[:2]), 70_000: Address("10.0.0.6", 19090)})
+        assert not await gateway.keep_to_peers(settings), "broker 70000 has no port"
+        assert gateway.clients.addresses[5] == Address("127.0.0.1", port_base + 5)
+        client = await asyncio.open_connection("127.0.0.1", port_base + 5)
+        known.learned({})
+        assert await gateway.keep_to_peers(settings)
+        assert set(gateway.clients.addresses) == {2, 3}
+        async with asyncio.timeout(HELLO_TIMEOUT_S / 2):  # not because the other agent says nothing
+            assert await client[0].read() == b""
+        client[1].close()
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", port_base + 5)

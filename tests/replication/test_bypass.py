@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 from kafka.protocol.sasl import SaslHandshakeResponse
 
+from replication.follower.leader_bypass import Bypass, BypassWay
 from replication.follower.leader_route import LeaderRoute, RouteLimits
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.peer_connection import Address
@@ -80,6 +81,45 @@ async def test_where_the_leaders_agent_is_dead_its_broker_is_asked_and_its_bytes
         received = agents.follower_metrics.bypass.bytes.labels("received")
         assert metric_value(received) == 2 * (4 + len(follower.expected({0: raw})))
         assert agents.follower_faults("peer_unreachable") == 1
+
+
+async def test_a_way_that_is_registered_later_is_taken_until_it_goes() -> None:
+    async with two_agents(bypass_limits=QUICK, bypass_is_registered=True) as agents:
+        raw = batches(2, 0)
+        agents.append({0: raw})
+        await agents.leader.stop()
+        bypasses = agents.follower.bypasses
+        assert not bypasses
+        bypasses.learned({1: agents.broker_address, 7: agents.broker_address})
+        agents.follower.keep_bypasses()
+        assert list(bypasses) == [1], "this agent does not pose as broker 7"
+        follower = await agents.connect()
+        assert await follower.fetch({0: 0}) == follower.expected({0: raw})
+        assert (bypasses.bypassed, bypassed_peers(agents)) == ([1], 1)
+        bypasses.learned({})
+        agents.follower.keep_bypasses()
+        assert (bypasses.bypassed, bypassed_peers(agents)) == ([], 0)
+        assert await follower.fetch({0: 0}) is None, "it is to begin anew"
+
+
+async def test_a_way_ends_with_the_leader_that_this_agent_poses_as() -> None:
+    async with two_agents(bypass_limits=QUICK) as agents:
+        await agents.leader.stop()
+        follower = await agents.connect()
+        assert await follower.fetch({0: 0}) is not None
+        assert agents.follower.bypasses.bypassed == [1]
+        await agents.follower.leave(1)
+        agents.follower.keep_bypasses()
+        assert (len(agents.follower.bypasses), bypassed_peers(agents)) == (0, 0)
+
+
+def test_what_is_listed_goes_before_what_is_registered_whose_certificate_must_name_the_broker() -> None:
+    listed, registered = Address("10.0.0.1", 1), Address("10.0.0.2", 2)
+    bypass = Bypass({1: listed}, QUICK, lambda: None, lambda: 0.0, takes_registered=True)
+    bypass.registered.update({1: registered, 2: registered})
+    assert bypass.way_to(1) == BypassWay(listed)
+    assert bypass.way_to(2) == BypassWay(registered, "broker-2")
+    assert bypass.way_to(3) is None
 
 
 async def test_other_requests_of_a_broker_pass_as_well() -> None:

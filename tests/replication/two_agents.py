@@ -179,6 +179,8 @@ class Agents:
         self.bypass_ahead_s = 0.0
         """How much further the clock of the bypass is than the machine's."""
         self.bypass_login: Callable[[FramedConnection], Awaitable[None]] | None = None
+        self.bypass_is_registered = False
+        """Whether a way past the leader's agent is none that was listed at the start."""
         self.leader_tls: Callable[[], ssl.SSLContext] | None = None
         self.follower_tls: Callable[[], ssl.SSLContext] | None = None
         self.broker_listens_by: ssl.SSLContext | None = None
@@ -235,7 +237,9 @@ class Agents:
         self.peers = KnownPeers({1: leader} if leader is not None else {})
         limits, bypass = self.bypass_limits, None
         if limits is not None:
-            bypass = Bypass({1: self.broker_address}, limits, lambda: None, self.bypass_clock, self.bypass_login)
+            brokers = {} if self.bypass_is_registered else {1: self.broker_address}
+            login, registered = self.bypass_login, self.bypass_is_registered
+            bypass = Bypass(brokers, limits, lambda: None, self.bypass_clock, login, takes_registered=registered)
         self.follower = FollowerProxy(
             FollowerContext(
                 self.follower_hello,
