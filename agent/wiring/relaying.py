@@ -141,15 +141,7 @@ def build_relaying(
     follower = FollowerProxy(follower_context, peers, bypass(broker, settings, configuration.client, clock))
     metrics.held.connections.labels("peer").set_function(lambda: leader.connections)
     metrics.held.connections.labels("replica").set_function(lambda: follower.connections)
-    follow = partial(gateway.keep_to_peers, settings.gateway) if gateway is not None else None
-    found = FoundPeers(
-        broker.node_id,
-        peers,
-        follower,
-        partial(posing_address, settings.peers),
-        settings.process.state_directory,
-        follow,
-    )
+    found = _found_peers(configuration, peers, follower, gateway)
     return Relaying(
         leader,
         follower,
@@ -164,6 +156,15 @@ def build_relaying(
         gateway,
         neighbours,
     )
+
+
+def _found_peers(
+    configuration: Configuration, peers: KnownPeers, follower: FollowerProxy, gateway: "ClientGateway | None"
+) -> FoundPeers:
+    settings = configuration.settings
+    own_id, directory = configuration.broker.node_id, settings.process.state_directory
+    follow = partial(gateway.keep_to_peers, settings.gateway) if gateway is not None else None
+    return FoundPeers(own_id, peers, follower, partial(posing_address, settings.peers), directory, follow)
 
 
 def _with_broker_tls(context: LeaderContext, own: BrokerTlsPlan | None) -> tuple[LeaderContext, BrokerTls | None]:

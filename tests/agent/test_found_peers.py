@@ -157,11 +157,11 @@ async def test_ways_past_agents_and_clients_ports_follow_what_is_registered(tmp_
         found.registered({1: replace(agent, bypass_address=str(past))})
         await agents.until(lambda: list(bypasses) == [1])
         await calls.acquire()
-        await agents.until((tmp_path / BYPASS_FILE_NAME).exists)
         found.registered({1: agent})
         await agents.until(lambda: not bypasses)
         found.registered({1: replace(agent, bypass_address=str(past))})
-        await agents.until(lambda: list(bypasses) == [1])
+        file = tmp_path / BYPASS_FILE_NAME
+        await agents.until(lambda: list(bypasses) == [1] and file.exists() and str(past) in file.read_text())
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         # What was registered counts after a restart, before Kafka is read.

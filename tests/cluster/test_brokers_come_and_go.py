@@ -9,28 +9,33 @@ from local_cluster.broker_config import AgentsMode, ClusterSettings, server_prop
 from local_cluster.cluster import LocalCluster
 from local_cluster.layout import ClusterLayout
 from local_cluster.polling import wait_until
-from tests.cluster.agent_views import RECORD_BYTES, AgentCounters, read_metrics
+from tests.cluster.agent_views import RECORD_BYTES, AgentCounters, describe, read_metrics
 from tests.cluster.conftest import IMPATIENT
 from tests.cluster.recovery_commands import CHECKOUT
 from tests.cluster.script import PATIENCE_S, PLAIN, ZSTD, Script
 
 OLD, MOVES, NEW = (1, 2, 3), 3, 4
+BYPASS = "remote.wal.agent.bypass"
+AGENTS = AgentsMode(bypass=True, overrides={f"{BYPASS}.after.ms": "1000", f"{BYPASS}.return.after.ms": "2000"})
 
 
 def settings_of(layout: ClusterLayout, moved: dict[str, str]) -> ClusterSettings:
-    """The three are the controllers, and list each other's agents alone; the fourth is a broker that lists all.
+    """The three are the controllers, and list each other's agents and ways past them alone; the fourth lists all.
 
     `moved` are keys of the agent that moves.
     """
-    three = {"remote.wal.agent.peers": ",".join(f"{one}@{layout.peer_address(one)}" for one in OLD)}
+    three = {
+        "remote.wal.agent.peers": ",".join(f"{one}@{layout.peer_address(one)}" for one in OLD),
+        BYPASS: ",".join(f"{one}@{layout.bypass_address(one)}" for one in OLD),
+    }
     voters = ",".join(f"{one}@{layout.controller_address(one)}" for one in OLD)
-    listeners = server_properties(layout, NEW, ClusterSettings())["listeners"].split(",")
+    listeners = server_properties(layout, NEW, ClusterSettings(AGENTS))["listeners"].split(",")
     alone = {
         "process.roles": "broker",
         "listeners": ",".join(one for one in listeners if not one.startswith("CONTROLLER")),
     }
     overrides = {**IMPATIENT, "controller.quorum.voters": voters}
-    return ClusterSettings(AgentsMode(), overrides, {1: three, 2: three, MOVES: {**three, **moved}, NEW: alone})
+    return ClusterSettings(AGENTS, overrides, {1: three, 2: three, MOVES: {**three, **moved}, NEW: alone})
 
 
 def start(cluster: LocalCluster, *broker_ids: int) -> None:
@@ -59,6 +64,13 @@ def expect_links_to(cluster: LocalCluster, follower: int) -> None:
     )
 
 
+def expect_bypassed(cluster: LocalCluster, followers: tuple[int, ...], dead: list[int]) -> None:
+    def bypassed() -> bool:
+        return all(describe(cluster, one)["bypassed_agents"] == dead for one in followers)
+
+    wait_until(bypassed, f"agents of {dead} are bypassed by {followers}", PATIENCE_S)
+
+
 def decommission(cluster: LocalCluster, broker_id: int, heir: int) -> None:
     where = ("--heir", str(heir), "--bootstrap-server", cluster.layout.client_address(heir))
     command = (sys.executable, "-m", "cli.main", "decommission", str(broker_id), *where)
@@ -71,7 +83,11 @@ def move_agent(cluster: LocalCluster) -> None:
     cluster.broker(MOVES).terminate()
     cluster.agent(MOVES).terminate()
     address = f"127.0.4.{MOVES}:{cluster.layout.ports(MOVES).peer}"
-    own = {"remote.wal.agent.peer.listener": address, "remote.wal.agent.peers": f"{MOVES}@{address}"}
+    own = {
+        "remote.wal.agent.peer.listener": address,
+        "remote.wal.agent.peers": f"{MOVES}@{address}",
+        BYPASS: f"{MOVES}@{cluster.layout.bypass_address(MOVES)}",
+    }
     cluster.settings = settings_of(cluster.layout, own)
     cluster.configure(cluster.settings.agents)
     start(cluster, MOVES)
@@ -101,6 +117,14 @@ def play(tmp_path: Path, topic: str) -> None:
             cluster.admin.reassign(topic, {0: [1, 2, NEW], 1: [NEW, 2, 3]})
             expect_links_to(cluster, NEW)
             cluster.admin.move_leader(topic, 1, NEW)
+            expect_links_of(cluster, NEW)
+
+            # its agent dies: the others, which do not list it, get past it, until it is back
+            cluster.agent(NEW).kill()
+            expect_bypassed(cluster, OLD, [NEW])
+            script.expect_records_to_flow()
+            cluster.start_agent(NEW)
+            expect_bypassed(cluster, OLD, [])
             expect_links_of(cluster, NEW)
 
             # and goes
