@@ -44,10 +44,10 @@ def decommission(
         registration = inheritance(broker, heir, living, StoreRegistrations(topic.store, agents.keys))
         publish_registration(topic.publisher, registration, wall_ms())
         topic.published()
-    if (gone := agents.get(broker)) is not None and gone.peer_address is not None:
+    if (gone := agents.get(broker)) is not None and not gone.is_gone:
         writer = SettingsWriter(client)
         try:
-            writer.register_agent(replace(gone, peer_address=None))
+            writer.register_agent(replace(gone, peer_address=None, bypass_address=None, is_gone=True))
         finally:
             writer.close()
     typer.echo(f"the agent of broker {heir} cares for the objects of broker {broker}")

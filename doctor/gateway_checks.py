@@ -106,8 +106,8 @@ def gateway_sides(facts: Facts) -> Verdict:
         found = f"{_KEY}.fetch.rack.enable without effect: this broker sends no consumer to the replica of its rack"
         change = "replica.selector.class=org.apache.kafka.common.replica.RackAwareReplicaSelector on all brokers"
         faults.append((Level.WARNING, found, change))
-    own, others = set(gateway_parts(facts.settings)), {**facts.registered}
-    others.pop(facts.broker.node_id, None)
+    own, own_id = set(gateway_parts(facts.settings)), facts.broker.node_id
+    others = {one: agent for one, agent in facts.registered.items() if one != own_id and not agent.is_gone}
     for part, key in _TWO_SIDED.items():
         on = sorted(one for one, agent in others.items() if part in (agent.gateway or ()))
         off = sorted(one for one, agent in others.items() if agent.gateway is not None and part not in agent.gateway)

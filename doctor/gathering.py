@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from agent.found_peers import registered_addresses
+from agent.found_peers import registered_addresses, registered_bypasses
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.bypass import tls_context
 from agent.settings.kafka_client import client_config
@@ -39,6 +39,7 @@ from plugin.errors import RemoteStorageConfigError
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.zones.bucket_loading import bucket_plan
 from plugin.zones.buckets import check_own_zone
+from replication.follower.leader_bypass import BypassWay
 from replication.wire.peer_connection import Address, PeerTls
 
 T = TypeVar("T")
@@ -59,9 +60,10 @@ def gather(broker: BrokerProperties, settings: AgentSettings, wall_ms: Callable[
         others = {key: [known[key] for known in (listed, found) if key in known] for key in {**listed, **found}}
         dialled = pool.map(lambda addresses: _dial_any(addresses, tls), others.values())
         peers = dict(zip(others, dialled, strict=True))
-        past = {key: where for key, where in settings.bypass.brokers.items() if key != broker.node_id}
+        past = _ways_past_agents(broker, settings, registered)
         answers = pool.map(
-            lambda where: ask_broker(where, lambda: tls_context(settings), _PEER_TIMEOUT_S), past.values()
+            lambda way: ask_broker(way.address, lambda: tls_context(settings), _PEER_TIMEOUT_S, way.server_name),
+            past.values(),
         )
         past_agents = dict(zip(past, answers, strict=True))
     store, other_buckets = _stores(broker, settings, wall_ms)
@@ -76,6 +78,18 @@ def gather(broker: BrokerProperties, settings: AgentSettings, wall_ms: Callable[
     )  # fmt: skip
     facts = replace(facts, registered=registered)
     return _with_gateway(facts, client) if settings.gateway.enable else facts
+
+
+def _ways_past_agents(
+    broker: BrokerProperties, settings: AgentSettings, registered: Mapping[int, AgentRegistration]
+) -> dict[int, BypassWay]:
+    """As an agent takes them: those that are listed, and under TLS those that are registered."""
+    own_id, listed = broker.node_id, settings.bypass.brokers
+    if not listed:
+        return {}
+    found = registered_bypasses(registered, own_id) if settings.bypass.security_protocol.endswith("SSL") else {}
+    ways = {one: BypassWay(where, f"broker-{one}") for one, where in found.items()}
+    return ways | {one: BypassWay(where) for one, where in listed.items() if one != own_id}
 
 
 def _dial_any(addresses: Sequence[Address], tls: PeerTls | None) -> str | None:

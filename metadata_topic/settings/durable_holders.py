@@ -10,9 +10,10 @@ def why_not_durable(agents: Mapping[int, AgentRegistration], broker_ids: Collect
 
     `broker_ids` are brokers that may lead, beside those whose agents have registered.
     """
+    there = {one: agent for one, agent in agents.items() if one in broker_ids or not _is_gone(agent)}
     without = sorted(set(broker_ids) - agents.keys())
-    silent = sorted(one for one, agent in agents.items() if agent.gateway is None)
-    off = sorted(one for one, agent in agents.items() if agent.gateway is not None and not _holds(agent))
+    silent = sorted(one for one, agent in there.items() if agent.gateway is None)
+    off = sorted(one for one, agent in there.items() if agent.gateway is not None and not _holds(agent))
     told = [
         f"{what} {_listed(brokers)}"
         for what, brokers in (
@@ -25,6 +26,11 @@ def why_not_durable(agents: Mapping[int, AgentRegistration], broker_ids: Collect
     if not told:
         return None
     return f"{'; '.join(told)}: who produces there would be answered before records are stored"
+
+
+def _is_gone(agent: AgentRegistration) -> bool:
+    """Also where a release decommissioned its broker that left no more of a trace than that nobody reaches it."""
+    return agent.is_gone or (agent.gateway is None and agent.peer_address is None)
 
 
 def _holds(agent: AgentRegistration) -> bool:

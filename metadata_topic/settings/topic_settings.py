@@ -124,6 +124,8 @@ class AgentRegistration:
     """Where its broker listens for agents that bypass it, host:port; None: by their own lists alone, or nowhere."""
     gateway: tuple[str, ...] | None = None
     """What of the zone gateway it does, by `GatewayPart`; None: it is older, and does not tell."""
+    is_gone: bool = False
+    """Whether its broker was taken away for good since (`remote-wal decommission`)."""
 
 
 class MalformedSettingError(ValueError):
@@ -231,6 +233,7 @@ def _agent(broker_id: int, fields: Mapping[str, object]) -> AgentRegistration:
         wal_retention_lagging_max_ms=_milliseconds(fields, "wal_retention_lagging_max_ms", 0),
         peer_address=None if fields.get("peer_address") is None else typed(fields, "peer_address", str),
         bypass_address=None if fields.get("bypass_address") is None else typed(fields, "bypass_address", str),
+        is_gone=fields.get("is_gone") is True,
         gateway=None if fields.get("gateway") is None else tuple(map(str, typed(fields, "gateway", list))),
     )
     if agent.broker_id != broker_id:

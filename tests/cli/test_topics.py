@@ -81,6 +81,9 @@ HOLDING = AgentRegistration(1, 1, "", "", "1", 0, gateway=("clients", "durable")
         ([HOLDING], "no agent has registered for broker 2"),
         ([HOLDING, replace(HOLDING, broker_id=2, gateway=())], "answers are not held beside broker 2"),
         ([HOLDING, replace(HOLDING, broker_id=2, gateway=None)], "an older release"),
+        ([HOLDING, replace(HOLDING, broker_id=2), replace(HOLDING, broker_id=3, gateway=(), is_gone=True)], None),
+        ([HOLDING, replace(HOLDING, broker_id=2), replace(HOLDING, broker_id=3, gateway=None)], None),
+        ([HOLDING, replace(HOLDING, broker_id=2), replace(HOLDING, broker_id=3, gateway=())], "beside broker 3"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("command", [["enable", "orders"], ["set", "orders"]])

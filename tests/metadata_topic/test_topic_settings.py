@@ -74,9 +74,10 @@ def test_an_older_agents_registration_says_nothing_of_how_long_it_keeps_objects(
 
 
 def test_what_an_agents_gateway_does_is_read_as_written_and_an_older_agent_does_not_tell() -> None:
-    told = replace(AGENT, gateway=("clients", "durable"))
+    told = replace(AGENT, gateway=("clients", "durable"), bypass_address="10.0.0.1:19096", is_gone=True)
     assert decode_setting(agent_key(3), encode_agent(told)) == (3, told)
-    older = {name: value for name, value in json.loads(encode_agent(told)).items() if name != "gateway"}
+    newer = ("gateway", "bypass_address", "is_gone")
+    older = {name: value for name, value in json.loads(encode_agent(told)).items() if name not in newer}
     assert decode_setting(agent_key(3), json.dumps(older).encode()) == (3, AGENT)
 
 
