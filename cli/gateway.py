@@ -53,7 +53,15 @@ class Rules:
     agents_security_protocol: Annotated[
         str, typer.Option(help="What agents speak with brokers; by default as clients.")
     ] = _DEFAULTS.agents_security_protocol
+    agents_listener: Annotated[
+        str,
+        typer.Option(help="The listener for agents: one that brokers have already, or by default a new one."),
+    ] = _DEFAULTS.agents_listener
     agents_port: Annotated[int, typer.Option(help="A broker's port for agents.")] = _DEFAULTS.agents_port
+    zone_port: Annotated[
+        int,
+        typer.Option(help="A broker's port for clients of its own zone, where a cluster has no plan yet."),
+    ] = _DEFAULTS.zone_port
     gateway_port_base: Annotated[
         int, typer.Option(help="A gateway's port for a broker is this plus the broker's id.")
     ] = _DEFAULTS.gateway_port_base

@@ -49,9 +49,9 @@ def admin_listener_name(prefix: str = "CLIENT") -> str:
     return listener_name(_ADMIN, prefix)
 
 
-def agents_listener_name(prefix: str = "CLIENT") -> str:
+def agents_listener_name(rules: PlanRules) -> str:
     """Of the one for agents."""
-    return listener_name(_AGENTS, prefix)
+    return rules.agents_listener.upper() or listener_name(_AGENTS, rules.listener_prefix)
 
 
 def plan(
@@ -95,7 +95,7 @@ def _check(brokers: Sequence[BrokerSite], zones: Mapping[str, str], rules: PlanR
         if protocol not in _WITHOUT_TLS:
             raise PlanError(f"{protocol!r} is not one of {', '.join(_WITHOUT_TLS)}")
     names = Counter(listener_name(zone, rules.listener_prefix) for zone in zones)
-    names.update([agents_listener_name(rules.listener_prefix)])
+    names.update([agents_listener_name(rules)])
     names.update([admin_listener_name(rules.listener_prefix)] if rules.admin else [])
     name, count = names.most_common(1)[0]
     if count > 1:
@@ -164,7 +164,7 @@ def _keys(
     keys = {
         **_listeners(broker, bases, gateways, rules),
         "broker.rack": broker.zone,
-        "remote.wal.agent.client.listener": agents_listener_name(rules.listener_prefix),
+        "remote.wal.agent.client.listener": agents_listener_name(rules),
         "remote.wal.agent.bootstrap.servers": _bootstrap_servers(broker, brokers, rules),
         "remote.wal.gateway.enable": "true",
         "remote.wal.gateway.listen.host": broker.gateway_bind_host,
@@ -194,7 +194,7 @@ def _listeners(
     """Kafka's three keys."""
     id_, without_tls = broker.broker_id, _WITHOUT_TLS[rules.security_protocol]
     # The agents' comes first: an agent of a release that does not know its key takes the first client listener.
-    agents, agents_host = agents_listener_name(rules.listener_prefix), broker.agents_host or broker.host
+    agents, agents_host = agents_listener_name(rules), broker.agents_host or broker.host
     listeners = [f"{agents}://{broker.agents_socket_host}:{rules.agents_port_of(broker)}"]
     advertised = [f"{agents}://{agents_host}:{rules.agents_port_of(broker)}"]
     protocols = [f"{agents}:{rules.protocol_of_agents}"]

@@ -54,8 +54,12 @@ class PlanRules:
     """What clients speak, with brokers and gateways alike."""
     agents_security_protocol: str = ""
     """What agents speak with brokers; empty: as clients."""
+    agents_listener: str = ""
+    """The listener for agents: one that is there already, or the prefix and _AGENTS."""
     agents_port: int = 19097
     """A broker's port for agents."""
+    zone_port: int = 9192
+    """A broker's port for clients of its own zone, where a cluster that has no plan yet is asked."""
     gateway_port_base: int = 19300
     """A gateway's port for a broker is this plus the broker's id."""
     loopback_port_base: int = 19400

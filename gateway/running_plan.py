@@ -7,7 +7,7 @@ brokers stand is read from their own listeners.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from gateway.plan import admin_listener_name, agents_listener_name, listener_name
+from gateway.plan import admin_listener_name, listener_name
 from gateway.planned_ports import LOOPBACK, BrokerSite, PlanError, PlanRules
 from kafka_log.server_properties import BrokerProperties
 
@@ -28,41 +28,73 @@ def running_plan(
 ) -> RunningPlan:
     """`told` is what the listener that was asked says of each broker, `properties` what the brokers themselves do.
 
-    Raises PlanError.
+    A listener that clients have now stays as it is, for agents: one that was renamed would be missed by all who ask a
+    broker that is not restarted yet. Raises PlanError.
     """
     prefix = rules.listener_prefix
-    sites = [_site(told[one], properties[one], prefix) for one in sorted(told)]
-    zones = dict.fromkeys(site.zone for site in sites)
+    zones = dict.fromkeys(site.zone for site in told.values())
+    planned = {*(listener_name(zone, prefix) for zone in zones), admin_listener_name(prefix)}
+    agents = rules.agents_listener.upper() or _agents_listener(told, properties, planned)
+    if agents:
+        protocols = {broker.security_protocols[agents] for broker in properties.values() if agents in broker.listeners}
+        spoken = rules.agents_security_protocol or min(protocols, default="")
+        rules = replace(rules, agents_listener=agents, agents_security_protocol=spoken)
+    sites = [_site(told[one], properties[one], agents, rules) for one in sorted(told)]
     bases = {zone: _base(listener_name(zone, prefix), properties) for zone in zones}
     known = {zone: base for zone, base in bases.items() if base is not None}
     admin = _base(admin_listener_name(prefix), properties)
     return RunningPlan(sites, rules if admin is None else replace(rules, admin_port_base=admin), known)
 
 
-def _site(told: BrokerSite, broker: BrokerProperties, prefix: str) -> BrokerSite:
-    own, agents = listener_name(told.zone, prefix), agents_listener_name(prefix)
-    where = broker.advertised_listeners.get(own)
-    for_agents = broker.advertised_listeners.get(agents)
+def _agents_listener(
+    told: Mapping[int, BrokerSite], properties: Mapping[int, BrokerProperties], planned: set[str]
+) -> str:
+    """The one that all brokers have for clients beside what a plan makes: that which was asked, or the only one.
+
+    Empty: there is none.
+    """
+    found: set[str] = set()
+    asked: set[str] = set()
+    for broker_id, broker in properties.items():
+        reserved = {broker.inter_broker_listener_name, *broker.controller_listener_names}
+        own = {
+            name: where
+            for name, where in broker.advertised_listeners.items()
+            if name not in planned | reserved and broker.listeners[name].host != LOOPBACK
+        }
+        found |= own.keys()
+        site = told[broker_id]
+        asked |= {name for name, where in own.items() if (where.host, where.port) == (site.host, site.port)}
+    chosen = asked or found
+    if len(chosen) > 1:
+        raise PlanError(f"one of {', '.join(sorted(chosen))} is to be for agents: say which by --agents-listener")
+    return next(iter(chosen), "")
+
+
+def _site(told: BrokerSite, broker: BrokerProperties, agents: str, rules: PlanRules) -> BrokerSite:
+    own = listener_name(told.zone, rules.listener_prefix)
+    where, for_agents = broker.advertised_listeners.get(own), broker.advertised_listeners.get(agents)
+    site = told
     if for_agents is not None:
         bound = broker.listeners[agents].host
-        told = replace(told, agents_host=for_agents.host, agents_port=for_agents.port, agents_bind_host=bound)
-    if where is None:
-        if for_agents is not None or _has_other_zones(told.zone, broker, prefix):
-            raise PlanError(
-                f"broker {told.broker_id} has listeners of a plan, and none is {own}: its zone has changed, or the "
-                "prefix is another one. Tell zones and brokers by --sites"
-            )
-        return told
-    bound = broker.listeners[own].host
-    return replace(told, host=where.host, port=where.port, bind_host="" if bound == LOOPBACK else bound)
+        site = replace(site, agents_host=for_agents.host, agents_port=for_agents.port, agents_bind_host=bound)
+    if where is not None:
+        bound = broker.listeners[own].host
+        return replace(site, host=where.host, port=where.port, bind_host="" if bound == LOOPBACK else bound)
+    if for_agents is None or _has_zones(broker):
+        raise PlanError(
+            f"broker {told.broker_id} has no listener {own}, and yet others of a plan, or none for clients: its zone "
+            "has changed, or the prefix is another one. Tell zones and brokers by --sites"
+        )
+    return replace(site, host=for_agents.host, port=rules.zone_port, bind_host=broker.listeners[agents].host)
 
 
-def _has_other_zones(zone: str, broker: BrokerProperties, prefix: str) -> bool:
-    """Whether a listener looks as one for a zone's clients."""
+def _has_zones(broker: BrokerProperties) -> bool:
+    """Whether a listener looks as one for another zone's clients: bound to loopback, and advertised elsewhere."""
     return any(
-        name.startswith(f"{prefix.upper()}_") and broker.listeners[name].host == LOOPBACK
-        for name in broker.advertised_listeners
-        if name in broker.listeners and name != listener_name(zone, prefix)
+        broker.listeners[name].host == LOOPBACK and where.host != LOOPBACK
+        for name, where in broker.advertised_listeners.items()
+        if name != broker.inter_broker_listener_name
     )
 
 

@@ -61,19 +61,56 @@ def test_zones_and_admin_tools_keep_their_ports_wherever_they_are() -> None:
     assert found.rules.admin_port_base == 19700
 
 
-def test_a_cluster_without_a_plan_is_as_it_says() -> None:
-    stock = {
-        1: {**dict.fromkeys(STOCK, ""), "listeners": "CLIENT://:9092", "advertised.listeners": "CLIENT://kafka-1:9092"}
+def stock(*names: str) -> dict[int, BrokerProperties]:
+    """Brokers that have had no plan yet, with these listeners for clients at 9092 and on."""
+    lines = {}
+    for site in SITES:
+        ports = dict(zip(names, range(9092, 9099), strict=False))
+        lines[site.broker_id] = {
+            "listeners": ",".join(f"{name}://0.0.0.0:{port}" for name, port in ports.items()),
+            "advertised.listeners": ",".join(f"{name}://{site.host}:{port}" for name, port in ports.items()),
+            "listener.security.protocol.map": ",".join(f"{name}:SASL_SSL" for name in names),
+        }
+    return running(lines)
+
+
+def test_a_listener_that_clients_have_stays_as_it_is_for_agents_and_zones_get_new_ones() -> None:
+    for names in (("CLIENT",), ("CLIENT", "OTHER")):
+        told = {site.broker_id: replace(site, port=9092) for site in SITES}
+        found = running_plan(told, stock(*names), PlanRules(security_protocol="SASL_SSL"))
+        planned = plan(found.brokers, GATEWAYS, found.rules, found.loopback_bases)
+        assert planned[2]["listeners"].startswith("CLIENT://0.0.0.0:9092,CLIENT_AZ2://0.0.0.0:9192,")
+        assert planned[2]["advertised.listeners"].startswith("CLIENT://kafka-2:9092,CLIENT_AZ2://kafka-2:9192,")
+        assert planned[2]["listener.security.protocol.map"].startswith("CLIENT:SASL_SSL,")
+        assert planned[2]["remote.wal.agent.client.listener"] == "CLIENT"
+        # And once that is so, it stays.
+        for again in (told, as_told("az1"), {one: replace(site, port=9192) for one, site in told.items()}):
+            twice = running_plan(again, running(planned), PlanRules(security_protocol="SASL_SSL"))
+            assert plan(twice.brokers, GATEWAYS, twice.rules, twice.loopback_bases) == planned
+
+
+def test_which_of_several_listeners_is_for_agents_is_asked_for() -> None:
+    elsewhere = {site.broker_id: replace(site, host="by-another-way") for site in SITES}
+    with pytest.raises(PlanError, match="one of CLIENT, OTHER is to be for agents"):
+        running_plan(elsewhere, stock("CLIENT", "OTHER"), PlanRules())
+    found = running_plan(elsewhere, stock("CLIENT", "OTHER"), PlanRules(agents_listener="other"))
+    assert found.brokers[0].agents_port == 9093
+
+
+def test_an_older_plan_without_a_listener_for_agents_gets_one() -> None:
+    keys = plan(SITES, GATEWAYS)
+    older = {
+        one: {key: ",".join(item for item in value.split(",") if "AGENTS" not in item) for key, value in its.items()}
+        for one, its in keys.items()
     }
-    stock[1]["listener.security.protocol.map"] = "CLIENT:PLAINTEXT"
-    found = running_plan({1: SITES[0]}, running(stock), PlanRules())
-    assert (found.brokers, dict(found.loopback_bases)) == ([SITES[0]], {})
+    found = running_plan(as_told("az2"), running(older), PlanRules())
+    assert plan(found.brokers, GATEWAYS, found.rules, found.loopback_bases) == keys
 
 
 def test_what_does_not_fit_together_is_refused() -> None:
     planned = running(plan(SITES, GATEWAYS))
     moved = {one: replace(site, zone="az9") if one == 2 else site for one, site in as_agents_are_told().items()}
-    with pytest.raises(PlanError, match="broker 2 has listeners of a plan, and none is CLIENT_AZ9"):
+    with pytest.raises(PlanError, match="broker 2 has no listener CLIENT_AZ9, and yet others"):
         running_plan(moved, planned, PlanRules())
     other = running(plan(SITES, GATEWAYS, known_bases={"az1": 19700}))
     with pytest.raises(PlanError, match="CLIENT_AZ1 is not at one base plus the broker's id: see brokers"):
