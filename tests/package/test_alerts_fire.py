@@ -55,6 +55,9 @@ CAUSES: dict[str, list[Cause]] = {
     "RemoteWalProducersRefused": [
         counted('remote_wal_gateway_durable_answers_total{outcome="timed_out"}', steps=12),
     ],
+    "RemoteWalClientsTurnedAway": [
+        counted('remote_wal_gateway_refused_total{reason="too_many_connections"}', steps=12),
+    ],
     "RemoteWalObjectsMissing": [fault("hydration_not_found")],
     "RemoteWalWrongBytes": [fault("splice_refetch"), fault("inline_requested_corrupt")],
     "RemoteWalSegmentsLost": [Cause("remote_wal_lost_segments_total", "_x6 1x6", "1x10", 10, "1h")],
