@@ -60,7 +60,7 @@ def _agents_listener(
         own = {
             name: where
             for name, where in broker.advertised_listeners.items()
-            if name not in planned | reserved and broker.listeners[name].host != LOOPBACK
+            if name not in planned | reserved and not _leads_to_an_agent(broker, name)
         }
         found |= own.keys()
         site = told[broker_id]
@@ -90,12 +90,14 @@ def _site(told: BrokerSite, broker: BrokerProperties, agents: str, rules: PlanRu
 
 
 def _has_zones(broker: BrokerProperties) -> bool:
-    """Whether a listener looks as one for another zone's clients: bound to loopback, and advertised elsewhere."""
-    return any(
-        broker.listeners[name].host == LOOPBACK and where.host != LOOPBACK
-        for name, where in broker.advertised_listeners.items()
-        if name != broker.inter_broker_listener_name
-    )
+    """Whether a listener looks as one for another zone's clients."""
+    names = broker.advertised_listeners.keys() - {broker.inter_broker_listener_name}
+    return any(_leads_to_an_agent(broker, name) for name in names)
+
+
+def _leads_to_an_agent(broker: BrokerProperties, name: str) -> bool:
+    """Bound to loopback, and advertised elsewhere."""
+    return broker.listeners[name].host == LOOPBACK != broker.advertised_listeners[name].host
 
 
 def _base(name: str, properties: Mapping[int, BrokerProperties]) -> int | None:

@@ -61,6 +61,16 @@ def test_zones_and_admin_tools_keep_their_ports_wherever_they_are() -> None:
     assert found.rules.admin_port_base == 19700
 
 
+def test_all_brokers_of_one_machine_may_have_their_listeners_for_agents_on_loopback() -> None:
+    sites = [
+        replace(site, agents_host="127.0.0.1", agents_port=9100 + site.broker_id, agents_bind_host="127.0.0.1")
+        for site in SITES
+    ]
+    planned = plan(sites, GATEWAYS)
+    found = running_plan(as_told("az1"), running(planned), PlanRules())
+    assert plan(found.brokers, GATEWAYS, found.rules, found.loopback_bases) == planned
+
+
 def stock(*names: str) -> dict[int, BrokerProperties]:
     """Brokers that have had no plan yet, with these listeners for clients at 9092 and on."""
     lines = {}
