@@ -72,8 +72,13 @@ def defects_as_storage_errors(operation: str, key: object) -> Iterator[None]:
     except RemoteStorageError:
         raise
     except Exception as error:
-        reason = f"a defect of the storage manager: {defect_site(error)}"
-        raise RemoteStorageError(operation, str(key), reason, "report it", "defect") from error
+        raise defect_as_storage_error(operation, key, error) from error
+
+
+def defect_as_storage_error(operation: str, key: object, error: Exception) -> RemoteStorageError:
+    """What a storage manager's defect is raised as."""
+    reason = f"a defect of the storage manager: {defect_site(error)}"
+    return RemoteStorageError(operation, str(key), reason, "report it", "defect")
 
 
 class RemoteResourceNotFoundError(RemoteStorageError):

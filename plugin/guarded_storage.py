@@ -10,11 +10,12 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TypeVar
+from types import TracebackType
+from typing import Final, TypeVar
 
 from plugin.adopted_records import RecordsList
 from plugin.blob_storage import BlobStorage, StoredBlob
-from plugin.errors import RemoteStorageError, defects_as_storage_errors
+from plugin.errors import RemoteStorageError, defect_as_storage_error, defects_as_storage_errors
 from plugin.remote_wal_storage_manager import (
     RemoteWalStorageManager,
     RequestCounts,
@@ -33,6 +34,7 @@ from plugin.segment_metadata import (
 
 T = TypeVar("T")
 
+_UNTIMED: Final = nullcontext()
 _PUTS = frozenset({"copy", "put", "list"})
 _GETS = frozenset({"fetch", "fetch metadata", "get"})
 _KINDS = {"copy": "put", "fetch": "get", "fetch metadata": "get"}
@@ -45,7 +47,7 @@ class GuardedStorageManager(RemoteWalStorageManager):
         self,
         puts: RequestCeiling | None = None,
         gets: RequestCeiling | None = None,
-        timed: Callable[[str], AbstractContextManager[None]] = lambda _kind: nullcontext(),
+        timed: Callable[[str], AbstractContextManager[None]] = lambda _kind: _UNTIMED,
     ) -> None:
         """Ceilings for what is priced as a PUT (a LIST is), and as a GET; deletions are free.
 
@@ -146,14 +148,12 @@ class GuardedStorageManager(RemoteWalStorageManager):
         if self._manager is not None:
             self._manager.close()
 
-    @contextmanager
-    def there(self, operation: str, key: object) -> Iterator[RemoteWalStorageManager]:
+    def there(self, operation: str, key: object) -> "_Call":
         """The real one, for one operation. Raises RemoteStorageError where it is not there, or may not be asked."""
         if self._manager is None:
             raise RemoteStorageError(operation, str(key), self._away_because)
         self._check_ceiling(operation, key, self._manager.request_counts)
-        with self._timed(_KINDS.get(operation, operation)), defects_as_storage_errors(operation, key):
-            yield self._manager
+        return _Call(self._manager, operation, key, self._timed(_KINDS.get(operation, operation)))
 
     def _check_ceiling(self, operation: str, key: object, counts: RequestCounts) -> None:
         if operation in _PUTS:
@@ -165,6 +165,35 @@ class GuardedStorageManager(RemoteWalStorageManager):
         if ceiling is not None and not ceiling.admits(sent):
             reason = "the ceiling of requests in a minute is reached"
             raise RemoteStorageError(operation, str(key), reason, label="request_ceiling")
+
+
+class _Call(AbstractContextManager[RemoteWalStorageManager]):
+    """One call of the real one, timed; its defects are failures of the store. Each object passes three of them, so it
+    is no chain of generators.
+    """
+
+    __slots__ = ("_key", "_manager", "_operation", "_timed")
+
+    def __init__(
+        self, manager: RemoteWalStorageManager, operation: str, key: object, timed: AbstractContextManager[None]
+    ) -> None:
+        self._manager = manager
+        self._operation = operation
+        self._key = key
+        self._timed = timed
+
+    def __enter__(self) -> RemoteWalStorageManager:
+        self._timed.__enter__()
+        return self._manager
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if isinstance(error, Exception) and not isinstance(error, RemoteStorageError):
+            told = defect_as_storage_error(self._operation, self._key, error)
+            self._timed.__exit__(type(told), told, traceback)
+            raise told from error
+        self._timed.__exit__(kind, error, traceback)
 
 
 _There = Callable[[str, object], AbstractContextManager[RemoteWalStorageManager]]

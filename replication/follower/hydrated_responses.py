@@ -17,13 +17,15 @@ from typing import Protocol
 import structlog
 
 from kafka_log.crc32c import Buffer
+from plugin.deadline import Deadline
 from plugin.format.archive_object_id import ArchiveObjectId
-from replication.follower.answers_in_order import Answer, AnswersInOrder
+from replication.follower.answers_in_order import AnswersInOrder
 from replication.follower.follower_context import FollowerContext
 from replication.follower.hydration import HydrationError
 from replication.follower.link_reads import fetch_links
 from replication.follower.links_wanted import LinksWanted
 from replication.follower.response_memory import ResponseMemory
+from replication.follower.responses_ahead import ResponsesAhead
 from replication.wire.fetch_frame import FETCH_API_KEY
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.kafka_frame import MalformedFrameError
@@ -106,7 +108,9 @@ class HydratedResponses:
         self._memory = ResponseMemory(context.budget)
         self._asked_last = 0
         """The correlation id of the last Fetch. A linked response answers it, as it is the only one under way."""
-        self._responses: asyncio.Queue[Answer | None] = asyncio.Queue(_RESPONSES_AHEAD)
+        self._loop = asyncio.get_running_loop()
+        """Kept, as Python 3.11 asks the kernel each time which one runs."""
+        self._responses = ResponsesAhead(_RESPONSES_AHEAD, self._loop)
         self._in_order = AnswersInOrder()
 
     @contextmanager
@@ -221,11 +225,11 @@ class HydratedResponses:
         whatever the leader's agent called it.
         """
         links = response.links
-        is_old = is_old or any(isinstance(link.object_id, ArchiveObjectId) for link in links)
+        is_old = is_old or bool([link for link in links if isinstance(link.object_id, ArchiveObjectId)])
         fetch_all = self._context.catch_up.fetch_all if is_old else partial(fetch_links, self._context.hydration)
         started_s = self._context.clock()
         try:
-            async with asyncio.timeout(self._context.limits.hydration_timeout_s):
+            with Deadline(self._loop, self._context.limits.hydration_timeout_s):
                 data = await fetch_all(links)
                 self._context.stage_times.observe(
                     "hydrated", self._context.clock() - started_s, (link.object_id for link in links)

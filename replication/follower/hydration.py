@@ -92,6 +92,8 @@ class HydrationCache:
         self._waiting: dict[RangeWait, asyncio.Future[memoryview]] = {}
         self.ranges = RangeCache(limits.cache_bytes)
         self._is_closed = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The one that all of this runs on, once it was asked for."""
         self._asking: set[asyncio.Task[None]] = set()
         self.in_flight_bytes = 0
         """Of reads in the pool for what is new, and of what neighbours are asked for."""
@@ -150,9 +152,10 @@ class HydrationCache:
         wait = RangeWait(start, end, found)
         if wait.is_over:
             return wait.data()
-        self._waiting[wait] = asyncio.get_running_loop().create_future()
+        waiting: asyncio.Future[memoryview] = self._running_loop().create_future()
+        self._waiting[wait] = waiting
         try:
-            return await self._waiting[wait]
+            return await waiting
         except Exception as error:  # a backend's defect, too, must not hold up replication
             told = str(error) if isinstance(error, RemoteStorageError) else defect_site(error)
             raise HydrationError(failure_label(error), told) from error
@@ -245,7 +248,7 @@ class HydrationCache:
         `pool` is None for the place's own.
         """
         [(tier, copy)] = self.tiers.of(wanted.object_id, wanted.copy)
-        loop = asyncio.get_running_loop()
+        loop = self._running_loop()
         awaited = tier.on_loop(wanted, copy) if pool is None else None
         reading: asyncio.Future[bytes] = (
             loop.create_task(awaited)
@@ -253,6 +256,11 @@ class HydrationCache:
             else loop.run_in_executor(pool or tier.pool, tier.read, wanted, copy)
         )
         reading.add_done_callback(partial(self._was_read, wanted, tier, self._clock(), pool, ended))
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        return self._loop
 
     def _was_read(
         self,

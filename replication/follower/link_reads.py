@@ -25,14 +25,16 @@ Range = tuple[int, int]
 
 async def fetch_links(cache: HydrationCache, links: Sequence[SegmentLink]) -> list[memoryview]:
     """The links' bytes, in their order. Raises HydrationError."""
+    if len(links) == 1:
+        only = links[0]
+        return [await cache.fetch(only.object_id, only.start_position, only.end_position, only.custom_metadata)]
     wanted: defaultdict[StoredObjectId, list[Range]] = defaultdict(list)
     for link in links:
         wanted[link.object_id].append((link.start_position, link.end_position))
     reads = [(object_id, each) for object_id, ranges in wanted.items() for each in _reads(cache, object_id, ranges)]
     custom_metadata = {link.object_id: link.custom_metadata for link in links}
-    fetched = await asyncio.gather(
-        *(cache.fetch(object_id, *each, custom_metadata[object_id]) for object_id, each in reads)
-    )
+    asked = [cache.fetch(object_id, *each, custom_metadata[object_id]) for object_id, each in reads]
+    fetched = [await asked[0]] if len(asked) == 1 else await asyncio.gather(*asked)
     found: defaultdict[StoredObjectId, list[tuple[int, memoryview]]] = defaultdict(list)
     for (object_id, (start, _)), data in zip(reads, fetched, strict=True):
         found[object_id].append((start, data))

@@ -232,7 +232,7 @@ class LeaderProxy:
         if self._found is not None:
             self._found.uploaded(segment.combined_segment_id)
         self._announce(segment)
-        self._context.uploads.notify()
+        self._context.uploads.notify_now()
         self._context.stage_times.observe(
             "announced", self._context.clock() - segment.stored_s, (segment.combined_segment_id,)
         )

@@ -137,7 +137,7 @@ class LeaderRelay:
 
     async def _relay_responses(self) -> None:
         while (frame := await self._broker.read_frame()) is not None:
-            self.send(await decided(self.core, frame, self._context, self.peer, self._begin_reads))
+            await decided(self.core, frame, self._context, self.peer, self._begin_reads, self.send)
             self._peer_bytes.update(self.core.follower_id)
             await self.peer.drain()
 

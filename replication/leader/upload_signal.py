@@ -1,35 +1,88 @@
-"""Wakes those who wait for an upload. Used from the event loop alone."""
+"""Has those who wait for an upload look again. Used from the event loop alone."""
 
 import asyncio
+from collections.abc import Callable
+
+Look = Callable[[], float | None]
+"""Gives after how many seconds to look again by itself; None: what was waited for is there, and the wait is over."""
 
 
 class UploadSignal:
-    """Every `notify` ends all `wait`s that began before it."""
+    """Those who wait look in the order in which they came, as everywhere where who is first would be chance otherwise.
+
+    What is told `now` is looked at before the call returns: what is sent by it goes with what was sent in this turn of
+    the event loop already, in one write.
+    """
 
     def __init__(self) -> None:
-        self._waiting: dict[asyncio.Future[None], None] = {}
-        """In the order in which they came, as everywhere where who is first would be chance otherwise."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """Kept, as Python 3.11 asks the kernel each time which one runs."""
+        self._waiting: dict[_Wait, None] = {}
 
     def notify(self) -> None:
-        """Something was stored, or a mode changed: look again."""
-        waiting, self._waiting = self._waiting, {}
-        for future in waiting:
-            if not future.done():
-                future.set_result(None)
+        """A mode changed, or the like: look again, in the next turn."""
+        for one in self._waiting:
+            one.look_soon()
 
-    async def wait(self, timeout_s: float) -> None:
-        """Until the next `notify`, at most so long."""
-        loop = asyncio.get_running_loop()
-        future = loop.create_future()
-        self._waiting[future] = None
-        timer = loop.call_later(max(timeout_s, 0.0), _expire, future)
+    def notify_now(self) -> None:
+        """Something was stored: look again. Raises nothing that a look does."""
+        for one in list(self._waiting):
+            one.look()
+
+    async def until(self, look: Look, first_s: float) -> None:
+        """Until `look` says that it is over, which is asked when somebody notifies and when its time has come, the
+        first time after `first_s`. Raises what it does.
+        """
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        wait = _Wait(self._loop, look, first_s)
+        self._waiting[wait] = None
         try:
-            await future
+            await wait.over
         finally:
-            timer.cancel()
-            self._waiting.pop(future, None)
+            del self._waiting[wait]
+            wait.end()
 
 
-def _expire(future: "asyncio.Future[None]") -> None:
-    if not future.done():
-        future.set_result(None)
+class _Wait:
+    """Of one who looks."""
+
+    __slots__ = ("_is_looking", "_look", "_loop", "_soon", "_timer", "over")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, look: Look, first_s: float) -> None:
+        self._loop = loop
+        self._look = look
+        self._is_looking = False
+        self._soon: asyncio.Handle | None = None
+        self.over: asyncio.Future[None] = loop.create_future()
+        self._timer: asyncio.Handle = loop.call_later(max(first_s, 0.0), self.look)
+
+    def look_soon(self) -> None:
+        if self._soon is None:
+            self._soon = self._loop.call_soon(self.look)
+
+    def look(self) -> None:
+        if self._is_looking:  # what it found notifies in its turn
+            self.look_soon()
+            return
+        self.end()
+        if self.over.done():
+            return
+        self._is_looking = True
+        try:
+            again_s = self._look()
+        except Exception as error:
+            self.over.set_exception(error)
+        else:
+            if again_s is None:
+                self.over.set_result(None)
+            else:
+                self._timer = self._loop.call_later(max(again_s, 0.0), self.look)
+        finally:
+            self._is_looking = False
+
+    def end(self) -> None:
+        self._timer.cancel()
+        if self._soon is not None:
+            self._soon.cancel()
+            self._soon = None

@@ -15,6 +15,7 @@ from rlm.write_path.core.write_path_core import WritePathCore
 from rlm.write_path.effects import Effects
 from rlm.write_path.hooks import WritePathHooks
 from rlm.write_path.uploads.combine_task import RLMWalCombineTask
+from rlm.write_path.wake import Wake
 
 
 class CommitLoop:
@@ -33,7 +34,7 @@ class CommitLoop:
         self._combine_task = combine_task
         self._hooks = hooks
         self._clock = clock
-        self._wake = asyncio.Event()
+        self._wake = Wake()
         self._uploads: set[asyncio.Task[None]] = set()
         self._defect: BaseException | None = None
 
@@ -76,15 +77,7 @@ class CommitLoop:
                 case Gather(delay_s, quiet_s):
                     await self._gather(delay_s, quiet_s)
                 case Wait(delay_s):
-                    await self._woken_within(delay_s)
-
-    async def _woken_within(self, delay_s: float | None) -> None:
-        timer = asyncio.get_running_loop().call_later(delay_s, self._wake.set) if delay_s is not None else None
-        try:
-            await self._wake.wait()
-        finally:
-            if timer is not None:
-                timer.cancel()
+                    await self._wake.within(delay_s)
 
     async def flush(self, deadline_s: float) -> None:
         """Upload what is queued, and anew what fails, until all is stored or the time is over."""

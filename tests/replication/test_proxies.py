@@ -8,6 +8,8 @@ import pytest
 
 from replication.follower.follower_context import FollowerLimits
 from replication.leader.leader_context import LeaderLimits
+from replication.leader.leader_relay import LeaderRelay
+from replication.leader.relay_core import ToFollower
 from replication.wire.broker_requests import BrokerRequests
 from replication.wire.fetch_frame import scan_fetch_request
 from replication.wire.peer_connection import Address
@@ -358,3 +360,28 @@ async def test_a_request_as_large_as_the_broker_takes_passes_both_agents_and_no_
         follower.writer.write(framed(frame))
         assert await follower.receive() == (struct.pack(">i", 77) + b"some other answer" if passes else None)
         assert agents.broker.requests == ([frame] if passes else [])
+
+
+async def test_what_waits_for_an_upload_is_sent_in_the_turn_in_which_that_is_announced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with two_agents() as agents:
+        agents.append({0: batches(1, 0)})
+        follower = await agents.connect()
+        await follower.fetch({0: 0})
+        raw = batches(1, 1, payload=b"next")
+        agents.append({0: raw}, stored=False)
+        agents.led.wanted.clear()
+        sent: list[MessageKind] = []
+        send = LeaderRelay.send
+
+        def seen(relay: LeaderRelay, message: ToFollower) -> None:
+            sent.append(message.kind)
+            send(relay, message)
+
+        monkeypatch.setattr(LeaderRelay, "send", seen)
+        follower.send({0: 1})
+        await agents.until(lambda: bool(agents.led.wanted))
+        agents.store({0: raw})
+        assert sent == [MessageKind.ANNOUNCE, MessageKind.LINKED], "before the event loop goes on"
+        assert await follower.receive() == follower.expected({0: raw})

@@ -23,6 +23,7 @@ import structlog
 from kafka_log.batch_digests import batch_digests, run_digest
 from metadata_topic.records.errors import MetadataTopicError, PublicationBacklogFullError
 from metadata_topic.records.metadata_publisher import SegmentPublisher
+from plugin.deadline import Deadline
 from plugin.errors import RemoteStorageError, RemoteStorageTimeoutError, defect_site, failure_label
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, SegmentsOnLoop
 from plugin.segment_metadata import (
@@ -79,6 +80,8 @@ class RLMWalCombineTask:
         self._pool = pool
         self._metrics = metrics
         self._clocks = clocks
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The one that uploads run on, once it was asked for."""
         self._uploading: set[int] = set()
         self._finished = FinishedInOrder(publisher, first_segment_id.sequence, self._not_publishable)
 
@@ -133,20 +136,25 @@ class RLMWalCombineTask:
         )
         self._publisher.publish(_started(metadata))
         timeout_s = self._rules.timeout_s
+        loop = self._loop = self._loop or asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(timeout_s):
-                return await self._copied(metadata, items, records)
+            with Deadline(loop, timeout_s):
+                return await self._copied(loop, metadata, items, records)
         except TimeoutError as error:
             key, reason = str(segment_id), f"the storage manager has not ended it within {timeout_s} s"
             raise RemoteStorageTimeoutError("copy", key, reason, label="hung") from error
 
     def _copied(
-        self, metadata: RemoteWalCombinedLogSegmentMetadata, items: list[MetaQueueItem], records: Sequence[Records]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        metadata: RemoteWalCombinedLogSegmentMetadata,
+        items: list[MetaQueueItem],
+        records: Sequence[Records],
     ) -> Awaitable[Copied]:
         """On the event loop where that would not hold it up, else in the pool."""
         on_loop = None if self._rules.digests else self._storage.on_loop(sum(map(len, records)))
         if on_loop is None:
-            return asyncio.get_running_loop().run_in_executor(self._pool, self._copy, metadata, items, records)
+            return loop.run_in_executor(self._pool, self._copy, metadata, items, records)
         return self._copy_on_loop(on_loop, metadata, records)
 
     async def _copy_on_loop(

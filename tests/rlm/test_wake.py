@@ -1,0 +1,43 @@
+"""A task that sleeps until something happens."""
+
+import asyncio
+
+from rlm.write_path.wake import Wake
+
+
+async def test_what_happened_before_is_not_slept_over() -> None:
+    wake = Wake()
+    wake.set()
+    await asyncio.wait_for(wake.within(None), 10)
+
+
+async def test_it_wakes_when_something_happens_however_often() -> None:
+    wake = Wake()
+    task = asyncio.create_task(wake.within(60.0))
+    await asyncio.sleep(0)
+    wake.set()
+    wake.set()
+    await asyncio.wait_for(task, 10)
+    wake.clear()
+    again = asyncio.create_task(wake.within(None))
+    await asyncio.sleep(0.01)
+    assert not again.done()
+    wake.set()
+    await asyncio.wait_for(again, 10)
+
+
+async def test_it_wakes_when_its_time_has_come() -> None:
+    await asyncio.wait_for(Wake().within(0.01), 10)
+
+
+async def test_the_time_of_a_sleep_that_was_ended_wakes_nobody_later() -> None:
+    wake = Wake()
+    task = asyncio.create_task(wake.within(0.02))
+    await asyncio.sleep(0)
+    wake.set()
+    await task
+    wake.clear()
+    again = asyncio.create_task(wake.within(60.0))
+    await asyncio.sleep(0.05)
+    assert not again.done()
+    again.cancel()
