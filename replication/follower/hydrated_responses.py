@@ -108,9 +108,7 @@ class HydratedResponses:
         self._memory = ResponseMemory(context.budget)
         self._asked_last = 0
         """The correlation id of the last Fetch. A linked response answers it, as it is the only one under way."""
-        self._loop = asyncio.get_running_loop()
-        """Kept, as Python 3.11 asks the kernel each time which one runs."""
-        self._responses = ResponsesAhead(_RESPONSES_AHEAD, self._loop)
+        self._responses = ResponsesAhead(_RESPONSES_AHEAD, asyncio.get_running_loop())
         self._in_order = AnswersInOrder()
 
     @contextmanager
@@ -229,7 +227,7 @@ class HydratedResponses:
         fetch_all = self._context.catch_up.fetch_all if is_old else partial(fetch_links, self._context.hydration)
         started_s = self._context.clock()
         try:
-            with Deadline(self._loop, self._context.limits.hydration_timeout_s):
+            with Deadline(self._responses.loop, self._context.limits.hydration_timeout_s):
                 data = await fetch_all(links)
                 self._context.stage_times.observe(
                     "hydrated", self._context.clock() - started_s, (link.object_id for link in links)

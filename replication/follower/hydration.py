@@ -152,7 +152,8 @@ class HydrationCache:
         wait = RangeWait(start, end, found)
         if wait.is_over:
             return wait.data()
-        waiting: asyncio.Future[memoryview] = self._running_loop().create_future()
+        loop = self._loop = self._loop or asyncio.get_running_loop()
+        waiting: asyncio.Future[memoryview] = loop.create_future()
         self._waiting[wait] = waiting
         try:
             return await waiting
@@ -248,7 +249,7 @@ class HydrationCache:
         `pool` is None for the place's own.
         """
         [(tier, copy)] = self.tiers.of(wanted.object_id, wanted.copy)
-        loop = self._running_loop()
+        loop = self._loop = self._loop or asyncio.get_running_loop()
         awaited = tier.on_loop(wanted, copy) if pool is None else None
         reading: asyncio.Future[bytes] = (
             loop.create_task(awaited)
@@ -256,11 +257,6 @@ class HydrationCache:
             else loop.run_in_executor(pool or tier.pool, tier.read, wanted, copy)
         )
         reading.add_done_callback(partial(self._was_read, wanted, tier, self._clock(), pool, ended))
-
-    def _running_loop(self) -> asyncio.AbstractEventLoop:
-        if self._loop is None:
-            self._loop = asyncio.get_running_loop()
-        return self._loop
 
     def _was_read(
         self,

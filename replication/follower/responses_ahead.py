@@ -14,7 +14,7 @@ class ResponsesAhead:
 
     def __init__(self, most: int, loop: asyncio.AbstractEventLoop) -> None:
         self._most = most
-        self._loop = loop
+        self.loop = loop
         self._came: deque[Answer | None] = deque()
         self._taker: asyncio.Future[None] | None = None
         self._giver: asyncio.Future[None] | None = None
@@ -22,7 +22,7 @@ class ResponsesAhead:
     async def put(self, response: Answer | None) -> None:
         """Wait while as many as may be are there."""
         while len(self._came) >= self._most:
-            self._giver = self._loop.create_future()
+            self._giver = self.loop.create_future()
             try:
                 await self._giver
             finally:
@@ -34,7 +34,7 @@ class ResponsesAhead:
     async def get(self) -> Answer | None:
         """The next one."""
         while not self._came:
-            self._taker = self._loop.create_future()
+            self._taker = self.loop.create_future()
             try:
                 await self._taker
             finally:

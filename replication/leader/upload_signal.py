@@ -10,8 +10,7 @@ Look = Callable[[], float | None]
 class UploadSignal:
     """Those who wait look in the order in which they came, as everywhere where who is first would be chance otherwise.
 
-    What is told `now` is looked at before the call returns: what is sent by it goes with what was sent in this turn of
-    the event loop already, in one write.
+    What is told `now` is looked at before the call returns.
     """
 
     def __init__(self) -> None:
