@@ -121,6 +121,27 @@ def test_under_load_partitions_move_and_a_broker_is_drained_without_an_error_in_
     assert reassign(cluster, "plan", "--drain", "3")["partitions"] == []
 
 
+def test_kafkas_own_tool_carries_out_a_plan_that_was_made_for_it(script: Script, tmp_path: Path) -> None:
+    cluster, topic = script.cluster, script.topic
+    script.create_topic(assignment=[[1, 2], [2, 1]])
+    script.produce(PLAIN)
+    script.expect_records_to_flow()
+    plan = tmp_path / "plan.json"
+    made = command(cluster, "plan", "--topic", topic, "--to", "2,3", "--for", "kafka")[:-1]
+    plan.write_text(subprocess.run(made, capture_output=True, text=True, timeout=PATIENCE_S, check=True).stdout)
+    assert json.loads(plan.read_text()).keys() == {"version", "partitions"}
+
+    def tool(what: str) -> str:
+        where = ["--bootstrap-server", cluster.bootstrap_servers, "--reassignment-json-file", str(plan)]
+        return cluster.tools.run("org.apache.kafka.tools.reassign.ReassignPartitionsCommand", [*where, what])
+
+    assert "Successfully started partition reassignment" in tool("--execute")
+    wait_until(lambda: tool("--verify").count("is completed") == 2, "both partitions are moved", PATIENCE_S)
+    assert all(set(after) == {2, 3} for after in replicas(cluster, topic))
+    script.expect_records_to_flow()
+    script.expect_promises()
+
+
 def produce(cluster: LocalCluster, topic: str, records: int) -> None:
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "batch.size": 100_000})
     for _ in range(records):
