@@ -10,6 +10,7 @@ deleted file does.
 import errno
 import os
 from collections import OrderedDict
+from io import BytesIO
 from pathlib import Path
 from threading import Lock
 
@@ -104,9 +105,10 @@ class OpenFiles:
             size = os.fstat(file.fd).st_size - position
             if not 0 < size <= max_bytes:
                 return b""
-            data = bytearray(size)
+            data = BytesIO(bytes(size))  # the one way to read into what will be bytes without a copy
             try:
-                read = os.preadv(file.fd, [data], position, os.RWF_NOWAIT)
+                with data.getbuffer() as buffer:
+                    read = os.preadv(file.fd, [buffer], position, os.RWF_NOWAIT)
             except BlockingIOError:
                 return b""
             except OSError as error:
@@ -114,7 +116,7 @@ class OpenFiles:
                     raise
                 self._without_nowait.add(file.identity[0])
                 return b""
-        return bytes(data) if read == size else b""
+        return data.getvalue() if read == size else b""
 
     def close(self, file: LogFile) -> None:
         """Give up the file's descriptor. Idempotent."""

@@ -10,6 +10,7 @@ What is no HTTP/1.1 answer raises what http.client would: BadStatusLine, LineToo
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http.client import BadStatusLine, HTTPException, IncompleteRead, LineTooLong
+from io import BytesIO
 from typing import Final
 
 _HEAD_MAX_BYTES: Final = 32 * 1024
@@ -49,7 +50,9 @@ class HttpAnswer:
 class AnswerReader:
     """See the module's theory. Of one answer."""
 
-    __slots__ = ("_body", "_chunks", "_filled", "_headers", "_keeps", "_left", "_most", "_raw", "_status", "answer")
+    __slots__ = (
+        "_body", "_chunks", "_content", "_filled", "_headers", "_keeps", "_left", "_most", "_raw", "_status", "answer",
+    )  # fmt: skip
 
     def __init__(self, most: int) -> None:
         """`most`: so many bytes of a success are read; of what is longer the rest stays on the connection."""
@@ -59,8 +62,10 @@ class AnswerReader:
         self._status = 0
         self._headers: dict[str, str] = {}
         self._keeps = False
-        self._body: bytearray | None = None
-        """Of a length that is known; else the answer is in `_raw` until its end."""
+        self._content = BytesIO()
+        self._body: memoryview | None = None
+        """What `_content`, of which bytes are had without a copy, is to hold of a length that is known; else the answer
+        is in `_raw` until its end."""
         self._left: int | None = None
         """Of the announced length, what is beyond `_most`; None: it ends where the connection does, or by chunks."""
         self._chunks: _Chunks | None = None
@@ -70,7 +75,7 @@ class AnswerReader:
     def buffer(self) -> memoryview:
         """Where the next bytes belong; never empty before the answer is there."""
         if self._body is not None:
-            return memoryview(self._body)[self._filled :]
+            return self._body[self._filled :]
         if len(self._raw) == self._filled:  # in place it cannot grow while somebody has the last view
             self._raw = self._raw + bytes(self._filled or _BLOCK_BYTES)
         return memoryview(self._raw)[self._filled :]
@@ -131,7 +136,8 @@ class AnswerReader:
             if not (length.isascii() and length.isdigit()):
                 raise HTTPException("an answer's length is no number")
             self._left = max(0, int(length) - self._most)
-            self._body = bytearray(min(int(length), self._most))
+            self._content = BytesIO(bytes(min(int(length), self._most)))
+            self._body = self._content.getbuffer()
             taken = len(rest[: len(self._body)])
             self._body[:taken] = rest[:taken]
             self._filled = taken
@@ -145,7 +151,7 @@ class AnswerReader:
 
     def _end_of_sized(self) -> None:
         if self._body is not None and self._filled == len(self._body):
-            self._done(bytes(self._body), whole=not self._left)
+            self._done(self._content.getvalue(), whole=not self._left)
 
     def _end_of_unsized(self) -> None:
         if self._chunks is None:

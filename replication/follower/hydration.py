@@ -16,7 +16,7 @@ pool that the caller names (`replication.follower.catch_up_reads`).
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
@@ -251,12 +251,12 @@ class HydrationCache:
         [(tier, copy)] = self.tiers.of(wanted.object_id, wanted.copy)
         loop = self._loop = self._loop or asyncio.get_running_loop()
         awaited = tier.on_loop(wanted, copy) if pool is None else None
-        reading: asyncio.Future[bytes] = (
-            loop.create_task(awaited)
-            if awaited is not None
-            else loop.run_in_executor(pool or tier.pool, tier.read, wanted, copy)
-        )
-        reading.add_done_callback(partial(self._was_read, wanted, tier, self._clock(), pool, ended))
+        was_read = partial(self._was_read, wanted, tier, self._clock(), pool, ended)
+        if awaited is not None:
+            loop.create_task(_read_here(awaited, was_read))
+        else:
+            reading = loop.run_in_executor(pool or tier.pool, tier.read, wanted, copy)
+            reading.add_done_callback(partial(_read_in_pool, was_read))
 
     def _was_read(
         self,
@@ -265,9 +265,10 @@ class HydrationCache:
         started_s: float,
         pool: Executor | None,
         ended: Callable[[int], None],
-        reading: asyncio.Future[bytes],
+        data: bytes | None,
+        error: BaseException | None,
     ) -> None:
-        error = None if reading.cancelled() else reading.exception()
+        """Neither `data` nor an `error`: it will not be read."""
         if error is not None:
             self._metrics.fault(f"hydration_{failure_label(error)}")
             tier.failed(self._clock(), error)
@@ -275,13 +276,13 @@ class HydrationCache:
                 self.read(wanted, pool, ended)
                 return
         ended(wanted.end - wanted.start)
-        if reading.cancelled():
-            self.abandon(wanted)
-        elif error is not None:
+        if error is not None:
             for future in self._futures(self.ranges.failed(wanted)):
                 future.set_exception(error)
+        elif data is None:
+            self.abandon(wanted)
         else:
-            self._arrived(wanted, reading.result(), started_s)
+            self._arrived(wanted, data, started_s)
             tier.answered()
 
     def _arrived(self, wanted: CachedRange, data: bytes, started_s: float) -> None:
@@ -310,3 +311,28 @@ class HydrationCache:
         """Of those who have not given up, nor were told already."""
         found = (self._waiting.get(wait) for wait in waits)
         return [future for future in found if future is not None and not future.done()]
+
+
+_WasRead = Callable[[bytes | None, BaseException | None], None]
+
+
+async def _read_here(reading: Awaitable[bytes], was_read: _WasRead) -> None:
+    """What came of it is told at once: a callback of the task would be called a turn of the event loop later."""
+    try:
+        data = await reading
+    except asyncio.CancelledError:
+        was_read(None, None)
+        raise
+    except Exception as error:
+        was_read(None, error)
+    else:
+        was_read(data, None)
+
+
+def _read_in_pool(was_read: _WasRead, reading: "asyncio.Future[bytes]") -> None:
+    if reading.cancelled():
+        was_read(None, None)
+    elif (error := reading.exception()) is not None:
+        was_read(None, error)
+    else:
+        was_read(reading.result(), None)

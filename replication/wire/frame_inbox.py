@@ -33,6 +33,7 @@ class FrameAssembler:
     def __init__(self, max_frame_bytes: int) -> None:
         self._max_frame_bytes = max_frame_bytes
         self._staging = bytearray(STAGING_BYTES)
+        self._view = memoryview(self._staging)
         self._staged = 0
         self._large_bytes = 0
         self._received_bytes = 0
@@ -51,7 +52,7 @@ class FrameAssembler:
     def buffer(self) -> memoryview:
         """Where the next bytes go."""
         if self.large is None:
-            return memoryview(self._staging)[self._staged :]
+            return self._view[self._staged :]
         return memoryview(self.large)[self._received_bytes :]
 
     def received_large(self, nbytes: int) -> bytearray | None:
@@ -77,7 +78,7 @@ class FrameAssembler:
             start = position + SIZE_PREFIX.size
             if start + size <= end:
                 position = start + size
-                frames.append(bytes(self._staging[start:position]))
+                frames.append(bytes(self._view[start:position]))
                 whole_bytes += size
                 continue
             if size > STAGING_BYTES - SIZE_PREFIX.size:
@@ -86,7 +87,7 @@ class FrameAssembler:
                 position = end
             break
         if position and position < end:
-            self._staging[: end - position] = self._staging[position:end]
+            self._view[: end - position] = self._view[position:end]
         self._staged = end - position
         return whole_bytes
 
