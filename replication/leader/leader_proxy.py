@@ -13,6 +13,8 @@ import asyncio
 import socket
 import ssl
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import repeat
 
 import structlog
@@ -40,6 +42,18 @@ log = structlog.get_logger(__name__)
 _HINT = (
     "the local broker's log says why; its trust store must have the authority of the certificate that agents show it"
 )
+
+
+@contextmanager
+def _written_together(peers: Sequence[FramedConnection]) -> Iterator[None]:
+    """An announcement, and the response that waited for what it tells."""
+    for peer in peers:
+        peer.gather()
+    try:
+        yield
+    finally:
+        for peer in peers:
+            peer.send_gathered()
 
 
 class LeaderProxy:
@@ -231,8 +245,9 @@ class LeaderProxy:
             self._watermarks.stored(item.topic_id_partition, item.last_offset + 1, item.seen_s, told)
         if self._found is not None:
             self._found.uploaded(segment.combined_segment_id)
-        self._announce(segment)
-        self._context.uploads.notify_now()
+        with _written_together([relay.peer for relay in self.relays]):
+            self._announce(segment)
+            self._context.uploads.notify_now()
         self._context.stage_times.observe(
             "announced", self._context.clock() - segment.stored_s, (segment.combined_segment_id,)
         )

@@ -10,7 +10,8 @@ Look = Callable[[], float | None]
 class UploadSignal:
     """Those who wait look in the order in which they came, as everywhere where who is first would be chance otherwise.
 
-    What is told `now` is looked at before the call returns.
+    What is told `now` is looked at before the call returns: what is sent by it can go with the announcement of what was
+    stored, in one write.
     """
 
     def __init__(self) -> None:

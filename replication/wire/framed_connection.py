@@ -60,6 +60,8 @@ class FramedConnection(asyncio.BufferedProtocol):
         """Kept from `connection_made` on: Python 3.11 asks the kernel each time which one runs."""
         self._reader: asyncio.Future[None] | None = None
         self._reading_paused = False
+        self._gathered: list[Buffer] | None = None
+        """What is written and not sent yet, while frames are gathered."""
         self._writable = asyncio.Event()
         self._writable.set()
         self._closed = False
@@ -159,10 +161,22 @@ class FramedConnection(asyncio.BufferedProtocol):
         size = sum(map(len, buffers))
         self.bytes_sent += SIZE_PREFIX.size + size
         self.frames_sent += 1
-        if size <= STAGING_BYTES:  # one small copy beats a scatter-gather call
-            self._transport.write(b"".join((SIZE_PREFIX.pack(size), *buffers)))
+        if self._gathered is not None:
+            self._gathered += (SIZE_PREFIX.pack(size), *buffers)
         else:
-            self._transport.writelines(cast(Sequence[bytes], (SIZE_PREFIX.pack(size), *buffers)))
+            _send(self._transport, size, (SIZE_PREFIX.pack(size), *buffers))
+
+    def gather(self) -> None:
+        """Send what is written from now on together, by `send_gathered`, which must follow in this turn of the event
+        loop: each write is a call of the system, and a record of TLS, for the peer as well.
+        """
+        self._gathered = []
+
+    def send_gathered(self) -> None:
+        """Send it. A connection that has ended meanwhile loses it, as all that was written before."""
+        gathered, self._gathered = self._gathered, None
+        if gathered and self._transport is not None and not self._closed:
+            _send(self._transport, sum(map(len, gathered)), gathered)
 
     async def drain(self, patience_s: float | None = None) -> None:
         """Wait until the peer keeps up again, for so long at most; None: for `frame_timeout_s`.
@@ -225,3 +239,10 @@ class FramedConnection(asyncio.BufferedProtocol):
             self._transport.abort()
         self._wake_reader()
         self._writable.set()
+
+
+def _send(transport: asyncio.Transport, size: int, buffers: Sequence[Buffer]) -> None:
+    if size <= STAGING_BYTES:  # one small copy beats a scatter-gather call
+        transport.write(b"".join(buffers))
+    else:
+        transport.writelines(cast(Sequence[bytes], buffers))
