@@ -4,6 +4,7 @@ An object is written under a key that its id alone decides (`plugin.format.objec
 again (`plugin.clients.object_requests`).
 """
 
+import asyncio
 import random
 import secrets
 import threading
@@ -77,6 +78,7 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
         self._rng = rng or random.Random()  # noqa: S311 - it spreads retries, it guards nothing
         self._new_probe_id = new_probe_id
         self._counts = RequestCounts()
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def adopts(self) -> bool:
@@ -95,7 +97,7 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
         name = settings.get(self.bucket_key) if self.bucket_key is not None else None
         self._bucket_id = bucket_id(name) if name is not None else b""
         policy = RetryPolicy(parsed.attempt_timeout_ms / 1000, parsed.total_timeout_ms / 1000)
-        self._context = context
+        self._context, self._loop = context, context.loop
         store = self.open_store(parsed)
         self._requests = ObjectRequests(store, policy, self._counts, self._clock, self._sleep, self._rng)
         self._blobs = _ObjectBlobs(self._keys, self._requests)

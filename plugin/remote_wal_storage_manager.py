@@ -1,6 +1,7 @@
 """The seam to remote storage: KIP-1176's RemoteWalStorageManager in Python's naming."""
 
 from abc import ABC, abstractmethod
+from asyncio import AbstractEventLoop
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -52,6 +53,8 @@ class StorageContext:
     cluster_id: str
     """Kafka's cluster id; it is part of every key, so that clusters may share a bucket."""
     broker_id: int
+    loop: AbstractEventLoop | None = None
+    """On which `on_loop` will be asked, so that connections may be opened there ahead."""
 
 
 @dataclass(slots=True)

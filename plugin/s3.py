@@ -5,6 +5,7 @@ what arrived, and as metadata `crc32c`, for us to know our own object again afte
 unknown. botocore's own retries are off: ours know about unknown outcomes and deadlines in total.
 """
 
+import asyncio
 import threading
 import time
 from base64 import b64encode
@@ -96,7 +97,7 @@ class S3WalStorageManager(ObjectWalStorageManager):
                 f"{settings.bucket} is a directory bucket",
                 "use the class plugin.s3_express.S3ExpressWalStorageManager",
             )
-        return S3ObjectStore(open_client(settings), settings, PERMISSIONS, self._clock)
+        return S3ObjectStore(open_client(settings), settings, PERMISSIONS, self._clock, self._loop)
 
 
 def open_client(settings: S3Settings) -> "S3Client":
@@ -174,13 +175,15 @@ class S3ObjectStore:
         settings: S3Settings,
         permissions: Mapping[str, str],
         clock: Callable[[], float] = time.monotonic,
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
+        """On `loop`, if it is known, connections are opened ahead, too."""
         self._client = client
         self._bucket = settings.bucket
         self._attempt_timeout = settings.attempt_timeout_ms / 1000
         self._permissions = permissions
         self._clock = clock
-        self._direct = _direct(client, settings, clock) if settings.client == "direct" else None
+        self._direct = _direct(client, settings, clock, loop) if settings.client == "direct" else None
 
     def admits_on_loop(self, size_bytes: int) -> bool:
         direct = self._direct
@@ -278,7 +281,9 @@ class S3ObjectStore:
             raise self.storage_error(operation, key, error) from error
 
 
-def _direct(client: "S3Client", settings: S3Settings, clock: Callable[[], float]) -> S3Direct:
+def _direct(
+    client: "S3Client", settings: S3Settings, clock: Callable[[], float], loop: asyncio.AbstractEventLoop | None
+) -> S3Direct:
     limits = RequestLimits(
         connect_timeout=settings.connect_timeout_ms / 1000,
         read_timeout=settings.read_timeout_seconds,
@@ -287,7 +292,7 @@ def _direct(client: "S3Client", settings: S3Settings, clock: Callable[[], float]
     )
     ca_file = str(settings.tls_ca_file) if settings.tls_ca_file else None
     direct = S3Direct(client, settings.bucket, ca_file, limits, clock)
-    threading.Thread(target=direct.open_ahead, name="s3-connect", daemon=True).start()
+    threading.Thread(target=direct.open_ahead, args=(loop,), name="s3-connect", daemon=True).start()
     return direct
 
 

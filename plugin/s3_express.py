@@ -10,6 +10,7 @@ Directory buckets list in no order and take only prefixes that end in "/", and t
 Nothing here relies on either.
 """
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -57,7 +58,7 @@ class S3ExpressWalStorageManager(ObjectWalStorageManager):
         client = open_client(settings)
         sessions = ExpressSessions(lambda: _create_session(client, settings.bucket), self._clock)
         _use(sessions, client)
-        return S3ExpressObjectStore(client, settings, sessions, self._clock)
+        return S3ExpressObjectStore(client, settings, sessions, self._clock, self._loop)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +112,9 @@ class S3ExpressObjectStore(S3ObjectStore):
         settings: S3Settings,
         sessions: ExpressSessions,
         clock: Callable[[], float] = time.monotonic,
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        super().__init__(client, settings, PERMISSIONS, clock)
+        super().__init__(client, settings, PERMISSIONS, clock, loop)
         self._sessions = sessions
 
     def storage_error(self, operation: str, key: str, error: Exception) -> RemoteStorageError:

@@ -6,6 +6,7 @@ them is: another zone's bucket that is away keeps nothing from beginning, and th
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import structlog
@@ -41,6 +42,7 @@ class StorageLoading:
 
     async def run(self) -> None:
         """Until all of it is there."""
+        self._context = replace(self._context, loop=asyncio.get_running_loop())
         if self._spec.buckets:
             await self._run_buckets()
         else:

@@ -81,6 +81,7 @@ class _Way:
         self._tls = _tls(ca_file) if parts.scheme == "https" else None
         self._on_loop: LoopConnections | None = None
         self._opening: asyncio.Task[None] | None = None
+        self._closed = False
         self.known_signer: S3Signer | None = None
         """The one that a thread was given last."""
         self._signs_until = 0.0
@@ -112,6 +113,13 @@ class _Way:
             self._opening = loop.create_task(_ahead(self._on_loop), name="s3-connect")
         return self._on_loop
 
+    def open_on_loop(self) -> None:
+        """Be connected there before the first request."""
+        if not self._closed:
+            self.on_loop()
+        if self._closed:  # meanwhile
+            self.close()
+
     def request(
         self, signer: S3Signer, operation: _Operation, key: str, headers: Mapping[str, str], body: bytes
     ) -> HttpRequest:
@@ -128,6 +136,7 @@ class _Way:
 
     def close(self) -> None:
         """Close all connections."""
+        self._closed = True
         self.connections.close()
         if self._on_loop is not None:
             self._on_loop.close()
@@ -155,12 +164,16 @@ class S3Direct:
         self._known: _Way | None = None
         self._closed = False
 
-    def open_ahead(self) -> None:
-        """Be connected before the first request is made; one that fails is left to that request to tell."""
+    def open_ahead(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        """Be connected before the first request is made, on that loop as well; one that fails is left to that request
+        to tell.
+        """
         with contextlib.suppress(Exception):
             way = self._way()
             if not way.is_boto3s:
                 way.connections.open_some(_OPENED_AHEAD)
+                if loop is not None:
+                    loop.call_soon_threadsafe(way.open_on_loop)
 
     def put(self, key: str, body: bytes, checksum: int) -> bool:
         """Whether the object was written, its CRC32C being `checksum`; else boto3 is to send the request."""

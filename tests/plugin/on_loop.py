@@ -24,7 +24,7 @@ THREADS = ThreadPoolExecutor(4)
 
 
 @cache
-def _loop() -> asyncio.AbstractEventLoop:
+def the_loop() -> asyncio.AbstractEventLoop:
     loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
     threading.Thread(target=loop.run_forever, daemon=True).start()
     return loop
@@ -32,7 +32,7 @@ def _loop() -> asyncio.AbstractEventLoop:
 
 def awaited(coroutine: Coroutine[Any, Any, T]) -> T:
     """What it returns or raises, on the one loop of all tests."""
-    return asyncio.run_coroutine_threadsafe(coroutine, _loop()).result(30)
+    return asyncio.run_coroutine_threadsafe(coroutine, the_loop()).result(30)
 
 
 class _OnLoop(ObjectWalStorageManager):

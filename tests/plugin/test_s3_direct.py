@@ -1,7 +1,9 @@
 """What our own client of the hot path does as boto3 does it, and when it leaves a request to boto3."""
 
+import contextlib
 import io
 import os
+import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -11,9 +13,10 @@ from plugin.clients.backend_settings import parse_settings
 from plugin.clients.object_store import LoopStore, ObjectStore
 from plugin.clients.s3_direct import read_in_time
 from plugin.errors import RemoteStorageError
+from plugin.remote_wal_storage_manager import StorageContext
 from plugin.s3 import S3Settings, S3WalStorageManager
 from tests.plugin.odd_store import Answer, OddStore
-from tests.plugin.on_loop import awaited
+from tests.plugin.on_loop import awaited, the_loop
 
 STORED = b'HTTP/1.1 200 OK\r\nETag: "a"\r\nContent-Length: 0\r\nConnection: close\r\n%s\r\n'
 FOUND = b"HTTP/1.1 206 Partial Content\r\nContent-Length: 5\r\nConnection: close\r\n\r\n01234"
@@ -132,6 +135,26 @@ def test_an_object_that_is_as_large_as_the_loop_admits_goes_there_with_its_foote
     awaited(one.put_if_absent_on_loop("second", [bytes(most), b"footer"]))
     assert [head.split(" ")[1] for head in store.heads] == ["/bucket/first", "/bucket/second"]
     one.close()
+
+
+def test_connections_of_a_loop_that_is_known_are_opened_before_anything_is_asked(credentials_file: Path) -> None:
+    settings = {"bucket": "bucket", "region": "us-east-1", "allow.http": "true", "addressing.style": "path"}
+    settings |= {"credentials.file": str(credentials_file), "startup.self.test": "false"}
+    for loop, count in ((None, 4), (the_loop(), 7)):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            server.settimeout(10)
+            manager, accepted = S3WalStorageManager(), list[socket.socket]()
+            endpoint = f"http://127.0.0.1:{server.getsockname()[1]}"
+            manager.configure(settings | {"endpoint.url": endpoint}, StorageContext("cluster", 1, loop))
+            with contextlib.ExitStack() as opened_ahead:
+                accepted += [opened_ahead.enter_context(server.accept()[0]) for _ in range(count)]
+                server.settimeout(0.2)
+                with pytest.raises(TimeoutError):
+                    server.accept()
+                manager.close()
+                for one in accepted:
+                    one.settimeout(10)
+                    assert one.recv(1) == b"", "nothing is asked, and all are closed"
 
 
 def test_after_credentials_were_refused_a_thread_asks_for_them_anew(store: Asked, credentials_file: Path) -> None:
