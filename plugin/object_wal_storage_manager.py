@@ -78,11 +78,15 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
         self._rng = rng or random.Random()  # noqa: S311 - it spreads retries, it guards nothing
         self._new_probe_id = new_probe_id
         self._counts = RequestCounts()
-        self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def adopts(self) -> bool:
         return True
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """On which `on_loop` will be asked, where it was configured with one."""
+        return self._context.loop if hasattr(self, "_context") else None
 
     @abstractmethod
     def open_store(self, settings: ObjectBackendSettings) -> ObjectStore:
@@ -97,7 +101,7 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
         name = settings.get(self.bucket_key) if self.bucket_key is not None else None
         self._bucket_id = bucket_id(name) if name is not None else b""
         policy = RetryPolicy(parsed.attempt_timeout_ms / 1000, parsed.total_timeout_ms / 1000)
-        self._context, self._loop = context, context.loop
+        self._context = context
         store = self.open_store(parsed)
         self._requests = ObjectRequests(store, policy, self._counts, self._clock, self._sleep, self._rng)
         self._blobs = _ObjectBlobs(self._keys, self._requests)

@@ -97,7 +97,7 @@ class S3WalStorageManager(ObjectWalStorageManager):
                 f"{settings.bucket} is a directory bucket",
                 "use the class plugin.s3_express.S3ExpressWalStorageManager",
             )
-        return S3ObjectStore(open_client(settings), settings, PERMISSIONS, self._clock, self._loop)
+        return S3ObjectStore(open_client(settings), settings, PERMISSIONS, self._clock, self.loop)
 
 
 def open_client(settings: S3Settings) -> "S3Client":

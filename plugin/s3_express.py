@@ -58,7 +58,7 @@ class S3ExpressWalStorageManager(ObjectWalStorageManager):
         client = open_client(settings)
         sessions = ExpressSessions(lambda: _create_session(client, settings.bucket), self._clock)
         _use(sessions, client)
-        return S3ExpressObjectStore(client, settings, sessions, self._clock, self._loop)
+        return S3ExpressObjectStore(client, settings, sessions, self._clock, self.loop)
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,6 +85,11 @@ class HttpConnections:
             connection.close()
         return answer
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether none is kept any more."""
+        return self._closed
+
     def close(self) -> None:
         """Those that are in use are closed after their answers."""
         with self._lock:

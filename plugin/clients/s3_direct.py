@@ -81,7 +81,6 @@ class _Way:
         self._tls = _tls(ca_file) if parts.scheme == "https" else None
         self._on_loop: LoopConnections | None = None
         self._opening: asyncio.Task[None] | None = None
-        self._closed = False
         self.known_signer: S3Signer | None = None
         """The one that a thread was given last."""
         self._signs_until = 0.0
@@ -115,9 +114,9 @@ class _Way:
 
     def open_on_loop(self) -> None:
         """Be connected there before the first request."""
-        if not self._closed:
+        if not self.connections.is_closed:
             self.on_loop()
-        if self._closed:  # meanwhile
+        if self.connections.is_closed:  # meanwhile
             self.close()
 
     def request(
@@ -136,7 +135,6 @@ class _Way:
 
     def close(self) -> None:
         """Close all connections."""
-        self._closed = True
         self.connections.close()
         if self._on_loop is not None:
             self._on_loop.close()

@@ -15,6 +15,7 @@ class ResponsesAhead:
     def __init__(self, most: int, loop: asyncio.AbstractEventLoop) -> None:
         self._most = most
         self.loop = loop
+        """Kept, as Python 3.11 asks the kernel each time which one runs."""
         self._came: deque[Answer | None] = deque()
         self._taker: asyncio.Future[None] | None = None
         self._giver: asyncio.Future[None] | None = None

@@ -38,6 +38,20 @@ class _FrameTimer:
             self.handle = None
 
 
+class _Writing:
+    """Whether the peer keeps up, and what is not sent yet."""
+
+    __slots__ = ("caught_up", "gathered", "lags")
+
+    def __init__(self) -> None:
+        self.lags = False
+        """Asked for at each frame."""
+        self.caught_up = asyncio.Event()
+        """For who waits until it does not."""
+        self.gathered: list[Buffer] | None = None
+        """What is written meanwhile, while frames are gathered."""
+
+
 class FramedConnection(asyncio.BufferedProtocol):
     """Reads and writes whole frames: the protocol of one connection, which the event loop's own calls begin."""
 
@@ -60,10 +74,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         """Kept from `connection_made` on: Python 3.11 asks the kernel each time which one runs."""
         self._reader: asyncio.Future[None] | None = None
         self._reading_paused = False
-        self._gathered: list[Buffer] | None = None
-        """What is written and not sent yet, while frames are gathered."""
-        self._writable = asyncio.Event()
-        self._writable.set()
+        self._writing = _Writing()
         self._closed = False
 
     # The transport's side.
@@ -99,15 +110,17 @@ class FramedConnection(asyncio.BufferedProtocol):
         self._timer.stop()
         self._inbox.close()
         self._wake_reader()
-        self._writable.set()
+        self.resume_writing()
 
     def pause_writing(self) -> None:
         """Called by the event loop: the peer does not keep up."""
-        self._writable.clear()
+        self._writing.lags = True
+        self._writing.caught_up.clear()
 
     def resume_writing(self) -> None:
         """Called by the event loop."""
-        self._writable.set()
+        self._writing.lags = False
+        self._writing.caught_up.set()
 
     def _update_reading(self) -> None:
         """Stop reading, or go on with it. While we do not read, nobody is to blame for a frame that does not go on."""
@@ -161,8 +174,8 @@ class FramedConnection(asyncio.BufferedProtocol):
         size = sum(map(len, buffers))
         self.bytes_sent += SIZE_PREFIX.size + size
         self.frames_sent += 1
-        if self._gathered is not None:
-            self._gathered += (SIZE_PREFIX.pack(size), *buffers)
+        if self._writing.gathered is not None:
+            self._writing.gathered += (SIZE_PREFIX.pack(size), *buffers)
         else:
             _send(self._transport, size, (SIZE_PREFIX.pack(size), *buffers))
 
@@ -170,11 +183,11 @@ class FramedConnection(asyncio.BufferedProtocol):
         """Send what is written from now on together, by `send_gathered`, which must follow in this turn of the event
         loop: each write is a call of the system, and a record of TLS, for the peer as well.
         """
-        self._gathered = []
+        self._writing.gathered = []
 
     def send_gathered(self) -> None:
         """Send it. A connection that has ended meanwhile loses it, as all that was written before."""
-        gathered, self._gathered = self._gathered, None
+        gathered, self._writing.gathered = self._writing.gathered, None
         if gathered and self._transport is not None and not self._closed:
             _send(self._transport, sum(map(len, gathered)), gathered)
 
@@ -183,10 +196,10 @@ class FramedConnection(asyncio.BufferedProtocol):
 
         Raises ConnectionError when it is gone or too slow.
         """
-        if not self._writable.is_set():
+        if self._writing.lags:
             try:
                 async with asyncio.timeout(self._timer.seconds if patience_s is None else patience_s):
-                    await self._writable.wait()
+                    await self._writing.caught_up.wait()
             except TimeoutError:
                 self._fail(TimeoutError("the peer does not read"))
         if self._closed:
@@ -200,7 +213,7 @@ class FramedConnection(asyncio.BufferedProtocol):
     @property
     def is_writable(self) -> bool:
         """Whether the connection is open and the peer keeps up."""
-        return self._writable.is_set() and not self._closed and self._transport is not None
+        return not self._writing.lags and not self._closed and self._transport is not None
 
     @property
     def peer_certificate(self) -> dict[str, object] | None:
@@ -238,7 +251,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
         self._wake_reader()
-        self._writable.set()
+        self.resume_writing()
 
 
 def _send(transport: asyncio.Transport, size: int, buffers: Sequence[Buffer]) -> None:

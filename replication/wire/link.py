@@ -28,7 +28,7 @@ Layout (integers big endian, `varint` is Kafka's unsigned varint):
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kafka_log.batch_digests import DIGEST_BYTES
 from kafka_log.byte_cursor import ByteCursor
@@ -107,17 +107,18 @@ class LinkedResponse:
     original_frame_bytes: int
     cuts: tuple[Cut, ...]
     skeleton: Sequence[Buffer]
+    links: tuple[SegmentLink, ...] = field(init=False, compare=False, repr=False)
+    """All of them, in the order of the frame. Found once: each step of a response's way asks for them."""
+
+    def __post_init__(self) -> None:
+        links = tuple([part for cut in self.cuts for part in cut.parts if isinstance(part, SegmentLink)])
+        object.__setattr__(self, "links", links)
 
     @property
     def items(self) -> int:
         """What `MAX_ITEMS` bounds; no object is counted that no link names."""
         parts = [part for cut in self.cuts for part in cut.parts]
         return len(self.cuts) + len(parts) + len({part.object_id for part in parts if isinstance(part, SegmentLink)})
-
-    @property
-    def links(self) -> list[SegmentLink]:
-        """All links, in the order of the frame."""
-        return [part for cut in self.cuts for part in cut.parts if isinstance(part, SegmentLink)]
 
 
 def encode_linked_response(response: LinkedResponse) -> list[Buffer]:

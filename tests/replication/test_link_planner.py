@@ -41,7 +41,7 @@ class Rig:
 
 def links_of(verdict: Verdict) -> list[SegmentLink]:
     assert isinstance(verdict, SendLinked)
-    return verdict.response.links
+    return list(verdict.response.links)
 
 
 def received(verdict: Verdict, store_bytes: dict[tuple[StoredObjectId, int], bytes]) -> dict[int, bytes]:
