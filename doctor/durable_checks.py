@@ -27,8 +27,8 @@ def durable_topics(facts: Facts) -> Verdict:
     elsewhere = {one: agent for one, agent in facts.registered.items() if one != broker.node_id}
     if (reason := why_not_durable(elsewhere)) is not None:
         return Verdict(Level.ERROR, f"{told} is durable, and {reason}", f"{_PLAN} on all brokers")
-    found = f"{told}: nothing is held of producers with acks=0, nor of the end of a transaction"
-    change = "acks=1 or acks=all; whoever reads committed records alone: see gateway.md, durable acknowledgement"
+    found = f"{told}: nothing is held of producers with acks=0"
+    change = "acks=1 or acks=all"
     if for_agents in broker.advertised_listeners:
         found += f"; {for_agents} leads past the agent, too, as agents need it"
         change += f"; let nobody but agents and operators reach {for_agents}, by firewall or by ACLs"

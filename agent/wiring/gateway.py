@@ -13,7 +13,8 @@ from agent.configuration import Configuration
 from agent.service_manager import ListeningSockets
 from agent.settings.gateway_settings import GatewaySettings
 from agent.settings.setting_types import MAX_PORT
-from agent.wiring.gateway_ports import BrokerPorts, build_broker_ports, build_holding, client_tls, local_address
+from agent.wiring.gateway_durable import DurableHolding, build_durable
+from agent.wiring.gateway_ports import BrokerPorts, build_broker_ports, client_tls, local_address
 from agent.wiring.gateway_produce import ProduceRouting, build_produce_routing
 from agent.wiring.peering import gateway_tls
 from gateway.adoption_offers import tell_outcomes
@@ -41,7 +42,6 @@ from rlm.write_path.metrics import StageTimes
 from rlm.write_path.uploads.adoptable_records import AdoptableRecords
 
 if TYPE_CHECKING:
-    from gateway.durable.answer_gate import HoldingContext
     from gateway.durable.durable_logs import DurableLogs
 
 log = structlog.get_logger(__name__)
@@ -63,7 +63,8 @@ class ClientGateway:
     peers: Mapping[int, Address]
     """The agents of other brokers, of which some may come later."""
     produce: ProduceRouting | None = None
-    holding: "HoldingContext | None" = None
+    held: DurableHolding | None = None
+    """What holds answers; None where none are."""
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     async def start(self, settings: GatewaySettings, handed: ListeningSockets) -> None:
@@ -108,6 +109,8 @@ class ClientGateway:
         await asyncio.gather(*self.tasks, return_exceptions=True)
         if self.produce is not None:
             self.produce.pool.shutdown(wait=False, cancel_futures=True)
+        if self.held is not None:
+            await self.held.stop()
 
     @property
     def adoptable(self) -> AdoptableRecords | None:
@@ -126,14 +129,12 @@ class ClientGateway:
         """What clients miss."""
         away = self.clients.unreached
         told = [f"clients here do not reach broker {one}: {why}" for one, why in sorted(away.items())]
-        if self.holding is not None and self.holding.metrics.are_refused_late:
-            told.append("producers of durable topics are told to try again: what they sent was not stored in time")
-        return told
+        return told + (self.held.degraded if self.held is not None else [])
 
     @property
     def durable(self) -> "DurableLogs | None":
         """Which logs' answers are held; None where none are."""
-        return self.holding.logs if self.holding is not None else None
+        return self.held.holding.logs if self.held is not None else None
 
 
 def client_address(settings: GatewaySettings, broker_id: int) -> Address:
@@ -184,10 +185,11 @@ def build_gateway(
         settings.fetch_rack_enable,
     )
     splicing = produce.splicing if produce is not None else None
-    holding = build_holding(configuration, registry)
+    held = build_durable(configuration, leader, peers)
+    holding = held.holding if held is not None else None
     door = ClientDoor(broker.node_id, doors, limits, metrics, splicing, consumers, holding)
     ports = build_broker_ports(configuration, limits, metrics, holding)
-    return ClientGateway(ZoneGateway(context), ports, door, capabilities, traffic, peers, produce, holding)
+    return ClientGateway(ZoneGateway(context), ports, door, capabilities, traffic, peers, produce, held)
 
 
 def _linked(

@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry
-
 from agent.configuration import Configuration
 from agent.service_manager import ListeningSockets
 from agent.settings.gateway_settings import GatewaySettings
-from agent.settings.memory_shares import ADMIN_FRAMES_BYTES, HELD_ANSWERS_BYTES, HELD_FRAMES_BYTES
+from agent.settings.memory_shares import ADMIN_FRAMES_BYTES
 from gateway.client_door import ClientLimits
 from gateway.client_zone import ZoneRules
 from gateway.metrics import GatewayMetrics
@@ -68,19 +66,6 @@ def build_broker_ports(
     bootstrap = _bootstrap_port(configuration, limits, metrics) if settings.bootstrap_listener else None
     own_zone = _own_zone_port(configuration, limits, metrics, holding) if holding is not None else None
     return BrokerPorts(configuration.broker.node_id, admin, bootstrap, own_zone)
-
-
-def build_holding(configuration: Configuration, registry: CollectorRegistry) -> "HoldingContext | None":
-    """What Produce answers are held by; None where they are not."""
-    if not configuration.settings.gateway.durable_listener:
-        return None
-    from gateway.durable.answer_gate import HoldingContext
-    from gateway.durable.durable_logs import DurableLogs
-    from gateway.durable.durable_metrics import DurableMetrics
-
-    logs = DurableLogs()
-    passing = MemoryBudget(HELD_FRAMES_BYTES), MemoryBudget(HELD_FRAMES_BYTES)
-    return HoldingContext(logs, DurableMetrics(registry, logs), *passing, MemoryBudget(HELD_ANSWERS_BYTES))
 
 
 def _own_zone_port(

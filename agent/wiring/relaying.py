@@ -132,7 +132,7 @@ def build_relaying(
     follower_context = _follower_context(configuration, context, hydration, broker_tls)
     gateway = _gateway(configuration, context, follower_context, storage, peers)
     if gateway is not None:
-        context = replace(_granting(context, gateway.capabilities), clients=gateway.door)
+        context = _with_gateway(context, gateway)
     neighbours = Neighbours(follower_context, peers, zones.is_own) if settings.hydration.share_min_readers else None
     if neighbours is not None:
         hydration.neighbours = neighbours
@@ -209,6 +209,14 @@ def _hello(settings: AgentSettings, identity: AgentIdentity) -> Hello:
         takes_digests=settings.link.takes_digests,
         shares=settings.hydration.share_min_readers > 0,
     )
+
+
+def _with_gateway(context: LeaderContext, gateway: "ClientGateway") -> LeaderContext:
+    """The same for clients that come by others' gateways, and for agents that ask for durable logs."""
+    context = replace(_granting(context, gateway.capabilities), clients=gateway.door)
+    if gateway.held is None:
+        return context
+    return replace(_granting(context, PeerCapabilities.STORED_LOGS), stored_logs=gateway.held.door)
 
 
 def _giving_ranges(context: LeaderContext, follower: FollowerContext) -> LeaderContext:

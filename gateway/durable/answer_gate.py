@@ -5,6 +5,7 @@ broker's connection ends, what is still held is dropped with it: nobody can say 
 """
 
 import asyncio
+import contextlib
 from dataclasses import dataclass
 
 import structlog
@@ -13,6 +14,7 @@ from gateway.deadline_timer import DeadlineTimer
 from gateway.durable.durable_logs import DurableLogs
 from gateway.durable.durable_metrics import DurableMetrics
 from gateway.durable.held_answers import HeldAnswers, ProduceRefusedError
+from gateway.durable.held_transactions import Markers
 from kafka_log.crc32c import Buffer
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.memory_budget import MemoryBudget
@@ -25,6 +27,7 @@ class HoldingContext:
     """What all connections of one agent share."""
 
     logs: DurableLogs
+    markers: Markers
     metrics: DurableMetrics
     requests_budget: MemoryBudget
     """For clients' frames."""
@@ -41,7 +44,7 @@ class AnswerGate:
         self._context = context
         self._broker = broker
         self._clock = asyncio.get_running_loop().time
-        self._core = HeldAnswers(context.logs, self._wake, context.metrics.ended)
+        self._core = HeldAnswers(context.logs, context.markers, self._wake, context.metrics)
         self._changed, self._has_room = asyncio.Event(), asyncio.Event()
         self._timer = DeadlineTimer(self._wake)
         self._counted_bytes = 0
@@ -57,17 +60,19 @@ class AnswerGate:
             return buffers
         frame = buffers[0] if len(buffers) == 1 else b"".join(buffers)
         try:
-            self._core.asked(frame, self._clock())
+            before = self._core.asked(frame, self._clock())
         except ProduceRefusedError as error:
             self._context.metrics.refused()
             log.warning("produce_refused", error=str(error), consequence="the client's connection is closed")
             self._broker.abort()
             raise
+        if before is not None:
+            self._broker.write_frame(before)
         return [frame]
 
     async def room(self) -> None:
         """Wait until the broker may be sent more."""
-        while self._core.is_busy and not self._pump.done():
+        while (self._core.is_busy or self._is_spent) and not self._pump.done():
             self._has_room.clear()
             await self._has_room.wait()
 
@@ -78,6 +83,7 @@ class AnswerGate:
         """
         while True:
             self._changed.clear()
+            self._ask_broker()
             frame = self._core.ready(self._clock())
             self._count()
             if frame is not None:
@@ -88,6 +94,11 @@ class AnswerGate:
                 return None
             self._timer.set(self._core.deadline_s)
             await self._changed.wait()
+
+    def _ask_broker(self) -> None:
+        with contextlib.suppress(ConnectionError):  # the pump has ended then
+            for frame in self._core.to_broker(self._clock()):
+                self._broker.write_frame(frame)
 
     async def _take_in(self) -> None:
         while (frame := await self._broker.read_frame()) is not None:
@@ -100,8 +111,13 @@ class AnswerGate:
 
     @property
     def _is_full(self) -> bool:
-        """Whether no more answers are to be taken in; one that has none waiting may always take one."""
-        return self._core.is_full or (self._context.held_budget.is_spent and self._core.held_bytes > 0)
+        """Whether no more answers are to be taken in: none that is held waits for one of them."""
+        return self._core.is_full or (self._is_spent and not self._core.is_asking)
+
+    @property
+    def _is_spent(self) -> bool:
+        """Whether all connections hold what they may; one that has nothing waiting may always take an answer."""
+        return self._context.held_budget.is_spent and self._core.held_bytes > 0
 
     def _ended(self, _pump: "asyncio.Task[None]") -> None:
         self._has_room.set()

@@ -83,8 +83,13 @@ class DurableLogs:
         return self._durable is None or bool(self._durable)
 
     @property
+    def durable(self) -> frozenset[str] | None:
+        """The durable topics; None: not read yet."""
+        return self._durable
+
+    @property
     def waiting(self) -> int:
-        """How many wait."""
+        """How many partitions wait."""
         return len(self._unplaced) + sum(map(len, self._waiting.values()))
 
     # What connections ask.

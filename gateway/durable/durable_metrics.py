@@ -25,9 +25,26 @@ class DurableMetrics:
             buckets=_BUCKETS_S,
             registry=registry,
         )
+        self._transactions = Counter(
+            "remote_wal_gateway_durable_transactions",
+            "EndTxn answers that were held, by how that ended; `not_led`: another coordinator has the transaction",
+            ["outcome"],
+            registry=registry,
+        )
+        self._transactions_held = Histogram(
+            "remote_wal_gateway_durable_transaction_held_seconds",
+            "For how long EndTxn answers were held until all markers in durable topics were stored",
+            buckets=_BUCKETS_S,
+            registry=registry,
+        )
+        self._unasked = Counter(
+            "remote_wal_gateway_durable_markers_unasked",
+            "Times that markers were not waited for, as the agent beside a leader holds no answers, or is older",
+            registry=registry,
+        )
         Gauge(
             "remote_wal_gateway_durable_waiting",
-            "Partitions of Produce answers that are held now",
+            "Partitions of Produce answers that are held now, and of transactions that wait for markers",
             registry=registry,
         ).set_function(lambda: logs.waiting)
 
@@ -39,6 +56,19 @@ class DurableMetrics:
             self.are_refused_late = False
         elif verdict is Verdict.TIMED_OUT:
             self.are_refused_late = True
+
+    def transaction_ended(self, verdict: Verdict, held_s: float) -> None:
+        """Of an EndTxn."""
+        self._transactions.labels(verdict.value).inc()
+        if verdict is Verdict.STORED:
+            self._transactions_held.observe(held_s)
+            self.are_refused_late = False
+        elif verdict is Verdict.TIMED_OUT:
+            self.are_refused_late = True
+
+    def markers_unasked(self) -> None:
+        """Of one leader's logs in a transaction."""
+        self._unasked.inc()
 
     def refused(self) -> None:
         """A connection ends by a request whose answer could not be held."""

@@ -1,4 +1,4 @@
-"""One connection's answers to Produce requests, held until what they acknowledge is stored. Sans-IO.
+"""One connection's answers to Produce and EndTxn, held until what they acknowledge is stored. Sans-IO.
 
 Frames that go to the broker, its answers and the time go in; answers come out, in the order in which they came.
 
@@ -13,8 +13,9 @@ Holds true:
   has no offset, and is refused.
 - An answer is held for no longer than a share of what the client gives the request, so that it hears of it in time.
 - All behind an answer that is held waits: clients count on Kafka's order.
-- A Produce request that is not understood is refused while any topic is durable; so is an answer. Who meets that closes
-  the connection.
+- A Produce or EndTxn request that is not understood is refused while any topic is durable; so is an answer. Who meets
+  that closes the connection.
+- Answers to EndTxn are held as `HeldTransactions` says, which asks the broker for more.
 
 What is held is bounded (`is_full`: read no more answers; `is_busy`: read no more requests).
 """
@@ -22,10 +23,12 @@ What is held is bounded (`is_full`: read no more answers; `is_busy`: read no mor
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from gateway.durable.durable_logs import DurableLogs, Hold, Verdict
+from gateway.durable.held_transactions import Ending, HeldTransactions, Markers
 from gateway.durable.produce_answer import AnsweredPartition, correlation_id_of, refuse, scan_produce_answer
+from gateway.durable.transaction_frames import is_end_txn, scan_end_txn
 from gateway.produce.produce_frame import (
     ACKS_NONE,
     MIN_TRANSACTIONAL_VERSION,
@@ -37,6 +40,7 @@ from gateway.produce.produce_frame import (
 from kafka_log.crc32c import Buffer
 from kafka_log.record_batch import CorruptBatchError, scan_batches
 from kafka_log.topic_partition import TopicId
+from replication.wire.kafka_frame import MalformedFrameError
 
 _NONE: Final = 0
 _NOT_LEADER_OR_FOLLOWER: Final = 6
@@ -52,7 +56,7 @@ MAX_REQUESTS: Final = 1000
 
 
 class ProduceRefusedError(ConnectionError):
-    """A Produce request whose answer could not be held."""
+    """A Produce or EndTxn request whose answer could not be held."""
 
 
 class _Asked(NamedTuple):
@@ -70,6 +74,24 @@ class _Answer:
     came_s: float
     deadline_s: float
     holds: list[tuple[AnsweredPartition, Hold]] = field(default_factory=list)
+    ending: Ending | None = None
+    """Of EndTxn alone."""
+
+    @property
+    def is_settled(self) -> bool:
+        if self.ending is not None:
+            return self.ending.verdict is not None
+        return all(held.verdict is not None for _, held in self.holds)
+
+
+class Told(Protocol):
+    """Who hears how waiting ended, and how long it took, in seconds."""
+
+    def ended(self, verdict: Verdict, held_s: float) -> None:
+        """For a partition of a Produce answer."""
+
+    def transaction_ended(self, verdict: Verdict, held_s: float) -> None:
+        """For an EndTxn answer."""
 
 
 class HeldAnswers:
@@ -78,15 +100,15 @@ class HeldAnswers:
     def __init__(
         self,
         logs: DurableLogs,
+        markers: Markers,
         woken: Callable[[], object],
-        ended: Callable[[Verdict, float], object] = lambda _verdict, _held_s: None,
+        told: Told,
     ) -> None:
-        """`woken` is called when answers may have become `ready`; `ended` hears how waiting for a partition ended, and
-        how long it took.
-        """
+        """`woken` is called when answers may have become `ready`."""
         self._logs = logs
         self._woken = woken
-        self._ended = ended
+        self._told = told
+        self._transactions = HeldTransactions(logs, markers, woken)
         self._asked: dict[int, _Asked] = {}
         """By correlation id."""
         self._answers: deque[_Answer] = deque()
@@ -94,13 +116,22 @@ class HeldAnswers:
 
     @property
     def is_full(self) -> bool:
-        """Whether no more answers are to be taken in."""
+        """Whether no more answers are to be taken in: none that is held waits for one of them."""
+        return self._has_much and not self.is_asking
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether one that is held waits for an answer of the broker to what was asked here."""
+        return self._transactions.is_asking
+
+    @property
+    def _has_much(self) -> bool:
         return len(self._answers) >= MAX_ANSWERS or self._bytes >= MAX_BYTES
 
     @property
     def is_busy(self) -> bool:
         """Whether no more requests are to be sent to the broker."""
-        return len(self._asked) >= MAX_REQUESTS
+        return self._has_much or len(self._asked) + len(self._transactions) >= MAX_REQUESTS
 
     @property
     def held_bytes(self) -> int:
@@ -109,27 +140,59 @@ class HeldAnswers:
 
     @property
     def deadline_s(self) -> float | None:
-        """When to look for `ready` at the latest; None: not before something happens."""
-        return self._answers[0].deadline_s if self._answers else None
+        """When to look for `ready` and `to_broker` at the latest; None: not before something happens."""
+        deadlines = [self._answers[0].deadline_s] if self._answers else []
+        if (next_poll_s := self._transactions.next_poll_s) is not None:
+            deadlines.append(next_poll_s)
+        return min(deadlines, default=None)
 
-    def asked(self, frame: Buffer, now_s: float) -> None:
-        """This goes to the broker. Raises ProduceRefusedError, where it must not."""
+    def asked(self, frame: Buffer, now_s: float) -> bytes | None:
+        """This goes to the broker; a frame that goes there before it. Raises ProduceRefusedError, where it must not."""
+        if not self._logs.may_hold:
+            return None
+        if is_end_txn(frame):
+            return self._asked_to_end(frame, now_s)
+        self._asked_to_produce(frame, now_s)
+        return None
+
+    def _asked_to_end(self, frame: Buffer, now_s: float) -> bytes:
+        try:
+            request = scan_end_txn(frame)
+        except MalformedFrameError as error:
+            raise ProduceRefusedError(f"an EndTxn request that is not understood ({error})") from error
+        if request is None:
+            raise ProduceRefusedError("an EndTxn request that is not understood (version)")
+        self._check_id(request.correlation_id)
+        return self._transactions.asked(request, now_s)
+
+    def _check_id(self, correlation_id: int) -> None:
+        if correlation_id in self._asked or self._transactions.is_asked(correlation_id):
+            raise ProduceRefusedError("two requests with one correlation id")
+
+    def to_broker(self, now_s: float) -> list[bytes]:
+        """The frames that go to the broker now, beside those of the client."""
+        return self._transactions.polls(now_s)
+
+    def _asked_to_produce(self, frame: Buffer, now_s: float) -> None:
         view = scan_produce_request(frame, MIN_TRANSACTIONAL_VERSION)
-        if view is Unread.OTHER_API or not self._logs.may_hold:
+        if view is Unread.OTHER_API:
             return
         if isinstance(view, Unread):
             raise ProduceRefusedError(f"a Produce request that is not understood ({view.value})")
         if view.acks == ACKS_NONE:
             return
-        if view.correlation_id in self._asked:
-            raise ProduceRefusedError("two Produce requests with one correlation id")
+        self._check_id(view.correlation_id)
         records = {(_topic(one), one.partition): _offsets(frame, one) for one in view.fields}
         self._asked[view.correlation_id] = _Asked(view.api_version, _deadline_s(view, now_s), records)
 
     def answered(self, frame: Buffer, now_s: float) -> None:
         """The broker's next answer. Raises MalformedFrameError."""
         answer = _Answer(frame, now_s, now_s)
-        correlation_id = correlation_id_of(frame) if self._asked else None
+        correlation_id = correlation_id_of(frame)
+        if self._transactions.took(correlation_id, frame, now_s):
+            return
+        if (ending := self._transactions.answered(correlation_id, frame, now_s)) is not None:
+            answer.ending, answer.deadline_s = ending, ending.deadline_s
         asked = self._asked.pop(correlation_id, None) if correlation_id is not None else None
         if asked is not None:
             answer.deadline_s = asked.deadline_s
@@ -152,18 +215,22 @@ class HeldAnswers:
         if not self._answers:
             return None
         first = self._answers[0]
-        if now_s < first.deadline_s and any(held.verdict is None for _, held in first.holds):
+        if now_s < first.deadline_s and not first.is_settled:
             return None
         self._answers.popleft()
         self._bytes -= len(first.frame)
         return self._settled(first, now_s)
 
     def _settled(self, answer: _Answer, now_s: float) -> Buffer:
+        if answer.ending is not None:
+            frame, verdict = self._transactions.settle(answer.ending, answer.frame)
+            self._told.transaction_ended(verdict, now_s - answer.came_s)
+            return frame
         changed: bytearray | None = None
         for found, held in answer.holds:
             verdict = held.verdict or Verdict.TIMED_OUT
             self._logs.let_go(held)
-            self._ended(verdict, now_s - answer.came_s)
+            self._told.ended(verdict, now_s - answer.came_s)
             if verdict is not Verdict.STORED:
                 changed = bytearray(answer.frame) if changed is None else changed
                 refuse(changed, found, _ERRORS[verdict])
@@ -174,6 +241,7 @@ class HeldAnswers:
         for answer in self._answers:
             for _, held in answer.holds:
                 self._logs.let_go(held)
+        self._transactions.close()
         self._answers.clear()
         self._asked.clear()
         self._bytes = 0

@@ -33,6 +33,13 @@ class RangeConnections(Protocol):
         """One connection, after the hellos, until it ends; `asker` is the hello of who connected."""
 
 
+class LogConnections(Protocol):
+    """Tells other agents when durable logs that are led here are stored."""
+
+    async def serve(self, peer: FramedConnection) -> None:
+        """One connection, after the hellos, until it ends."""
+
+
 @dataclass(frozen=True, slots=True)
 class LeaderLimits:
     """In seconds and bytes."""
@@ -91,6 +98,8 @@ class LeaderContext:
     """None: clients of other zones are refused. With it, `hello` grants CLIENTS."""
     ranges: RangeConnections | None = None
     """None: other agents are given no ranges. With it, `hello` grants RANGES."""
+    stored_logs: LogConnections | None = None
+    """None: other agents are told nothing of logs. With it, `hello` grants STORED_LOGS."""
     broker_tls: Callable[[], ssl.SSLContext | None] = lambda: None
     """Towards the local broker, for each connection to it."""
     broker_name: str | None = None

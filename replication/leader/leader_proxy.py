@@ -168,6 +168,8 @@ class LeaderProxy:
             await self._serve_client(peer, hello, share)
         elif PeerCapabilities.RANGES in hello.capabilities:
             await self._serve_ranges(peer, hello, share)
+        elif PeerCapabilities.STORED_LOGS in hello.capabilities:
+            await self._serve_logs(peer, hello, share)
         else:
             return False
         return True
@@ -178,6 +180,14 @@ class LeaderProxy:
         if self._context.ranges is None or PeerCapabilities.RANGES not in granted:
             raise PeerRefusedError(f"broker {hello.broker_id}'s agent asks for ranges, which nothing gives here")
         await self._context.ranges.serve(peer, hello)
+
+    async def _serve_logs(self, peer: FramedConnection, hello: Hello, share: ConnectionShare) -> None:
+        """A connection of another agent, which asks how far logs are stored. One that is told nothing hears it by the
+        hello, and ends the connection.
+        """
+        granted = self._greet(peer, hello, share)
+        if self._context.stored_logs is not None and PeerCapabilities.STORED_LOGS in granted:
+            await self._context.stored_logs.serve(peer)
 
     async def _serve_client(self, peer: FramedConnection, hello: Hello, share: ConnectionShare) -> None:
         """A connection for a client of another zone. It takes nothing of what connections of agents share."""

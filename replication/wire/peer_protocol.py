@@ -28,6 +28,8 @@ the rest is packed, see `replication.wire.peer_channel`):
     RANGE_REQUEST   a range of an object that the neighbour reads              asker to neighbour
     RANGE           its bytes                                                  neighbour to asker
     RANGE_REFUSED   they are to be read from the store                         neighbour to asker
+    STORED_REQUEST  are these logs stored and published up to these offsets?   asker to leader
+    STORED          they are, or ask anew who leads them                       leader to asker
 
 What READ_AHEAD, LINKED_OLD and READ_ARCHIVE_AHEAD name is read within the quota for such reads. A peer is sent only
 what it understands, as its hello tells (`PeerCapabilities`).
@@ -36,7 +38,8 @@ One peer connection stands for one connection of a broker's replica fetcher, so 
 hello asks for CLIENTS stands for a connection of a client in another zone, and carries none of these messages, but for
 KAFKA and, where both have ROUTED_PRODUCE, ZONE_ROUTE_REQUEST, ORIGINAL and ROUTE_INLINE_REQUEST, with ADOPTED_RECORDS
 ROUTE_OUTCOME as well; where both have LINKED_FETCH, LINKED, INLINE_REQUEST, LINKS_PAUSED and LINKS_RESUMED. One whose
-hello asks for RANGES is between two agents of a zone, and carries RANGE_REQUEST, RANGE and RANGE_REFUSED alone.
+hello asks for RANGES is between two agents of a zone, and carries RANGE_REQUEST, RANGE and RANGE_REFUSED alone; one
+whose hello asks for STORED_LOGS carries STORED_REQUEST and STORED.
 """
 
 import struct
@@ -88,10 +91,18 @@ class PeerCapabilities(Flag, boundary=CONFORM):
     RANGES = 1024
     """A connection for ranges of objects, instead of replication: asked for, or, in the answer, granted."""
 
+    STORED_LOGS = 2048
+    """A connection for questions of durable logs, instead of replication: asked for, or, in the answer, granted."""
+
 
 MESSAGES = PeerCapabilities.ROUTED_PRODUCE | PeerCapabilities.LINKED_FETCH
 """With any of these, messages pass for a client, instead of bytes."""
-_BY_SETTINGS = PeerCapabilities.LINK_DIGESTS | PeerCapabilities.SHARED_READS | PeerCapabilities.RANGES
+_BY_SETTINGS = (
+    PeerCapabilities.LINK_DIGESTS
+    | PeerCapabilities.SHARED_READS
+    | PeerCapabilities.RANGES
+    | PeerCapabilities.STORED_LOGS
+)
 CAPABILITIES = ~(PeerCapabilities.CLIENTS | MESSAGES | PeerCapabilities.ADOPTED_RECORDS | _BY_SETTINGS)
 """What is understood here of replication, whatever the settings."""
 
@@ -116,6 +127,8 @@ class MessageKind(IntEnum):
     RANGE_REQUEST = 14
     RANGE = 15
     RANGE_REFUSED = 16
+    STORED_REQUEST = 17
+    STORED = 18
 
 
 class PeerRefusedError(Exception):

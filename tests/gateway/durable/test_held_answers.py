@@ -1,6 +1,7 @@
 """When a connection's Produce answers go on, with kafka-python's codec as the client and the broker."""
 
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
 from gateway.durable.durable_logs import DurableLogs, Verdict
 from gateway.durable.held_answers import HELD_SHARE, MAX_ANSWERS, HeldAnswers, ProduceRefusedError
+from gateway.durable.held_transactions import LetGo, Partitions
 from gateway.durable.produce_answer import scan_produce_answer
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.settings.topic_settings import LinkPolicy
@@ -40,7 +42,10 @@ class Rig:
         self.published: dict[TopicIdPartition, int] = {LOG: 100}
         self.asked_for: list[TopicIdPartition] = []
         self.woken = self.asked_anew = 0
-        self.ended: list[Verdict] = []
+        self.verdicts: list[Verdict] = []
+        self.transaction_verdicts: list[Verdict] = []
+        self.waits: list[tuple[Partitions | None, Callable[[], object]]] = []
+        self.let_go: list[Callable[[], object]] = []
         self.logs = DurableLogs(self._ask_anew)
         if is_known:
             self.logs.topics_known(frozenset({TOPIC}), NAMES)
@@ -50,7 +55,21 @@ class Rig:
         self.sent = 0
 
     def connection(self) -> HeldAnswers:
-        return HeldAnswers(self.logs, self._wake, lambda verdict, _held_s: self.ended.append(verdict))
+        return HeldAnswers(self.logs, self, self._wake, self)
+
+    # Markers.
+
+    def wait(self, partitions: Partitions | None, tell: Callable[[], object]) -> LetGo:
+        self.waits.append((partitions, tell))
+        return lambda: self.let_go.append(tell)
+
+    # Told.
+
+    def ended(self, verdict: Verdict, _held_s: float) -> None:
+        self.verdicts.append(verdict)
+
+    def transaction_ended(self, verdict: Verdict, _held_s: float) -> None:
+        self.transaction_verdicts.append(verdict)
 
     def _ask_anew(self) -> None:
         self.asked_anew += 1
@@ -146,7 +165,7 @@ def test_an_answer_goes_on_unchanged_once_its_records_are_stored(version: int) -
     rig.publish(105)
     assert (before, rig.woken) == (0, 1)
     assert rig.ready() == frame
-    assert rig.ended == [Verdict.STORED]
+    assert rig.verdicts == [Verdict.STORED]
     assert not rig.logs.waiting
 
 
@@ -158,7 +177,7 @@ def test_what_is_not_stored_in_time_is_told_to_be_tried_again(version: int) -> N
     assert rig.answers.deadline_s == pytest.approx(10.0 + LATE_S)
     assert rig.ready(10.0 + LATE_S - 0.1) is None
     assert rig.told(rig.ready(10.0 + LATE_S)) == [(TOPIC, TIMED_OUT, -1)]
-    assert rig.ended == [Verdict.TIMED_OUT]
+    assert rig.verdicts == [Verdict.TIMED_OUT]
     assert not rig.logs.waiting
 
 

@@ -39,7 +39,7 @@ class Connected:
         self.rig = Rig()
         self.registry = CollectorRegistry()
         budgets = MemoryBudget(), MemoryBudget(answers_bytes), MemoryBudget()
-        self.holding = HoldingContext(self.rig.logs, DurableMetrics(self.registry, self.rig.logs), *budgets)
+        self.holding = HoldingContext(self.rig.logs, self.rig, DurableMetrics(self.registry, self.rig.logs), *budgets)
         self.broker: asyncio.Queue[Stream] = asyncio.Queue()
 
     @asynccontextmanager

@@ -1,0 +1,210 @@
+"""One connection's EndTxn requests, until the markers of their transactions are stored. Sans-IO.
+
+A coordinator answers EndTxn before it writes markers, to brokers that may be others than its own. So the agent beside
+it asks it too, on the client's own connection, hence as the client: DescribeTransactions goes in front of each EndTxn,
+as what is over tells no partitions any more, and again after its answer, until all markers are in the logs. From then
+on they lie below the logs' ends, and whoever leads a log is asked whether it is stored up to there (`Markers`).
+
+Holds true:
+
+- An answer that says of a transaction that it ends goes on once the markers in durable topics are in object storage and
+  published, or says something else: COORDINATOR_LOAD_IN_PROGRESS, upon which clients send EndTxn anew, or the error by
+  which the coordinator says that it is none any more. A coordinator answers a repeated EndTxn as it did the first.
+- Partitions are those that were told before the end or since. Where none are told any more, as for a repeated EndTxn,
+  all of all durable topics are waited for.
+- Transactions without partitions of durable topics are not held.
+- The ids of what is asked here are below 0, where clients' ids begin only after two thousand million requests.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from gateway.durable.durable_logs import DurableLogs, Verdict
+from gateway.durable.transaction_frames import (
+    Description,
+    EndTxnRequest,
+    TransactionState,
+    describe_transaction,
+    refuse_end_txn,
+    scan_description,
+    scan_end_txn_answer,
+)
+from kafka_log.crc32c import Buffer
+
+Partitions = frozenset[tuple[str, int]]
+LetGo = Callable[[], object]
+
+HELD_S: Final = 27.0
+"""EndTxn says no time-out; clients' own is 30 s, by default, and this is the share of it as for Produce."""
+_POLL_S, _POLL_MAX_S = 0.002, 0.1
+_FIRST_ID: Final = -2
+_LAST_ID: Final = -(2**31)
+
+_COORDINATOR_LOAD_IN_PROGRESS: Final = 14
+_OF_COORDINATORS: Final = frozenset({14, 15, 16})
+"""It is loading, not available, or none any more."""
+
+
+class Markers(Protocol):
+    """Asks those who lead logs."""
+
+    def wait(self, partitions: Partitions | None, tell: Callable[[], object]) -> LetGo:
+        """Call `tell` once these logs are stored and published up to where they end now; None: those of all durable
+        topics. Topics that are not durable count as stored. What is returned ends the waiting.
+        """
+
+
+@dataclass(slots=True, eq=False)
+class Ending:
+    """An EndTxn."""
+
+    request: EndTxnRequest
+    deadline_s: float
+    partitions: Partitions | None = frozenset()
+    """Those that are known of; None: they cannot be told."""
+    is_answered: bool = False
+    error_at: int = 0
+    verdict: Verdict | None = None
+    error: int = _COORDINATOR_LOAD_IN_PROGRESS
+    """What is answered where the verdict is not STORED."""
+    is_asked_for: bool = False
+    """Whether a description is on its way."""
+    poll_s: float = _POLL_S
+    next_poll_s: float | None = None
+    let_go: LetGo | None = None
+
+
+class HeldTransactions:
+    """See the module's theory. All times are monotonic seconds."""
+
+    def __init__(self, logs: DurableLogs, markers: Markers, woken: Callable[[], object]) -> None:
+        """`woken` is called when a verdict has come."""
+        self._logs = logs
+        self._markers = markers
+        self._woken = woken
+        self._asked: dict[int, Ending] = {}
+        """EndTxn requests that are not answered, by correlation id."""
+        self._described: dict[int, Ending] = {}
+        """By the correlation ids of what was asked here."""
+        self._ending: dict[Ending, None] = {}
+        """Those that were answered, and have no verdict yet."""
+        self._next_id = _FIRST_ID
+
+    def __len__(self) -> int:
+        return len(self._asked) + len(self._ending)
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether the broker's answers are wanted for an answer that is held."""
+        return any(one.is_asked_for or one.next_poll_s is not None for one in self._ending)
+
+    @property
+    def next_poll_s(self) -> float | None:
+        """When `polls` has something to ask."""
+        return min((one.next_poll_s for one in self._ending if one.next_poll_s is not None), default=None)
+
+    def asked(self, request: EndTxnRequest, now_s: float) -> bytes:
+        """This goes to the broker next; what goes there before it."""
+        ending = Ending(request, now_s + HELD_S)
+        self._asked[request.correlation_id] = ending
+        return self._describe(ending)
+
+    def is_asked(self, correlation_id: int) -> bool:
+        """Whether an EndTxn with this id is not answered."""
+        return correlation_id in self._asked
+
+    def _describe(self, ending: Ending) -> bytes:
+        ending.is_asked_for = True
+        self._described[self._next_id] = ending
+        frame = describe_transaction(ending.request, self._next_id)
+        self._next_id = self._next_id - 1 if self._next_id > _LAST_ID else _FIRST_ID
+        return frame
+
+    def took(self, correlation_id: int | None, frame: Buffer, now_s: float) -> bool:
+        """Whether this answer is none to the client. Raises MalformedFrameError."""
+        ending = self._described.pop(correlation_id, None) if correlation_id is not None else None
+        if ending is None:
+            return False
+        ending.is_asked_for = False
+        description = scan_description(frame)
+        if not ending.is_answered:
+            self._before(ending, description)
+        elif ending in self._ending:
+            self._after(ending, description, now_s)
+        return True
+
+    def _before(self, ending: Ending, description: Description) -> None:
+        if description.state in (TransactionState.OPEN, TransactionState.ENDING):
+            ending.partitions = description.partitions
+        elif description.state is not TransactionState.EMPTY:
+            ending.partitions = None
+
+    def answered(self, correlation_id: int | None, frame: Buffer, now_s: float) -> Ending | None:
+        """The broker's answer to an EndTxn, which is to be held until there is a verdict; None: it is not to be.
+
+        Raises MalformedFrameError.
+        """
+        ending = self._asked.pop(correlation_id, None) if correlation_id is not None else None
+        if ending is None:
+            return None
+        error, ending.error_at = scan_end_txn_answer(frame, ending.request.api_version)
+        ending.is_answered = True
+        if error or not self._may_matter(ending):
+            return None
+        self._ending[ending] = None
+        ending.next_poll_s = now_s
+        return ending
+
+    def _may_matter(self, ending: Ending) -> bool:
+        durable = self._logs.durable
+        if ending.partitions is None or durable is None:
+            return durable is None or bool(durable)
+        return any(topic in durable for topic, _ in ending.partitions)
+
+    def polls(self, now_s: float) -> list[bytes]:
+        """The frames that go to the broker now."""
+        frames = []
+        for ending in self._ending:
+            if ending.next_poll_s is not None and ending.next_poll_s <= now_s and not ending.is_asked_for:
+                ending.next_poll_s = None
+                frames.append(self._describe(ending))
+        return frames
+
+    def _after(self, ending: Ending, description: Description, now_s: float) -> None:
+        if ending.partitions is not None:
+            ending.partitions |= description.partitions
+        if description.error in _OF_COORDINATORS:
+            ending.error = description.error
+            self._end(ending, Verdict.NOT_LED)
+        elif description.error or description.state in (None, TransactionState.ENDING):
+            ending.next_poll_s = now_s + ending.poll_s
+            ending.poll_s = min(2 * ending.poll_s, _POLL_MAX_S)
+        else:
+            ending.let_go = self._markers.wait(ending.partitions, lambda: self._end(ending, Verdict.STORED))
+
+    def _end(self, ending: Ending, verdict: Verdict) -> None:
+        if ending.verdict is None:
+            ending.verdict = verdict
+            self._woken()
+
+    def settle(self, ending: Ending, frame: Buffer) -> tuple[Buffer, Verdict]:
+        """What the client gets in the place of the broker's answer, and why: the verdict, or its time is over."""
+        self._ending.pop(ending, None)
+        if ending.let_go is not None:
+            ending.let_go()
+        verdict = ending.verdict or Verdict.TIMED_OUT
+        if verdict is Verdict.STORED:
+            return frame, verdict
+        changed = bytearray(frame)
+        refuse_end_txn(changed, ending.request.api_version, ending.error_at, ending.error)
+        return changed, verdict
+
+    def close(self) -> None:
+        """The connection ended."""
+        for ending in self._ending:
+            if ending.let_go is not None:
+                ending.let_go()
+        self._ending.clear()
+        self._asked.clear()
+        self._described.clear()

@@ -1,0 +1,199 @@
+"""Waits until transactions' markers are stored, by asking where logs end, and then those who lead them.
+
+Markers lie below the ends that are asked for after they were acknowledged, with acks=all. What a log's leader tells of
+it counts, whoever led when the markers were written: an election that is clean loses none of them. Whoever cannot be
+asked is asked again, until nobody waits any more.
+"""
+
+import asyncio
+import ssl
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
+from typing import Protocol
+
+import structlog
+
+from gateway.durable.durable_logs import DurableLogs
+from gateway.durable.held_transactions import LetGo, Partitions
+from gateway.durable.log_asking import NothingHeldError
+from gateway.durable.log_question import MAX_LOGS, LogUpTo
+from gateway.durable.log_waits import stored_here
+from metadata_topic.records.errors import MetadataTopicError
+from metadata_topic.topic.log_ends import LogEnd
+from plugin.errors import defect_site
+from replication.wire.kafka_frame import MalformedFrameError
+from replication.wire.peer_protocol import PeerRefusedError
+
+log = structlog.get_logger(__name__)
+
+ROUND_S = 5.0
+"""For so long an agent is asked before it is looked for who leads now."""
+GONE_S = 5.0
+"""A topic that no broker has known for so long is gone, and its markers with it."""
+_PAUSE_S, _PAUSE_MAX_S = 0.05, 1.0
+
+Where = tuple[str, int]
+
+
+class Ends(Protocol):
+    """Asks the cluster, as `metadata_topic.topic.log_ends.LogEnds`."""
+
+    def look(self, partitions: Mapping[str, frozenset[int] | None]) -> dict[Where, LogEnd]: ...
+
+
+class Agents(Protocol):
+    """Asks other agents, as `gateway.durable.log_asking.LogAsking`."""
+
+    async def are_stored(self, broker_id: int, logs: Sequence[LogUpTo]) -> bool: ...
+
+
+class MarkerWaits:
+    """As `Markers`. Use it in the event loop; `close` it."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        logs: DurableLogs,
+        ends: Ends,
+        agents: Agents,
+        threads: Executor,
+        unasked: Callable[[], object] = lambda: None,
+    ) -> None:
+        """`broker_id` is the own one; `threads` are for `ends`; `unasked` hears that an agent tells nothing of logs."""
+        self._broker_id = broker_id
+        self._logs = logs
+        self._ends = ends
+        self._agents = agents
+        self._threads = threads
+        self._unasked = unasked
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.silent: frozenset[int] = frozenset()
+        """Brokers whose agents hold nothing, as those say that were asked last."""
+
+    def wait(self, partitions: Partitions | None, tell: Callable[[], object]) -> LetGo:
+        task = asyncio.get_running_loop().create_task(self._wait(partitions, tell))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task.cancel
+
+    async def close(self) -> None:
+        """Nobody is told any more."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _wait(self, partitions: Partitions | None, tell: Callable[[], object]) -> None:
+        clock = asyncio.get_running_loop().time
+        pause_s, began_s = _PAUSE_S, clock()
+        one: _Wait | None = None
+        while True:
+            if one is None and (durable := self._logs.durable) is not None:
+                one = _Wait(_wanted(partitions, durable))
+            if one is not None:
+                try:
+                    await self._look(one, are_all=clock() - began_s >= GONE_S)
+                except Exception as defect:  # it is tried again
+                    log.error("marker_wait_defect", defect=defect_site(defect))
+                if one.is_over:
+                    tell()
+                    return
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+
+    async def _look(self, one: "_Wait", *, are_all: bool) -> None:
+        """Ask all that is not known to be stored."""
+        try:
+            found = await asyncio.get_running_loop().run_in_executor(self._threads, self._ends.look, one.left())
+        except MetadataTopicError as error:
+            log.info("log_ends_unknown", error=str(error))
+            return
+        one.learned(found, are_all=are_all)
+        questions = [
+            (leader, logs[begin : begin + MAX_LOGS])
+            for leader, logs in one.by_leader(found).items()
+            for begin in range(0, len(logs), MAX_LOGS)
+        ]
+        answers = await asyncio.gather(*(self._ask(leader, logs) for leader, logs in questions))
+        for (_, logs), are_stored in zip(questions, answers, strict=True):
+            if are_stored:
+                one.stored(logs)
+
+    async def _ask(self, leader: int, logs: list[LogUpTo]) -> bool:
+        try:
+            async with asyncio.timeout(ROUND_S):
+                if leader == self._broker_id:
+                    return await stored_here(self._logs, logs)
+                are_stored = await self._agents.are_stored(leader, logs)
+        except NothingHeldError as error:
+            self._untold(leader, str(error))
+            return True
+        except TimeoutError:
+            return False
+        except (OSError, ssl.SSLError, PeerRefusedError, MalformedFrameError) as error:
+            log.info("agent_not_asked_for_markers", broker=leader, error=str(error) or type(error).__name__)
+            return False
+        self.silent -= {leader}
+        return are_stored
+
+    def _untold(self, leader: int, why: str) -> None:
+        self._unasked()
+        if leader not in self.silent:
+            log.warning("markers_not_waited_for", broker=leader, reason=why)
+        self.silent |= {leader}
+
+
+def _wanted(partitions: Partitions | None, durable: frozenset[str]) -> dict[str, frozenset[int] | None]:
+    """By topic, those of durable ones; None for all that it has."""
+    if partitions is None:
+        return dict.fromkeys(durable)
+    topics = {topic for topic, _ in partitions} & durable
+    return {one: frozenset(partition for topic, partition in partitions if topic == one) for one in topics}
+
+
+class _Wait:
+    """What one transaction waits for."""
+
+    def __init__(self, wanted: Mapping[str, frozenset[int] | None]) -> None:
+        """By topic the partitions, None for all that it has."""
+        self._unresolved = {topic for topic, ones in wanted.items() if ones is None}
+        """Topics whose partitions are not known."""
+        self._left = {(topic, one) for topic, ones in wanted.items() for one in ones or ()}
+        """What is not known to be stored."""
+        self._ends: dict[Where, int] = {}
+        """Where logs ended when it was told first: markers lie below."""
+
+    @property
+    def is_over(self) -> bool:
+        return not self._unresolved and not self._left
+
+    def left(self) -> dict[str, frozenset[int] | None]:
+        """What is to be looked for."""
+        by_topic = defaultdict[str, set[int]](set)
+        for topic, partition in self._left:
+            by_topic[topic].add(partition)
+        return {**dict.fromkeys(self._unresolved), **{topic: frozenset(ones) for topic, ones in by_topic.items()}}
+
+    def learned(self, found: Mapping[Where, LogEnd], *, are_all: bool) -> None:
+        """What the cluster says; what it does not know of is gone where these `are_all`."""
+        for where, end in found.items():
+            if where[0] in self._unresolved:
+                self._left.add(where)
+            if end.end_offset is not None:
+                self._ends.setdefault(where, end.end_offset)
+        self._unresolved -= {topic for topic, _ in found}
+        if are_all:
+            self._unresolved.clear()
+            self._left &= found.keys()
+
+    def by_leader(self, found: Mapping[Where, LogEnd]) -> dict[int, list[LogUpTo]]:
+        """What to ask whom."""
+        asked = defaultdict[int, list[LogUpTo]](list)
+        for where in sorted(self._left & found.keys()):
+            if where in self._ends and found[where].leader_id >= 0:
+                asked[found[where].leader_id].append(LogUpTo(*where, self._ends[where]))
+        return asked
+
+    def stored(self, logs: Iterable[LogUpTo]) -> None:
+        """All of these are."""
+        self._left -= {(topic, partition) for topic, partition, _ in logs}
