@@ -26,6 +26,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "agent-peers": host_checks.agent_peers,
     "bypass-listener": bypass_checks.bypass_listener,
     "bypass-peers": bypass_checks.bypass_peers,
+    "follower-fetching": gateway_checks.follower_fetching,
     "gateway-listeners": gateway_checks.gateway_listeners,
     "gateway-agents": agents_way.gateway_agents,
     "gateway-sides": gateway_checks.gateway_sides,

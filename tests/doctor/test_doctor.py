@@ -53,6 +53,7 @@ PROPERTIES = {
 
 
 OWN_LISTENERS = "CLIENT://kafka-1:9092,WAL://127.0.0.1:19901"
+RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 PLAINTEXT_ACCEPTED = {
     "remote_wal_agent_bypass_security_protocol": "PLAINTEXT",
     "remote_wal_agent_bypass_plaintext_accepted": "true",
@@ -124,7 +125,7 @@ DENIED = {"delete": StepFailure("access", "denied")}
 
 
 def test_where_all_is_well_nothing_is_found() -> None:
-    findings = diagnose(facts_of())
+    findings = diagnose(facts_of(broker_rack="az1", replica_selector_class=RACK_AWARE))
     assert [finding for finding in findings if finding.level is not Level.OK] == []
     assert len({finding.check for finding in findings}) == len(CHECKS)
     assert exit_code(findings) == 0
@@ -256,6 +257,10 @@ def test_a_fault_is_found_by_its_check_alone(check: str, level: Level, changes: 
         ("bypass-listener", Level.ERROR, {"listeners": f"{OWN_LISTENERS},BYPASS://127.0.0.1:19096"}),
         ("bypass-listener", Level.WARNING, {"advertised_listeners": f"{OWN_LISTENERS},BYPASS://10.0.0.1:19096"}),
         ("deletion-grace", Level.UNKNOWN, {"replica_lag_time_max_ms": "soon"}),
+        ("follower-fetching", Level.INFORMATION, {}),
+        ("follower-fetching", Level.INFORMATION, {"broker_rack": "az1"}),
+        ("follower-fetching", Level.INFORMATION, {"replica_selector_class": RACK_AWARE}),
+        ("follower-fetching", Level.OK, {"broker_rack": "az1", "replica_selector_class": RACK_AWARE}),
     ],
 )
 def test_a_setting_is_judged(check: str, level: Level, properties: dict[str, str]) -> None:
