@@ -60,7 +60,8 @@ def test_an_agent_that_cannot_start_and_then_one_of_an_older_version_beside_newe
     try:
         cluster.wait_for_agent(2)
         cluster.admin.wait_for_full_isr(script.topic, timeout_s=PATIENCE_S)
-        wait_until(lambda: '"capabilities": "LINKS"' in script.agent_log(1), "links alone are agreed on", PATIENCE_S)
+        agreed = '"capabilities": "LINKS|SHARED_READS"'  # the latter is a setting, and on by default
+        wait_until(lambda: agreed in script.agent_log(1), "links alone are agreed on", PATIENCE_S)
         script.expect_links_to_be_used()
         script.expect_records_to_flow()
     finally:
