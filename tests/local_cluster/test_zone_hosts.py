@@ -1,5 +1,6 @@
 """Hosts in network namespaces: there where the machine allows it, and gone afterwards."""
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -8,7 +9,9 @@ import pytest
 from local_cluster import zone_hosts
 from local_cluster.zone_hosts import CAN_MAKE, ZoneHosts, hosts_where_allowed
 
-HOSTS = (ZoneHosts("198.18", (1, 9)), ZoneHosts("198.19", (1, 9)))
+WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+"""Networks are the machine's: each process of the tests has two of its own, beside those of `perf`."""
+HOSTS = tuple(ZoneHosts(f"10.{200 + 2 * WORKER + one}", (1, 9)) for one in (0, 1))
 
 
 def namespaces() -> set[str]:
@@ -18,7 +21,7 @@ def namespaces() -> set[str]:
 
 @pytest.fixture
 def root_may() -> None:
-    with hosts_where_allowed(ZoneHosts("198.18", ())) as are_there:
+    with hosts_where_allowed(ZoneHosts(HOSTS[0].network, ())) as are_there:
         if not are_there:
             pytest.skip("this machine allows no network namespaces")
 
