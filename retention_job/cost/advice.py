@@ -51,6 +51,8 @@ class TopicTotals:
     """How long its objects are kept for links."""
     is_kept: bool = False
     """They are stored for more than links."""
+    remote_zones: int | None = None
+    """In which the remote followers stand. None: in one each."""
 
     @property
     def saved_usd(self) -> float | None:
@@ -83,11 +85,20 @@ class BrokerLoad:
     crossings: float
     """How often each byte crosses a border, or would inline: once for each follower in another zone."""
     readers: float
-    """Brokers in other zones that read its objects."""
+    """Brokers in other zones that want bytes of its objects."""
     object_hours: float
     """How long these are kept for links: remote.wal.retention.ms."""
     is_kept: bool = False
     """Most of it is stored for more than links: links cost it neither upload nor storage."""
+    zones: float | None = None
+    """In which the readers stand. None: in one each."""
+    zone_reads: bool = True
+    """remote.wal.hydration.share.min.readers: one of a zone reads an object for all of it."""
+
+    @property
+    def reads(self) -> float:
+        """How often an object is read, at least: who reads for itself may do so in several ranges."""
+        return self.readers if self.zones is None or not self.zone_reads else self.zones
 
     def workload(self, store: str, interval_ms: float = DEFAULT_INTERVAL_MS) -> Workload:
         """`store` names the section of its prices."""
@@ -98,7 +109,7 @@ class BrokerLoad:
             interval_ms=interval_ms,
             replication_factor=int(self.crossings) + 2,
             remote_followers=self.crossings,
-            readers=self.readers,
+            readers=self.reads,
             partitions=1,
             is_kept=self.is_kept,
             wal_hours=self.object_hours,
@@ -108,19 +119,26 @@ class BrokerLoad:
         )
 
 
-def topic_verdict(totals: TopicTotals, seconds: float, prices: PriceTable, store: str = EXPRESS) -> TopicVerdict:
-    """Over the `seconds` that the totals are of; `store` names the section of its prices. Raises PriceError."""
+def topic_verdict(
+    totals: TopicTotals, seconds: float, prices: PriceTable, store: str = EXPRESS, *, zone_reads: bool = True
+) -> TopicVerdict:
+    """Over the `seconds` that the totals are of; `store` names the section of its prices, `zone_reads` is as
+    `BrokerLoad` has it. Raises PriceError.
+    """
     produced = totals.upload_bytes if totals.produced_bytes is None else totals.produced_bytes
     rate = produced / seconds / 1e6 if seconds > 0 else 0.0
-    alone = _break_even_alone_mb_s(totals, seconds, prices, store)
+    alone = _break_even_alone_mb_s(totals, seconds, prices, store, zone_reads)
     return TopicVerdict(totals.topic, rate, alone, totals.saved_usd, _advice(totals, rate, alone))
 
 
-def _break_even_alone_mb_s(totals: TopicTotals, seconds: float, prices: PriceTable, store: str) -> float | None:
+def _break_even_alone_mb_s(
+    totals: TopicTotals, seconds: float, prices: PriceTable, store: str, zone_reads: bool
+) -> float | None:
     if not totals.remote_followers or not totals.objects or seconds <= 0:
         return None
     crossings = totals.remote_followers if totals.crossings is None else totals.crossings
-    alone = BrokerLoad(0, 1.0, crossings, totals.remote_followers, totals.object_hours, totals.is_kept)
+    of = (totals.remote_followers, totals.object_hours, totals.is_kept, totals.remote_zones, zone_reads)
+    alone = BrokerLoad(0, 1.0, crossings, *of)
     size = outlook(alone.workload(store), prices).break_even_bytes(1)
     return None if size == NEVER_PAYS else totals.objects / seconds * size / 1e6
 
@@ -183,6 +201,32 @@ class Curves:
 
 
 @dataclass(frozen=True, slots=True)
+class Sharing:
+    """What it makes whether one agent of a zone reads an object for all of it, or each for itself.
+
+    Dollars are of all brokers together and a month, rates in MB/s those from which links pay on a broker with the mean
+    of the loads, both at the interval of `Choices.quickest_near`. Who reads for itself may do so in several ranges, so
+    that costs as much at least.
+    """
+
+    is_on: bool
+    readers: float
+    """Brokers that want bytes of an object, in the mean."""
+    zones: float
+    """That these stand in."""
+    shared_usd: float
+    alone_usd: float
+    shared_break_even_mb_s: float | None
+    """None: links never pay."""
+    alone_break_even_mb_s: float | None
+
+    @property
+    def saved_usd(self) -> float:
+        """By sharing."""
+        return self.alone_usd - self.shared_usd
+
+
+@dataclass(frozen=True, slots=True)
 class Choices:
     """All that were computed, the cheapest, and the quickest that costs about as little."""
 
@@ -196,6 +240,8 @@ class Choices:
     brokers: int
     """All that have a load with followers in other zones."""
     curves: Curves
+    sharing: Sharing | None = None
+    """None: no zone has two brokers that read the same objects."""
 
     @property
     def links_pay(self) -> bool:
@@ -219,17 +265,43 @@ def choices(loads: Sequence[BrokerLoad], prices: PriceTable, store: str = EXPRES
     )
     cheapest = min(computed, key=lambda choice: choice.usd_per_month)
     near = [choice for choice in computed if choice.usd_per_month <= _NEAR * cheapest.usd_per_month]
+    quickest_near = min(near, key=lambda choice: choice.interval_ms)
     curves = _curves(loads, prices, store)
     gb_per_month = sum(load.workload(store).gb_per_month for load in loads)
     return Choices(
         computed,
         cheapest,
-        min(near, key=lambda choice: choice.interval_ms),
+        quickest_near,
         next(choice for choice in computed if choice.interval_ms == DEFAULT_INTERVAL_MS),
         gb_per_month * curves.stock_usd_gb,
         tuple(load.broker_id for load in loads if not _ever_pays(load, prices, store)),
         len(loads),
         curves,
+        _sharing(loads, prices, store, quickest_near.interval_ms),
+    )
+
+
+def _sharing(loads: Sequence[BrokerLoad], prices: PriceTable, store: str, interval_ms: int) -> Sharing | None:
+    if all(load.zones is None or load.zones >= load.readers for load in loads):
+        return None
+
+    def usd(*, zone_reads: bool) -> float:
+        works = (replace(load, zone_reads=zone_reads).workload(store, interval_ms) for load in loads)
+        return sum(replication_usd(work, prices)[0] for work in works)
+
+    typical = _typical(loads)
+
+    def break_even(*, zone_reads: bool) -> float | None:
+        return break_even_mb_s(replace(typical, zone_reads=zone_reads).workload(store, interval_ms), prices)
+
+    return Sharing(
+        typical.zone_reads,
+        typical.readers,
+        typical.readers if typical.zones is None else typical.zones,
+        usd(zone_reads=True),
+        usd(zone_reads=False),
+        break_even(zone_reads=True),
+        break_even(zone_reads=False),
     )
 
 
@@ -238,20 +310,27 @@ def _ever_pays(load: BrokerLoad, prices: PriceTable, store: str) -> bool:
     return found is not None and load.rate_mb_s >= found
 
 
-def _curves(loads: Sequence[BrokerLoad], prices: PriceTable, store: str) -> Curves:
+def _typical(loads: Sequence[BrokerLoad]) -> BrokerLoad:
+    """With the mean of their followers, readers and lives, by their bytes, and the mean of their rates."""
     total = sum(load.rate_mb_s for load in loads)
 
     def mean(of: Callable[[BrokerLoad], float]) -> float:
         return math.fsum(load.rate_mb_s * of(load) for load in loads) / total
 
-    typical = BrokerLoad(
+    return BrokerLoad(
         -1,
         total / len(loads),
         mean(lambda load: load.crossings),
         mean(lambda load: load.readers),
         mean(lambda load: load.object_hours),
         mean(lambda load: float(load.is_kept)) > 1 / 2,
+        mean(lambda load: load.readers if load.zones is None else load.zones),
+        loads[0].zone_reads,
     )
+
+
+def _curves(loads: Sequence[BrokerLoad], prices: PriceTable, store: str) -> Curves:
+    typical = _typical(loads)
 
     def point(at: float, works: Sequence[Workload]) -> CostPoint:
         gb = sum(work.gb_per_month for work in works)

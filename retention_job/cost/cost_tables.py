@@ -62,6 +62,10 @@ AMOUNTS: Final = (
     "archive_stored_byte_ms",
     "archive_gets",  # from a store with other prices
 )
+READERS: Final = (
+    "remote_followers",  # brokers in other zones
+    "remote_zones",  # that these stand in; one of which no zone is known has one of its own
+)
 DOLLARS: Final = (
     "put_usd",
     "upload_usd",  # with what the way to other zones' buckets adds
@@ -99,8 +103,8 @@ def cost_by_topic(
     sections: StoreSections = DEFAULT_SECTIONS,
     counted: CountedUsage | None = None,
 ) -> "DataFrame":
-    """One row for each topic id, broker and day: AMOUNTS, `remote_followers` (brokers in other zones), DOLLARS,
-    `remote_wal_usd`, `stock_usd`, `saved_usd`. `counted` is of the sources' counters.
+    """One row for each topic id, broker and day: AMOUNTS, READERS, DOLLARS, `remote_wal_usd`, `stock_usd`,
+    `saved_usd`. `counted` is of the sources' counters.
 
     Raises PriceError when a price is missing.
     """
@@ -115,7 +119,10 @@ def cost_by_topic(
     amounts = (
         union(uploads, _with_gets(moved, reads), archived, by_broker)
         .groupBy(*_KEY)
-        .agg(*(fn.sum(name).alias(name) for name in AMOUNTS), fn.max("remote_followers").alias("remote_followers"))
+        .agg(
+            *(fn.sum(name).alias(name) for name in AMOUNTS),
+            *(fn.max(name).alias(name) for name in READERS),
+        )
     )
     known = usage.where(fn.col("kind") == AGENT).select("broker_id", "day", fn.lit(True).alias("_known"))
     return _priced(amounts.join(fn.broadcast(known), ["broker_id", "day"], "left"), rates)
@@ -131,7 +138,7 @@ def tiered_cost(tiered: "DataFrame", prices: PriceTable, now_ms: int, since_ms: 
 
 
 def _moved(usage: "DataFrame", zones: "DataFrame") -> "DataFrame":
-    """(key, linked and inline bytes, remote_followers) from usage."""
+    """(key, linked and inline bytes, READERS) from usage."""
     topics = _with_zones(usage.where(fn.col("kind") == TOPIC), zones)
     remote = fn.col("is_remote").cast("long")
     given = ((fn.col("a1") + fn.col("a2")) > 0).cast("int")
@@ -141,15 +148,21 @@ def _moved(usage: "DataFrame", zones: "DataFrame") -> "DataFrame":
         fn.sum("a2").alias("inline_bytes"),
         fn.sum(fn.col("a2") * remote).alias("inline_remote_bytes"),
         fn.sum(remote * given).alias("remote_followers"),
+        fn.countDistinct(fn.when(fn.col("is_remote") & (given > 0), fn.col("zone"))).alias("remote_zones"),
     )
 
 
 def _with_zones(rows: "DataFrame", zones: "DataFrame") -> "DataFrame":
-    """With `is_remote`: whether leader and follower are in different zones, or a zone is not known."""
+    """With `zone`, the follower's or one of its own, and `is_remote`: whether that is another than the leader's."""
     own = fn.broadcast(zones.withColumnRenamed("rack", "_own"))
     theirs = fn.broadcast(zones.select(fn.col("broker_id").alias("follower"), fn.col("rack").alias("_theirs")))
     joined = rows.join(own, "broker_id", "left").join(theirs, "follower", "left")
-    return joined.withColumn("is_remote", ~fn.coalesce(fn.col("_own") == fn.col("_theirs"), fn.lit(False)))
+    return joined.withColumns(
+        {
+            "is_remote": ~fn.coalesce(fn.col("_own") == fn.col("_theirs"), fn.lit(False)),
+            "zone": fn.coalesce("_theirs", fn.concat(fn.lit("broker "), fn.col("follower").cast("string"))),
+        }
+    )
 
 
 def _with_gets(moved: "DataFrame", reads: "DataFrame") -> "DataFrame":
@@ -209,6 +222,7 @@ def _border(usage: "DataFrame", of_topics: "DataFrame", zones: "DataFrame") -> "
             fn.sum("a1").alias("_peer"),
             fn.sum("a2").alias("_stock"),
             fn.countDistinct("follower").alias("remote_followers"),
+            fn.countDistinct("zone").alias("remote_zones"),
         )
         .join(of_topics, ["broker_id", "day"], "left")
     )
@@ -218,7 +232,7 @@ def _border(usage: "DataFrame", of_topics: "DataFrame", zones: "DataFrame") -> "
         "day",
         (fn.col("_peer") - records).alias("protocol_bytes"),
         (fn.col("_stock") - records - fn.coalesce("_linked_remote_bytes", fn.lit(0))).alias("protocol_stock_bytes"),
-        "remote_followers",
+        *READERS,
     )
 
 
@@ -251,7 +265,7 @@ def _priced(amounts: "DataFrame", rates: Rates) -> "DataFrame":
     counted = amounts.select(
         *_KEY,
         *((metadata(name) if name in from_metadata else usage(name)).cast("double").alias(name) for name in AMOUNTS),
-        "remote_followers",
+        *READERS,
     )
     store, gb = rates.store, float(BYTES_PER_GB)
     write_fee = fn.lit(rates.write_fee_gb).cast("double") / gb

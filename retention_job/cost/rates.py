@@ -8,11 +8,13 @@ from plugin.prices import EXPRESS, NETWORK, STANDARD, PriceTable, StorePrices
 
 @dataclass(frozen=True, slots=True)
 class StoreSections:
-    """The sections of price tables that two stores are paid by, and the zone borders."""
+    """The sections of price tables that two stores are paid by, and the zone borders; and how objects are read."""
 
     wal: str = EXPRESS
     archive: str = STANDARD
     network: str = NETWORK
+    zone_reads: bool = True
+    """Whether one agent of a zone reads an object for all of it: remote.wal.hydration.share.min.readers."""
 
 
 DEFAULT_SECTIONS: Final = StoreSections()

@@ -8,7 +8,8 @@ from pyspark.sql import functions as fn
 from plugin.prices import PriceTable
 from retention_job.cost.advice import BrokerLoad, TopicTotals, choices, topic_verdict
 from retention_job.cost.client_costs import CLIENT_AMOUNTS, CLIENT_DOLLARS, CLIENT_PARTS
-from retention_job.cost.cost_tables import AMOUNTS, DOLLARS
+from retention_job.cost.cost_tables import AMOUNTS, DOLLARS, READERS
+from retention_job.cost.rates import StoreSections
 from retention_job.page.report_data import MAX_TOPICS, BrokerCosts, ClientZone, Costs, DayCosts
 
 if TYPE_CHECKING:
@@ -30,8 +31,9 @@ class CostFrames:
     """`client_costs`"""
 
 
-def summarise(frames: CostFrames, prices: PriceTable, store: str, topics_now: "DataFrame") -> Costs:
-    """`store` names the section of its prices; `topics_now` is TOPICS. Raises PriceError."""
+def summarise(frames: CostFrames, prices: PriceTable, sections: StoreSections, topics_now: "DataFrame") -> Costs:
+    """`topics_now` is TOPICS. Raises PriceError."""
+    store, zone_reads = sections.wal, sections.zone_reads
     daily = _with_produced(frames.daily, topics_now).cache()
     topics, left_out = _topics(daily)
     brokers = _brokers(daily)
@@ -42,9 +44,9 @@ def summarise(frames: CostFrames, prices: PriceTable, store: str, topics_now: "D
         frames.seconds,
         _days(frames),
         topics,
-        [topic_verdict(topic, frames.seconds, prices, store) for topic in topics],
+        [topic_verdict(topic, frames.seconds, prices, store, zone_reads=zone_reads) for topic in topics],
         brokers,
-        choices([_load(broker, frames.seconds) for broker in brokers], prices, store),
+        choices([_load(broker, frames.seconds, zone_reads) for broker in brokers], prices, store),
         left_out,
         _clients(frames.clients),
     )
@@ -59,7 +61,7 @@ _TOPIC_SUMS: Final = (
     "produced_bytes",
     "crossed_bytes",
 )
-_LOAD: Final = ("remote_followers", "object_hours", "produced_bytes", "crossed_bytes", "kept_bytes")
+_LOAD: Final = (*READERS, "object_hours", "produced_bytes", "crossed_bytes", "kept_bytes")
 """What is known of a broker's load beside AMOUNTS."""
 _ARCHIVE_USD: Final = "archive_put_usd + archive_storage_usd"
 _UNKNOWN_ROW: Final = "remote_wal_usd IS NULL AND objects > 0"
@@ -135,7 +137,7 @@ def _topics(daily: "DataFrame") -> tuple[list[TopicTotals], int]:
         fn.when(unknown == 0, fn.sum("remote_wal_usd")).alias("remote_wal_usd"),
         fn.sum(fn.expr(f"put_usd + upload_usd + storage_usd + {_ARCHIVE_USD}")).alias("known_usd"),
         fn.sum(fn.expr(_ARCHIVE_USD)).alias("archive_usd"),
-        fn.max("remote_followers").alias("remote_followers"),
+        *(fn.max(name).alias(name) for name in READERS),
         fn.coalesce(fn.max("object_hours"), fn.lit(0.0)).alias("object_hours"),
         fn.coalesce(fn.max("is_kept"), fn.lit(False)).alias("is_kept"),
         fn.max("topic").alias("topic"),
@@ -157,7 +159,7 @@ def _topic(row: "Row") -> TopicTotals:
 def _brokers(daily: "DataFrame") -> list[BrokerCosts]:
     rows = daily.groupBy("broker_id").agg(
         *(fn.sum(name).alias(name) for name in (*AMOUNTS, "remote_wal_usd", "stock_usd")),
-        fn.max("remote_followers").alias("remote_followers"),
+        *(fn.max(name).alias(name) for name in READERS),
         fn.max("object_hours").alias("object_hours"),
         *(fn.sum(name).alias(name) for name in ("produced_bytes", "crossed_bytes")),
         fn.sum(fn.col("produced_bytes") * fn.col("is_kept").cast("int")).alias("kept_bytes"),
@@ -173,7 +175,7 @@ def _brokers(daily: "DataFrame") -> list[BrokerCosts]:
     ]
 
 
-def _load(broker: BrokerCosts, seconds: float) -> BrokerLoad:
+def _load(broker: BrokerCosts, seconds: float, zone_reads: bool) -> BrokerLoad:
     of = {name: broker.amounts[name] or 0.0 for name in _LOAD}
     produced = of["produced_bytes"]
     return BrokerLoad(
@@ -183,4 +185,6 @@ def _load(broker: BrokerCosts, seconds: float) -> BrokerLoad:
         of["remote_followers"],
         of["object_hours"],
         of["kept_bytes"] > produced / 2,
+        of["remote_zones"],
+        zone_reads,
     )

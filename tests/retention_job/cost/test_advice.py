@@ -88,6 +88,42 @@ def test_all_who_read_an_object_and_its_life_count() -> None:
     assert long.default.usd_per_month - few.default.usd_per_month == pytest.approx(30 * 3.6 * 48 * 0.11)
 
 
+def test_a_zone_that_reads_once_counts_once_and_what_that_saves_is_told() -> None:
+    many = BrokerLoad(1, 30, 2, 60, 1, zones=2)
+    shared, alone = choices([many], PRICES), choices([replace(many, zone_reads=False)], PRICES)
+    assert shared is not None
+    assert alone is not None
+    assert shared.default == (choices([load(30)], PRICES) or alone).default, "as two readers do"
+    assert alone.default == (choices([load(30, readers=60)], PRICES) or shared).default
+    assert shared.sharing is not None
+    assert alone.sharing is not None
+    assert (shared.sharing.is_on, alone.sharing.is_on) == (True, False)
+    assert (shared.sharing.readers, shared.sharing.zones) == (60, 2)
+    objects = 30 * 86_400_000 / shared.quickest_near.interval_ms
+    assert shared.sharing.saved_usd == pytest.approx(objects * 58 * 0.00003 / 1000)
+    assert shared.sharing.shared_usd == shared.quickest_near.usd_per_month
+    assert alone.sharing.alone_usd == alone.quickest_near.usd_per_month
+    low, high = shared.sharing.shared_break_even_mb_s, shared.sharing.alone_break_even_mb_s
+    assert low is not None
+    assert high is not None
+    assert high > 2 * low
+
+
+def test_where_each_zone_has_one_broker_there_is_nothing_to_share() -> None:
+    found = choices([BrokerLoad(1, 30, 2, 2, 1, zones=2), load(30, 2)], PRICES)
+    assert found is not None
+    assert found.sharing is None
+
+
+def test_a_topics_break_even_is_by_who_reads_its_objects() -> None:
+    topic = replace(totals(30e6 * DAY_S, 100 * DAY_S, 1.0, 2.0), remote_followers=60, crossings=2, remote_zones=2)
+    two = replace(topic, remote_followers=2)
+    by_zone, each = (topic_verdict(topic, DAY_S, PRICES, zone_reads=shared) for shared in (True, False))
+    assert by_zone.break_even_mb_s == topic_verdict(two, DAY_S, PRICES).break_even_mb_s
+    assert each.break_even_mb_s is not None
+    assert each.break_even_mb_s > 2 * (by_zone.break_even_mb_s or 0)
+
+
 def test_curves_are_the_choices_for_each_gigabyte() -> None:
     loads = [load(30, 1), load(0.2, 2)]
     found = choices(loads, PRICES)

@@ -3,11 +3,12 @@
 import pytest
 from pyspark.sql import SparkSession
 
-from plugin.prices import EXPRESS, PriceTable
+from plugin.prices import PriceTable
 from retention_job import schemas
 from retention_job.cost.client_costs import CLIENT_PARTS, client_costs
 from retention_job.cost.cost_tables import cost_by_topic, tiered_cost
 from retention_job.cost.counted_usage import CountedUsage
+from retention_job.cost.rates import DEFAULT_SECTIONS
 from retention_job.page.cost_summary import CostFrames, summarise
 from retention_job.page.report_data import Costs
 from tests.retention_job.cost.cost_history import DAY_MS, FIRST_DAY, NOW_MS, TOPICS, CostHistory, random_history
@@ -45,7 +46,7 @@ def costs(spark: SparkSession, history: CostHistory) -> Costs:
         SECONDS,
         client_costs(counted, PRICES),
     )
-    return summarise(frames, PRICES, EXPRESS, spark.createDataFrame(rows, schemas.TOPICS))
+    return summarise(frames, PRICES, DEFAULT_SECTIONS, spark.createDataFrame(rows, schemas.TOPICS))
 
 
 def test_rates_are_of_what_followers_were_given(costs: Costs) -> None:
@@ -74,7 +75,12 @@ def test_a_brokers_load_has_all_who_read_and_the_longest_life(costs: Costs) -> N
     """Brokers 1 and 3 share a zone, and broker 4 has none; it publishes no usage."""
     readers = {broker.broker_id: broker.amounts["remote_followers"] for broker in costs.brokers}
     assert {1: readers[1], 2: readers[2], 3: readers[3]} == {1: 2, 2: 3, 3: 2}
+    zones = {broker.broker_id: broker.amounts["remote_zones"] for broker in costs.brokers}
+    assert {1: zones[1], 2: zones[2], 3: zones[3]} == {1: 2, 2: 2, 3: 2}, "one of its own for broker 4"
+    assert {topic.remote_zones for topic in costs.topics} == {2}
     assert {broker.amounts["object_hours"] for broker in costs.brokers} == {2}
     assert costs.choices is not None
     assert costs.choices.brokers == 3
+    assert costs.choices.sharing is not None
+    assert costs.choices.sharing.readers > costs.choices.sharing.zones == pytest.approx(2)
     assert costs.choices.inline_brokers == (1, 2, 3), "some bytes a second"

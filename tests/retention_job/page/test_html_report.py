@@ -9,11 +9,12 @@ from html.parser import HTMLParser
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from retention_job.cost.advice import BrokerLoad, choices
 from retention_job.page.html_report import html_report
 from retention_job.page.plots import money, plots, svg
 from retention_job.page.report_data import Costs, Objects, ReportData, report_json
 from retention_job.page.textfile import textfile
-from tests.retention_job.page.sample_report import HOSTILE, sample_report
+from tests.retention_job.page.sample_report import HOSTILE, PRICES, sample_report
 
 _VOID = {"meta", "br", "path", "use", "line", "rect", "circle", "polygon"}
 
@@ -46,6 +47,16 @@ class _Page(HTMLParser):
 @pytest.fixture(scope="module")
 def page() -> str:
     return html_report(sample_report())
+
+
+@pytest.mark.parametrize(("zone_reads", "told"), [(True, "They read for each other now"), (False, "saves")])
+def test_the_page_tells_what_one_read_for_each_zone_makes(zone_reads: bool, told: str, page: str) -> None:
+    loads = [BrokerLoad(one, 9.0, 2, 6, 1, zones=2, zone_reads=zone_reads) for one in range(9)]
+    data = sample_report()
+    found = html_report(replace(data, costs=replace(data.costs, choices=choices(loads, PRICES))))
+    assert "brokers in 2 other zones" in found
+    assert told in found
+    assert "share.min.readers" not in page, "where each zone has one broker there is nothing to tell"
 
 
 def test_the_page_has_each_finding_with_what_heals_it_escaped(page: str) -> None:
