@@ -50,18 +50,16 @@ class DurableMetrics:
 
     def ended(self, verdict: Verdict, held_s: float) -> None:
         """Of a partition."""
-        self._answers.labels(verdict.value).inc()
-        if verdict is Verdict.STORED:
-            self._held.observe(held_s)
-            self.are_refused_late = False
-        elif verdict is Verdict.TIMED_OUT:
-            self.are_refused_late = True
+        self._ended(verdict, held_s, self._answers, self._held)
 
     def transaction_ended(self, verdict: Verdict, held_s: float) -> None:
         """Of an EndTxn."""
-        self._transactions.labels(verdict.value).inc()
+        self._ended(verdict, held_s, self._transactions, self._transactions_held)
+
+    def _ended(self, verdict: Verdict, held_s: float, outcomes: Counter, held: Histogram) -> None:
+        outcomes.labels(verdict.value).inc()
         if verdict is Verdict.STORED:
-            self._transactions_held.observe(held_s)
+            held.observe(held_s)
             self.are_refused_late = False
         elif verdict is Verdict.TIMED_OUT:
             self.are_refused_late = True

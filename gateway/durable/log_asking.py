@@ -1,22 +1,17 @@
-"""Asks agents of other brokers whether logs that are led there are stored, as `gateway.durable.log_question` has it.
-
-One connection for each agent, made when something is asked first, and anew when something is asked after it ended.
-"""
+"""Asks agents of other brokers whether logs that are led there are stored, as `gateway.durable.log_question` has it."""
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
 
 from gateway.durable.log_question import LogUpTo, decode_answer, encode_question
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.kafka_frame import MalformedFrameError
-from replication.wire.peer_channel import PeerChannel
+from replication.wire.numbered_questions import NumberedQuestions
 from replication.wire.peer_connection import Address, connect_framed, exchange_hellos
 from replication.wire.peer_protocol import Hello, MessageKind, PeerCapabilities, PeerRefusedError
 
-Connect = Callable[[], Awaitable[FramedConnection]]
 _MAX_FRAME_BYTES = 1024
 
 
@@ -40,7 +35,7 @@ class LogAsking:
 
     def __init__(self, context: AskingContext) -> None:
         self._context = context
-        self._agents: dict[int, _Agent] = {}
+        self._agents: dict[int, NumberedQuestions[bool]] = {}
 
     async def are_stored(self, broker_id: int, logs: Sequence[LogUpTo]) -> bool:
         """Whether that broker's agent says so; False: ask anew who leads. The caller bounds the time.
@@ -48,8 +43,9 @@ class LogAsking:
         Raises NothingHeldError, PeerRefusedError, MalformedFrameError, OSError, ssl.SSLError.
         """
         if broker_id not in self._agents:
-            self._agents[broker_id] = _Agent(lambda: self._connect(broker_id))
-        return await self._agents[broker_id].ask(logs)
+            self._agents[broker_id] = NumberedQuestions(lambda: self._connect(broker_id), _read)
+        asked = self._agents[broker_id]
+        return await asked.ask(MessageKind.STORED_REQUEST, lambda number: encode_question(number, logs))
 
     async def _connect(self, broker_id: int) -> FramedConnection:
         context = self._context
@@ -70,62 +66,7 @@ class LogAsking:
         await asyncio.gather(*(one.close() for one in self._agents.values()))
 
 
-class _Agent:
-    """The connection to one, and what was asked there."""
-
-    def __init__(self, connect: Connect) -> None:
-        self._connect = connect
-        self._numbers = count()
-        self._asked: dict[int, asyncio.Future[bool]] = {}
-        self._channel: asyncio.Future[PeerChannel] | None = None
-        self._running: asyncio.Task[None] | None = None
-
-    async def ask(self, logs: Sequence[LogUpTo]) -> bool:
-        if self._channel is None:
-            loop = asyncio.get_running_loop()
-            self._channel = loop.create_future()
-            self._running = loop.create_task(self._run(self._channel))
-        channel = await asyncio.shield(self._channel)
-        number, answer = next(self._numbers), asyncio.get_running_loop().create_future()
-        self._asked[number] = answer
-        try:
-            channel.send(MessageKind.STORED_REQUEST, encode_question(number, logs))
-            return bool(await answer)
-        finally:
-            del self._asked[number]
-
-    async def _run(self, connected: asyncio.Future[PeerChannel]) -> None:
-        error: Exception = ConnectionResetError("the agent closed the connection")
-        connection: FramedConnection | None = None
-        try:
-            connection = await self._connect()
-            channel = PeerChannel(connection)
-            connected.set_result(channel)
-            while (message := await channel.receive()) is not None:
-                self._came(*message)
-        except Exception as defect:  # whoever asked is told
-            error = defect
-        finally:
-            self._channel = None
-            if connection is not None:
-                connection.close()
-            if not connected.done():
-                connected.set_exception(error)
-                connected.exception()  # perhaps nobody waits any more
-            for answer in self._asked.values():
-                if not answer.done():
-                    answer.set_exception(error)
-
-    def _came(self, kind: MessageKind, body: memoryview) -> None:
-        """Raises MalformedFrameError. Nobody waits for what comes too late."""
-        if kind is not MessageKind.STORED:
-            raise MalformedFrameError(0, f"{kind.name} from an agent that was asked for logs")
-        number, are_stored = decode_answer(body)
-        answer = self._asked.get(number)
-        if answer is not None and not answer.done():
-            answer.set_result(are_stored)
-
-    async def close(self) -> None:
-        if self._running is not None:
-            self._running.cancel()
-            await asyncio.gather(self._running, return_exceptions=True)
+def _read(kind: MessageKind, body: memoryview) -> tuple[int, bool]:
+    if kind is not MessageKind.STORED:
+        raise MalformedFrameError(0, f"{kind.name} from an agent that was asked for logs")
+    return decode_answer(body)
