@@ -15,6 +15,7 @@ settings.load_profile("remote-wal")
 
 ONE_PROCESS = (
     "tests/retention_job/",
+    "tests/package/test_units_run.py",
     "tests/cluster/test_gateway",
     "tests/cluster/test_disks_and_cleaner.py",
     "tests/cluster/test_lifecycle.py",
@@ -24,8 +25,8 @@ ONE_PROCESS = (
     "tests/cluster/test_tiered_storage.py",
     "tests/cluster/test_whole_life.py",
 )
-"""A session of Spark, or a cluster, takes long to start, and is set-up that many tests share; gateways of zones listen
-at addresses that the machine has once.
+"""A session of Spark, a systemd, or a cluster takes long to start, and is set-up that many tests share; gateways of
+zones listen at addresses that the machine has once.
 """
 
 
