@@ -125,7 +125,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BootedSystemd]:
 def test_it_is_ready_when_it_relays_and_the_broker_starts_after_it(host: BootedSystemd) -> None:
     units = (AGENT, "kafka.service")
     host.run("systemctl", "stop", *units)
-    host.run("systemctl", "start", *reversed(units))
+    host.run("systemctl", "start", *units)  # Both are asked for at once: that one waits is the order of the units.
     told = host.show(AGENT, "Type", "ActiveState", "SubState", "StatusText", "User")
     assert told == {
         "Type": "notify",
