@@ -6,13 +6,14 @@ broker's connection ends, what is still held is dropped with it: nobody can say 
 
 import asyncio
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 
 from gateway.deadline_timer import DeadlineTimer
 from gateway.durable.durable_logs import DurableLogs
 from gateway.durable.durable_metrics import DurableMetrics
+from gateway.durable.ended_transactions import EndedTransactions
 from gateway.durable.held_answers import HeldAnswers, ProduceRefusedError
 from gateway.durable.held_transactions import Markers
 from kafka_log.crc32c import Buffer
@@ -35,6 +36,7 @@ class HoldingContext:
     """For brokers' answers as they pass."""
     held_budget: MemoryBudget
     """For those that wait. Apart, as they wait for no memory: a large answer that does would wait for them in vain."""
+    ended: EndedTransactions = field(default_factory=EndedTransactions)
 
 
 class AnswerGate:
@@ -44,7 +46,7 @@ class AnswerGate:
         self._context = context
         self._broker = broker
         self._clock = asyncio.get_running_loop().time
-        self._core = HeldAnswers(context.logs, context.markers, self._wake, context.metrics)
+        self._core = HeldAnswers(context.logs, context.markers, context.ended, self._wake, context.metrics)
         self._changed, self._has_room = asyncio.Event(), asyncio.Event()
         self._timer = DeadlineTimer(self._wake)
         self._counted_bytes = 0

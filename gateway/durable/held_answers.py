@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
 from gateway.durable.durable_logs import DurableLogs, Hold, Verdict
+from gateway.durable.ended_transactions import EndedTransactions
 from gateway.durable.held_transactions import Ending, HeldTransactions, Markers
 from gateway.durable.produce_answer import AnsweredPartition, correlation_id_of, refuse, scan_produce_answer
 from gateway.durable.transaction_frames import is_end_txn, scan_end_txn
@@ -101,14 +102,15 @@ class HeldAnswers:
         self,
         logs: DurableLogs,
         markers: Markers,
+        ended: EndedTransactions,
         woken: Callable[[], object],
         told: Told,
     ) -> None:
-        """`woken` is called when answers may have become `ready`."""
+        """`ended` is shared by all connections; `woken` is called when answers may have become `ready`."""
         self._logs = logs
         self._woken = woken
         self._told = told
-        self._transactions = HeldTransactions(logs, markers, woken)
+        self._transactions = HeldTransactions(logs, markers, ended, woken)
         self._asked: dict[int, _Asked] = {}
         """By correlation id."""
         self._answers: deque[_Answer] = deque()

@@ -10,8 +10,9 @@ Holds true:
 - An answer that says of a transaction that it ends goes on once the markers in durable topics are in object storage and
   published, or says something else: COORDINATOR_LOAD_IN_PROGRESS, upon which clients send EndTxn anew, or the error by
   which the coordinator says that it is none any more. A coordinator answers a repeated EndTxn as it did the first.
-- Partitions are those that were told before the end or since. Where none are told any more, as for a repeated EndTxn,
-  all of all durable topics are waited for.
+- Partitions are those that were told before the end or since. Where none are told any more, or some are written, as for
+  a repeated EndTxn, they are those that are remembered (`gateway.durable.ended_transactions`); where none are, all of
+  all durable topics are waited for.
 - Transactions without partitions of durable topics are not held.
 - The ids of what is asked here are below 0, where clients' ids begin only after two thousand million requests.
 """
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from gateway.durable.durable_logs import DurableLogs, Verdict
+from gateway.durable.ended_transactions import EndedTransactions, Partitions, Transaction
 from gateway.durable.transaction_frames import (
     Description,
     EndTxnRequest,
@@ -32,7 +34,6 @@ from gateway.durable.transaction_frames import (
 )
 from kafka_log.crc32c import Buffer
 
-Partitions = frozenset[tuple[str, int]]
 LetGo = Callable[[], object]
 
 HELD_S: Final = 27.0
@@ -63,6 +64,8 @@ class Ending:
     deadline_s: float
     partitions: Partitions | None = frozenset()
     """Those that are known of; None: they cannot be told."""
+    transaction: Transaction | None = None
+    """None: there is none, or it was not told."""
     is_answered: bool = False
     error_at: int = 0
     verdict: Verdict | None = None
@@ -78,10 +81,13 @@ class Ending:
 class HeldTransactions:
     """See the module's theory. All times are monotonic seconds."""
 
-    def __init__(self, logs: DurableLogs, markers: Markers, woken: Callable[[], object]) -> None:
-        """`woken` is called when a verdict has come."""
+    def __init__(
+        self, logs: DurableLogs, markers: Markers, ended: EndedTransactions, woken: Callable[[], object]
+    ) -> None:
+        """`ended` is what all connections remember; `woken` is called when a verdict has come."""
         self._logs = logs
         self._markers = markers
+        self._ended = ended
         self._woken = woken
         self._asked: dict[int, Ending] = {}
         """EndTxn requests that are not answered, by correlation id."""
@@ -135,10 +141,17 @@ class HeldTransactions:
         return True
 
     def _before(self, ending: Ending, description: Description) -> None:
-        if description.state in (TransactionState.OPEN, TransactionState.ENDING):
-            ending.partitions = description.partitions
-        elif description.state is not TransactionState.EMPTY:
+        if description.state is TransactionState.EMPTY:
+            return
+        if description.state is None:
             ending.partitions = None
+            return
+        if description.began_ms >= 0:
+            ending.transaction = (ending.request.transactional_id, description.began_ms)
+        if description.state is TransactionState.OPEN:
+            ending.partitions = description.partitions
+        else:  # those that have their markers are not told
+            ending.partitions = self._ended.partitions(ending.transaction) if ending.transaction is not None else None
 
     def answered(self, correlation_id: int | None, frame: Buffer, now_s: float) -> Ending | None:
         """The broker's answer to an EndTxn, which is to be held until there is a verdict; None: it is not to be.
@@ -153,8 +166,14 @@ class HeldTransactions:
         if error or not self._may_matter(ending):
             return None
         self._ending[ending] = None
+        self._remember(ending)
         ending.next_poll_s = now_s
         return ending
+
+    def _remember(self, ending: Ending) -> None:
+        """Only what ends by this request: others may be asked for by who must not, and get more partitions yet."""
+        if ending.transaction is not None and ending.partitions is not None:
+            self._ended.remember(ending.transaction, ending.partitions)
 
     def _may_matter(self, ending: Ending) -> bool:
         durable = self._logs.durable
@@ -172,8 +191,9 @@ class HeldTransactions:
         return frames
 
     def _after(self, ending: Ending, description: Description, now_s: float) -> None:
-        if ending.partitions is not None:
+        if ending.partitions is not None and not description.partitions <= ending.partitions:
             ending.partitions |= description.partitions
+            self._remember(ending)
         if description.error in _OF_COORDINATORS:
             ending.error = description.error
             self._end(ending, Verdict.NOT_LED)
@@ -195,6 +215,8 @@ class HeldTransactions:
             ending.let_go()
         verdict = ending.verdict or Verdict.TIMED_OUT
         if verdict is Verdict.STORED:
+            if ending.transaction is not None:
+                self._ended.forget(ending.transaction)
             return frame, verdict
         changed = bytearray(frame)
         refuse_end_txn(changed, ending.request.api_version, ending.error_at, ending.error)

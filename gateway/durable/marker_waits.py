@@ -15,7 +15,8 @@ from typing import Protocol
 import structlog
 
 from gateway.durable.durable_logs import DurableLogs
-from gateway.durable.held_transactions import LetGo, Partitions
+from gateway.durable.ended_transactions import Partitions
+from gateway.durable.held_transactions import LetGo
 from gateway.durable.log_asking import NothingHeldError
 from gateway.durable.log_question import MAX_LOGS, LogUpTo
 from gateway.durable.log_waits import stored_here

@@ -57,6 +57,8 @@ class Description(NamedTuple):
     error: int
     state: TransactionState | None
     """None: one that is not known here, or there is an error."""
+    began_ms: int
+    """By the coordinator's clock; told of what is over, too."""
     partitions: frozenset[tuple[str, int]]
     """Topics and partitions that have records or offsets of it, and no marker yet."""
 
@@ -125,11 +127,11 @@ def scan_description(answer: Buffer) -> Description:
     error = cursor.int16()
     cursor.compact_string()
     name = cursor.compact_string()
-    cursor.fields(_STATE)
+    _, began_ms, *_ = cursor.fields(_STATE)
     partitions = set[tuple[str, int]]()
     for _ in range(cursor.array_length(min_item_bytes=2)):
         topic = cursor.compact_string()
         partitions.update((topic, cursor.int32()) for _ in range(cursor.array_length(min_item_bytes=4)))
         cursor.skip_tagged_fields()
     state = next((one for one in TransactionState if name in one.value), None)
-    return Description(error, state if not error else None, frozenset(partitions))
+    return Description(error, state if not error else None, began_ms, frozenset(partitions))

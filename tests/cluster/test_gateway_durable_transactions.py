@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
+from local_cluster.topic_switch import set_topics
 from tests.cluster.agent_views import AgentCounters
 from tests.cluster.gateway_cluster import BY_OBJECTS, gateway_cluster
 from tests.cluster.recovery_commands import run_command
@@ -152,11 +153,20 @@ def test_no_transaction_hangs_that_ended_before_its_only_replicas_disk_was_lost(
     assert ends[0] == ends[1], "nothing is open"
 
 
-def test_a_commit_that_is_not_stored_in_time_is_tried_again_until_it_is(cluster: LocalCluster, topic: str) -> None:
+def test_a_commit_that_is_not_stored_in_time_is_tried_again_until_it_is_whatever_else_is_offline(
+    cluster: LocalCluster, topic: str
+) -> None:
+    # A coordinator forgets what a transaction had, and another durable topic is offline: broker 3 has its only replica.
     begin(cluster, {topic: DURABLE})
+    offline, dead = f"{topic}-offline", 3
+    cluster.admin.create_topic(offline, assignment=[[dead]])
+    set_topics(cluster.bootstrap_servers, [offline], DURABLE)
     counters = AgentCounters(cluster)
-    one = Transactions(cluster, topic, topic)
+    Transactions(cluster, topic, f"{topic}-first")  # there are coordinators from now on
+    name = next(found for number in count() if coordinator_of(cluster, found := f"{topic}-{number}") != dead)
+    one = Transactions(cluster, topic, name)
     values = one.begin()
+    cluster.broker(dead).kill()
     with Script(cluster, topic) as script:
         script.switch(LEADER, "put-defect")
         commit = threading.Thread(target=one.commit, args=(values, 100.0))
@@ -167,5 +177,6 @@ def test_a_commit_that_is_not_stored_in_time_is_tried_again_until_it_is(cluster:
         commit.join()
     assert one.committed == values
     assert counters.growth(TRANSACTIONS, outcome="stored") == 1
+    cluster.start_broker(dead)
     one.commit(one.begin())
     assert read_committed(cluster, topic) == one.committed

@@ -9,8 +9,9 @@ import pytest
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
 from gateway.durable.durable_logs import DurableLogs, Verdict
+from gateway.durable.ended_transactions import EndedTransactions, Partitions
 from gateway.durable.held_answers import HELD_SHARE, MAX_ANSWERS, HeldAnswers, ProduceRefusedError
-from gateway.durable.held_transactions import LetGo, Partitions
+from gateway.durable.held_transactions import LetGo
 from gateway.durable.produce_answer import scan_produce_answer
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.settings.topic_settings import LinkPolicy
@@ -46,6 +47,7 @@ class Rig:
         self.transaction_verdicts: list[Verdict] = []
         self.waits: list[tuple[Partitions | None, Callable[[], object]]] = []
         self.let_go: list[Callable[[], object]] = []
+        self.ended_transactions = EndedTransactions()
         self.logs = DurableLogs(self._ask_anew)
         if is_known:
             self.logs.topics_known(frozenset({TOPIC}), NAMES)
@@ -55,7 +57,7 @@ class Rig:
         self.sent = 0
 
     def connection(self) -> HeldAnswers:
-        return HeldAnswers(self.logs, self, self._wake, self)
+        return HeldAnswers(self.logs, self, self.ended_transactions, self._wake, self)
 
     # Markers.
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 from prometheus_client import CollectorRegistry
 
-from gateway.durable.held_transactions import Partitions
+from gateway.durable.ended_transactions import Partitions
 from gateway.durable.log_asking import AskingContext, LogAsking
 from gateway.durable.log_door import LogDoor
 from gateway.durable.log_question import LogUpTo, decode_question, encode_question

@@ -43,7 +43,9 @@ def asked_to_describe(frame: bytes) -> tuple[int, str | None, list[str]]:
     return message.header.correlation_id, message.header.client_id, list(message.transactional_ids)
 
 
-def description(number: int, state: str, partitions: Iterable[tuple[str, int]] = (), error: int = 0) -> bytes:
+def description(
+    number: int, state: str, partitions: Iterable[tuple[str, int]] = (), error: int = 0, began_ms: int = 1
+) -> bytes:
     by_topic: dict[str, list[int]] = {}
     for topic, partition in partitions:
         by_topic.setdefault(topic, []).append(partition)
@@ -53,7 +55,7 @@ def description(number: int, state: str, partitions: Iterable[tuple[str, int]] =
         transactional_id=TRANSACTIONAL_ID,
         transaction_state=state,
         transaction_timeout_ms=60_000,
-        transaction_start_time_ms=1,
+        transaction_start_time_ms=began_ms,
         producer_id=PRODUCER_ID,
         producer_epoch=EPOCH,
         topics=[kind.TopicData(topic=topic, partitions=ones) for topic, ones in by_topic.items()],

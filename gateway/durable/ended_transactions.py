@@ -1,0 +1,47 @@
+"""Which partitions the transactions have whose ends were not told yet. Sans-IO.
+
+A coordinator forgets the partitions of a transaction that is over, so an EndTxn that is repeated then finds none. The
+agent that was asked first remembers them, for all of its clients' connections, until it has told that the markers are
+stored. A transaction is known by its id and when it began, which coordinators keep when it is over: a transactional id
+has one transaction after the other. What is not remembered any more, or was asked elsewhere, is not known.
+
+Source: TransactionMetadata.prepareComplete of Kafka, KIP-664.
+"""
+
+from typing import Final
+
+Partitions = frozenset[tuple[str, int]]
+Transaction = tuple[str, int]
+"""Its transactional id, and when it began, in milliseconds as its coordinator says."""
+
+MAX_PARTITIONS: Final = 20_000
+"""Of all together; those that were asked for first go first."""
+
+
+class EndedTransactions:
+    """See the module's theory."""
+
+    def __init__(self, max_partitions: int = MAX_PARTITIONS) -> None:
+        self._max_partitions = max_partitions
+        self._known: dict[Transaction, Partitions] = {}
+        self._partitions = 0
+
+    def remember(self, transaction: Transaction, partitions: Partitions) -> None:
+        """All that the transaction has, as it ends."""
+        self.forget(transaction)
+        self._known[transaction] = partitions
+        self._partitions += _size(partitions)
+        while self._partitions > self._max_partitions:
+            self.forget(next(iter(self._known)))
+
+    def partitions(self, transaction: Transaction) -> Partitions | None:
+        """None: not known."""
+        return self._known.get(transaction)
+
+    def forget(self, transaction: Transaction) -> None:
+        """Nobody need ask any more."""
+        self._partitions -= _size(self._known.pop(transaction, None))
+
+
+def _size(partitions: Partitions | None) -> int:
+    return 0 if partitions is None else max(len(partitions), 1)
