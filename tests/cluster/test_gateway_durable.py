@@ -61,11 +61,15 @@ class NumberedProducer:
         self._is_over.set()
         self._thread.join()
 
+    def value(self, number: int) -> str:
+        """Of a record."""
+        return f"{self.name}-{number}"
+
     def _run(self) -> None:
         number = 0
         while not self._is_over.is_set():
             if len(self._producer) < 1000:
-                self._producer.produce(self._topic, f"{self.name}-{number}", on_delivery=self._delivered)
+                self._producer.produce(self._topic, self.value(number), on_delivery=self._delivered)
                 number += 1
             self._producer.poll(0.002)
         self._producer.purge()
@@ -130,6 +134,17 @@ def produced_by_others(cluster: LocalCluster, topic: str) -> list[str]:
     return found
 
 
+def recover_from_an_empty_disk(cluster: LocalCluster, topic: str) -> None:
+    """What the leader's broker and agent, which are dead, have on theirs is lost; then they lead again."""
+    (log_dir,) = cluster.files.log_directories(LEADER)
+    shutil.rmtree(log_dir)
+    log_dir.mkdir()
+    run_command(cluster, "recover", LEADER, "--if-empty")
+    cluster.start_broker(LEADER)
+    cluster.start_agent(LEADER)
+    cluster.admin.wait_for_leader(topic, expected=LEADER)
+
+
 def test_no_acknowledged_record_is_lost_with_the_only_replicas_disk(cluster: LocalCluster, topic: str) -> None:
     # Another one is not durable, and its producer goes to the broker itself, which outlives its agent by a moment.
     control = f"{topic}-control"
@@ -145,13 +160,7 @@ def test_no_acknowledged_record_is_lost_with_the_only_replicas_disk(cluster: Loc
         answered = len(past_the_agent.acknowledged)
         wait_until(lambda: len(past_the_agent.acknowledged) > answered + 100, "the broker goes on", PATIENCE_S)
         cluster.broker(LEADER).kill()
-    (log_dir,) = cluster.files.log_directories(LEADER)
-    shutil.rmtree(log_dir)
-    log_dir.mkdir()
-    run_command(cluster, "recover", LEADER, "--if-empty")
-    cluster.start_broker(LEADER)
-    cluster.start_agent(LEADER)
-    cluster.admin.wait_for_leader(topic, expected=LEADER)
+    recover_from_an_empty_disk(cluster, topic)
     values = read(cluster, topic)
     assert values[: len(first)] == first
     kept = set(values)
