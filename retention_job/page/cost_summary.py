@@ -1,16 +1,17 @@
 """From the cost table to what a report shows: sums by day, topic and broker, verdicts and choices."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as fn
 
-from plugin.prices import PriceTable
+from plugin.prices import BYTES_PER_GB, PriceTable
 from retention_job.cost.advice import BrokerLoad, TopicTotals, choices, topic_verdict
 from retention_job.cost.client_costs import CLIENT_AMOUNTS, CLIENT_DOLLARS, CLIENT_PARTS
 from retention_job.cost.cost_tables import AMOUNTS, DOLLARS, READERS
 from retention_job.cost.rates import StoreSections
-from retention_job.page.report_data import MAX_TOPICS, BrokerCosts, ClientZone, Costs, DayCosts
+from retention_job.page.report_data import MAX_TOPICS, BrokerCosts, ClientZone, Costs, DayCosts, GroupReads
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
@@ -49,7 +50,18 @@ def summarise(frames: CostFrames, prices: PriceTable, sections: StoreSections, t
         choices([_load(broker, frames.seconds, zone_reads) for broker in brokers], prices, store),
         left_out,
         _clients(frames.clients),
+        group_reads(brokers, prices),
     )
+
+
+def group_reads(brokers: Sequence[BrokerCosts], prices: PriceTable) -> GroupReads | None:
+    """As many zones are reckoned with as any leader's followers stand in, and its own. Raises PriceError."""
+    produced = sum(broker.amounts["produced_bytes"] or 0.0 for broker in brokers)
+    zones = 1 + max((int(broker.amounts["remote_zones"] or 0) for broker in brokers), default=0)
+    if zones == 1 or not produced:
+        return None
+    crossed = produced * (1 - 1 / zones)
+    return GroupReads(zones, crossed, crossed / BYTES_PER_GB * prices.zone_crossing_gb)
 
 
 _TOPIC_SUMS: Final = (

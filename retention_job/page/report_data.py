@@ -124,6 +124,18 @@ class PartitionLag:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupReads:
+    """One consumer group, spread over the zones evenly, that reads each record that was replicated, once, from leaders.
+
+    Agents see no consumers that connect to brokers, so this is what any of them may cost, and follower fetching saves.
+    """
+
+    zones: int
+    crossed_bytes: float
+    crossed_usd: float
+
+
+@dataclass(frozen=True, slots=True)
 class Costs:
     """The half of a report that is about money."""
 
@@ -140,6 +152,8 @@ class Costs:
     topics_left_out: int = 0
     clients: Sequence[ClientZone] = ()
     """Empty where no agent told of any."""
+    group: "GroupReads | None" = None
+    """None where no follower is known to have been given anything."""
 
     @property
     def parts(self) -> dict[str, float]:

@@ -13,6 +13,7 @@ from retention_job.page.report_data import (
     DayCosts,
     Finding,
     FindingCount,
+    GroupReads,
     Objects,
     PartitionLag,
     ReportData,
@@ -87,6 +88,7 @@ def sample_report(days: int = 8) -> ReportData:
              for number in range(3)],
             choices(loads, PRICES),
             clients=[client_zone("eu-central-1a", 820, 0), client_zone("<b>az2</b>", 90, 0.6)],
+            group=GroupReads(3, 4.2e13, 840.0),
         ),
         Objects(
             [Bar(label, count, count * 1000) for label, count in

@@ -9,7 +9,7 @@ from retention_job.cost.client_costs import CLIENT_PARTS, client_costs
 from retention_job.cost.cost_tables import cost_by_topic, tiered_cost
 from retention_job.cost.counted_usage import CountedUsage
 from retention_job.cost.rates import DEFAULT_SECTIONS
-from retention_job.page.cost_summary import CostFrames, summarise
+from retention_job.page.cost_summary import CostFrames, group_reads, summarise
 from retention_job.page.report_data import Costs
 from tests.retention_job.cost.cost_history import DAY_MS, FIRST_DAY, NOW_MS, TOPICS, CostHistory, random_history
 
@@ -61,6 +61,17 @@ def test_rates_are_of_what_followers_were_given(costs: Costs) -> None:
         assert topic.object_hours == (0 if name in KEPT else RETENTION_MS[name] / 3_600_000)
     rates = {verdict.topic: verdict.rate_mb_s for verdict in costs.verdicts}
     assert rates["orders"] == pytest.approx((by_name["orders"].produced_bytes or 0) / SECONDS / 1e6)
+
+
+def test_a_group_that_reads_it_all_from_leaders_crosses_but_for_its_own_zones_part(costs: Costs) -> None:
+    produced = sum(broker.amounts["produced_bytes"] or 0 for broker in costs.brokers)
+    reads = group_reads(costs.brokers, PRICES)
+    assert reads == costs.group
+    assert reads is not None
+    assert reads.zones > 1
+    assert reads.crossed_bytes == pytest.approx(produced * (reads.zones - 1) / reads.zones)
+    assert reads.crossed_usd == pytest.approx(reads.crossed_bytes * 0.02 / 1e9)
+    assert group_reads([], PRICES) is None
 
 
 def test_clients_stand_by_zone_and_in_the_days_sums(costs: Costs) -> None:

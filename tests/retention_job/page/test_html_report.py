@@ -49,6 +49,16 @@ def page() -> str:
     return html_report(sample_report())
 
 
+def test_everybody_is_told_what_kafkas_own_follower_fetching_saves(page: str) -> None:
+    data = sample_report()
+    directly = html_report(replace(data, costs=replace(data.costs, clients=())))
+    for found in (page, directly):
+        assert found.count("(KIP-392)") == 1
+        assert "A consumer group in 3 zones" in found
+        assert "for $840" in found
+    assert "KIP-392" not in html_report(replace(data, costs=replace(data.costs, group=None)))
+
+
 @pytest.mark.parametrize(("zone_reads", "told"), [(True, "They read for each other now"), (False, "saves")])
 def test_the_page_tells_what_one_read_for_each_zone_makes(zone_reads: bool, told: str, page: str) -> None:
     loads = [BrokerLoad(one, 9.0, 2, 6, 1, zones=2, zone_reads=zone_reads) for one in range(9)]
@@ -158,6 +168,7 @@ def test_json_has_the_sums_and_null_for_what_is_unknown() -> None:
     assert told["costs"]["days"][0]["saved_usd"] is None
     assert told["findings"][0]["kind"] == "deleted_too_early"
     assert told["costs"]["clients"][0]["zone"] == "eu-central-1a"
+    assert told["costs"]["group"] == {"zones": 3, "crossed_bytes": 4.2e13, "crossed_usd": 840.0}
     assert told["costs"]["clients"][0]["dollars"]["saved_usd"] == data.costs.clients[0].dollars["saved_usd"]
 
 
