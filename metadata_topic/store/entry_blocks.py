@@ -2,23 +2,24 @@
 
 Theory. What lies on disk is a copy of what the topic and snapshots tell, for as long as the process lives: files have
 no names, so they end with it whatever happens, and nobody reads what another process left. A block is written once,
-with its checksum. A file goes when its last block was given back; when less than half of it is left, what is left is
-written anew, so that what one topic keeps for long does not hold what others have released. What the disk refuses
-stays in memory, and is told. What it does not give back as it was is an error, and never an object without entries:
-whoever asked fails, and the store is made anew from snapshot and topic.
-
-Whoever reads many blocks for long holds them (`hold`): what is given back meanwhile stays readable until then.
+with its owner's number and a checksum of both. A file goes when its last block was given back; when less than a quarter
+of it is left, what is left is written anew, so that what one topic keeps for long does not hold what others have
+released. Whose block it is stands in the file alone, as there are a million of them. What the disk refuses stays in
+memory, and is told. What it does not give back as it was is an error, and never an object without entries: whoever
+asked fails, and the store is made anew from snapshot and topic.
 
 Not thread-safe: the store calls it under its lock.
 """
 
 import itertools
 import os
+import struct
 import tempfile
 import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import structlog
 
@@ -26,14 +27,26 @@ from kafka_log.crc32c import crc32c
 
 log = structlog.get_logger(__name__)
 
+PAGES_IN_MEMORY: Final = 1024
+"""Ten megabytes: each writer needs the page of its newest objects, and that of those that go."""
 FILE_BYTES: Final = 64 * 1024 * 1024
-_OFFSET_BITS: Final = 26
-"""As many as `FILE_BYTES` needs."""
-_LENGTH_BITS: Final = 24
-_CHECKSUM_BYTES: Final = 4
+_HEAD: Final = struct.Struct("<III")
+"""CRC32C of all that follows, the owner, and the block's length."""
+_READ_BYTES: Final = 1024 * 1024
 
-Place = bytes | int
-"""The block itself, or where on disk it is: file, offset and length in one number, as there are a million of them."""
+
+class DiskPlace(NamedTuple):
+    """Where on disk a block is."""
+
+    file: int
+    """From 1 on."""
+    offset: int
+    length: int
+    """Of the block itself."""
+
+
+Place = bytes | DiskPlace
+"""The block itself, or where it is."""
 
 
 class BlockLostError(OSError):
@@ -42,22 +55,29 @@ class BlockLostError(OSError):
 
 @dataclass(frozen=True, slots=True)
 class MemoryBound:
-    """How much of what is known of entries may be in memory, and where the rest goes."""
+    """How much of what is known may be in memory, and where the rest goes."""
 
     directory: Path
     block_bytes: int
+    """Of entries."""
+    pages: int = PAGES_IN_MEMORY
+    """Of segments' rows (`metadata_topic.store.segment_rows`)."""
 
 
-class BlockOwner(Protocol):
-    """Who has a block. It is told when its place changes."""
+class BlockOwners(Protocol):
+    """Who has which block, by number below 2**32."""
 
-    place: Place
+    def place_of(self, owner: int, /) -> Place | None:
+        """None: it has none. Raises OSError where that cannot be read."""
+
+    def moved(self, owner: int, place: Place, /) -> None:
+        """Its block is there now."""
 
 
 class _File:
-    """One file, with the owners that its blocks had when they were written."""
+    """One file, of blocks one behind the other."""
 
-    __slots__ = ("__weakref__", "descriptor", "end", "left_bytes", "number", "owners")
+    __slots__ = ("__weakref__", "descriptor", "end", "left_bytes", "number")
 
     def __init__(self, number: int, directory: Path) -> None:
         """Raises OSError."""
@@ -65,14 +85,27 @@ class _File:
         self.descriptor = unnamed_file(directory)
         weakref.finalize(self, os.close, self.descriptor)
         self.end = self.left_bytes = 0
-        self.owners: list[BlockOwner] = []
+
+    def blocks(self) -> Iterator[tuple[int, DiskPlace]]:
+        """Owners and places of all that was written. Raises OSError."""
+        start, read = 0, b""
+        at = 0
+        while at < self.end:
+            if at + _HEAD.size > start + len(read):
+                start, read = at, os.pread(self.descriptor, _READ_BYTES, at)
+            if len(read) - (at - start) < _HEAD.size:
+                raise BlockLostError(f"entries of the metadata topic cannot be read back: {at} of {self.end} bytes")
+            _, owner, length = _HEAD.unpack_from(read, at - start)
+            yield owner, DiskPlace(self.number, at, length)
+            at += _HEAD.size + length
 
 
 class EntryBlocks:
     """The blocks of one store. See the module's theory."""
 
-    def __init__(self, bound: MemoryBound | None = None, file_bytes: int = FILE_BYTES) -> None:
+    def __init__(self, owners: BlockOwners, bound: MemoryBound | None = None, file_bytes: int = FILE_BYTES) -> None:
         """Without a bound all are in memory. `file_bytes` is at most `FILE_BYTES`."""
+        self._owners = owners
         self._bound = bound
         self._file_bytes = file_bytes
         self.memory_bytes = self.disk_bytes = 0
@@ -80,76 +113,66 @@ class EntryBlocks:
         self._numbers = itertools.count(1)
         self._files: dict[int, _File] = {}
         self._current: _File | None = None
-        self._holders = 0
-        self._given_back: list[tuple[BlockOwner, int]] = []
+        self._full: dict[int, _File] = {}
+        """Those that may be tidied. It waits for `give_back`, as who keeps a block has not told its owner of it yet."""
         self._is_refused = False
 
-    def keep(self, block: bytes, owner: BlockOwner) -> None:
-        """Make it the owner's; the one that it had must have been given back."""
-        owner.place = block
-        if not self._is_beyond(block) or not self._written(block, owner):
+    def keep(self, block: bytes, owner: int) -> Place:
+        """Where it is from now on. The owner is to know at once."""
+        place = self._written(block, owner, self._bound.directory) if self._bound and self._is_beyond(block) else None
+        if place is None:
             self.memory_bytes += len(block)
+            return block
+        return place
 
     def read(self, place: Place) -> bytes:
         """Raises BlockLostError, or another OSError of the disk."""
         if isinstance(place, bytes):
             return place
-        number, offset, length = _parts(place)
-        raw = os.pread(self._files[number].descriptor, length + _CHECKSUM_BYTES, offset)
-        block = raw[_CHECKSUM_BYTES:]
-        if len(block) != length or int.from_bytes(raw[:_CHECKSUM_BYTES], "little") != crc32c(block):
-            raise BlockLostError(f"entries of the metadata topic cannot be read back: {length} bytes at {offset}")
-        return block
+        raw = os.pread(self._files[place.file].descriptor, place.length + _HEAD.size, place.offset)
+        if len(raw) == place.length + _HEAD.size:
+            checksum, _, length = _HEAD.unpack_from(raw)
+            if length == place.length and checksum == crc32c(memoryview(raw)[4:]):
+                return raw[_HEAD.size :]
+        raise BlockLostError(f"entries of the metadata topic cannot be read back: {place.length} at {place.offset}")
 
-    def give_back(self, owner: BlockOwner) -> None:
-        """Its owner does not need it any more."""
-        if isinstance(owner.place, bytes):
-            self.memory_bytes -= len(owner.place)
-        elif self._holders:
-            self._given_back.append((owner, owner.place))
-        else:
-            self._tidy(self._gone(owner, owner.place))
-
-    def hold(self) -> None:
-        """No place goes until `let_go` was called as often."""
-        self._holders += 1
-
-    def let_go(self) -> None:
-        """See `hold`."""
-        self._holders -= 1
-        if not self._holders:
-            given_back, self._given_back = self._given_back, []
-            files = [self._gone(owner, place) for owner, place in given_back]
-            for file in {file.number: file for file in files}.values():  # none is written anew with what is gone
-                self._tidy(file)
+    def give_back(self, place: Place) -> None:
+        """Its owner does not need it any more, and says so where it is asked. Others may be moved: whoever has looked
+        up a place before is to look it up again.
+        """
+        if isinstance(place, bytes):
+            self.memory_bytes -= len(place)
+            return
+        self._full[place.file] = self._gone(place)
+        full, self._full = self._full, {}
+        for file in full.values():
+            self._tidy(file)
 
     def _is_beyond(self, block: bytes) -> bool:
         """Whether it is for the disk."""
-        if self._bound is None or len(block) >= min(self._file_bytes, 1 << _LENGTH_BITS) - _CHECKSUM_BYTES:
+        if self._bound is None or not block or len(block) + _HEAD.size >= min(self._file_bytes, FILE_BYTES):
             return False
         return self.memory_bytes + len(block) > self._bound.block_bytes
 
-    def _written(self, block: bytes, owner: BlockOwner) -> bool:
-        """False: not, as the disk refused."""
-        assert self._bound is not None  # noqa: S101 - narrows what `_is_beyond` saw
-        size = len(block) + _CHECKSUM_BYTES
+    def _written(self, block: bytes, owner: int, directory: Path) -> DiskPlace | None:
+        """None: not, as the disk refused."""
+        size = len(block) + _HEAD.size
         try:
-            file = self._file_for(size, self._bound.directory)
-            raw = crc32c(block).to_bytes(_CHECKSUM_BYTES, "little") + block
-            if os.pwrite(file.descriptor, raw, file.end) != size:
+            file = self._file_for(size, directory)
+            checked = _HEAD.pack(0, owner, len(block))[4:] + block
+            if os.pwrite(file.descriptor, crc32c(checked).to_bytes(4, "little") + checked, file.end) != size:
                 raise BlockLostError("the disk takes no more")
         except OSError as error:
             if not self._is_refused:
-                log.warning("metadata_entries_kept_in_memory", directory=str(self._bound.directory), error=str(error))
+                log.warning("metadata_entries_kept_in_memory", directory=str(directory), error=str(error))
             self._is_refused = True
-            return False
+            return None
         self._is_refused = False
-        owner.place = (file.number << _OFFSET_BITS | file.end) << _LENGTH_BITS | len(block)
-        file.owners.append(owner)
+        place = DiskPlace(file.number, file.end, len(block))
         file.end += size
         file.left_bytes += size
         self.disk_bytes += size
-        return True
+        return place
 
     def _file_for(self, size: int, directory: Path) -> _File:
         current = self._current
@@ -157,35 +180,30 @@ class EntryBlocks:
             self._current = fresh = _File(next(self._numbers), directory)
             self._files[fresh.number] = fresh
             if current is not None:
-                self._tidy(current)
+                self._full[current.number] = current
             return self._current
         return current
 
-    def _gone(self, owner: BlockOwner, place: int) -> _File:
-        """The owner may have another place by now. Returns the file, which is to be tidied."""
-        if owner.place == place:
-            owner.place = b""
-        number, _, length = _parts(place)
-        file = self._files[number]
-        file.left_bytes -= length + _CHECKSUM_BYTES
-        self.disk_bytes -= length + _CHECKSUM_BYTES
+    def _gone(self, place: DiskPlace) -> _File:
+        """Returns the file, which is to be tidied."""
+        file = self._files[place.file]
+        file.left_bytes -= place.length + _HEAD.size
+        self.disk_bytes -= place.length + _HEAD.size
         return file
 
     def _tidy(self, file: _File) -> None:
-        """Write what is left of it anew, where that is less than half."""
-        if file is self._current or self._holders or 2 * file.left_bytes >= file.end:
+        """Write what is left of it anew, where that is less than a quarter."""
+        if file is self._current or 4 * file.left_bytes >= file.end:
             return
-        for owner in file.owners:
-            if isinstance(owner.place, int) and _parts(owner.place)[0] == file.number:
-                block = self.read(owner.place)
-                self._gone(owner, owner.place)
-                self.keep(block, owner)
-        del self._files[file.number]
-
-
-def _parts(place: int) -> tuple[int, int, int]:
-    offset = place >> _LENGTH_BITS & (1 << _OFFSET_BITS) - 1
-    return place >> _OFFSET_BITS + _LENGTH_BITS, offset, place & (1 << _LENGTH_BITS) - 1
+        try:
+            for owner, place in file.blocks() if file.left_bytes else ():
+                if self._owners.place_of(owner) == place:
+                    self._owners.moved(owner, self.keep(self.read(place), owner))
+                    self._gone(place)
+        except OSError as error:
+            log.warning("metadata_entries_not_moved", error=str(error), consequence="they stay where they are")
+        if not file.left_bytes:
+            del self._files[file.number]
 
 
 def unnamed_file(directory: Path) -> int:

@@ -53,7 +53,7 @@ class PartitionLookups:
                 key = (topic_id_partition, epoch)
                 runs = [run for run in index.covering(*key, offset) if offset < self._end_of_life(run, key)]
                 runs.sort(key=lambda run: (-run.last_offset, run.first_offset, run.segment.segment_id))
-                found += [_view(run, key) for run in runs]
+                found += [self._view(run, key) for run in runs]
             return found
 
     def last_uploaded_offset(self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochChain) -> int:
@@ -174,7 +174,7 @@ class PartitionLookups:
         for run in sorted(runs, key=lambda run: (-run.first_offset, run.last_offset, run.segment.segment_id)):
             dead_from = max(end, run.first_offset)
             if dead_from < min(run.last_offset + 1, self._told_end_of_life(run, key)):
-                yield _view(run, key), dead_from
+                yield self._view(run, key), dead_from
 
     def first_dead_offset(self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochChain) -> int | None:
         """The first offset of this log that is declared dead in a segment, in the very epoch that wrote it; None when
@@ -201,10 +201,10 @@ class PartitionLookups:
         """The offset from which on the run is dead; above its last offset while it lives whole."""
         return self._state.dead_tails.of(run.segment.segment_id).get(key, run.last_offset + 1)
 
-
-def _view(run: Run, key: PartitionAndEpoch) -> RemoteWalLogSegmentMetadata:
-    segment = run.segment
-    entry = entry_columns.find(segment.entry_block, *key, (run.first_offset, run.last_offset))
-    if entry is None:
-        raise LookupError(f"{segment.segment_id} is indexed for {key[0]} and has no such entry")
-    return RemoteWalLogSegmentMetadata(segment.segment_id, entry, segment.state, segment.custom_metadata)
+    def _view(self, run: Run, key: PartitionAndEpoch) -> RemoteWalLogSegmentMetadata:
+        segment = run.segment
+        block = self._state.table.entry_block(segment)
+        entry = entry_columns.find(block, *key, (run.first_offset, run.last_offset))
+        if entry is None:
+            raise LookupError(f"{segment.segment_id} is indexed for {key[0]} and has no such entry")
+        return RemoteWalLogSegmentMetadata(segment.segment_id, entry, segment.state, segment.custom_metadata)

@@ -2,7 +2,8 @@
 
 Rows are sorted by key (partition and epoch as one number) and first offset. A row is three flat numpy
 values: first offset, last offset, and the slot of the segment that holds the run; keys are stored once, with
-the rows' bounds. 20 bytes for a row, and no Python object. Rows may lie on disk: a search reads those of its key.
+the rows' bounds. 20 bytes for a row, and no Python object. All of it may lie on disk but for one key in 64: a search
+reads the keys from there to the next, and the rows of its own.
 """
 
 import os
@@ -10,7 +11,7 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, Self, TypeVar
+from typing import Final, Generic, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,9 @@ Int64s = NDArray[np.int64]
 Keys = NDArray[np.uint64]
 Slots = NDArray[np.uint32]
 Value = TypeVar("Value", bound=np.generic)
+
+_STRIDE: Final = 64
+"""Of the keys of a chunk on disk, one of so many is in memory."""
 
 
 class _RowFile:
@@ -86,10 +90,12 @@ class Rows:
 class Chunk:
     """Rows of many keys. See the module."""
 
-    keys: Keys
+    keys: Column[np.uint64]
     """Sorted, each once."""
-    bounds: Int64s
+    bounds: Column[np.int64]
     """Key i has the rows [bounds[i], bounds[i + 1])."""
+    marks: Keys
+    """One of `_STRIDE` keys, the first among them."""
     firsts: Column[np.int64]
     lasts: Column[np.int64]
     reach: Column[np.int64]
@@ -103,7 +109,8 @@ class Chunk:
         keys, firsts, lasts, slots = keys[order], firsts[order], lasts[order], slots[order]
         starts = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1])))
         bounds = np.append(starts, len(keys))
-        return cls(keys[starts], bounds, firsts, lasts, _running_max(lasts, bounds), slots)
+        marks = keys[starts[::_STRIDE]]
+        return cls(keys[starts], bounds, marks, firsts, lasts, _running_max(lasts, bounds), slots)
 
     @classmethod
     def merge(cls, chunks: Sequence[Self], alive: NDArray[np.bool_]) -> Self | None:
@@ -121,35 +128,46 @@ class Chunk:
         )
 
     def on_disk(self, directory: Path) -> Self:
-        """The same, its rows in a file without a name; keys stay in memory. Raises OSError."""
+        """The same, in a file without a name but for the marks. Raises OSError."""
         file = _RowFile(directory)
-        lasts = file.append(self.lasts[:])
+        keys, bounds, lasts = file.append(self.keys[:]), file.append(self.bounds[:]), file.append(self.lasts[:])
         reach = lasts if self.reach is self.lasts else file.append(self.reach[:])
-        return type(self)(self.keys, self.bounds, file.append(self.firsts[:]), lasts, reach, file.append(self.slots[:]))
+        firsts, slots = file.append(self.firsts[:]), file.append(self.slots[:])
+        return type(self)(keys, bounds, self.marks, firsts, lasts, reach, slots)
 
     def __len__(self) -> int:
         return len(self.firsts)
 
     def row_keys(self) -> Keys:
         """Each row's key."""
-        return np.repeat(self.keys, np.diff(self.bounds))
+        return np.repeat(self.keys[:], np.diff(self.bounds[:]))
 
     def rows(self, key: int) -> Rows | None:
         """None when the key has none."""
-        at = int(self.keys.searchsorted(np.uint64(key)))
-        if at == len(self.keys) or int(self.keys[at]) != key:
+        at, found = self._keys_from(key, key + 1)
+        if not len(found):
             return None
-        own = slice(int(self.bounds[at]), int(self.bounds[at + 1]))
+        begin, end = self.bounds[at : at + 2].tolist()
+        own = slice(begin, end)
         return Rows(self.firsts[own], self.lasts[own], self.reach[own], self.slots[own])
 
     def keys_between(self, low: int, high: int) -> list[int]:
         """The keys in [low, high)."""
-        start, end = self.keys.searchsorted(np.array([low, high], dtype=np.uint64))
-        return [int(key) for key in self.keys[start:end]]
+        found: list[int] = self._keys_from(low, high)[1].tolist()
+        return found
+
+    def _keys_from(self, low: int, high: int) -> tuple[int, Keys]:
+        """The keys in [low, high), and the number of the first."""
+        bounds = np.array([low, high], dtype=np.uint64)
+        begin = max(0, int(self.marks.searchsorted(bounds[0], side="right")) - 1) * _STRIDE
+        end = int(self.marks.searchsorted(bounds[1])) * _STRIDE
+        keys = self.keys[begin:end]
+        start, stop = keys.searchsorted(bounds).tolist()
+        return begin + start, keys[start:stop]
 
     def living_keys(self, alive: NDArray[np.bool_]) -> Keys:
         """The keys that have rows whose slots are alive."""
-        return self.keys[np.logical_or.reduceat(alive[self.slots[:]], self.bounds[:-1])]
+        return self.keys[:][np.logical_or.reduceat(alive[self.slots[:]], self.bounds[:-1])]
 
 
 def _running_max(lasts: Int64s, bounds: Int64s) -> Int64s:

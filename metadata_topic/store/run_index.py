@@ -5,7 +5,7 @@ until a search comes, or until many entries wait; then they are decoded together
 (`run_chunk`). When enough chunks of a size have come together they are merged into one, up to a size whose
 merging takes a fraction of a second; so an entry is sorted a few times in its life, and a search looks into
 some tens of chunks. Runs may overlap and come in any order. The rows of large chunks may lie on
-disk: a search reads those of its key.
+disk: a search reads those of its key. What the disk does not give back is not merged, and stays where it is.
 
 Removing a segment only marks its slot. Its rows go when chunks are merged, or when a quarter of all rows is
 dead: then all chunks are swept, and the slots are free for other segments.
@@ -13,7 +13,7 @@ dead: then all chunks are swept, and the slots are free for other segments.
 A partition is known by a number that is never used again, so a key is (number, epoch) in 64 bits.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -23,6 +23,7 @@ import structlog
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.store.partition_numbers import PartitionNumbers
 from metadata_topic.store.run_chunk import Chunk, Int64s, Rows
+from metadata_topic.store.segment_slots import SegmentSlots
 from metadata_topic.store.segment_table import NOT_INDEXED, Segment
 from plugin.format import entry_columns
 from plugin.format.entry_column_batches import decode_runs
@@ -47,57 +48,49 @@ class Run(NamedTuple):
 class RunIndex:
     """Not thread-safe; searches change it too."""
 
-    def __init__(self, waiting_rows: int | None = None, directory: Path | None = None) -> None:
-        """`waiting_rows` is how many entries may wait to be sorted; large chunks lie in `directory`, if given."""
+    def __init__(
+        self, segment_at: Callable[[int], Segment], waiting_rows: int | None = None, directory: Path | None = None
+    ) -> None:
+        """`segment_at` gives a segment by its row. `waiting_rows` is how many entries may wait to be sorted; large
+        chunks lie in `directory`, if given.
+        """
+        self._segment_at = segment_at
         self._directory = directory
         self._waiting_rows_max = WAITING_ROWS if waiting_rows is None else waiting_rows
-        self._waiting: dict[int, Segment] = {}
+        self._waiting: dict[int, bytes] = {}
         self._waiting_rows = 0
         self._chunks: list[Chunk] = []
         self._dead_rows = 0
-        self._segments: list[Segment | None] = []
-        self._alive = np.zeros(1024, dtype=np.bool_)
-        self._free_slots: list[int] = []
-        self._dead_slots: list[int] = []
+        self._slots = SegmentSlots()
         self._numbers = PartitionNumbers()
 
-    def add(self, segment: Segment) -> None:
-        """Index the segment's entries as they are now."""
-        if not segment.entry_block:
+    def add(self, segment: Segment, entry_block: bytes) -> None:
+        """Index the segment's entries as they are now, and tell it its slot."""
+        if not entry_block:
             return
-        segment.slot = slot = self._free_slots.pop() if self._free_slots else len(self._segments)
-        if slot == len(self._segments):
-            self._segments.append(segment)
-            if slot == len(self._alive):
-                self._alive = np.concatenate((self._alive, np.zeros_like(self._alive)))
-        else:
-            self._segments[slot] = segment
-        self._alive[slot] = True
-        self._waiting[slot] = segment
-        self._waiting_rows += entry_columns.entry_count(segment.entry_block)
+        segment.slot = self._slots.take(segment.row)
+        self._waiting[segment.slot] = entry_block
+        self._waiting_rows += entry_columns.entry_count(entry_block)
         if self._waiting_rows >= self._waiting_rows_max:
             self._sort_waiting()
 
-    def remove(self, segment: Segment) -> None:
-        """Forget the segment; its block must be the one that was added."""
+    def remove(self, segment: Segment, entry_count: int) -> None:
+        """Forget the segment, which had so many entries when it was added."""
         slot = segment.slot
         if slot == NOT_INDEXED:
             return
-        rows = entry_columns.entry_count(segment.entry_block)
         segment.slot = NOT_INDEXED
-        self._segments[slot] = None
-        self._alive[slot] = False
-        if self._waiting.pop(slot, None) is not None:
-            self._waiting_rows -= rows
-            self._free_slots.append(slot)
+        is_waiting = self._waiting.pop(slot, None) is not None
+        self._slots.give_back(slot, is_in_the_index=not is_waiting)
+        if is_waiting:
+            self._waiting_rows -= entry_count
             return
-        self._dead_slots.append(slot)
-        self._dead_rows += rows
+        self._dead_rows += entry_count
         all_rows = sum(map(len, self._chunks))
         if (
             self._dead_rows == all_rows
             or self._dead_rows > max(_SWEEP_FROM_ROWS, all_rows // 4)
-            or len(self._dead_slots) > max(_SWEEP_FROM_ROWS, len(self._segments) // 2)
+            or self._slots.too_many_are_dead(_SWEEP_FROM_ROWS)
         ):
             self._sweep()
 
@@ -106,7 +99,7 @@ class RunIndex:
     def partitions(self) -> list[TopicIdPartition]:
         """Those that have runs."""
         self._sort_waiting()
-        numbers = {int(key) >> 32 for chunk in self._chunks for key in chunk.living_keys(self._alive)}
+        numbers = {int(key) >> 32 for chunk in self._chunks for key in chunk.living_keys(self._slots.alive)}
         return [self._numbers.partition_of(number) for number in sorted(numbers)]
 
     def epochs(self, topic_id_partition: TopicIdPartition) -> list[int]:
@@ -146,7 +139,7 @@ class RunIndex:
         for rows in self._rows_of(topic_id_partition, leader_epoch):
             within = slice(int(rows.reach.searchsorted(begin)), int(rows.firsts.searchsorted(end)))
             slots, own_firsts, own_lasts = rows.slots[within], rows.firsts[within], rows.lasts[within]
-            is_living = self._alive[slots]
+            is_living = self._slots.alive[slots]
             if dead_from:
                 own_lasts = own_lasts.copy()
                 for at in np.flatnonzero(np.isin(slots, list(dead_from))).tolist():
@@ -158,14 +151,12 @@ class RunIndex:
 
     def _reaching(self, rows: Rows, offset: int, end: int) -> Iterator[Run]:
         start = int(rows.reach[:end].searchsorted(offset))
-        wanted = (rows.lasts[start:end] >= offset) & self._alive[rows.slots[start:end]]
+        wanted = (rows.lasts[start:end] >= offset) & self._slots.alive[rows.slots[start:end]]
         for at in np.flatnonzero(wanted).tolist():
             yield self._run(rows, start + at)
 
     def _run(self, rows: Rows, at: int) -> Run:
-        segment = self._segments[int(rows.slots[at])]
-        if segment is None:
-            raise LookupError(f"slot {int(rows.slots[at])} is alive and has no segment")
+        segment = self._segment_at(int(self._slots.rows[rows.slots[at]]))
         return Run(int(rows.firsts[at]), int(rows.lasts[at]), segment)
 
     def _rows_of(self, topic_id_partition: TopicIdPartition, leader_epoch: int) -> list[Rows]:
@@ -181,12 +172,11 @@ class RunIndex:
     def _sort_waiting(self) -> None:
         if not self._waiting:
             return
-        waiting = list(self._waiting.values())
-        runs = decode_runs([segment.entry_block for segment in waiting])
+        runs = decode_runs(list(self._waiting.values()))
+        slots = np.array(list(self._waiting), dtype=np.uint32)
         self._waiting, self._waiting_rows = {}, 0
         numbered: dict[bytes, int] = {}
         topics = np.array([numbered.setdefault(topic_id, len(numbered)) for topic_id in runs.topic_ids])
-        slots = np.array([segment.slot for segment in waiting], dtype=np.uint32)
         numbers = self._numbers.made_for(topics[runs.topic] << 31 | runs.partition, list(numbered))
         keys = numbers << np.uint64(32) | (runs.leader_epoch + 1).astype(np.uint64)
         self._chunks.append(Chunk.build(keys, runs.first_offset, runs.last_offset, slots[runs.block]))
@@ -198,8 +188,12 @@ class RunIndex:
             if together < _MERGED_CHUNKS:
                 return
             before = self._chunks[-together:]
-            merged = Chunk.merge(before, self._alive)
-            del self._chunks[-together:]  # a disk that fails must leave them
+            try:
+                merged = Chunk.merge(before, self._slots.alive)
+            except OSError as error:
+                log.warning("metadata_index_not_merged", error=str(error), consequence="searches take longer")
+                return
+            del self._chunks[-together:]
             if merged is not None:
                 self._chunks.append(self._kept(merged))
             self._dead_rows -= sum(map(len, before)) - (len(merged) if merged is not None else 0)
@@ -225,12 +219,17 @@ class RunIndex:
 
     def _sweep(self) -> None:
         """Free all that the removed segments still hold."""
-        swept = (Chunk.merge([chunk], self._alive) for chunk in self._chunks)
-        self._chunks = [self._kept(chunk) for chunk in swept if chunk is not None]
-        self._free_slots += self._dead_slots
-        self._dead_slots = []
+        try:
+            swept = (Chunk.merge([chunk], self._slots.alive) for chunk in self._chunks)
+            chunks = [self._kept(chunk) for chunk in swept if chunk is not None]
+            used = {key >> 32 for chunk in chunks for key in chunk.keys[:].tolist()}
+        except OSError as error:
+            log.warning("metadata_index_not_swept", error=str(error), consequence="it takes more memory and disk")
+            return
+        self._chunks = chunks
+        self._slots.swept()
         self._dead_rows = 0
-        self._numbers.keep({int(key) >> 32 for chunk in self._chunks for key in chunk.keys})
+        self._numbers.keep(used)
 
 
 def _joined(firsts: Int64s, lasts: Int64s, bounds: tuple[int, int]) -> list[tuple[int, int]]:

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from metadata_topic.records.records import PublishedSegment
 from metadata_topic.records.states import DELETED, FINISHED
 from metadata_topic.store.dead_tails import PartitionAndEpoch
+from metadata_topic.store.segment_facts import page_facts, writer_facts
+from metadata_topic.store.segment_table import Writer
 from metadata_topic.store.store_state import StoreState
 from plugin.router_object_id import RouterObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
@@ -25,7 +27,7 @@ class SegmentLookups:
                 return None
             if combined_segment_id.sequence in writer.deleted:
                 return DELETED
-            segment = writer.segments.get(combined_segment_id.sequence)
+            segment = self._state.table.find(combined_segment_id)
             return segment.state if segment else None
 
     def segment(self, combined_segment_id: CombinedSegmentId) -> RemoteWalCombinedLogSegmentMetadata | None:
@@ -37,7 +39,7 @@ class SegmentLookups:
         """The same, with the entries left as bytes."""
         with self._lock:
             known = self._state.table.find(combined_segment_id)
-            return known.published() if known else None
+            return self._state.table.published(known) if known else None
 
     def segments(
         self, state: RemoteLogSegmentState | None = None, broker_id: int | None = None
@@ -53,14 +55,20 @@ class SegmentLookups:
             writers = self._state.table.writers(broker_id)
         for writer in writers:
             with self._lock:
-                sequences = sorted(writer.segments)
-            for sequence in sequences:
+                pages = sorted(writer.pages)
+            for sequence in (one for page in pages for one in self._sequences(writer, page, state)):
                 with self._lock:
-                    known = writer.segments.get(sequence)
+                    known = self._state.table.find(writer.id_of(sequence))
                     if known is None or state not in (None, known.state):
                         continue
-                    found = known.published()
+                    found = self._state.table.published(known)
                 yield found
+
+    def _sequences(self, writer: Writer, page: int, state: RemoteLogSegmentState | None) -> list[int]:
+        with self._lock:
+            facts = page_facts(self._state.table, writer, page)
+        wanted: list[int] = facts["sequence"][slice(None) if state is None else facts["state"] == state].tolist()
+        return wanted
 
     def dead_tails(self, combined_segment_id: CombinedSegmentId) -> Mapping[PartitionAndEpoch, int]:
         """By partition and leader epoch, the offset from which on the segment's entries are dead."""
@@ -81,9 +89,9 @@ class SegmentLookups:
         """When one of the broker's newest uploads ended that are told of, by its own clock; None when none is known."""
         with self._lock:
             for writer in reversed(self._state.table.writers(broker_id)):
-                for known in reversed(writer.segments.values()):
-                    if known.state is FINISHED:
-                        return known.event_timestamp_ms
+                for facts in writer_facts(self._state.table, writer, newest_first=True):
+                    if len(finished := facts["event_timestamp_ms"][facts["state"] == FINISHED]):
+                        return int(finished[-1])
         return None
 
     def naming(self, source: RouterObjectId) -> frozenset[CombinedSegmentId]:

@@ -1,9 +1,13 @@
 """How many combined segments there are, by owner and state, without a look at their entries."""
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Self
 
-from metadata_topic.store.segment_table import Segment
+import numpy as np
+from numpy.typing import NDArray
+
 from plugin.format.bucket_copies import copies_taken
 from plugin.segment_metadata import RemoteLogSegmentState
 
@@ -23,18 +27,34 @@ class SegmentTally:
     """The earliest and the latest time of their last record, the writers' wall clocks, milliseconds since 1970."""
     newest_ms: int
 
+    def joined(self, other: Self) -> Self:
+        """Of both, which are of one broker and state."""
+        return type(self)(
+            self.broker_id,
+            self.state,
+            self.segments + other.segments,
+            self.copies + other.copies,
+            self.bytes + other.bytes,
+            min(self.oldest_ms, other.oldest_ms),
+            max(self.newest_ms, other.newest_ms),
+        )
 
-def tally(broker_id: int, segments: Iterable[Segment]) -> list[SegmentTally]:
-    """One row for each state that occurs, in the states' order."""
-    rows: dict[RemoteLogSegmentState, list[int]] = {}
-    for segment in segments:
-        at_ms = segment.event_timestamp_ms
-        row = rows.setdefault(segment.state, [0, 0, 0, at_ms, at_ms])
-        row[0] += 1
-        row[1] += copies_taken(segment.custom_metadata)
-        row[2] += max(segment.size_bytes, 0)
-        if at_ms < row[3]:
-            row[3] = at_ms
-        elif at_ms > row[4]:
-            row[4] = at_ms
-    return [SegmentTally(broker_id, state, *rows[state]) for state in sorted(rows)]
+
+def tally(broker_id: int, facts: NDArray[np.void], custom_metadata: Callable[[int], bytes]) -> list[SegmentTally]:
+    """One row for each state that occurs in `metadata_topic.store.segment_facts.FACTS`, in the states' order."""
+    return [
+        SegmentTally(
+            broker_id,
+            RemoteLogSegmentState(state),
+            len(own),
+            sum(
+                count * copies_taken(custom_metadata(number))
+                for number, count in Counter(own["custom_metadata"].tolist()).items()
+            ),
+            int(np.maximum(own["size_bytes"], 0).sum()),
+            int(own["event_timestamp_ms"].min()),
+            int(own["event_timestamp_ms"].max()),
+        )
+        for state in np.unique(facts["state"]).tolist()
+        if len(own := facts[facts["state"] == state])
+    ]

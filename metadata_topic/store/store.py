@@ -22,9 +22,9 @@ in any other state are not in the index, so a lookup sees finished ones only. Re
 (uploaded twice, by two agents, before and after a failover), and a lookup picks by leader epoch. Offsets need
 not be contiguous: a compacted log has holes.
 
-Memory: a segment is one slotted object with its entries as the block of columns that they came in; an index
-row is 20 bytes. With a `MemoryBound` blocks beyond it and the index's large chunks lie on disk, and what is in memory
-grows with objects alone. `perf metadata` measures it.
+Memory: a segment is a row of forty bytes, with its entries as the block of columns that they came in; an index row is
+20 bytes. With a `MemoryBound` blocks beyond it, rows that were not used for long, and the index's large chunks lie on
+disk: what stays in memory is bounded, but for some ten bytes for each object. `perf metadata` measures it.
 
 Any thread may call any method; one lock guards all. `apply` belongs to the one thread that reads the topic.
 """
@@ -34,6 +34,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import overload
+
+import numpy as np
+from numpy.typing import NDArray
 
 from metadata_topic.records.gap_record import RemoteWalGapDeclaration
 from metadata_topic.records.records import (
@@ -46,17 +49,14 @@ from metadata_topic.records.states import DELETED
 from metadata_topic.store.entry_blocks import MemoryBound
 from metadata_topic.store.fencing import Source
 from metadata_topic.store.partition_lookups import PartitionLookups
+from metadata_topic.store.segment_facts import all_rows, page_facts
 from metadata_topic.store.segment_lookups import SegmentLookups
-from metadata_topic.store.segment_table import Segment
+from metadata_topic.store.segment_table import SegmentTable
 from metadata_topic.store.segment_tally import SegmentTally, tally
 from metadata_topic.store.store_image import StoreImage
 from metadata_topic.store.store_state import StoreState
 from metadata_topic.store.topic_continuity import RememberedTopic, TopicContinuity
-from plugin.segment_metadata import (
-    RemoteLogSegmentState,
-)
-
-_IMAGE_SEGMENTS = 5000
+from plugin.segment_metadata import RemoteLogSegmentState
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +68,13 @@ class StateTotals:
 
 
 class _Streamed(Sequence[PublishedSegment]):
-    """Segments as they are when they are asked for."""
+    """Segments as they are when they are asked for, as long as the table is held."""
 
-    def __init__(self, lock: threading.RLock, known: Sequence[Segment]) -> None:
-        self._lock, self._known = lock, known
+    def __init__(self, lock: threading.RLock, table: SegmentTable, rows: NDArray[np.uint32]) -> None:
+        self._lock, self._table, self._rows = lock, table, rows
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._rows)
 
     @overload
     def __getitem__(self, at: int) -> PublishedSegment: ...
@@ -84,9 +84,9 @@ class _Streamed(Sequence[PublishedSegment]):
 
     def __getitem__(self, at: int | slice) -> PublishedSegment | Sequence[PublishedSegment]:
         if isinstance(at, slice):
-            return _Streamed(self._lock, self._known[at])
+            return _Streamed(self._lock, self._table, self._rows[at])
         with self._lock:
-            return self._known[at].published()
+            return self._table.published(self._table.at(int(self._rows[at])))
 
 
 def _of_topic(image: StoreImage, topic: TopicContinuity) -> StoreImage:
@@ -135,27 +135,22 @@ class RemoteWalMetadataStore(PartitionLookups, SegmentLookups):
         Other threads are held up for milliseconds at a time only. What arrives meanwhile may be in it or not:
         the topic tells it again from `progress` on, and telling twice changes nothing.
         """
-        segments: list[PublishedSegment] = []
-        with self._lock:
-            image = _of_topic(self._state.image(segments), self.topic)
-            known = list(self._state.table.segments())
-        for start in range(0, len(known), _IMAGE_SEGMENTS):
-            with self._lock:
-                segments += [segment.published() for segment in known[start : start + _IMAGE_SEGMENTS]]
-        return image
+        with self.streamed_image() as image:
+            return replace(image, segments=list(image.segments))
 
     @contextmanager
     def streamed_image(self) -> Iterator[StoreImage]:
         """The same, with segments that are read one by one as they are asked for, as long as this lasts."""
         with self._lock:
-            state, blocks = self._state, self._state.table.blocks
-            blocks.hold()
-            image = _of_topic(state.image(_Streamed(self._lock, list(state.table.segments()))), self.topic)
+            state, table = self._state, self._state.table
+            streamed = _Streamed(self._lock, table, all_rows(table))
+            image = _of_topic(state.image(streamed), self.topic)
+            table.hold()
         try:
             yield image
         finally:
             with self._lock:
-                blocks.let_go()
+                table.let_go()
 
     def restore(self, image: StoreImage) -> None:
         """Know what `image` holds, and nothing else. What was counted stays counted."""
@@ -221,13 +216,19 @@ class RemoteWalMetadataStore(PartitionLookups, SegmentLookups):
 
     def tallies(self) -> list[SegmentTally]:
         """The segments that are not deleted, by broker and state. No entry is decoded; other threads wait only
-        while a list is copied.
+        while some hundred segments are looked at.
         """
-        by_broker: dict[int, list[Segment]] = {}
         with self._lock:
-            for writer in self._state.table.writers():
-                by_broker.setdefault(writer.broker_id, []).extend(writer.segments.values())
-        return [row for broker_id, segments in by_broker.items() for row in tally(broker_id, segments)]
+            table = self._state.table
+            pages = [(writer, page) for writer in table.writers() for page in sorted(writer.pages)]
+        rows: dict[tuple[int, RemoteLogSegmentState], SegmentTally] = {}
+        for writer, page in pages:
+            with self._lock:
+                found = tally(writer.broker_id, page_facts(table, writer, page), table.values.value)
+            for row in found:
+                key = (row.broker_id, row.state)
+                rows[key] = row if key not in rows else rows[key].joined(row)
+        return [rows[key] for key in sorted(rows)]
 
     @property
     def entry_bytes(self) -> dict[str, int]:

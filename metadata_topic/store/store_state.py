@@ -26,8 +26,9 @@ from metadata_topic.store.entry_blocks import MemoryBound
 from metadata_topic.store.fencing import BEFORE_THE_TOPIC, Registrations, Source
 from metadata_topic.store.released_offsets import ReleasedOffsets, ReleasedUpTo
 from metadata_topic.store.retained_records import RetainedRecord, RetainedRecords
+from metadata_topic.store.segment_facts import writer_facts
 from metadata_topic.store.segment_runs import SegmentRuns
-from metadata_topic.store.segment_table import Segment, SegmentTable, Writer
+from metadata_topic.store.segment_table import Segment, SegmentTable
 from metadata_topic.store.store_image import DeadTail, StoreImage, WriterImage
 from plugin.format import entry_columns
 
@@ -37,7 +38,7 @@ class StoreState:
 
     def __init__(self, bound: MemoryBound | None = None) -> None:
         self.table = SegmentTable(bound)
-        self.runs = SegmentRuns(bound.directory if bound else None)
+        self.runs = SegmentRuns(self.table, bound.directory if bound else None)
         self.registrations = Registrations()
         self.dead_tails = DeadTails()
         self.progress: dict[int, int] = {}
@@ -104,8 +105,7 @@ class StoreState:
         for tail in image.dead:
             state.dead_tails.know(tail)
         for record in image.segments:
-            segment_id = record.combined_segment_id
-            state._insert(state.table.writer(segment_id.broker_id, segment_id.incarnation), record)
+            state._insert(record)
         for kept in image.retained:
             state.apply(decode_or_keep_out(kept.key, kept.value), kept.source)
         state.progress = dict(image.progress)
@@ -118,11 +118,11 @@ class StoreState:
         for remembered in image.writers:
             writer = self.table.writer(remembered.broker_id, remembered.incarnation)
             writer.deleted.join(remembered.deleted)
-            for sequence in [known for known in writer.segments if known in writer.deleted]:
-                gone = writer.segments.pop(sequence)
-                self.adopted.remove(gone.segment_id, gone.custom_metadata)
-                self.runs.leave(gone)
-                gone.forget_block()
+            known = [sequence for facts in writer_facts(self.table, writer) for sequence in facts["sequence"].tolist()]
+            for sequence in known:
+                gone = self.table.find(writer.id_of(sequence)) if sequence in writer.deleted else None
+                if gone is not None:
+                    self._remove(gone)
         for tail in image.dead:  # before a deletion is taken for a release
             self.dead_tails.know(tail)
         for record in image.segments:
@@ -156,7 +156,7 @@ class StoreState:
         if sequence in writer.deleted:
             self.counters["after_deletion"] += 1
             return
-        known = writer.segments.get(sequence)
+        known = self.table.find(segment_id)
         is_fenceable = record.state in (STARTED, FINISHED) and not record.is_rebuilt
         if is_fenceable and self.registrations.fences(broker_id, incarnation, source):
             self.counters["fenced"] += 1
@@ -168,53 +168,54 @@ class StoreState:
         if record.state in (DELETING, DELETED) and known is not None and known.state is FINISHED:
             self._release(known)
         if record.state is DELETED:
-            if known:
-                self.runs.leave(known)
-                known.forget_block()
-                self.adopted.remove(segment_id, known.custom_metadata)
-                del writer.segments[sequence]
+            if known is not None:
+                self._remove(known)
             writer.deleted.add(sequence)
             self.dead_tails.forget(segment_id)
         elif known is None:
-            self._insert(writer, record)
+            self._insert(record)
         else:
             self._merge(known, record, what)
 
-    def _insert(self, writer: Writer, record: PublishedSegment) -> None:
-        sequence = record.combined_segment_id.sequence
-        segment = writer.segments[sequence] = Segment(
-            writer,
-            sequence,
-            record.state,
-            record.event_timestamp_ms,
-            record.size_bytes,
-            (self.table.interned(record.custom_metadata), record.entry_block),
-        )
+    def _insert(self, record: PublishedSegment) -> None:
+        segment = self.table.add(record)
         self.adopted.add(record.combined_segment_id, record.custom_metadata)
-        self.runs.enter(segment)
+        self._enter(segment, record.entry_block)
+
+    def _remove(self, segment: Segment) -> None:
+        self.runs.leave(segment, self.table.entry_block(segment))
+        self.adopted.remove(segment.segment_id, segment.custom_metadata)
+        self.table.remove(segment)
+
+    def _enter(self, segment: Segment, entry_block: bytes) -> None:
+        self.runs.enter(segment, entry_block)
+        self.table.put(segment)
 
     def _merge(self, known: Segment, arriving: PublishedSegment, what: Step) -> None:
         """Join `arriving` into `known`; both are of one segment."""
         state = furthest(known.state, arriving.state)
-        was_known = known.entry_block
+        was_known = self.table.entry_block(known)
         entry_block = max(was_known, arriving.entry_block, key=_longer)
         size_bytes = max(known.size_bytes, arriving.size_bytes)
         if what is Step.REPEATED:
             event_timestamp_ms = min(known.event_timestamp_ms, arriving.event_timestamp_ms)
         else:
             event_timestamp_ms = (arriving if state is arriving.state else known).event_timestamp_ms
-        if (state, size_bytes, entry_block) != (known.state, known.size_bytes, was_known):
-            self.runs.leave(known)
-            known.state, known.size_bytes = state, size_bytes
-            if entry_block != was_known:
-                known.replace_block(entry_block)
-            self.runs.enter(known)
+        is_other = (state, size_bytes, entry_block) != (known.state, known.size_bytes, was_known)
         known.event_timestamp_ms = event_timestamp_ms
         longer = max(known.custom_metadata, arriving.custom_metadata, key=_longer)
         if longer != known.custom_metadata:
             self.adopted.remove(known.segment_id, known.custom_metadata)
             self.adopted.add(known.segment_id, longer)
-        known.custom_metadata = self.table.interned(longer)
+            self.table.describe(known, longer)
+        if is_other:
+            self.runs.leave(known, was_known)
+            known.state, known.size_bytes = state, size_bytes
+            self._enter(known, entry_block)
+        else:
+            self.table.put(known)
+        if entry_block != was_known:
+            self.table.replace_block(known, entry_block)
 
     def _apply_dead_entries(self, record: RemoteWalLogSegmentMetadataUpdate) -> None:
         segment_id = record.combined_segment_id
@@ -242,9 +243,9 @@ class StoreState:
         """Remember how far the records went that nobody wants any more; of dead ones that says nothing."""
         dead = self.dead_tails.of(segment.segment_id)
         if not dead:
-            self.released.add(segment.entry_block)
+            self.released.add(self.table.entry_block(segment))
             return
-        for entry in entry_columns.decode(segment.entry_block):
+        for entry in entry_columns.decode(self.table.entry_block(segment)):
             key = (entry.topic_id_partition, entry.leader_epoch)
             end = min(entry.last_offset + 1, dead.get(key, entry.last_offset + 1))
             if end > entry.first_offset:

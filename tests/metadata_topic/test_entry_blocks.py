@@ -5,7 +5,6 @@ import errno
 import gc
 import os
 import tracemalloc
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -22,24 +21,41 @@ from tests.metadata_topic.store_oracles import write_snapshot
 from tests.metadata_topic.test_store import histories, picture
 from tests.metadata_topic.test_store_memory import BYTES_AN_OBJECT, OBJECTS, uploaded
 
-FILE_BYTES = 1000
+HEAD_BYTES = 12
+FILE_BYTES = 8 * (100 + HEAD_BYTES)
 
 
-@dataclass(eq=False)
-class Owner:
-    place: Place = b""
+class Owners:
+    """Who has which block."""
+
+    def __init__(self, bound: MemoryBound) -> None:
+        self.places: dict[int, Place] = {}
+        self.blocks = EntryBlocks(self, bound, FILE_BYTES)
+
+    def place_of(self, owner: int, /) -> Place | None:
+        return self.places.get(owner)
+
+    def moved(self, owner: int, place: Place, /) -> None:
+        self.places[owner] = place
+
+    def keep(self, count: int, size: int = 100) -> dict[int, bytes]:
+        """Each the block that it has from now on."""
+        first = max(self.places, default=-1) + 1
+        made = {first + number: bytes([number % 251]) * size for number in range(count)}
+        for owner, block in made.items():
+            self.places[owner] = self.blocks.keep(block, owner)
+        return made
+
+    def give_back(self, owner: int) -> None:
+        self.blocks.give_back(self.places.pop(owner))
+
+    def read(self) -> dict[int, bytes]:
+        return {owner: self.blocks.read(place) for owner, place in self.places.items()}
 
 
 @pytest.fixture
-def blocks(tmp_path: Path) -> EntryBlocks:
-    return EntryBlocks(MemoryBound(tmp_path, 0), FILE_BYTES)
-
-
-def kept(blocks: EntryBlocks, count: int, size: int = 100) -> list[tuple[Owner, bytes]]:
-    made = [(Owner(), bytes([number % 251]) * size) for number in range(count)]
-    for owner, block in made:
-        blocks.keep(block, owner)
-    return made
+def owners(tmp_path: Path) -> Owners:
+    return Owners(MemoryBound(tmp_path, 0))
 
 
 def open_files(directory: Path) -> int:
@@ -52,67 +68,72 @@ def open_files(directory: Path) -> int:
 
 
 def test_what_is_beyond_the_bound_lies_on_disk_without_a_name(tmp_path: Path) -> None:
-    blocks = EntryBlocks(MemoryBound(tmp_path, 250), FILE_BYTES)
-    made = kept(blocks, 5)
-    assert blocks.memory_bytes == 200
-    assert blocks.disk_bytes == 3 * 104
-    assert [blocks.read(owner.place) for owner, _ in made] == [block for _, block in made]
+    owners = Owners(MemoryBound(tmp_path, 250))
+    made = owners.keep(5)
+    assert owners.blocks.memory_bytes == 200
+    assert owners.blocks.disk_bytes == 3 * (100 + HEAD_BYTES)
+    assert owners.read() == made
     assert list(tmp_path.iterdir()) == []
-    blocks.give_back(made[0][0])
-    [(owner, _)] = kept(blocks, 1)
-    assert isinstance(owner.place, bytes), "there is room again"
+    owners.give_back(0)
+    [owner] = owners.keep(1)
+    assert isinstance(owners.places[owner], bytes), "there is room again"
 
 
-def test_files_go_when_nothing_is_left_of_them(blocks: EntryBlocks, tmp_path: Path) -> None:
-    made = kept(blocks, 90)
+def test_files_go_when_nothing_is_left_of_them(owners: Owners, tmp_path: Path) -> None:
+    made = owners.keep(80)
     assert open_files(tmp_path) == 10
-    for owner, _ in made:
-        blocks.give_back(owner)
+    for owner in made:
+        owners.give_back(owner)
     assert open_files(tmp_path) == 1
-    assert blocks.disk_bytes == 0
+    assert owners.blocks.disk_bytes == 0
 
 
-def test_few_that_stay_do_not_hold_the_files_of_those_that_went(blocks: EntryBlocks, tmp_path: Path) -> None:
-    made = kept(blocks, 90)
-    for number, (owner, _) in enumerate(made):
-        if number % 9:
-            blocks.give_back(owner)
+def test_few_that_stay_do_not_hold_the_files_of_those_that_went(owners: Owners, tmp_path: Path) -> None:
+    made = owners.keep(80)
+    for owner in made:
+        if owner % 8:
+            owners.give_back(owner)
     assert open_files(tmp_path) <= 3
-    assert blocks.disk_bytes == 10 * 104
-    assert [blocks.read(owner.place) for owner, _ in made[::9]] == [block for _, block in made[::9]]
+    assert owners.blocks.disk_bytes == 10 * (100 + HEAD_BYTES)
+    assert owners.read() == {owner: block for owner, block in made.items() if owner % 8 == 0}
 
 
-def test_what_is_given_back_stays_readable_while_somebody_holds_it(blocks: EntryBlocks) -> None:
-    made = kept(blocks, 30)
-    blocks.hold()
-    for owner, _ in made:
-        blocks.give_back(owner)
-    assert [blocks.read(owner.place) for owner, _ in made] == [block for _, block in made]
-    blocks.let_go()
-    assert blocks.disk_bytes == 0
-    assert {owner.place for owner, _ in made} == {b""}
+def test_what_cannot_be_moved_stays_where_it_is(
+    owners: Owners, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = owners.keep(80)
+    kept = {owner: block for owner, block in made.items() if owner % 8 == 0}
+    read_whole = os.pread
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pread", lambda descriptor, size, at: read_whole(descriptor, size, at)[:-1])
+        for owner in made.keys() - kept.keys():
+            owners.give_back(owner)
+    assert owners.read() == kept
+    for owner in kept:
+        owners.give_back(owner)
+    assert open_files(tmp_path) == 1
 
 
 def test_what_the_disk_refuses_stays_in_memory(tmp_path: Path) -> None:
-    blocks = EntryBlocks(MemoryBound(tmp_path / "gone", 0), FILE_BYTES)
-    [(owner, block)] = kept(blocks, 1)
-    assert (owner.place, blocks.memory_bytes, blocks.disk_bytes) == (block, 100, 0)
+    owners = Owners(MemoryBound(tmp_path / "gone", 0))
+    [block] = owners.keep(1).values()
+    assert (owners.places[0], owners.blocks.memory_bytes, owners.blocks.disk_bytes) == (block, 100, 0)
 
 
-@pytest.mark.parametrize("damaged", [b"", b"\0" * 104])
+@pytest.mark.parametrize("damaged", [b"", b"\0" * 112])
 def test_what_the_disk_gives_otherwise_is_an_error(
-    blocks: EntryBlocks, monkeypatch: pytest.MonkeyPatch, damaged: bytes
+    owners: Owners, monkeypatch: pytest.MonkeyPatch, damaged: bytes
 ) -> None:
-    [(owner, _)] = kept(blocks, 1)
+    owners.keep(1)
     monkeypatch.setattr(os, "pread", lambda *_: damaged)
     with pytest.raises(BlockLostError):
-        blocks.read(owner.place)
+        owners.read()
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 @given(histories())
 def test_a_store_on_disk_answers_as_one_in_memory(tmp_path: Path, history: list[MetadataRecord]) -> None:
-    in_memory, on_disk = RemoteWalMetadataStore(), RemoteWalMetadataStore(MemoryBound(tmp_path, 0))
+    in_memory, on_disk = RemoteWalMetadataStore(), RemoteWalMetadataStore(MemoryBound(tmp_path, 0, pages=1))
     for record in history:
         in_memory.apply(record)
         on_disk.apply(record)
@@ -136,18 +157,24 @@ def test_a_streamed_image_has_what_is_deleted_meanwhile(tmp_path: Path) -> None:
         assert [one.entry_block for one in image.segments] == [one.entry_block for one in told]
         assert len(image.segments) == 3
         assert store.published_segment(segment_id(1)) is None
-    assert store.entry_bytes["disk"] == sum(len(told[at].entry_block) + 4 for at in (0, 2))
+    assert store.entry_bytes["disk"] == sum(len(told[at].entry_block) + HEAD_BYTES for at in (0, 2))
 
 
-def test_a_chunk_on_disk_is_the_chunk(tmp_path: Path) -> None:
+@pytest.mark.parametrize("keys", [1, 7, 63, 64, 65, 128, 700])
+def test_a_chunk_on_disk_is_the_chunk(tmp_path: Path, keys: int) -> None:
     rows = np.arange(2000)
-    chunk = Chunk.build((rows % 7).astype(np.uint64), rows * 3 % 1000, rows * 3 % 1000 + 5, rows.astype(np.uint32))
+    chunk = Chunk.build(
+        (rows % keys * 3 + 1).astype(np.uint64), rows * 3 % 1000, rows * 3 % 1000 + 5, rows.astype(np.uint32)
+    )
     on_disk = chunk.on_disk(tmp_path)
-    for name in ("keys", "bounds", "firsts", "lasts", "reach", "slots"):
+    for name in ("keys", "bounds", "marks", "firsts", "lasts", "reach", "slots"):
         assert np.array_equal(getattr(on_disk, name)[:], getattr(chunk, name)), name
-    for key in range(8):
+    for key in range(3 * keys + 5):
         there, here = on_disk.rows(key), chunk.rows(key)
-        assert (there is None) == (here is None) == (key == 7)
+        assert (there is None) == (here is None) == (key % 3 != 1 or key >= 3 * keys)
+        for high in (key, key + 1, key + 5, key + 200):
+            found = [one for one in range(1, 3 * keys, 3) if key <= one < high]
+            assert on_disk.keys_between(key, high) == chunk.keys_between(key, high) == found
         if there is not None and here is not None:
             assert all(
                 np.array_equal(getattr(there, name), getattr(here, name))

@@ -2,24 +2,41 @@
 
 import pickle
 import random
+from collections.abc import Sequence
 
 import pytest
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.offset_ranges import joined_ranges, ranges_common
 from metadata_topic.records.records import encode_entries
-from metadata_topic.store.entry_blocks import EntryBlocks
 from metadata_topic.store.run_index import RunIndex
-from metadata_topic.store.segment_table import Segment, Writer
+from metadata_topic.store.segment_rows import Row
+from metadata_topic.store.segment_table import NOT_INDEXED, Segment
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
-from tests.metadata_topic.metadata_strategies import FINISHED, ORDERS, PAYMENTS, entry
+from tests.metadata_topic.metadata_strategies import FINISHED, ORDERS, PAYMENTS, entry, segment_id
 
-WRITER = Writer(1, 1, EntryBlocks())
 SEGMENTS = 3_000
 
 
-def segment_of(sequence: int, *entries: RemoteLogSegmentMetadataEntry) -> Segment:
-    return Segment(WRITER, sequence, FINISHED, 0, 0, (b"", encode_entries(entries)))
+class Indexed:
+    """Segments by their rows, and the index of their runs."""
+
+    def __init__(self, waiting_rows: int | None = None) -> None:
+        self.segments: dict[int, Segment] = {}
+        self.index = RunIndex(self.segments.__getitem__, waiting_rows)
+
+    def add(self, segment: Segment, entries: Sequence[RemoteLogSegmentMetadataEntry]) -> None:
+        self.segments[segment.row] = segment
+        self.index.add(segment, encode_entries(tuple(entries)))
+
+    def remove(self, segment: Segment, entries: Sequence[RemoteLogSegmentMetadataEntry]) -> None:
+        self.index.remove(segment, len(entries))
+        del self.segments[segment.row]
+
+
+def segment_of(sequence: int) -> Segment:
+    row = Row(FINISHED + 1, 0, 0, 0, 0, 0, 0, NOT_INDEXED)
+    return Segment(segment_id(sequence), 10 * SEGMENTS - sequence, row, b"", b"")
 
 
 def random_segments(rng: random.Random, count: int) -> dict[Segment, list[RemoteLogSegmentMetadataEntry]]:
@@ -34,7 +51,7 @@ def random_segments(rng: random.Random, count: int) -> dict[Segment, list[Remote
             )
             for _ in range(rng.randrange(0, 5))
         ]
-        found[segment_of(sequence, *entries)] = entries
+        found[segment_of(sequence)] = entries
     return found
 
 
@@ -42,15 +59,15 @@ def random_segments(rng: random.Random, count: int) -> dict[Segment, list[Remote
 @pytest.mark.parametrize("seed", range(3))
 def test_overlapping_runs_are_found_while_they_are_added_and_removed(seed: int, waiting_rows: int) -> None:
     rng = random.Random(seed)
-    index, there = RunIndex(waiting_rows), dict[Segment, list[RemoteLogSegmentMetadataEntry]]()
+    indexed, there = Indexed(waiting_rows), dict[Segment, list[RemoteLogSegmentMetadataEntry]]()
+    index = indexed.index
     to_come = list(random_segments(rng, 300).items())
     while to_come or there:
         for segment, entries in [to_come.pop() for _ in range(min(len(to_come), rng.randrange(20)))]:
-            index.add(segment)
+            indexed.add(segment, entries)
             there[segment] = entries
         for segment in rng.sample(list(there), min(len(there), rng.randrange(18))):
-            index.remove(segment)
-            del there[segment]
+            indexed.remove(segment, there.pop(segment))
         runs = [(e, segment) for segment, entries in there.items() for e in entries]
         assert set(index.partitions()) == {e.topic_id_partition for e, _ in runs}
         for key in [(p, epoch) for p in (ORDERS, PAYMENTS) for epoch in range(-1, 2)]:
@@ -62,31 +79,31 @@ def test_overlapping_runs_are_found_while_they_are_added_and_removed(seed: int, 
                 reaching = [run for run in own if run[1] >= offset]
                 assert sorted(index.reaching(*key, offset), key=repr) == sorted(reaching, key=repr)
             bounds = (begin := rng.randrange(900), begin + rng.choice([200, 2**41]))
-            dead_from = {run[2].slot: run[0] + 2 for run in own if run[2].sequence % 7 == 0}
+            dead_from = {run[2].slot: run[0] + 2 for run in own if run[2].segment_id.sequence % 7 == 0}
             held = [(first, min(last + 1, dead_from.get(s.slot, last + 1))) for first, last, s in own]
             assert index.ranges(*key, bounds, dead_from) == joined_ranges(ranges_common(bounds, held))
 
 
 def test_what_is_dead_ends_what_a_segment_holds() -> None:
-    index = RunIndex()
-    dying, whole = segment_of(1, entry(10, 90)), segment_of(2, entry(0, 30))
-    index.add(dying)
-    index.add(whole)
+    indexed = Indexed()
+    dying, whole = segment_of(1), segment_of(2)
+    indexed.add(dying, [entry(10, 90)])
+    indexed.add(whole, [entry(0, 30)])
     for end, behind in ((91, 91), (50, 50), (20, 31), (10, 31), (0, 31)):
-        assert index.ranges(ORDERS, 0, (0, 2**62), {dying.slot: end}) == [(0, behind)]
+        assert indexed.index.ranges(ORDERS, 0, (0, 2**62), {dying.slot: end}) == [(0, behind)]
 
 
 def test_a_segment_that_comes_and_goes_leaves_nothing_behind() -> None:
-    index = RunIndex(waiting_rows=8)
+    indexed = Indexed(waiting_rows=8)
     highest_slot = 0
     for sequence in range(SEGMENTS):
         partition = TopicIdPartition(TopicId(b"orders".ljust(16)), sequence)
-        segment = segment_of(sequence, entry(sequence, sequence + 1, partition=partition))
-        index.add(segment)
+        segment, entries = segment_of(sequence), [entry(sequence, sequence + 1, partition=partition)]
+        indexed.add(segment, entries)
         highest_slot = max(highest_slot, segment.slot)
         if sequence % 2:
-            index.epochs(partition)  # a search sorts what waits
-        index.remove(segment)
-    assert index.partitions() == []
+            indexed.index.epochs(partition)  # a search sorts what waits
+        indexed.remove(segment, entries)
+    assert indexed.index.partitions() == []
     assert highest_slot < SEGMENTS // 10
-    assert len(pickle.dumps(index)) < 10 * SEGMENTS, "what it holds, in bytes"
+    assert len(pickle.dumps(vars(indexed.index))) < 10 * SEGMENTS, "what it holds, in bytes"

@@ -5,12 +5,12 @@ from pathlib import Path
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.publishable import Publishable
+from metadata_topic.store.snapshot import read_image
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.archive_storage import ArchiveStorage
 from rlm.write_path.metrics import LifecycleMetrics
 from rlm.write_path.uploads.uploaded_segment import UploadedSegment
 from tests.kafka_log.log_writer import WrittenBatch
-from tests.metadata_topic.store_oracles import read_snapshot
 from tests.simulation.agent_model import NO_TIER, AgentModel
 from tests.simulation.invariants import Invariants
 from tests.simulation.led_log import LedLog
@@ -18,6 +18,7 @@ from tests.simulation.life_of_objects import RETENTIONS_MS, Cluster, LifeOfObjec
 from tests.simulation.object_invariants import ObjectInvariants
 from tests.simulation.seeded_storage import SeededStorage
 from tests.simulation.simulated_run import SimulatedRun
+from tests.simulation.stores import ON_DISK
 
 BROKERS = (1, 2)
 
@@ -124,7 +125,9 @@ class World(SimulatedRun):
 
     def incarnation(self, broker: int, number: int) -> tuple[AgentModel, LifeOfObjects]:
         """A new one, that has not begun yet."""
-        store = RemoteWalMetadataStore() if self.snapshot is None else read_snapshot(self.snapshot, "c")
+        store = RemoteWalMetadataStore(ON_DISK)
+        if self.snapshot is not None:
+            store.restore(read_image(self.snapshot, "c"))
         agent = AgentModel(self, broker, number, store)
         return agent, LifeOfObjects(self, agent, self.incarnations, NO_TIER)
 

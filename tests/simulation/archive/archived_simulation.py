@@ -23,6 +23,7 @@ from tests.simulation.metadata_topic_model import TopicRecord
 from tests.simulation.replicas.replica_storage import ReplicaStorage
 from tests.simulation.seeded_storage import HEALTHY, SeededStorage
 from tests.simulation.simulation import GONE_WITHIN_S, Simulation
+from tests.simulation.stores import ON_DISK
 
 LOOKS = 16
 """What agents take for archived is judged at each so many looks."""
@@ -79,7 +80,7 @@ class ArchivedSimulation(Simulation):
         self.archives[broker].start()
 
     def incarnation(self, broker: int, number: int) -> tuple[AgentModel, LifeOfObjects]:
-        store, archive = RemoteWalMetadataStore(), ArchiveStore()
+        store, archive = RemoteWalMetadataStore(ON_DISK), ArchiveStore()
         if self.snapshot is not None:
             image = read_image(self.snapshot, "c")
             store.restore(image)
