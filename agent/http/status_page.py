@@ -4,6 +4,7 @@ It loads nothing and runs nothing: one document with its style in it, made anew 
 means. All that comes from elsewhere (topics, zones, reasons) is escaped.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib import resources
@@ -16,6 +17,8 @@ from plugin.errors import ObjectExistsError, RemoteResourceNotFoundError
 MOST_TOPICS, MOST_PARTITIONS = 20, 20
 _ANSWERS = frozenset({RemoteResourceNotFoundError.label, ObjectExistsError.label})
 """What counts as a failed attempt, and is an answer of a store that does well."""
+_UNIT = re.compile(r"(?<=\d) (?=(?:ms|s|min|h|d|[kMGT]?B)\b)")
+"""Between a figure and its unit no line ends."""
 _LATE_MS = 60_000
 """A byte that is not stored for longer is worth a look."""
 
@@ -87,17 +90,20 @@ def _stored(status: Status) -> str:
     if not total.partitions:
         return ""
     if status.gaps:
-        return f"<b>{status.gaps:,} offsets are lost to storage.</b>"
+        return f'<b class="wrong">{status.gaps:,} offsets are lost to storage.</b>'
     if not total.lag_bytes:  # what went inline may be in no object, where nothing wants it stored
         return f"<b>{'Nothing waits to be stored' if total.inline_bytes else 'Everything stored'}.</b>"
-    return f"Stored but for the last <b>{duration(total.oldest_ms / 1000)}</b>."
+    late = ' class="wrong"' if total.oldest_ms > _LATE_MS else ""
+    return f"Stored but for the last <b{late}>{duration(total.oldest_ms / 1000)}</b>."
 
 
 def _saved(status: Status) -> str:
     if not status.dollars.stock:
         return ""
     saved = status.dollars.saved
-    return f"<b>{dollars(saved)}</b> saved." if saved >= 0 else f"<b>{dollars(-saved)}</b> more than inline."
+    return (
+        f"<b>{dollars(saved)}</b> saved." if saved >= 0 else f'<b class="wrong">{dollars(-saved)}</b> more than inline.'
+    )
 
 
 def _notes(status: Status) -> str:
@@ -129,7 +135,8 @@ def _tiles(status: Status) -> str:
 
 def _tile(name: str, value: str, more: str, drawn: str = "") -> str:
     """`drawn` is markup."""
-    return f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd>{drawn}<p>{escape(more)}</p></div>"
+    unbroken = _UNIT.sub("\N{NO-BREAK SPACE}", escape(more))
+    return f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd>{drawn}<p>{unbroken}</p></div>"
 
 
 def _bar(moved: TopicState) -> str:

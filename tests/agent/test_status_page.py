@@ -67,6 +67,17 @@ def status(**changes: object) -> Status:
     return Status(**{**well, **changes})  # type: ignore[arg-type]
 
 
+def test_of_the_answer_only_what_is_wrong_is_marked() -> None:
+    assert 'class="wrong"' not in Page(status(degraded=["something"])).markup
+    lost = Page(status(gaps=17)).markup
+    assert lost.count('class="wrong"') == 1
+    assert '<b class="wrong">17 offsets are lost to storage.</b>' in lost
+
+
+def test_no_line_ends_between_a_figure_and_its_unit() -> None:
+    assert "987\u00a0kB linked, 13.0\u00a0kB inline" in Page(status()).text
+
+
 def test_the_answer_comes_first() -> None:
     page = Page(status())
     assert page.answer == "Replicating by links: 98.7 %. Nothing waits to be stored. $17.50 saved."
