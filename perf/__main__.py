@@ -22,6 +22,7 @@ from perf.reassign import reassign
 from perf.rebuild import rebuild
 from perf.restart.command import restart
 from perf.s3 import s3
+from perf.zones import zones
 from tests.retention_job.recorded.measurement import report
 from tests.soak.command import soak
 
@@ -44,6 +45,7 @@ for command in (
     restart,
     s3,
     soak,
+    zones,
 ):
     app.command()(command)
 app.command("fan-in")(fan_in)

@@ -4,12 +4,11 @@ az1: broker 1, which leads       az2: brokers 2, 3 and 4, each follows a partiti
 """
 
 import gc
-from collections.abc import Mapping
 from pathlib import Path
 
-from local_cluster.broker_config import AgentsMode, ClusterSettings, server_properties
+from local_cluster.broker_config import AgentsMode, ClusterSettings
+from local_cluster.brokers_in_zones import in_zones
 from local_cluster.cluster import LocalCluster
-from local_cluster.layout import ClusterLayout
 from local_cluster.object_store.store_spec import LocalDirectoryStore
 from local_cluster.polling import wait_until
 from local_cluster.workload.ledger import ProducerPlan
@@ -25,23 +24,14 @@ QUICK = ProducerPlan("quick", acks="1", records_per_s=600)
 """It does not wait, so all partitions get records all the time, and each object is of all of them."""
 
 
-def in_zones(layout: ClusterLayout, zones: Mapping[int, str], min_readers: int = 2) -> ClusterSettings:
-    """The brokers stand in these zones, three of them are controllers; agents speak TLS, and upload one at a time."""
-    voters = ",".join(f"{one}@{layout.controller_address(one)}" for one in CONTROLLERS)
+def sharing() -> ClusterSettings:
+    """Agents speak TLS, and upload one at a time."""
     keys = {
-        "remote.wal.hydration.share.min.readers": str(min_readers),
+        "remote.wal.hydration.share.min.readers": "2",
         "remote.wal.log.manager.combiner.thread.pool.size": "1",
         "remote.wal.hydration.timeout.ms": "8000",  # a neighbour has a share of it, on a machine with other work, too
     }
-    own: dict[int, dict[str, str]] = {}
-    for one, zone in zones.items():
-        own[one] = {"broker.rack": zone}
-        if one not in CONTROLLERS:
-            listeners = server_properties(layout, one, ClusterSettings())["listeners"].split(",")
-            kept = ",".join(address for address in listeners if not address.startswith("CONTROLLER"))
-            own[one] |= {"process.roles": "broker", "listeners": kept}
-    agents = AgentsMode(LocalDirectoryStore(PUT_MS, 3), keys, tls=True)
-    return ClusterSettings(agents, {**IMPATIENT, "controller.quorum.voters": voters}, own)
+    return ClusterSettings(AgentsMode(LocalDirectoryStore(PUT_MS, 3), keys, tls=True), IMPATIENT)
 
 
 class Reads:
@@ -74,7 +64,8 @@ def test_a_zone_reads_an_object_once_and_goes_on_when_who_reads_it_is_killed(tmp
 
 def play(directory: Path, topic: str) -> None:
     with LocalCluster.create(directory, brokers=4) as cluster:
-        cluster.settings = in_zones(cluster.layout, {1: "az1", 2: "az2", 3: "az2", 4: "az2"})
+        zones = {1: "az1", 2: "az2", 3: "az2", 4: "az2"}
+        cluster.settings = in_zones(sharing(), cluster.layout, zones, CONTROLLERS)
         cluster.configure(cluster.settings.agents)
         cluster.start()
         with Script(cluster, topic) as script:
