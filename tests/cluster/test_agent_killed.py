@@ -17,7 +17,12 @@ HYDRATING = [("die-before-get", ""), ("die-after-get", "")]
 """The leader has replied with links, the follower's broker has no reply yet."""
 
 
-@pytest.mark.parametrize("steps", [UPLOADING, STORED, HYDRATING], ids=["uploading", "stored", "hydrating"])
+@pytest.mark.parametrize(
+    ("script", "steps"),
+    [("agents", UPLOADING), ("agents", STORED), ("agents", HYDRATING), ("stock", [])],
+    ids=["agents-uploading", "agents-stored", "agents-hydrating", "stock"],
+    indirect=["script"],
+)
 def test_an_agent_killed_at_a_step_of_the_way_loses_nothing(script: Script, steps: list[tuple[str, str]]) -> None:
     # every agent leads one partition and follows two, so each step comes by at each agent
     script.create_topic(partitions=3)
