@@ -4,8 +4,8 @@ Theory. A segment is added as its block of entries, and its slot (a small number
 until a search comes, or until many entries wait; then they are decoded together and become one sorted chunk
 (`run_chunk`). When enough chunks of a size have come together they are merged into one, up to a size whose
 merging takes a fraction of a second; so an entry is sorted a few times in its life, and a search looks into
-some tens of chunks. Runs may overlap and come in any order. The rows of large chunks may lie on
-disk: a search reads those of its key. What the disk does not give back is not merged, and stays where it is.
+some tens of chunks. Runs may overlap and come in any order. Large chunks may lie on disk
+(`metadata_topic.store.disk_chunks`), and are not merged any more.
 
 Removing a segment only marks its slot. Its rows go when chunks are merged, or when a quarter of all rows is
 dead: then all chunks are swept, and the slots are free for other segments.
@@ -21,6 +21,7 @@ import numpy as np
 import structlog
 
 from kafka_log.topic_partition import TopicIdPartition
+from metadata_topic.store.disk_chunks import ChunkOnDisk, DiskChunks
 from metadata_topic.store.partition_numbers import PartitionNumbers
 from metadata_topic.store.run_chunk import Chunk, Int64s, Rows
 from metadata_topic.store.segment_slots import SegmentSlots
@@ -32,7 +33,7 @@ WAITING_ROWS: Final = 1 << 16
 _MERGED_CHUNKS: Final = 8
 _MERGED_ROWS_MAX: Final = 1 << 21
 ON_DISK_ROWS: Final = 1 << 18
-_SWEEP_FROM_ROWS: Final = 4096
+SWEEP_FROM_ROWS: Final = 4096
 
 log = structlog.get_logger(__name__)
 
@@ -60,6 +61,7 @@ class RunIndex:
         self._waiting: dict[int, bytes] = {}
         self._waiting_rows = 0
         self._chunks: list[Chunk] = []
+        self._on_disk = DiskChunks()
         self._dead_rows = 0
         self._slots = SegmentSlots()
         self._numbers = PartitionNumbers()
@@ -86,11 +88,11 @@ class RunIndex:
             self._waiting_rows -= entry_count
             return
         self._dead_rows += entry_count
-        all_rows = sum(map(len, self._chunks))
+        all_rows = sum(map(len, (*self._chunks, *self._on_disk)))
         if (
             self._dead_rows == all_rows
-            or self._dead_rows > max(_SWEEP_FROM_ROWS, all_rows // 4)
-            or self._slots.too_many_are_dead(_SWEEP_FROM_ROWS)
+            or self._dead_rows > max(SWEEP_FROM_ROWS, all_rows // 4)
+            or self._slots.too_many_are_dead(SWEEP_FROM_ROWS)
         ):
             self._sweep()
 
@@ -99,7 +101,9 @@ class RunIndex:
     def partitions(self) -> list[TopicIdPartition]:
         """Those that have runs."""
         self._sort_waiting()
-        numbers = {int(key) >> 32 for chunk in self._chunks for key in chunk.living_keys(self._slots.alive)}
+        alive = self._slots.alive
+        chunks = (*self._chunks, *self._on_disk)
+        numbers = {key >> 32 for chunk in chunks for key in chunk.living_keys(alive).tolist()}
         return [self._numbers.partition_of(number) for number in sorted(numbers)]
 
     def epochs(self, topic_id_partition: TopicIdPartition) -> list[int]:
@@ -109,8 +113,9 @@ class RunIndex:
         if number is None:
             return []
         low = number << 32
-        found = {key - low - 1 for chunk in self._chunks for key in chunk.keys_between(low, low + (1 << 32))}
-        return sorted(found)
+        bounds = (low, low + (1 << 32))
+        in_memory = [key for chunk in self._chunks for key in chunk.keys_between(*bounds)]
+        return sorted({key - low - 1 for key in (*in_memory, *self._on_disk.keys_between(*bounds))})
 
     def covering(self, topic_id_partition: TopicIdPartition, leader_epoch: int, offset: int) -> Iterator[Run]:
         """The runs that hold `offset`, in no particular order."""
@@ -165,7 +170,8 @@ class RunIndex:
         if number is None:
             return []
         key = number << 32 | leader_epoch + 1
-        return [rows for chunk in self._chunks if (rows := chunk.rows(key)) is not None]
+        in_memory = [rows for chunk in self._chunks if (rows := chunk.rows(key)) is not None]
+        return in_memory + self._on_disk.rows(key)
 
     # Chunks
 
@@ -188,22 +194,21 @@ class RunIndex:
             if together < _MERGED_CHUNKS:
                 return
             before = self._chunks[-together:]
-            try:
-                merged = Chunk.merge(before, self._slots.alive)
-            except OSError as error:
-                log.warning("metadata_index_not_merged", error=str(error), consequence="searches take longer")
-                return
+            merged = Chunk.merge(before, self._slots.alive)
             del self._chunks[-together:]
-            if merged is not None:
-                self._chunks.append(self._kept(merged))
             self._dead_rows -= sum(map(len, before)) - (len(merged) if merged is not None else 0)
+            kept = None if merged is None else self._kept(merged)
+            if isinstance(kept, ChunkOnDisk):
+                self._on_disk.add(kept)
+            elif kept is not None:
+                self._chunks.append(kept)
 
-    def _kept(self, chunk: Chunk) -> Chunk:
+    def _kept(self, chunk: Chunk | ChunkOnDisk) -> Chunk | ChunkOnDisk:
         """On disk where it is large, and the disk takes it."""
-        if self._directory is None or len(chunk) < ON_DISK_ROWS:
+        if self._directory is None or len(chunk) < ON_DISK_ROWS or isinstance(chunk, ChunkOnDisk):
             return chunk
         try:
-            return chunk.on_disk(self._directory)
+            return ChunkOnDisk(chunk, self._directory)
         except OSError as error:
             log.warning("metadata_index_kept_in_memory", directory=str(self._directory), error=str(error))
             return chunk
@@ -220,16 +225,17 @@ class RunIndex:
     def _sweep(self) -> None:
         """Free all that the removed segments still hold."""
         try:
-            swept = (Chunk.merge([chunk], self._slots.alive) for chunk in self._chunks)
+            swept = (chunk.swept(self._slots.alive) for chunk in (*self._chunks, *self._on_disk))
             chunks = [self._kept(chunk) for chunk in swept if chunk is not None]
-            used = {key >> 32 for chunk in chunks for key in chunk.keys[:].tolist()}
+            keys = [chunk.keys() if isinstance(chunk, ChunkOnDisk) else chunk.keys for chunk in chunks]
         except OSError as error:
             log.warning("metadata_index_not_swept", error=str(error), consequence="it takes more memory and disk")
             return
-        self._chunks = chunks
+        self._chunks = [chunk for chunk in chunks if isinstance(chunk, Chunk)]
+        self._on_disk = DiskChunks(chunk for chunk in chunks if isinstance(chunk, ChunkOnDisk))
         self._slots.swept()
         self._dead_rows = 0
-        self._numbers.keep(used)
+        self._numbers.keep({key >> 32 for own in keys for key in own.tolist()})
 
 
 def _joined(firsts: Int64s, lasts: Int64s, bounds: tuple[int, int]) -> list[tuple[int, int]]:

@@ -26,6 +26,9 @@ n     the content, compressed with zlib
 A reader that finds anything else (another magic, a newer version, a wrong checksum, too few segments, the
 cluster id of another cluster) refuses the whole with SnapshotError, and the topic is read from its beginning:
 a snapshot is a short cut and never the only copy. What was counted is not in it.
+
+All of it is checked before anything is made of it. Its segments are decoded once more when they are asked for, section
+by section, so that they need not be in memory all at once.
 """
 
 import json
@@ -34,7 +37,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, overload
 
 import numpy as np
 
@@ -46,6 +49,7 @@ from metadata_topic.records.records import PublishedSegment, RemoteWalNodeRegist
 from metadata_topic.store.fencing import PlacedRegistration, Source
 from metadata_topic.store.released_offsets import ReleasedUpTo
 from metadata_topic.store.retained_records import RetainedRecord
+from metadata_topic.store.snapshot_source import SnapshotBytes, SnapshotSource
 from metadata_topic.store.store_image import DeadTail, StoreImage, WriterImage
 from plugin.format import entry_columns
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState
@@ -90,10 +94,14 @@ def snapshot_chunks(image: StoreImage, cluster_id: str = "") -> Iterator[bytes]:
     yield _section(_END, b"")
 
 
-def read_image(snapshot: bytes | memoryview, cluster_id: str = "") -> StoreImage:
-    """The content that was written. Raises SnapshotError, and nothing else."""
+def read_image(snapshot: bytes | memoryview | SnapshotSource, cluster_id: str = "") -> StoreImage:
+    """The content that was written. Raises SnapshotError, and OSError of the source.
+
+    So may whoever goes through its segments, where the source gives other bytes by then.
+    """
+    source = SnapshotBytes(snapshot) if isinstance(snapshot, bytes | memoryview) else snapshot
     try:
-        return _read_image(memoryview(snapshot), cluster_id)
+        return _read_image(source, cluster_id)
     except (ValueError, KeyError, TypeError, IndexError, OverflowError, RecursionError, struct.error) as error:
         # The checksums are right, so this was written so: by a defect, or by somebody else.
         raise _refused(f"its content makes no sense: {type(error).__name__}: {error}") from error
@@ -112,11 +120,11 @@ def _section(kind: int, content: bytes) -> bytes:
     return b"".join((head, _CRC.pack(crc32c(stored, crc32c(head))), stored))
 
 
-def _sections(snapshot: memoryview) -> Iterator[tuple[int, bytes]]:
+def _sections(snapshot: SnapshotSource) -> Iterator[tuple[int, bytes]]:
     """Each section's kind and content, up to the end section."""
-    if len(snapshot) < _HEAD.size:
-        raise _refused(f"it ends at byte {len(snapshot)}, inside its head")
-    magic, version = _HEAD.unpack_from(snapshot)
+    if snapshot.size < _HEAD.size:
+        raise _refused(f"it ends at byte {snapshot.size}, inside its head")
+    magic, version = _HEAD.unpack(snapshot.read(0, _HEAD.size))
     if magic != _MAGIC:
         raise _refused("it does not begin as one")
     if version != FORMAT_VERSION:
@@ -124,12 +132,13 @@ def _sections(snapshot: memoryview) -> Iterator[tuple[int, bytes]]:
     at = _HEAD.size
     while True:
         content_at = at + _SECTION.size + _CRC.size
-        if content_at > len(snapshot):
-            raise _refused(f"it ends at byte {len(snapshot)}, before its end section")
-        kind, content_bytes, stored_bytes = _SECTION.unpack_from(snapshot, at)
-        [checksum] = _CRC.unpack_from(snapshot, at + _SECTION.size)
-        stored = snapshot[content_at : content_at + stored_bytes]
-        if crc32c(stored, crc32c(snapshot[at : at + _SECTION.size])) != checksum:
+        if content_at > snapshot.size:
+            raise _refused(f"it ends at byte {snapshot.size}, before its end section")
+        head = snapshot.read(at, _SECTION.size + _CRC.size)
+        kind, content_bytes, stored_bytes = _SECTION.unpack_from(head)
+        [checksum] = _CRC.unpack_from(head, _SECTION.size)
+        stored = snapshot.read(content_at, stored_bytes) if content_at + stored_bytes <= snapshot.size else b""
+        if crc32c(stored, crc32c(head[: _SECTION.size])) != checksum:
             raise _refused(f"the checksum of the section at byte {at} is wrong")
         yield kind, _decompress(stored, content_bytes, at)
         if kind == _END:
@@ -137,7 +146,7 @@ def _sections(snapshot: memoryview) -> Iterator[tuple[int, bytes]]:
         at = content_at + stored_bytes
 
 
-def _decompress(stored: memoryview, content_bytes: int, at: int) -> bytes:
+def _decompress(stored: bytes | memoryview, content_bytes: int, at: int) -> bytes:
     if content_bytes > _SECTION_BYTES_MAX:
         raise _refused(f"the section at byte {at} claims {content_bytes} bytes")
     try:
@@ -149,7 +158,7 @@ def _decompress(stored: memoryview, content_bytes: int, at: int) -> bytes:
     return content
 
 
-def _read_image(snapshot: memoryview, cluster_id: str) -> StoreImage:
+def _read_image(snapshot: SnapshotSource, cluster_id: str) -> StoreImage:
     sections = _sections(snapshot)
     kind, content = next(sections)
     if kind != _STATE:
@@ -157,20 +166,44 @@ def _read_image(snapshot: memoryview, cluster_id: str) -> StoreImage:
     state = json.loads(content)
     if state["cluster_id"] != cluster_id:
         raise _refused(f"it is of cluster {state['cluster_id']!r}, this is {cluster_id!r}")
-    segments: list[PublishedSegment] = []
+    segments = 0
     extras: dict[str, bytes] = {}
     for kind, content in sections:
         if kind == _SEGMENTS:
-            segments += _decode_segments(content)
+            segments += sum(1 for _ in _decode_segments(content))
         elif kind == _EXTRA:
             [name_bytes] = _NAME.unpack_from(content)
             start = _NAME.size + name_bytes
             extras[content[_NAME.size : start].decode()] = content[start:]
         elif kind != _END:
             raise _refused(f"a section of kind {kind} is not known")
-    if len(segments) != state["segments"]:
-        raise _refused(f"it holds {len(segments)} segments, not {state['segments']}")
-    return replace(_image(state, segments), extras=extras)
+    if segments != state["segments"]:
+        raise _refused(f"it holds {segments} segments, not {state['segments']}")
+    return replace(_image(state, _StoredSegments(snapshot, segments)), extras=extras)
+
+
+class _StoredSegments(Sequence[PublishedSegment]):
+    """The segments of a snapshot that was read once, and found right: for whoever goes through all of them."""
+
+    def __init__(self, snapshot: SnapshotSource, count: int) -> None:
+        self._snapshot, self._count = snapshot, count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[PublishedSegment]:
+        for kind, content in _sections(self._snapshot):
+            if kind == _SEGMENTS:
+                yield from _decode_segments(content, check=False)
+
+    @overload
+    def __getitem__(self, at: int) -> PublishedSegment: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[PublishedSegment]: ...
+
+    def __getitem__(self, at: int | slice) -> PublishedSegment | Sequence[PublishedSegment]:
+        return list(self)[at]
 
 
 # Segments
@@ -215,7 +248,7 @@ def _encode_segments(segments: Sequence[PublishedSegment]) -> bytes:
     )
 
 
-def _decode_segments(content: bytes) -> Iterable[PublishedSegment]:
+def _decode_segments(content: bytes, *, check: bool = True) -> Iterable[PublishedSegment]:
     [count] = _COUNT.unpack_from(content)
     at = _COUNT.size
     columns: list[list[int]] = []
@@ -230,7 +263,7 @@ def _decode_segments(content: bytes) -> Iterable[PublishedSegment]:
     states = {int(state): state for state in RemoteLogSegmentState}
     for broker_id, incarnation, sequence, state, timestamp_ms, size_bytes, custom, block in zip(*columns, strict=True):
         entry_block = content[block_at : block_at + block]
-        if block:
+        if block and check:
             entry_columns.check(entry_block)
         yield PublishedSegment(
             CombinedSegmentId(broker_id, incarnation, sequence),

@@ -23,6 +23,7 @@ import structlog
 
 from metadata_topic.records.errors import SnapshotError
 from metadata_topic.store.snapshot import read_image, snapshot_chunks
+from metadata_topic.store.snapshot_source import SpooledSnapshot
 from metadata_topic.store.store_image import StoreImage
 from plugin.blob_storage import BlobStorage, StoredBlob
 from plugin.errors import IncompleteListingError, RemoteStorageError
@@ -53,7 +54,9 @@ class SnapshotKeeper:
         part_bytes: int = PART_BYTES,
         spool_directory: Path | None = None,
     ) -> None:
-        """A snapshot is made in `spool_directory` before it is saved; None: where the machine has such files."""
+        """A snapshot is made in `spool_directory` before it is saved, and lies there when it is loaded; None: where the
+        machine has such files.
+        """
         self._spool_directory = spool_directory
         self._storage = storage
         self._cluster_id = cluster_id
@@ -135,11 +138,15 @@ class SnapshotKeeper:
         try:
             if not _is_whole(parts):
                 raise SnapshotError("read metadata snapshot", name, f"only {len(parts)} of its parts are there")
-            content = b"".join(self._storage.get_blob(part) for part in parts)
+            content = SpooledSnapshot((self._storage.get_blob(part) for part in parts), self._spool_directory)
             return read_image(content, self._cluster_id)
         except SnapshotError as error:
             self._counters["refused"] += 1
             log.warning("metadata_snapshot_refused", snapshot=name, reason=error.reason, hint=error.hint)
+            return None
+        except OSError as error:
+            self._counters["load_failures"] += 1
+            log.warning("metadata_snapshot_not_loaded", snapshot=name, error=str(error))
             return None
 
     def _list(self, directory: str) -> dict[str, list[StoredBlob]]:

@@ -73,7 +73,10 @@ class RemoteWalMetadataConsumer(TopicReader):
     def _prepare(self) -> dict[int, int]:
         image = self._load_snapshot()
         if image is not None and self._restore_archive(image):
-            self._store.restore(image)
+            try:
+                self._store.restore(image)
+            except (SnapshotError, OSError) as error:
+                log.warning("metadata_snapshot_lost", error=str(error), consequence="the topic is read whole")
         return self._store.progress
 
     def _restore_archive(self, image: StoreImage) -> bool:

@@ -3,12 +3,14 @@
 import pickle
 import random
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.offset_ranges import joined_ranges, ranges_common
 from metadata_topic.records.records import encode_entries
+from metadata_topic.store import run_index
 from metadata_topic.store.run_index import RunIndex
 from metadata_topic.store.segment_rows import Row
 from metadata_topic.store.segment_table import NOT_INDEXED, Segment
@@ -21,9 +23,9 @@ SEGMENTS = 3_000
 class Indexed:
     """Segments by their rows, and the index of their runs."""
 
-    def __init__(self, waiting_rows: int | None = None) -> None:
+    def __init__(self, waiting_rows: int | None = None, directory: Path | None = None) -> None:
         self.segments: dict[int, Segment] = {}
-        self.index = RunIndex(self.segments.__getitem__, waiting_rows)
+        self.index = RunIndex(self.segments.__getitem__, waiting_rows, directory)
 
     def add(self, segment: Segment, entries: Sequence[RemoteLogSegmentMetadataEntry]) -> None:
         self.segments[segment.row] = segment
@@ -57,9 +59,17 @@ def random_segments(rng: random.Random, count: int) -> dict[Segment, list[Remote
 
 @pytest.mark.parametrize("waiting_rows", [1, 7, 1000])
 @pytest.mark.parametrize("seed", range(3))
-def test_overlapping_runs_are_found_while_they_are_added_and_removed(seed: int, waiting_rows: int) -> None:
+@pytest.mark.parametrize("is_on_disk", [False, True])
+def test_overlapping_runs_are_found_while_they_are_added_and_removed(
+    seed: int, waiting_rows: int, *, is_on_disk: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rng = random.Random(seed)
-    indexed, there = Indexed(waiting_rows), dict[Segment, list[RemoteLogSegmentMetadataEntry]]()
+    monkeypatch.setattr(run_index, "ON_DISK_ROWS", 30)
+    monkeypatch.setattr(run_index, "SWEEP_FROM_ROWS", rng.choice([5, 100]))
+    indexed, there = (
+        Indexed(waiting_rows, tmp_path if is_on_disk else None),
+        dict[Segment, list[RemoteLogSegmentMetadataEntry]](),
+    )
     index = indexed.index
     to_come = list(random_segments(rng, 300).items())
     while to_come or there:
