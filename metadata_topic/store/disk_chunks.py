@@ -11,9 +11,11 @@ Reads fail as reads do, and take no page of this process: nothing is mapped. Not
 
 import os
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +25,10 @@ from metadata_topic.store.run_chunk import Chunk, Keys, Rows
 
 _STRIDE: Final = 64
 _KEPT: Final = 64
+_EPOCH_BITS: Final = 32
+"""A key is a partition's number, and below it an epoch: who asks for one epoch asks for others."""
 _ROW: Final = np.dtype([("first", "<i8"), ("last", "<i8"), ("slot", "<u4")])
 _KEY: Final = np.dtype([("key", "<u8"), ("start", "<i8")])
-Found = TypeVar("Found")
 
 
 class ChunkOnDisk:
@@ -38,7 +41,7 @@ class ChunkOnDisk:
         self._descriptor = unnamed_file(directory)
         weakref.finalize(self, os.close, self._descriptor)
         self._rows, self._keys = len(chunk), len(chunk.keys)
-        self._marks = chunk.keys[::_STRIDE].copy()
+        self._marks = array("Q", chunk.keys[::_STRIDE].tolist())
         self._slots = np.unique(chunk.slots)
         rows, keys = np.empty(self._rows, dtype=_ROW), np.empty(self._keys + 1, dtype=_KEY)
         rows["first"], rows["last"], rows["slot"] = chunk.firsts, chunk.lasts, chunk.slots
@@ -66,48 +69,37 @@ class ChunkOnDisk:
 
     def loaded(self) -> Chunk:
         """All of it. Raises OSError, as all that follow do."""
-        rows, keys = self._read_rows(0, self._rows), self._read_keys(0, self._keys + 1)
+        rows, keys = np.frombuffer(self.rows(0, self._rows), _ROW), self._all_keys()
         return Chunk.of_sorted(keys["key"][:-1], keys["start"], rows["first"], rows["last"], rows["slot"])
 
-    def rows(self, key: int) -> Rows | None:
-        """None when the key has none."""
-        found = self._find(key, key + 1)
-        if len(found) < 2:
-            return None
-        rows = self._read_rows(int(found["start"][0]), int(found["start"][1]))
-        firsts, lasts, slots = (np.ascontiguousarray(rows[name]) for name in ("first", "last", "slot"))
-        return Rows(firsts, lasts, np.maximum.accumulate(lasts), slots)
+    def places(self, low: int, high: int) -> list[tuple[int, int, int]]:
+        """The keys in [low, high), each with the rows [begin, end) that it has."""
+        begin = max(0, bisect_right(self._marks, low) - 1) * _STRIDE
+        end = min(self._keys, bisect_left(self._marks, high) * _STRIDE)
+        both = memoryview(
+            self._read(self._rows * _ROW.itemsize + begin * _KEY.itemsize, (end + 1 - begin) * _KEY.itemsize)
+        )
+        numbers = both.cast("Q")
+        keys, starts = numbers[:-2:2], numbers[1::2]
+        found = range(bisect_left(keys, low), bisect_left(keys, high))
+        return [(keys[at], starts[at], starts[at + 1]) for at in found]
 
-    def keys_between(self, low: int, high: int) -> list[int]:
-        """The keys in [low, high)."""
-        found: list[int] = self._find(low, high)["key"][:-1].tolist()
-        return found
+    def rows(self, begin: int, end: int) -> bytes:
+        """As they lie there."""
+        return self._read(begin * _ROW.itemsize, (end - begin) * _ROW.itemsize)
 
     def keys(self) -> Keys:
         """All of them."""
-        return np.ascontiguousarray(self._read_keys(0, self._keys)["key"])
+        return np.ascontiguousarray(self._all_keys()["key"][:-1])
 
-    def _find(self, low: int, high: int) -> NDArray[np.void]:
-        """The keys in [low, high), and what stands behind the last one, for its start."""
-        bounds = np.array([low, high], dtype=np.uint64)
-        begin = max(0, int(self._marks.searchsorted(bounds[0], side="right")) - 1) * _STRIDE
-        end = min(self._keys, int(self._marks.searchsorted(bounds[1])) * _STRIDE)
-        keys = self._read_keys(begin, end + 1)
-        start, stop = np.ascontiguousarray(keys["key"][:-1]).searchsorted(bounds).tolist()
-        return keys[start : stop + 1]
+    def _all_keys(self) -> NDArray[np.void]:
+        return np.frombuffer(self._read(self._rows * _ROW.itemsize, (self._keys + 1) * _KEY.itemsize), _KEY)
 
-    def _read_rows(self, begin: int, end: int) -> NDArray[np.void]:
-        return self._read(begin * _ROW.itemsize, end - begin, _ROW)
-
-    def _read_keys(self, begin: int, end: int) -> NDArray[np.void]:
-        return self._read(self._rows * _ROW.itemsize + begin * _KEY.itemsize, end - begin, _KEY)
-
-    def _read(self, start: int, count: int, dtype: np.dtype[np.void]) -> NDArray[np.void]:
-        size = count * dtype.itemsize
+    def _read(self, start: int, size: int) -> bytes:
         raw = os.pread(self._descriptor, size, start)
         if len(raw) != size:
             raise BlockLostError(f"the index of the metadata topic cannot be read back: {size} bytes at {start}")
-        return np.frombuffer(raw, dtype)
+        return raw
 
     def _write(self, raw: bytes) -> None:
         at = 0
@@ -120,8 +112,9 @@ class DiskChunks:
 
     def __init__(self, chunks: Iterable[ChunkOnDisk] = ()) -> None:
         self._chunks = list(chunks)
+        self._asked: dict[tuple[int, int], dict[int, list[tuple[ChunkOnDisk, int, int]]]] = {}
+        """By bounds, the keys within them, and where their rows are."""
         self._rows: dict[int, list[Rows]] = {}
-        self._keys: dict[tuple[int, int], list[int]] = {}
 
     def __iter__(self) -> Iterator[ChunkOnDisk]:
         return iter(self._chunks)
@@ -130,25 +123,39 @@ class DiskChunks:
         """One more."""
         self._chunks.append(chunk)
         self._rows.clear()
-        self._keys.clear()
-
-    def rows(self, key: int) -> list[Rows]:
-        """The key's rows of each piece that has any. Raises OSError."""
-        return _kept(self._rows, key, lambda: [own for chunk in self._chunks if (own := chunk.rows(key)) is not None])
+        self._asked.clear()
 
     def keys_between(self, low: int, high: int) -> list[int]:
-        """The keys in [low, high), in no particular order, some of them more than once. Raises OSError."""
-        bounds = (low, high)
-        return _kept(self._keys, bounds, lambda: [key for chunk in self._chunks for key in chunk.keys_between(*bounds)])
+        """The keys in [low, high). Raises OSError."""
+        return list(self._places(low, high))
+
+    def rows(self, key: int) -> list[Rows]:
+        """All of the key's, together. Raises OSError."""
+        known = self._rows.get(key)
+        if known is None:
+            partition = key >> _EPOCH_BITS << _EPOCH_BITS
+            places = self._places(partition, partition + (1 << _EPOCH_BITS)).get(key, [])
+            known = [_together([chunk.rows(begin, end) for chunk, begin, end in places])] if places else []
+            if len(self._rows) >= _KEPT:
+                self._rows.clear()
+            self._rows[key] = known
+        return known
+
+    def _places(self, low: int, high: int) -> dict[int, list[tuple[ChunkOnDisk, int, int]]]:
+        found = self._asked.get((low, high))
+        if found is None:
+            found = {}
+            for chunk in self._chunks:
+                for key, begin, end in chunk.places(low, high):
+                    found.setdefault(key, []).append((chunk, begin, end))
+            if len(self._asked) >= _KEPT:
+                self._asked.clear()
+            self._asked[low, high] = found
+        return found
 
 
-Asked = TypeVar("Asked", int, tuple[int, int])
-
-
-def _kept(known: dict[Asked, Found], asked: Asked, find: Callable[[], Found]) -> Found:
-    found = known.get(asked)
-    if found is None:
-        if len(known) >= _KEPT:
-            known.clear()
-        found = known[asked] = find()
-    return found
+def _together(parts: Sequence[bytes]) -> Rows:
+    rows = np.frombuffer(b"".join(parts), _ROW)
+    rows = rows[np.argsort(rows["first"], kind="stable")]
+    firsts, lasts, slots = (np.ascontiguousarray(rows[name]) for name in ("first", "last", "slot"))
+    return Rows(firsts, lasts, np.maximum.accumulate(lasts), slots)

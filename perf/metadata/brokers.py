@@ -16,7 +16,9 @@ from itertools import cycle
 from pathlib import Path
 from typing import Final
 
+from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records import serde
+from metadata_topic.records.leader_epochs import LeaderEpochChain
 from metadata_topic.store.entry_blocks import MemoryBound
 from metadata_topic.store.store import RemoteWalMetadataStore
 from perf.metadata.volume import Load, measure_volume, records, zstd
@@ -25,6 +27,9 @@ from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState
 _TEMPLATES: Final = 8
 _LED: Final = 1000
 """Partitions of each broker."""
+LOOKED_UP: Final = 1000
+_NEWEST_EPOCH: Final = 40
+"""Above all of `records`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +59,13 @@ class Known:
     peak_bytes: int
     """Resident, with what was mapped of files."""
     disk_bytes: int
-    """Entries; the index's files come on top, 20 bytes for each."""
+    """Of all files without names: entries, index, segments' rows."""
     cpu_us_per_object: float
     """To decode and apply its two records, with the index."""
     topic_bytes_per_object: float
+    look_up_s: float
+    """What is asked of the store of `LOOKED_UP` partitions, or as many as there are, whose leader changes; CPU."""
+    look_up_wall_s: float
 
 
 def measure_brokers(told: Told) -> Known:
@@ -95,15 +103,40 @@ def _measure(told: Told) -> Known:
             began_s = time.process_time()
             store.apply(serde.decode_or_keep_out(key, value), (0, number))
             cpu_s += time.process_time() - began_s
-        store.topic_id_partitions()
-        objects = told.brokers * told.objects
+        partitions = store.topic_id_partitions()
+        memory_bytes, disk_bytes = _memory_bytes() - before, _unnamed_bytes(Path(directory))
+        began_s, began_wall_s = time.process_time(), time.perf_counter()
+        for partition in partitions[:: max(1, len(partitions) // LOOKED_UP)][:LOOKED_UP]:
+            _look_up(store, partition)
         return Known(
-            _memory_bytes() - before,
+            memory_bytes,
             _memory_bytes("VmHWM"),
-            store.entry_bytes["disk"],
-            1e6 * cpu_s / objects,
+            disk_bytes,
+            1e6 * cpu_s / (told.brokers * told.objects),
             measure_volume(told.load, zstd(), 100).topic_bytes / 100,
+            time.process_time() - began_s,
+            time.perf_counter() - began_wall_s,
         )
+
+
+def _look_up(store: RemoteWalMetadataStore, partition: TopicIdPartition) -> None:
+    """As the agent of a new leader does (`rlm.write_path.reading.resume_point`, `rlm.lifecycle.failover`), whose epoch
+    begins behind all that is stored.
+    """
+    chain = store.with_older_epochs(partition, LeaderEpochChain([(_NEWEST_EPOCH, 2**61)]))
+    if not store.stored_ranges(partition, chain):
+        raise LookupError(f"nothing is known of {partition}")
+    store.declared_gaps(partition)
+    store.released_up_to(partition, chain)
+    store.first_dead_offset(partition, chain)
+    store.outside_of(partition, chain)
+
+
+def _unnamed_bytes(directory: Path) -> int:
+    """What this process has there in files without names, as the disk counts it."""
+    descriptors = [Path(one) for one in Path("/proc/self/fd").iterdir()]
+    there = [one for one in descriptors if one.is_symlink() and one.readlink().is_relative_to(directory)]
+    return sum(one.stat().st_blocks * 512 for one in there)
 
 
 def _memory_bytes(field: str = "RssAnon") -> int:

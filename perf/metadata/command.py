@@ -59,7 +59,7 @@ def metadata(
 ) -> None:
     """Measure bytes per entry, the topic's share of the data, and the loading of 10 million entries on one core.
 
-    With --brokers, instead: memory, disk and CPU for each object of all brokers.
+    With --brokers, instead: memory, disk and CPU for each object of all brokers, and to look up 1,000 partitions.
     """
     if brokers:
         bounds = (None, memory_mb * 1_000_000)
@@ -113,12 +113,14 @@ def _brokers(tolds: Sequence[Told], json: bool) -> None:
             f"{known.disk_bytes / 1e6:,.0f}",
             f"{known.cpu_us_per_object:,.0f}",
             f"{known.topic_bytes_per_object:,.0f}",
+            f"{known.look_up_s:.2f}",
+            f"{known.look_up_wall_s:.2f}",
         )
         for told, known in measured
     ]
     columns = (
         ">brokers", ">objects", ">bound MB", ">memory MB", ">B/object", ">peak MB", ">disk MB", ">us CPU/object",
-        ">topic B/object",
+        ">topic B/object", ">look-up, s CPU", ">s",
     )  # fmt: skip
     show(table(*columns, rows=rows, title=f"{tolds[0].entries} entries in each object", without_lines=True))
 

@@ -27,3 +27,5 @@ def test_what_is_beyond_the_bound_is_on_disk() -> None:
     assert known.disk_bytes > 3 * 20 * 50 * 10
     assert known.cpu_us_per_object > 0
     assert known.topic_bytes_per_object > 50 * 4
+    assert known.look_up_s > 0
+    assert known.look_up_wall_s > 0
