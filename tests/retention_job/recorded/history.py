@@ -14,11 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kafka_log.topic_partition import TopicId
+from metadata_topic.records import serde
 from metadata_topic.settings.topic_settings import TopicSettings
 from metadata_topic.topic.topic import METADATA_TOPIC
 from plugin.archive_storage import StoredArchiveObject
 from plugin.segment_metadata import (
     CombinedSegmentId,
+    RemoteLogSegmentState,
+    RemoteWalCombinedLogSegmentMetadata,
 )
 from retention_job.sources.kafka_cluster import Cluster, Offsets, Topic
 
@@ -61,6 +64,8 @@ class HistorySpec:
     """Of each broker; a later part of the same history begins where an earlier one ended."""
     part: int = 0
     """Which part it is, so that its defects are others."""
+    with_starts: bool = False
+    """Whether each segment's upload is told of before its end, as agents do."""
 
     @property
     def per_broker(self) -> int:
@@ -159,6 +164,17 @@ def bulk_records(spec: HistorySpec, broker_id: int, sequences: NDArray[np.int64]
     values["length"] = ENTRY_BYTES
     values["crc"] = (sequences[:, None] * 2654435761 + np.arange(spec.entries_per_segment)) % 2**32
     return keys, values.view(f"V{values.dtype.itemsize}").reshape(n)
+
+
+def bulk_starts(spec: HistorySpec, keys: NDArray[Any], sequences: NDArray[np.int64]) -> NDArray[Any]:
+    """Values of these segments' COPY_SEGMENT_STARTED."""
+    started = RemoteLogSegmentState.COPY_SEGMENT_STARTED
+    one = serde.encode(RemoteWalCombinedLogSegmentMetadata(CombinedSegmentId(0, 0, 0), (), started, 0))
+    head = [("of_all", "V2"), ("id", "V16"), ("event_ms", ">i8")]
+    values = np.empty(len(sequences), np.dtype([*head, ("rest", f"V{len(one) - 26}")]))
+    values[:] = np.frombuffer(one, values.dtype)[0]
+    values["id"], values["event_ms"] = keys, event_ms(spec, sequences) - 5
+    return values.view(f"V{len(one)}").reshape(len(sequences))
 
 
 def broker_ids(spec: HistorySpec) -> range:

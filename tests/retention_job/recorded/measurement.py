@@ -5,6 +5,7 @@ import os
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -19,6 +20,7 @@ from cli.tables import show, table
 from local_cluster.cluster import LocalCluster
 from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.topic import METADATA_TOPIC
+from perf.clusters import log_bytes
 from perf.options import Results
 from plugin.archive_storage import StoredArchiveObject
 from plugin.format.object_keys import ObjectKeyFactory
@@ -36,6 +38,7 @@ from tests.retention_job.recorded.history import (
     StoredObject,
     broker_ids,
     bulk_records,
+    bulk_starts,
     cluster_of,
     event_ms,
     object_bytes,
@@ -74,6 +77,10 @@ class Measured:
     """Planted and not found."""
     surplus: int
     """Found and not planted."""
+    topic_bytes: int
+    """Of the metadata topic's log."""
+    state_bytes: Mapping[str, int]
+    """What the run and those before it keep for the next one, by table."""
 
 
 class BesideKafka(Kafka):
@@ -114,10 +121,13 @@ class MetadataTopic:
             for broker_id in broker_ids(spec):
                 sequences = sequences_of(spec, start, min(start + _CHUNK, spec.per_broker))
                 keys, values = bulk_records(spec, broker_id, sequences)
-                for sequence, key, value in zip(sequences.tolist(), keys.tolist(), values.tolist(), strict=True):
+                starts = bulk_starts(spec, keys, sequences).tolist() if spec.with_starts else [None] * len(keys)
+                columns = (sequences.tolist(), keys.tolist(), starts, values.tolist())
+                for sequence, key, begun, value in zip(*columns, strict=True):
                     if (broker_id, sequence) not in defects.unpublished:
-                        self._produce(broker_id, key, value)
-                        written += 1
+                        for record in filter(None, (begun, value)):
+                            self._produce(broker_id, key, record)
+                            written += 1
         for broker_id, (key, value) in defects.records:
             self._produce(broker_id, key, value)
         self._producer.flush(120)
@@ -235,11 +245,20 @@ def job_cpu_s() -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
+def state_bytes(state: Path) -> dict[str, int]:
+    """Of the tables of all runs of a state path, the largest first; staged rows by their kind."""
+    found: Counter[str] = Counter()
+    for file in state.glob("runs/*/**/*.parquet"):
+        table = file.relative_to(state).parts[2:-1]
+        found["/".join(table)] += file.stat().st_size
+    return dict(found.most_common())
+
+
 class Bench:
     """Writes a history and runs the job over it."""
 
     def __init__(self, directory: Path, cluster: LocalCluster, base: HistorySpec, spark: "SparkSession") -> None:
-        self._directory, self._spark = directory, spark
+        self._directory, self._spark, self._cluster = directory, spark, cluster
         self._servers = cluster.bootstrap_servers
         self._topic = MetadataTopic(cluster.bootstrap_servers, base.brokers + 1)
         self._defects: list[Planted] = []
@@ -287,7 +306,10 @@ class Bench:
         expected = set().union(*(part.expected for part in self._defects))
         records = result.history.read.records
         segments = spec.first_segment * spec.brokers + spec.segments
-        return Measured(name, segments, records, spent, len(rows), len(expected - found), len(found - expected))
+        topic_bytes = log_bytes(self._cluster, 1, METADATA_TOPIC, spec.brokers + 1)
+        missing, surplus = len(expected - found), len(found - expected)
+        kept = state_bytes(self._directory / "state")
+        return Measured(name, segments, records, spent, len(rows), missing, surplus, topic_bytes, kept)
 
 
 def report(
@@ -295,6 +317,7 @@ def report(
     entries: Annotated[int, typer.Option(min=1, help="Entries of each.")] = 10,
     hot_entries: Annotated[int, typer.Option(min=0, help="So many of them of one crowded partition.")] = 1,
     partitions: Annotated[int, typer.Option(min=1, help="Partitions of each broker.")] = 400,
+    starts: Annotated[bool, typer.Option(help="A record of each segment's begin, too, as agents write.")] = False,
     added: Annotated[float, typer.Option(min=0, max=1, help="New segments before the incremental run.")] = 0.01,
     cores: Annotated[int, typer.Option(min=1)] = 2,
     memory: Annotated[str, typer.Option(help="Of Spark's JVM.")] = DEFAULT_MEMORY,
@@ -304,11 +327,16 @@ def report(
     """Measure the Spark job: a whole run and an incremental one over a history with planted defects."""
     with tempfile.TemporaryDirectory(prefix="remote-wal-report-", dir=directory) as scratch:
         spec = HistorySpec(
-            segments, NOW_MS, entries_per_segment=entries, hot_entries=hot_entries, partitions_per_broker=partitions
+            segments,
+            NOW_MS,
+            entries_per_segment=entries,
+            hot_entries=hot_entries,
+            partitions_per_broker=partitions,
+            with_starts=starts,
         )
         measured = _measure(Path(scratch), spec, added, cores, memory)
     results.mkdir(parents=True, exist_ok=True)
-    path = results / f"report-{segments}-hot{hot_entries}.json"
+    path = results / f"report-{segments}-of-{entries}-hot{hot_entries}{'-starts' if starts else ''}.json"
     path.write_text(json.dumps([asdict(one) for one in measured], indent=2) + "\n")
     _print(measured)
 
@@ -336,9 +364,13 @@ def _print(measured: list[Measured]) -> None:
         (
             one.name, f"{one.segments:,}", f"{one.records:,}", f"{one.spent.seconds:.1f}",
             f"{one.spent.cpu_s:.1f}", f"{one.spent.peak_gib:.2f}",
-            f"{one.findings:,}", one.missing, one.surplus,
+            f"{one.findings:,}", one.missing, one.surplus, f"{one.topic_bytes / 1e6:,.0f}",
+            f"{sum(one.state_bytes.values()) / 1e6:,.0f}",
         )
         for one in measured
     ]  # fmt: skip
-    columns = (">segments", ">records read", ">seconds", ">CPU s", ">peak GiB", ">findings", ">missing", ">surplus")
+    columns = (
+        ">segments", ">records read", ">seconds", ">CPU s", ">peak GiB", ">findings", ">missing", ">surplus",
+        ">topic, MB", ">kept, MB",
+    )  # fmt: skip
     show(table("run", *columns, rows=rows, title="remote-wal report"))
