@@ -31,9 +31,9 @@ def why_not() -> str:
         return "systemd is not here"
     if missing := [name for name in ("unshare", "nsenter", "ip", "pivot_root") if shutil.which(name) is None]:
         return f"{', '.join(missing)} is not here"
-    if _cgroups() is None:
-        return "no cgroup2 is mounted"
-    with_mount = ("unshare", *NAMESPACES, "--fork", "mount", "-t", "tmpfs", "tmpfs", "/mnt")
+    if (cgroups := _cgroups()) is None or not os.access(cgroups, os.W_OK):
+        return "no cgroup2 is mounted that can be written"
+    with_mount = ("unshare", *NAMESPACES, "--fork", "mount", "-t", "cgroup2", "cgroup2", "/mnt")
     tried = subprocess.run(with_mount, check=False, capture_output=True, text=True, timeout=PATIENCE_S)
     return "" if tried.returncode == 0 else f"no namespaces with mounts of their own: {tried.stderr.strip()}"
 
