@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from jvm.java import QUICK_JVM_OPTIONS
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.object_store.front import ObjectStoreFront, Request
@@ -127,7 +128,9 @@ def test_a_spark_cluster_whose_executors_share_no_directory_says_what_one_machin
     alone_json, spread_json = tmp_path / "alone.json", tmp_path / "spread.json"
     local = report(cluster, tmp_path / "output", alone_json)
     command = [sys.executable, "-m", "cli.main", *local, "--master", "local[2]", "--memory", "1g"]
-    environment = {**os.environ, **store.environment()}
+    quick = f"spark.driver.extraJavaOptions {' '.join(QUICK_JVM_OPTIONS)}\nspark.sql.shuffle.partitions 4\n"
+    (tmp_path / "spark-defaults.conf").write_text(quick)
+    environment = {**os.environ, **store.environment(), "SPARK_CONF_DIR": str(tmp_path)}
     found = subprocess.run(command, env=environment, cwd=CHECKOUT, check=False, capture_output=True, text=True)
     assert found.returncode == 6, found.stdout + found.stderr
     expected = judged(json.loads(alone_json.read_text()))
