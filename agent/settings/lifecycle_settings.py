@@ -25,7 +25,7 @@ class MetadataSettings(Section, alias_generator=keyed("remote.wal.log.metadata."
         "/readyz says why, until it can be published again.",
     )
     memory_bytes: int = Field(
-        256 * 1024 * 1024,
+        64 * 1024 * 1024,
         ge=0,
         description="How many bytes of objects' entries are in memory at most. What is beyond lies in files without "
         "names in remote.wal.agent.state.directory, which end with the agent.",

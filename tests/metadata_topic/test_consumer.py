@@ -1,5 +1,6 @@
 """The reader: rebuilds, says when it is ready, follows, and survives what stands in the topic."""
 
+import errno
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from kafka_log.topic_partition import TopicId
 from metadata_topic.records import serde
-from metadata_topic.records.records import MetadataRecord, RemoteWalTopicRebuilt
+from metadata_topic.records.records import MetadataRecord, PublishedSegment, RemoteWalTopicRebuilt
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.store.store_image import StoreImage
 from metadata_topic.store.topic_continuity import TopicDoubt
@@ -61,6 +62,26 @@ def reading(
         yield consumer, store
     finally:
         consumer.close()
+
+
+class LostSegments(list[PublishedSegment]):
+    """As of a snapshot that the disk does not give back."""
+
+    def __iter__(self) -> Iterator[PublishedSegment]:
+        raise OSError(errno.EIO, "Input/output error")
+
+
+def test_the_topic_is_read_whole_where_a_snapshot_is_lost_while_it_is_taken_in() -> None:
+    topic, saved = FakeTopic(), RemoteWalMetadataStore()
+    for n in range(10):
+        put(topic, segment(n, entry(n, n)))
+        saved.apply(segment(n, entry(n, n)), (0, n))
+    lost = replace(saved.image(), segments=LostSegments())
+    assert lost.progress == {0: 10}
+    with reading(topic, lost) as (consumer, store):
+        assert consumer.wait_until_ready(10.0)
+        assert len(list(store.segments())) == 10
+        assert store.progress == {0: 10}
 
 
 def test_it_is_ready_when_all_that_was_there_is_in_the_store() -> None:

@@ -15,7 +15,7 @@ from plugin.segment_metadata import (
     RemoteWalCombinedLogSegmentMetadata,
 )
 
-BYTES_AN_OBJECT = 400
+BYTES_AN_OBJECT = 300
 BYTES_AN_ENTRY = 32
 OBJECTS = 3000
 
