@@ -31,22 +31,81 @@ _ROW: Final = np.dtype([("first", "<i8"), ("last", "<i8"), ("slot", "<u4")])
 _KEY: Final = np.dtype([("key", "<u8"), ("start", "<i8")])
 
 
-class ChunkOnDisk:
-    """One piece, in a file without a name that goes with it. It never changes."""
+class _File:
+    """Without a name. It goes with whoever has it."""
 
-    __slots__ = ("__weakref__", "_descriptor", "_keys", "_marks", "_rows", "_slots")
+    __slots__ = ("__weakref__", "_descriptor", "_end")
 
-    def __init__(self, chunk: Chunk, directory: Path) -> None:
+    def __init__(self, directory: Path) -> None:
         """Raises OSError."""
         self._descriptor = unnamed_file(directory)
+        self._end = 0
         weakref.finalize(self, os.close, self._descriptor)
-        self._rows, self._keys = len(chunk), len(chunk.keys)
-        self._marks = array("Q", chunk.keys[::_STRIDE].tolist())
-        self._slots = np.unique(chunk.slots)
-        rows, keys = np.empty(self._rows, dtype=_ROW), np.empty(self._keys + 1, dtype=_KEY)
+
+    def append(self, raw: bytes) -> None:
+        """Raises OSError."""
+        at = 0
+        while at < len(raw):
+            written = os.pwrite(self._descriptor, memoryview(raw)[at:], self._end)
+            at, self._end = at + written, self._end + written
+
+    def read(self, start: int, size: int) -> bytes:
+        """Raises OSError."""
+        raw = os.pread(self._descriptor, size, start)
+        if len(raw) != size:
+            raise BlockLostError(f"the index of the metadata topic cannot be read back: {size} bytes at {start}")
+        return raw
+
+
+class ChunkWriter:
+    """Writes a piece from its first key to its last."""
+
+    def __init__(self, directory: Path) -> None:
+        """Raises OSError."""
+        self._file = _File(directory)
+        self._rows = 0
+        self._keys: list[NDArray[np.void]] = []
+        self._slots: list[NDArray[np.uint32]] = []
+
+    def add(self, chunk: Chunk) -> None:
+        """All of its keys are above those that were there. Raises OSError."""
+        rows, keys = np.empty(len(chunk), dtype=_ROW), np.empty(len(chunk.keys), dtype=_KEY)
         rows["first"], rows["last"], rows["slot"] = chunk.firsts, chunk.lasts, chunk.slots
-        keys["key"], keys["start"] = np.append(chunk.keys, np.uint64(0)), chunk.bounds  # the last start is the end
-        self._write(rows.tobytes() + keys.tobytes())
+        keys["key"], keys["start"] = chunk.keys, chunk.bounds[:-1] + self._rows
+        self._file.append(rows.tobytes())
+        self._rows += len(chunk)
+        self._keys.append(keys)
+        self._slots.append(np.unique(chunk.slots))
+
+    def finished(self) -> "ChunkOnDisk | None":
+        """None: nothing was added. Raises OSError."""
+        if not self._rows:
+            return None
+        keys = np.concatenate(self._keys)
+        self._file.append(keys.tobytes() + np.array([(0, self._rows)], dtype=_KEY).tobytes())
+        return ChunkOnDisk(self._file, self._rows, keys["key"], np.unique(np.concatenate(self._slots)))
+
+
+class ChunkOnDisk:
+    """One piece. It never changes."""
+
+    __slots__ = ("_file", "_keys", "_marks", "_rows", "_slots")
+
+    def __init__(self, file: _File, rows: int, keys: Keys, slots: NDArray[np.uint32]) -> None:
+        self._file = file
+        self._rows, self._keys = rows, len(keys)
+        self._marks = array("Q", keys[::_STRIDE].tolist())
+        """One of 64 keys, the first among them."""
+        self._slots = slots
+
+    @classmethod
+    def of(cls, chunk: Chunk, directory: Path) -> "ChunkOnDisk":
+        """That one's rows, of which there are some. Raises OSError."""
+        writer = ChunkWriter(directory)
+        writer.add(chunk)
+        made = writer.finished()
+        assert made is not None  # noqa: S101 - a chunk has rows
+        return made
 
     def __len__(self) -> int:
         return self._rows
@@ -77,34 +136,39 @@ class ChunkOnDisk:
         begin = max(0, bisect_right(self._marks, low) - 1) * _STRIDE
         end = min(self._keys, bisect_left(self._marks, high) * _STRIDE)
         both = memoryview(
-            self._read(self._rows * _ROW.itemsize + begin * _KEY.itemsize, (end + 1 - begin) * _KEY.itemsize)
+            self._file.read(self._rows * _ROW.itemsize + begin * _KEY.itemsize, (end + 1 - begin) * _KEY.itemsize)
         )
         numbers = both.cast("Q")
         keys, starts = numbers[:-2:2], numbers[1::2]
         found = range(bisect_left(keys, low), bisect_left(keys, high))
         return [(keys[at], starts[at], starts[at + 1]) for at in found]
 
+    def between(self, low: int, high: int) -> Chunk | None:
+        """What it has of the keys in [low, high). Raises OSError."""
+        places = self.places(low, high)
+        if not places:
+            return None
+        keys = np.array([key for key, _, _ in places], dtype=np.uint64)
+        first, end = places[0][1], places[-1][2]
+        bounds = np.array([*(begin for _, begin, _ in places), end], dtype=np.int64) - first
+        rows = np.frombuffer(self.rows(first, end), _ROW)
+        return Chunk.of_sorted(keys, bounds, rows["first"], rows["last"], rows["slot"])
+
     def rows(self, begin: int, end: int) -> bytes:
         """As they lie there."""
-        return self._read(begin * _ROW.itemsize, (end - begin) * _ROW.itemsize)
+        return self._file.read(begin * _ROW.itemsize, (end - begin) * _ROW.itemsize)
 
     def keys(self) -> Keys:
         """All of them."""
         return np.ascontiguousarray(self._all_keys()["key"][:-1])
 
+    def row_numbers(self) -> tuple[Keys, NDArray[np.int64]]:
+        """All keys, and how many rows each has. Raises OSError."""
+        keys = self._all_keys()
+        return np.ascontiguousarray(keys["key"][:-1]), np.diff(keys["start"])
+
     def _all_keys(self) -> NDArray[np.void]:
-        return np.frombuffer(self._read(self._rows * _ROW.itemsize, (self._keys + 1) * _KEY.itemsize), _KEY)
-
-    def _read(self, start: int, size: int) -> bytes:
-        raw = os.pread(self._descriptor, size, start)
-        if len(raw) != size:
-            raise BlockLostError(f"the index of the metadata topic cannot be read back: {size} bytes at {start}")
-        return raw
-
-    def _write(self, raw: bytes) -> None:
-        at = 0
-        while at < len(raw):
-            at += os.pwrite(self._descriptor, memoryview(raw)[at:], at)
+        return np.frombuffer(self._file.read(self._rows * _ROW.itemsize, (self._keys + 1) * _KEY.itemsize), _KEY)
 
 
 class DiskChunks:
@@ -121,7 +185,13 @@ class DiskChunks:
 
     def add(self, chunk: ChunkOnDisk) -> None:
         """One more."""
-        self._chunks.append(chunk)
+        self.replace((), chunk)
+
+    def replace(self, gone: Sequence[ChunkOnDisk], chunk: ChunkOnDisk | None) -> None:
+        """By one that holds all of theirs that is still wanted; None where nothing is."""
+        self._chunks = [one for one in self._chunks if all(one is not other for other in gone)]
+        if chunk is not None:
+            self._chunks.append(chunk)
         self._rows.clear()
         self._asked.clear()
 

@@ -62,6 +62,8 @@ class Chunk:
     @classmethod
     def merge(cls, chunks: Sequence[Self], alive: NDArray[np.bool_]) -> Self | None:
         """One chunk of all rows whose slots are alive; None when there are none."""
+        if not chunks:
+            return None
         kept = [alive[chunk.slots] for chunk in chunks]
         keys = np.concatenate([chunk.row_keys()[keep] for chunk, keep in zip(chunks, kept, strict=True)])
         if not len(keys):

@@ -5,7 +5,7 @@ until a search comes, or until many entries wait; then they are decoded together
 (`run_chunk`). When enough chunks of a size have come together they are merged into one, up to a size whose
 merging takes a fraction of a second; so an entry is sorted a few times in its life, and a search looks into
 some tens of chunks. Runs may overlap and come in any order. Large chunks may lie on disk
-(`metadata_topic.store.disk_chunks`), and are not merged any more.
+(`metadata_topic.store.disk_chunks`), and are merged there (`metadata_topic.store.disk_merge`).
 
 Removing a segment only marks its slot. Its rows go when chunks are merged, or when a quarter of all rows is
 dead: then all chunks are swept, and the slots are free for other segments.
@@ -22,6 +22,7 @@ import structlog
 
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.store.disk_chunks import ChunkOnDisk, DiskChunks
+from metadata_topic.store.disk_merge import DiskMerge
 from metadata_topic.store.partition_numbers import PartitionNumbers
 from metadata_topic.store.run_chunk import Chunk, Int64s, Rows
 from metadata_topic.store.segment_slots import SegmentSlots
@@ -62,6 +63,7 @@ class RunIndex:
         self._waiting_rows = 0
         self._chunks: list[Chunk] = []
         self._on_disk = DiskChunks()
+        self._disk_merge = None if directory is None else DiskMerge(self._on_disk, directory)
         self._dead_rows = 0
         self._slots = SegmentSlots()
         self._numbers = PartitionNumbers()
@@ -75,6 +77,8 @@ class RunIndex:
         self._waiting_rows += entry_columns.entry_count(entry_block)
         if self._waiting_rows >= self._waiting_rows_max:
             self._sort_waiting()
+            if self._disk_merge is not None:
+                self._dead_rows -= self._disk_merge.advance(self._slots.alive)
 
     def remove(self, segment: Segment, entry_count: int) -> None:
         """Forget the segment, which had so many entries when it was added."""
@@ -208,7 +212,7 @@ class RunIndex:
         if self._directory is None or len(chunk) < ON_DISK_ROWS or isinstance(chunk, ChunkOnDisk):
             return chunk
         try:
-            return ChunkOnDisk(chunk, self._directory)
+            return ChunkOnDisk.of(chunk, self._directory)
         except OSError as error:
             log.warning("metadata_index_kept_in_memory", directory=str(self._directory), error=str(error))
             return chunk
@@ -233,6 +237,7 @@ class RunIndex:
             return
         self._chunks = [chunk for chunk in chunks if isinstance(chunk, Chunk)]
         self._on_disk = DiskChunks(chunk for chunk in chunks if isinstance(chunk, ChunkOnDisk))
+        self._disk_merge = None if self._directory is None else DiskMerge(self._on_disk, self._directory)
         self._slots.swept()
         self._dead_rows = 0
         self._numbers.keep({key >> 32 for own in keys for key in own.tolist()})

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from metadata_topic.records.records import MetadataRecord
-from metadata_topic.store import run_index, snapshot
+from metadata_topic.store import disk_merge, run_index, snapshot
 from metadata_topic.store.disk_chunks import ChunkOnDisk, DiskChunks
 from metadata_topic.store.entry_blocks import BlockLostError, EntryBlocks, MemoryBound, Place
 from metadata_topic.store.run_chunk import Chunk
@@ -169,7 +169,7 @@ def test_a_chunk_on_disk_is_the_chunk(tmp_path: Path, keys: int) -> None:
     chunk = Chunk.build(
         (rows % keys * 3 + 1).astype(np.uint64), rows * 3 % 1000, rows * 3 % 1000 + 5, rows.astype(np.uint32)
     )
-    on_disk = ChunkOnDisk(chunk, tmp_path)
+    on_disk = ChunkOnDisk.of(chunk, tmp_path)
     for name in ("keys", "bounds", "firsts", "lasts", "reach", "slots"):
         assert np.array_equal(getattr(on_disk.loaded(), name), getattr(chunk, name)), name
     assert np.array_equal(on_disk.keys(), chunk.keys)
@@ -202,6 +202,7 @@ def test_a_start_from_a_snapshot_takes_no_memory_for_all_entries(
 ) -> None:
     monkeypatch.setattr(run_index, "ON_DISK_ROWS", 1)
     monkeypatch.setattr(run_index, "WAITING_ROWS", 1 << 10)
+    monkeypatch.setattr(disk_merge, "STEP_ROWS", 1 << 10)
     monkeypatch.setattr(snapshot, "_SECTION_BYTES", 1 << 16)
     saved, blobs = RemoteWalMetadataStore(), FakeBlobs()
     for sequence in range(OBJECTS):

@@ -10,7 +10,7 @@ import pytest
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.offset_ranges import joined_ranges, ranges_common
 from metadata_topic.records.records import encode_entries
-from metadata_topic.store import run_index
+from metadata_topic.store import disk_merge, run_index
 from metadata_topic.store.run_index import RunIndex
 from metadata_topic.store.segment_rows import Row
 from metadata_topic.store.segment_table import NOT_INDEXED, Segment
@@ -66,6 +66,8 @@ def test_overlapping_runs_are_found_while_they_are_added_and_removed(
     rng = random.Random(seed)
     monkeypatch.setattr(run_index, "ON_DISK_ROWS", 30)
     monkeypatch.setattr(run_index, "SWEEP_FROM_ROWS", rng.choice([5, 100]))
+    monkeypatch.setattr(disk_merge, "TOGETHER", 2)
+    monkeypatch.setattr(disk_merge, "STEP_ROWS", 16)
     indexed, there = (
         Indexed(waiting_rows, tmp_path if is_on_disk else None),
         dict[Segment, list[RemoteLogSegmentMetadataEntry]](),
@@ -117,3 +119,34 @@ def test_a_segment_that_comes_and_goes_leaves_nothing_behind() -> None:
     assert indexed.index.partitions() == []
     assert highest_slot < SEGMENTS // 10
     assert len(pickle.dumps(vars(indexed.index))) < 10 * SEGMENTS, "what it holds, in bytes"
+
+
+def test_large_pieces_on_disk_become_few_and_no_run_is_lost_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As time goes on: the oldest segments go, but for a few, while the newest come."""
+    monkeypatch.setattr(run_index, "ON_DISK_ROWS", 64)
+    monkeypatch.setattr(disk_merge, "STEP_ROWS", 64)
+    rng = random.Random(5)
+    indexed, there = Indexed(8, tmp_path), dict[int, Segment]()
+    pieces, merged = [], 0
+    for sequence in range(6000):
+        partition = TopicIdPartition(TopicId(b"orders".ljust(16)), sequence % 40)
+        segment, entries = segment_of(sequence), [entry(sequence, sequence, partition=partition)]
+        indexed.add(segment, entries)
+        there[sequence] = segment
+        if len(there) > 4000 and rng.random() < 0.9:
+            gone = next(iter(there))
+            indexed.remove(there.pop(gone), entries)
+        pieces.append(len(list(vars(indexed.index)["_on_disk"])))
+        merged += pieces[-1] < pieces[-2] if sequence else 0
+        if sequence % 500 == 499:
+            for number in range(40):
+                own = [one for one in there if one % 40 == number]
+                held = joined_ranges([(one, one + 1) for one in own])
+                partition = TopicIdPartition(TopicId(b"orders".ljust(16)), number)
+                assert indexed.index.ranges(partition, 0, (0, 2**62), {}) == held
+                found = indexed.index.reaching(partition, 0, 0)
+                assert sorted(run.segment.segment_id.sequence for run in found) == sorted(own)
+    assert merged >= 3
+    assert max(pieces) < 6000 / 64 / 2
