@@ -29,6 +29,13 @@ class LinkSettings(Section, alias_generator=keyed("remote.wal.link.")):
         description="For how long the broker is asked to gather what a follower's fetch gets, while much is uploaded: "
         "the request's max wait and min bytes are set accordingly. 0: requests stay as they are.",
     )
+    watermark_wait_s: Seconds = Field(
+        0,
+        ge=0,
+        description="For how long the broker may let a follower wait that has more than the high watermark which it "
+        "was told of, so that consumers there see records sooner than with the next ones, of topics with remote WAL. "
+        "0: as long as it asks for.",
+    )
     digest: Literal["crc32c", "sha256"] = Field(
         "crc32c",
         description="What proves that what object storage holds is what the leader's agent stored. sha256: to this "

@@ -285,6 +285,7 @@ def _leader_limits(configuration: Configuration) -> LeaderLimits:
         settings.link.wait_max_s,
         configuration.break_even_bytes,
         gather_max_ms=milliseconds(settings.link.gather_max_s),
+        watermark_wait_ms=milliseconds(settings.link.watermark_wait_s),
         range_gap_bytes=round(store.get_per_1000 / 1000 / max(store.retrieval_gb, 1e-9) * 1e9),
         stale_after_s=int(configuration.broker.raw.get("replica.socket.timeout.ms", "30000")) / 1000,
         allow_plain_connections=settings.access.plain_connections_enable,

@@ -59,6 +59,8 @@ BY_COST = Way(
 )
 BY_LINKS = Way("links", {"remote.wal.gateway.fetch.links.enable": "true"})
 """Consumers are not sent to their zone's replica."""
+TOLD_SOON = Way("links", {**BY_LINKS.agents, "remote.wal.link.watermark.wait.ms": "2"})
+"""Likewise, and followers are told of high watermarks sooner."""
 BY_OBJECTS = Way("objects", {**BY_COST.agents, "remote.wal.gateway.produce.policy": "always"})
 
 

@@ -50,6 +50,8 @@ class LeaderLimits:
     """For how long the broker is asked to gather what a follower gets, while much is uploaded; 0: never."""
     range_gap_bytes: int
     """Ranges of a combined segment's announcement that are closer than this are read as one."""
+    watermark_wait_ms: int = 0
+    """For how long the broker lets a follower wait that was not told of a high watermark; 0: as long as it asks for."""
     share_min_readers: int = 0
     """From so many agents of a zone on that read an object, one of them reads it for all; 0: each reads for itself."""
     stale_after_s: float = 30.0

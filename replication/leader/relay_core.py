@@ -24,6 +24,7 @@ from replication.leader.fetch_patience import FetchPatience
 from replication.leader.leader_context import LeaderContext
 from replication.leader.link_planner import WaitForUploads
 from replication.leader.links_of_stored_batches import SendLinked
+from replication.leader.owed_watermarks import READ_AGAIN_BYTES, OwedWatermarks
 from replication.leader.read_ahead import ReadAhead
 from replication.leader.response_links import ResponseLinks
 from replication.leader.watermarks import WatermarkTimes
@@ -36,6 +37,7 @@ from replication.wire.fetch_frame import (
     scan_fetch_response,
     understands_fetch,
     with_fetch_wait,
+    without_records,
 )
 from replication.wire.frame_inbox import SIZE_PREFIX
 from replication.wire.kafka_frame import CostlyFrameError, MalformedFrameError, RequestHeader, parse_request_header
@@ -93,6 +95,7 @@ class RelayCore:
         self._defects = LinkDefects(context.metrics, context.clock)
         self._links = ResponseLinks(context, self._defects, self._capabilities, read_ahead)
         self.patience = FetchPatience(context.limits.gather_max_ms)
+        self._owed = OwedWatermarks(context.limits.watermark_wait_ms)
         self.follower_id = CONSUMER_REPLICA_ID
         """As it says of itself; CONSUMER_REPLICA_ID while it is none of the known followers."""
 
@@ -170,6 +173,7 @@ class RelayCore:
     def truncated(self, partition: TopicIdPartition) -> None:
         """What was read ahead of the follower may be of a log that is none any more."""
         self.patience.dropped(partition)
+        self._owed.dropped(partition)
         self._links.truncated(partition)
 
     # Requests, from the follower to the broker.
@@ -238,16 +242,17 @@ class RelayCore:
         request: _RequestUnderWay,
         offsets: list[tuple[TopicIdPartition, int]],
     ) -> Buffer:
-        """The request, to be answered with as much as the next upload will probably hold."""
+        """The request, to be answered with as much as the next upload will probably hold, or with a high watermark."""
         for partition, offset in offsets:
             self.patience.fetched(partition, offset)
-        if not self._links.are_given(self.follower_id):
-            return frame
-        wait = self.patience.wait(view.max_wait_ms, view.min_bytes, request.received_s)
-        if wait is None:
-            return frame
-        request.gathers = True
-        return with_fetch_wait(frame, view, *wait)
+            self._owed.fetched(partition, offset)
+        if self._links.are_given(self.follower_id):
+            wait = self.patience.wait(view.max_wait_ms, view.min_bytes, request.received_s)
+            if wait is not None:
+                request.gathers = True
+                return with_fetch_wait(frame, view, *wait)
+        wait_ms = self._owed.wait_ms(view.max_wait_ms)
+        return frame if wait_ms is None else with_fetch_wait(frame, view, wait_ms, view.min_bytes)
 
     def _forget_follower(self) -> None:
         """It asked for what we do not know; in a fetch session that holds until it asks for something else.
@@ -255,6 +260,7 @@ class RelayCore:
         Links are given by what a response holds, so only what rests on the follower's offsets ends with them.
         """
         self.patience = FetchPatience(wait_max_ms=0)
+        self._owed = OwedWatermarks(wait_ms=0)
         self._watermarks.drop_follower(self.follower_id)
 
     # Responses, from the broker to the follower.
@@ -272,8 +278,9 @@ class RelayCore:
         except MalformedFrameError as error:
             _not_scanned(self._context.metrics, "response", error)
             return self._plain(frame)
+        tells_owed = False
         try:
-            self._learn(request, frame, view, now_s)
+            tells_owed = self._learn(request, frame, view, now_s)
         except Exception as error:
             self._defects.met("planning", error)
         if (
@@ -282,7 +289,11 @@ class RelayCore:
             and self._links.begin(frame, view, self.follower_id, request.received_s, now_s)
         ):
             self._at_hand = request, frame, view
-            return self.look_again(now_s)
+            step = self.look_again(now_s)
+            if tells_owed and isinstance(step, WaitForUploads):
+                self._at_hand = None  # the follower asks for the records again, and they wait then
+                return self._plain(b"".join(without_records(frame, view)))
+            return step
         return self._answer(request, frame, view, None, now_s)
 
     def look_again(self, now_s: float) -> ToFollower | WaitForUploads:
@@ -307,14 +318,18 @@ class RelayCore:
                 return request
         raise MalformedFrameError(0, "a response without a request")
 
-    def _learn(self, request: _RequestUnderWay, frame: Buffer, view: FetchResponseView, now_s: float) -> None:
+    def _learn(self, request: _RequestUnderWay, frame: Buffer, view: FetchResponseView, now_s: float) -> bool:
+        """Whether it tells of a high watermark that was owed, and has few records beside."""
+        tells_owed = False
         for records in view.fields:
             if records.topic_id is not None and not records.error_code:
                 partition = TopicIdPartition(records.topic_id, records.partition)
                 self._followed.add(partition)
                 self._watermarks.passed(partition, records.high_watermark, now_s)
+                tells_owed |= self._owed.told(partition, records.high_watermark)
         if request.gathers:
             self.patience.answered(len(frame), now_s)
+        return tells_owed and len(frame) <= READ_AGAIN_BYTES
 
     def _answer(
         self,

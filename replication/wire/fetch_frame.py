@@ -38,6 +38,8 @@ _ABORTED_TRANSACTION_BYTES = 16
 _FETCH_WAIT = struct.Struct(">ii")
 """Max wait in milliseconds, min bytes."""
 _INT32 = struct.Struct(">i")
+_NO_RECORDS = b"\x01"
+"""As a compact length, which is one more than the bytes."""
 
 _CLUSTER_ID_TAG = 0
 _REPLICA_STATE_TAG = 1
@@ -201,6 +203,18 @@ def with_fetch_wait(frame: Buffer, view: FetchRequestView, max_wait_ms: int, min
     changed = bytearray(frame)
     _FETCH_WAIT.pack_into(changed, view.wait_position, max_wait_ms, min_bytes)
     return changed
+
+
+def without_records(frame: Buffer, view: FetchResponseView) -> list[Buffer]:
+    """The parts of a Fetch response without its records, as brokers answer where a quota leaves no room for them.
+
+    Offsets and sessions are as they were: who is answered so asks for the same records again.
+    """
+    whole, parts, position = memoryview(frame), list[Buffer](), 0
+    for field in view.fields:
+        parts += (whole[position : field.length_start], _NO_RECORDS)
+        position = field.records_end
+    return [*parts, whole[position:]]
 
 
 def replica_of(frame: Buffer, api_version: int) -> Generator[None, None, int]:

@@ -12,7 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kafka.protocol.consumer import FetchRequest
 
-from replication.wire.fetch_frame import scan_fetch_request, scan_fetch_response, understands_fetch, with_fetch_wait
+from replication.wire.fetch_frame import (
+    scan_fetch_request,
+    scan_fetch_response,
+    understands_fetch,
+    with_fetch_wait,
+    without_records,
+)
 from replication.wire.kafka_frame import MalformedFrameError, encode_unsigned_varint, parse_request_header
 from replication.wire.link import Cut, InlineBytes, LinkedResponse
 from replication.wire.splicer import splice
@@ -44,6 +50,18 @@ def test_records_are_found_where_the_other_codec_put_them(made: tuple[int, list[
     decoded = decode(frame, version)
     assert (view.error_code, view.session_id) == (decoded.error_code, decoded.session_id)
     assert struct.pack(">i", view.correlation_id) == frame[:4]
+
+
+@few
+@given(responses())
+def test_without_records_all_else_stays(made: tuple[int, list[Any], bytes]) -> None:
+    version, _, frame = made
+    expected = decode(frame, version)
+    for topic in expected.responses:
+        for partition in topic.partitions:
+            partition.records = b""
+    left = decode(b"".join(without_records(frame, scan_fetch_response(frame, version))), version)
+    assert left.to_dict() == expected.to_dict()
 
 
 @few

@@ -12,9 +12,11 @@ from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
 from replication.leader.leader_context import LeaderContext, LeaderLimits
 from replication.leader.link_planner import WaitForUploads
+from replication.leader.owed_watermarks import READ_AGAIN_BYTES
 from replication.leader.relay_core import RelayCore, ToFollower
 from replication.leader.watermarks import WatermarkTimes
 from replication.leader.zones import Zones
+from replication.wire.fetch_frame import scan_fetch_request
 from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.link import decode_linked_response
 from replication.wire.memory_budget import MemoryBudget
@@ -37,13 +39,20 @@ WAIT_MAX_S = 0.5
 
 
 class Rig:
-    def __init__(self, capabilities: PeerCapabilities | None = CAPABILITIES, zones: Zones | None = None) -> None:
+    def __init__(
+        self,
+        capabilities: PeerCapabilities | None = CAPABILITIES,
+        zones: Zones | None = None,
+        *,
+        watermark_wait_ms: int = 0,
+    ) -> None:
+        limits = LeaderLimits(WAIT_MAX_S, 1, gather_max_ms=0, range_gap_bytes=10, watermark_wait_ms=watermark_wait_ms)
         registry = CollectorRegistry()
         self.led, self.metrics, self.budget = FakeLed(), ReplicationMetrics(registry), MemoryBudget(10_000)
         self.now_s = 10.0
         self.context = LeaderContext(
             Hello("cluster", 1, 11),
-            LeaderLimits(link_wait_max_s=WAIT_MAX_S, break_even_bytes=1, gather_max_ms=0, range_gap_bytes=10),
+            limits,
             Address("not-dialled", 1),
             self.led,
             StageTimes(registry),
@@ -303,3 +312,44 @@ def test_each_request_is_answered_once_with_its_own_answer_and_what_is_kept_is_t
         step(run)
         assert run.kept in (None, linked) or was_stored, "what is not stored is not linked"
         assert (run.budget.used > 0) == (run.kept is not None)
+
+
+def test_a_follower_that_has_more_than_the_high_watermark_it_was_told_of_waits_for_a_short_time_alone() -> None:
+    rig = Rig(None, watermark_wait_ms=2)
+
+    def wait_ms(offset: int) -> int:
+        """As the broker is asked, which then answers with what `told` says."""
+        frame = rig.core.request(request({0: offset}), rig.now_s)
+        rig.core.request_sent(len(frame))
+        return scan_fetch_request(frame, 17).max_wait_ms
+
+    def told(high_watermark: int, records: bytes = b"") -> None:
+        rig.answered(response({0: records}, high_watermark=high_watermark))
+
+    assert wait_ms(0) == 500
+    told(0, RAW)
+    assert wait_ms(2) == 2
+    told(0)
+    assert wait_ms(2) == 2
+    told(2)
+    assert wait_ms(2) == 500
+
+
+@pytest.mark.parametrize("payload", [300, READ_AGAIN_BYTES])
+def test_a_high_watermark_that_is_owed_does_not_wait_for_the_upload_of_a_few_records(payload: int) -> None:
+    rig = Rig(watermark_wait_ms=2)
+
+    def fetched(offset: int, high_watermark: int, records: bytes) -> ToFollower | WaitForUploads:
+        rig.core.request(request({0: offset}), rig.now_s)
+        rig.core.request_sent(0)
+        return rig.answered(response({0: records}, high_watermark=high_watermark))
+
+    next_records = batches(2, 2, payload=b"r" * payload)
+    rig.stored()
+    is_linked(fetched(0, 0, RAW))
+    assert fetched(2, 0, b"") == ToFollower(MessageKind.KAFKA, (response({0: b""}, high_watermark=0),))
+    told = fetched(2, 2, next_records)
+    if payload < READ_AGAIN_BYTES:
+        assert told == ToFollower(MessageKind.KAFKA, (response({0: b""}, high_watermark=2),))
+        told = fetched(2, 2, next_records)
+    assert isinstance(told, WaitForUploads), "it was told of, so the records wait for their upload"

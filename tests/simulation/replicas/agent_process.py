@@ -49,7 +49,7 @@ FRAME_TIMEOUT_S = 10.0
 IDLE_TIMEOUT_S = 60.0
 LEADER_LIMITS = LeaderLimits(
     LINK_WAIT_MAX_S, BREAK_EVEN_BYTES, gather_max_ms=25, range_gap_bytes=100, stale_after_s=10.0,
-    frame_timeout_s=FRAME_TIMEOUT_S,
+    frame_timeout_s=FRAME_TIMEOUT_S, watermark_wait_ms=2,
 )  # fmt: skip
 CATCH_UP_LIMITS = CatchUpLimits(ahead_bytes=4000, read_bytes=1000, max_batches=60)
 CATCH_UP_READS = CatchUpReadLimits(threads=2, bytes_per_s=20_000, under_way_bytes=8000, wait_max_s=0.5)
