@@ -14,6 +14,7 @@ from gateway.metrics import GatewayMetrics
 from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES, RESPONSE_FACTOR, FramedConnection
 from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.memory_budget import MemoryBudget
+from replication.wire.news import News
 from replication.wire.peer_connection import Address, Listener, connect_framed
 
 log = structlog.get_logger(__name__)
@@ -80,6 +81,7 @@ class FramedPort(ClientPort):
     def __init__(self, context: FramedPortContext) -> None:
         super().__init__(context.client_tls, context.limits, context.metrics)
         self._framed = context
+        self._unreached = News()
 
     async def _serve(self, _number: int, accepted: socket.socket, address: str) -> None:
         context = self._framed
@@ -88,13 +90,16 @@ class FramedPort(ClientPort):
         try:
             await self._clients.shake_hands(accepted, client)
             await connect_framed(context.broker, broker, timeout_s=context.limits.connect_timeout_s)
+            self._unreached.is_over()
             await self._relay(client, broker)
         except MalformedFrameError as error:
             self._clients.refuse("answer_unknown")
             log.warning(self.answer_unknown, error=str(error), consequence="the client's connection is closed")
         except OSError as error:
             self._clients.refuse("broker_unreachable")
-            log.warning(self.broker_unreachable, error=str(error) or type(error).__name__)
+            told = str(error) or type(error).__name__
+            if self._unreached.is_new(told):
+                log.warning(self.broker_unreachable, error=told)
         finally:
             client.close()
             broker.close()

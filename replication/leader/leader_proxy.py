@@ -31,6 +31,7 @@ from replication.wire.broker_requests import RequestRefusedError
 from replication.wire.connection_shares import ConnectionShare, ConnectionShares, TooManyConnectionsError
 from replication.wire.framed_connection import RESPONSE_FACTOR, FramedConnection
 from replication.wire.kafka_frame import MalformedFrameError
+from replication.wire.news import News
 from replication.wire.peer_channel import MESSAGE_KIND_BYTES
 from replication.wire.peer_connection import GATEWAY_ROLES, Address, Listener, check_certificate, connect_framed
 from replication.wire.peer_listener import PeerListener, shake_hands
@@ -68,6 +69,7 @@ class LeaderProxy:
         self._tasks: dict[asyncio.Task[None], None] = {}
         self.relays: dict[LeaderRelay, None] = {}
         """One for each connection whose peer was taken."""
+        self._unreached = News()
         self._watermarks = WatermarkTimes(context.stage_times)
         self._found = context.catch_up.found if context.catch_up is not None else None
 
@@ -139,8 +141,7 @@ class LeaderProxy:
         except TimeoutError:
             self._context.metrics.fault("peer_silent")
         except OSError as error:
-            self._context.metrics.fault("broker_unreachable")
-            log.warning("broker_unreachable", broker=str(self._context.broker), error=str(error))
+            self._not_reached(error)
         except Exception as error:
             self._context.metrics.fault("relay_defect")
             log.error("relay_defect", defect=defect_site(error))
@@ -149,10 +150,17 @@ class LeaderProxy:
             broker.close()
             self._shares.leave(share)
 
+    def _not_reached(self, error: OSError) -> None:
+        """Counted for each connection, and told when it is news: peers try again many times a second."""
+        self._context.metrics.fault("broker_unreachable")
+        if self._unreached.is_new(str(error)):
+            log.warning("broker_unreachable", broker=str(self._context.broker), error=str(error))
+
     async def _dial(self, broker: FramedConnection) -> None:
         """Raises OSError, that of TLS included."""
         context = self._context
         await connect_framed(context.broker, broker, context.broker_tls(), server_name=context.broker_name)
+        self._unreached.is_over()
 
     def _tell_refusal(self, broker: FramedConnection) -> None:
         """In TLS 1.3 a broker judges this agent's certificate after the handshake, and closes."""
