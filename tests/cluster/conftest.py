@@ -87,6 +87,15 @@ def shared_by(item: pytest.Item) -> str:
     return ""
 
 
+def plays_without_agents(item: pytest.Item) -> bool:
+    """A script's control, which no change of ours makes fail."""
+    return (
+        isinstance(item, pytest.Function)
+        and hasattr(item, "callspec")
+        and item.callspec.params.get("script") == "stock"
+    )
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
@@ -94,6 +103,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.cluster)
             # kafka-python leaves the socket of a refused connection to the garbage collector, and brokers die here.
             item.add_marker(LEAVES_SOCKETS)
+            if plays_without_agents(item):
+                item.add_marker(pytest.mark.thorough)
             if item.get_closest_marker("timeout") is None:
                 # A busy machine of two cores takes its time to start three brokers, and three more beside them.
                 item.add_marker(pytest.mark.timeout(450))

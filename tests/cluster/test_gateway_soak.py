@@ -16,7 +16,7 @@ from local_cluster.object_store.store_spec import S3Store
 from tests.soak.fault_plan import FaultKind
 from tests.soak.run import ByGateway, Soak, SoakOptions, soak_settings
 
-pytestmark = [pytest.mark.whole_machine, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.thorough, pytest.mark.whole_machine, pytest.mark.timeout(600)]
 
 KINDS = (FaultKind.AGENT_KILLED, FaultKind.BROKER_KILLED, FaultKind.AGENT_STOPPED)
 OPTIONS = SoakOptions(25.0, 11, KINDS, longest_fault_s=6.0, reads_objects_back=False, gateway=ByGateway.OBJECTS)

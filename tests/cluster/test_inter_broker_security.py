@@ -89,6 +89,7 @@ def test_brokers_log_in_end_to_end_under_tls_and_again_on_connections_that_last(
         script.expect_promises()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("protocol", "mechanism"), [("SASL_PLAINTEXT", "PLAIN"), ("SASL_SSL", "OAUTHBEARER")])
 def test_brokers_log_in_by_other_mechanisms_too(
     make_cluster: ClusterFactory, topic: str, tmp_path: Path, protocol: str, mechanism: str

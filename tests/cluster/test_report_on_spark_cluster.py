@@ -29,7 +29,7 @@ from tests.cluster.script import PLAIN, ZSTD, Script
 from tests.cluster.spark_cluster import CHECKOUT, PYTHON_HOME, SparkCluster, alone
 from tests.cluster.test_daily_report import expect_usage_since
 
-pytestmark = [pytest.mark.whole_machine, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.thorough, pytest.mark.whole_machine, pytest.mark.timeout(900)]
 
 WORKERS = (11, 12)
 HOSTS = ZoneHosts("10.231", (1, 2, 3, *WORKERS))
