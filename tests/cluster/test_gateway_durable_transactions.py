@@ -6,10 +6,11 @@ Zones az1 to az3 with a broker each, all of which coordinate transactions. Broke
 import shutil
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import count
 
 import pytest
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, ElectionType, IsolationLevel, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from local_cluster.cluster import LocalCluster
@@ -76,9 +77,17 @@ def coordinator_of(cluster: LocalCluster, name: str) -> int:
     return partitions[(number & 0x7FFFFFFF) % len(partitions)].leader
 
 
+def coordinate_everywhere(cluster: LocalCluster) -> bool:
+    """A broker that was away does so again once it is elected: asked for here, as Kafka takes minutes."""
+    with suppress(KafkaException):
+        cluster.admin.client.elect_leaders(ElectionType.PREFERRED, None).result(15.0)
+    return {state.leader for state in cluster.admin.partitions("__transaction_state")} == BROKERS
+
+
 def by_coordinators(cluster: LocalCluster, topic: str) -> list[Transactions]:
     """A producer for each broker, which coordinates its transactions."""
     first = Transactions(cluster, topic, f"{topic}-0")  # there are coordinators from now on
+    wait_until(lambda: coordinate_everywhere(cluster), "all brokers coordinate", PATIENCE_S)
     found = {coordinator_of(cluster, f"{topic}-0"): first}
     for number in range(1, 50):
         coordinator = coordinator_of(cluster, name := f"{topic}-{number}")
