@@ -92,6 +92,7 @@ def expect_usage_since(cluster: LocalCluster, since_ms: int) -> None:
         follower.close()
 
 
+@pytest.mark.thorough
 def test_costs_are_of_what_agents_counted_and_a_half_written_report_is_replaced(
     script: Script, spark: SparkSession, tmp_path: Path
 ) -> None:
