@@ -4,11 +4,14 @@ import dataclasses
 import json
 import shlex
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
+from pathlib import Path
 from typing import Any
 
 import javaproperties
+import pytest
 from typer.testing import CliRunner
 
 from cli.main import build_app
@@ -19,7 +22,11 @@ from local_cluster.processes import ManagedProcess
 from local_cluster.topic_switch import LINKED_AND_KEPT, set_topics
 from tests.cluster.conftest import ClusterFactory
 from tests.cluster.script import PATIENCE_S, PLAIN, TRANSACTIONS, Script
+from tests.soak.verifiable_clients import VerifiableClients
 
+VERIFIABLE_TOPIC = "verifiable"
+POLL_S = 2.0
+"""What asking for the replicas may take."""
 AGENTS_KEYS = ("remote.wal.", "remote.log.wal.", "rsm.wal.")
 OLDER = """
 import agent.wiring.kafka_following
@@ -63,6 +70,8 @@ class Operator:
         self.cluster = cluster
         self.agents: dict[int, ManagedProcess] = {}
         self.taken: list[str] = []
+        self.under_replicated_s: list[float] = []
+        """For how long each restart of a broker took, from SIGTERM until all replicas were in sync."""
 
     def told(self, command: str, target: str, *options: str) -> tuple[int, dict[str, Any]]:
         given = ["--bootstrap-server", self.cluster.bootstrap_servers, "--port-base"]
@@ -116,14 +125,28 @@ class Operator:
         path = self.cluster.layout.broker_directory(broker_id) / name
         path.write_text(javaproperties.dumps(lines, timestamp=False))
 
+    def restart_plainly(self, broker_id: int) -> float:
+        """As it is, and stock still; for how many seconds replicas are out of sync. The first of these times."""
+        self._restart(broker_id)
+        return self.under_replicated_s[-1]
+
     def _restart(self, broker_id: int) -> None:
         replicas = self.cluster.admin.replica_summary()
         assert replicas is not None
         assert replicas.under_replicated == 0, "told to restart a broker while replicas were out of sync"
+        begun_s = time.monotonic()
         assert self.cluster.broker(broker_id).terminate(60.0)
-        if not self.taken:
+        if not self.taken and self.under_replicated_s:
+            ended_s = time.monotonic()
             self._expect_to_be_held_back()
+            begun_s += time.monotonic() - ended_s  # Which an operator would not do meanwhile.
         self.cluster.start_broker(broker_id)
+        wait_until(self._is_replicated, f"replicas are in sync after the restart of {broker_id}", PATIENCE_S)
+        self.under_replicated_s.append(time.monotonic() - begun_s)
+
+    def _is_replicated(self) -> bool:
+        replicas = self.cluster.admin.replica_summary()
+        return replicas is not None and replicas.under_replicated == 0
 
     def _expect_to_be_held_back(self) -> None:
         exit_code, told = self.told("next", "enabled")
@@ -147,8 +170,9 @@ class Operator:
         self.agents[broker_id].start()
 
 
+@pytest.mark.timeout(900)
 def test_agents_are_led_into_a_loaded_cluster_to_a_release_and_out_again(
-    make_cluster: ClusterFactory, topic: str
+    make_cluster: ClusterFactory, topic: str, tmp_path: Path
 ) -> None:
     cluster = make_cluster(start=False)
     cluster.settings = stock(cluster)
@@ -157,10 +181,13 @@ def test_agents_are_led_into_a_loaded_cluster_to_a_release_and_out_again(
         cluster.layout.hosts_file(one).write_text(hosts_file(cluster.layout, one, agents=True))
     cluster.start()
     operator, script = Operator(cluster), Script(cluster, topic)
-    with script:
+    cluster.admin.create_topic(VERIFIABLE_TOPIC, 3)
+    verifiable = VerifiableClients(cluster, cluster.bootstrap_servers, VERIFIABLE_TOPIC, tmp_path / "verifiable")
+    with script, verifiable:
         script.create_topic(assignment=[[1, 2, 3], [2, 3, 1], [3, 1, 2]], linked=False)
         script.produce(PLAIN, TRANSACTIONS)
         script.expect_records_to_flow()
+        plain_s = operator.restart_plainly(3)
         # Replicas are out of sync while their broker restarts, as they are in any restart, and at no other time.
         with script.without_a_shrinking_isr():
             operator.follow("enabled")
@@ -180,6 +207,11 @@ def test_agents_are_led_into_a_loaded_cluster_to_a_release_and_out_again(
             operator.follow("removed", until="withdraw:2")
             script.expect_records_to_flow()
         script.expect_promises()
+        counted = verifiable.finish()
+        assert (verifiable.account.send_errors, counted.faults) == ({}, 0), str(counted)
+        assert counted.acknowledged == counted.sent > 0
+    # A busy machine takes one restart longer than another. What waits for a time-out, or an agent, takes far longer.
+    assert max(operator.under_replicated_s) < 2 * plain_s + POLL_S, operator.under_replicated_s
     brokers = cluster.broker_ids
     assert operator.taken == [
         "advertise:1",
