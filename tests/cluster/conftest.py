@@ -76,24 +76,20 @@ class SharedClusters:
 SHARED = pytest.StashKey[SharedClusters]()
 
 
+def script_of(item: pytest.Item) -> str:
+    """Its `script` is played on that cluster, `agents` or `stock`; empty if it says nothing of it."""
+    if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+        return str(item.callspec.params.get("script", ""))
+    return ""
+
+
 def shared_by(item: pytest.Item) -> str:
     """The shared cluster that the test uses; empty if it has one of its own."""
-    given = (
-        item.callspec.params.get("script") if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ""
-    )
+    given = script_of(item)
     for name, fixture in (("agents", "agent_cluster"), ("stock", "stock_cluster")):
         if given == name or fixture in getattr(item, "fixturenames", ()):
             return name
     return ""
-
-
-def plays_without_agents(item: pytest.Item) -> bool:
-    """A script's control, which no change of ours makes fail."""
-    return (
-        isinstance(item, pytest.Function)
-        and hasattr(item, "callspec")
-        and item.callspec.params.get("script") == "stock"
-    )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -103,7 +99,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.cluster)
             # kafka-python leaves the socket of a refused connection to the garbage collector, and brokers die here.
             item.add_marker(LEAVES_SOCKETS)
-            if plays_without_agents(item):
+            if script_of(item) == "stock":  # a control, which no change of ours makes fail
                 item.add_marker(pytest.mark.thorough)
             if item.get_closest_marker("timeout") is None:
                 # A busy machine of two cores takes its time to start three brokers, and three more beside them.

@@ -3,7 +3,6 @@
 Zones az1 to az3 with a broker each, all of which coordinate transactions. Broker 2 has the only replicas.
 """
 
-import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -18,9 +17,8 @@ from local_cluster.polling import wait_until
 from local_cluster.topic_switch import set_topics
 from tests.cluster.agent_views import AgentCounters
 from tests.cluster.gateway_cluster import BY_OBJECTS, gateway_cluster
-from tests.cluster.recovery_commands import run_command
 from tests.cluster.script import PATIENCE_S, Script
-from tests.cluster.test_gateway_durable import DURABLE, GATEWAYS, LEADER, begin
+from tests.cluster.test_gateway_durable import DURABLE, GATEWAYS, LEADER, begin, recover_from_an_empty_disk
 
 TRANSACTIONS = "remote_wal_gateway_durable_transactions_total"
 BROKERS = {1, 2, 3}
@@ -117,16 +115,11 @@ def log_end(cluster: LocalCluster, topic: str, level: IsolationLevel) -> int:
     return int(future.result().offset)
 
 
-def lose_the_disk(cluster: LocalCluster) -> None:
+def lose_the_disk(cluster: LocalCluster, topic: str) -> None:
     """Of the broker with the only replicas, which is filled again then."""
     cluster.agent(LEADER).kill()
     cluster.broker(LEADER).kill()
-    (log_dir,) = cluster.files.log_directories(LEADER)
-    shutil.rmtree(log_dir)
-    log_dir.mkdir()
-    run_command(cluster, "recover", LEADER, "--if-empty")
-    cluster.start_broker(LEADER)
-    cluster.start_agent(LEADER)
+    recover_from_an_empty_disk(cluster, topic)
 
 
 def test_no_transaction_hangs_that_ended_before_its_only_replicas_disk_was_lost(
@@ -150,8 +143,7 @@ def test_no_transaction_hangs_that_ended_before_its_only_replicas_disk_was_lost(
         script.clear_switches()
         for one, values in last:
             one.commit(values)
-    lose_the_disk(cluster)
-    cluster.admin.wait_for_leader(topic, expected=LEADER)
+    lose_the_disk(cluster, topic)
     kept = read_committed(cluster, topic)
     for one in producers:
         assert [value for value in kept if value in set(one.committed)] == one.committed
