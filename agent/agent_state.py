@@ -68,6 +68,7 @@ class AgentState:
             "buckets_given_up": relaying.hydration.tiers.given_up,
             "archive_reads_paused": relaying.hydration.tiers.archive.breaker.is_open,
             "bypassed_agents": relaying.follower.bypasses.bypassed,
+            "agents_of_another_version": list(relaying.metrics.held.versions.others),
             "requests": asdict(relaying.storage.request_counts),
             "metadata_pending": system.publisher.pending if system is not None else 0,
             "metadata_stalled": system.publication.stalled_because if system is not None else None,
@@ -108,11 +109,17 @@ class AgentState:
         """What is not well, here or with others, or waits for a person, while the agent is ready itself."""
         run = self.storage_run
         bypassed = self.relaying.follower.bypasses.bypassed if self.relaying is not None else []
+        versions = self.relaying.metrics.held.versions.others if self.relaying is not None else {}
         gateway = self.relaying.gateway if self.relaying is not None else None
         told = [*(run.degraded if run is not None else ()), *self._buckets_away(), self.descriptors.shortage]
         told += gateway.degraded if gateway is not None else []
         return [
             *(f"the agent of broker {one} is dead, and bypassed inline" for one in bypassed),
+            *(
+                f"the agent of broker {one} has link version {version}, another one: all goes inline between the two "
+                "until both are of one release"
+                for one, version in versions.items()
+            ),
             *(reason for reason in told if reason),
             *self.certificates.soon,
         ]

@@ -83,6 +83,7 @@ class FollowerProxy:
 
     async def leave(self, broker_id: int) -> None:
         """Listen no more on behalf of a broker that is gone, and close what is left of its connections."""
+        self._context.metrics.held.versions.left(broker_id)
         await self._listeners.pop(broker_id).close()
         tasks = [task for task, leader_id in self._relays.items() if leader_id == broker_id]
         for task in tasks:
@@ -198,7 +199,8 @@ class FollowerProxy:
             raise PeerRefusedError(f"broker {broker_id}'s agent is not known any more")
         try:
             await connect_framed(address, leader, self._context.tls())
-            capabilities = await exchange_hellos(leader, self._context.hello, broker_id)
+            heard = self._context.metrics.held.versions.heard
+            capabilities = await exchange_hellos(leader, self._context.hello, broker_id, heard)
         except BaseException:
             leader.abort()
             self._peers.failed(broker_id, address)

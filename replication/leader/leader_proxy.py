@@ -213,6 +213,7 @@ class LeaderProxy:
         capabilities = agree(self._context.hello, hello)
         if hello.broker_id in self._context.followers:
             self._shares.name(share, hello.broker_id)
+            self._context.metrics.held.versions.heard(self._context.hello, hello)
         peer.write_frame(self._context.hello.encode())
         log.info("peer_accepted", follower=hello.broker_id, capabilities=capabilities.name)
         return capabilities

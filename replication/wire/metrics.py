@@ -11,6 +11,7 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 from plugin.loop_metrics import LoopCounter
 from replication.wire.broker_requests import RequestRefusedError
 from replication.wire.frame_inbox import FrameSizeError
+from replication.wire.peer_versions import PeerVersions
 
 log = structlog.get_logger(__name__)
 
@@ -141,6 +142,7 @@ class ConnectionMetrics:
             registry=registry,
         )
         """At the `peer` listener, or where the agent poses as a `replica`."""
+        self.versions = PeerVersions(registry)
 
 
 class ReplicationMetrics:

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -111,8 +112,15 @@ async def connect_framed(
     return connection
 
 
-async def exchange_hellos(connection: FramedConnection, own: Hello, expected_broker_id: int) -> PeerCapabilities:
+async def exchange_hellos(
+    connection: FramedConnection,
+    own: Hello,
+    expected_broker_id: int,
+    heard: Callable[[Hello, Hello], None] = lambda _own, _peer: None,
+) -> PeerCapabilities:
     """As the side that connected: say hello, and return what both agents understand.
+
+    `heard` gets both hellos, the own one first, once the peer is who it should be.
 
     Raises PeerRefusedError when another broker's agent or another cluster's answers, ConnectionError when none does.
     """
@@ -128,7 +136,9 @@ async def exchange_hellos(connection: FramedConnection, own: Hello, expected_bro
     if peer.broker_id != expected_broker_id:
         raise PeerRefusedError(f"broker {peer.broker_id}'s agent answers where broker {expected_broker_id}'s should")
     check_certificate(connection, peer)
-    return agree(own, peer)
+    capabilities = agree(own, peer)
+    heard(own, peer)
+    return capabilities
 
 
 def check_certificate(connection: FramedConnection, peer: Hello, roles: tuple[str, ...] = BROKER_ROLES) -> None:

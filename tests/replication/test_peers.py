@@ -63,6 +63,23 @@ async def test_an_agent_of_another_version_or_without_links_gets_everything_inli
         assert agents.storage.fetches == [(CombinedSegmentId(9, 9, 9), 0, 1)]
 
 
+async def test_agents_of_two_versions_tell_of_each_other_until_both_are_of_one() -> None:
+    async with two_agents(follower_hello=Hello("cluster", 2, 22, version=2)) as agents:
+        raw = batches(2, 0)
+        agents.append({0: raw})
+        follower = await agents.connect()
+        assert await follower.fetch({0: 0}) == follower.expected({0: raw})
+        assert agents.leader_metrics.held.versions.others == {2: 2}
+        assert agents.follower_metrics.held.versions.others == {1: 1}
+        gauge = "remote_wal_peers_of_another_version"
+        assert agents.follower_metrics.registry.get_sample_value(gauge) == 1
+        connection, _ = await agent_connection(agents)  # its upgraded agent
+        connection.close()
+        assert agents.leader_metrics.held.versions.others == {}
+        await agents.follower.leave(1)
+        assert agents.follower_metrics.registry.get_sample_value(gauge) == 0
+
+
 async def test_another_clusters_agent_is_refused() -> None:
     async with two_agents(follower_hello=Hello("other", 2, 22)) as agents:
         follower = await agents.connect()
