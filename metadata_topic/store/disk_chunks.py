@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from metadata_topic.store.entry_blocks import BlockLostError, unnamed_file
+from metadata_topic.store.disk_writes import BlockLostError, unnamed_file
 from metadata_topic.store.run_chunk import Chunk, Keys, Rows
 
 _STRIDE: Final = 64

@@ -14,7 +14,6 @@ Not thread-safe: the store calls it under its lock.
 import itertools
 import os
 import struct
-import tempfile
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from typing import Final, NamedTuple, Protocol
 import structlog
 
 from kafka_log.crc32c import crc32c
+from metadata_topic.store.disk_writes import BlockLostError, DiskWrites, unnamed_file, write_at
 
 log = structlog.get_logger(__name__)
 
@@ -47,10 +47,6 @@ class DiskPlace(NamedTuple):
 
 Place = bytes | DiskPlace
 """The block itself, or where it is."""
-
-
-class BlockLostError(OSError):
-    """The disk gave other bytes than it was given, or fewer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +111,7 @@ class EntryBlocks:
         self._current: _File | None = None
         self._full: dict[int, _File] = {}
         """Those that may be tidied. It waits for `give_back`, as who keeps a block has not told its owner of it yet."""
-        self._is_refused = False
+        self._writes = DiskWrites("metadata_entries_kept_in_memory")
 
     def keep(self, block: bytes, owner: int) -> Place:
         """Where it is from now on. The owner is to know at once."""
@@ -156,18 +152,14 @@ class EntryBlocks:
 
     def _written(self, block: bytes, owner: int, directory: Path) -> DiskPlace | None:
         """None: not, as the disk refused."""
+        return self._writes.tried(directory, lambda: self._write(block, owner, directory))
+
+    def _write(self, block: bytes, owner: int, directory: Path) -> DiskPlace:
+        """Raises OSError."""
         size = len(block) + _HEAD.size
-        try:
-            file = self._file_for(size, directory)
-            checked = _HEAD.pack(0, owner, len(block))[4:] + block
-            if os.pwrite(file.descriptor, crc32c(checked).to_bytes(4, "little") + checked, file.end) != size:
-                raise BlockLostError("the disk takes no more")
-        except OSError as error:
-            if not self._is_refused:
-                log.warning("metadata_entries_kept_in_memory", directory=str(directory), error=str(error))
-            self._is_refused = True
-            return None
-        self._is_refused = False
+        file = self._file_for(size, directory)
+        checked = _HEAD.pack(0, owner, len(block))[4:] + block
+        write_at(file.descriptor, crc32c(checked).to_bytes(4, "little") + checked, file.end)
         place = DiskPlace(file.number, file.end, len(block))
         file.end += size
         file.left_bytes += size
@@ -204,9 +196,3 @@ class EntryBlocks:
             log.warning("metadata_entries_not_moved", error=str(error), consequence="they stay where they are")
         if not file.left_bytes:
             del self._files[file.number]
-
-
-def unnamed_file(directory: Path) -> int:
-    """A descriptor of a new file in that directory, which goes when the descriptor does. Raises OSError."""
-    with tempfile.TemporaryFile(dir=directory) as file:
-        return os.dup(file.fileno())

@@ -18,13 +18,11 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
-import structlog
 from numpy.typing import NDArray
 
 from kafka_log.crc32c import crc32c
-from metadata_topic.store.entry_blocks import BlockLostError, MemoryBound, unnamed_file
-
-log = structlog.get_logger(__name__)
+from metadata_topic.store.disk_writes import BlockLostError, DiskWrites, unnamed_file, write_at
+from metadata_topic.store.entry_blocks import MemoryBound
 
 PAGE_BITS: Final = 8
 PAGE_ROWS: Final = 1 << PAGE_BITS
@@ -67,7 +65,7 @@ class SegmentRows:
         self._pages = 0
         self._free: list[int] = []
         self._descriptor: int | None = None
-        self._is_refused = False
+        self._writes = DiskWrites("metadata_segments_kept_in_memory")
 
     @property
     def disk_bytes(self) -> int:
@@ -136,18 +134,16 @@ class SegmentRows:
 
     def _written(self, page: int, content: bytearray, directory: Path) -> bool:
         """False: not, as the disk refused."""
-        try:
-            if self._descriptor is None:
-                self._descriptor = unnamed_file(directory)
-                weakref.finalize(self, os.close, self._descriptor)
-            if os.pwrite(self._descriptor, content, page * PAGE_BYTES) != PAGE_BYTES:
-                raise BlockLostError("the disk takes no more")
-        except OSError as error:
-            if not self._is_refused:
-                log.warning("metadata_segments_kept_in_memory", directory=str(directory), error=str(error))
-            self._is_refused = True
+        if self._writes.tried(directory, lambda: self._write_page(page, content, directory)) is None:
             return False
-        self._is_refused = False
         self._checksums[page] = crc32c(content)
         self._changed.discard(page)
+        return True
+
+    def _write_page(self, page: int, content: bytearray, directory: Path) -> bool:
+        """Raises OSError."""
+        if self._descriptor is None:
+            self._descriptor = unnamed_file(directory)
+            weakref.finalize(self, os.close, self._descriptor)
+        write_at(self._descriptor, content, page * PAGE_BYTES)
         return True

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
 
-from metadata_topic.store.entry_blocks import unnamed_file
+from metadata_topic.store.disk_writes import unnamed_file
 
 
 class SnapshotSource(Protocol):

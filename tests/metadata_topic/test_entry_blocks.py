@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from metadata_topic.records.records import MetadataRecord
 from metadata_topic.store import disk_merge, run_index, snapshot
 from metadata_topic.store.disk_chunks import ChunkOnDisk, DiskChunks
-from metadata_topic.store.entry_blocks import BlockLostError, EntryBlocks, MemoryBound, Place
+from metadata_topic.store.disk_writes import BlockLostError
+from metadata_topic.store.entry_blocks import EntryBlocks, MemoryBound, Place
 from metadata_topic.store.run_chunk import Chunk
 from metadata_topic.store.snapshot_keeper import SnapshotKeeper
 from metadata_topic.store.store import RemoteWalMetadataStore

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from metadata_topic.store.entry_blocks import BlockLostError, MemoryBound
+from metadata_topic.store.disk_writes import BlockLostError
+from metadata_topic.store.entry_blocks import MemoryBound
 from metadata_topic.store.segment_rows import PAGE_BYTES, PAGE_ROWS, Row, SegmentRows
 from metadata_topic.store.shared_values import SharedValues
 from metadata_topic.store.store import RemoteWalMetadataStore
