@@ -33,7 +33,8 @@ class OrphanCheck:
         if (remembered := TopicMemory(settings.process.state_directory).load()) is not None:
             store.topic.remember(remembered)
         self._session = TopicSession(client, broker.node_id, time.monotonic, broker.rack, store)
-        context = StorageContext(read_meta_properties(broker.log_dirs[0]).cluster_id, broker.node_id)
+        cluster_id = read_meta_properties(broker.log_dirs[0]).cluster_id
+        context = StorageContext(cluster_id, broker.node_id, can_wait=True)
         self._storage = load_storage(storage_spec(settings.storage, broker), context)
         self._task = OrphanTask(
             self._storage,

@@ -265,7 +265,7 @@ def open_stores(
     from plugin.remote_wal_storage_manager import StorageContext
     from plugin.zones.bucket_loading import load_storage
 
-    context = StorageContext(cluster_id, broker.node_id)
+    context = StorageContext(cluster_id, broker.node_id, can_wait=True)
     storage = load_storage(storage_spec(settings.storage, broker), context)
     if not settings.archive.enable:
         return storage, None

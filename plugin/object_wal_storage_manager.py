@@ -18,7 +18,7 @@ import structlog
 
 from plugin.adopted_records import RecordsList
 from plugin.blob_storage import BlobStorage, StoredBlob
-from plugin.clients.backend_settings import ObjectBackendSettings, parse_settings
+from plugin.clients.backend_settings import ObjectBackendSettings, parse_settings, unhurried
 from plugin.clients.object_requests import ObjectRequests
 from plugin.clients.object_store import ObjectStore
 from plugin.clients.retrying import RetryPolicy
@@ -93,7 +93,8 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
         """The store that the settings (of `settings_model`) describe. Raises RemoteStorageConfigError."""
 
     def configure(self, settings: Mapping[str, str], context: StorageContext) -> None:
-        parsed = parse_settings(self.settings_model, settings)
+        told = unhurried(self.settings_model, settings) if context.can_wait else settings
+        parsed = parse_settings(self.settings_model, told)
         try:
             self._keys = ObjectKeyFactory.of(parsed.prefix, context.cluster_id)
         except ValueError as error:

@@ -55,6 +55,8 @@ class StorageContext:
     broker_id: int
     loop: AbstractEventLoop | None = None
     """On which `on_loop` will be asked, so that connections may be opened there ahead."""
+    can_wait: bool = False
+    """Nobody's records wait for it, as with a command that a person runs: time-outs that are not set are long ones."""
 
 
 @dataclass(slots=True)

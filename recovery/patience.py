@@ -1,10 +1,11 @@
 """Waiting for a store that throttles or is away: a recovery that runs for hours must not end by a bad minute of it.
 
 The backends try again for seconds, as an agent has others that send the bytes inline. Here nobody else has them. A
-request that fails in a way that may pass is made again after a wait that grows, with jitter, until the waits together
-are so long that somebody should look.
+request that fails in a way that may pass is made again after a wait that grows, with jitter, until it has taken so long
+that somebody should look.
 """
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -31,16 +32,19 @@ class Patience:
     tell: Callable[[str], None] = _say_nothing
     """Told what is waited for."""
     total_s: float = 1800.0
+    clock: Callable[[], float] = time.monotonic
+    """Monotonic seconds: a store that is silent takes longer than the waits alone."""
 
     def call(self, attempt: Callable[[], T]) -> T:
         """What `attempt` returns. Raises the last RemoteStorageError, at once if waiting does not help."""
-        waited_s, longest_s = 0.0, _FIRST_WAIT_S
+        waited_s, longest_s, begun_s = 0.0, _FIRST_WAIT_S, self.clock()
         while True:
             try:
                 return attempt()
             except RemoteStorageError as error:
+                taken_s = max(waited_s, self.clock() - begun_s)
                 is_of_the_object = isinstance(error, RemoteResourceNotFoundError | RemoteSegmentCorruptError)
-                if is_of_the_object or not error.retriable or waited_s >= self.total_s:
+                if is_of_the_object or not error.retriable or taken_s >= self.total_s:
                     raise
                 wait_s = self.uniform(longest_s / 2, longest_s)
                 self.tell(f"object storage: {error}; again in {wait_s:.0f} s")

@@ -1,7 +1,7 @@
 """A backend's settings: `put_latency_ms` in the model is `put.latency.ms` in the file."""
 
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Final, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -19,11 +19,17 @@ class ObjectBackendSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=_kafka_style, hide_input_in_errors=True)
 
     prefix: str = Field(default="", description="What all keys start with; plain names with / between them.")
-    attempt_timeout_ms: int = Field(default=2000, ge=1, description="How long one request may take.")
+    attempt_timeout_ms: int = Field(
+        default=2000,
+        ge=1,
+        description="How long one request may take. Where it is not set, up to 30000 for commands, which can wait: "
+        "recover, verify, orphans, metadata rebuild and report.",
+    )
     total_timeout_ms: int = Field(
         default=10_000,
         ge=1,
-        description="How long a call may take with all its retries; the attempt's at least.",
+        description="How long a call may take with all its retries; the attempt's at least. Where it is not set, 60000 "
+        "for the same commands.",
     )
     startup_self_test: bool = Field(
         default=True,
@@ -36,6 +42,38 @@ class ObjectBackendSettings(BaseModel):
         if self.total_timeout_ms < self.attempt_timeout_ms:
             raise ValueError("total.timeout.ms must be at least attempt.timeout.ms")
         return self
+
+
+_UNHURRIED_ATTEMPT_MS: Final = 30_000
+_UNHURRIED_TOTAL_MS: Final = 60_000
+_UNHURRIED_CONNECT_MS: Final = 5_000
+_ATTEMPT_KEYS: Final = ("attempt.timeout.ms", "connect.timeout.ms", "read.timeout.ms")
+_TOTAL_KEY: Final = "total.timeout.ms"
+
+
+def unhurried(model: type[ObjectBackendSettings], settings: Mapping[str, str]) -> dict[str, str]:
+    """The settings, with long time-outs where they say nothing of them: for who has nothing to do but wait.
+
+    The defaults of `model` are an agent's, which sends the bytes inline sooner than it waits. What is set stays in
+    force: a key of an attempt stands for all of these, and of a total alone an attempt is a quarter at most.
+    """
+    added: dict[str, str] = {}
+    if _TOTAL_KEY not in settings:
+        added[_TOTAL_KEY] = str(max(_UNHURRIED_TOTAL_MS, _milliseconds(settings, "attempt.timeout.ms")))
+    if not any(key in settings for key in _ATTEMPT_KEYS):
+        shortest_ms = int(model.model_fields["attempt_timeout_ms"].default)
+        longest_ms = _milliseconds(settings, _TOTAL_KEY) // 4 or _UNHURRIED_ATTEMPT_MS
+        attempt_ms = max(shortest_ms, min(_UNHURRIED_ATTEMPT_MS, longest_ms))
+        added["attempt.timeout.ms"] = str(attempt_ms)
+        if "connect_timeout_ms" in model.model_fields:
+            added["connect.timeout.ms"] = str(min(_UNHURRIED_CONNECT_MS, attempt_ms // 4))
+    return {**settings, **added}
+
+
+def _milliseconds(settings: Mapping[str, str], key: str) -> int:
+    """0 where it is not set, or is no number, which is told with all else that is wrong."""
+    text = settings.get(key, "")
+    return int(text) if text.strip().isdecimal() else 0
 
 
 def check_endpoint(url: str | None, allow_http: bool) -> None:

@@ -77,13 +77,13 @@ def _check(name: str, whose: str, stored: Generator[Stored, None, None]) -> None
 
 def _segments(listing: StoreListing, broker_id: int | None) -> Generator[Stored, None, None]:
     spec = StorageSpec(listing.class_name, listing.class_path, listing.settings, "", listing.buckets)
-    with closing(load_storage(spec, StorageContext(listing.cluster_id, _NO_BROKER))) as manager:
+    with closing(load_storage(spec, StorageContext(listing.cluster_id, _NO_BROKER, can_wait=True))) as manager:
         yield from manager.list_log_segments(broker_id)
 
 
 def _archived(listing: StoreListing) -> Generator[Stored, None, None]:
     settings = {**listing.settings, **WITHOUT_SELF_TEST}
-    context = StorageContext(listing.cluster_id, _NO_BROKER)
+    context = StorageContext(listing.cluster_id, _NO_BROKER, can_wait=True)
     with closing(load_archive_storage(listing.class_name, listing.class_path, settings, context)) as archive:
         yield from archive.list()
 

@@ -371,3 +371,16 @@ def test_a_store_that_throttles_for_ever_or_refuses_ends_the_recovery_all_the_sa
     with pytest.raises(RemoteStorageRefusedError):
         patience.call(refused)
     assert waits == []
+
+
+def test_the_time_that_a_silent_store_takes_for_each_attempt_counts_as_waited() -> None:
+    now = [0.0]
+    patience = Patience(lambda wait_s: now.append(now[-1] + wait_s), lambda _low, high: high, clock=lambda: now[-1])
+
+    def silent() -> None:
+        now.append(now[-1] + 60.0)
+        raise RemoteStorageThrottledError("get", "key", "503 SlowDown")
+
+    with pytest.raises(RemoteStorageThrottledError):
+        patience.call(silent)
+    assert 1800 <= now[-1] <= 1890
