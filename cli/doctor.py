@@ -7,6 +7,7 @@ import typer
 
 from cli.connection import BrokerConfig, Json
 from cli.exit_code import ExitCode
+from cli.progress import shown_progress
 from cli.tables import tell_json
 
 if TYPE_CHECKING:
@@ -62,7 +63,9 @@ def _findings(broker_config: Path) -> "list[Finding]":
         settings = agent_settings(broker, broker_config)
     except (AgentSettingsError, BrokerPropertiesError, OSError) as error:
         return [Finding("settings", Level.ERROR, str(error), "correct the key; nothing else was looked at")]
-    return [Finding("settings", Level.OK, f"{broker_config} can be read"), *diagnose(gather(broker, settings, wall_ms))]
+    with shown_progress("asking the cluster, other agents and the store"):
+        facts = gather(broker, settings, wall_ms)
+    return [Finding("settings", Level.OK, f"{broker_config} can be read"), *diagnose(facts)]
 
 
 def _print(findings: "list[Finding]") -> None:

@@ -6,6 +6,7 @@ import typer
 
 from cli.connection import BrokerConfig, Json, agents_client
 from cli.exit_code import ExitCode
+from cli.progress import shown_progress
 from cli.tables import show, table, tell_json
 
 if TYPE_CHECKING:
@@ -38,7 +39,12 @@ def orphans(
 
     broker = load_broker_properties(broker_config)
     settings = agent_settings(broker, broker_config)
-    with OrphanCheck(broker, settings, agents_client(broker, settings)) as check:
+    client = agents_client(broker, settings)
+    with (
+        shown_progress("reading the metadata topic") as shown,
+        OrphanCheck(broker, settings, client) as check,
+    ):
+        shown.update(f"listing the objects of broker {broker.node_id}")
         found = check.compare()
         if confirm is not None and confirm != found.amount:
             raise typer.BadParameter(f"what is found now is {found.amount}, not {confirm}", param_hint="--confirm")

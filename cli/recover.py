@@ -13,13 +13,12 @@ from cli.connection import Json
 from cli.exit_code import ExitCode
 from cli.log_rows import LogRow, left_row, planned_row, restored_row
 from cli.option_groups import grouped
+from cli.progress import ShownProgress, shown_progress
 from cli.recovery_sources import Sources, StoredLogs, new_directory_id, open_sources
 from cli.recovery_table import print_recovery
 from cli.tables import fail, tell_json
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from recovery.broker_recovery import LostBroker, PlannedLog, Selection
     from recovery.errors import TargetRefusedError
     from recovery.logs.restore import RestoredLog
@@ -103,8 +102,7 @@ def recover(
         what = replace(what, log_dir=_emptied(logs, what, step, json=json))
     selection = _selection(logs, what)
     ids = dict(_directory_id(text) for text in what.directory_id or ())
-    console = _console()
-    with console.status("reading settings") as status, open_sources(logs, status.update) as sources:
+    with shown_progress("reading settings") as status, open_sources(logs, status.update) as sources:
         broker = _lost_broker(sources, what.log_dir, ids)
         if step.if_empty and not sources.view.replicas_of(broker.node_id):
             typer.echo(f"the cluster has no replica on broker {broker.node_id}: nothing is to be restored", err=True)
@@ -119,8 +117,7 @@ def recover(
             elif lead_refused is not None:
                 raise lead_refused
             else:
-                status.stop()
-                rows = _recover(console, broker, sources, planned, selection, threads)
+                rows = _recover(status, broker, sources, planned, selection, threads)
         except TargetRefusedError as error:
             fail(error, ExitCode.REFUSED, json=json)
     rows = [_with_buckets(row, log, sources) for row, log in zip(rows, planned, strict=True)]
@@ -203,13 +200,14 @@ def _bounds(
 
 
 def _recover(
-    console: "Console",
+    status: ShownProgress,
     broker: "LostBroker",
     sources: Sources,
     planned: "list[PlannedLog]",
     selection: "Selection",
     threads: int,
 ) -> list[LogRow]:
+    from rich.console import Console
     from rich.progress import (
         BarColumn,
         DownloadColumn,
@@ -223,11 +221,14 @@ def _recover(
     from recovery.logs.restore import RestoreProgress, restore_logs
 
     columns = (TextColumn("restoring"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
+    status.stop()
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not status.is_on_terminal) as bar:
         task = bar.add_task("restoring", total=None)
 
         def show(progress: RestoreProgress) -> None:
             bar.update(task, completed=progress.read_bytes, total=progress.total_bytes)
+            if not status.is_on_terminal:
+                status.update(f"restoring: {progress.read_bytes:,} of {progress.total_bytes:,} bytes")
 
         restore = partial(
             restore_logs,
@@ -311,12 +312,6 @@ def _document(
             for row in rows
         ],
     }
-
-
-def _console() -> "Console":
-    from rich.console import Console
-
-    return Console(stderr=True)
 
 
 def _timestamp_ms(text: str | None) -> int | None:

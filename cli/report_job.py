@@ -5,6 +5,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cli.progress import shown_progress
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -36,7 +38,6 @@ def run_id_of(now_ms: int) -> str:
 def run_report(job: ReportJob, master: str | None, memory: str) -> "ReportData":
     """Raises RetentionJobError, PriceError: a source, a price or the output is missing; nothing was committed then."""
     from pyspark.sql import SparkSession
-    from rich.console import Console
 
     from plugin.prices import EXPRESS, STANDARD, PriceTable
     from retention_job.spark.session import spark_session
@@ -44,12 +45,11 @@ def run_report(job: ReportJob, master: str | None, memory: str) -> "ReportData":
     prices = PriceTable.load(job.prices_file).with_network(job.sections.network)
     for section in {job.sections.wal, job.sections.archive, EXPRESS, STANDARD}:
         prices.store(section)  # a missing price is to be told now, not after the minutes that a run takes
-    console = Console(stderr=True)
-    with console.status("starting Spark") as status:
+    with shown_progress("starting Spark") as status:
         is_given = SparkSession.getActiveSession() is not None
         spark = spark_session(master, memory=memory)
         try:
-            return _run(job, prices, spark, lambda line: status.update(line))  # noqa: PLW0108 - it takes more arguments
+            return _run(job, prices, spark, status.update)
         finally:
             if not is_given:
                 spark.stop()

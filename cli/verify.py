@@ -10,12 +10,11 @@ import typer
 from cli.connection import Json
 from cli.exit_code import ExitCode
 from cli.option_groups import grouped
+from cli.progress import ShownProgress, shown_progress
 from cli.recovery_sources import Sources, StoredLogs, open_sources
 from cli.tables import fail, show, table, tell_json
 
 if TYPE_CHECKING:
-    from rich.status import Status
-
     from recovery.broker_recovery import LostBroker, PlannedLog
     from recovery.verification import Finding, Verification
 
@@ -80,13 +79,11 @@ def _verified(
     logs: StoredLogs, sample: float, replicas: list[Path], drill: Path | None, threads: int
 ) -> dict[str, Any]:
     """Raises TargetRefusedError, where the drill has no empty directory."""
-    from rich.console import Console
-
     from plugin.wall_clock import wall_ms
     from recovery.broker_recovery import Selection, plan_broker
     from recovery.verification import ObjectVerifier, check_inventory
 
-    with Console(stderr=True).status("reading settings") as status, open_sources(logs, status.update) as sources:
+    with shown_progress("reading settings") as status, open_sources(logs, status.update) as sources:
         selection = Selection(frozenset(logs.topic or ()), frozenset(logs.partition or ()))
         planned = plan_broker(_whole_broker(sources), sources.view, sources.inventory, selection, wall_ms())
         findings = list(check_inventory(sources.inventory, planned))
@@ -110,7 +107,7 @@ def _whole_broker(sources: Sources) -> "LostBroker":
 
 
 def _drill(
-    directory: Path, planned: "list[PlannedLog]", reader: Any, threads: int, status: "Status"
+    directory: Path, planned: "list[PlannedLog]", reader: Any, threads: int, status: ShownProgress
 ) -> list[DrilledLog]:
     from jvm.java import find_java
     from kafka_log.segment_files import list_segments, log_file_name

@@ -1,0 +1,60 @@
+"""How far a command is, on standard error: one line that changes on a terminal, elsewhere a new line at times."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from rich.status import Status
+
+_LINE_EVERY_S: Final = 10.0
+"""Of one step that counts: a log is to be read, not to be filled."""
+
+
+class ShownProgress:
+    """What the command does now. Safe for many threads, but for `stop`."""
+
+    def __init__(self, status: "Status | None", write: Callable[[str], object], clock: Callable[[], float]) -> None:
+        """`status` is the changing line of a terminal; without one, lines are written. `clock`: monotonic seconds."""
+        self._status = status
+        self._write = write
+        self._clock = clock
+        self._step = ""
+        self._next_line_s = float("-inf")
+
+    @property
+    def is_on_terminal(self) -> bool:
+        """Where a person looks, and a line can change."""
+        return self._status is not None
+
+    def update(self, text: str) -> None:
+        """`step` or `step: how far`; a step that begins is told at once."""
+        if self._status is not None:
+            self._status.update(text)
+            return
+        step, now_s = text.partition(":")[0], self._clock()
+        if step != self._step or now_s >= self._next_line_s:
+            self._step, self._next_line_s = step, now_s + _LINE_EVERY_S
+            self._write(f"{text}\n")
+
+    def stop(self) -> None:
+        """Something else shows how far it is, from now on."""
+        if self._status is not None:
+            self._status.stop()
+
+
+@contextmanager
+def shown_progress(first: str) -> Iterator[ShownProgress]:
+    """Inside, of this process; it begins with the step `first`."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if console.is_terminal:
+        with console.status(first) as status:
+            yield ShownProgress(status, sys.stderr.write, time.monotonic)
+        return
+    shown = ShownProgress(None, sys.stderr.write, time.monotonic)
+    shown.update(first)
+    yield shown
