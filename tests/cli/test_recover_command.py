@@ -17,6 +17,7 @@ from cli.main import build_app, main
 from kafka_log.leader_epoch_checkpoint import read_leader_epochs
 from kafka_log.meta_properties import read_meta_properties
 from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_text
+from local_cluster.object_store.faults import Fault
 from local_cluster.object_store.front import ObjectStoreFront
 from local_cluster.object_store.server import DEFAULT_BUCKET, ObjectStoreServer
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
@@ -29,6 +30,8 @@ from metadata_topic.settings.topic_settings import (
     topic_key,
 )
 from plugin.format.combined_segment import OpenCombinedSegment, SegmentHeader
+from plugin.remote_wal_storage_manager import StorageContext
+from plugin.s3 import S3WalStorageManager
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
 from recovery import emptied
 from recovery.logs.restore import GoneHead
@@ -38,6 +41,7 @@ from tests.kafka_log.kraft_records import DIRECTORY, metadata_batch, partition_r
 from tests.recovery.stored_objects import MARK, Records, records
 
 CLUSTER = "r4nd0m-cluster_id"
+LONGER_THAN_AN_AGENT_WAITS_S = 1.6
 ORDERS = TopicIdPartition(TopicId(b"orders".ljust(16)), 0)
 PAYMENTS = TopicIdPartition(TopicId(b"payments".ljust(16)), 2)
 NOTHING_STORED = "nothing stored; other replicas"
@@ -421,6 +425,33 @@ def test_missing_credentials_are_one_clear_line_and_nothing_is_written(
         # It is the credentials, and nothing else, that was missing.
         ruins.write(backend=backend, more=f"{in_file}rsm.wal.config.credentials.profile=other\n")
         assert _told(ruins.run("recover", "--dry-run", "--json"))["objects"] == 0
+
+
+@pytest.mark.parametrize(("told", "comes_back"), [("", True), ("rsm.wal.config.total.timeout.ms=2000\n", False)])
+def test_a_store_that_takes_longer_than_an_agent_waits_is_waited_for_unless_the_file_says_otherwise(
+    ruins: Ruins, told: str, comes_back: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "local")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "local")
+    part = records(ORDERS, 0, 0, 4)
+    stored = ruins.upload(1, part)
+    with ObjectStoreServer(ObjectStoreFront(), [DEFAULT_BUCKET]) as server:
+        settings = {"bucket": DEFAULT_BUCKET, "region": "us-east-1", "allow.http": "true"}
+        settings["endpoint.url"] = server.endpoint_url
+        backend = "remote.log.wal.storage.manager.class.name=plugin.s3.S3WalStorageManager\n"
+        backend += "".join(f"rsm.wal.config.{key}={value}\n" for key, value in settings.items())
+        client = S3WalStorageManager()
+        client.configure(settings, StorageContext(CLUSTER, 1))
+        client.requests.put(str(stored.relative_to(ruins.store)), [stored.read_bytes()], stored.stat().st_size)
+        client.close()
+        ruins.write(backend=backend, more=told)
+        server.faults.add(Fault("latency", seconds=LONGER_THAN_AN_AGENT_WAITS_S))
+
+        result = ruins.run("recover", "--json", "--topic", "orders")
+
+    restored = ruins.log_dir / "orders-0" / f"{0:020}.log"
+    assert restored.exists() is comes_back, result.output
+    assert not comes_back or restored.read_bytes() == part[3]
 
 
 def test_another_cluster_than_the_one_that_is_named_is_an_error(ruins: Ruins) -> None:
