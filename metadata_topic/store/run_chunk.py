@@ -45,7 +45,10 @@ class Chunk:
     @classmethod
     def build(cls, keys: Keys, firsts: Int64s, lasts: Int64s, slots: Slots) -> Self:
         """From rows in any order, at least one."""
-        order = np.lexsort((firsts, keys))
+        # A partition's runs mostly come in their order, as those of merged chunks do: then keys alone are to be sorted.
+        order = keys.argsort(kind="stable")
+        if _falls_within_a_key(keys[order], firsts[order]):
+            order = np.lexsort((firsts, keys))
         return cls._of_rows(keys[order], firsts[order], lasts[order], slots[order])
 
     @classmethod
@@ -108,6 +111,10 @@ class Chunk:
     def living_keys(self, alive: NDArray[np.bool_]) -> Keys:
         """The keys that have rows whose slots are alive."""
         return self.keys[np.logical_or.reduceat(alive[self.slots], self.bounds[:-1])]
+
+
+def _falls_within_a_key(keys: Keys, firsts: Int64s) -> bool:
+    return bool(((firsts[1:] < firsts[:-1]) & (keys[1:] == keys[:-1])).any())
 
 
 def _running_max(lasts: Int64s, bounds: Int64s) -> Int64s:

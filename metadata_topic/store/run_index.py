@@ -108,7 +108,7 @@ class RunIndex:
         alive = self._slots.alive
         chunks = (*self._chunks, *self._on_disk)
         numbers = {key >> 32 for chunk in chunks for key in chunk.living_keys(alive).tolist()}
-        return [self._numbers.partition_of(number) for number in sorted(numbers)]
+        return self._numbers.partitions_of(sorted(numbers))
 
     def epochs(self, topic_id_partition: TopicIdPartition) -> list[int]:
         """The epochs in which it may have runs, ascending."""
@@ -185,9 +185,7 @@ class RunIndex:
         runs = decode_runs(list(self._waiting.values()))
         slots = np.array(list(self._waiting), dtype=np.uint32)
         self._waiting, self._waiting_rows = {}, 0
-        numbered: dict[bytes, int] = {}
-        topics = np.array([numbered.setdefault(topic_id, len(numbered)) for topic_id in runs.topic_ids])
-        numbers = self._numbers.made_for(topics[runs.topic] << 31 | runs.partition, list(numbered))
+        numbers = self._numbers.made_for(runs.topic_ids, runs.topic, runs.partition)
         keys = numbers << np.uint64(32) | (runs.leader_epoch + 1).astype(np.uint64)
         self._chunks.append(Chunk.build(keys, runs.first_offset, runs.last_offset, slots[runs.block]))
         self._merge_chunks()

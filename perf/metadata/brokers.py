@@ -12,19 +12,22 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from itertools import cycle
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records import serde
 from metadata_topic.records.leader_epochs import LeaderEpochChain
+from metadata_topic.records.records import PublishedSegment
 from metadata_topic.store.entry_blocks import MemoryBound
 from metadata_topic.store.store import RemoteWalMetadataStore
 from perf.metadata.volume import Load, measure_volume, records, zstd
-from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState
+from plugin.format.entry_columns import COLUMN_HEAD, COLUMNS, HEAD
+from plugin.segment_metadata import CombinedSegmentId
 
 _TEMPLATES: Final = 8
+_OFFSETS_IN_A_TURN: Final = 1000
+"""More than templates have of one partition."""
 _LED: Final = 1000
 """Partitions of each broker."""
 LOOKED_UP: Final = 1000
@@ -76,20 +79,46 @@ def measure_brokers(told: Told) -> Known:
 
 
 def told_records(told: Told) -> Iterator[tuple[bytes, bytes]]:
-    """STARTED and FINISHED records of all brokers' objects, in turns."""
+    """STARTED and FINISHED records of all brokers' objects, in turns; partitions' offsets rise from one to the next."""
     templates = {broker: _templates(told.load, broker) for broker in range(1, told.brokers + 1)}
     for sequence in range(told.objects):
+        turn, template = divmod(sequence, _TEMPLATES)
         for broker, values in templates.items():
             key = CombinedSegmentId(broker, 1, sequence).to_bytes()
-            for value in next(values):
-                yield key, value[:2] + key + value[18:]
+            started, finished = values[template]
+            yield key, started[:2] + key + started[18:]
+            yield key, finished.value(key, turn * _OFFSETS_IN_A_TURN)
 
 
-def _templates(load: Load, broker: int) -> Iterator[tuple[bytes, bytes]]:
-    values = [value for _, value in records(load, _TEMPLATES, seed=broker)]
-    started = [one for one in values if one[26] == RemoteLogSegmentState.COPY_SEGMENT_STARTED]
-    finished = [one for one in values if one[26] == RemoteLogSegmentState.COPY_SEGMENT_FINISHED]
-    return cycle(zip(started, finished, strict=True))
+@dataclass(frozen=True, slots=True)
+class _Template:
+    """A FINISHED record."""
+
+    raw: bytes
+    first_offset_at: int
+    """Where the minimum of the column of first offsets stands."""
+
+    @classmethod
+    def of(cls, key: bytes, raw: bytes) -> Self:
+        """From the record as it is published."""
+        record = serde.decode(key, raw)
+        if not isinstance(record, PublishedSegment):
+            raise TypeError(f"no segment: {record}")
+        column = [spec.name for spec in COLUMNS].index("first_offset")
+        return cls(raw, raw.index(record.entry_block) + HEAD.size + column * COLUMN_HEAD.size)
+
+    def value(self, key: bytes, further: int) -> bytes:
+        """Of that object, all offsets `further` on."""
+        changed = bytearray(self.raw)
+        changed[2:18] = key
+        minimum, width = COLUMN_HEAD.unpack_from(self.raw, self.first_offset_at)
+        COLUMN_HEAD.pack_into(changed, self.first_offset_at, minimum + further, width)
+        return bytes(changed)
+
+
+def _templates(load: Load, broker: int) -> list[tuple[bytes, _Template]]:
+    told = iter(records(load, _TEMPLATES, seed=broker))
+    return [(started, _Template.of(key, finished)) for (_, started), (key, finished) in zip(told, told, strict=True)]
 
 
 def _measure(told: Told) -> Known:
