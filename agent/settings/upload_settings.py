@@ -153,6 +153,13 @@ class QuotaSettings(Section, alias_generator=keyed("remote.wal.log.manager.")):
         ge=1024,
         description="What is uploaded at most; the rest goes inline (KIP-956 has such a key). No quota by default.",
     )
+    cluster_objects_per_second: int = Field(
+        360,
+        ge=1,
+        description="How many objects all agents together are to make at most, as each of them reads what all make: "
+        "where they would make more, each waits for longer from upload to upload, but for objects that are as large as "
+        "they may be. Set it alike on all.",
+    )
     backlog_max_bytes_per_second: int = Field(
         32 * 1024 * 1024,
         ge=1024,

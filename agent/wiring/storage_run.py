@@ -81,6 +81,7 @@ class StorageRun:
             self._tail_answers,
             self._led_logs,
             self._topics,
+            metadata.objects_per_s,
         )
         self.write_path = WritePath(around, kept, context)
         self.led_gaps = LedGaps(metadata.store, self.write_path.status, self._archived.chain_of)

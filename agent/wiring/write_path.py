@@ -25,6 +25,7 @@ from replication.leader.zone_reads import reads_for
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.commit.group_commit import CommitLimits
 from rlm.write_path.commit.link_policy import CostLimits, LinkDecider
+from rlm.write_path.commit.object_spacing import spacing_s
 from rlm.write_path.commit.partition_schedule import ScheduleIntervals
 from rlm.write_path.core.led_partition import PartitionStatus
 from rlm.write_path.core.led_views import StoredLog
@@ -40,6 +41,8 @@ from rlm.write_path.uploads.tail_uploads import Answer, TailUploads
 
 log = structlog.get_logger(__name__)
 
+_SPACING_LOOK_S = 1.0
+
 
 @dataclass(frozen=True, slots=True)
 class WritePathContext:
@@ -54,6 +57,8 @@ class WritePathContext:
     """Makes the led logs beside what metadata tells, from how far they are stored."""
     topics: Callable[[], KnownTopics]
     """As they are known now; once Kafka has told what is led."""
+    objects_per_s: Callable[[], Mapping[int, float]]
+    """Of each agent that makes any, of late."""
 
 
 def log_manager_limits(settings: AgentSettings) -> LogManagerLimits:
@@ -102,6 +107,7 @@ class WritePath:
         self._loop = asyncio.get_running_loop()
         self._assignments: Sequence[Assignment] = ()
         self._running: _Running | None = None
+        self._spacing_look: asyncio.TimerHandle | None = None
         self._decider: LinkDecider | None = None
         self._failure: asyncio.Future[None] = self._loop.create_future()
         self.logs = context.logs(self._stored_log)
@@ -125,6 +131,7 @@ class WritePath:
             manager.assign(self._assignments)
             if self._durable is not None:
                 self._durable.arrived()
+            self._space_uploads()
             await asyncio.wait((running, self._failure), return_when=asyncio.FIRST_COMPLETED)
             await (self._failure if self._failure.done() else running)
         except asyncio.CancelledError:
@@ -141,11 +148,20 @@ class WritePath:
     def _leave(self, combine: RLMWalCombineTask) -> None:
         self._around.relaying.write_path.left()
         self._running = None
+        if self._spacing_look is not None:
+            self._spacing_look.cancel()
         self.next_segment_id = combine.next_segment_id
         for assignment in self._assignments:
             self._around.relaying.leader.partition_released(assignment.topic_id_partition)
         if self._durable is not None:
             self._durable.left(self._assignments)
+
+    def _space_uploads(self) -> None:
+        bound_per_s = self._around.settings.quotas.cluster_objects_per_second
+        apart_s = spacing_s(self._context.objects_per_s().values(), bound_per_s)
+        self._kept.metrics.write.upload_spacing.set(apart_s)
+        self._tried(lambda manager: manager.space_uploads(apart_s))
+        self._spacing_look = self._loop.call_later(_SPACING_LOOK_S, self._space_uploads)
 
     def failed(self, defect: Exception) -> None:
         """A call met a defect: begin anew."""

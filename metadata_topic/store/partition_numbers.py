@@ -8,6 +8,7 @@ from collections.abc import Sequence, Set
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.store.run_chunk import Int64s, Keys
@@ -55,14 +56,11 @@ class PartitionNumbers:
         """
         numbered = np.array([self._topic_number(topic_id) for topic_id in topic_ids], dtype=np.int64)
         codes = numbered[topics] << _TOPIC_SHIFT | partitions
-        different, place = np.unique(codes, return_inverse=True)
-        new = np.setdiff1d(different, self._codes, assume_unique=True)
-        if len(new):
-            at = self._codes.searchsorted(new)
-            self._codes = np.insert(self._codes, at, new)
-            self._numbers = np.insert(self._numbers, at, np.arange(self._next, self._next + len(new), dtype=np.uint64))
-            self._next += len(new)
-        numbers: Keys = self._numbers[self._codes.searchsorted(different)][place]
+        is_known, places = self._find(codes)
+        if not is_known.all():
+            self._add(np.unique(codes[~is_known]))
+            _, places = self._find(codes)
+        numbers: Keys = self._numbers[places]
         return numbers
 
     def keep(self, used: Set[int]) -> None:
@@ -71,6 +69,19 @@ class PartitionNumbers:
         self._codes, self._numbers = self._codes[kept], self._numbers[kept]
         topics = set((self._codes >> _TOPIC_SHIFT).tolist())
         self._topics = {topic_id: number for topic_id, number in self._topics.items() if number in topics}
+
+    def _find(self, codes: Int64s) -> tuple[NDArray[np.bool_], NDArray[np.intp]]:
+        """Which have numbers, and at what place."""
+        places = self._codes.searchsorted(codes)
+        if not len(self._codes):
+            return np.zeros(len(codes), dtype=np.bool_), places
+        return self._codes[np.minimum(places, len(self._codes) - 1)] == codes, places
+
+    def _add(self, new: Int64s) -> None:
+        at = self._codes.searchsorted(new)
+        self._codes = np.insert(self._codes, at, new)
+        self._numbers = np.insert(self._numbers, at, np.arange(self._next, self._next + len(new), dtype=np.uint64))
+        self._next += len(new)
 
     def _topic_number(self, topic_id: bytes) -> int:
         number = self._topics.get(topic_id)

@@ -26,6 +26,7 @@ from metadata_topic.records.serde import decode_or_keep_out
 from metadata_topic.records.usage_record import is_usage_key
 from metadata_topic.store.archive_snapshot import restore_archive
 from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.object_rates import ObjectRates
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.store.store_image import StoreImage
 from metadata_topic.topic.client_config import KafkaClientConfig
@@ -57,6 +58,7 @@ class RemoteWalMetadataConsumer(TopicReader):
         self._store = store
         self._archive = archive
         self._load_snapshot = load_snapshot
+        self.object_rates = ObjectRates()
         super().__init__(TopicFollower(client_config, METADATA_TOPIC, self._take, settings, rack, consumer_factory))
 
     def start(self) -> None:
@@ -103,6 +105,8 @@ class RemoteWalMetadataConsumer(TopicReader):
                 self._archive.apply(archive_records.decode_or_keep_out(record.key, record.value), record.partition)
             return None
         decoded = decode_or_keep_out(record.key, record.value)
+        if self.ready:
+            self.object_rates.read(decoded)
         if self._archive is not None and isinstance(decoded, RemoteWalNodeRegistration):
             self._archive.registered(decoded.broker_id, decoded.incarnation, record.partition)
         return decoded

@@ -61,6 +61,10 @@ class FollowedMetadata:
         """Blocks until that is so; False when time ran out."""
         return self.consumer.wait_until_ready(timeout_s)
 
+    def objects_per_s(self) -> Mapping[int, float]:
+        """Of each agent that makes any, by broker, of late."""
+        return self.consumer.object_rates.per_second()
+
     def read_to_end(self) -> bool:
         """Blocks until the stores hold all that is in the topic now; False when that could not be had."""
         return self.consumer.read_to_end(_READ_TO_END_TIMEOUT_S)

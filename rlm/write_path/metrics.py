@@ -103,6 +103,11 @@ class WriteMetrics:
             ["reason"],
             registry=registry,
         )
+        self.upload_spacing = Gauge(
+            "remote_wal_upload_spacing_seconds",
+            "From one upload to the next at least, so that agents can follow what all of them make; 0: no bound",
+            registry=registry,
+        )
         self.resumes_put_off = Counter(
             "remote_wal_resumes_put_off",
             "Times that a partition was not taken on, as it could not be told where its upload goes on",

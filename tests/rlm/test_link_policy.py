@@ -94,6 +94,14 @@ def test_the_policy_latency_gives_links_up_while_uploads_are_slower_than_its_bou
     assert decider.mode(LinkPolicy.LATENCY, 20, 50_000, 1.0) is LinkMode.LINK
 
 
+def test_the_policy_latency_gives_links_up_while_uploads_are_further_apart_than_its_bound() -> None:
+    decider = LinkDecider(LIMITS)
+    decider.uploaded(0.002)
+    decider.spacing_s = 0.02
+    assert decider.mode(LinkPolicy.LATENCY, 20, 50_000, 1.0) is LinkMode.INLINE
+    assert decider.mode(LinkPolicy.LATENCY, 30, 50_000, 1.0) is LinkMode.LINK
+
+
 def test_an_upload_is_wanted_as_by_the_most_urgent_of_its_partitions() -> None:
     partition = TopicIdPartition(TopicId(bytes(16)), 0)
     always, cost = (Assignment(partition, "t", Path(), policy, 0) for policy in (LinkPolicy.ALWAYS, LinkPolicy.COST))

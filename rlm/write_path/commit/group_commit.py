@@ -19,6 +19,8 @@ long is waited for company depends on who waits:
   last start and not after two. Nobody waits for this one.
 - As soon as there are a whole object's bytes, queued or known to be in the logs; after a failure, not before its
   back-off ended, and no load counts as bulk until one is stored.
+- Unless an object is whole, not before the share of all agents' objects that falls to this one lets it
+  (`rlm.write_path.commit.object_spacing`).
 - Whatever the reason, not before the quota in bytes per second lets it, where there is one (as KIP-956 has for
   KIP-405's uploads). What it holds back stays in the log; followers get it inline.
 
@@ -236,7 +238,9 @@ class GroupCommit:
         self._quota = TokenBucket(limits.bytes_per_s or math.inf)
         self._in_flight_s: list[float] = []
         """When the uploads under way were started."""
-        self._last_start_s = self._retry_at_s = -math.inf
+        self._last_start_s = self._last_upload_s = self._retry_at_s = -math.inf
+        self.spacing_s = 0.0
+        """From one upload to the next at least, unless an object is whole."""
         self._paying_since_s: float | None = None
         """When links began to be wanted as they pay; None: they are not."""
         self._back_off_s = 0.0
@@ -306,6 +310,13 @@ class GroupCommit:
         """For how long the quota lets no upload begin."""
         return self._quota.wait_s(now_s)
 
+    def is_too_soon(self, queued_bytes: int, now_s: float) -> bool:
+        """Whether an upload of these would come too soon after the last one."""
+        return now_s < self._spaced_from_s(queued_bytes)
+
+    def _spaced_from_s(self, queued_bytes: int) -> float:
+        return -math.inf if self.is_whole(queued_bytes) else self._last_upload_s + self.spacing_s
+
     def back_off_s(self, now_s: float) -> float:
         """For how long nothing is tried after the last failure."""
         return max(self._retry_at_s - now_s, 0.0)
@@ -314,7 +325,7 @@ class GroupCommit:
         """From when on an upload may start; inf: not before one ends."""
         if self.is_full:
             return math.inf
-        earliest_s = max(self._retry_at_s, self._quota.free_s)
+        earliest_s = max(self._retry_at_s, self._quota.free_s, self._spaced_from_s(load.queued_bytes))
         at_once = load.urgency is Urgency.LINKS and not self._in_flight_s and not is_bulk
         if at_once or self.is_whole(load.queued_bytes):
             return earliest_s
@@ -354,7 +365,7 @@ class GroupCommit:
 
     def started(self, now_s: float, size_bytes: int) -> None:
         """An upload of so many bytes began."""
-        self._last_start_s = now_s
+        self._last_start_s = self._last_upload_s = now_s
         self._in_flight_s.append(now_s)
         self._quota.take(size_bytes, now_s)
         self._round.add(size_bytes)

@@ -96,6 +96,8 @@ class LinkDecider:
         self.pauses = LinkPauses(limits.pauses)
         self.interval_s = limits.upload_interval_s
         """From one upload to the next, as it would be now."""
+        self.spacing_s = 0.0
+        """As `GroupCommit.spacing_s`: for so long what was appended may wait for its upload."""
         self._upload_s = 0.0
         self.is_off: Callable[[], bool] = lambda: False
         """Whether nothing may be linked now, whatever the policies say."""
@@ -155,7 +157,7 @@ class LinkDecider:
         if self._object_pays(pending_bytes, rate, now_s) or self._is_tried(policy, rate, now_s):
             self._hold_until_s = now_s + self._limits.hold_s
         # Reading an object takes about as long as writing it.
-        if policy is LinkPolicy.LATENCY and 2 * self._upload_s * 1000 > latency_bound_ms:
+        if policy is LinkPolicy.LATENCY and (2 * self._upload_s + self.spacing_s) * 1000 > latency_bound_ms:
             return LinkMode.INLINE
         return LinkMode.LINK if now_s < self._hold_until_s else LinkMode.INLINE
 

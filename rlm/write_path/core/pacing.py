@@ -108,6 +108,10 @@ class Pacing:
         if offset >= led.uploaded_offset and self._decider.may_link(led.assignment):
             self._decider.fetched(follower_id, size, now_s)
 
+    def space(self, spacing_s: float) -> None:
+        """Begin uploads so far apart at least, from now on, unless an object is whole."""
+        self.commit.spacing_s = self._decider.spacing_s = spacing_s
+
     # What others ask.
 
     def mode_of(self, led: LedPartition, size: int, now_s: float) -> LinkMode:
@@ -137,7 +141,7 @@ class Pacing:
         if due_s is None or self._queue.is_full:
             due_s = math.inf
         has_work = len(self._queue) or due_s <= now_s  # to ask for the urgency without any would keep links in use
-        self._decider.interval_s = self.commit.paying_interval_s
+        self._decider.interval_s = max(self.commit.paying_interval_s, self.commit.spacing_s)
         urgency = self._urgency(now_s) if has_work else Urgency.ARCHIVE
         expected_bytes, full_bytes = self._decider.expected_bytes(now_s), self._decider.full_object_bytes
         load = Load(
@@ -204,8 +208,10 @@ class Pacing:
         return Reads(passed_over, reads, min(self._limits.read_bytes, max(self._queue.free_bytes, 1)))
 
     def next_upload(self, now_s: float) -> Upload | None:
-        """The upload to start with what is queued; None while the quota holds it back, or more is to come."""
+        """The upload to start with what is queued; None while quota or spacing hold it back, or more is to come."""
         if not len(self._queue) or self._trial.is_held or self.commit.held_back_s(now_s):
+            return None
+        if self.commit.is_too_soon(self._queue.size_bytes, now_s):
             return None
         return self._upload(now_s)
 
