@@ -11,8 +11,8 @@ from agent.wiring.lifecycle import healing_limits
 from kafka_log.meta_properties import read_meta_properties
 from kafka_log.server_properties import BrokerProperties
 from metadata_topic.records.errors import MetadataTopicError
+from metadata_topic.store.snapshots.topic_memory import TopicMemory
 from metadata_topic.store.store import RemoteWalMetadataStore
-from metadata_topic.store.topic_memory import TopicMemory
 from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.topic import METADATA_TOPIC
 from metadata_topic.topic.topic_session import TopicSession

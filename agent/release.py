@@ -60,7 +60,7 @@ def _commit(rooms: Path) -> str:
 def version_lines() -> list[str]:
     """The release, and the versions by which agents understand each other and what older ones stored."""
     from metadata_topic.records import record_fields
-    from metadata_topic.store import snapshot
+    from metadata_topic.store.snapshots import snapshot
     from plugin.format.combined_segment import VERSIONS
     from replication.wire.fetch_frame import MAX_FETCH_VERSION, TOPIC_ID_VERSION
     from replication.wire.peer_protocol import PROTOCOL_VERSION, PeerCapabilities

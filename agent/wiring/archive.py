@@ -12,7 +12,7 @@ from agent.settings.upload_settings import ArchiveSettings
 from agent.wiring.kafka_following import KafkaFollowing
 from agent.wiring.lifecycle import healing_limits
 from agent.wiring.surroundings import Kept, Surroundings
-from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.archive.archive_store import ArchiveStore
 from plugin.archive_storage import ObjectArchiveStorage, load_archive_storage
 from plugin.loading import settings_under_prefix
 from plugin.prices import NEVER_PAYS, Prices

@@ -61,12 +61,7 @@ class StorageRun:
         )
         metadata, topic_settings = self.kafka.metadata, self.kafka.topic_settings
         self._archived = ArchivedTopics(
-            own,
-            metadata.store,
-            metadata.archive,
-            topic_settings,
-            settings.archive.enable,
-            around.clocks.monotonic_s,
+            own, metadata.store, metadata.archive, topic_settings, settings.archive.enable, around.clocks.monotonic_s
         )
         archive_tier = ArchiveTier(metadata.archive, self._archived.is_archived, self._archived.chain_of)
         self._tiers = Tiers([self.kafka.readers.tiered_storage, archive_tier])

@@ -17,6 +17,7 @@ from agent.descriptors import bounded_open_files
 from agent.settings.agent_settings import AgentSettings
 from agent.wiring.durable_uploads import DurableUploads, KnownTopics
 from agent.wiring.surroundings import Kept, Surroundings
+from agent.wiring.upload_spacing import UploadSpacing
 from kafka_log.topic_partition import TopicIdPartition
 from plugin.segment_metadata import CombinedSegmentId
 from replication.leader.found_batches import StoredLogs
@@ -25,7 +26,6 @@ from replication.leader.zone_reads import reads_for
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.commit.group_commit import CommitLimits
 from rlm.write_path.commit.link_policy import CostLimits, LinkDecider
-from rlm.write_path.commit.object_spacing import spacing_s
 from rlm.write_path.commit.partition_schedule import ScheduleIntervals
 from rlm.write_path.core.led_partition import PartitionStatus
 from rlm.write_path.core.led_views import StoredLog
@@ -40,8 +40,6 @@ from rlm.write_path.uploads.combine_task import CombineRules, RLMWalCombineTask
 from rlm.write_path.uploads.tail_uploads import Answer, TailUploads
 
 log = structlog.get_logger(__name__)
-
-_SPACING_LOOK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +91,7 @@ class _Running:
 
     manager: RemoteWalLogManager
     combine: RLMWalCombineTask
+    spacing: UploadSpacing
 
 
 class WritePath:
@@ -107,7 +106,6 @@ class WritePath:
         self._loop = asyncio.get_running_loop()
         self._assignments: Sequence[Assignment] = ()
         self._running: _Running | None = None
-        self._spacing_look: asyncio.TimerHandle | None = None
         self._decider: LinkDecider | None = None
         self._failure: asyncio.Future[None] = self._loop.create_future()
         self.logs = context.logs(self._stored_log)
@@ -122,8 +120,12 @@ class WritePath:
         """
         self._failure = self._loop.create_future()
         combine = self._make_combine_task()
-        manager = self._make_manager(combine)
-        self._running = _Running(manager, combine)
+        decider = self._decider = self._make_decider()
+        manager = self._make_manager(combine, decider)
+        bound_per_s = self._around.settings.quotas.cluster_objects_per_second
+        told = self._kept.metrics.write.upload_spacing
+        spacing = UploadSpacing(decider, self._context.objects_per_s, bound_per_s, told)
+        self._running = _Running(manager, combine, spacing)
         flush_timeout_s = None
         try:
             running = manager.start()
@@ -131,7 +133,6 @@ class WritePath:
             manager.assign(self._assignments)
             if self._durable is not None:
                 self._durable.arrived()
-            self._space_uploads()
             await asyncio.wait((running, self._failure), return_when=asyncio.FIRST_COMPLETED)
             await (self._failure if self._failure.done() else running)
         except asyncio.CancelledError:
@@ -147,21 +148,14 @@ class WritePath:
 
     def _leave(self, combine: RLMWalCombineTask) -> None:
         self._around.relaying.write_path.left()
+        if self._running is not None:
+            self._running.spacing.end()
         self._running = None
-        if self._spacing_look is not None:
-            self._spacing_look.cancel()
         self.next_segment_id = combine.next_segment_id
         for assignment in self._assignments:
             self._around.relaying.leader.partition_released(assignment.topic_id_partition)
         if self._durable is not None:
             self._durable.left(self._assignments)
-
-    def _space_uploads(self) -> None:
-        bound_per_s = self._around.settings.quotas.cluster_objects_per_second
-        apart_s = spacing_s(self._context.objects_per_s().values(), bound_per_s)
-        self._kept.metrics.write.upload_spacing.set(apart_s)
-        self._tried(lambda manager: manager.space_uploads(apart_s))
-        self._spacing_look = self._loop.call_later(_SPACING_LOOK_S, self._space_uploads)
 
     def failed(self, defect: Exception) -> None:
         """A call met a defect: begin anew."""
@@ -252,15 +246,18 @@ class WritePath:
     def _reads_for(self, brokers: Collection[int]) -> Mapping[int, int | str]:
         return reads_for(brokers, self._around.relaying.zones, self._around.settings.hydration.share_min_readers)
 
-    def _make_manager(self, combine: RLMWalCombineTask) -> RemoteWalLogManager:
-        around, kept, context, leader = self._around, self._kept, self._context, self._around.relaying.leader
-        interval_s = around.settings.log_manager.combiner_task_interval_s
-        configuration = around.configuration
-        self._decider = decider = LinkDecider(
+    def _make_decider(self) -> LinkDecider:
+        configuration, publication = self._around.configuration, self._kept.publication
+        interval_s = self._around.settings.log_manager.combiner_task_interval_s
+        decider = LinkDecider(
             CostLimits(configuration.break_even_bytes, interval_s),
             replace(configuration.link_costs, reads_for=self._reads_for),
         )
-        decider.is_off = lambda: kept.publication.is_stalled
+        decider.is_off = lambda: publication.is_stalled
+        return decider
+
+    def _make_manager(self, combine: RLMWalCombineTask, decider: LinkDecider) -> RemoteWalLogManager:
+        around, kept, context, leader = self._around, self._kept, self._context, self._around.relaying.leader
         hooks = WritePathHooks(
             context.resume,
             context.gaps if self._durable is None else self._durable.told_of_gaps(context.gaps),

@@ -19,7 +19,7 @@ rest  run columns               17 (`plugin.format.entry_columns`)
 ====  ========================  ==========================================================
 
 `incarnation` is that of the agent that publishes, as it is registered for the broker in the object's id. A fenced
-agent's records are known by it (`metadata_topic.store.archive_store`).
+agent's records are known by it (`metadata_topic.store.archive.archive_store`).
 
 One Committed record does both: it adds the object to the index, and it releases what it replaces, as an entry is on
 the long-term tier when committed runs of its leader epoch hold all of its offsets. So there is no state between.

@@ -1,11 +1,11 @@
 """The index path: from a partition, a leader epoch and an offset to the object that holds the record.
 
-Theory. It is S3Stream's, on Kafka's terms. S3Stream finds a stream's offset by the stream's range at that offset, which
-names the node, and then among the StreamSetObjects of that node. Here a partition's leader epoch chain takes the place
-of a stream's ranges: it names the one epoch whose record stands at the offset, whichever broker led. Combined segments
-are the StreamSetObjects; `metadata_topic.store.run_index` finds those that hold the offset in that epoch. StreamObjects
-are the archive's objects (`metadata_topic.store.archive_index`); who reads asks for combined segments first, as they
-are nearer, and for these where there is none (`rlm.archive.stored_runs`).
+Theory. It is S3Stream's, on Kafka's terms. S3Stream finds a stream's offset by the stream's range at that offset,
+which names the node, and then among the StreamSetObjects of that node. Here a partition's leader epoch chain takes the
+place of a stream's ranges: it names the one epoch whose record stands at the offset, whichever broker led. Combined
+segments are the StreamSetObjects; `metadata_topic.store.runs.run_index` finds those that hold the offset in that
+epoch. StreamObjects are the archive's objects (`metadata_topic.store.archive.archive_index`); who reads asks for
+combined segments first, as they are nearer, and for these where there is none (`rlm.archive.stored_runs`).
 """
 
 import threading
@@ -17,7 +17,7 @@ from metadata_topic.records.declared_gaps import DeclaredGap
 from metadata_topic.records.leader_epochs import LeaderEpochChain
 from metadata_topic.records.offset_ranges import NO_END, joined_ranges
 from metadata_topic.store.dead_tails import PartitionAndEpoch
-from metadata_topic.store.run_index import Run
+from metadata_topic.store.runs.run_index import Run
 from metadata_topic.store.store_state import StoreState
 from plugin.format import entry_columns
 from plugin.segment_metadata import RemoteWalLogSegmentMetadata

@@ -5,9 +5,9 @@ than the retention. All three go along the log, so what lies below a released re
 was ever stored or not. One number for a partition and leader epoch says it, where the store would else forget with the
 object that it was there; and a hole in what is stored can be told from what was stored and went.
 
-Entries wait as blocks, and are decoded many at a time, as in `metadata_topic.store.run_index`. The number of partitions
-and epochs is bounded; of the oldest it is then forgotten, by which old records may be uploaded once more and nothing
-else.
+Entries wait as blocks, and are decoded many at a time, as in `metadata_topic.store.runs.run_index`. The number of
+partitions and epochs is bounded; of the oldest it is then forgotten, by which old records may be uploaded once more
+and nothing else.
 
 Not thread-safe; questions change it too.
 """

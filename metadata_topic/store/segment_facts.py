@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from metadata_topic.store.segment_rows import FIELDS, PAGE_BITS
-from metadata_topic.store.segment_table import STATES, SegmentTable, Writer
+from metadata_topic.store.segments.segment_rows import FIELDS, PAGE_BITS
+from metadata_topic.store.segments.segment_table import STATES, SegmentTable, Writer
 
 _NAMES: Final = FIELDS.names or ()
 FACTS: Final = np.dtype([*((name, FIELDS[name]) for name in _NAMES), ("sequence", "<i8"), ("row", "<u4")])

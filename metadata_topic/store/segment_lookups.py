@@ -7,7 +7,7 @@ from metadata_topic.records.records import PublishedSegment
 from metadata_topic.records.states import DELETED, FINISHED
 from metadata_topic.store.dead_tails import PartitionAndEpoch
 from metadata_topic.store.segment_facts import page_facts, writer_facts
-from metadata_topic.store.segment_table import Writer
+from metadata_topic.store.segments.segment_table import Writer
 from metadata_topic.store.store_state import StoreState
 from plugin.router_object_id import RouterObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata

@@ -7,8 +7,8 @@ from collections import Counter
 from pathlib import Path
 
 from metadata_topic.records.states import DELETING, FINISHED
-from metadata_topic.store.run_index import RunIndex
-from metadata_topic.store.segment_table import Segment, SegmentTable
+from metadata_topic.store.runs.run_index import RunIndex
+from metadata_topic.store.segments.segment_table import Segment, SegmentTable
 from plugin.format import entry_columns
 from plugin.segment_metadata import RemoteLogSegmentState
 

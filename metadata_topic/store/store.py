@@ -17,10 +17,10 @@ if there is one, is known for an orphan; DELETE records of it are taken as any.
 
 Records that a newer agent wrote are kept as bytes, up to a bound, for the time after the upgrade.
 
-A FINISHED segment's entries are indexed per partition and leader epoch (`metadata_topic.store.run_index`); segments
-in any other state are not in the index, so a lookup sees finished ones only. Records in objects overlap
-(uploaded twice, by two agents, before and after a failover), and a lookup picks by leader epoch. Offsets need
-not be contiguous: a compacted log has holes.
+A FINISHED segment's entries are indexed per partition and leader epoch (`metadata_topic.store.runs.run_index`);
+segments in any other state are not in the index, so a lookup sees finished ones only. Records in objects overlap
+(uploaded twice, by two agents, before and after a failover), and a lookup picks by leader epoch. Offsets need not be
+contiguous: a compacted log has holes.
 
 Memory: a segment is a row of forty bytes, with its entries as the block of columns that they came in; an index row is
 20 bytes. With a `MemoryBound` blocks beyond it, rows that were not used for long, and the index's large chunks lie on
@@ -46,13 +46,13 @@ from metadata_topic.records.records import (
     RemoteWalTopicRebuilt,
 )
 from metadata_topic.records.states import DELETED
-from metadata_topic.store.entry_blocks import MemoryBound
 from metadata_topic.store.fencing import Source
 from metadata_topic.store.partition_lookups import PartitionLookups
 from metadata_topic.store.segment_facts import all_rows, page_facts
 from metadata_topic.store.segment_lookups import SegmentLookups
-from metadata_topic.store.segment_table import SegmentTable
 from metadata_topic.store.segment_tally import SegmentTally, tally
+from metadata_topic.store.segments.entry_blocks import MemoryBound
+from metadata_topic.store.segments.segment_table import SegmentTable
 from metadata_topic.store.store_image import StoreImage
 from metadata_topic.store.store_state import StoreState
 from metadata_topic.store.topic_continuity import RememberedTopic, TopicContinuity

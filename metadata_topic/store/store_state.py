@@ -22,13 +22,13 @@ from metadata_topic.records.serde import decode_or_keep_out
 from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED, Step, furthest, step
 from metadata_topic.store.adopted_sources import AdoptedSources
 from metadata_topic.store.dead_tails import DeadTails
-from metadata_topic.store.entry_blocks import MemoryBound
 from metadata_topic.store.fencing import BEFORE_THE_TOPIC, Registrations, Source
 from metadata_topic.store.released_offsets import ReleasedOffsets, ReleasedUpTo
 from metadata_topic.store.retained_records import RetainedRecord, RetainedRecords
 from metadata_topic.store.segment_facts import writer_facts
 from metadata_topic.store.segment_runs import SegmentRuns
-from metadata_topic.store.segment_table import Segment, SegmentTable
+from metadata_topic.store.segments.entry_blocks import MemoryBound
+from metadata_topic.store.segments.segment_table import Segment, SegmentTable
 from metadata_topic.store.store_image import DeadTail, StoreImage, WriterImage
 from plugin.format import entry_columns
 

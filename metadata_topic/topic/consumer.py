@@ -1,12 +1,11 @@
 """Keeping a store up to date with the metadata topic (the ConsumerTask of KIP-405's topic-based manager).
 
-Theory. At start the store takes the newest snapshot, if there is one, and the topic is read from where the
-snapshot ends, else from its beginning; from then on the store follows. Each batch goes into the store together
-with the offsets it came from, under the store's lock, so what the store knows and how far it has read are one.
-The archive's records go to a store of their own (`metadata_topic.store.archive_store`), and so do registrations, in the
-topic's order. It takes its records of a batch before this one does, so what it knows is never behind `progress`.
-Records that cannot be decoded are counted by the store and passed over: one poison record must not stop the
-reader, or let it loop.
+Theory. At start the store takes the newest snapshot, if there is one, and the topic is read from where the snapshot
+ends, else from its beginning; from then on the store follows. Each batch goes into the store together with the offsets
+it came from, under the store's lock, so what the store knows and how far it has read are one. The archive's records go
+to a store of their own (`metadata_topic.store.archive.archive_store`), and so do registrations, in the topic's order.
+It takes its records of a batch before this one does, so what it knows is never behind `progress`. Records that cannot
+be decoded are counted by the store and passed over: one poison record must not stop the reader, or let it loop.
 
 When the topic turns out to be another one than the snapshot tells of, the stores keep what they know, and take in what
 it tells from its beginning on. A gap between the snapshot and the topic's first record is counted and logged. In both
@@ -24,9 +23,9 @@ from metadata_topic.records.errors import SnapshotError
 from metadata_topic.records.records import MetadataRecord, RemoteWalNodeRegistration
 from metadata_topic.records.serde import decode_or_keep_out
 from metadata_topic.records.usage_record import is_usage_key
-from metadata_topic.store.archive_snapshot import restore_archive
-from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.object_rates import ObjectRates
+from metadata_topic.store.snapshots.archive_snapshot import restore_archive
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.store.store_image import StoreImage
 from metadata_topic.topic.client_config import KafkaClientConfig

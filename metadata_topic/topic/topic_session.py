@@ -6,7 +6,7 @@ from typing import Self
 
 from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.records.publishable import Publishable
-from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.consumer import RemoteWalMetadataConsumer

@@ -19,7 +19,7 @@ from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records import serde
 from metadata_topic.records.leader_epochs import LeaderEpochChain
 from metadata_topic.records.records import PublishedSegment
-from metadata_topic.store.entry_blocks import MemoryBound
+from metadata_topic.store.segments.entry_blocks import MemoryBound
 from metadata_topic.store.store import RemoteWalMetadataStore
 from perf.metadata.volume import Load, measure_volume, records, zstd
 from plugin.format.entry_columns import COLUMN_HEAD, COLUMNS, HEAD

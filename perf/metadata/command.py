@@ -18,7 +18,7 @@ import typer
 from cli.connection import Json
 from cli.tables import show, table, tell_json
 from metadata_topic.records import serde
-from metadata_topic.store.snapshot import read_image, snapshot_chunks
+from metadata_topic.store.snapshots.snapshot import read_image, snapshot_chunks
 from metadata_topic.store.store import RemoteWalMetadataStore
 from perf.metadata.brokers import Told, measure_brokers
 from perf.metadata.volume import Load, measure_volume, records, zstd

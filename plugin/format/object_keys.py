@@ -6,7 +6,7 @@
 The writer id is `{broker id}-{incarnation:012x}-{sequence:012x}`. A topic id is 32 hex digits, not Kafka's base64,
 so that no two keys differ in upper and lower case alone. Offsets have 20 digits, as in the names of Kafka's segment
 files, so that a sorted listing is in the order of the log.
-`{prefix}{cluster id}/metadata-snapshots/{broker id}/…`: blobs, see `metadata_topic.store.snapshot_keeper`
+`{prefix}{cluster id}/metadata-snapshots/{broker id}/…`: blobs, see `metadata_topic.store.snapshots.snapshot_keeper`
 `{prefix}{cluster id}/router/{gateway id}/{incarnation:012x}/{epoch:010x}/{sequence:012x}`: blobs, see
 `plugin.router_object_id`
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.records.states import FINISHED, STARTED
-from metadata_topic.store.archive_recovery import records_from_objects
-from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.archive.archive_recovery import records_from_objects
+from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.released_offsets import ReleasedUpTo
 from metadata_topic.store.store_image import StoreImage
 from plugin.archive_storage import ArchiveStorage

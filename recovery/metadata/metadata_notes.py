@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.records.records import MetadataRecord, PublishedSegment, RemoteWalLogSegmentMetadataUpdate
 from metadata_topic.records.states import FINISHED
-from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.fencing import Source
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.topic.client_config import KafkaClientConfig

@@ -5,9 +5,9 @@ joined as the topic's records are: order and repetition do not matter.
 """
 
 from metadata_topic.records.errors import SnapshotError
-from metadata_topic.store.archive_snapshot import EXTRA_NAME, decode_archive
-from metadata_topic.store.archive_store import ArchiveStore
-from metadata_topic.store.snapshot_keeper import SnapshotKeeper, brokers_with_snapshots
+from metadata_topic.store.archive.archive_store import ArchiveStore
+from metadata_topic.store.snapshots.archive_snapshot import EXTRA_NAME, decode_archive
+from metadata_topic.store.snapshots.snapshot_keeper import SnapshotKeeper, brokers_with_snapshots
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.store.topic_continuity import NEVER_REBUILT_MS
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager

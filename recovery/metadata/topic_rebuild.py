@@ -34,8 +34,8 @@ from metadata_topic.records.records import (
     RemoteWalTopicRebuilt,
 )
 from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED
-from metadata_topic.store.archive_recovery import record_from_object
-from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.archive.archive_recovery import record_from_object
+from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.topic.cluster_descriptions import NO_TOPIC_ID
 from metadata_topic.topic.topic import METADATA_TOPIC

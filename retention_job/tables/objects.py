@@ -122,7 +122,7 @@ ARCHIVE_OBJECT: Final = ObjectKind(
     ARCHIVE_OBJECTS,
     ARCHIVE_ROW,
     "publisher",
-    len(TIMES),  # all of it (`metadata_topic.store.archive_store`)
+    len(TIMES),  # all of it (`metadata_topic.store.archive.archive_store`)
     {name: name if name in SEGMENT_KEY else f"archive_{name}" for name in ARCHIVE_KEY},
     {
         "run_count": Told("entry_count", "run_count", "run_count"),

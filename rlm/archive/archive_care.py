@@ -26,7 +26,7 @@ from metadata_topic.records.archive_records import ArchiveObjectDeleted, Archive
 from metadata_topic.records.errors import PublicationBacklogFullError
 from metadata_topic.records.metadata_publisher import MetadataPublisher
 from metadata_topic.records.states import DELETED, DELETING, FINISHED
-from metadata_topic.store.archive_store import ArchiveStore, LogBounds
+from metadata_topic.store.archive.archive_store import ArchiveStore, LogBounds
 from plugin.archive_storage import ArchiveStorage
 from plugin.errors import RemoteStorageError
 from plugin.format.archive_object_id import ArchiveObjectId

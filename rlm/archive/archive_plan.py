@@ -22,7 +22,7 @@ from typing import Final, Protocol
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.leader_epochs import LeaderEpochChain
 from metadata_topic.records.states import STARTED
-from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteWalLogSegmentMetadata

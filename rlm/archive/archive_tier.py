@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.leader_epochs import LeaderEpochChain
-from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.archive.archive_store import ArchiveStore
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
 from rlm.lifecycle.release import HeldRange
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.leader_epochs import LeaderEpochChain
-from metadata_topic.store.archive_store import ArchiveStore, LogBounds
+from metadata_topic.store.archive.archive_store import ArchiveStore, LogBounds
 from metadata_topic.store.store import RemoteWalMetadataStore
 from rlm.archive.archive_care import KnownLogs
 from rlm.lifecycle.cluster_observer import Observation

@@ -35,7 +35,7 @@ from kafka_log.segment_tail import SegmentTail
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.leader_epochs import LeaderEpochChain
 from metadata_topic.settings.topic_settings import LinkPolicy
-from metadata_topic.store.archive_store import ArchivedRun
+from metadata_topic.store.archive.archive_store import ArchivedRun
 from plugin.format.archive_object_id import ArchiveObjectId, StoredObjectId
 from plugin.segment_metadata import (
     CombinedSegmentId,

@@ -156,10 +156,6 @@ class RemoteWalLogManager:
         if hurried and partition in self._core.led:
             self._loop.wake()
 
-    def space_uploads(self, spacing_s: float) -> None:
-        """Begin uploads so far apart at least, from now on, unless an object is whole."""
-        self._core.pacing.space(spacing_s)
-
     def uploaded_offset(self, partition: TopicIdPartition) -> int | None:
         """All below is stored, by this agent or those before; None when the partition is not led here."""
         led = self._core.led.get(partition)

@@ -18,7 +18,7 @@ from metadata_topic.records.archive_records import ArchiveRecord
 from metadata_topic.records.records import RemoteWalNodeRegistration
 from metadata_topic.records.states import DELETING, FINISHED, STARTED
 from metadata_topic.settings.topic_settings import LinkPolicy
-from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.archive_storage import ObjectArchiveStorage, load_archive_storage
 from plugin.format.archive_object import OpenArchiveObject

@@ -22,7 +22,7 @@ from local_cluster.object_store.server import DEFAULT_BUCKET, ObjectStoreServer
 from local_cluster.polling import WaitTimeoutError, wait_until
 from local_cluster.topic_switch import LINKED_AND_KEPT, set_topics
 from local_cluster.workload.replica_comparison import compare_replicas
-from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.consumer import RemoteWalMetadataConsumer

@@ -15,7 +15,7 @@ from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
 from local_cluster.topic_switch import LINKED_AND_KEPT, set_topics
 from metadata_topic.records.states import FINISHED
-from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.consumer import RemoteWalMetadataConsumer

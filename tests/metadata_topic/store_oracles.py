@@ -2,10 +2,10 @@
 
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.leader_epochs import LeaderEpochChain
-from metadata_topic.store.archive_snapshot import with_archive
-from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.partition_lookups import UNKNOWN_OFFSET
-from metadata_topic.store.snapshot import read_image, snapshot_chunks
+from metadata_topic.store.snapshots.archive_snapshot import with_archive
+from metadata_topic.store.snapshots.snapshot import read_image, snapshot_chunks
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
 

@@ -11,15 +11,15 @@ from metadata_topic.records.archive_records import ArchiveRecord
 from metadata_topic.records.errors import SnapshotError
 from metadata_topic.records.records import RemoteWalNodeRegistration
 from metadata_topic.records.states import DELETING, FINISHED, STARTED
-from metadata_topic.store.archive_snapshot import (
+from metadata_topic.store.archive.archive_store import ArchiveStore
+from metadata_topic.store.snapshots.archive_snapshot import (
     EXTRA_NAME,
     decode_archive,
     encode_archive,
     restore_archive,
     with_archive,
 )
-from metadata_topic.store.archive_store import ArchiveStore
-from metadata_topic.store.snapshot import read_image, snapshot_chunks
+from metadata_topic.store.snapshots.snapshot import read_image, snapshot_chunks
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.store.store_image import StoreImage
 from metadata_topic.topic.consumer import RemoteWalMetadataConsumer

@@ -11,7 +11,7 @@ from metadata_topic.records import archive_records as records
 from metadata_topic.records.archive_records import ArchiveRecord, UnknownArchiveRecord
 from metadata_topic.records.leader_epochs import LeaderEpochChain
 from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED
-from metadata_topic.store.archive_store import ArchiveStore, LogBounds
+from metadata_topic.store.archive.archive_store import ArchiveStore, LogBounds
 from metadata_topic.store.partition_lookups import UNKNOWN_OFFSET
 from metadata_topic.store.store import StateTotals
 from plugin.format.archive_object_id import ArchiveObjectId

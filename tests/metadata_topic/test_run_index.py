@@ -10,10 +10,10 @@ import pytest
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.offset_ranges import joined_ranges, ranges_common
 from metadata_topic.records.records import encode_entries
-from metadata_topic.store import disk_merge, run_index
-from metadata_topic.store.run_index import RunIndex
-from metadata_topic.store.segment_rows import Row
-from metadata_topic.store.segment_table import NOT_INDEXED, Segment
+from metadata_topic.store.runs import disk_merge, run_index
+from metadata_topic.store.runs.run_index import RunIndex
+from metadata_topic.store.segments.segment_rows import Row
+from metadata_topic.store.segments.segment_table import NOT_INDEXED, Segment
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
 from tests.metadata_topic.metadata_strategies import FINISHED, ORDERS, PAYMENTS, entry, segment_id
 

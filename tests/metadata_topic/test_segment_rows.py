@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from metadata_topic.store.disk_writes import BlockLostError
-from metadata_topic.store.entry_blocks import MemoryBound
-from metadata_topic.store.segment_rows import PAGE_BYTES, PAGE_ROWS, Row, SegmentRows
-from metadata_topic.store.shared_values import SharedValues
+from metadata_topic.store.segments.entry_blocks import MemoryBound
+from metadata_topic.store.segments.segment_rows import PAGE_BYTES, PAGE_ROWS, Row, SegmentRows
+from metadata_topic.store.segments.shared_values import SharedValues
 from metadata_topic.store.store import RemoteWalMetadataStore
 from tests.metadata_topic.metadata_strategies import (
     DELETED,

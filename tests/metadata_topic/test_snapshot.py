@@ -15,7 +15,7 @@ from metadata_topic.records import serde
 from metadata_topic.records.errors import SnapshotError
 from metadata_topic.records.record_fields import DIGEST_VERSION
 from metadata_topic.records.records import MetadataRecord
-from metadata_topic.store.snapshot import read_image, snapshot_chunks
+from metadata_topic.store.snapshots.snapshot import read_image, snapshot_chunks
 from metadata_topic.store.store import RemoteWalMetadataStore
 from tests.metadata_topic.metadata_strategies import DELETED, FINISHED, ORDERS, dead, entry, segment, segment_id
 from tests.metadata_topic.store_oracles import read_snapshot, write_snapshot

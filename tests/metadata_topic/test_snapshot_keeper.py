@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from metadata_topic.store.snapshot_keeper import SnapshotKeeper
+from metadata_topic.store.snapshots.snapshot_keeper import SnapshotKeeper
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.store.store_image import StoreImage
 from plugin.blob_storage import BlobStorage, StoredBlob

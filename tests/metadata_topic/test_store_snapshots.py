@@ -9,13 +9,13 @@ import pytest
 from kafka_log.topic_partition import TopicId
 from metadata_topic.records.records import RemoteWalTopicRebuilt
 from metadata_topic.records.states import FINISHED
-from metadata_topic.store.archive_snapshot import EXTRA_NAME
-from metadata_topic.store.archive_store import ArchiveStore
-from metadata_topic.store.snapshot_keeper import SnapshotKeeper
+from metadata_topic.store.archive.archive_store import ArchiveStore
+from metadata_topic.store.snapshots.archive_snapshot import EXTRA_NAME
+from metadata_topic.store.snapshots.snapshot_keeper import SnapshotKeeper
+from metadata_topic.store.snapshots.store_snapshots import StoreSnapshots
+from metadata_topic.store.snapshots.topic_memory import FILE_NAME, TopicMemory
 from metadata_topic.store.store import RemoteWalMetadataStore
-from metadata_topic.store.store_snapshots import StoreSnapshots
 from metadata_topic.store.topic_continuity import RememberedTopic, TopicDoubt
-from metadata_topic.store.topic_memory import FILE_NAME, TopicMemory
 from plugin.guarded_storage import GuardedStorageManager
 from plugin.segment_metadata import CombinedSegmentId, RemoteWalCombinedLogSegmentMetadata
 from tests.metadata_topic.fake_blobs import FakeBlobs

@@ -9,7 +9,7 @@ import pytest
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.records import PublishedSegment
 from metadata_topic.records.states import FINISHED
-from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.archive.archive_store import ArchiveStore
 from plugin.adopted_records import AdoptedBatch, AdoptedRecords, BatchSource
 from plugin.adopting_storage import AdoptingStorage
 from plugin.blob_storage import StoredBlob

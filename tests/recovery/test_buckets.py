@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.archive.archive_store import ArchiveStore
 from plugin.errors import IncompleteListingError
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from recovery.broker_recovery import PlannedLog

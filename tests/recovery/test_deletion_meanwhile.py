@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kafka_log.segment_files import list_segments, log_file_name
 from metadata_topic.records.records import PublishedSegment
-from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.archive.archive_store import ArchiveStore
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.segment_metadata import CombinedSegmentId, RemoteWalCombinedLogSegmentMetadata
 from recovery.broker_recovery import LostBroker, PlannedLog, Selection, plan_broker, recover_broker

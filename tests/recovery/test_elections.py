@@ -12,7 +12,7 @@ from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.archive_records import ArchiveObjectCommitted, ArchiveObjectDeleted
 from metadata_topic.records.records import PublishedSegment
 from metadata_topic.records.states import DELETED, FINISHED
-from metadata_topic.store.archive_store import ArchiveStore, LogBounds
+from metadata_topic.store.archive.archive_store import ArchiveStore, LogBounds
 from plugin.archive_storage import StoredArchiveObject
 from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.remote_wal_storage_manager import StoredSegment

@@ -45,4 +45,4 @@ def test_no_room_of_the_agent_knows_a_codec() -> None:
         for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [each.name for each in node.names])
         if name.partition(".")[0] in CODECS
     }
-    assert users == {"replication/wire/peer_channel.py", "metadata_topic/store/snapshot.py"}, users
+    assert users == {"replication/wire/peer_channel.py", "metadata_topic/store/snapshots/snapshot.py"}, users

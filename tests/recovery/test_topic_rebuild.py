@@ -14,9 +14,9 @@ from metadata_topic.records.errors import MetadataTopicError, PublicationBacklog
 from metadata_topic.records.publishable import Publishable
 from metadata_topic.records.records import RemoteWalNodeRegistration, RemoteWalTopicRebuilt
 from metadata_topic.records.states import DELETING, FINISHED, STARTED
-from metadata_topic.store.archive_snapshot import with_archive
-from metadata_topic.store.archive_store import ArchiveStore
-from metadata_topic.store.snapshot_keeper import SnapshotKeeper
+from metadata_topic.store.archive.archive_store import ArchiveStore
+from metadata_topic.store.snapshots.archive_snapshot import with_archive
+from metadata_topic.store.snapshots.snapshot_keeper import SnapshotKeeper
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.store.topic_continuity import RememberedTopic, TopicContinuity
 from plugin.format.archive_object import OpenArchiveObject

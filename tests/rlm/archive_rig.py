@@ -13,7 +13,7 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records import archive_records
 from metadata_topic.records.archive_records import ArchiveRecord
 from metadata_topic.records.leader_epochs import LeaderEpochChain
-from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.archive_storage import StoredArchiveObject
 from plugin.errors import RemoteResourceNotFoundError, RemoteSegmentCorruptError

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.leader_epochs import LeaderEpochChain
-from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.archive.archive_store import ArchiveStore
 from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry, RemoteWalLogSegmentMetadata
 

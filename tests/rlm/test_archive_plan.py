@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.leader_epochs import LeaderEpochChain
-from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.archive.archive_store import ArchiveStore
 from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteWalLogSegmentMetadata
 from rlm.archive.archive_plan import ArchiveLimits, LogView, PartitionPlanner, StoreEntries

@@ -12,8 +12,8 @@ from kafka_log.record_batch import scan_batches
 from metadata_topic.records.archive_records import ArchiveRecord
 from metadata_topic.records.leader_epochs import LeaderEpochChain
 from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED
-from metadata_topic.store.archive_recovery import records_from_objects
-from metadata_topic.store.archive_store import ArchiveStore, LogBounds
+from metadata_topic.store.archive.archive_recovery import records_from_objects
+from metadata_topic.store.archive.archive_store import ArchiveStore, LogBounds
 from plugin.errors import RemoteStorageTimeoutError
 from rlm.archive.archive_care import KnownLogs
 from rlm.lifecycle.orphans import MetadataBehindError

@@ -2,7 +2,7 @@
 
 from metadata_topic.records.archive_records import ArchiveObjectCommitted
 from metadata_topic.records.leader_epochs import LeaderEpochChain
-from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.archive.archive_store import ArchiveStore
 from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
 from rlm.archive.archive_tier import ArchiveTier

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from kafka_log.leader_epoch_checkpoint import LeaderEpochs
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.records.gap_record import RemoteWalGapDeclaration
-from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry, RemoteLogSegmentState
 from rlm.lifecycle.gap_declarations import GapDeclarations

@@ -11,7 +11,7 @@ from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.records.gap_record import RemoteWalGapDeclaration
 from metadata_topic.records.records import RemoteWalLogSegmentMetadataUpdate
 from metadata_topic.settings.topic_settings import LinkPolicy
-from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import (

@@ -9,7 +9,7 @@ from kafka_log.record_batch import scan_batches
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.archive_records import ArchiveObjectCommitted, ArchiveObjectDeleted, ArchiveObjectPrepared
 from metadata_topic.settings.topic_settings import LinkPolicy
-from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.format.archive_object import OpenArchiveObject
 from plugin.format.archive_object_id import ArchiveObjectId

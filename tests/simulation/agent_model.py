@@ -8,7 +8,7 @@ from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.publishable import Publishable
 from metadata_topic.records.records import RemoteWalNodeRegistration
 from metadata_topic.settings.topic_settings import LinkPolicy
-from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.segment_metadata import CombinedSegmentId
 from rlm.lifecycle.failover import FailoverPlanner

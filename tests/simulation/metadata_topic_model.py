@@ -10,7 +10,7 @@ from metadata_topic.records.errors import PublicationBacklogFullError
 from metadata_topic.records.publishable import Publishable, encoded
 from metadata_topic.records.records import MetadataRecord, RemoteWalNodeRegistration
 from metadata_topic.records.serde import decode, encode_key
-from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.fencing import Source
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.segment_metadata import CombinedSegmentId

@@ -13,7 +13,7 @@ from kafka_log.segment_files import list_segments, log_file_name
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.records import PublishedSegment, RemoteWalLogSegmentMetadataUpdate
 from metadata_topic.records.states import DELETED, DELETING, FINISHED
-from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.archive.archive_store import ArchiveStore
 from plugin.adopting_storage import AdoptingStorage
 from plugin.archive_storage import ArchiveStorage
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from metadata_topic.store.archive_snapshot import with_archive
-from metadata_topic.store.archive_store import ArchiveStore
-from metadata_topic.store.snapshot import snapshot_chunks
+from metadata_topic.store.archive.archive_store import ArchiveStore
+from metadata_topic.store.snapshots.archive_snapshot import with_archive
+from metadata_topic.store.snapshots.snapshot import snapshot_chunks
 from metadata_topic.store.store import RemoteWalMetadataStore
 from rlm.lifecycle.expiration import ExpirationPlanner, Verdict
 from rlm.lifecycle.node_care import NodeCare

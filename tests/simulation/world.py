@@ -5,7 +5,7 @@ from pathlib import Path
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.publishable import Publishable
-from metadata_topic.store.snapshot import read_image
+from metadata_topic.store.snapshots.snapshot import read_image
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.archive_storage import ArchiveStorage
 from rlm.write_path.metrics import LifecycleMetrics

@@ -240,7 +240,7 @@ class GroupCommit:
         """When the uploads under way were started."""
         self._last_start_s = self._last_upload_s = self._retry_at_s = -math.inf
         self.spacing_s = 0.0
-        """From one upload to the next at least, unless an object is whole."""
+        """As `LinkDecider.spacing_s`."""
         self._paying_since_s: float | None = None
         """When links began to be wanted as they pay; None: they are not."""
         self._back_off_s = 0.0

@@ -77,6 +77,19 @@ class CostLimits:
     """Rates are averaged over so long. The bytes of a load that begins go inline for about as long."""
 
 
+class _Uploads:
+    """What they were of late."""
+
+    def __init__(self) -> None:
+        self.duration_s = 0.0
+        self.entries = 1.0
+        """Of an object."""
+
+    def add(self, duration_s: float, entries: int) -> None:
+        self.duration_s += (duration_s - self.duration_s) / 8 if self.duration_s else duration_s
+        self.entries += (entries - self.entries) / 8
+
+
 class LinkDecider:
     """Decides per agent, as an object combines all partitions that are led here.
 
@@ -88,8 +101,7 @@ class LinkDecider:
         self._limits = limits
         self._costs = costs
         self._outlook: Outlook | None = None
-        self._entries = 1.0
-        """Of an object, of late."""
+        self._uploads = _Uploads()
         self._appended = RateMeter(limits.time_constant_s)
         self._fetched: defaultdict[int, RateMeter] = defaultdict(lambda: RateMeter(limits.time_constant_s))
         self._hold_until_s = -math.inf
@@ -97,8 +109,7 @@ class LinkDecider:
         self.interval_s = limits.upload_interval_s
         """From one upload to the next, as it would be now."""
         self.spacing_s = 0.0
-        """As `GroupCommit.spacing_s`: for so long what was appended may wait for its upload."""
-        self._upload_s = 0.0
+        """From one upload to the next at least (`rlm.write_path.commit.object_spacing`), unless an object is whole."""
         self.is_off: Callable[[], bool] = lambda: False
         """Whether nothing may be linked now, whatever the policies say."""
         self.trial: LinkTrial | None = None
@@ -140,12 +151,11 @@ class LinkDecider:
         """The size from which on an object is cheaper than its bytes inline, or NEVER_PAYS."""
         if self._outlook is None:
             return self._limits.break_even_bytes
-        return self._outlook.break_even_bytes(self._entries)
+        return self._outlook.break_even_bytes(self._uploads.entries)
 
     def uploaded(self, duration_s: float, entries: int = 1) -> None:
         """An upload of so many entries took so long."""
-        self._upload_s += (duration_s - self._upload_s) / 8 if self._upload_s else duration_s
-        self._entries += (entries - self._entries) / 8
+        self._uploads.add(duration_s, entries)
 
     def mode(self, policy: LinkPolicy, latency_bound_ms: int, pending_bytes: int, now_s: float) -> LinkMode:
         """The way for `pending_bytes` that a follower waits for."""
@@ -157,7 +167,7 @@ class LinkDecider:
         if self._object_pays(pending_bytes, rate, now_s) or self._is_tried(policy, rate, now_s):
             self._hold_until_s = now_s + self._limits.hold_s
         # Reading an object takes about as long as writing it.
-        if policy is LinkPolicy.LATENCY and (2 * self._upload_s + self.spacing_s) * 1000 > latency_bound_ms:
+        if policy is LinkPolicy.LATENCY and (2 * self._uploads.duration_s + self.spacing_s) * 1000 > latency_bound_ms:
             return LinkMode.INLINE
         return LinkMode.LINK if now_s < self._hold_until_s else LinkMode.INLINE
 
@@ -201,7 +211,7 @@ class LinkDecider:
     @property
     def full_object_bytes(self) -> float:
         """From this size on, what an object costs beside its bytes is a small part of what these cost."""
-        return math.inf if self._outlook is None else self._outlook.full_object_bytes(self._entries)
+        return math.inf if self._outlook is None else self._outlook.full_object_bytes(self._uploads.entries)
 
     def pays(self, size: int) -> bool:
         """Whether an object of this size is cheaper than its bytes inline."""

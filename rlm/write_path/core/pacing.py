@@ -108,10 +108,6 @@ class Pacing:
         if offset >= led.uploaded_offset and self._decider.may_link(led.assignment):
             self._decider.fetched(follower_id, size, now_s)
 
-    def space(self, spacing_s: float) -> None:
-        """Begin uploads so far apart at least, from now on, unless an object is whole."""
-        self.commit.spacing_s = self._decider.spacing_s = spacing_s
-
     # What others ask.
 
     def mode_of(self, led: LedPartition, size: int, now_s: float) -> LinkMode:
@@ -141,6 +137,7 @@ class Pacing:
         if due_s is None or self._queue.is_full:
             due_s = math.inf
         has_work = len(self._queue) or due_s <= now_s  # to ask for the urgency without any would keep links in use
+        self.commit.spacing_s = self._decider.spacing_s
         self._decider.interval_s = max(self.commit.paying_interval_s, self.commit.spacing_s)
         urgency = self._urgency(now_s) if has_work else Urgency.ARCHIVE
         expected_bytes, full_bytes = self._decider.expected_bytes(now_s), self._decider.full_object_bytes

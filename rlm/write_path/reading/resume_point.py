@@ -31,7 +31,7 @@ from kafka_log.leader_epoch_checkpoint import NO_EPOCHS, LeaderEpochs, read_lead
 from kafka_log.segment_files import list_segments
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.offset_ranges import OffsetRange, joined_ranges, ranges_common, ranges_missing
-from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
 from rlm.write_path.assignment import Assignment
 

@@ -11,7 +11,7 @@ from typing import Protocol, cast
 
 from kafka_log.topic_partition import TopicId
 from metadata_topic.settings.topic_settings import TopicSettings
-from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.archive_storage import ObjectArchiveStorage
 from plugin.segment_metadata import CombinedSegmentId

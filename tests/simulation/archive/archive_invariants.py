@@ -15,7 +15,7 @@ from metadata_topic.records.leader_epochs import LeaderEpochChain
 from metadata_topic.records.publishable import Publishable
 from metadata_topic.records.records import RemoteWalNodeRegistration
 from metadata_topic.records.states import DELETED, DELETING, FINISHED
-from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.archive.archive_store import ArchiveStore
 from plugin.format.archive_object import check_runs
 from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.format.combined_segment import HEADER_BYTES, TRAILER_BYTES, decode_footer, locate_footer

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from metadata_topic.records.publishable import Publishable
 from metadata_topic.records.records import RemoteWalNodeRegistration
-from metadata_topic.store.archive_snapshot import restore_archive
-from metadata_topic.store.archive_store import ArchiveStore
-from metadata_topic.store.snapshot import read_image
+from metadata_topic.store.archive.archive_store import ArchiveStore
+from metadata_topic.store.snapshots.archive_snapshot import restore_archive
+from metadata_topic.store.snapshots.snapshot import read_image
 from metadata_topic.store.store import RemoteWalMetadataStore
 from rlm.write_path.metrics import ArchiveMetrics
 from tests.simulation.agent_model import AgentModel

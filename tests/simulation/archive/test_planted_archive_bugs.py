@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from metadata_topic.records.states import STARTED
-from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.archive.archive_store import ArchiveStore
 from plugin.errors import RemoteStorageError
 from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry

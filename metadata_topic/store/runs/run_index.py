@@ -5,7 +5,7 @@ until a search comes, or until many entries wait; then they are decoded together
 (`run_chunk`). When enough chunks of a size have come together they are merged into one, up to a size whose
 merging takes a fraction of a second; so an entry is sorted a few times in its life, and a search looks into
 some tens of chunks. Runs may overlap and come in any order. Large chunks may lie on disk
-(`metadata_topic.store.disk_chunks`), and are merged there (`metadata_topic.store.disk_merge`).
+(`metadata_topic.store.runs.disk_chunks`), and are merged there (`metadata_topic.store.runs.disk_merge`).
 
 Removing a segment only marks its slot. Its rows go when chunks are merged, or when a quarter of all rows is
 dead: then all chunks are swept, and the slots are free for other segments.
@@ -21,12 +21,12 @@ import numpy as np
 import structlog
 
 from kafka_log.topic_partition import TopicIdPartition
-from metadata_topic.store.disk_chunks import ChunkOnDisk, DiskChunks
-from metadata_topic.store.disk_merge import DiskMerge
-from metadata_topic.store.partition_numbers import PartitionNumbers
-from metadata_topic.store.run_chunk import Chunk, Int64s, Rows
-from metadata_topic.store.segment_slots import SegmentSlots
-from metadata_topic.store.segment_table import NOT_INDEXED, Segment
+from metadata_topic.store.runs.disk_chunks import ChunkOnDisk, DiskChunks
+from metadata_topic.store.runs.disk_merge import DiskMerge
+from metadata_topic.store.runs.partition_numbers import PartitionNumbers
+from metadata_topic.store.runs.run_chunk import Chunk, Int64s, Rows
+from metadata_topic.store.runs.segment_slots import SegmentSlots
+from metadata_topic.store.segments.segment_table import NOT_INDEXED, Segment
 from plugin.format import entry_columns
 from plugin.format.entry_column_batches import decode_runs
 

@@ -18,8 +18,8 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from metadata_topic.store.disk_chunks import ChunkOnDisk, ChunkWriter, DiskChunks
-from metadata_topic.store.run_chunk import Chunk
+from metadata_topic.store.runs.disk_chunks import ChunkOnDisk, ChunkWriter, DiskChunks
+from metadata_topic.store.runs.run_chunk import Chunk
 
 log = structlog.get_logger(__name__)
 

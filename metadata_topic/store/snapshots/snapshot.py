@@ -49,7 +49,7 @@ from metadata_topic.records.records import PublishedSegment, RemoteWalNodeRegist
 from metadata_topic.store.fencing import PlacedRegistration, Source
 from metadata_topic.store.released_offsets import ReleasedUpTo
 from metadata_topic.store.retained_records import RetainedRecord
-from metadata_topic.store.snapshot_source import SnapshotBytes, SnapshotSource
+from metadata_topic.store.snapshots.snapshot_source import SnapshotBytes, SnapshotSource
 from metadata_topic.store.store_image import DeadTail, StoreImage, WriterImage
 from plugin.format import entry_columns
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metadata_topic.store.disk_writes import BlockLostError, unnamed_file
-from metadata_topic.store.run_chunk import Chunk, Keys, Rows
+from metadata_topic.store.runs.run_chunk import Chunk, Keys, Rows
 
 _STRIDE: Final = 64
 _KEPT: Final = 64

@@ -9,7 +9,8 @@ number in an interval, so that no late record brings it back. Hence every object
 The one exception is meant: a record of a fenced agent counts for nothing. Fencing compares with what was registered
 before it in the same partition of the topic, whose order is total, so all readers agree.
 
-Committed objects alone are in the index (`metadata_topic.store.archive_index`), by which lookups by partition go.
+Committed objects alone are in the index (`metadata_topic.store.archive.archive_index`), by which lookups by partition
+go.
 
 Committed is what releases the sources: `covers` says that all of an entry is archived. Who deletes the sources asks
 this store, hence only after the record is durable and read.
@@ -32,8 +33,8 @@ from metadata_topic.records.archive_records import (
 )
 from metadata_topic.records.leader_epochs import LeaderEpochChain
 from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED, Step, furthest, step
-from metadata_topic.store.archive_index import ArchiveIndex, spans_of
-from metadata_topic.store.sequence_set import SequenceSet
+from metadata_topic.store.archive.archive_index import ArchiveIndex, spans_of
+from metadata_topic.store.segments.sequence_set import SequenceSet
 from metadata_topic.store.store import StateTotals
 from plugin.format.archive_object import run_holding
 from plugin.format.archive_object_id import ArchiveObjectId

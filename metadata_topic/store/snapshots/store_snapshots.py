@@ -4,7 +4,7 @@ Theory. A snapshot is a short cut and never needed: object storage that is not t
 error, makes the start read the topic from its beginning. The wait for it is short and on the reading thread alone, so
 neither replication nor the rest of the start is held up. One is saved at an interval, once the topic was read to
 its end, and only when the store has read on since the last one. What is remembered of the topic itself is loaded and
-saved along with it, by snapshots and by the state directory (`metadata_topic.store.topic_memory`).
+saved along with it, by snapshots and by the state directory (`metadata_topic.store.snapshots.topic_memory`).
 
 While the topic is in doubt (`metadata_topic.store.topic_continuity`) nothing is saved: the snapshots from before are
 what the topic may have to be rebuilt from, and the doubt has to outlive this process.
@@ -16,12 +16,12 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from metadata_topic.records.errors import SnapshotError
-from metadata_topic.store.archive_snapshot import with_archive
-from metadata_topic.store.archive_store import ArchiveStore
-from metadata_topic.store.snapshot_keeper import SnapshotKeeper
+from metadata_topic.store.archive.archive_store import ArchiveStore
+from metadata_topic.store.snapshots.archive_snapshot import with_archive
+from metadata_topic.store.snapshots.snapshot_keeper import SnapshotKeeper
+from metadata_topic.store.snapshots.topic_memory import TopicMemory
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.store.store_image import StoreImage
-from metadata_topic.store.topic_memory import TopicMemory
 from plugin.errors import RemoteStorageError
 from plugin.guarded_storage import GuardedStorageManager
 

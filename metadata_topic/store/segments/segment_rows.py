@@ -1,9 +1,9 @@
 """A row of fixed size for each segment, in pages: those used last in memory, all others on this host's disk.
 
-Theory. As with entry blocks (`metadata_topic.store.entry_blocks`), what lies on disk is a copy of what topic and
-snapshots tell: the file has no name, and ends with the process. A page is written when others push it out of memory;
-its checksum stays there. What the disk refuses stays in memory, and is told; what it does not give back as it was is an
-error, and never a segment that is not there.
+Theory. As with entry blocks (`metadata_topic.store.segments.entry_blocks`), what lies on disk is a copy of what topic
+and snapshots tell: the file has no name, and ends with the process. A page is written when others push it out of
+memory; its checksum stays there. What the disk refuses stays in memory, and is told; what it does not give back as it
+was is an error, and never a segment that is not there.
 
 A row's number is its page's, times `PAGE_ROWS`, and its place in it. Pages that were freed are made again.
 
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from kafka_log.crc32c import crc32c
 from metadata_topic.store.disk_writes import BlockLostError, DiskWrites, unnamed_file, write_at
-from metadata_topic.store.entry_blocks import MemoryBound
+from metadata_topic.store.segments.entry_blocks import MemoryBound
 
 PAGE_BITS: Final = 8
 PAGE_ROWS: Final = 1 << PAGE_BITS

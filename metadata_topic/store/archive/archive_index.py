@@ -5,7 +5,7 @@ Spans may overlap (a range archived twice); a lookup takes the one that reaches 
 epoch chain of the log that is asked about, so what was archived and then lost in an unclean election is not found, and
 its offsets are archived anew.
 
-What holds the records, and guards all of it by a lock, is `metadata_topic.store.archive_store`.
+What holds the records, and guards all of it by a lock, is `metadata_topic.store.archive.archive_store`.
 """
 
 from itertools import groupby
@@ -13,7 +13,7 @@ from itertools import groupby
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.archive_records import ArchiveObjectCommitted
 from metadata_topic.records.leader_epochs import LeaderEpochChain
-from metadata_topic.store.archive_spans import EpochSpans
+from metadata_topic.store.archive.archive_spans import EpochSpans
 from plugin.format.archive_object_id import ArchiveObjectId
 
 

@@ -57,7 +57,7 @@ class MemoryBound:
     block_bytes: int
     """Of entries."""
     pages: int = PAGES_IN_MEMORY
-    """Of segments' rows (`metadata_topic.store.segment_rows`)."""
+    """Of segments' rows (`metadata_topic.store.segments.segment_rows`)."""
 
 
 class BlockOwners(Protocol):

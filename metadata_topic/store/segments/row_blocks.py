@@ -3,8 +3,8 @@
 Not thread-safe: the store calls it under its lock.
 """
 
-from metadata_topic.store.entry_blocks import DiskPlace, EntryBlocks, MemoryBound, Place
-from metadata_topic.store.segment_rows import Row, SegmentRows
+from metadata_topic.store.segments.entry_blocks import DiskPlace, EntryBlocks, MemoryBound, Place
+from metadata_topic.store.segments.segment_rows import Row, SegmentRows
 
 
 class RowBlocks:

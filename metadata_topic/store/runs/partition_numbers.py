@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic.store.run_chunk import Int64s, Keys
+from metadata_topic.store.runs.run_chunk import Int64s, Keys
 
 _TOPIC_SHIFT: Final = 31
 _PARTITION: Final = (1 << _TOPIC_SHIFT) - 1

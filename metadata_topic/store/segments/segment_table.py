@@ -1,10 +1,10 @@
 """What is known of each combined segment, by writer and sequence.
 
 Theory. A store knows of some million segments, and is asked about few of them. So each is a row of forty bytes
-(`metadata_topic.store.segment_rows`), its entries the block of bytes in which they came
-(`metadata_topic.store.entry_blocks`), and both are on disk where a bound asks for it. A writer numbers its objects one
-after the other, so a page of rows stands for as many numbers that follow one another, and is freed with the last of
-them.
+(`metadata_topic.store.segments.segment_rows`), its entries the block of bytes in which they came
+(`metadata_topic.store.segments.entry_blocks`), and both are on disk where a bound asks for it. A writer numbers its
+objects one after the other, so a page of rows stands for as many numbers that follow one another, and is freed with
+the last of them.
 
 `Segment` is a row as it was read. Who changes one writes it back with `put` before anything else is read or given back.
 
@@ -14,11 +14,11 @@ While a snapshot is made, segments that are deleted stay readable by their rows 
 from collections import Counter
 
 from metadata_topic.records.records import PublishedSegment
-from metadata_topic.store.entry_blocks import MemoryBound, Place
-from metadata_topic.store.row_blocks import RowBlocks, on_disk
-from metadata_topic.store.segment_rows import PAGE_BITS, PAGE_ROWS, Row, SegmentRows
-from metadata_topic.store.sequence_set import SequenceSet
-from metadata_topic.store.shared_values import SharedValues
+from metadata_topic.store.segments.entry_blocks import MemoryBound, Place
+from metadata_topic.store.segments.row_blocks import RowBlocks, on_disk
+from metadata_topic.store.segments.segment_rows import PAGE_BITS, PAGE_ROWS, Row, SegmentRows
+from metadata_topic.store.segments.sequence_set import SequenceSet
+from metadata_topic.store.segments.shared_values import SharedValues
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState
 
 NOT_INDEXED = 0xFFFFFFFF

@@ -14,7 +14,7 @@ from typing import Final
 from metadata_topic.records import archive_records
 from metadata_topic.records.archive_records import ArchiveRecord, UnknownArchiveRecord
 from metadata_topic.records.errors import SnapshotError
-from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store_image import StoreImage
 
 EXTRA_NAME: Final = "archive"

@@ -1,0 +1,1 @@
+"""Where uploaded runs of offsets are: a sorted index, in memory and on disk."""

@@ -1,0 +1,1 @@
+"""Rows and entry blocks of segments, in memory and on disk."""

@@ -1,0 +1,1 @@
+"""What is known, saved in object storage and loaded from there."""
