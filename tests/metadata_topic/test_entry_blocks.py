@@ -12,11 +12,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from metadata_topic.records.records import MetadataRecord
-from metadata_topic.store import disk_merge, run_index, snapshot
 from metadata_topic.store.disk_writes import BlockLostError
+from metadata_topic.store.runs import disk_merge, run_index
 from metadata_topic.store.runs.disk_chunks import ChunkOnDisk, DiskChunks
 from metadata_topic.store.runs.run_chunk import Chunk
 from metadata_topic.store.segments.entry_blocks import EntryBlocks, MemoryBound, Place
+from metadata_topic.store.snapshots import snapshot
 from metadata_topic.store.snapshots.snapshot_keeper import SnapshotKeeper
 from metadata_topic.store.store import RemoteWalMetadataStore
 from tests.metadata_topic.fake_blobs import FakeBlobs
