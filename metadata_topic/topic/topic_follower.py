@@ -69,6 +69,14 @@ class FollowSettings:
 
 
 DEFAULT_SETTINGS = FollowSettings()
+ONE_LOOK = FollowSettings(
+    fetch_min_bytes=1,
+    fetch_wait_ms=100,
+    batch_wait_ms=100,
+    request_timeout_ms=30_000,
+    end_offset_timeout_ms=30_000,
+)
+"""For a command: it follows nothing, so answers that take long are waited for, and none waits behind a fetch."""
 
 
 class TopicFollower:

@@ -13,6 +13,7 @@ from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
 from metadata_topic.topic.publication_queue import PublisherSettings
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
 from metadata_topic.topic.topic import METADATA_TOPIC, confluent_admin
+from metadata_topic.topic.topic_follower import ONE_LOOK
 
 READ_TIMEOUT_S = 300.0
 _ADMIN_TIMEOUT_S = 30.0
@@ -39,7 +40,7 @@ class TopicSession:
         self.store = store or RemoteWalMetadataStore()
         self.archive = ArchiveStore()
         self.publisher = RemoteWalMetadataPublisher(client, broker_id, clock, _SETTINGS)
-        self._consumer = RemoteWalMetadataConsumer(client, self.store, rack=rack, archive=self.archive)
+        self._consumer = RemoteWalMetadataConsumer(client, self.store, ONE_LOOK, rack, archive=self.archive)
 
     def __enter__(self) -> Self:
         """Raises MetadataTopicError when the topic is not read to its end in time."""

@@ -15,6 +15,7 @@ from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
 from metadata_topic.topic.topic import METADATA_TOPIC
+from metadata_topic.topic.topic_follower import ONE_LOOK
 from recovery.metadata.epoch_ends import EpochEnds
 
 
@@ -53,7 +54,7 @@ class _NotingStore(RemoteWalMetadataStore):
 def read_metadata(client: KafkaClientConfig, timeout_s: float) -> tuple[NotedMetadata, ArchiveStore]:
     """All that the topic tells. Blocks. Raises MetadataTopicError when its end is not reached in time."""
     noted, archived = NotedMetadata(), ArchiveStore()
-    consumer = RemoteWalMetadataConsumer(client, noted.store, archive=archived)
+    consumer = RemoteWalMetadataConsumer(client, noted.store, ONE_LOOK, archive=archived)
     consumer.start()
     try:
         if not consumer.wait_until_ready(timeout_s):
