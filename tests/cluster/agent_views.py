@@ -1,9 +1,10 @@
 """What agents tell of themselves over HTTP, and what follows for a test."""
 
 import json
+import urllib.error
 import urllib.request
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -35,6 +36,35 @@ def describe(cluster: LocalCluster, broker_id: int) -> dict[str, Any]:
     """The agent's /describe. Raises OSError."""
     answer: dict[str, Any] = json.loads(answer_of(cluster, broker_id, "/describe"))
     return answer
+
+
+def readiness(cluster: LocalCluster, broker_id: int) -> tuple[int, str]:
+    """Status and text of the agent's /readyz, ready or not. Raises OSError."""
+    try:
+        return 200, answer_of(cluster, broker_id, "/readyz").decode()
+    except urllib.error.HTTPError as refused:
+        return refused.code, refused.read().decode()
+
+
+class MovedBytes(NamedTuple):
+    """Record bytes that a partition's followers were given by its leader's agent since that began."""
+
+    linked: int
+    inline: int
+
+    def since(self, before: "MovedBytes") -> "MovedBytes":
+        return MovedBytes(self.linked - before.linked, self.inline - before.inline)
+
+
+def moved_bytes(cluster: LocalCluster, topic: str) -> dict[int, MovedBytes]:
+    """By partition, as the agents tell that lead them now. Raises OSError."""
+    told = [
+        partition
+        for leader in {state.leader for state in cluster.admin.partitions(topic)}
+        for partition in describe(cluster, leader)["partitions"]
+        if partition["topic"] == topic
+    ]
+    return {one["partition"]: MovedBytes(one["linked_bytes"], one["inline_bytes"]) for one in told}
 
 
 class AgentCounters:

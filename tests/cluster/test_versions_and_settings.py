@@ -1,18 +1,24 @@
 """Agents of another version, brokers' versions that no agent knows, and an agent that cannot start."""
 
+import re
 import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from local_cluster.cluster import agent_is_ready
+from local_cluster.kafka_distribution import KAFKA_VERSION
 from local_cluster.polling import wait_until
 from local_cluster.processes import ManagedProcess
-from tests.cluster.script import PATIENCE_S, PLAIN, Script
+from tests.cluster.agent_programs import telling_fetch_versions, with_another_link_version
+from tests.cluster.agent_views import answer_of, describe, moved_bytes, read_metrics
+from tests.cluster.script import PATIENCE_S, PLAIN, TRANSACTIONS, Script
 
 OLDER = """
 import replication.wire.peer_protocol as protocol
@@ -23,7 +29,12 @@ from cli.main import main
 main()
 """
 """An agent that understands links, and nothing of catching up or the archive."""
+PAIRS = ((1, 2), (2, 1), (2, 3), (3, 2), (1, 3), (3, 1))
+"""Leader and follower of each partition."""
+MOVED_BYTES = 20_000
 API_VERSIONS, FETCH = 18, 1
+FETCH_VERSIONS = {"3.9": 17, "4.0": 17, "4.1": 18, "4.2": 18, "4.3": 18}
+"""Of followers, where the metadata version is that of the release."""
 WRONG = {"remote.wal.log.manager.thread.pool.size": "many", "remote.wal.no.such.key": "1"}
 
 
@@ -68,6 +79,84 @@ def test_an_agent_that_cannot_start_and_then_one_of_an_older_version_beside_newe
         older.terminate(30)
     script.start_agent(2)
     script.expect_promises()
+
+
+@pytest.mark.thorough
+def test_agents_of_two_link_versions_replicate_inline_and_by_links_once_the_last_is_upgraded(
+    agent_script: Script,
+) -> None:
+    # 2 is upgraded: inline between it and the others, links between those -> 1 is: inline between 3 and the others
+    # -> 3 is: links everywhere
+    script, cluster = agent_script, agent_script.cluster
+    script.create_topic(assignment=PAIRS)
+    script.produce(PLAIN, TRANSACTIONS)
+    script.expect_links_to_be_used()
+    newer = {one: with_another_link_version(cluster.agent(one).spec) for one in cluster.broker_ids}
+    older = set(cluster.broker_ids)
+    try:
+        for broker_id in (2, 1, 3):
+            script.stop_agent(broker_id)
+            newer[broker_id].start()
+            older.remove(broker_id)
+            cluster.wait_for_agent(broker_id)
+            cluster.admin.wait_for_full_isr(script.topic, timeout_s=PATIENCE_S)
+            for one in cluster.broker_ids:
+                expect_told(script, one, newer.keys() - older if one in older else older)
+            expect_ways(script, ["inline" if len(older & {*pair}) == 1 else "linked" for pair in PAIRS])
+    finally:
+        for agent in newer.values():
+            agent.terminate(30)
+    for broker_id in cluster.broker_ids:
+        script.start_agent(broker_id)
+    script.expect_promises()
+
+
+@pytest.mark.kafka_core
+def test_followers_ask_by_the_version_of_fetch_that_belongs_to_their_release(agent_script: Script) -> None:
+    script, cluster = agent_script, agent_script.cluster
+    script.create_topic(assignment=[[1, 2, 3]])
+    script.produce(PLAIN)
+    script.stop_agent(1)
+    telling = telling_fetch_versions(cluster.agent(1).spec)
+    telling.start()
+    try:
+        cluster.wait_for_agent(1)
+        script.expect_links_to_be_used()
+        told = set(re.findall(r"^asked by Fetch (\d+)$", script.agent_log(1), re.MULTILINE))
+        assert told == {str(FETCH_VERSIONS[KAFKA_VERSION.rpartition(".")[0]])}
+    finally:
+        telling.terminate(30)
+    script.start_agent(1)
+    script.expect_promises()
+
+
+def expect_told(script: Script, broker_id: int, others: Collection[int]) -> None:
+    """By this agent, which is ready, that those have another link version."""
+    cluster, metric = script.cluster, ("remote_wal_peers_of_another_version", ())
+
+    def is_told() -> bool:
+        named = describe(cluster, broker_id)["agents_of_another_version"]
+        return bool(read_metrics(cluster, broker_id)[metric] == len(others) and named == sorted(others))
+
+    wait_until(is_told, f"agent {broker_id} tells of another link version of {sorted(others)}", PATIENCE_S)
+    ready = answer_of(cluster, broker_id, "/readyz").decode().splitlines()
+    told = [re.search(r"the agent of broker (\d) has link version", line) for line in ready]
+    assert ready[0] == "ready"
+    assert [int(one[1]) for one in told if one is not None] == sorted(others)
+
+
+def expect_ways(script: Script, ways: Sequence[str]) -> None:
+    """By partition, how its records travel from now on: `linked`, or `inline` without a single link."""
+    script.expect_records_to_flow()
+    before = moved_bytes(script.cluster, script.topic)
+
+    def have_moved() -> bool:
+        now = moved_bytes(script.cluster, script.topic)
+        grown = [now[one].since(before[one]) for one in sorted(now)]
+        assert all(one.linked == 0 for one, way in zip(grown, ways, strict=True) if way == "inline"), grown
+        return all(getattr(one, way) > MOVED_BYTES for one, way in zip(grown, ways, strict=True))
+
+    wait_until(have_moved, f"records travel {list(zip(PAIRS, ways, strict=True))}", PATIENCE_S)
 
 
 @contextmanager
