@@ -33,6 +33,7 @@ from metadata_topic.topic.client_config import LIBRDKAFKA_LOGGER, ConfluentValue
 from metadata_topic.topic.cluster_descriptions import ClusterDescriptions
 from metadata_topic.topic.read_barrier import ReadBarriers
 from metadata_topic.topic.reading_positions import ReadingPositions
+from metadata_topic.topic.retry_pauses import RetryPauses
 from metadata_topic.topic.stall_watch import StallWatch
 from metadata_topic.topic.topic_consumer import ConsumerFactory, ConsumerLike, MessageLike, confluent_reader
 
@@ -57,6 +58,7 @@ class FollowSettings:
     fetch_wait_ms: int = 1000
     fetch_min_bytes: int = 64 * 1024
     retry_pause_ms: int = 1000
+    """The longest; see `metadata_topic.topic.retry_pauses`."""
     request_timeout_ms: int = 10_000
     end_offset_timeout_ms: int = 3000
     """For questions while reading goes on: a partition whose broker just died has no leader for seconds, and all others
@@ -174,6 +176,7 @@ class TopicFollower:
     def _run(self, prepare: Callable[[], Mapping[int, int]]) -> None:
         from confluent_kafka import KafkaException
 
+        pauses = RetryPauses(self._settings.retry_pause_ms / 1000, self._clock)
         try:
             self._reading.positions.update(prepare())
             while not self._stop.is_set():
@@ -182,7 +185,7 @@ class TopicFollower:
                 except (KafkaException, MetadataTopicError) as error:
                     self._reading.counters["consumer_restarts"] += 1
                     log.warning("metadata_topic_read_failed", topic=self._topic, error=str(error))
-                    self._stop.wait(self._settings.retry_pause_ms / 1000)
+                    self._stop.wait(pauses.next_s())
         except BaseException as failure:
             self._failure = failure
             self._settled.set()
