@@ -29,6 +29,18 @@ ONE_PROCESS = (
 zones listen at addresses that the machine has once.
 """
 
+LONGEST = (
+    "tests/simulation/test_simulation.py",
+    "tests/cluster/test_rollout.py",
+    "tests/cluster/test_buckets.py",
+    "tests/cluster/test_lost_metadata.py",
+    "tests/cluster/test_inter_broker_security.py",
+    "tests/cluster/test_brokers_come_and_go.py",
+    "tests/cluster/test_moving_in_and_out.py",
+    "tests/cluster/test_wal_retention.py",
+)
+"""They begin early, as one that begins last is waited for by all processes but its own."""
+
 
 @pytest.fixture(autouse=True)
 def logs_as_before() -> Iterator[None]:
@@ -40,6 +52,14 @@ def logs_as_before() -> Iterator[None]:
     root.handlers[:] = handlers
     root.setLevel(levels[0])
     kafka.setLevel(levels[1])
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The order stays the random one but for the longest. What needs Spark is told by its fixture."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.spark)
+    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
 
 
 class SomeInOneProcess(LoadScopeScheduling):

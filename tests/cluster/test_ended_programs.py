@@ -37,10 +37,11 @@ def runs(what: str, number: int = 1) -> Callable[[list[str]], bool]:
     [
         (["cli.main", "demo", "--quick"], runs("tools.ProducerPerformance"), signal.SIGTERM),
         (["cli.main", "cluster", "up", "--directory", "{scratch}"], runs("kafka.Kafka ", 2), signal.SIGTERM),
-        (
+        pytest.param(
             ["perf", "ladder", "--rung", "links", "--workload", "steady", "--results", "{scratch}"],
             runs("tools.ProducerPerformance"),
             signal.SIGTERM,
+            marks=pytest.mark.thorough,
         ),
         (["perf", "report", "--segments", "1000", "--results", "{scratch}"], runs("SparkSubmit"), signal.SIGINT),
     ],

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from local_cluster.broker_config import ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.cluster_status import status_of
@@ -18,6 +20,7 @@ PLANS = [
 ]
 
 
+@pytest.mark.thorough
 def test_every_acknowledged_record_survives_the_kill_of_a_leader(stock_cluster: LocalCluster, topic: str) -> None:
     # produce -> kill -9 the leader -> another leads -> the killed one returns -> all in sync, all consumed
     stock_cluster.admin.create_topic(topic, partitions=3)

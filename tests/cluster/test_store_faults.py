@@ -100,6 +100,7 @@ def test_a_fault_of_the_store_costs_no_data_and_no_isr(
     play(s3_script, store, fault, metric, reason)
 
 
+@pytest.mark.thorough
 def test_control_without_a_store(stock_cluster: LocalCluster, topic: str) -> None:
     with Script(stock_cluster, topic) as script:
         play(script, None, Fault("error"), FAULTS, "none")

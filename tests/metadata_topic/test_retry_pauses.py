@@ -58,7 +58,12 @@ def test_a_topic_that_is_made_only_now_is_looked_for_after_such_pauses(monkeypat
     monkeypatch.setattr("metadata_topic.topic.topic_follower.RetryPauses", Short)
     settings = FollowSettings(batch_wait_ms=10, retry_pause_ms=60_000)
     follower = TopicFollower(
-        KafkaClientConfig("nowhere:1"), "t", list, settings, consumer_factory=topic.consumer, clock=Clock()
+        KafkaClientConfig("nowhere:1"),
+        "t",
+        lambda _records: None,
+        settings,
+        consumer_factory=topic.consumer,
+        clock=Clock(),
     )
     follower.start()
     try:
