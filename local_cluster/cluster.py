@@ -22,6 +22,7 @@ from jvm.ivy import Progress
 from local_cluster.broker_config import AgentsMode, ClusterSettings, write_configuration
 from local_cluster.broker_files import BrokerFiles
 from local_cluster.cluster_admin import ClusterAdmin
+from local_cluster.kafka_distribution import KAFKA_VERSION, KafkaDistribution
 from local_cluster.kafka_runtime import KafkaRuntime
 from local_cluster.kafka_tools import KafkaTools
 from local_cluster.layout import ClusterLayout, LayoutError, load_layout, save_layout
@@ -49,6 +50,7 @@ class LocalCluster:
         self.files = BrokerFiles(layout)
         self._tell: Progress = progress or (lambda _line: None)
         self.runtime = KafkaRuntime(self.settings.tiered_storage, self._tell)
+        self._versions: dict[int, str] = {}
         self._brokers = {broker_id: known_broker_process(layout, broker_id) for broker_id in layout.broker_ids}
         self._agents = {broker_id: agent_process(layout, broker_id, self.settings) for broker_id in layout.broker_ids}
 
@@ -114,6 +116,17 @@ class LocalCluster:
             if not agent.is_alive():
                 self._agents[broker_id] = agent_process(self.layout, broker_id, self.settings)
 
+    def use_kafka(self, version: str, *broker_ids: int) -> None:
+        """Have these brokers run this version of Kafka, from their next start on; their logs stay as they are.
+
+        Whoever opens the cluster anew has all run the usual one. Raises KafkaDistributionError.
+        """
+        self.runtime.of(version)
+        self._versions |= dict.fromkeys(broker_ids, version)
+
+    def _kafka_of(self, broker_id: int) -> KafkaDistribution:
+        return self.runtime.of(self._versions.get(broker_id, KAFKA_VERSION))
+
     def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Start all that is not running, and wait until it is ready; if that fails, end what was started.
 
@@ -143,16 +156,21 @@ class LocalCluster:
 
     def format(self) -> None:
         """Format the log directories that are new, side by side. Raises ProcessStartError."""
-        java, kafka = self.runtime.java, self.runtime.kafka
+        java = self.runtime.java
         new = [
             broker_id
             for broker_id in self.broker_ids
             if any(not (path / "meta.properties").exists() for path in self.files.log_directories(broker_id))
         ]
         if new:
+            kafka = [self._kafka_of(broker_id) for broker_id in new]
             self._tell("formatting log directories")
             with ThreadPoolExecutor(len(new)) as pool:
-                list(pool.map(lambda one: format_log_directory(self.layout, one, self.settings, java, kafka), new))
+                list(
+                    pool.map(
+                        lambda one, its: format_log_directory(self.layout, one, self.settings, java, its), new, kafka
+                    )
+                )
 
     def _let_clients_in(self, timeout_s: float) -> None:
         """Agents are clients, too, so where an authorizer judges them nothing is ready until they are let in."""
@@ -223,7 +241,7 @@ class LocalCluster:
     def start_broker(self, broker_id: int, *, wait: bool = True, timeout_s: float = START_TIMEOUT_S) -> None:
         """Raises ProcessStartError, WaitTimeoutError."""
         if not self._brokers[broker_id].is_alive():
-            java, kafka = self.runtime.java, self.runtime.kafka
+            java, kafka = self.runtime.java, self._kafka_of(broker_id)
             self._brokers[broker_id] = broker_process(self.layout, broker_id, self.settings, java, kafka)
             self._brokers[broker_id].start()
         if wait:

@@ -50,12 +50,15 @@ class KafkaDistribution:
         return (*archive, "-cp", self.class_path)
 
 
-def kafka_home(environment: Mapping[str, str] | None = None) -> Path:
-    """Where the jars are kept: the variable's directory, the checkout's `.kafka`, or the user's cache."""
+def kafka_home(environment: Mapping[str, str] | None = None, version: str = KAFKA_VERSION) -> Path:
+    """Where the jars are kept: the variable's directory, the checkout's `.kafka`, or the user's cache.
+
+    The variable names the directory of the version that all is run with; any other one is kept apart.
+    """
     environment = os.environ if environment is None else environment
-    if chosen := environment.get(KAFKA_HOME_VARIABLE):
+    if version == KAFKA_VERSION and (chosen := environment.get(KAFKA_HOME_VARIABLE)):
         return Path(chosen).expanduser().absolute()
-    return downloads_directory(environment) / KAFKA_VERSION
+    return downloads_directory(environment) / version
 
 
 def downloads_directory(environment: Mapping[str, str]) -> Path:
@@ -73,23 +76,24 @@ def resolve_kafka(
     tiered_storage: bool = False,
     home: Path | None = None,
     progress: Progress | None = None,
+    version: str = KAFKA_VERSION,
 ) -> KafkaDistribution:
     """Kafka's jars, fetched first if they are not there. Takes about a minute the first time, then no time.
 
     Java is looked for only if there is something to fetch. Raises KafkaDistributionError, JavaNotFoundError.
     """
-    home = home or kafka_home()
+    home = home or kafka_home(version=version)
     tell = progress or (lambda _line: None)
-    libs = _resolved(java, home, "libs", tell)
-    tiered = _resolved(java, home, "tiered", tell) if tiered_storage else None
+    libs = _resolved(java, home, version, "libs", tell)
+    tiered = _resolved(java, home, version, "tiered", tell) if tiered_storage else None
     return KafkaDistribution(libs, tiered)
 
 
-def _resolved(java: Java | None, home: Path, configuration: str, tell: Progress) -> Path:
+def _resolved(java: Java | None, home: Path, version: str, configuration: str, tell: Progress) -> Path:
     module = Path(str(resources.files("local_cluster") / "kafka-ivy.xml"))
-    versions = {"kafka.version": KAFKA_VERSION, "log4j.version": LOG4J_VERSION}
+    versions = {"kafka.version": version, "log4j.version": LOG4J_VERSION}
     try:
-        target = fetch_jars(JarSet(f"Kafka {KAFKA_VERSION}", module, configuration, versions), home, java, tell)
+        target = fetch_jars(JarSet(f"Kafka {version}", module, configuration, versions), home, java, tell)
     except IvyError as error:
         own = f"or set {KAFKA_HOME_VARIABLE} to the directory of a Kafka that is there"
         raise KafkaDistributionError(f"{error}; {own}") from error

@@ -6,7 +6,7 @@ from functools import cached_property
 from jvm.ivy import Progress
 from jvm.java import Java, find_java
 from local_cluster.class_archive import with_class_archive
-from local_cluster.kafka_distribution import KafkaDistribution, resolve_kafka
+from local_cluster.kafka_distribution import KAFKA_VERSION, KafkaDistribution, resolve_kafka
 from local_cluster.kafka_tools import KafkaTools
 
 
@@ -16,17 +16,24 @@ class KafkaRuntime:
     def __init__(self, tiered_storage: bool, tell: Progress) -> None:
         self._tiered_storage = tiered_storage
         self._tell = tell
+        self._versions: dict[str, KafkaDistribution] = {}
 
     @cached_property
     def java(self) -> Java:
         """Raises JavaNotFoundError."""
         return find_java()
 
-    @cached_property
+    @property
     def kafka(self) -> KafkaDistribution:
-        """Kafka's jars, fetched on the first use. Raises KafkaDistributionError."""
-        kafka = resolve_kafka(self.java, tiered_storage=self._tiered_storage, progress=self._tell)
-        return with_class_archive(self.java, kafka, self._tell)
+        """Kafka's jars of the version that all is run with. Raises KafkaDistributionError."""
+        return self.of(KAFKA_VERSION)
+
+    def of(self, version: str) -> KafkaDistribution:
+        """Kafka's jars of this version, fetched on the first use. Raises KafkaDistributionError."""
+        if version not in self._versions:
+            kafka = resolve_kafka(self.java, tiered_storage=self._tiered_storage, progress=self._tell, version=version)
+            self._versions[version] = with_class_archive(self.java, kafka, self._tell)
+        return self._versions[version]
 
     def tools(self, bootstrap_servers: str, *, jvm_as_shipped: bool = False, prefix: Sequence[str] = ()) -> KafkaTools:
         """Kafka's own tools, run against that cluster, as `KafkaTools` says."""

@@ -70,6 +70,8 @@ def test_the_tiered_storage_jars_are_part_of_the_class_path_only_when_asked_for(
 def test_the_variable_decides_where_the_jars_are(tmp_path: Path) -> None:
     assert kafka_home({KAFKA_HOME_VARIABLE: str(tmp_path)}) == tmp_path
     assert kafka_home({}).name == kafka_distribution.KAFKA_VERSION
+    assert kafka_home({KAFKA_HOME_VARIABLE: str(tmp_path)}, "3.9.1") == kafka_home({}, "3.9.1")
+    assert kafka_home({}, "3.9.1").name == "3.9.1"
 
 
 def test_java_is_told_of_the_proxy() -> None:
