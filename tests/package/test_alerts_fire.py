@@ -117,7 +117,7 @@ STOCK = 'remote_wal_dollars_total{of="stock"}'
 OF_SEVERAL: dict[str, tuple[dict[str, str], dict[str, str], int, str]] = {
     "RemoteWalLosesMoney": (
         {CROSSINGS: "0+1x50", REQUESTS: "0+1x50", STOCK: "0+1.5x50"},
-        {CROSSINGS: "0+0.1x50", REQUESTS: "0+0.1x50", STOCK: "0+1.5x50"},
+        {CROSSINGS: "0+1.5x50", REQUESTS: "0+0.04x50", STOCK: "0+1.5x50"},  # all inline, and what else is asked
         50,
         "1h",
     ),
