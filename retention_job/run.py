@@ -62,8 +62,7 @@ def run(settings: RunSettings, spark: "SparkSession", kafka: Kafka | None = None
 
 
 def _run(settings: RunSettings, spark: "SparkSession", kafka: Kafka | None) -> RunResult:
-    settings.progress("reading the store, the cluster and the metadata topic")
-    history = load(spark, settings.sources, settings.now_ms, settings.run_id, kafka)
+    history = load(spark, settings.sources, settings.now_ms, settings.run_id, kafka, settings.progress)
     settings.progress(f"judging {history.read.records:,} records")
     findings = history.keep("findings", find(history, settings.now_ms, settings.sources.life_times))
     counted = findings.groupBy("kind", "severity").count().collect()

@@ -1,8 +1,8 @@
 """What the cluster tells of its topics, their settings and offsets, asked by the admin client. Blocks."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, Final, TypeVar
@@ -118,6 +118,25 @@ class Cluster:
         return REMOTE_LOG_METADATA_TOPIC in self.offsets
 
 
+def offsets_by_topic(
+    earliest: Mapping[tuple[str, int], int],
+    latest: Mapping[tuple[str, int], int],
+    partitions: Mapping[str, Sequence[int]],
+) -> dict[str, Offsets]:
+    """By topic. Both are asked at once: where a log's start has passed the end that was told, that is its end."""
+    return {
+        name: Offsets(
+            {number: earliest[name, number] for number in numbers if (name, number) in earliest},
+            {
+                number: max(latest[name, number], earliest.get((name, number), 0))
+                for number in numbers
+                if (name, number) in latest
+            },
+        )
+        for name, numbers in partitions.items()
+    }
+
+
 def client_config(source: KafkaSource) -> KafkaClientConfig:
     """For librdkafka. Raises SourceError for a property that cannot be translated."""
     try:
@@ -145,16 +164,21 @@ class _Admin:
         metadata = self._ask("list topics", lambda: self._admin.list_topics(timeout=self._source.timeout_s))
         if METADATA_TOPIC not in metadata.topics:
             raise SourceError("read", METADATA_TOPIC, "the cluster shows no such topic", "have agents ever run here?")
-        settings, agents = self._settings() if SETTINGS_TOPIC in metadata.topics else ({}, {})
+        # Side by side, as one after the other would take a dozen round trips of a cluster that may be far away.
+        with ThreadPoolExecutor(1, thread_name_prefix="settings-topic") as pool:
+            told = pool.submit(self._settings) if SETTINGS_TOPIC in metadata.topics else None
+            ids = self._ids(sorted(metadata.topics))
+            configs, offsets = self._configs_and_offsets(
+                {name: sorted(metadata.topics[name].partitions) for name in sorted(ids)}
+            )
+            settings, agents = told.result() if told is not None else ({}, {})
         retention = AgentsRetention.registered(agents.values())
-        ids = self._ids(sorted(metadata.topics))
-        configs = self._configs(sorted(ids))
         described = (
             self._topic(topic_id, metadata.topics[name], settings.get(name, TopicSettings()), configs.get(name, {}))
             for name, topic_id in ids.items()
         )
         topics = tuple(replace(topic, agents=retention) for topic in described)
-        return Cluster(frozenset(metadata.brokers) | set(agents), topics, self._offsets(topics))
+        return Cluster(frozenset(metadata.brokers) | set(agents), topics, offsets)
 
     def _topic(self, topic_id: bytes, described: Any, settings: TopicSettings, config: Mapping[str, str]) -> Topic:
         partitions = [described.partitions[number] for number in sorted(described.partitions)]
@@ -183,43 +207,31 @@ class _Admin:
         )
         return {topic.name: bytes(topic.topic_id) for topic in described if not topic.error_code}
 
-    def _configs(self, names: list[str]) -> dict[str, dict[str, str]]:
-        from confluent_kafka.admin import ConfigResource, ResourceType
-
-        resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
-        futures = self._admin.describe_configs(resources, request_timeout=self._source.timeout_s)
-        return {
-            resource.name: {key: entry.value for key, entry in config.items() if entry.value is not None}
-            for resource, config in self._results("describe topic settings", futures.items())
-        }
-
-    def _offsets(self, topics: Iterable[Topic]) -> dict[str, Offsets]:
-        from confluent_kafka.admin import OffsetSpec
-
-        partitions = [(topic.name, number) for topic in topics for number in topic.partitions]
-        earliest = self._list_offsets(partitions, OffsetSpec.earliest())
-        latest = self._list_offsets(partitions, OffsetSpec.latest())
-        return {
-            topic.name: Offsets(
-                {
-                    number: earliest[topic.name, number]
-                    for number in topic.partitions
-                    if (topic.name, number) in earliest
-                },
-                {number: latest[topic.name, number] for number in topic.partitions if (topic.name, number) in latest},
-            )
-            for topic in topics
-        }
-
-    def _list_offsets(self, partitions: list[tuple[str, int]], spec: Any) -> dict[tuple[str, int], int]:
+    def _configs_and_offsets(
+        self, partitions: Mapping[str, Sequence[int]]
+    ) -> tuple[dict[str, dict[str, str]], dict[str, Offsets]]:
+        """Of topics with these partitions. All is asked before anything is waited for."""
         from confluent_kafka import TopicPartition
+        from confluent_kafka.admin import ConfigResource, OffsetSpec, ResourceType
 
         if not partitions:
-            return {}
-        futures = self._admin.list_offsets(
-            {TopicPartition(*partition): spec for partition in partitions}, request_timeout=self._source.timeout_s
+            return {}, {}
+        timeout_s = self._source.timeout_s
+        asked = [TopicPartition(name, number) for name, numbers in partitions.items() for number in numbers]
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in partitions]
+        configs = self._admin.describe_configs(resources, request_timeout=timeout_s)
+        earliest, latest = (
+            self._admin.list_offsets(dict.fromkeys(asked, spec), request_timeout=timeout_s)
+            for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
         )
-        found = self._results("list offsets", ((asked, future) for asked, future in futures.items()))
+        told = {
+            resource.name: {key: entry.value for key, entry in config.items() if entry.value is not None}
+            for resource, config in self._results("describe topic settings", configs.items())
+        }
+        return told, offsets_by_topic(self._listed(earliest), self._listed(latest), partitions)
+
+    def _listed(self, futures: Mapping[Any, "Future[Any]"]) -> dict[tuple[str, int], int]:
+        found = self._results("list offsets", futures.items())
         return {(asked.topic, asked.partition): int(answer.offset) for asked, answer in found}
 
     def _results(self, operation: str, futures: Iterable[tuple[T, "Future[Any]"]]) -> list[tuple[T, Any]]:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _RECORDS_PER_TASK: Final = 250_000
-"""So that neither a crowded partition nor a long one makes one task of everything."""
+"""So that a long partition is not one task. A short one is, as each begins with a dozen round trips of its consumer."""
 FETCHING: Final = {
     "kafka.allow.auto.create.topics": "false",
     "kafka.max.poll.records": "20000",
@@ -58,7 +58,7 @@ def read_topic(
         .option("subscribe", topic)
         .option("startingOffsets", _as_json(topic, starting))
         .option("endingOffsets", _as_json(topic, ending))
-        .option("minPartitions", str(max(len(ending), -(-records // _RECORDS_PER_TASK))))
+        .option("maxRecordsPerPartition", str(_RECORDS_PER_TASK))
         # What the topic's own retention removes while it is read is gone; it is not an error.
         .option("failOnDataLoss", "false")
         .load()

@@ -62,6 +62,11 @@ class Inventories:
     def _bucket(self, source: InventoryFile) -> _Bucket:
         return _Bucket(source, *stored_files(self._spark, source))
 
+    @property
+    def are_listings(self) -> bool:
+        """Any of them."""
+        return any(isinstance(source, StoreListing) for source in self._sources.values())
+
     def write_listings(self, brokers: "frozenset[int]", now_ms: int) -> None:
         """As they are used several times."""
         for kind, source in self._sources.items():

@@ -10,7 +10,7 @@ object is that is not deleted yet. It goes on from there only if nothing has cha
 same metadata topic, not cut off before the last run's offsets, the same retentions. Else it reads all.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -60,7 +60,14 @@ _DELETED_REMEMBERED_MS: Final = 2 * 24 * 60 * 60 * 1000
 """So long a deleted object stays in the tables of incremental runs, for records that come late."""
 
 
-def load(spark: "SparkSession", sources: Sources, now_ms: int, run_id: str, kafka: Kafka | None = None) -> History:
+def load(
+    spark: "SparkSession",
+    sources: Sources,
+    now_ms: int,
+    run_id: str,
+    kafka: Kafka | None = None,
+    progress: Callable[[str], None] = lambda _line: None,
+) -> History:
     """Read everything, once, into the state path. Raises SourceError, StateError."""
     kafka = kafka or Kafka()
     if sources.state_path is None:
@@ -68,14 +75,17 @@ def load(spark: "SparkSession", sources: Sources, now_ms: int, run_id: str, kafk
     state = RunState(FileSystem(spark, sources.state_path))
     last = state.last()
     state.begin(run_id, last)
-    before = kafka.cluster(sources.kafka)
     try:
         inventories = Inventories(spark, sources, state, run_id)
-        inventories.write_listings(before.brokers, now_ms)
+        if inventories.are_listings:
+            progress("listing the store")
+            inventories.write_listings(kafka.cluster(sources.kafka).brokers, now_ms)
+        progress("asking the cluster")
         cluster = kafka.cluster(sources.kafka)
         plan = plan_reading(sources, cluster, last if sources.is_incremental else None, now_ms)
         if plan.full_because is not None:
             log.info("incremental_run_reads_all", reason=plan.full_because)
+        progress(f"reading the metadata topic: {plan.records:,} records")
         tier_events = _tier_events(spark, sources, kafka, cluster, state.path_of(run_id, "tier"))
         facts = _release_facts(cluster, tier.tiered_up_to(tier.segments_of(tier_events)))
         raw = kafka.topic(spark, sources.kafka, METADATA_TOPIC, plan.starting_offsets, plan.ending_offsets)
@@ -84,6 +94,7 @@ def load(spark: "SparkSession", sources: Sources, now_ms: int, run_id: str, kafk
         from_last = last if plan.is_incremental else None
         layers = _layers_beneath(from_last, inventories)
         inventories.write_files(from_last if layers else None)
+        progress("putting objects and records together")
         read = replace(plan, inventory_ms=inventories.known_ms)
         history = History(spark, state, run_id, cluster, read, from_last, tier_events, layers, inventories.read)
         _write_objects(history, inventories)
