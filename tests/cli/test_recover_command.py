@@ -435,8 +435,9 @@ def test_a_store_that_takes_longer_than_an_agent_waits_is_waited_for_unless_the_
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "local")
     part = records(ORDERS, 0, 0, 4)
     stored = ruins.upload(1, part)
-    with ObjectStoreServer(ObjectStoreFront(), [DEFAULT_BUCKET]) as server:
-        settings = {"bucket": DEFAULT_BUCKET, "region": "us-east-1", "allow.http": "true"}
+    bucket = f"slow-{int(comes_back)}"  # what was stored stays in the process
+    with ObjectStoreServer(ObjectStoreFront(), [bucket]) as server:
+        settings = {"bucket": bucket, "region": "us-east-1", "allow.http": "true"}
         settings["endpoint.url"] = server.endpoint_url
         backend = "remote.log.wal.storage.manager.class.name=plugin.s3.S3WalStorageManager\n"
         backend += "".join(f"rsm.wal.config.{key}={value}\n" for key, value in settings.items())
