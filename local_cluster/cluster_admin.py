@@ -263,6 +263,13 @@ class ClusterAdmin:
             admin.elect_preferred([TopicPartition(topic, number) for number in known])
         self.wait_for_leader(topic, partition, expected=broker_id, timeout_s=timeout_s)
 
+    def elect_preferred_leaders(self) -> None:
+        """Of all partitions, as far as that can be had now."""
+        from confluent_kafka import ElectionType, KafkaException
+
+        with contextlib.suppress(KafkaException):
+            self.client.elect_leaders(ElectionType.PREFERRED, None).result(REQUEST_TIMEOUT_S)
+
     @contextlib.contextmanager
     def _reassignments(self) -> Iterator[ReassignmentAdmin]:
         try:

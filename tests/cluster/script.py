@@ -199,6 +199,7 @@ class Script:
     def cut_off_follower(self, broker_id: int) -> None:
         """Its agent stands still; without agents, the broker itself is killed."""
         if self.with_agents:
+            self.cluster.admin.elect_preferred_leaders()  # so that nobody else's metadata is led by its broker
             self.cluster.agent(broker_id).pause()
         else:
             self.cluster.broker(broker_id).kill()

@@ -5,11 +5,10 @@ Zones az1 to az3 with a broker each, all of which coordinate transactions. Broke
 
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from itertools import count
 
 import pytest
-from confluent_kafka import Consumer, ElectionType, IsolationLevel, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from local_cluster.cluster import LocalCluster
@@ -77,8 +76,7 @@ def coordinator_of(cluster: LocalCluster, name: str) -> int:
 
 def coordinate_everywhere(cluster: LocalCluster) -> bool:
     """A broker that was away does so again once it is elected: asked for here, as Kafka takes minutes."""
-    with suppress(KafkaException):
-        cluster.admin.client.elect_leaders(ElectionType.PREFERRED, None).result(15.0)
+    cluster.admin.elect_preferred_leaders()
     return {state.leader for state in cluster.admin.partitions("__transaction_state")} == BROKERS
 
 
