@@ -196,9 +196,13 @@ class ProducerPage:
         self._outcomes.append(Outcome.UNKNOWN)
         return sequence
 
-    def delivered(self, sequence: int, offset: int) -> None:
-        """The record has its offset; whether it counts as acknowledged is for `settle` to say."""
-        self._acknowledged_offsets[sequence] = offset
+    def delivered(self, sequence: int, offset: int | None) -> None:
+        """The record is there; whether it counts as acknowledged is for `settle` to say.
+
+        A record that was sent again after its answer was lost is known to be there, and its offset is not (None).
+        """
+        if offset is not None:
+            self._acknowledged_offsets[sequence] = offset
 
     def settle(self, sequences: range, outcome: Outcome) -> None:
         """What became of these records. A record that was never delivered is not acknowledged by a commit."""

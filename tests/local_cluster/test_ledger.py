@@ -51,6 +51,16 @@ def test_an_acknowledged_record_that_is_not_read_is_lost() -> None:
     assert (run.result.lost, run.result.faults) == (1, 1)
 
 
+def test_a_record_that_was_sent_again_after_its_answer_was_lost_is_acknowledged_without_an_offset() -> None:
+    run = Run()
+    run.send(1)
+    page = run.ledger.pages[0]
+    page.delivered(page.sent(), None)
+    page.settle(range(1, 2), Outcome.ACKNOWLEDGED)
+    run.read((0, 0), (1, 1))
+    assert (run.result.acknowledged, run.result.faults) == (2, 0)
+
+
 def test_a_record_without_an_answer_may_be_there_or_not() -> None:
     run = Run()
     run.send(2, Outcome.UNKNOWN)
