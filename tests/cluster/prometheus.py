@@ -6,8 +6,8 @@ import re
 import shutil
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,18 +19,31 @@ from local_cluster.processes import ManagedProcess, ProcessSpec
 ROOT = Path(__file__).parents[2]
 PROMETHEUS = shutil.which("prometheus")
 PATIENCE_S = 120.0
-WINDOW_S = 20
-"""What ranges and offsets of the rules are cut to: for so long an alert by a counter outlives its cause."""
 _TIMEOUT_S = 10.0
 _LONGER = re.compile(r"(?<=\[)\d+[mhd](?=\])|(?<=offset )\d+[mhd]")
-_AGE = re.compile(r"(remote_wal_oldest_unstored_seconds > )300")
 
 
-def rules_of_a_test() -> str:
-    """The project's, with a second for each `for`, short windows, and 5 s for the one threshold that is an age."""
-    text = (ROOT / "deploy" / "prometheus" / "alerts.yml").read_text()
-    text = re.sub(r"^( +for: )\d+[mhd]$", r"\g<1>1s", text, flags=re.MULTILINE)
-    return _AGE.sub(r"\g<1>5", _LONGER.sub(f"{WINDOW_S}s", text))
+@dataclass(frozen=True, slots=True)
+class Times:
+    """What the rules' times are for a test."""
+
+    window_s: int = 20
+    """What ranges and offsets are cut to: for so long an alert by a counter outlives its cause."""
+    thresholds: Mapping[str, str] = field(default_factory=lambda: {"remote_wal_oldest_unstored_seconds > 300": "> 5"})
+    """Comparisons with an age, in seconds, that a test does not wait for, and what they are."""
+
+    def rules(self) -> str:
+        """The project's, with these times, and a second for each `for`."""
+        text = (ROOT / "deploy" / "prometheus" / "alerts.yml").read_text()
+        text = re.sub(r"^( +for: )\d+[mhd]$", r"\g<1>1s", text, flags=re.MULTILINE)
+        text = _LONGER.sub(f"{self.window_s}s", text)
+        for whole, shorter in self.thresholds.items():
+            assert whole in text
+            text = text.replace(whole, f"{whole.partition(' > ')[0]} {shorter}")
+        return text
+
+
+USUAL = Times()
 
 
 def queries_of_the_board() -> Iterator[tuple[str, str]]:
@@ -47,10 +60,10 @@ def queries_of_the_board() -> Iterator[tuple[str, str]]:
 class Prometheus:
     """Asks all agents of the cluster every second. From `with` to its end."""
 
-    def __init__(self, cluster: LocalCluster, directory: Path) -> None:
+    def __init__(self, cluster: LocalCluster, directory: Path, times: Times = USUAL) -> None:
         assert PROMETHEUS is not None
         directory.mkdir()
-        (directory / "alerts.yml").write_text(rules_of_a_test())
+        (directory / "alerts.yml").write_text(times.rules())
         targets = [cluster.layout.agent_http_address(one) for one in cluster.broker_ids]
         configuration = {
             "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
@@ -81,21 +94,27 @@ class Prometheus:
         alerts = self._asked("alerts")["alerts"]
         return {alert["labels"]["alertname"] for alert in alerts if alert["state"] == "firing"}
 
-    def expect_firing(self, *names: str) -> None:
-        wait_until(lambda: set(names) <= self.firing(), f"{', '.join(names)} fires", PATIENCE_S, interval_s=0.5)
+    def expect_firing(self, *names: str, meanwhile: Callable[[], object] = lambda: None) -> None:
+        """Each of these fires, now or soon; `meanwhile` is called again and again. A failure tells what fired."""
+        fired: set[str] = set()
 
-    def expect_quiet(self) -> None:
-        """Nothing fires, or will soon. What still does is told."""
-        seen: set[str] = set()
+        def have_fired() -> bool:
+            meanwhile()
+            fired.update(self.firing())
+            return set(names) <= fired
 
-        def quiet() -> bool:
-            seen.clear()
-            seen.update(self.firing())
-            return not seen
+        _wait(have_fired, f"{', '.join(names)} fires", fired)
 
-        with suppress(WaitTimeoutError):
-            wait_until(quiet, "no alert fires", PATIENCE_S, interval_s=0.5)
-        assert seen == set()
+    def expect_quiet(self, *names: str) -> None:
+        """None of these fires, or none at all where none is named; or that is so soon. A failure tells what does."""
+        firing: set[str] = set()
+
+        def is_quiet() -> bool:
+            firing.clear()
+            firing.update(self.firing())
+            return firing.isdisjoint(names) if names else not firing
+
+        _wait(is_quiet, f"{', '.join(names) or 'each alert'} is quiet", firing)
 
     def query(self, expression: str) -> list[dict[str, Any]]:
         """The samples that an expression has now. Raises OSError for one that Prometheus refuses."""
@@ -114,3 +133,10 @@ class Prometheus:
                 return bool(answer.status == 200)
         except OSError:
             return False
+
+
+def _wait(condition: Callable[[], bool], description: str, firing: Collection[str]) -> None:
+    try:
+        wait_until(condition, description, PATIENCE_S, interval_s=0.1)
+    except WaitTimeoutError as error:
+        raise WaitTimeoutError(f"{error}; fires: {', '.join(sorted(firing)) or 'nothing'}") from None

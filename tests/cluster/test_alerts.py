@@ -17,8 +17,9 @@ from local_cluster.object_store.front import ObjectStoreFront
 from local_cluster.object_store.server import DEFAULT_BUCKET, ObjectStoreServer
 from local_cluster.object_store.store_spec import S3Store
 from local_cluster.polling import WaitTimeoutError, wait_until
-from local_cluster.security.agent_certificates import certificates_directory, keystore_of
+from local_cluster.security.agent_certificates import certificate_of, certificates_directory, keystore_of
 from local_cluster.security.authority import Authority
+from replication.wire.peer_connection import PeerTls
 from tests.cluster.conftest import IMPATIENT
 from tests.cluster.prometheus import PATIENCE_S, PROMETHEUS, Prometheus, queries_of_the_board
 from tests.cluster.script import PLAIN, ZSTD, Script
@@ -46,7 +47,7 @@ class Certificates:
         self._cluster = cluster
         directory = certificates_directory(cluster.layout)
         directory.mkdir(parents=True, exist_ok=True)
-        self._authority = Authority(directory)
+        self.authority = Authority(directory)
         for one in cluster.broker_ids:
             self.renew(one)
 
@@ -55,8 +56,14 @@ class Certificates:
         layout = self._cluster.layout
         host = layout.bypass_address(broker_id).rpartition(":")[0]
         begun = datetime.datetime.now(datetime.UTC) - datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
-        files = self._authority.tls_for(f"broker-{broker_id}", [host], begun + datetime.timedelta(days=days))
+        files = self.authority.tls_for(f"broker-{broker_id}", [host], begun + datetime.timedelta(days=days))
         keystore_of(layout, broker_id).write_bytes(files.key_file.read_bytes() + files.certificate_file.read_bytes())
+
+    def put(self, broker_id: int, files: PeerTls) -> None:
+        """Of the agent alone; the authority that it trusts stays."""
+        its = certificate_of(self._cluster.layout, broker_id)
+        its.key_file.write_bytes(files.key_file.read_bytes())
+        its.certificate_file.write_bytes(files.certificate_file.read_bytes())
 
     def reload(self, broker_id: int) -> None:
         """As `systemctl reload` does it."""

@@ -16,6 +16,8 @@ it:
 - defect-in-pacing: the agent's group commit raises what nobody thought of, while the switch is set
 - put-latency-ms, get-latency-ms: waits that long before each request, while the switch is set
 - put-defect, get-defect: raises what no storage manager may, while the switch is set
+- puts-refused, lists-refused, deletes-refused: the store lacks that permission, while the switch is set
+- altered-gets: gives other bytes of objects with records, while the switch is set
 - garbled-links: the leader's side sends linked responses that nobody can decode, while the switch is set
 
 The first kind is taken away by the one thread that acts on it, so the agent survives its next start.
@@ -95,6 +97,7 @@ class BreakableStore:
 
     def put_if_absent(self, key: str, chunks: Sequence[bytes | memoryview]) -> None:
         self._wait("put-latency-ms")
+        self._refuse_if("puts-refused", "put", key)
         self._raise_if("put-defect", chunks)
         if key.endswith(_RECORDS):
             self._leave_a_hole(key)
@@ -128,12 +131,15 @@ class BreakableStore:
             _stop()
         data = self._store.get_range(key, start, end)
         self.die_if("die-after-get")
+        if key.endswith(_RECORDS) and self.is_set("altered-gets"):
+            return data[:-1] + bytes([data[-1] ^ 1])
         return data
 
     def head(self, key: str) -> ObjectHead:
         return self._store.head(key)
 
     def delete(self, key: str) -> None:
+        self._refuse_if("deletes-refused", "delete", key)
         holds_records = key.endswith(_RECORDS)
         if holds_records:
             self.die_if("die-before-delete")
@@ -142,6 +148,7 @@ class BreakableStore:
             self.die_if("die-after-delete")
 
     def list_page(self, prefix: str, page: str | None) -> ListPage:
+        self._refuse_if("lists-refused", "list", prefix)
         return self._store.list_page(prefix, page)
 
     def close(self) -> None:
@@ -156,6 +163,10 @@ class BreakableStore:
 
     def is_set(self, switch: str) -> bool:
         return Path(self._prefix + switch).exists()
+
+    def _refuse_if(self, switch: str, operation: str, key: str) -> None:
+        if self.is_set(switch):
+            raise RemoteStorageAccessError(operation, key, f"{switch} is set")
 
     def _raise_if(self, switch: str, at_hand: object) -> None:
         if self.is_set(switch):
