@@ -7,13 +7,14 @@ from functools import partial
 
 import pytest
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic, ResourceType
+from confluent_kafka.admin import ConfigResource, NewPartitions, NewTopic, ResourceType
 
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
 from metadata_topic.topic.topic import METADATA_TOPIC, SETTINGS_TOPIC
 from tests.cluster.agent_views import describe
+from tests.cluster.kafka_settings import set_topic_setting
 from tests.cluster.script import PATIENCE_S, PLAIN, Script
 
 STALLED = "metadata_publication_stalled"
@@ -43,13 +44,6 @@ def readiness(cluster: LocalCluster, broker_id: int) -> tuple[int, str]:
             return ready.status, ready.read().decode()
     except urllib.error.HTTPError as refused:
         return refused.code, refused.read().decode()
-
-
-def set_config(cluster: LocalCluster, key: str, value: str) -> None:
-    entry = ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, METADATA_TOPIC, incremental_configs=[entry])
-    [future] = cluster.admin.client.incremental_alter_configs([resource]).values()
-    future.result(30)
 
 
 def config(cluster: LocalCluster, topic: str) -> dict[str, str]:
@@ -88,13 +82,13 @@ def test_metadata_is_published_whatever_happens_to_its_topic(cluster: LocalClust
         wait_until_all_is_published(cluster)
 
         # When it is compacted, nothing is published, nor uploaded or linked, until it is mended.
-        set_config(cluster, "cleanup.policy", "compact")
+        set_topic_setting(cluster, METADATA_TOPIC, "cleanup.policy", "compact")
         for broker_id in cluster.broker_ids:
             wait_until(partial(is_refused, cluster, broker_id), "it is refused", PATIENCE_S)
         assert f"--alter --topic {METADATA_TOPIC} --add-config cleanup.policy=delete" in readiness(cluster, 1)[1]
         script.expect_inline_bytes()
         script.expect_growth("remote_wal_faults_total", reason=STALLED)
-        set_config(cluster, "cleanup.policy", "delete")
+        set_topic_setting(cluster, METADATA_TOPIC, "cleanup.policy", "delete")
         wait_until_all_is_published(cluster)
         script.expect_links_to_be_used()
 
