@@ -35,10 +35,8 @@ class PartitionNumbers:
         topic = self._topics.get(topic_id_partition.topic_id)
         if topic is None:
             return None
-        code = topic << _TOPIC_SHIFT | topic_id_partition.partition
-        place = int(self._codes.searchsorted(code))
-        is_there = place < len(self._codes) and int(self._codes[place]) == code
-        return int(self._numbers[place]) if is_there else None
+        is_known, places = self._find(np.array([topic << _TOPIC_SHIFT | topic_id_partition.partition]))
+        return int(self._numbers[places[0]]) if is_known[0] else None
 
     def partitions_of(self, numbers: Sequence[int]) -> list[TopicIdPartition]:
         """The other way round; each must have been made."""
