@@ -1,9 +1,9 @@
 """A part of an agent meets a defect. Relaying goes on, inline, and links come back when the part is well again."""
 
-import urllib.error
-import urllib.request
+from http import HTTPStatus
 
 from local_cluster.polling import wait_until
+from tests.cluster.agent_views import readiness
 from tests.cluster.script import PATIENCE_S, PLAIN, ZSTD, Script
 
 LEADER = 1
@@ -32,8 +32,5 @@ def test_a_defect_of_the_write_path_sends_bytes_inline_and_ends_no_relaying(agen
 
 def not_ready(script: Script) -> str:
     """What the leader's agent lacks; empty when it is ready."""
-    try:
-        urllib.request.urlopen(f"http://{script.cluster.layout.agent_http_address(LEADER)}/readyz", timeout=5).close()
-    except urllib.error.HTTPError as error:
-        return error.read().decode()
-    return ""
+    status, told = readiness(script.cluster, LEADER)
+    return "" if status == HTTPStatus.OK else told

@@ -3,13 +3,11 @@
 The brokers' listener for that speaks TLS, an authorizer is on, and the agents' principals may do ClusterAction alone.
 """
 
-import urllib.request
-
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
 from local_cluster.security import bypass_listener
-from tests.cluster.agent_views import FAULTS, AgentCounters, describe
+from tests.cluster.agent_views import FAULTS, AgentCounters, answer_of, describe
 from tests.cluster.conftest import IMPATIENT, ClusterFactory
 from tests.cluster.script import PATIENCE_S, PLAIN, ZSTD, Script
 
@@ -51,7 +49,7 @@ def test_acks_all_goes_on_past_the_leaders_dead_agent_and_links_flow_when_it_is_
             all_three.expect_records_to_flow()
             cluster.admin.wait_for_isr(two.topic, [2, 3])
             two.expect_records_to_flow()
-            ready = readiness(cluster, OTHERS[0]).splitlines()
+            ready = answer_of(cluster, OTHERS[0], "/readyz").decode().splitlines()
             assert f"degraded: the agent of broker {DEAD} is dead, and bypassed inline" in ready[1:]
 
             cluster.start_agent(DEAD)
@@ -87,8 +85,3 @@ def expect_bypassed(cluster: LocalCluster, agents: list[int]) -> None:
         f"agents {agents} are bypassed",
         PATIENCE_S,
     )
-
-
-def readiness(cluster: LocalCluster, broker_id: int) -> str:
-    with urllib.request.urlopen(f"http://{cluster.layout.agent_http_address(broker_id)}/readyz", timeout=5) as answer:
-        return str(answer.read().decode())

@@ -1,7 +1,5 @@
 """A metadata topic that brokers made, that an operator spoiled, that was deleted, that grew: on Kafka's defaults."""
 
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from functools import partial
 
@@ -13,7 +11,7 @@ from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
 from metadata_topic.topic.topic import METADATA_TOPIC, SETTINGS_TOPIC
-from tests.cluster.agent_views import describe
+from tests.cluster.agent_views import describe, readiness
 from tests.cluster.kafka_settings import set_topic_setting
 from tests.cluster.script import PATIENCE_S, PLAIN, Script
 
@@ -34,16 +32,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         client.create_topics([NewTopic(METADATA_TOPIC, 1, 1)])[METADATA_TOPIC].result(30)
         cluster.start()
         yield cluster
-
-
-def readiness(cluster: LocalCluster, broker_id: int) -> tuple[int, str]:
-    try:
-        with urllib.request.urlopen(
-            f"http://{cluster.layout.agent_http_address(broker_id)}/readyz", timeout=5
-        ) as ready:
-            return ready.status, ready.read().decode()
-    except urllib.error.HTTPError as refused:
-        return refused.code, refused.read().decode()
 
 
 def config(cluster: LocalCluster, topic: str) -> dict[str, str]:
