@@ -38,7 +38,7 @@ AGENTS = {
     "remote.wal.orphans.interval.ms": "3600000",
 }
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.thorough]
 
 
 @pytest.fixture

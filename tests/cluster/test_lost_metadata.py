@@ -91,6 +91,14 @@ def listings(cluster: LocalCluster, broker_id: int) -> float:
     return metric(cluster, broker_id, "remote_wal_store_requests_total", operation="list")
 
 
+def told_by_the_topic(cluster: LocalCluster) -> set[CombinedSegmentId]:
+    """Objects whose upload's end the topic tells. Some of those before it was deleted may be among them: whose records
+    were on their way then go to the new one.
+    """
+    store = read_metadata(KafkaClientConfig(cluster.bootstrap_servers), 60.0)[0].store
+    return {one for one in stored(cluster) if store.state_of(one) in (FINISHED, DELETING)}
+
+
 def has_listed(cluster: LocalCluster, broker_id: int, beyond: float) -> bool:
     return listings(cluster, broker_id) > beyond
 
@@ -125,15 +133,16 @@ def test_a_metadata_topic_that_was_deleted_costs_no_object_and_is_rebuilt(cluste
         assert before <= stored(cluster)
 
         # Then a rebuild tells the topic of all, and the doubts end.
+        untold = before - told_by_the_topic(cluster)
+        assert untold
         planned = rebuild(cluster)
         assert planned["written"] is None
-        assert planned["segments"] >= len(before)
+        assert planned["segments"] >= len(untold)
         written = rebuild(cluster, "--write")
-        assert written["written"] > len(before)
+        assert written["written"] > len(untold)
         assert written["unreadable"] == []
         wait_until(lambda: not any(in_doubt(cluster)), "nobody doubts the topic", PATIENCE_S)
-        noted, _ = read_metadata(KafkaClientConfig(cluster.bootstrap_servers), 60.0)
-        assert {noted.store.state_of(one) for one in before} <= {FINISHED, DELETING}
+        assert before <= told_by_the_topic(cluster)
         script.expect_links_to_be_used()
 
         # An agent whose clock was ahead once, and whose state directory is lost, uploads on under a number that counts.

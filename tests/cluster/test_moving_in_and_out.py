@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import pytest
+
 from local_cluster.broker_config import AgentsMode, ClusterSettings, replica_host
 from local_cluster.cluster import LocalCluster
 from local_cluster.workload.replica_comparison import ReplicaComparison, compare_replicas
@@ -73,6 +75,7 @@ def play(cluster: LocalCluster, topic: str, *, inline_too: bool = False) -> Stor
         return Story(topic, report.consumed, compare_replicas(cluster, topic))
 
 
+@pytest.mark.thorough  # the rollout goes in and out under load
 def test_agents_come_and_go_and_the_data_stay(make_cluster: ClusterFactory, topic: str) -> None:
     # 1 and 2 link to each other, 3 gets all bytes as they are
     cluster = make_cluster(start=False)

@@ -78,7 +78,7 @@ def play(directory: Path, topic: str) -> None:
             reads = Reads(cluster)
             reads.wait_for_objects()
             assert reads.gets < 1.4
-            assert reads.gets + reads.given > 2.2
+            assert reads.gets < 0.7 * (reads.gets + reads.given)  # all of it, if each read for itself
 
             # one of them is killed: what it would have read, the others read
             script.kill_agent(4)

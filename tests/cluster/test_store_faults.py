@@ -27,6 +27,7 @@ from tests.cluster.stored_log import stored_log
 
 pytestmark = pytest.mark.whole_machine
 
+THOROUGH = pytest.mark.thorough
 STORE_LATENCY_S = 0.003
 SMALL = {
     # An outage of seconds is to be what one of hours is.
@@ -85,14 +86,13 @@ def play(script: Script, store: ObjectStoreServer | None, fault: Fault, metric: 
 @pytest.mark.parametrize(
     ("fault", "metric", "reason"),
     [
-        (Fault("error", ("PUT",)), UPLOAD_FAILURES, "throttled"),
-        (Fault("hang", ("PUT",)), UPLOAD_FAILURES, "timeout"),
-        (Fault("error", ("GET",)), FAULTS, "inline_requested_timeout"),
-        (Fault("hang", ("GET",)), FAULTS, "inline_requested_timeout"),
-        (Fault("cut_body", ("GET",)), FAULTS, "inline_requested_corrupt"),
-        (Fault("alter_body", ("GET",)), FAULTS, "inline_requested_corrupt"),
+        pytest.param(Fault("error", ("PUT",)), UPLOAD_FAILURES, "throttled", id="put-503", marks=THOROUGH),
+        pytest.param(Fault("hang", ("PUT",)), UPLOAD_FAILURES, "timeout", id="put-hangs"),
+        pytest.param(Fault("error", ("GET",)), FAULTS, "inline_requested_timeout", id="get-503", marks=THOROUGH),
+        pytest.param(Fault("hang", ("GET",)), FAULTS, "inline_requested_timeout", id="get-hangs"),
+        pytest.param(Fault("cut_body", ("GET",)), FAULTS, "inline_requested_corrupt", id="get-is-cut", marks=THOROUGH),
+        pytest.param(Fault("alter_body", ("GET",)), FAULTS, "inline_requested_corrupt", id="get-is-altered"),
     ],
-    ids=["put-503", "put-hangs", "get-503", "get-hangs", "get-is-cut", "get-is-altered"],
 )
 def test_a_fault_of_the_store_costs_no_data_and_no_isr(
     s3_script: Script, store: ObjectStoreServer, fault: Fault, metric: str, reason: str

@@ -215,6 +215,7 @@ def test_what_kafka_tiers_is_known_follows_it_everywhere_and_is_never_more(
         assert "without_start" not in offsets.counters
 
 
+@pytest.mark.thorough
 def test_what_an_unclean_election_threw_away_is_on_the_tier_and_is_never_counted(
     tiering_cluster: LocalCluster, topic: str
 ) -> None:
