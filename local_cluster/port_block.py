@@ -20,6 +20,8 @@ class NoFreePortsError(Exception):
 def port_is_free(port: int) -> bool:
     """Whether nothing listens on `port` on any of this machine's addresses."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        # As servers do: what is left of a connection that the one before closed keeps none from listening there.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("0.0.0.0", port))  # noqa: S104 - bound for an instant, never listening
         except OSError:

@@ -113,6 +113,16 @@ def test_a_port_that_is_listened_on_is_not_free() -> None:
         assert not port_is_free(server.getsockname()[1])
 
 
+def test_a_port_is_free_though_its_server_closed_a_connection_a_moment_ago() -> None:
+    server = socket.create_server(("127.0.0.1", 0))
+    port = server.getsockname()[1]
+    with socket.create_connection(("127.0.0.1", port)):
+        accepted, _ = server.accept()
+        accepted.close()  # first, so that the connection waits here for what may be late
+    server.close()
+    assert port_is_free(port)
+
+
 def test_a_block_avoids_taken_ports_and_the_range_of_outgoing_connections() -> None:
     block = free_port_block(10, random.Random(3), is_free=lambda port: port % 50 != 0)
     assert len(block) == 10
