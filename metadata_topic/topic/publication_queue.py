@@ -30,6 +30,8 @@ class PublisherSettings:
     max_record_bytes: int = 900_000
     """Below the broker's message.max.bytes (1,048,588), so that no record is ever refused for good."""
     retry_pause_ms: int = 1000
+    unanswered_ms: int = 30_000
+    """For how long a producer may be told nothing of what it sent: longer than another broker takes to lead."""
 
 
 DEFAULT_SETTINGS = PublisherSettings()

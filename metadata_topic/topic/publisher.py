@@ -4,7 +4,8 @@ Theory. Every record that is not acknowledged stands in one queue, oldest first:
 librdkafka ("sent"), the rest waits. One thread moves records from waiting to sent while librdkafka takes
 them, and acknowledged records leave at the front. Nothing is ever skipped: librdkafka retries for ever and in
 order (idempotent, acks=all, no message time-out). Where it gives up (a fatal error, a topic that is gone for
-now) the producer is thrown away and a new one is given all unacknowledged records again, oldest first, after
+now), or where no broker answers it for long, as it may look for a topic that was deleted and made anew where that is
+not, the producer is thrown away and a new one is given all unacknowledged records again, oldest first, after
 a pause. Only then may a record be published twice, or after a younger one, and readers bear both.
 
 A record goes to the partition of the broker whose object it is about, so that all that is told of a broker's
@@ -46,6 +47,8 @@ _POLL_S = 0.05
 _IDLE_S = 5.0
 _ASK_TIMEOUT_S = 3.0
 _ASK_AGAIN_S = 60.0
+_LONGEST_SILENCE_S = 300.0
+"""While a cluster is away: a new producer helps nothing then, and asks all brokers anew."""
 _BATCHING_MS = 5
 """For librdkafka to take all records of a group into one batch."""
 
@@ -70,6 +73,9 @@ class RemoteWalMetadataPublisher(PublicationQueue):
         self._client_id = f"remote-wal-agent-{broker_id}-metadata"
         self._producer_factory = producer_factory
         self._failure: object | None = None
+        self._answered_s = float("-inf")
+        """When a record was acknowledged last, or the first of those that are not was sent."""
+        self._patience_s = settings.unanswered_ms / 1000
         self._thread: threading.Thread | None = None
 
     def start(self, on_defect: Callable[[Exception], object] = lambda _defect: None) -> None:
@@ -113,6 +119,7 @@ class RemoteWalMetadataPublisher(PublicationQueue):
                 continue
             if self._sent:
                 producer.poll(_POLL_S)
+                self._expect_answers()
             elif self._records_gathered():
                 if self._may_send(producer):
                     self._send_waiting(producer)
@@ -178,6 +185,8 @@ class RemoteWalMetadataPublisher(PublicationQueue):
                 self._fail(error)
                 return
             with self._changed:
+                if not self._sent:
+                    self._answered_s = self._clock()
                 self._sent.append(self._waiting.popleft())
                 self._counters["sent"] += 1
 
@@ -187,6 +196,8 @@ class RemoteWalMetadataPublisher(PublicationQueue):
             self._counters["delivery_failures"] += 1
             self._fail(error)
             return
+        self._answered_s = self._clock()
+        self._patience_s = self._settings.unanswered_ms / 1000
         with self._changed:
             record.acknowledged = True
             while self._sent and self._sent[0].acknowledged:
@@ -194,6 +205,13 @@ class RemoteWalMetadataPublisher(PublicationQueue):
                 self._waits_for = ""
             if not self._sent:
                 self._changed.notify_all()
+
+    def _expect_answers(self) -> None:
+        """Give up a producer that is told nothing, after twice as long each time, until one is told something."""
+        silent_s = self._clock() - self._answered_s
+        if self._sent and self._failure is None and silent_s >= self._patience_s:
+            self._fail(f"no broker has acknowledged a record for {silent_s:.0f} s")
+            self._patience_s = min(2 * self._patience_s, _LONGEST_SILENCE_S)
 
     def _fail(self, error: object) -> None:
         if self._failure is None:

@@ -1,6 +1,7 @@
 """Publishing: never blocks, never skips, stops taking before it would lose."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -246,6 +247,44 @@ def test_after_a_fatal_error_a_new_producer_publishes_what_was_not_acknowledged_
         assert len(kafka.producers) == 2
         assert publisher.counters["producer_restarts"] == 1
         assert publisher.counters["acknowledged"] == 50
+
+
+def test_a_producer_that_is_told_nothing_is_made_anew_and_then_after_twice_as_long() -> None:
+    kafka, now = FakeKafka(), [0.0]
+    kafka.available.clear()
+
+    def restarts() -> int:
+        return publisher.counters.get("producer_restarts", 0)
+
+    def all_is_sent_again() -> bool:
+        return len(kafka.producers) == restarts() + 1 and len(kafka.producers[-1].queue) == 3
+
+    with publishing(kafka, PublisherSettings(retry_pause_ms=1), clock=lambda: now[0]) as publisher:
+        for n in range(3):
+            publisher.publish(segment(n))
+        publisher.start()
+        wait_until(all_is_sent_again, "all are sent", 10.0, interval_s=0.01)
+        for number, silent_s in enumerate((30.0, 60.0, 120.0, 240.0, 300.0, 300.0)):
+            now[0] += silent_s - 0.1
+            time.sleep(0.15)  # it looks each 50 ms
+            assert restarts() == number
+            now[0] += 0.1
+            wait_until(lambda: restarts() == number + 1, "it is given up", 10.0, interval_s=0.01)  # noqa: B023
+            wait_until(all_is_sent_again, "all are sent again", 10.0, interval_s=0.01)
+        now[0] += 100.0
+        assert "no broker has acknowledged a record for 300 s" in str(publisher.stall_reason())
+        kafka.available.set()
+        assert publisher.flush(10.0)
+        assert published(kafka) == [0, 1, 2]
+        # Who was told something is as impatient as at first, and one that has nothing to send is told nothing.
+        now[0] += 10_000.0
+        kafka.available.clear()
+        publisher.publish(segment(3))
+        wait_until(lambda: publisher.counters["sent"] == 22, "it is sent", 10.0, interval_s=0.01)
+        time.sleep(0.15)
+        assert restarts() == 6
+        now[0] += 30.0
+        wait_until(lambda: restarts() == 7, "it is given up", 10.0, interval_s=0.01)
 
 
 def test_the_topics_own_number_of_partitions_counts_whatever_it_is() -> None:
