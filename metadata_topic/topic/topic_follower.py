@@ -14,14 +14,15 @@ that lost its tail. Then all is read from the beginning. What follows from it is
 `metadata_topic.store.topic_continuity`'s.
 
 It is built to cost next to nothing when idle: brokers hold a fetch for up to a second, and batches are
-gathered for as long. What is read is therefore up to about two seconds old.
+gathered for as long. What is read is therefore up to about two seconds old. Until it is caught up, for which an agent
+that starts is waited for, a consumer of its own holds none.
 """
 
 import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -38,6 +39,9 @@ from metadata_topic.topic.stall_watch import StallWatch
 from metadata_topic.topic.topic_consumer import ConsumerFactory, ConsumerLike, MessageLike, confluent_reader
 
 log = structlog.get_logger(__name__)
+
+
+_EAGER_WAIT_MS = 100
 
 
 class TopicRecord(NamedTuple):
@@ -68,6 +72,11 @@ class FollowSettings:
     """A consumer that stands still between two looks, short of where the topic ended at the first, is made anew."""
     absence_check_ms: int | None = None
     """For a topic that need not exist: how often to look whether it does. None: its absence is a fault."""
+
+    @property
+    def eager(self) -> "FollowSettings":
+        """Brokers hold no fetch for which there is anything."""
+        return replace(self, fetch_min_bytes=1, fetch_wait_ms=min(self.fetch_wait_ms, _EAGER_WAIT_MS))
 
 
 DEFAULT_SETTINGS = FollowSettings()
@@ -102,7 +111,11 @@ class TopicFollower:
         self._settings = settings
         descriptions = ClusterDescriptions(client_config, f"follow-{topic}", settings.request_timeout_ms / 1000)
         factory = consumer_factory or partial(confluent_reader, descriptions=descriptions)
-        self._make_consumer = partial(factory, _consumer_config(client_config, topic, settings, rack))
+
+        def make_consumer(*, is_eager: bool) -> ConsumerLike:
+            return factory(_consumer_config(client_config, topic, settings.eager if is_eager else settings, rack))
+
+        self._make_consumer = make_consumer
         self._clock = clock
         self._reading = ReadingPositions(topic, self._timeout_s, settings.end_offset_timeout_ms / 1000)
         self._stop = threading.Event()
@@ -194,8 +207,9 @@ class TopicFollower:
             self._barriers.give_up()
 
     def _follow(self) -> None:
-        """Read until stopped, or until more partitions may be there."""
-        consumer = self._make_consumer()
+        """Read until stopped, or by an eager consumer until caught up."""
+        is_eager = self._settings.fetch_min_bytes > 1 and not self._reading.is_caught_up
+        consumer = self._make_consumer(is_eager=is_eager)
         try:
             if not self._find_topic(consumer):
                 return
@@ -204,7 +218,7 @@ class TopicFollower:
             checks = max(1, self._settings.new_partitions_check_ms // self._settings.batch_wait_ms)
             idle = 0
             stall_watch = StallWatch(self._settings.stall_check_ms / 1000, self._clock())
-            while not self._stop.is_set():
+            while not self._stop.is_set() and not (is_eager and self._reading.is_caught_up):
                 messages = consumer.consume(self._settings.batch_records, self._batch_wait_s)
                 self._hand_over(messages)
                 self._barriers.serve(lambda: self._reading.ends_of_the_same(consumer), self._reading.positions)
@@ -281,8 +295,8 @@ class TopicFollower:
     @property
     def _batch_wait_s(self) -> float:
         # Whoever waits until it is ready should not wait for the last batch to fill as well.
-        wait_s = self._settings.batch_wait_ms / 1000
-        return wait_s if self._reading.is_caught_up else min(wait_s, 0.1)
+        wait_ms = self._settings.batch_wait_ms
+        return (wait_ms if self._reading.is_caught_up else min(wait_ms, _EAGER_WAIT_MS)) / 1000
 
     @property
     def _timeout_s(self) -> float:

@@ -2,7 +2,7 @@
 
 import errno
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from kafka_log.topic_partition import TopicId
+from local_cluster.polling import wait_until
 from metadata_topic.records import serde
 from metadata_topic.records.records import MetadataRecord, PublishedSegment, RemoteWalTopicRebuilt
 from metadata_topic.store.store import RemoteWalMetadataStore
@@ -20,7 +21,7 @@ from metadata_topic.store.topic_continuity import TopicDoubt
 from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
 from metadata_topic.topic.topic_consumer import confluent_reader
-from metadata_topic.topic.topic_follower import FollowSettings, TopicFollower
+from metadata_topic.topic.topic_follower import FollowSettings, TopicFollower, TopicRecord
 from plugin.segment_metadata import RemoteWalCombinedLogSegmentMetadata
 from tests.metadata_topic.fake_topic import FakeConsumer, FakeTopic
 from tests.metadata_topic.metadata_strategies import FINISHED, STARTED, entry, segment
@@ -92,6 +93,29 @@ def test_it_is_ready_when_all_that_was_there_is_in_the_store() -> None:
         assert consumer.wait_until_ready(10.0)
         assert store.totals()[FINISHED].segments == 100
         assert store.progress == {0: 50, 1: 50}
+
+
+def test_brokers_hold_no_fetch_until_all_that_was_there_is_read() -> None:
+    topic, settings = FakeTopic(), replace(QUICK, fetch_wait_ms=1000, fetch_min_bytes=65536)
+    asked: list[tuple[object, object, int]] = []
+    taken: list[TopicRecord] = []
+
+    def consumer(config: Mapping[str, object]) -> FakeConsumer:
+        asked.append((config["fetch.min.bytes"], config["fetch.wait.max.ms"], len(taken)))
+        return topic.consumer(config)
+
+    for n in range(25):
+        put(topic, segment(n))
+    follower = TopicFollower(NOWHERE, "t", taken.extend, settings, consumer_factory=consumer)
+    follower.start()
+    try:
+        wait_until(lambda: len(asked) == 2, "a patient consumer reads on", 10.0, interval_s=0.01)
+        put(topic, segment(25))
+        wait_until(lambda: len(taken) == 26, "all is read", 10.0, interval_s=0.01)
+    finally:
+        follower.close()
+    assert asked == [(1, 100, 0), (65536, 1000, 25)]
+    assert topic.reads == [(0, n) for n in range(26)]
 
 
 def test_an_empty_topic_is_ready_at_once() -> None:
@@ -166,13 +190,14 @@ def test_after_a_failure_it_goes_on_where_it_stood() -> None:
         put(topic, segment(n))
     with reading(topic) as (consumer, store):
         store.wait_for(5)
+        wait_until(lambda: topic.consumers == 2, "the patient consumer is there", 10.0, interval_s=0.01)
         with topic.changed:
             topic.fail_next = 2
         put(topic, segment(5))
         store.wait_for(1)
         assert consumer.failure is None
         assert topic.reads == [(0, n) for n in range(6)]
-        assert topic.consumers == 3
+        assert topic.consumers == 4
         assert consumer.counters["consumer_restarts"] == 2
 
 

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Sequence
 
+from local_cluster.polling import wait_until
 from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.stall_watch import StallWatch
 from metadata_topic.topic.topic_follower import FollowSettings, TopicFollower, TopicRecord
@@ -59,6 +60,7 @@ def test_a_consumer_that_stalls_is_made_anew_and_goes_on_where_it_stood() -> Non
     follower.start()
     try:
         assert arrived.acquire(timeout=10)
+        wait_until(lambda: topic.consumers == 2, "the patient consumer is there", 10.0, interval_s=0.01)
         with topic.changed:
             topic.stalled.add(1)
         topic.append(b"k", b"1", partition=1)
@@ -67,4 +69,4 @@ def test_a_consumer_that_stalls_is_made_anew_and_goes_on_where_it_stood() -> Non
         follower.close()
     assert [(record.partition, record.offset) for record in taken] == [(1, 0), (1, 1)]
     assert follower.counters["stalls"] == 1
-    assert topic.consumers == 2
+    assert topic.consumers == 3
