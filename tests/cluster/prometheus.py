@@ -1,4 +1,7 @@
-"""A real Prometheus beside a cluster, with the project's rules and board, in the time that a test has."""
+"""A real Prometheus beside a cluster, with the project's rules and board, in the time that a test has.
+
+Beside the agents it looks at a real node exporter, where one is told of.
+"""
 
 import json
 import random
@@ -60,15 +63,19 @@ def queries_of_the_board() -> Iterator[tuple[str, str]]:
 class Prometheus:
     """Asks all agents of the cluster every second. From `with` to its end."""
 
-    def __init__(self, cluster: LocalCluster, directory: Path, times: Times = USUAL) -> None:
+    def __init__(self, cluster: LocalCluster, directory: Path, times: Times = USUAL, host: str = "") -> None:
+        """`host` is the address of a node exporter."""
         assert PROMETHEUS is not None
         directory.mkdir()
         (directory / "alerts.yml").write_text(times.rules())
         targets = [cluster.layout.agent_http_address(one) for one in cluster.broker_ids]
+        jobs = [{"job_name": "remote-wal", "static_configs": [{"targets": targets}]}]
+        if host:
+            jobs.append({"job_name": "hosts", "static_configs": [{"targets": [host]}]})
         configuration = {
             "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
             "rule_files": [str(directory / "alerts.yml")],
-            "scrape_configs": [{"job_name": "remote-wal", "static_configs": [{"targets": targets}]}],
+            "scrape_configs": jobs,
         }
         (directory / "prometheus.yml").write_text(json.dumps(configuration))  # which is YAML
         self._address = f"127.0.0.1:{free_port_block(1, random.SystemRandom())[0]}"

@@ -15,9 +15,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from confluent_kafka import OFFSET_END, TopicPartition
 
 from local_cluster.broker_config import AgentsMode, ClusterSettings, write_configuration
 from local_cluster.cluster import LocalCluster
+from local_cluster.polling import wait_until
 from local_cluster.processes import ManagedProcess
 from local_cluster.security.authority import Authority
 from local_cluster.topic_switch import LINKED, LINKED_AND_KEPT
@@ -25,13 +27,16 @@ from local_cluster.workload.ledger import ProducerPlan
 from metadata_topic.settings.topic_settings import LinkPolicy
 from metadata_topic.topic.topic import METADATA_TOPIC
 from tests.cluster.agent_programs import with_another_link_version
-from tests.cluster.agent_views import readiness
+from tests.cluster.agent_views import AgentCounters, readiness
 from tests.cluster.conftest import IMPATIENT, STORAGE_PLUGINS, BreakableStore
 from tests.cluster.kafka_settings import set_topic_setting
-from tests.cluster.prometheus import PROMETHEUS, ROOT, Prometheus, Times
+from tests.cluster.lost_metadata import lose_metadata_topic, rebuild
+from tests.cluster.prometheus import PATIENCE_S, PROMETHEUS, ROOT, Prometheus, Times
 from tests.cluster.recovery_commands import run_command
 from tests.cluster.script import Script
+from tests.cluster.stored_log import stored_log
 from tests.cluster.test_alerts import Certificates
+from tests.cluster.test_store_faults import FAST, SHORT_LIVED
 
 pytestmark = [
     pytest.mark.thorough,
@@ -52,6 +57,10 @@ HASTY = {
     "remote.wal.expiration.cluster.interval.ms": "2000",
     "remote.wal.expiration.task.interval.ms": "500",
     "remote.wal.expiration.delete.grace.ms": "1000",
+    "remote.wal.log.metadata.snapshot.interval.ms": "2000",
+    # An outage of seconds is to be what one of hours is.
+    "remote.wal.log.manager.combiner.queue.bytes": str(256 * 1024),
+    "remote.wal.log.manager.combiner.task.upload.bytes": str(128 * 1024),
     # Few objects: what lists and tells of them shares two cores with all of this.
     "remote.wal.log.manager.combiner.task.interval.ms": "250",
 }
@@ -78,12 +87,8 @@ class Watched:
         self.prometheus.expect_quiet(*names)
 
     def reconfigure(self, broker_id: int, settings: Mapping[str, str]) -> None:
-        """Start its agent anew with these settings beside those that it began with."""
-        write_configuration(self.cluster.layout, self.cluster.settings)
-        file = self.cluster.layout.server_properties(broker_id)
-        lines = [f"{key}={value}\n" for key, value in settings.items()]
-        file.write_text(file.read_text() + "".join(lines))
-        self.restart(broker_id)
+        """See there."""
+        reconfigure(self.script, broker_id, settings)
 
     def restart(self, broker_id: int, *, wait: bool = True) -> None:
         """Of the agent."""
@@ -95,11 +100,22 @@ class Watched:
         return readiness(self.cluster, broker_id)[1]
 
 
+def reconfigure(script: Script, broker_id: int, settings: Mapping[str, str]) -> None:
+    """Start its agent anew with these settings beside those that it began with."""
+    write_configuration(script.cluster.layout, script.cluster.settings)
+    file = script.cluster.layout.server_properties(broker_id)
+    lines = [f"{key}={value}\n" for key, value in settings.items()]
+    file.write_text(file.read_text() + "".join(lines))
+    script.stop_agent(broker_id)
+    script.cluster.start_agent(broker_id)
+
+
 @pytest.fixture(scope="module")
 def unwell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     """At its end nothing acknowledged is lost, and replicas are equal."""
     directory = tmp_path_factory.mktemp("alerts")
-    settings = ClusterSettings(AgentsMode(BreakableStore(), HASTY, bypass=True, tls=True), IMPATIENT)
+    brokers = {**IMPATIENT, "log.retention.check.interval.ms": "500"}
+    settings = ClusterSettings(AgentsMode(BreakableStore(), HASTY, bypass=True, tls=True), brokers)
     with LocalCluster.create(directory / "cluster", settings=settings) as cluster:
         certificates = Certificates(cluster)
         cluster.start()
@@ -258,6 +274,64 @@ def test_a_metadata_topic_that_may_lose_metadata(watched: Watched) -> None:
             assert any("min.insync.replicas" in watched.ready(one) for one in watched.cluster.broker_ids)
         finally:
             set_topic_setting(watched.cluster, METADATA_TOPIC, "min.insync.replicas", "2")
+
+
+def test_a_metadata_topic_with_too_few_replicas_in_sync(watched: Watched) -> None:
+    with watched.alerts("RemoteWalMetadataWaits"):
+        set_topic_setting(watched.cluster, METADATA_TOPIC, "min.insync.replicas", "4")
+        try:
+            watched.prometheus.expect_firing("RemoteWalMetadataWaits")
+        finally:
+            set_topic_setting(watched.cluster, METADATA_TOPIC, "min.insync.replicas", "2")
+
+
+def test_a_metadata_topic_that_was_deleted(watched: Watched) -> None:
+    with watched.alerts("RemoteWalMetadataInDoubt"):
+        lose_metadata_topic(watched.cluster)
+        watched.prometheus.expect_firing("RemoteWalMetadataInDoubt")
+        assert rebuild(watched.cluster)["written"] is None
+        assert rebuild(watched.cluster, "--write")["unreadable"] == []
+
+
+def test_an_agent_that_was_away_for_longer_than_the_metadata_topic_keeps_records(watched: Watched) -> None:
+    with watched.alerts("RemoteWalMetadataGaps", "RemoteWalMetadataInDoubt"):
+        snapshots = "remote_wal_metadata_snapshots_total"
+        counters = AgentCounters(watched.cluster, [VICTIM])
+        wait_until(lambda: counters.growth(snapshots, outcome="saved") > 0, "a snapshot is saved", PATIENCE_S)
+        watched.script.stop_agent(VICTIM)
+        watched.script.expect_records_to_flow()  # of which it does not know
+        cut_off(watched.cluster, METADATA_TOPIC)
+        watched.cluster.start_agent(VICTIM)
+        watched.prometheus.expect_firing("RemoteWalMetadataGaps", "RemoteWalMetadataInDoubt")
+        assert rebuild(watched.cluster, "--write")["unreadable"] == []
+
+
+def cut_off(cluster: LocalCluster, topic: str) -> None:
+    """All that the topic has by now, as its retention would."""
+    parts = [TopicPartition(topic, state.partition, OFFSET_END) for state in cluster.admin.partitions(topic)]
+    for future in cluster.admin.client.delete_records(parts).values():
+        future.result(PATIENCE_S)
+
+
+def test_a_store_that_takes_nothing_for_longer_than_a_log_is_kept(watched: Watched) -> None:
+    with (
+        watched.alerts("RemoteWalRecordsMissing", "RemoteWalBacklogStays"),
+        Script(watched.cluster, "short-lived") as script,
+    ):
+        watched.cluster.admin.create_topic(script.topic, assignment=[[1, 2, 3]], config=SHORT_LIVED)
+        script.link_topic(SHORT)
+        script.produce(FAST)
+        script.expect_links_to_be_used()
+        with stored_log(script) as log:
+            watched.script.switch_all("puts-refused", "")
+            end = log.end_offset(1)
+            watched.prometheus.expect_firing("RemoteWalBacklogStays")
+            wait_until(lambda: log.start_offset(1) > end + 1000, "more is gone than was stored", PATIENCE_S)
+        watched.script.clear_switches()
+        watched.prometheus.expect_firing("RemoteWalRecordsMissing")
+        told = [one for one in script.partitions_of_agents() if one["partition"] == 0]
+        assert told, "describe names the partition"
+        script.expect_promises()
 
 
 def test_a_store_that_does_not_list(watched: Watched) -> None:

@@ -94,7 +94,10 @@ CAUSES: dict[str, list[Cause]] = {
     "RemoteWalRequestsRefused": [counted('remote_wal_refused_requests_total{reason="unknown_api"}')],
     "RemoteWalMetadataWaits": [Cause("remote_wal_metadata_pending", "0+10x60", "0 50 40 30 20 10 0x60", 60)],
     "RemoteWalMetadataTopicSettings": [gauge("remote_wal_metadata_topic_problems")],
-    "RemoteWalMetadataGaps": [Cause("remote_wal_metadata_gaps_total", "0x9 1x20", "1x30")],
+    "RemoteWalMetadataGaps": [
+        Cause("remote_wal_metadata_gaps_total", "0x9 1x20", "0x30"),
+        Cause("remote_wal_metadata_gaps_total", "_x9 1x20", "_x9 0x20"),  # it was away until now
+    ],
     "RemoteWalHiddenTopics": [gauge("remote_wal_hidden_topics", steps=70)],
     "RemoteWalOrphansWait": [gauge("remote_wal_orphans_waiting", steps=70)],
     "RemoteWalOrphansNotSearched": [Cause("remote_wal_orphan_rounds_skipped_total", "0+1x30", "0x2 1x28", 30, "1h")],

@@ -1,0 +1,196 @@
+"""Alerts whose causes want a cluster of their own: gateways, many buckets, an authorizer, a report.
+
+As in `tests.cluster.test_alerts_by_cause`, a real Prometheus judges; what the runbook says makes it quiet.
+"""
+
+import json
+import random
+import shutil
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from cli.exit_code import ExitCode
+from local_cluster.broker_config import AgentsMode, ClusterSettings
+from local_cluster.cluster import LocalCluster
+from local_cluster.object_store.faults import Fault
+from local_cluster.object_store.server import ObjectStoreServer
+from local_cluster.polling import wait_until
+from local_cluster.port_block import free_port_block
+from local_cluster.processes import ManagedProcess, ProcessSpec
+from local_cluster.security.authority import Authority
+from local_cluster.security.inter_broker import InterBroker
+from tests.cluster.conftest import IMPATIENT, ClusterFactory
+from tests.cluster.gateway_cluster import BY_OBJECTS, gateway_cluster
+from tests.cluster.prometheus import PATIENCE_S, PROMETHEUS, Prometheus
+from tests.cluster.script import PLAIN, Script
+from tests.cluster.test_alerts_by_cause import FEW, reconfigure
+from tests.cluster.test_buckets import AGENTS, BUCKETS, agents, cluster, store
+from tests.cluster.test_daily_report import report
+from tests.cluster.test_gateway_durable import DURABLE, GATEWAYS, LEADER, begin, producers
+from tests.cluster.test_inter_broker_security import settings_for
+from tests.spark import spark
+
+__all__ = ["agents", "cluster", "spark", "store"]
+
+NODE_EXPORTER = shutil.which("prometheus-node-exporter")
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.whole_machine,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(PROMETHEUS is None, reason="prometheus is not here (Debian's package of that name)"),
+]
+HIDING = (ResourcePatternType.LITERAL, "User:ANONYMOUS", "*", AclOperation.DESCRIBE, AclPermissionType.DENY)
+
+
+def test_producers_that_are_refused_and_clients_that_are_turned_away(
+    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, topic: str
+) -> None:
+    with (
+        gateway_cluster(
+            tmp_path_factory, GATEWAYS, BY_OBJECTS, {"min.insync.replicas": "1"}, controllers_apart=True
+        ) as cluster,
+        Script(cluster, topic) as script,
+        Prometheus(cluster, tmp_path / "prometheus") as prometheus,
+        ExitStack() as running,
+    ):
+        begin(cluster, {topic: DURABLE})
+        prometheus.expect_quiet("RemoteWalProducersRefused", "RemoteWalClientsTurnedAway")
+        patient = producers(cluster, topic, **{"request.timeout.ms": 3000})
+        for one in patient:
+            running.enter_context(one)
+        wait_until(lambda: all(one.acknowledged for one in patient), "both are answered", PATIENCE_S)
+        script.switch(LEADER, "puts-refused")
+        prometheus.expect_firing("RemoteWalProducersRefused")
+        script.clear_switches()
+        prometheus.expect_quiet("RemoteWalProducersRefused")
+        before = [len(one.acknowledged) for one in patient]
+        wait_until(
+            lambda: all(len(one.acknowledged) > count for one, count in zip(patient, before, strict=True)),
+            "both are answered again",
+            PATIENCE_S,
+        )
+        running.close()
+
+        reconfigure(script, 1, {"remote.wal.gateway.max.connections.per.ip": "2"})
+        with clients(cluster, 5):
+            prometheus.expect_firing("RemoteWalClientsTurnedAway")
+            assert "too_many_clients" in script.agent_log(1)
+        reconfigure(script, 1, {})
+        with clients(cluster, 5):
+            prometheus.expect_quiet("RemoteWalClientsTurnedAway")
+
+
+@contextmanager
+def clients(cluster: LocalCluster, count: int) -> Iterator[None]:
+    """Connected to the gateway of broker 1's zone."""
+    host, port = GATEWAYS.bootstrap_servers(cluster.layout, "az1").split(",")[0].rsplit(":", 1)
+    with ExitStack() as connected:
+        for _ in range(count):
+            connected.enter_context(socket.create_connection((host, int(port)), PATIENCE_S))
+        yield
+
+
+@pytest.mark.parametrize("agents", [{"remote.wal.bucket.copies": "2"}], indirect=True)
+def test_a_bucket_that_takes_no_copies(
+    cluster: LocalCluster, store: ObjectStoreServer, topic: str, tmp_path: Path
+) -> None:
+    assert AGENTS["remote.wal.buckets"]
+    with Script(cluster, topic) as script, Prometheus(cluster, tmp_path / "prometheus") as prometheus:
+        script.create_topic(assignment=[[2, 1, 3]])
+        script.produce(FEW)
+        script.expect_links_to_be_used()
+        prometheus.expect_quiet("RemoteWalCopiesMissed")
+        store.faults.add(Fault("error", path_part=BUCKETS["az3"]))
+        prometheus.expect_firing("RemoteWalCopiesMissed")
+        missed = prometheus.query("remote_wal_store_missed_copies_total > 0")
+        assert {one["metric"]["bucket"] for one in missed} == {BUCKETS["az3"]}
+        store.faults.clear()
+        prometheus.expect_quiet("RemoteWalCopiesMissed")
+        script.expect_promises()
+
+
+def test_topics_that_the_agents_may_not_describe(make_cluster: ClusterFactory, topic: str, tmp_path: Path) -> None:
+    settings = settings_for(
+        InterBroker("SASL_PLAINTEXT", Authority(tmp_path), "PLAIN"),
+        topic,
+        {"remote.wal.expiration.cluster.interval.ms": "1000"},
+    )
+    assert settings.inter_broker is not None
+    may = (*settings.inter_broker.clients_may, ("--cluster", "--operation", "All"))
+    cluster = make_cluster(replace(settings, inter_broker=replace(settings.inter_broker, clients_may=may)))
+    with Script(cluster, topic) as script, Prometheus(cluster, tmp_path / "prometheus") as prometheus:
+        script.create_topic()
+        script.produce(PLAIN)
+        script.expect_links_to_be_used()
+        script.expect_promises()
+        prometheus.expect_quiet("RemoteWalHiddenTopics")
+        [created] = cluster.admin.client.create_acls([AclBinding(ResourceType.TOPIC, topic, *HIDING)]).values()
+        created.result(PATIENCE_S)
+        prometheus.expect_firing("RemoteWalHiddenTopics")
+        [deleted] = cluster.admin.client.delete_acls([AclBindingFilter(ResourceType.TOPIC, topic, *HIDING)]).values()
+        deleted.result(PATIENCE_S)
+        prometheus.expect_quiet("RemoteWalHiddenTopics")
+
+
+@contextmanager
+def node_exporter(directory: Path) -> Iterator[str]:
+    """One that tells of the textfiles in this directory; its address."""
+    assert NODE_EXPORTER is not None
+    address = f"127.0.0.1:{free_port_block(1, random.SystemRandom())[0]}"
+    command = (
+        NODE_EXPORTER,
+        "--collector.disable-defaults",
+        "--collector.textfile",
+        f"--collector.textfile.directory={directory}",
+        f"--web.listen-address={address}",
+    )
+    files = (directory / "node-exporter.log", directory / "node-exporter.pid")
+    process = ManagedProcess(ProcessSpec("node exporter", command, *files, directory))
+    process.start()
+    try:
+        yield address
+    finally:
+        process.kill()
+
+
+@pytest.mark.skipif(NODE_EXPORTER is None, reason="no node exporter (Debian's prometheus-node-exporter)")
+@pytest.mark.usefixtures("spark")
+def test_a_report_with_critical_findings(make_cluster: ClusterFactory, topic: str, tmp_path: Path) -> None:
+    cluster = make_cluster(ClusterSettings(AgentsMode(), IMPATIENT))
+    with (
+        Script(cluster, topic) as script,
+        node_exporter(tmp_path) as host,
+        Prometheus(cluster, tmp_path / "prometheus", host=host) as prometheus,
+    ):
+        script.create_topic()
+        script.produce(PLAIN)
+        script.expect_links_to_be_used()
+        script.expect_promises()
+        away = tmp_path / "away"
+        kept = dict.fromkeys(cluster.layout.object_store_directory.rglob("*.rwal"))
+        for number, path in enumerate(kept):
+            kept[path] = path.rename(away.with_name(f"away-{number}"))
+        found = report(cluster, tmp_path / "output")
+        assert found.exit_code == ExitCode.CRITICAL, found.output
+        prometheus.expect_firing("RemoteWalReportCritical")
+        findings = json.loads((tmp_path / "report.json").read_text())["findings"]
+        assert findings
+        for path, moved in kept.items():
+            assert moved is not None
+            moved.rename(path)
+        found = report(cluster, tmp_path / "output")
+        assert found.exit_code in (0, ExitCode.FINDINGS), found.output
+        prometheus.expect_quiet("RemoteWalReportCritical")
