@@ -55,7 +55,9 @@ def watch(host: BootedSystemd) -> None:
     write(host, BELOW / "alerts.yml", rules.replace("time() - 3 * 86400", "time() - 600"))
     write(host, BELOW / "prometheus.yml", json.dumps(CONFIGURATION))  # which is YAML
     exporter = ("--collector.disable-defaults", "--collector.systemd", "--collector.systemd.private")
-    host.run(*("systemd-run", "--unit=checks-exporter", str(NODE_EXPORTER), *exporter, f"--web.listen-address={EXPORTER_AT}"))
+    host.run(
+        *("systemd-run", "--unit=checks-exporter", str(NODE_EXPORTER), *exporter, f"--web.listen-address={EXPORTER_AT}")
+    )
     host.run(
         *("systemd-run", "--unit=checks-prometheus", str(PROMETHEUS), f"--config.file={BELOW / 'prometheus.yml'}"),
         *(f"--storage.tsdb.path={BELOW / 'data'}", f"--web.listen-address={PROMETHEUS_AT}"),
