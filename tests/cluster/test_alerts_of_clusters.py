@@ -7,6 +7,7 @@ import json
 import random
 import shutil
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -52,6 +53,7 @@ pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.skipif(PROMETHEUS is None, reason="prometheus is not here (Debian's package of that name)"),
 ]
+JUDGED_SOON = {"remote.wal.uncommitted.ttl.ms": "10000", "remote.wal.orphans.interval.ms": "3600000"}
 HIDING = (ResourcePatternType.LITERAL, "User:ANONYMOUS", "*", AclOperation.DESCRIBE, AclPermissionType.DENY)
 
 
@@ -169,7 +171,7 @@ def node_exporter(directory: Path) -> Iterator[str]:
 @pytest.mark.skipif(NODE_EXPORTER is None, reason="no node exporter (Debian's prometheus-node-exporter)")
 @pytest.mark.usefixtures("spark")
 def test_a_report_with_critical_findings(make_cluster: ClusterFactory, topic: str, tmp_path: Path) -> None:
-    cluster = make_cluster(ClusterSettings(AgentsMode(), IMPATIENT))
+    cluster = make_cluster(ClusterSettings(AgentsMode(overrides=JUDGED_SOON), IMPATIENT))
     with (
         Script(cluster, topic) as script,
         node_exporter(tmp_path) as host,
@@ -179,18 +181,19 @@ def test_a_report_with_critical_findings(make_cluster: ClusterFactory, topic: st
         script.produce(PLAIN)
         script.expect_links_to_be_used()
         script.expect_promises()
-        away = tmp_path / "away"
-        kept = dict.fromkeys(cluster.layout.object_store_directory.rglob("*.rwal"))
+        kept = list(cluster.layout.object_store_directory.rglob("*.rwal"))
+        assert kept
+        last_s = max(path.stat().st_mtime for path in kept)
+        wait_until(lambda: time.time() > last_s + 12, "the report judges all of them", PATIENCE_S)
         for number, path in enumerate(kept):
-            kept[path] = path.rename(away.with_name(f"away-{number}"))
+            path.rename(tmp_path / f"away-{number}")
         found = report(cluster, tmp_path / "output")
         assert found.exit_code == ExitCode.CRITICAL, found.output
         prometheus.expect_firing("RemoteWalReportCritical")
         findings = json.loads((tmp_path / "report.json").read_text())["findings"]
         assert findings
-        for path, moved in kept.items():
-            assert moved is not None
-            moved.rename(path)
+        for number, path in enumerate(kept):
+            (tmp_path / f"away-{number}").rename(path)
         found = report(cluster, tmp_path / "output")
         assert found.exit_code in (0, ExitCode.FINDINGS), found.output
         prometheus.expect_quiet("RemoteWalReportCritical")
