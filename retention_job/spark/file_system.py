@@ -1,13 +1,16 @@
 """Small files and directories beside the job's tables, wherever Spark can write: a disk, HDFS, an object store."""
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from retention_job.errors import StateError, one_line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_NAME_LIKE_A_SCHEME: Final = re.compile(r"[^/]*:(?!/)")
 
 
 class FileSystem:
@@ -16,7 +19,8 @@ class FileSystem:
     def __init__(self, spark: "SparkSession", root: str) -> None:
         jvm: Any = spark._jvm
         self._jvm = jvm
-        self.root = root.rstrip("/")
+        # Hadoop takes what stands before a colon for a scheme.
+        self.root = f"./{root}".rstrip("/") if _NAME_LIKE_A_SCHEME.match(root) else root.rstrip("/")
         with _as_state_error("open", root):
             self._path = jvm.org.apache.hadoop.fs.Path
             self._fs = self._path(self.root).getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())

@@ -11,6 +11,7 @@ from retention_job.errors import StateError
 from retention_job.page.report import merged_days
 from retention_job.page.report_data import DayCosts
 from retention_job.page.report_output import ReportOutput
+from retention_job.spark.file_system import FileSystem
 
 
 def test_a_run_is_there_when_all_of_it_is(spark: SparkSession, tmp_path: Path) -> None:
@@ -51,6 +52,15 @@ def test_a_place_that_takes_nothing_is_one_clear_error(spark: SparkSession, tmp_
     with pytest.raises(StateError, match="file") as told:
         ReportOutput(spark, str(blocked)).write("one", {"findings": spark.range(1)}, {})
     assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("root", "name"), [("of 10:00/", "./of 10:00/x"), ("of/10:00", "of/10:00/x"), ("file:/tmp", "file:/tmp/x")]
+)
+def test_a_colon_in_a_relative_name_is_no_scheme(spark: SparkSession, root: str, name: str) -> None:
+    files = FileSystem(spark, root)
+    assert files.at("x") == name
+    assert files.directories("not there") == []
 
 
 def test_a_damaged_list_of_runs_is_named_and_not_taken_for_an_empty_one(spark: SparkSession, tmp_path: Path) -> None:
