@@ -309,7 +309,9 @@ def test_an_agent_that_was_away_for_longer_than_the_metadata_topic_keeps_records
 def cut_off(cluster: LocalCluster, topic: str) -> None:
     """All that the topic has by now, as its retention would."""
     parts = [TopicPartition(topic, state.partition, OFFSET_END) for state in cluster.admin.partitions(topic)]
-    for future in cluster.admin.client.delete_records(parts).values():
+    # As long as a follower that is away counts as in sync, it is waited for.
+    wanted = {"request_timeout": PATIENCE_S, "operation_timeout": PATIENCE_S}
+    for future in cluster.admin.client.delete_records(parts, **wanted).values():
         future.result(PATIENCE_S)
 
 
@@ -319,7 +321,7 @@ def test_a_store_that_takes_nothing_for_longer_than_a_log_is_kept(watched: Watch
         Script(watched.cluster, "short-lived") as script,
     ):
         watched.cluster.admin.create_topic(script.topic, assignment=[[1, 2, 3]], config=SHORT_LIVED)
-        script.link_topic(SHORT)
+        script.link_topic(LINKED_AND_KEPT)
         script.produce(FAST)
         script.expect_links_to_be_used()
         with stored_log(script) as log:
