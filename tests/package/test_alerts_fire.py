@@ -160,7 +160,7 @@ def test_each_alert_has_a_cause_here() -> None:
 
 
 @pytest.mark.skipif(PROMTOOL is None, reason="promtool is not there: Debian's package prometheus has it")
-@pytest.mark.parametrize("step", ["1m", "1h"])
+@pytest.mark.parametrize("step", ["1m", pytest.param("1h", marks=pytest.mark.thorough)])
 def test_each_alert_fires_on_its_cause_and_not_without(tmp_path: Path, step: str) -> None:
     file = tmp_path / "alerts.test.yml"
     rules = str(ROOT / "deploy" / "prometheus" / "alerts.yml")
