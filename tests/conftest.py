@@ -31,9 +31,9 @@ zones listen at addresses that the machine has once.
 
 LONGEST = (
     "tests/simulation/test_simulation.py",
-    "tests/cluster/test_rollout.py",
-    "tests/cluster/test_buckets.py",
+    "tests/cluster/test_recover.py",
     "tests/cluster/test_lost_metadata.py",
+    "tests/cluster/test_disks_and_cleaner.py",
     "tests/cluster/test_inter_broker_security.py",
     "tests/cluster/test_brokers_come_and_go.py",
     "tests/cluster/test_wal_retention.py",

@@ -149,6 +149,7 @@ def taken(cluster: LocalCluster, writer: int) -> list[list[str]]:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("agents", [{"remote.wal.bucket.copies": "2"}], indirect=True)
+@pytest.mark.thorough
 def test_with_copies_a_bucket_that_is_lost_takes_no_object_with_it(
     cluster: LocalCluster, store: ObjectStoreServer, topic: str, tmp_path: Path
 ) -> None:

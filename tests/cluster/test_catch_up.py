@@ -1,5 +1,7 @@
 """A follower comes back after a long time: what it missed is read from objects, not sent across the border."""
 
+import pytest
+
 from local_cluster.polling import wait_until
 from local_cluster.workload.replica_comparison import compare_replicas
 from tests.cluster.agent_views import RECORD_BYTES, AgentCounters, describe
@@ -13,6 +15,7 @@ READ_BYTES = "remote_wal_catch_up_read_bytes_total"
 RECORD_SIZE = 1000
 
 
+@pytest.mark.thorough
 def test_a_follower_that_missed_much_reads_it_from_objects_of_an_earlier_agent(agent_script: Script) -> None:
     # broker 3 dies -> 30 MB are produced and uploaded -> the leader's agent starts anew, its link index is empty
     # -> broker 3 comes back and catches up

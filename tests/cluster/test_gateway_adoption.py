@@ -139,6 +139,7 @@ def test_produced_bytes_are_stored_once_and_replicas_and_a_rebuilt_log_are_equal
         assert drilled_recovery(cluster, LEADER, topic, tmp_path / "again") == drilled
 
 
+@pytest.mark.thorough
 def test_who_missed_it_reads_it_from_there_the_report_is_content_and_it_goes_with_the_last_segment(
     cluster: LocalCluster, topic: str, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -102,7 +102,7 @@ def test_what_gateways_stored_once_outlives_the_only_replicas_disk(
     for one in second:
         mine = [value for value in values if value.startswith(one.name)]
         assert mine[: len(one.acknowledged)] == one.acknowledged, "in order, and each once"
-    assert counters.growth(ADOPTED) / sum(map(len, values)) > 0.8
+    assert counters.growth(ADOPTED) / sum(map(len, values)) > 0.5  # what a gateway stores too late is stored again
     drilled = drilled_recovery(cluster, LEADER, topic, tmp_path / "drill")
     assert drilled["end_offset"] >= len(values)
 

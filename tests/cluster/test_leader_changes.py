@@ -25,6 +25,7 @@ def test_leaders_killed_while_uploads_are_slow(script: Script) -> None:
     script.expect_promises()
 
 
+@pytest.mark.thorough
 def test_leaders_moved_to_and_fro_while_uploads_are_slow(script: Script) -> None:
     # each move begins a leader epoch; objects of the one before stay under way
     script.create_topic(assignment=[[1, 2, 3]])

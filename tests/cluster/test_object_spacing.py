@@ -2,6 +2,8 @@
 
 import time
 
+import pytest
+
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.object_store.store_spec import LocalDirectoryStore
 from local_cluster.polling import wait_until
@@ -17,6 +19,7 @@ SPACING = ("remote_wal_upload_spacing_seconds", ())
 QUICK = ProducerPlan("quick", acks="1", records_per_s=600)
 
 
+@pytest.mark.thorough
 def test_all_together_make_no_more_objects_than_each_is_to_follow(make_cluster: ClusterFactory, topic: str) -> None:
     keys = {"remote.wal.log.manager.cluster.objects.per.second": str(BOUND_PER_S)}
     cluster = make_cluster(ClusterSettings(AgentsMode(LocalDirectoryStore(), keys), IMPATIENT))

@@ -171,6 +171,7 @@ class Operator:
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.thorough
 def test_agents_are_led_into_a_loaded_cluster_to_a_release_and_out_again(
     make_cluster: ClusterFactory, topic: str, tmp_path: Path
 ) -> None:

@@ -63,10 +63,11 @@ def test_objects_go_long_before_their_topic_does_and_wait_for_a_replica_up_to_th
     cluster.broker(FOLLOWER).kill()
     cluster.admin.wait_for_isr(life.topic, [LEADER, OTHER], timeout_s=PATIENCE_S)
     wait_until(lambda: held_partitions(cluster) == 2, "both partitions are held", PATIENCE_S)
-    wait_until(lambda: oldest_ms(store) > 3 * RETENTION_MS, "objects wait for the replica", PATIENCE_S)
-    held = min(store.published_segments(FINISHED), key=written_ms)
-    # A deletion may have begun before the broker died, and be told of late, as its partition of the metadata topic was
-    # led there. It is held back then.
+    # Not one whose deletion may have begun before the broker died, and is told of late.
+    killed_ms = wall_ms()
+    held = wait_until(lambda: first_since(store, killed_ms), "an object is written after that", PATIENCE_S)
+    wait_until(lambda: wall_ms() - written_ms(held) > 3 * RETENTION_MS, "it is old", PATIENCE_S)
+    assert store.state_of(held.combined_segment_id) is FINISHED
     wait_until(lambda: store.state_of(held.combined_segment_id) is DELETED, "it waits no longer than that", PATIENCE_S)
     assert wall_ms() - written_ms(held) >= LAGGING_MAX_MS
 
@@ -80,9 +81,10 @@ def written_ms(segment: PublishedSegment) -> int:
     return segment.event_timestamp_ms
 
 
-def oldest_ms(store: RemoteWalMetadataStore) -> int:
-    """The age of the oldest object that is not to be deleted."""
-    return wall_ms() - min(map(written_ms, store.published_segments(FINISHED)), default=wall_ms())
+def first_since(store: RemoteWalMetadataStore, since_ms: int) -> PublishedSegment | None:
+    """The first object that was written then or later, and is not to be deleted."""
+    later = [one for one in store.published_segments(FINISHED) if written_ms(one) >= since_ms]
+    return min(later, key=written_ms, default=None)
 
 
 def held_partitions(cluster: LocalCluster) -> float:

@@ -151,6 +151,7 @@ def test_produce_roll_tier_expire_and_delete_leaves_an_empty_bucket_and_no_metad
     expect_nothing_left(cluster, store)
 
 
+@pytest.mark.thorough
 def test_agents_killed_at_each_step_of_upload_archive_and_deletion_reach_the_same_end(
     life: Script, stores: tuple[RemoteWalMetadataStore, ArchiveStore], archive_directory: Path
 ) -> None:

@@ -104,7 +104,9 @@ def settings(directory: Path, world: World, run_id: str, inventory: str, increme
     return RunSettings(sources, NOW_MS, run_id)
 
 
-@pytest.fixture(scope="module", params=["the same inventory", "another inventory"])
+@pytest.fixture(
+    scope="module", params=["the same inventory", pytest.param("another inventory", marks=pytest.mark.thorough)]
+)
 def halves(
     request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> ReadInHalves:
