@@ -88,6 +88,12 @@ def test_each_alert_has_a_severity_and_a_runbook_of_its_own() -> None:
         assert rule["annotations"]["runbook_url"] == f"docs/runbooks.md#{rule['alert'].lower()}"
 
 
+def test_each_alert_is_caused_as_the_runbooks_say() -> None:
+    files = [*ROOT.glob("tests/cluster/test_alerts*.py"), ROOT / "tests" / "package" / "test_checks_are_told.py"]
+    expected = re.findall(r'"(RemoteWal\w+)"', "\n".join(file.read_text() for file in files))
+    assert {rule["alert"] for rule in RULES} == set(expected)
+
+
 def test_reasons_that_alerts_look_for_are_counted() -> None:
     behaviour = (ROOT / "docs" / "failure-behaviour.md").read_text()
     reasons = [
