@@ -21,7 +21,8 @@ from tests.package.test_systemd import FILES, PROGRAM, UNITS
 
 AGENT, TIMERS = "remote-wal.service", ("remote-wal-verify.timer", "remote-wal-drill.timer")
 CONFIG, TRIED = "/etc/kafka/server.properties", "/var/lib/remote-wal/tried.json"
-TRIES_PROGRAM = "/opt/remote-wal/bin/tries"
+TRIES_PROGRAM, ASKS_PROGRAM = "/opt/remote-wal/bin/tries", "/opt/remote-wal/bin/asks"
+LAID = "/opt/remote-wal/source/deploy/systemd"
 LINES = {
     "node.id": "1",
     "process.roles": "broker",
@@ -81,6 +82,10 @@ json.dump({{
     "groups": sorted(os.getgroups()),
 }}, open("{TRIED}", "w"))
 """
+ASKS = """
+import urllib.request
+print(urllib.request.urlopen("http://127.0.0.1:19095/livez", timeout=60).status)
+"""
 PREPARE = f"""
 groupadd -f -r kafka
 id kafka > /dev/null 2>&1 || useradd -r -g kafka kafka
@@ -103,7 +108,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BootedSystemd]:
     host.mount(Path(sys.base_prefix), "/opt/remote-wal/python")
     host.mount(Path(sysconfig.get_path("purelib")), "/opt/remote-wal/site")
     host.mount(ROOT, "/opt/remote-wal/source")
-    for program, script in ((PROGRAM, START), (TRIES_PROGRAM, TRIES)):
+    for program, script in ((PROGRAM, START), (TRIES_PROGRAM, TRIES), (ASKS_PROGRAM, ASKS)):
         host.file(f"{program}.py", script)
         host.file(program, RUN.format(python=python, script=f"{program}.py"), 0o755)
     for unit in FILES:
@@ -197,6 +202,46 @@ def test_a_timer_runs_its_check_which_fails_where_it_cannot_find_out(host: Boote
     said = "\n".join(str(line["MESSAGE"]) for line in host.journal(service))
     assert '"exit_code": 3' in said, said
     assert '"error": "no broker answers' in said, said
+
+
+def test_who_connects_while_it_is_away_waits_where_systemd_holds_its_sockets(host: BootedSystemd) -> None:
+    unit = "/etc/systemd/system/remote-wal.socket"
+    host.run("sh", "-c", f"sed s/10.0.1.11/127.0.0.1/ {LAID}/remote-wal.socket > {unit}")
+    host.run("sh", "-c", f"echo remote.wal.agent.http.listener=127.0.0.1:19095 >> {CONFIG}")
+    host.run("systemctl", "daemon-reload")
+    host.run("systemctl", "stop", AGENT)
+    host.run("systemctl", "start", "remote-wal.socket")
+    assert host.show(AGENT, "ActiveState") == {"ActiveState": "inactive"}
+    assert host.run(ASKS_PROGRAM).strip() == "200"
+    _expect_relaying(host, "0")
+    unwanted = _event(host, "handed_socket_not_wanted")
+    assert unwanted is not None
+    assert "19903" in str(unwanted)  # of a broker that this cluster does not have
+    host.run("systemctl", "restart", AGENT)
+    assert host.run(ASKS_PROGRAM).strip() == "200"
+    host.run("systemctl", "stop", "remote-wal.socket", AGENT)
+    host.run("rm", unit)
+    host.run("systemctl", "daemon-reload")
+    host.run("systemctl", "start", AGENT)
+
+
+def test_a_broker_that_has_its_logs_starts_at_once_though_what_is_erased_would_be_recovered(
+    host: BootedSystemd,
+) -> None:
+    below = "/etc/systemd/system/kafka.service.d"
+    host.run("install", "-D", "-t", below, f"{LAID}/kafka.service.d/remote-wal-recover.conf")
+    host.run("systemctl", "daemon-reload")
+    host.run("systemctl", "restart", "kafka.service")
+    told = host.show("kafka.service", "ActiveState", "User", "TimeoutStartUSec", "Result")
+    assert told == {"ActiveState": "active", "User": "kafka", "TimeoutStartUSec": "infinity", "Result": "success"}
+    # Without them it does not start with empty ones: nobody tells here what is to be recovered.
+    host.run("sh", "-c", "mv /srv/kafka/orders-0 /srv/kafka/meta.properties /var/tmp/")
+    host.run("systemctl", "restart", "kafka.service", expect=None)
+    assert host.show("kafka.service", "ActiveState", "Result") == {"ActiveState": "failed", "Result": "exit-code"}
+    host.run("sh", "-c", "mv /var/tmp/orders-0 /var/tmp/meta.properties /srv/kafka/")
+    host.run("rm", "-r", below)
+    host.run("systemctl", "daemon-reload")
+    host.run("systemctl", "restart", "kafka.service")
 
 
 def test_it_is_told_to_stop_and_has_the_time_to_finish(host: BootedSystemd) -> None:
