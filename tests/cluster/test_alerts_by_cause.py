@@ -325,7 +325,7 @@ def cut_off(cluster: LocalCluster, topic: str) -> None:
 
 def test_a_store_that_takes_nothing_for_longer_than_a_log_is_kept(watched: Watched) -> None:
     with (
-        watched.alerts("RemoteWalRecordsMissing", "RemoteWalBacklogStays"),
+        watched.alerts("RemoteWalRecordsMissing"),
         Script(watched.cluster, "short-lived") as script,
     ):
         watched.cluster.admin.create_topic(script.topic, assignment=[[1, 2, 3]], config=SHORT_LIVED)
@@ -335,13 +335,27 @@ def test_a_store_that_takes_nothing_for_longer_than_a_log_is_kept(watched: Watch
         with stored_log(script) as log:
             watched.script.switch_all("puts-refused", "")
             end = log.end_offset(1)
-            watched.prometheus.expect_firing("RemoteWalBacklogStays")
             wait_until(lambda: log.start_offset(1) > end + 1000, "more is gone than was stored", PATIENCE_S)
         watched.script.clear_switches()
         watched.prometheus.expect_firing("RemoteWalRecordsMissing")
         told = [one for one in script.partitions_of_agents() if one["partition"] == 0]
         assert told, "describe names the partition"
         watched.prometheus.expect_quiet("RemoteWalRecordsMissing")  # as the log goes on, and is cut behind the gap
+        script.expect_promises()
+
+
+def test_what_an_outage_left_behind_and_a_quota_keeps(watched: Watched) -> None:
+    with watched.alerts("RemoteWalBacklogStays"), Script(watched.cluster, "behind") as script:
+        watched.reconfigure(1, {"remote.wal.log.manager.backlog.max.bytes.per.second": "1024"})
+        script.create_topic(assignment=[[1, 2, 3]], linked=False)
+        script.link_topic(LINKED_AND_KEPT)
+        script.produce(FAST)
+        script.expect_links_to_be_used()
+        watched.script.switch(1, "puts-refused")
+        script.expect_records_to_flow()
+        watched.script.clear_switches()
+        watched.prometheus.expect_firing("RemoteWalBacklogStays")
+        watched.reconfigure(1, {})
         script.expect_promises()
 
 
