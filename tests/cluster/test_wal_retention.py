@@ -64,8 +64,8 @@ def test_objects_go_long_before_their_topic_does_and_wait_for_a_replica_up_to_th
     cluster.admin.wait_for_isr(life.topic, [LEADER, OTHER], timeout_s=PATIENCE_S)
     wait_until(lambda: held_partitions(cluster) == 2, "both partitions are held", PATIENCE_S)
     # Not one whose deletion may have begun before the broker died, and is told of late.
-    killed_ms = wall_ms()
-    held = wait_until(lambda: first_since(store, killed_ms), "an object is written after that", PATIENCE_S)
+    since_ms = wall_ms()
+    held = wait_until(lambda: first_since(store, since_ms), "an object is written after that", PATIENCE_S)
     wait_until(lambda: wall_ms() - written_ms(held) > 3 * RETENTION_MS, "it is old", PATIENCE_S)
     assert store.state_of(held.combined_segment_id) is FINISHED
     wait_until(lambda: store.state_of(held.combined_segment_id) is DELETED, "it waits no longer than that", PATIENCE_S)

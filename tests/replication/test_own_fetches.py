@@ -32,7 +32,7 @@ from tests.replication.test_peer_tls import on_both_event_loops
 from tests.replication.two_agents import Agents, Follower
 
 MIB = 1024 * 1024
-few = settings(max_examples=120)
+few = settings(max_examples=300)
 
 
 @pytest.fixture
