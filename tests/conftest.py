@@ -29,6 +29,15 @@ ONE_PROCESS = (
 zones listen at addresses that the machine has once.
 """
 
+LEFT_TO_ALL = (
+    "tests/perf/",
+    "tests/package/test_units_run.py",
+    "tests/package/test_wheel.py",
+    "tests/gateway/produce/test_router_leaks.py",
+    "tests/simulation/archive/test_planted_archive_bugs.py",
+)
+"""The model's benchmarks, a running systemd, wheels and the longest simulations: only `./run test --all` runs them."""
+
 LONGEST = (
     "tests/simulation/test_simulation.py",
     "tests/cluster/test_recover.py",
@@ -54,10 +63,16 @@ def logs_as_before() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The order stays the random one but for the longest. What needs Spark is told by its fixture."""
+    """Mark what `./run test` leaves to `--all`, and start the longest first; the order is random otherwise.
+
+    Of the tests with brokers or Spark, `./run test` runs those marked `gate` alone.
+    """
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
+        is_heavy = any(item.get_closest_marker(mark) for mark in ("cluster", "spark"))
+        if item.nodeid.startswith(LEFT_TO_ALL) or (is_heavy and item.get_closest_marker("gate") is None):
+            item.add_marker(pytest.mark.thorough)
     items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
 
 

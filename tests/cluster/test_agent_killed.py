@@ -39,6 +39,7 @@ def test_an_agent_killed_at_a_step_of_the_way_loses_nothing(script: Script, step
         assert expect_whole_objects(script.cluster) > 0
 
 
+@pytest.mark.gate
 def test_an_agent_killed_with_half_a_reply_sent(script: Script) -> None:
     # 3 stands still and lags by more than one reply can hold -> it asks its agent, which reads what the reply links to
     # -> 3 stands still again: half of the frame is in the socket -> kill -9 -> 3 sees that it broke, and asks again

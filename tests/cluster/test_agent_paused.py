@@ -4,6 +4,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+import pytest
+
 from local_cluster.polling import WaitTimeoutError, wait_until
 from tests.cluster.agent_views import FAULTS
 from tests.cluster.script import PLAIN, TRANSACTIONS, ZSTD, Script
@@ -26,6 +28,7 @@ def test_a_paused_follower_leaves_the_isr_and_comes_back(script: Script) -> None
     script.expect_promises()
 
 
+@pytest.mark.gate
 def test_after_a_pause_of_the_leaders_agent_nothing_stale_is_served(agent_script: Script) -> None:
     # 1 leads; its agent stands still: no follower is served -> ISR 1 -> it goes on, and followers have given up
     # their requests meanwhile -> ISR 1,2,3

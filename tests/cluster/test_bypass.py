@@ -3,6 +3,8 @@
 The brokers' listener for that speaks TLS, an authorizer is on, and the agents' principals may do ClusterAction alone.
 """
 
+import pytest
+
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
@@ -27,6 +29,7 @@ SETTINGS = ClusterSettings(
 DEAD, OTHERS = 1, (2, 3)
 
 
+@pytest.mark.gate
 def test_acks_all_goes_on_past_the_leaders_dead_agent_and_links_flow_when_it_is_back(
     make_cluster: ClusterFactory, topic: str
 ) -> None:

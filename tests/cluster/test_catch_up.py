@@ -35,6 +35,7 @@ def test_a_follower_that_missed_much_reads_it_from_objects_of_an_earlier_agent(a
     expect_identical(script, 30_000)
 
 
+@pytest.mark.gate
 def test_a_follower_that_missed_much_reads_it_from_objects_of_an_earlier_leader(agent_script: Script) -> None:
     # 3's agent stands still -> 10 MB are produced (acks=all: 3 leaves the ISR, 2 has all) and uploaded -> the leader
     # dies, 2 is elected, which uploaded nothing -> 3's agent goes on

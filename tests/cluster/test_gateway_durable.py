@@ -145,6 +145,7 @@ def recover_from_an_empty_disk(cluster: LocalCluster, topic: str) -> None:
     cluster.admin.wait_for_leader(topic, expected=LEADER)
 
 
+@pytest.mark.gate
 def test_no_acknowledged_record_is_lost_with_the_only_replicas_disk(cluster: LocalCluster, topic: str) -> None:
     # Another one is not durable, and its producer goes to the broker itself, which outlives its agent by a moment.
     control = f"{topic}-control"

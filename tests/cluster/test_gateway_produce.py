@@ -111,6 +111,7 @@ class Clients:
         assert self.read() == self.produced
 
 
+@pytest.mark.gate
 def test_what_clients_produce_goes_by_object_storage_and_is_in_the_log_as_they_sent_it(
     cluster: LocalCluster, topic: str
 ) -> None:

@@ -205,6 +205,7 @@ def test_a_wrong_password_is_refused_by_the_broker(cluster: LocalCluster, author
     assert any("uthentication" in error.str() for error in errors), errors
 
 
+@pytest.mark.gate
 def test_who_has_no_certificate_is_no_agent(cluster: LocalCluster) -> None:
     host, _, port = cluster.layout.peer_address(2).rpartition(":")
     context = ssl.create_default_context()
@@ -217,6 +218,7 @@ def test_who_has_no_certificate_is_no_agent(cluster: LocalCluster) -> None:
         assert secured.recv(1) == b"", "the end, and not patience"
 
 
+@pytest.mark.gate
 def test_who_speaks_no_tls_is_refused_by_the_gateway(cluster: LocalCluster, authority: Authority) -> None:
     counters = AgentCounters(cluster)
     config = {**login(cluster, authority, "writer", "PLAIN"), "security.protocol": "SASL_PLAINTEXT"}

@@ -6,6 +6,8 @@ import struct
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
+import pytest
+
 from local_cluster.layout import ClusterLayout
 from local_cluster.polling import wait_until
 from tests.cluster.agent_views import FAULTS, RESIDENT_BYTES, AgentCounters, read_metrics
@@ -66,6 +68,7 @@ def expect_to_be_closed(address: Address, data: bytes) -> None:
             return
 
 
+@pytest.mark.gate
 def test_hostile_frames_close_their_connection_and_nothing_else(agent_script: Script) -> None:
     script = agent_script
     layout = script.cluster.layout

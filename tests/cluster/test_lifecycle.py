@@ -72,6 +72,7 @@ def expect_nothing_left(cluster: LocalCluster, store: RemoteWalMetadataStore) ->
     wait_until(lambda: not living(store), "no segment lives in the metadata", PATIENCE_S)
 
 
+@pytest.mark.gate
 def test_objects_expire_with_their_topics_local_retention_while_the_topic_lives_on(
     life: Script, store: RemoteWalMetadataStore
 ) -> None:
@@ -131,6 +132,7 @@ def orphans(cluster: LocalCluster, broker_id: int) -> dict[str, object]:
     return answer
 
 
+@pytest.mark.gate
 def test_what_a_dead_leader_uploaded_alone_is_declared_dead_by_the_next(
     life: Script, store: RemoteWalMetadataStore
 ) -> None:

@@ -93,6 +93,7 @@ def expect_no_gap_in_objects(script: Script) -> None:
         reader.close()
 
 
+@pytest.mark.gate
 def test_under_load_partitions_move_and_a_broker_is_drained_without_an_error_in_the_application(script: Script) -> None:
     cluster, topic = script.cluster, script.topic
     script.create_topic(assignment=[[1, 2], [2, 1]])

@@ -83,6 +83,7 @@ class Acknowledgements:
         self.seen_s[message.offset()] = time.monotonic()
 
 
+@pytest.mark.gate
 def test_the_only_replica_comes_back_with_every_record_that_was_uploaded(
     cluster: LocalCluster, topic: str, record_property: Callable[[str, object], None]
 ) -> None:
@@ -142,6 +143,7 @@ def test_the_only_replica_comes_back_with_every_record_that_was_uploaded(
     cluster.admin.delete_topic(left_alone)  # else whoever of its replicas is lost next is refused, too
 
 
+@pytest.mark.gate
 @pytest.mark.kafka_core
 def test_erased_replicas_come_back_and_end_byte_identical(cluster: LocalCluster, topic: str, tmp_path: Path) -> None:
     with Script(cluster, topic) as script:

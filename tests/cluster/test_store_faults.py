@@ -106,6 +106,7 @@ def test_control_without_a_store(stock_cluster: LocalCluster, topic: str) -> Non
         play(script, None, Fault("error"), FAULTS, "none")
 
 
+@pytest.mark.gate
 def test_a_lost_answer_to_an_upload_is_recognised_as_success(s3_script: Script, store: ObjectStoreServer) -> None:
     # stored, but the answer is cut: the same key again, 412, HEAD says that the bytes are ours
     s3_script.create_topic(partitions=3)

@@ -156,6 +156,7 @@ class TieredPartition:
         return wait_until(caught_up, "all but the active segment is on the tier", PATIENCE_S, interval_s=0.2)
 
 
+@pytest.mark.gate
 def test_what_kafka_tiers_is_known_follows_it_everywhere_and_is_never_more(
     tiering_cluster: LocalCluster, topic: str
 ) -> None:

@@ -13,6 +13,7 @@ def transactional(report: LedgerReport) -> list[ProducerReport]:
     return [producer for producer in report.producers if producer.name.endswith("-transactions")]
 
 
+@pytest.mark.gate
 @pytest.mark.kafka_core
 def test_every_codec_and_transactions_with_aborts(script: Script) -> None:
     script.create_topic(partitions=3)

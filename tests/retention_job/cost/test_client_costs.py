@@ -50,6 +50,7 @@ def found(spark: SparkSession, history: CostHistory) -> Rows:
     return rows_of(spark, history)
 
 
+@pytest.mark.gate
 def test_amounts_are_those_of_an_independent_computation(found: Rows, plain: PlainCosts) -> None:
     assert {zone for zone, _ in found} == {"a", "b"}
     assert found.keys() == plain.clients.keys()

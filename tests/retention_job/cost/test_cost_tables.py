@@ -52,6 +52,7 @@ def found(spark: SparkSession, history: CostHistory) -> Rows:
     return rows_of(cost_by_topic(history.sources(spark), PRICES))
 
 
+@pytest.mark.gate
 def test_amounts_are_those_of_an_independent_computation(found: Rows, plain: PlainCosts) -> None:
     nothing: dict[str, float] = {}
     for key in found.keys() | plain.amounts.keys():
@@ -164,6 +165,7 @@ def test_amounts_are_differences_whatever_was_lost(spark: SparkSession) -> None:
     assert {(row.broker_id, row.day): row.a1 for row in amounts} == {(1, FIRST_DAY): 10, (2, FIRST_DAY): 70}
 
 
+@pytest.mark.gate
 def test_an_incremental_run_counts_what_the_runs_before_it_did_not(
     spark: SparkSession, history: CostHistory, found: Rows
 ) -> None:
@@ -227,6 +229,7 @@ def test_tiered_storage_is_paid_by_the_byte_hour(spark: SparkSession) -> None:
     assert sorted(found) == [FIRST_DAY, FIRST_DAY + 1, FIRST_DAY + 2, FIRST_DAY + 3]
 
 
+@pytest.mark.gate
 def test_a_missing_price_stops_the_computation(spark: SparkSession, tmp_path: Path) -> None:
     text = Path("plugin/prices.toml").read_text().replace("retrieval_gb = 0.0006", "")
     file = tmp_path / "prices.toml"

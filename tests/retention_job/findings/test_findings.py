@@ -132,10 +132,12 @@ def test_the_plain_computation_finds_every_planted_defect_and_nothing_else() -> 
     assert plainly(world, world.records) == world.planted.expected
 
 
+@pytest.mark.gate
 def test_the_job_finds_what_a_plain_computation_finds(halves: ReadInHalves) -> None:
     assert found_by(halves.first) == plainly(halves.world, halves.first_half)
 
 
+@pytest.mark.gate
 def test_an_incremental_run_finds_what_a_plain_computation_finds_in_all_of_it(halves: ReadInHalves) -> None:
     assert halves.second.history.read.is_incremental
     assert found_by(halves.second) == plainly(halves.world, halves.world.records)
@@ -156,6 +158,7 @@ def test_an_incremental_run_reads_the_new_records_alone(halves: ReadInHalves) ->
     assert halves.second.history.entries.count() < halves.first.history.entries.count()
 
 
+@pytest.mark.gate
 def test_every_record_is_either_read_or_kept_aside_with_its_offset(halves: ReadInHalves) -> None:
     kept_aside = {(row.partition, row.offset) for row in halves.first.history.quarantine.collect()}
     unknown = {
@@ -194,6 +197,7 @@ def test_what_may_wait_for_a_replica_is_not_kept_too_long(halves: ReadInHalves) 
     assert all(age_ms > 7 * DAY_MS for age_ms in waiting_ms)
 
 
+@pytest.mark.gate
 def test_nothing_is_handed_over_unless_asked_for(halves: ReadInHalves) -> None:
     wanted = halves.second.findings.filter(
         "kind IN ('expired_not_deleted', 'upload_unfinished', 'object_without_metadata')"

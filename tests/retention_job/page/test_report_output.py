@@ -14,6 +14,7 @@ from retention_job.page.report_output import ReportOutput
 from retention_job.spark.file_system import FileSystem
 
 
+@pytest.mark.gate
 def test_a_run_is_there_when_all_of_it_is(spark: SparkSession, tmp_path: Path) -> None:
     output = ReportOutput(spark, str(tmp_path))
     output.write("one", {"findings": spark.range(3)}, {"report.html": "<p>ü</p>"}, now_ms=5)

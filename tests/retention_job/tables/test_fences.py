@@ -2,6 +2,7 @@
 
 from random import Random
 
+import pytest
 from pyspark.sql import SparkSession
 
 from metadata_topic.records import serde
@@ -15,6 +16,7 @@ from retention_job.tables.objects import facts_of_records
 RECORDS = "broker_id INT, incarnation LONG, record_id LONG"
 
 
+@pytest.mark.gate
 def test_records_are_refused_where_agents_refuse_them(spark: SparkSession) -> None:
     rng = Random(5)
     places = [(partition, offset) for partition in (0, 1) for offset in range(60)]

@@ -54,6 +54,7 @@ def test_a_run_that_never_ended_is_removed_and_finished_ones_stay(state: RunStat
     assert not (tmp_path / "runs" / "killed").exists()
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("second_begins_late", [True, False])
 def test_of_two_runs_at_once_one_counts_and_the_other_says_so(
     spark: SparkSession, tmp_path: Path, second_begins_late: bool
@@ -81,6 +82,7 @@ def test_of_two_runs_at_once_one_counts_and_the_other_says_so(
         assert other.last() == runs["second"]
 
 
+@pytest.mark.gate
 def test_a_damaged_state_is_told_and_not_gone_on_from(state: RunState, tmp_path: Path) -> None:
     (tmp_path / "CURRENT.json").write_text("{")
     with pytest.raises(StateError, match="remove it"):
