@@ -91,6 +91,13 @@ class Rules:
             help="Clients of a broker's own zone come by its agent, as topics with remote.wal.durable.enable need.",
         ),
     ] = False
+    pipelined: Annotated[
+        bool,
+        typer.Option(
+            "--pipelined",
+            help="With --durable: brokers get acks=all as acks=1, and agents hold the answers until it is replicated.",
+        ),
+    ] = False
     bootstrap_port: Annotated[
         int | None,
         typer.Option(help="With a port at each agent by which clients of all zones may be told one address.", min=1),

@@ -89,6 +89,8 @@ def _check_zones(brokers: Sequence[BrokerSite], gateways: Mapping[str, str], rul
 
 
 def _check(brokers: Sequence[BrokerSite], zones: Mapping[str, str], rules: PlanRules) -> None:
+    if rules.pipelined and not rules.durable:
+        raise PlanError("acks=all is pipelined where clients of a broker's own zone come by its agent: add durable")
     if rules.durable and rules.bootstrap_port is not None:
         raise PlanError("one address for all zones leads past where answers are held: leave one of the two out")
     for protocol in (rules.security_protocol, rules.protocol_of_agents):
@@ -181,6 +183,8 @@ def _keys(
     if rules.durable:
         keys["remote.wal.gateway.durable.listener"] = names[broker.zone]
         keys["remote.wal.gateway.durable.port"] = str(broker.port)
+    if rules.pipelined:
+        keys["remote.wal.gateway.acks.pipelined.enable"] = "true"
     if rules.admin:
         keys["remote.wal.gateway.admin.listener"] = admin_listener_name(rules.listener_prefix)
     if not rules.security_protocol.endswith("SSL"):

@@ -77,6 +77,8 @@ class PlanRules:
     """Whether there is a listener for admin tools that come by the broker's own agent."""
     durable: bool = False
     """Whether clients of the own zone, too, come by the broker's agent, which may then hold answers to producers."""
+    pipelined: bool = False
+    """Whether acks=all goes on as acks=1 while agents hold the answers; needs `durable`."""
     bootstrap_port: int | None = None
     """Where agents lead clients of all zones to the listeners for their zone; None: nowhere."""
 

@@ -40,6 +40,8 @@ class ZoneGateways:
     """Whether each agent has a port for clients of all zones that ask for brokers."""
     durable: bool = False
     """Whether clients of a broker's own zone come by its agent, too: at its gateway's address."""
+    pipelined: bool = False
+    """With `durable`: whether acks=all goes on as acks=1 while agents hold the answers."""
     security_protocol: str = "PLAINTEXT"
     """What clients of zones, and admin tools, speak."""
 
@@ -125,6 +127,7 @@ def with_gateways(
         agents_security_protocol="PLAINTEXT",
         admin=gateways.admin,
         durable=gateways.durable,
+        pipelined=gateways.pipelined,
         bootstrap_port=layout.replica_port_base if gateways.bootstrap else None,
         security_protocol=gateways.security_protocol,
     )

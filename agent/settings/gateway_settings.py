@@ -118,6 +118,13 @@ class GatewaySettings(Section, alias_generator=keyed(f"{_KEY}.")):
     durable_port: int = Field(
         9092, ge=1, le=MAX_PORT, description="At this port, beside the listen host, as the broker advertises it."
     )
+    acks_pipelined_enable: bool = Field(
+        False,
+        description="Whether Produce requests with acks=all of clients that come by an agent go to this broker as "
+        "acks=1, and their answers are held until the leader's high watermark has passed them in the same leader "
+        "epoch: what acks=all promises, without the broker standing still on the connection meanwhile. Takes brokers "
+        "from Kafka 3.8 on and durable.listener.",
+    )
     plaintext_accepted: bool = Field(
         False,
         description="Accepts that clients reach the gateway from other hosts unencrypted, as they reach the brokers.",
@@ -263,6 +270,11 @@ def _check_listeners(settings: GatewaySettings, broker: BrokerProperties, file: 
 
 def _check_durable(settings: GatewaySettings, file: Path) -> None:
     """Whether nobody is led past where answers are held."""
+    if settings.acks_pipelined_enable and not settings.durable_listener:
+        raise AgentSettingsError(
+            f"{file}: {_KEY}.acks.pipelined.enable: clients of this broker's zone would not come by the agent; set "
+            f"{_KEY}.durable.listener (`remote-wal gateway plan --pipelined` writes both)"
+        )
     if settings.durable_listener and settings.bootstrap_listener:
         raise AgentSettingsError(
             f"{file}: {_KEY}.bootstrap.listener: who comes by it would be led past what {_KEY}.durable.listener is for"

@@ -38,7 +38,7 @@ class DurableHolding:
         """What clients miss."""
         told = []
         if self.holding.metrics.are_refused_late:
-            told.append("producers of durable topics are told to try again: what they sent was not stored in time")
+            told.append("producers are told to try again: what they sent was not stored or replicated in time")
         if self.waits.silent:
             brokers = ", ".join(map(str, sorted(self.waits.silent)))
             told.append(f"transactions' markers at brokers {brokers} are not waited for: agents there hold nothing")
@@ -63,6 +63,7 @@ def build_durable(
     from gateway.durable.log_asking import AskingContext, LogAsking
     from gateway.durable.log_door import LogDoor
     from gateway.durable.marker_waits import MarkerWaits
+    from gateway.durable.pipelined_acks import ReplicationLimits
 
     broker_id, tls = configuration.broker.node_id, peer_tls(configuration.settings.tls)
     logs = DurableLogs()
@@ -74,5 +75,9 @@ def build_durable(
     waits = MarkerWaits(broker_id, logs, ends, asking, threads, metrics.markers_unasked)
     passing = MemoryBudget(HELD_FRAMES_BYTES), MemoryBudget(HELD_FRAMES_BYTES)
     door = LogDoor(logs, leader.limits.idle_timeout_s)
-    holding = HoldingContext(logs, waits, metrics, *passing, MemoryBudget(HELD_ANSWERS_BYTES))
+    replication = None
+    if configuration.settings.gateway.acks_pipelined_enable:
+        replication = ReplicationLimits(leader.follower_offsets, metrics.pipelined)
+    answers_budget = MemoryBudget(HELD_ANSWERS_BYTES)
+    holding = HoldingContext(logs, waits, metrics, *passing, answers_budget, replication=replication)
     return DurableHolding(holding, door, asking, waits, threads)

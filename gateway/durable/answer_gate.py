@@ -16,6 +16,7 @@ from gateway.durable.durable_metrics import DurableMetrics
 from gateway.durable.ended_transactions import EndedTransactions
 from gateway.durable.held_answers import HeldAnswers, ProduceRefusedError
 from gateway.durable.held_transactions import Markers
+from gateway.durable.pipelined_acks import ReplicationLimits
 from kafka_log.crc32c import Buffer
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.memory_budget import MemoryBudget
@@ -37,6 +38,8 @@ class HoldingContext:
     held_budget: MemoryBudget
     """For those that wait. Apart, as they wait for no memory: a large answer that does would wait for them in vain."""
     ended: EndedTransactions = field(default_factory=EndedTransactions)
+    replication: ReplicationLimits | None = None
+    """None: acks=all goes on unchanged."""
 
 
 class AnswerGate:
@@ -46,7 +49,9 @@ class AnswerGate:
         self._context = context
         self._broker = broker
         self._clock = asyncio.get_running_loop().time
-        self._core = HeldAnswers(context.logs, context.markers, context.ended, self._wake, context.metrics)
+        self._core = HeldAnswers(
+            context.logs, context.markers, context.ended, self._wake, context.metrics, context.replication
+        )
         self._changed, self._has_room = asyncio.Event(), asyncio.Event()
         self._timer = DeadlineTimer(self._wake)
         self._counted_bytes = 0
@@ -58,19 +63,19 @@ class AnswerGate:
 
         Raises ProduceRefusedError where it must not be; then the broker's connection ends.
         """
-        if not self._context.logs.may_hold:
+        if not self._core.may_hold:
             return buffers
         frame = buffers[0] if len(buffers) == 1 else b"".join(buffers)
         try:
-            before = self._core.asked(frame, self._clock())
+            *before, last = self._core.asked(frame, self._clock())
         except ProduceRefusedError as error:
             self._context.metrics.refused()
             log.warning("produce_refused", error=str(error), consequence="the client's connection is closed")
             self._broker.abort()
             raise
-        if before is not None:
-            self._broker.write_frame(before)
-        return [frame]
+        for one in before:
+            self._broker.write_frame(one)
+        return [last]
 
     async def room(self) -> None:
         """Wait until the broker may be sent more."""

@@ -24,8 +24,14 @@ class Verdict(Enum):
     """How waiting ended; the value labels a counter."""
 
     STORED = "stored"
+    REPLICATED = "replicated"
     NOT_LED = "not_led"
     TIMED_OUT = "timed_out"
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether what the answer promises is so."""
+        return self in (Verdict.STORED, Verdict.REPLICATED)
 
 
 class Hold:
@@ -81,6 +87,10 @@ class DurableLogs:
     def may_hold(self) -> bool:
         """Whether any topic is durable, as far as is known."""
         return self._durable is None or bool(self._durable)
+
+    def name_of(self, topic_id: TopicId) -> str | None:
+        """The name of a topic with a replica here; None: it is not known."""
+        return self._names.get(topic_id)
 
     @property
     def durable(self) -> frozenset[str] | None:

@@ -3,6 +3,7 @@
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from gateway.durable.durable_logs import DurableLogs, Verdict
+from gateway.durable.pipelined_acks import Way
 
 _BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
@@ -23,6 +24,18 @@ class DurableMetrics:
             "remote_wal_gateway_durable_held_seconds",
             "For how long answers for partitions of durable topics were held until they were stored",
             buckets=_BUCKETS_S,
+            registry=registry,
+        )
+        self._replicated = Histogram(
+            "remote_wal_gateway_pipelined_held_seconds",
+            "For how long answers to acks=all that went on as acks=1 were held until they were replicated",
+            buckets=_BUCKETS_S,
+            registry=registry,
+        )
+        self._requests = Counter(
+            "remote_wal_gateway_acks_all_requests",
+            "Produce requests with acks=all, by how they went on: as acks=1 (pipelined), or unchanged and why",
+            ["way"],
             registry=registry,
         )
         self._transactions = Counter(
@@ -50,7 +63,11 @@ class DurableMetrics:
 
     def ended(self, verdict: Verdict, held_s: float) -> None:
         """Of a partition."""
-        self._ended(verdict, held_s, self._answers, self._held)
+        self._ended(verdict, held_s, self._answers, self._held if verdict is Verdict.STORED else self._replicated)
+
+    def pipelined(self, way: Way) -> None:
+        """A request with acks=all went on."""
+        self._requests.labels(way.value).inc()
 
     def transaction_ended(self, verdict: Verdict, held_s: float) -> None:
         """Of an EndTxn."""
@@ -58,7 +75,7 @@ class DurableMetrics:
 
     def _ended(self, verdict: Verdict, held_s: float, outcomes: Counter, held: Histogram) -> None:
         outcomes.labels(verdict.value).inc()
-        if verdict is Verdict.STORED:
+        if verdict.is_kept:
             held.observe(held_s)
             self.are_refused_late = False
         elif verdict is Verdict.TIMED_OUT:

@@ -1,6 +1,9 @@
-"""One connection's answers to Produce and EndTxn, held until what they acknowledge is stored. Sans-IO.
+"""One connection's answers to Produce and EndTxn, held until what they acknowledge is kept. Sans-IO.
 
 Frames that go to the broker, its answers and the time go in; answers come out, in the order in which they came.
+
+Kept means one thing or both: *stored*, for durable topics, and *replicated*, for acks=all that went on as acks=1
+(`gateway.durable.pipelined_acks`).
 
 Holds true:
 
@@ -11,10 +14,12 @@ Holds true:
 - Where the records stand, the broker says: its base offset and as many as the request had. So a duplicate, which is
   answered with the offset of the original, waits for that. DUPLICATE_SEQUENCE_NUMBER, which clients take for success,
   has no offset, and is refused.
+- The throttle time of an answer is shortened by the time for which an answer was held: the broker counts from its own answer on.
 - An answer is held for no longer than a share of what the client gives the request, so that it hears of it in time.
 - All behind an answer that is held waits: clients count on Kafka's order.
 - A Produce or EndTxn request that is not understood is refused while any topic is durable; so is an answer. Who meets
   that closes the connection.
+- The correlation ids of what is asked here are below 0, where clients' begin only after two thousand million requests.
 - Answers to EndTxn are held as `HeldTransactions` says, which asks the broker for more.
 
 What is held is bounded (`is_full`: read no more answers; `is_busy`: read no more requests).
@@ -28,15 +33,26 @@ from typing import Final, NamedTuple, Protocol
 from gateway.durable.durable_logs import DurableLogs, Hold, Verdict
 from gateway.durable.ended_transactions import EndedTransactions
 from gateway.durable.held_transactions import Ending, HeldTransactions, Markers
-from gateway.durable.produce_answer import AnsweredPartition, correlation_id_of, refuse, scan_produce_answer
+from gateway.durable.pipelined_acks import Forwarded, PipelinedAcks, ReplicationHold, ReplicationLimits
+from gateway.durable.produce_answer import (
+    AnsweredPartition,
+    ProduceAnswerView,
+    correlation_id_of,
+    refuse,
+    scan_produce_answer,
+    set_throttle_ms,
+    throttle_ms,
+)
 from gateway.durable.transaction_frames import is_end_txn, scan_end_txn
 from gateway.produce.produce_frame import (
+    ACKS_ALL,
     ACKS_NONE,
     MIN_TRANSACTIONAL_VERSION,
     ProducedRecords,
     ProduceRequestView,
     Unread,
     scan_produce_request,
+    with_acks_of_leader,
 )
 from kafka_log.crc32c import Buffer
 from kafka_log.record_batch import CorruptBatchError, scan_batches
@@ -54,6 +70,11 @@ HELD_SHARE: Final = 0.9
 MAX_ANSWERS: Final = 1000
 MAX_BYTES: Final = 256 * 1024
 MAX_REQUESTS: Final = 1000
+_FIRST_ID: Final = -2
+_LAST_ID: Final = -(2**31)
+
+PartitionKey = tuple[TopicId | str, int]
+"""A partition as a Produce request names it: by topic id from version 13 on, by topic name before."""
 
 
 class ProduceRefusedError(ConnectionError):
@@ -65,8 +86,11 @@ class _Asked(NamedTuple):
 
     api_version: int
     deadline_s: float
-    records: dict[tuple[TopicId | str, int], int | None]
+    acks: int
+    records: dict[PartitionKey, int | None]
     """How many offsets each partition's take; None: not to be told."""
+    forwarded: dict[PartitionKey, Forwarded]
+    """What went on as acks=1 in the place of acks=all; empty: nothing did."""
 
 
 @dataclass(slots=True)
@@ -74,7 +98,9 @@ class _Answer:
     frame: Buffer
     came_s: float
     deadline_s: float
-    holds: list[tuple[AnsweredPartition, Hold]] = field(default_factory=list)
+    view: ProduceAnswerView | None = None
+    """Of Produce alone."""
+    holds: list[tuple[AnsweredPartition, Hold | ReplicationHold]] = field(default_factory=list)
     ending: Ending | None = None
     """Of EndTxn alone."""
 
@@ -105,16 +131,33 @@ class HeldAnswers:
         ended: EndedTransactions,
         woken: Callable[[], object],
         told: Told,
+        replication: ReplicationLimits | None = None,
     ) -> None:
-        """`ended` is shared by all connections; `woken` is called when answers may have become `ready`."""
+        """`ended` and `replication` are shared by all connections; without the latter acks=all goes on unchanged.
+
+        `woken` is called when answers may have become `ready`.
+        """
         self._logs = logs
         self._woken = woken
         self._told = told
-        self._transactions = HeldTransactions(logs, markers, ended, woken)
+        self._last_id = _FIRST_ID + 1
+        self._transactions = HeldTransactions(logs, markers, ended, woken, self._next_id)
+        self._acks: PipelinedAcks | None = None
+        if replication is not None:
+            self._acks = PipelinedAcks(replication, logs.name_of, self._next_id, woken)
         self._asked: dict[int, _Asked] = {}
         """By correlation id."""
         self._answers: deque[_Answer] = deque()
         self._bytes = 0
+
+    def _next_id(self) -> int:
+        self._last_id = self._last_id - 1 if self._last_id > _LAST_ID else _FIRST_ID
+        return self._last_id
+
+    @property
+    def may_hold(self) -> bool:
+        """Whether any answer may have to be held."""
+        return self._acks is not None or self._logs.may_hold
 
     @property
     def is_full(self) -> bool:
@@ -124,7 +167,7 @@ class HeldAnswers:
     @property
     def is_asking(self) -> bool:
         """Whether one that is held waits for an answer of the broker to what was asked here."""
-        return self._transactions.is_asking
+        return self._transactions.is_asking or (self._acks is not None and self._acks.is_asking)
 
     @property
     def _has_much(self) -> bool:
@@ -133,6 +176,8 @@ class HeldAnswers:
     @property
     def is_busy(self) -> bool:
         """Whether no more requests are to be sent to the broker."""
+        if self._acks is not None and self._acks.is_full:
+            return True
         return self._has_much or len(self._asked) + len(self._transactions) >= MAX_REQUESTS
 
     @property
@@ -144,18 +189,17 @@ class HeldAnswers:
     def deadline_s(self) -> float | None:
         """When to look for `ready` and `to_broker` at the latest; None: not before something happens."""
         deadlines = [self._answers[0].deadline_s] if self._answers else []
-        if (next_poll_s := self._transactions.next_poll_s) is not None:
-            deadlines.append(next_poll_s)
+        polls = [self._transactions.next_poll_s, self._acks.next_poll_s if self._acks is not None else None]
+        deadlines += [one for one in polls if one is not None]
         return min(deadlines, default=None)
 
-    def asked(self, frame: Buffer, now_s: float) -> bytes | None:
-        """This goes to the broker; a frame that goes there before it. Raises ProduceRefusedError, where it must not."""
-        if not self._logs.may_hold:
-            return None
-        if is_end_txn(frame):
-            return self._asked_to_end(frame, now_s)
-        self._asked_to_produce(frame, now_s)
-        return None
+    def asked(self, frame: Buffer, now_s: float) -> list[Buffer]:
+        """The client's frame came: the frames that go to the broker now. Raises ProduceRefusedError, where none may."""
+        if not self.may_hold:
+            return [frame]
+        if is_end_txn(frame) and self._logs.may_hold:
+            return [self._asked_to_end(frame, now_s), frame]
+        return [self._asked_to_produce(frame, now_s)]
 
     def _asked_to_end(self, frame: Buffer, now_s: float) -> bytes:
         try:
@@ -173,19 +217,27 @@ class HeldAnswers:
 
     def to_broker(self, now_s: float) -> list[bytes]:
         """The frames that go to the broker now, beside those of the client."""
-        return self._transactions.polls(now_s)
+        asked = self._acks.to_broker(now_s) if self._acks is not None else []
+        return self._transactions.polls(now_s) + asked
 
-    def _asked_to_produce(self, frame: Buffer, now_s: float) -> None:
+    def _asked_to_produce(self, frame: Buffer, now_s: float) -> Buffer:
         view = scan_produce_request(frame, MIN_TRANSACTIONAL_VERSION)
         if view is Unread.OTHER_API:
-            return
+            return frame
         if isinstance(view, Unread):
+            if not self._logs.may_hold:
+                return frame
             raise ProduceRefusedError(f"a Produce request that is not understood ({view.value})")
         if view.acks == ACKS_NONE:
-            return
+            return frame
         self._check_id(view.correlation_id)
         records = {(_topic(one), one.partition): _offsets(frame, one) for one in view.fields}
-        self._asked[view.correlation_id] = _Asked(view.api_version, _deadline_s(view, now_s), records)
+        forwarded: dict[PartitionKey, Forwarded] = {}
+        if self._acks is not None and view.acks == ACKS_ALL:
+            forwarded = self._acks.admit(_sizes(view, records), now_s) or {}
+        deadline_s = _deadline_s(view, now_s)
+        self._asked[view.correlation_id] = _Asked(view.api_version, deadline_s, view.acks, records, forwarded)
+        return with_acks_of_leader(frame, view) if forwarded else frame
 
     def answered(self, frame: Buffer, now_s: float) -> None:
         """The broker's next answer. Raises MalformedFrameError."""
@@ -193,24 +245,43 @@ class HeldAnswers:
         correlation_id = correlation_id_of(frame)
         if self._transactions.took(correlation_id, frame, now_s):
             return
+        if self._acks is not None and self._acks.took(correlation_id, frame, now_s):
+            return
         if (ending := self._transactions.answered(correlation_id, frame, now_s)) is not None:
             answer.ending, answer.deadline_s = ending, ending.deadline_s
         asked = self._asked.pop(correlation_id, None) if correlation_id is not None else None
         if asked is not None:
             answer.deadline_s = asked.deadline_s
-            for found in scan_produce_answer(frame, asked.api_version):
-                if (held := self._hold(asked, found)) is not None:
-                    answer.holds.append((found, held))
+            answer.view = scan_produce_answer(frame, asked.api_version)
+            was_forwarded = bool(asked.forwarded)
+            for found in answer.view.partitions:
+                answer.holds += [(found, held) for held in self._holds(asked, found, now_s)]
+            if self._acks is not None:
+                for left_out in asked.forwarded.values():
+                    self._acks.refused(left_out)
+                if asked.acks == ACKS_ALL and not was_forwarded:
+                    kept = ((one.topic, one.partition) for one in answer.view.partitions if one.error == _NONE)
+                    self._acks.acknowledged(kept)
         self._answers.append(answer)
         self._bytes += len(frame)
 
-    def _hold(self, asked: _Asked, found: AnsweredPartition) -> Hold | None:
+    def _holds(self, asked: _Asked, found: AnsweredPartition, now_s: float) -> list[Hold | ReplicationHold]:
+        """What this partition of the answer waits for."""
+        key = found.topic, found.partition
+        forwarded = asked.forwarded.pop(key, None)
         if found.error not in (_NONE, _DUPLICATE_SEQUENCE_NUMBER):
-            return None
-        offsets = asked.records.get((found.topic, found.partition))
+            if forwarded is not None and self._acks is not None:
+                self._acks.refused(forwarded)
+            return []
+        offsets = asked.records.get(key)
         is_told = found.error == _NONE and offsets is not None and found.base_offset >= 0
         end_offset = found.base_offset + offsets if is_told and offsets is not None else None
-        return self._logs.hold(found.topic, found.partition, end_offset, self._woken)
+        held: list[Hold | ReplicationHold] = []
+        if (stored := self._logs.hold(found.topic, found.partition, end_offset, self._woken)) is not None:
+            held.append(stored)
+        if forwarded is not None and self._acks is not None:
+            held.append(self._acks.hold(forwarded, end_offset, now_s))
+        return held
 
     def ready(self, now_s: float) -> Buffer | None:
         """The answer that goes to the client now; None: none does yet."""
@@ -228,21 +299,41 @@ class HeldAnswers:
             frame, verdict = self._transactions.settle(answer.ending, answer.frame)
             self._told.transaction_ended(verdict, now_s - answer.came_s)
             return frame
-        changed: bytearray | None = None
+        held_s = now_s - answer.came_s
+        refused: list[tuple[AnsweredPartition, Verdict]] = []
         for found, held in answer.holds:
             verdict = held.verdict or Verdict.TIMED_OUT
+            self._let_go(held)
+            self._told.ended(verdict, held_s)
+            if not verdict.is_kept:
+                refused.append((found, verdict))
+        throttled_ms = throttle_ms(answer.frame, answer.view) if answer.view is not None and answer.holds else 0
+        if not refused and not throttled_ms:
+            return answer.frame
+        changed = bytearray(answer.frame)
+        for found, verdict in refused:
+            refuse(changed, found, _ERRORS[verdict])
+        if throttled_ms and answer.view is not None:
+            set_throttle_ms(changed, answer.view, max(throttled_ms - int(held_s * 1000), 0))
+        return changed
+
+    def _let_go(self, held: Hold | ReplicationHold) -> None:
+        if isinstance(held, Hold):
             self._logs.let_go(held)
-            self._told.ended(verdict, now_s - answer.came_s)
-            if verdict is not Verdict.STORED:
-                changed = bytearray(answer.frame) if changed is None else changed
-                refuse(changed, found, _ERRORS[verdict])
-        return answer.frame if changed is None else changed
+        elif self._acks is not None:
+            self._acks.let_go(held)
 
     def close(self) -> None:
         """The connection ended: what is held goes to nobody."""
         for answer in self._answers:
             for _, held in answer.holds:
-                self._logs.let_go(held)
+                self._let_go(held)
+        for asked in self._asked.values():
+            for forwarded in asked.forwarded.values():
+                if self._acks is not None:
+                    self._acks.refused(forwarded)
+        if self._acks is not None:
+            self._acks.close()
         self._transactions.close()
         self._answers.clear()
         self._asked.clear()
@@ -251,6 +342,14 @@ class HeldAnswers:
 
 def _deadline_s(view: ProduceRequestView, now_s: float) -> float:
     return now_s + max(view.timeout_ms, 0) / 1000 * HELD_SHARE
+
+
+def _sizes(view: ProduceRequestView, records: dict[PartitionKey, int | None]) -> dict[PartitionKey, int | None]:
+    """The records' bytes; None where they are not understood, or a partition is there twice."""
+    if len(records) != len(view.fields):
+        return dict.fromkeys(records)
+    sizes = {(_topic(one), one.partition): one.records_end - one.records_start for one in view.fields}
+    return {key: sizes[key] if offsets is not None else None for key, offsets in records.items()}
 
 
 def _topic(records: ProducedRecords) -> TopicId | str:

@@ -14,7 +14,6 @@ Holds true:
   a repeated EndTxn, they are those that are remembered (`gateway.durable.ended_transactions`); where none are, all of
   all durable topics are waited for.
 - Transactions without partitions of durable topics are not held.
-- The ids of what is asked here are below 0, where clients' ids begin only after two thousand million requests.
 """
 
 from collections.abc import Callable
@@ -39,8 +38,6 @@ LetGo = Callable[[], object]
 HELD_S: Final = 27.0
 """EndTxn says no time-out; clients' own is 30 s, by default, and this is the share of it as for Produce."""
 _POLL_S, _POLL_MAX_S = 0.002, 0.1
-_FIRST_ID: Final = -2
-_LAST_ID: Final = -(2**31)
 
 _COORDINATOR_LOAD_IN_PROGRESS: Final = 14
 _OF_COORDINATORS: Final = frozenset({14, 15, 16})
@@ -82,9 +79,16 @@ class HeldTransactions:
     """See the module's theory. All times are monotonic seconds."""
 
     def __init__(
-        self, logs: DurableLogs, markers: Markers, ended: EndedTransactions, woken: Callable[[], object]
+        self,
+        logs: DurableLogs,
+        markers: Markers,
+        ended: EndedTransactions,
+        woken: Callable[[], object],
+        next_id: Callable[[], int],
     ) -> None:
-        """`ended` is what all connections remember; `woken` is called when a verdict has come."""
+        """`ended` is what all connections remember; `woken` is called when a verdict has come; `next_id` gives
+        correlation ids that no client has.
+        """
         self._logs = logs
         self._markers = markers
         self._ended = ended
@@ -95,7 +99,7 @@ class HeldTransactions:
         """By the correlation ids of what was asked here."""
         self._ending: dict[Ending, None] = {}
         """Those that were answered, and have no verdict yet."""
-        self._next_id = _FIRST_ID
+        self._next_id = next_id
 
     def __len__(self) -> int:
         return len(self._asked) + len(self._ending)
@@ -122,10 +126,9 @@ class HeldTransactions:
 
     def _describe(self, ending: Ending) -> bytes:
         ending.is_asked_for = True
-        self._described[self._next_id] = ending
-        frame = describe_transaction(ending.request, self._next_id)
-        self._next_id = self._next_id - 1 if self._next_id > _LAST_ID else _FIRST_ID
-        return frame
+        id_ = self._next_id()
+        self._described[id_] = ending
+        return describe_transaction(ending.request, id_)
 
     def took(self, correlation_id: int | None, frame: Buffer, now_s: float) -> bool:
         """Whether this answer is none to the client. Raises MalformedFrameError."""

@@ -18,7 +18,7 @@ _OUTCOME = struct.Struct(">hq")  # error, base offset
 _REFUSAL = struct.Struct(">hqq")  # error, base offset, log append time
 _LOG_START_OFFSET_VERSION: Final = 5
 _RECORD_ERRORS_VERSION: Final = 8
-_THROTTLE_BYTES: Final = 4
+_THROTTLE = struct.Struct(">i")
 _APPEND_TIME_BYTES = _LOG_START_BYTES = 8
 _MIN_PARTITION_BYTES: Final = 22
 _MIN_TOPIC_BYTES: Final = 2
@@ -43,8 +43,16 @@ def correlation_id_of(answer: Buffer) -> int | None:
     return _CORRELATION_ID.unpack_from(answer, 0)[0] if len(answer) >= _CORRELATION_ID.size else None
 
 
-def scan_produce_answer(answer: Buffer, api_version: int) -> list[AnsweredPartition]:
-    """All partitions, in the order of the frame. Raises MalformedFrameError."""
+class ProduceAnswerView(NamedTuple):
+    """A Produce answer's partitions, in the order of the frame."""
+
+    partitions: list[AnsweredPartition]
+    throttle_at: int
+    """Where throttle_time_ms stands in the frame."""
+
+
+def scan_produce_answer(answer: Buffer, api_version: int) -> ProduceAnswerView:
+    """Find what an answer says of each partition. Raises MalformedFrameError."""
     cursor = FrameCursor(answer)
     cursor.skip(_CORRELATION_ID.size)
     is_flexible = api_version >= MIN_PRODUCE_VERSION
@@ -57,11 +65,22 @@ def scan_produce_answer(answer: Buffer, api_version: int) -> list[AnsweredPartit
             found.append(_partition(cursor, topic, api_version))
         if is_flexible:
             cursor.skip_tagged_fields()
-    cursor.skip(_THROTTLE_BYTES)
+    throttle_at = cursor.position
+    cursor.skip(_THROTTLE.size)
     if is_flexible:
         cursor.skip_tagged_fields()
     cursor.expect_end()
-    return found
+    return ProduceAnswerView(found, throttle_at)
+
+
+def throttle_ms(answer: Buffer, view: ProduceAnswerView) -> int:
+    """For how long the client is to send nothing."""
+    return int(_THROTTLE.unpack_from(answer, view.throttle_at)[0])
+
+
+def set_throttle_ms(answer: bytearray, view: ProduceAnswerView, throttle_ms: int) -> None:
+    """Have it say this time in the place of its own."""
+    _THROTTLE.pack_into(answer, view.throttle_at, throttle_ms)
 
 
 def refuse(answer: bytearray, found: AnsweredPartition, error: int) -> None:

@@ -25,10 +25,13 @@ MIN_TRANSACTIONAL_VERSION = 3
 MAX_PRODUCE_VERSION = 13
 TOPIC_ID_VERSION = 13
 """From here on topics are named by id (KIP-516)."""
+ACKS_ALL = -1
 ACKS_NONE = 0
+ACKS_LEADER = 1
 
 _API = struct.Struct(">hhi")
 _PARAMETERS = struct.Struct(">hi")  # acks, time-out in milliseconds
+_ACKS = struct.Struct(">h")
 _MIN_PARTITION_BYTES = 6
 """Index, length of the records, tags."""
 _MIN_TOPIC_BYTES = 6
@@ -66,6 +69,8 @@ class ProduceRequestView:
     api_version: int
     correlation_id: int
     acks: int
+    acks_position: int
+    """Where `acks` stands in the frame, as a 16-bit integer."""
     timeout_ms: int
     fields: tuple[ProducedRecords, ...]
 
@@ -91,11 +96,19 @@ def scan_produce_request(frame: Buffer, min_version: int = MIN_PRODUCE_VERSION) 
         return Unread.MALFORMED
 
 
+def with_acks_of_leader(frame: Buffer, view: ProduceRequestView) -> bytearray:
+    """Copy a request with acks=1 in the place of its acks."""
+    changed = bytearray(frame)
+    _ACKS.pack_into(changed, view.acks_position, ACKS_LEADER)
+    return changed
+
+
 def _scan(cursor: FrameCursor, api_version: int, correlation_id: int) -> ProduceRequestView:
     cursor.skip(_API.size)
     cursor.skip(max(cursor.int16(), 0))  # client id
     cursor.skip_tagged_fields()
     cursor.skip(max(cursor.unsigned_varint() - 1, 0))  # transactional id
+    acks_position = cursor.position
     acks, timeout_ms = cursor.fields(_PARAMETERS)
     by_id = api_version >= TOPIC_ID_VERSION
     fields: list[ProducedRecords] = []
@@ -110,7 +123,7 @@ def _scan(cursor: FrameCursor, api_version: int, correlation_id: int) -> Produce
         cursor.skip_tagged_fields()
     cursor.skip_tagged_fields()
     cursor.expect_end()
-    return ProduceRequestView(api_version, correlation_id, acks, timeout_ms, tuple(fields))
+    return ProduceRequestView(api_version, correlation_id, acks, acks_position, timeout_ms, tuple(fields))
 
 
 def _scan_inflexible(cursor: FrameCursor, api_version: int, correlation_id: int) -> ProduceRequestView:
@@ -118,6 +131,7 @@ def _scan_inflexible(cursor: FrameCursor, api_version: int, correlation_id: int)
     cursor.skip(_API.size)
     cursor.skip(max(cursor.int16(), 0))  # client id
     cursor.skip(max(cursor.int16(), 0))  # transactional id
+    acks_position = cursor.position
     acks, timeout_ms = cursor.fields(_PARAMETERS)
     fields: list[ProducedRecords] = []
     for _ in range(cursor.inflexible_array_length(_MIN_TOPIC_BYTES)):
@@ -127,4 +141,4 @@ def _scan_inflexible(cursor: FrameCursor, api_version: int, correlation_id: int)
             start = cursor.skip(max(cursor.int32(), 0))
             fields.append(ProducedRecords(None, name, partition, start, cursor.position))
     cursor.expect_end()
-    return ProduceRequestView(api_version, correlation_id, acks, timeout_ms, tuple(fields))
+    return ProduceRequestView(api_version, correlation_id, acks, acks_position, timeout_ms, tuple(fields))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from replication.leader.catch_up import CatchUp
+from replication.leader.follower_offsets import FollowerOffsets
 from replication.leader.link_index import LinkIndex
 from replication.leader.upload_signal import UploadSignal
 from replication.leader.zones import Zones
@@ -84,6 +85,7 @@ class LeaderContext:
     """Monotonic seconds."""
     index: LinkIndex = field(default_factory=LinkIndex)
     uploads: UploadSignal = field(default_factory=UploadSignal)
+    follower_offsets: FollowerOffsets = field(default_factory=FollowerOffsets)
     followers: Container[int] = frozenset()
     """The brokers that are told apart. A peer names its replica as it likes, and what is counted for each is kept."""
     budget: MemoryBudget = field(default_factory=MemoryBudget)

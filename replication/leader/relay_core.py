@@ -72,6 +72,8 @@ class _RequestUnderWay:
     """Whether the broker was asked to gather more than the follower asks for."""
     offsets: Sequence[tuple[TopicIdPartition, int]] = ()
     """What a follower asks for anew of the partitions led here, and from where on."""
+    watched: Sequence[tuple[TopicIdPartition, int]] = ()
+    """What a follower asks for of partitions whose replication somebody waits for, and from where on."""
 
 
 class RelayCore:
@@ -103,6 +105,7 @@ class RelayCore:
         """The connection ended."""
         self._links.arrived()
         self._watermarks.drop_follower(self.follower_id)
+        self._context.follower_offsets.drop_follower(self.follower_id)
 
     @property
     def is_idle(self) -> bool:
@@ -209,6 +212,8 @@ class RelayCore:
         try:
             for partition, offset in request.offsets:
                 self._watermarks.fetched(partition, self.follower_id, offset, request.received_s)
+            for partition, offset in request.watched:
+                self._context.follower_offsets.fetched(partition, self.follower_id, offset)
         except Exception as error:
             self._defects.met("request", error)
 
@@ -233,6 +238,11 @@ class RelayCore:
         ]
         frame = self._gathering(frame, view, request, offsets)
         request.linkable, request.offsets = True, offsets
+        request.watched = self._context.follower_offsets.watched(
+            (TopicIdPartition(wanted.topic_id, wanted.partition), wanted.fetch_offset)
+            for wanted in view.partitions
+            if wanted.topic_id is not None
+        )
         return frame
 
     def _gathering(

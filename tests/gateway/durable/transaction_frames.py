@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from kafka.protocol.admin import DescribeTransactionsRequest, DescribeTransactionsResponse
 from kafka.protocol.producer import EndTxnRequest, EndTxnResponse
 
+from kafka_log.crc32c import Buffer
 from tests.gateway.produce.produce_frames import encode
 
 VERSIONS = (0, 1, 2, 3, 4, 5)
@@ -37,9 +38,9 @@ def told(frame: bytes, version: int) -> tuple[int, int | None, int | None]:
     return message.error_code, *((message.producer_id, message.producer_epoch) if version >= 5 else (None, None))
 
 
-def asked_to_describe(frame: bytes) -> tuple[int, str | None, list[str]]:
+def asked_to_describe(frame: Buffer) -> tuple[int, str | None, list[str]]:
     """As a broker reads the request: its number, the client, and of what."""
-    message = DescribeTransactionsRequest.decode(frame, version=0, header=True)
+    message = DescribeTransactionsRequest.decode(bytes(frame), version=0, header=True)
     return message.header.correlation_id, message.header.client_id, list(message.transactional_ids)
 
 

@@ -1,0 +1,500 @@
+"""acks=all without standing still: one connection's Produce requests go on as acks=1, their answers wait. Sans-IO.
+
+A broker reads the next request of a connection after it has answered the last one, and answers acks=all after
+replication. So the agent forwards acks=1 and holds the answer until the leader's own word says what acks=all promises:
+the high watermark has passed the request's last offset in the leader epoch under which it was forwarded. Since Kafka
+3.7 (KAFKA-15583) the high watermark stands still while the ISR is smaller than min.insync.replicas.
+
+Each question goes to the broker on the client's own connection: ListOffsets (latest, read_uncommitted), which insists
+on the epoch, and behind it DescribeTopicPartitions, which proves that the topic's name still stands for the same topic.
+A broker's partitions follow its topics' names, so an id that is proven after the offset held when it was read.
+
+Holds true:
+
+- A request goes on as acks=1 only if each of its partitions was asked about before on this connection, so epoch and id
+  are known and the client may describe the topic. Everything else goes on unchanged.
+- When the epoch rose, the broker's epoch history decides: if the old epoch's end is at or past the records' end, they
+  are still in the log, and the answer waits on under the new epoch; otherwise it is NOT_LEADER_OR_FOLLOWER.
+- While a partition may be below its minimum ISR (something waited `SUSPECTED_S`), its requests go on unchanged, so the
+  broker itself refuses them before it appends, until its high watermark moves or it acknowledges one.
+- What is appended and not replicated is bounded, for the connection by reading no more, for a partition by acks=all.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, NamedTuple
+
+from gateway.durable.durable_logs import Verdict
+from gateway.durable.watermark_frames import (
+    ANY_EPOCH,
+    EpochEnd,
+    HighWatermark,
+    NamedTopic,
+    TopicPartition,
+    answers_all_questions,
+    ask_api_versions,
+    ask_epoch_ends,
+    ask_high_watermarks,
+    ask_topic_id,
+    scan_epoch_ends,
+    scan_high_watermarks,
+    scan_topic_id,
+)
+from kafka_log.crc32c import Buffer
+from kafka_log.topic_partition import TopicId, TopicIdPartition
+from replication.leader.follower_offsets import FollowerOffsets
+
+SUSPECTED_S: Final = 1.0
+"""An answer that waited for so long may wait for an ISR that is too small."""
+CONNECTION_BYTES: Final = 8 * 1024 * 1024
+"""Appended by one connection and not replicated. Kafka's producers send 1 MiB at most in each of five requests."""
+PARTITION_BYTES: Final = 16 * 1024 * 1024
+"""Appended to one partition by all connections and not replicated."""
+_POLL_S, _POLL_MAX_S = 0.008, 0.064
+"""When to ask though no follower's fetch said so: it may come past this agent."""
+_POLL_AGAIN_S: Final = 0.002
+"""After a fetch said so: the broker may have answered before it handled the fetch."""
+_ASK_AGAIN_S: Final = 5.0
+"""After a partition could not be asked about."""
+_NO_RIGHT_S: Final = 60.0
+_MAX_TOPICS: Final = 50
+"""Of one question; the others come with the next one."""
+
+_NONE: Final = 0
+_UNKNOWN_TOPIC_OR_PARTITION: Final = 3
+_TOPIC_AUTHORIZATION_FAILED: Final = 29
+_FENCED_LEADER_EPOCH: Final = 74
+_GONE: Final = frozenset({_UNKNOWN_TOPIC_OR_PARTITION, 6, 56, 75, 100})
+"""UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR, UNKNOWN_LEADER_EPOCH, UNKNOWN_TOPIC_ID. Any
+other error, as OFFSET_NOT_AVAILABLE, means: not yet.
+"""
+
+
+class Way(Enum):
+    """How an acks=all request went on; the value labels a counter."""
+
+    PIPELINED = "pipelined"
+    UNKNOWN = "unchanged_partition_not_known_yet"
+    NO_RIGHT = "unchanged_client_may_not_describe"
+    OLD_BROKER = "unchanged_broker_before_3_8"
+    UNREADABLE = "unchanged_not_understood"
+    SUSPECTED = "unchanged_isr_may_be_too_small"
+    BOUND = "unchanged_too_much_not_replicated"
+
+
+class LedPartition(NamedTuple):
+    """A partition as the broker told of it: what its answers are held by."""
+
+    name: TopicPartition
+    topic_id: TopicId
+    epoch: int
+
+    @property
+    def log(self) -> TopicIdPartition:
+        """Under its topic's id."""
+        return TopicIdPartition(self.topic_id, self.name[1])
+
+
+class ReplicationLimits:
+    """What all connections of one agent know of partitions together. Event loop only."""
+
+    def __init__(self, followers: FollowerOffsets, pipelined: Callable[[Way], object] = lambda _way: None) -> None:
+        """`pipelined` counts requests by their way."""
+        self.followers = followers
+        self.pipelined = pipelined
+        self._suspected: dict[TopicIdPartition, int] = {}
+        """The high watermark at which it stood still; -1: none is known."""
+        self._high_watermarks: dict[TopicIdPartition, int] = {}
+        self._waiting_bytes: Counter[TopicIdPartition] = Counter()
+
+    def is_suspected(self, log: TopicIdPartition) -> bool:
+        """Whether its ISR may be smaller than its minimum."""
+        return log in self._suspected
+
+    def suspect(self, log: TopicIdPartition) -> None:
+        """Its high watermark has not moved for long."""
+        self._suspected.setdefault(log, self._high_watermarks.get(log, -1))
+
+    def moved(self, log: TopicIdPartition, high_watermark: int) -> None:
+        """The leader says that its high watermark is there."""
+        self._high_watermarks[log] = high_watermark
+        if high_watermark > self._suspected.get(log, high_watermark):
+            del self._suspected[log]
+
+    def acknowledged(self, log: TopicIdPartition) -> None:
+        """The broker itself has answered acks=all."""
+        self._suspected.pop(log, None)
+
+    def take(self, log: TopicIdPartition, size: int) -> None:
+        """So many bytes are on their way to it."""
+        self._waiting_bytes[log] += size
+
+    def give_back(self, log: TopicIdPartition, size: int) -> None:
+        """They are replicated, or nobody waits for them any more."""
+        self._waiting_bytes[log] -= size
+        if self._waiting_bytes[log] <= 0:
+            del self._waiting_bytes[log]
+
+    def is_full(self, log: TopicIdPartition) -> bool:
+        """Whether more would not be bounded."""
+        return self._waiting_bytes[log] >= PARTITION_BYTES
+
+
+class Forwarded(NamedTuple):
+    """One partition of a request that went on as acks=1."""
+
+    led: LedPartition
+    size: int
+
+
+class ReplicationHold:
+    """One partition of an answer that is held, until it has a verdict."""
+
+    __slots__ = ("end_offset", "epoch", "forwarded", "since_s", "verdict")
+
+    def __init__(self, forwarded: Forwarded, end_offset: int, since_s: float) -> None:
+        self.forwarded = forwarded
+        self.epoch = forwarded.led.epoch
+        self.end_offset = end_offset
+        """Exclusive."""
+        self.since_s = since_s
+        self.verdict: Verdict | None = None
+
+
+@dataclass(slots=True)
+class _Question:
+    """What was asked at once, and what came of it."""
+
+    epochs: dict[TopicPartition, int]
+    """Of ListOffsets: the epochs that it insists on."""
+    histories: dict[TopicPartition, int]
+    """Of OffsetForLeaderEpoch: the epochs whose ends are asked for."""
+    open: int = 0
+    """Answers that have not come."""
+    watermarks: dict[TopicPartition, HighWatermark] = field(default_factory=dict)
+    ends: dict[TopicPartition, EpochEnd] = field(default_factory=dict)
+    topics: dict[str, NamedTopic] = field(default_factory=dict)
+
+
+class PipelinedAcks:
+    """See the module's theory. All times are monotonic seconds."""
+
+    def __init__(
+        self,
+        shared: ReplicationLimits,
+        names: Callable[[TopicId], str | None],
+        next_id: Callable[[], int],
+        woken: Callable[[], object],
+    ) -> None:
+        """`names` tells topics of later Produce versions, `next_id` gives correlation ids that no client has.
+
+        `woken` is called when there is something to ask.
+        """
+        self._shared = shared
+        self._names = names
+        self._next_id = next_id
+        self._woken = woken
+        self._answers_questions: bool | None = None
+        """Whether the broker does; None: not known yet."""
+        self._asked: dict[int, Callable[[Buffer], object]] = {}
+        """What reads the broker's answer, by correlation id."""
+        self._question: _Question | None = None
+        self._known: dict[TopicPartition, LedPartition] = {}
+        self._wanted: dict[TopicPartition, None] = {}
+        """To be asked about before their requests go on as acks=1."""
+        self._not_before_s: dict[TopicPartition, tuple[float, Way]] = {}
+        self._holds: dict[TopicPartition, list[ReplicationHold]] = {}
+        self._fenced: set[TopicPartition] = set()
+        """Their epoch rose; its history is to be asked for."""
+        self._bytes = 0
+        self._is_due = False
+        self._poll_s = _POLL_S
+        self._next_poll_s: float | None = None
+
+    # Requests.
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more requests are to be read."""
+        return self._bytes >= CONNECTION_BYTES
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether one that is held waits for an answer of the broker."""
+        return bool(self._asked or self._holds)
+
+    def admit(
+        self, sizes: Mapping[tuple[TopicId | str, int], int | None], now_s: float
+    ) -> dict[tuple[TopicId | str, int], Forwarded] | None:
+        """Decide on a request with acks=all: what its answer is held by once it went on as acks=1; None: unchanged.
+
+        `sizes` are bytes by the request's own names of partitions; None: the records are not understood.
+        """
+        forwarded: dict[tuple[TopicId | str, int], Forwarded] = {}
+        ways = {self._way(key, size, forwarded, now_s) for key, size in sizes.items()}
+        way = next((one for one in Way if one in ways and one is not Way.PIPELINED), Way.PIPELINED)
+        self._shared.pipelined(way)
+        if way is not Way.PIPELINED or not forwarded:
+            return None
+        for one in forwarded.values():
+            self._bytes += one.size
+            self._shared.take(one.led.log, one.size)
+        return forwarded
+
+    def _way(
+        self,
+        key: tuple[TopicId | str, int],
+        size: int | None,
+        forwarded: dict[tuple[TopicId | str, int], Forwarded],
+        now_s: float,
+    ) -> Way:
+        if self._answers_questions is False:
+            return Way.OLD_BROKER
+        if size is None:
+            return Way.UNREADABLE
+        topic, partition = key
+        name = topic if isinstance(topic, str) else self._names(topic)
+        if name is None:
+            return Way.UNKNOWN
+        led = self._known.get((name, partition))
+        if led is None or (not isinstance(topic, str) and led.topic_id != topic):
+            return self._want((name, partition), now_s)
+        if self._shared.is_suspected(led.log):
+            return Way.SUSPECTED
+        if self._shared.is_full(led.log):
+            return Way.BOUND
+        forwarded[key] = Forwarded(led, size)
+        return Way.PIPELINED
+
+    def _want(self, name: TopicPartition, now_s: float) -> Way:
+        until_s, way = self._not_before_s.get(name, (0.0, Way.UNKNOWN))
+        if now_s >= until_s:
+            self._known.pop(name, None)
+            self._wanted[name] = None
+            self._due()
+        return way
+
+    # Answers.
+
+    def hold(self, forwarded: Forwarded, end_offset: int | None, now_s: float) -> ReplicationHold:
+        """The broker has appended these records up to `end_offset`; None: it did not say where they are."""
+        held = ReplicationHold(forwarded, end_offset if end_offset is not None else -1, now_s)
+        if end_offset is None:
+            self._end(held, Verdict.TIMED_OUT)
+            return held
+        self._holds.setdefault(forwarded.led.name, []).append(held)
+        if self._next_poll_s is None:
+            self._next_poll_s = now_s + self._poll_s
+        self._shared.followers.wait(forwarded.led.log, end_offset, self._due)
+        return held
+
+    def refused(self, forwarded: Forwarded) -> None:
+        """The broker has not appended these records."""
+        self._release(forwarded)
+        self._known.pop(forwarded.led.name, None)
+
+    def acknowledged(self, names: Iterable[tuple[TopicId | str, int]]) -> None:
+        """The broker itself has answered acks=all for these."""
+        for topic, partition in names:
+            name = topic if isinstance(topic, str) else self._names(topic)
+            if name is not None and (led := self._known.get((name, partition))) is not None:
+                self._shared.acknowledged(led.log)
+
+    def let_go(self, held: ReplicationHold) -> None:
+        """Nobody waits for it any more."""
+        if held.verdict is None:
+            self._end(held, Verdict.TIMED_OUT)
+            self._forget(held)
+
+    def _end(self, held: ReplicationHold, verdict: Verdict) -> None:
+        held.verdict = verdict
+        self._release(held.forwarded)
+
+    def _release(self, forwarded: Forwarded) -> None:
+        self._bytes -= forwarded.size
+        self._shared.give_back(forwarded.led.log, forwarded.size)
+
+    def _forget(self, held: ReplicationHold) -> None:
+        name = held.forwarded.led.name
+        left = [one for one in self._holds.get(name, ()) if one is not held]
+        if left:
+            self._holds[name] = left
+        else:
+            self._holds.pop(name, None)
+
+    # Questions.
+
+    def _due(self) -> None:
+        self._is_due = True
+        self._woken()
+
+    @property
+    def next_poll_s(self) -> float | None:
+        """When `to_broker` has something to ask."""
+        return self._next_poll_s if self._holds and self._question is None else None
+
+    def to_broker(self, now_s: float) -> list[bytes]:
+        """The frames that go to the broker now."""
+        self._suspect(now_s)
+        if self._asked or not (self._holds or self._wanted):
+            return []
+        is_late = self._next_poll_s is not None and now_s >= self._next_poll_s
+        if not self._is_due and not is_late:
+            return []
+        if self._answers_questions is None:
+            return [self._ask(ask_api_versions, self._take_versions)]
+        if not self._answers_questions:
+            self._wanted.clear()
+            return []
+        self._poll_s = _POLL_AGAIN_S if self._is_due else min(2 * self._poll_s, _POLL_MAX_S)
+        self._is_due, self._next_poll_s = False, now_s + self._poll_s
+        return self._ask_all()
+
+    def _suspect(self, now_s: float) -> None:
+        for holds in self._holds.values():
+            if now_s - holds[0].since_s > SUSPECTED_S:
+                self._shared.suspect(holds[0].forwarded.led.log)
+
+    def _ask_all(self) -> list[bytes]:
+        topics = sorted({topic for topic, _ in (*self._holds, *self._wanted)})[:_MAX_TOPICS]
+        names = [one for one in {**self._wanted, **dict.fromkeys(self._holds)} if one[0] in topics]
+        epochs = {one: self._insisted_epoch(one) for one in names}
+        histories = {one: min(held.epoch for held in self._holds[one]) for one in self._fenced & self._holds.keys()}
+        question = self._question = _Question(epochs, histories)
+        frames = [self._ask(lambda id_: ask_high_watermarks(id_, epochs), self._take_watermarks)]
+        if histories:
+            frames.append(self._ask(lambda id_: ask_epoch_ends(id_, histories), self._take_ends))
+        for topic in topics:
+            frames.append(self._ask_topic(topic))
+        question.open = len(frames)
+        return frames
+
+    def _insisted_epoch(self, name: TopicPartition) -> int:
+        if name in self._fenced or name not in self._holds:
+            return ANY_EPOCH
+        return min(held.epoch for held in self._holds[name])
+
+    def _ask(self, encode: Callable[[int], bytes], take: Callable[[Buffer], object]) -> bytes:
+        id_ = self._next_id()
+        self._asked[id_] = take
+        return encode(id_)
+
+    def _ask_topic(self, topic: str) -> bytes:
+        def take(frame: Buffer) -> None:
+            if self._question is not None:
+                self._question.topics[topic] = scan_topic_id(frame)
+
+        return self._ask(lambda id_: ask_topic_id(id_, topic), take)
+
+    def took(self, correlation_id: int | None, frame: Buffer, now_s: float) -> bool:
+        """Whether this answer is none to the client. Raises MalformedFrameError."""
+        take = self._asked.pop(correlation_id, None) if correlation_id is not None else None
+        if take is None:
+            return False
+        take(frame)
+        if self._question is not None:
+            self._question.open -= 1
+            if not self._question.open:
+                question, self._question = self._question, None
+                self._conclude(question, now_s)
+        if self._wanted or self._is_due:
+            self._due()
+        else:
+            self._woken()
+        return True
+
+    def _take_versions(self, frame: Buffer) -> None:
+        self._answers_questions = answers_all_questions(frame)
+        self._is_due = True
+
+    def _take_watermarks(self, frame: Buffer) -> None:
+        if self._question is not None:
+            self._question.watermarks = scan_high_watermarks(frame)
+
+    def _take_ends(self, frame: Buffer) -> None:
+        if self._question is not None:
+            self._question.ends = scan_epoch_ends(frame)
+
+    # What the answers say.
+
+    def _conclude(self, question: _Question, now_s: float) -> None:
+        for name, insisted in question.epochs.items():
+            told, topic = question.watermarks.get(name), question.topics.get(name[0])
+            if told is None or topic is None:
+                continue
+            if name in self._wanted:
+                self._learn(name, told, topic, now_s)
+            if name in self._holds:
+                self._judge(name, insisted, told, topic, question)
+
+    def _learn(self, name: TopicPartition, told: HighWatermark, topic: NamedTopic, now_s: float) -> None:
+        del self._wanted[name]
+        if told.error == topic.error == _NONE:
+            self._known[name] = LedPartition(name, topic.topic_id, told.leader_epoch)
+            self._not_before_s.pop(name, None)
+        elif _TOPIC_AUTHORIZATION_FAILED in (told.error, topic.error):
+            self._not_before_s[name] = now_s + _NO_RIGHT_S, Way.NO_RIGHT
+        else:
+            self._not_before_s[name] = now_s + _ASK_AGAIN_S, Way.UNKNOWN
+
+    def _judge(
+        self, name: TopicPartition, insisted: int, told: HighWatermark, topic: NamedTopic, question: _Question
+    ) -> None:
+        holds = self._holds[name]
+        log = holds[0].forwarded.led.log
+        is_gone = told.error in _GONE or topic.error == _UNKNOWN_TOPIC_OR_PARTITION
+        if is_gone or (topic.error == _NONE and topic.topic_id != log.topic_id):
+            self._settle(name, holds, Verdict.NOT_LED)
+        elif _TOPIC_AUTHORIZATION_FAILED in (told.error, topic.error):
+            self._settle(name, holds, Verdict.TIMED_OUT)
+        elif told.error == _FENCED_LEADER_EPOCH:
+            self._fenced.add(name)
+            self._known.pop(name, None)
+            self._is_due = True
+        elif told.error == topic.error == _NONE:
+            if name in question.histories:
+                self._judge_history(name, told.leader_epoch, question)
+            elif insisted != ANY_EPOCH:
+                self._shared.moved(log, told.offset)
+                passed = [one for one in holds if one.epoch == told.leader_epoch and one.end_offset <= told.offset]
+                self._settle(name, passed, Verdict.REPLICATED)
+        if name not in self._holds:
+            self._fenced.discard(name)
+
+    def _judge_history(self, name: TopicPartition, new_epoch: int, question: _Question) -> None:
+        """Holds of the old epoch go on under the new one where the log still has their records."""
+        old_epoch, end = question.histories[name], question.ends.get(name)
+        if end is None or end.error not in (_NONE, *_GONE):
+            return
+        self._fenced.discard(name)
+        of_old = [one for one in self._holds[name] if one.epoch == old_epoch]
+        kept = [one for one in of_old if end.leader_epoch == old_epoch and one.end_offset <= end.end_offset]
+        for one in kept if end.error == _NONE else ():
+            one.epoch = new_epoch
+        lost = of_old if end.error else [one for one in of_old if one not in kept]
+        self._settle(name, lost, Verdict.NOT_LED)
+        self._is_due = True
+
+    def _settle(self, name: TopicPartition, holds: list[ReplicationHold], verdict: Verdict) -> None:
+        if not holds:
+            return
+        if verdict is Verdict.REPLICATED:
+            self._poll_s = _POLL_S
+        else:
+            self._known.pop(name, None)
+        for held in list(holds):
+            self._end(held, verdict)
+            self._forget(held)
+        if name in self._holds:
+            led = self._holds[name][0].forwarded.led
+            self._shared.followers.wait(led.log, self._holds[name][0].end_offset, self._due)
+
+    def close(self) -> None:
+        """The connection ended."""
+        for holds in self._holds.values():
+            for held in holds:
+                self._release(held.forwarded)
+        self._holds.clear()
+        self._shared.followers.forget(self._due)

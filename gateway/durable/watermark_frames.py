@@ -1,0 +1,162 @@
+"""Frames by which an agent asks a broker for high watermarks, topic ids and ends of leader epochs.
+
+They go on a client's own connection, so the broker judges them by that client's rights: all need Describe on the topic,
+which Write implies. A frame here is what follows the four-byte size prefix.
+
+Source: Kafka's message definitions ApiVersions (version 0), ListOffsets (5), OffsetForLeaderEpoch (3) and
+DescribeTopicPartitions (0); KIP-320 (current_leader_epoch), KIP-516 (topic ids), KIP-966 (DescribeTopicPartitions).
+"""
+
+import struct
+from collections.abc import Iterable, Mapping
+from itertools import groupby
+from typing import Final, NamedTuple
+
+from kafka_log.crc32c import Buffer
+from kafka_log.topic_partition import TopicId
+from replication.wire.kafka_frame import FrameCursor, encode_unsigned_varint
+
+_API_VERSIONS: Final = 18
+_LIST_OFFSETS: Final = (2, 5)
+_OFFSET_FOR_LEADER_EPOCH: Final = (23, 3)
+_DESCRIBE_TOPIC_PARTITIONS: Final = (75, 0)
+_NEEDED: Final = (_LIST_OFFSETS, _OFFSET_FOR_LEADER_EPOCH, _DESCRIBE_TOPIC_PARTITIONS)
+"""API key and version of each question. Brokers before Kafka 3.8 do not know the last one."""
+
+_CONSUMER: Final = -1
+_LATEST: Final = -1
+ANY_EPOCH: Final = -1
+"""As the current leader epoch of a question: whichever the broker has."""
+
+_HEADER = struct.Struct(">hhih")  # API key, version, correlation id, length of the client id
+_NO_CLIENT_ID: Final = -1
+_INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
+_LIST_OFFSETS_HEAD = struct.Struct(">ib")  # replica id, isolation level: 0 is read_uncommitted
+_ASKED_OFFSET = struct.Struct(">iiq")  # partition, current leader epoch, timestamp
+_ASKED_EPOCH = struct.Struct(">iii")  # partition, current leader epoch, leader epoch
+_OFFSET = struct.Struct(">ihqqi")  # partition, error, timestamp, offset, leader epoch
+_EPOCH_END = struct.Struct(">hiiq")  # error, partition, leader epoch, end offset
+_API_RANGE = struct.Struct(">hhh")  # API key, lowest version, highest version
+_CORRELATION_BYTES = _THROTTLE_BYTES = 4
+
+TopicPartition = tuple[str, int]
+
+
+class HighWatermark(NamedTuple):
+    """What a leader says of a partition's end as its consumers see it."""
+
+    error: int
+    offset: int
+    leader_epoch: int
+
+
+class EpochEnd(NamedTuple):
+    """Where an epoch ends in the broker's log: the largest one that is not above the epoch asked for."""
+
+    error: int
+    leader_epoch: int
+    end_offset: int
+
+
+class NamedTopic(NamedTuple):
+    """Which topic has a name now."""
+
+    error: int
+    topic_id: TopicId
+
+
+def ask_api_versions(correlation_id: int) -> bytes:
+    """Encode an ApiVersions request."""
+    return _HEADER.pack(_API_VERSIONS, 0, correlation_id, _NO_CLIENT_ID)
+
+
+def answers_all_questions(frame: Buffer) -> bool:
+    """Read an ApiVersions answer: whether the broker knows the questions of this module in their versions.
+
+    Raises MalformedFrameError.
+    """
+    cursor = FrameCursor(frame)
+    cursor.skip(_CORRELATION_BYTES)
+    if cursor.int16():
+        return False
+    known: dict[int, tuple[int, int]] = {}
+    for _ in range(cursor.inflexible_array_length(_API_RANGE.size)):
+        key, lowest, highest = cursor.fields(_API_RANGE)
+        known[key] = lowest, highest
+    return all(key in known and known[key][0] <= version <= known[key][1] for key, version in _NEEDED)
+
+
+def ask_high_watermarks(correlation_id: int, epochs: Mapping[TopicPartition, int]) -> bytes:
+    """Encode a ListOffsets request (latest, read_uncommitted); `epochs` are the current leader epochs to insist on."""
+    asked = ((one, _ASKED_OFFSET.pack(one[1], epoch, _LATEST)) for one, epoch in epochs.items())
+    head = _header(_LIST_OFFSETS, correlation_id)
+    return head + _LIST_OFFSETS_HEAD.pack(_CONSUMER, 0) + _by_topic(asked)
+
+
+def scan_high_watermarks(frame: Buffer) -> dict[TopicPartition, HighWatermark]:
+    """Read a ListOffsets answer. Raises MalformedFrameError."""
+    cursor = FrameCursor(frame)
+    cursor.skip(_CORRELATION_BYTES + _THROTTLE_BYTES)
+    found: dict[TopicPartition, HighWatermark] = {}
+    for _ in range(cursor.inflexible_array_length(min_item_bytes=6)):
+        topic = cursor.string()
+        for _ in range(cursor.inflexible_array_length(_OFFSET.size)):
+            partition, error, _, offset, epoch = cursor.fields(_OFFSET)
+            found[topic, partition] = HighWatermark(error, offset, epoch)
+    cursor.expect_end()
+    return found
+
+
+def ask_epoch_ends(correlation_id: int, epochs: Mapping[TopicPartition, int]) -> bytes:
+    """Encode an OffsetForLeaderEpoch request: where do these epochs end?"""
+    asked = ((one, _ASKED_EPOCH.pack(one[1], ANY_EPOCH, epoch)) for one, epoch in epochs.items())
+    return _header(_OFFSET_FOR_LEADER_EPOCH, correlation_id) + _INT32.pack(_CONSUMER) + _by_topic(asked)
+
+
+def scan_epoch_ends(frame: Buffer) -> dict[TopicPartition, EpochEnd]:
+    """Read an OffsetForLeaderEpoch answer. Raises MalformedFrameError."""
+    cursor = FrameCursor(frame)
+    cursor.skip(_CORRELATION_BYTES + _THROTTLE_BYTES)
+    found: dict[TopicPartition, EpochEnd] = {}
+    for _ in range(cursor.inflexible_array_length(min_item_bytes=6)):
+        topic = cursor.string()
+        for _ in range(cursor.inflexible_array_length(_EPOCH_END.size)):
+            error, partition, epoch, end_offset = cursor.fields(_EPOCH_END)
+            found[topic, partition] = EpochEnd(error, epoch, end_offset)
+    cursor.expect_end()
+    return found
+
+
+def ask_topic_id(correlation_id: int, topic: str) -> bytes:
+    """Encode a DescribeTopicPartitions request for one topic, to be answered with one partition at most."""
+    name = topic.encode()
+    body = b"\x02" + encode_unsigned_varint(len(name) + 1) + name + b"\0"  # one topic, its name, no tags
+    limit_and_no_cursor = _INT32.pack(1) + b"\xff"
+    return _header(_DESCRIBE_TOPIC_PARTITIONS, correlation_id) + b"\0" + body + limit_and_no_cursor + b"\0"
+
+
+def scan_topic_id(frame: Buffer) -> NamedTopic:
+    """Read the head of a DescribeTopicPartitions answer for one topic. Raises MalformedFrameError."""
+    cursor = FrameCursor(frame)
+    cursor.skip(_CORRELATION_BYTES)
+    cursor.skip_tagged_fields()
+    cursor.skip(_THROTTLE_BYTES)
+    if cursor.array_length(min_item_bytes=20) != 1:
+        raise cursor.fault("topics", "an answer for one topic has none or several")
+    error = cursor.int16()
+    cursor.compact_string()
+    return NamedTopic(error, cursor.topic_id())
+
+
+def _header(api: tuple[int, int], correlation_id: int) -> bytes:
+    return _HEADER.pack(*api, correlation_id, _NO_CLIENT_ID)
+
+
+def _by_topic(asked: Iterable[tuple[TopicPartition, bytes]]) -> bytes:
+    """Encode an array of topics, each with its name and an array of encoded partitions."""
+    topics = []
+    for topic, of_topic in groupby(sorted(asked), key=lambda one: one[0][0]):
+        partitions = [encoded for _, encoded in of_topic]
+        name = topic.encode()
+        topics.append(_INT16.pack(len(name)) + name + _INT32.pack(len(partitions)) + b"".join(partitions))
+    return _INT32.pack(len(topics)) + b"".join(topics)

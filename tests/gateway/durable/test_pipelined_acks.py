@@ -1,0 +1,417 @@
+"""acks=all that goes on as acks=1, before a model of a leader."""
+
+import struct
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+from kafka.protocol.metadata import ApiVersionsRequest
+from kafka.protocol.producer import ProduceRequest, ProduceResponse
+
+from gateway.durable.durable_logs import DurableLogs, Verdict
+from gateway.durable.ended_transactions import EndedTransactions, Partitions
+from gateway.durable.held_answers import HELD_SHARE, HeldAnswers
+from gateway.durable.held_transactions import LetGo
+from gateway.durable.pipelined_acks import CONNECTION_BYTES, SUSPECTED_S, ReplicationLimits, Way
+from gateway.durable.produce_answer import scan_produce_answer
+from kafka_log.crc32c import Buffer
+from kafka_log.topic_partition import TopicId, TopicIdPartition
+from replication.leader.follower_offsets import FollowerOffsets
+from tests.gateway.produce.produce_frames import TOPIC_ID, encode
+from tests.kafka_log.batches import batch
+
+TOPIC = "topic"
+OTHER_ID = TopicId(bytes(range(2, 18)))
+LOG = TopicIdPartition(TOPIC_ID, 0)
+TIMEOUT_MS = 30_000
+VERSIONS = (3, 8, 9, 12, 13)
+NO_ERROR, NOT_LEADER, TIMED_OUT, NOT_AUTHORIZED, TOO_FEW, DUPLICATE = 0, 6, 7, 29, 19, 46
+FENCED, UNKNOWN_EPOCH, NOT_AVAILABLE, UNKNOWN_TOPIC = 74, 75, 78, 3
+LIST_OFFSETS, API_VERSIONS, EPOCH_ENDS, DESCRIBE_TOPICS = 2, 18, 23, 75
+
+
+@dataclass
+class Leader:
+    """Partition 0 of the topic as its broker has it."""
+
+    topic_id: TopicId = TOPIC_ID
+    epoch: int = 5
+    high_watermark: int = 0
+    ends: dict[int, int] = field(default_factory=dict)
+    """Of epochs before this one."""
+    error: int = NO_ERROR
+    """Of ListOffsets, whatever is asked."""
+    describe_error: int = NO_ERROR
+    knows_topic_ids: bool = True
+
+    def answer(self, frame: bytes) -> bytes:
+        """To what an agent asks, read and written by hand as the message definitions have it."""
+        key, version, number = struct.unpack_from(">hhi", frame)
+        head, throttle = struct.pack(">i", number), bytes(4)
+        if key == API_VERSIONS:
+            assert version == 0
+            apis = [(0, 3, 13), (LIST_OFFSETS, 1, 11), (EPOCH_ENDS, 2, 4)]
+            apis += [(DESCRIBE_TOPICS, 0, 0)] if self.knows_topic_ids else []
+            return head + struct.pack(">hi", 0, len(apis)) + b"".join(struct.pack(">hhh", *api) for api in apis)
+        if key == DESCRIBE_TOPICS:
+            name = TOPIC.encode()
+            topic = struct.pack(">h", self.describe_error) + bytes((len(name) + 1,)) + name + self.topic_id + b"\0"
+            return head + b"\0" + throttle + b"\2" + topic + b"\1" + bytes(4) + b"\0" + b"\xff" + b"\0"
+        if key == LIST_OFFSETS:
+            assert version == 5
+            partition, epoch, timestamp = struct.unpack(">iiq", frame[-16:])
+            assert timestamp == -1
+            error = self.error or (FENCED if -1 < epoch < self.epoch else UNKNOWN_EPOCH if epoch > self.epoch else 0)
+            offset = -1 if error else self.high_watermark
+            told = struct.pack(">ihqqi", partition, error, -1, offset, -1 if error else self.epoch)
+        else:
+            assert (key, version) == (EPOCH_ENDS, 3)
+            partition, _, epoch = struct.unpack(">iii", frame[-12:])
+            told = struct.pack(">hiiq", NO_ERROR, partition, epoch, self.ends.get(epoch, -1))
+        return head + throttle + struct.pack(">ih", 1, len(TOPIC)) + TOPIC.encode() + struct.pack(">i", 1) + told
+
+
+class Rig:
+    """A producer's connection, its agent and the broker. Nothing is durable unless a test says so."""
+
+    def __init__(self, version: int = 13, leader: Leader | None = None) -> None:
+        self.version = version
+        self.leader = leader or Leader()
+        self.followers = FollowerOffsets()
+        self.ways: list[Way] = []
+        self.verdicts: list[Verdict] = []
+        self.logs = DurableLogs()
+        self.logs.topics_known(frozenset(), {TOPIC_ID: TOPIC, OTHER_ID: TOPIC})
+        self.replication = ReplicationLimits(self.followers, self.ways.append)
+        self.answers = self.connection()
+        self.now_s = 0.0
+        self.woken = 0
+
+    def connection(self) -> HeldAnswers:
+        return HeldAnswers(self.logs, self, EndedTransactions(), self._wake, self, self.replication)
+
+    def _wake(self) -> None:
+        self.woken += 1
+
+    def wait(self, _partitions: Partitions | None, _tell: Callable[[], object]) -> LetGo:
+        raise AssertionError("no transaction here")
+
+    def ended(self, verdict: Verdict, _held_s: float) -> None:
+        self.verdicts.append(verdict)
+
+    def transaction_ended(self, _verdict: Verdict, _held_s: float) -> None:
+        raise AssertionError("no transaction here")
+
+    def send(self, number: int, *, records: int = 5, acks: int = -1, size: int = 1) -> int:
+        """The acks with which the broker gets a request."""
+        [frame] = self.answers.asked(self.request(number, records, acks, size), self.now_s)
+        return int(ProduceRequest.decode(bytes(frame), version=self.version, header=True).acks)
+
+    def request(self, number: int, records: int, acks: int, size: int) -> bytes:
+        kind = ProduceRequest.TopicProduceData
+        part = kind.PartitionProduceData(index=0, records=batch(0, records, -1, b"r" * size))
+        topic = kind(name=TOPIC, topic_id=uuid.UUID(bytes=TOPIC_ID), partition_data=[part])
+        message = ProduceRequest(
+            transactional_id=None, acks=acks, timeout_ms=TIMEOUT_MS, topic_data=[topic], version=self.version
+        )
+        return encode(message, number, "producer")
+
+    def append(self, number: int, base_offset: int, error: int = NO_ERROR, throttle_ms: int = 0) -> None:
+        """The broker answers a request."""
+        kind = ProduceResponse.TopicProduceResponse
+        part = kind.PartitionProduceResponse(
+            index=0, error_code=error, base_offset=base_offset, log_append_time_ms=-1, log_start_offset=0,
+            record_errors=[], error_message=None,
+        )  # fmt: skip
+        topic = kind(name=TOPIC, topic_id=uuid.UUID(bytes=TOPIC_ID), partition_responses=[part])
+        message = ProduceResponse(responses=[topic], throttle_time_ms=throttle_ms, version=self.version)
+        message.with_header(correlation_id=number)
+        self.answers.answered(bytes(message.encode(header=True)), self.now_s)
+
+    def ask(self, passed_s: float = 1e-3) -> int:
+        """Let the agent ask what it wants to, until nothing is left to ask now; how many frames it sent."""
+        self.now_s += passed_s
+        asked = 0
+        while frames := self.answers.to_broker(self.now_s):
+            asked += len(frames)
+            for frame in frames:
+                self.answers.answered(self.leader.answer(frame), self.now_s)
+        return asked
+
+    def told(self) -> tuple[int, int] | None:
+        """Error and throttle time of the answer that goes to the client now."""
+        frame = self.answers.ready(self.now_s)
+        if frame is None:
+            return None
+        view = scan_produce_answer(frame, self.version)
+        return view.partitions[0].error, int.from_bytes(bytes(frame[view.throttle_at : view.throttle_at + 4]), "big")
+
+    def known(self) -> "Rig":
+        """After a first request, which went to the broker as it was."""
+        assert self.send(100) == -1
+        self.ask()
+        self.append(100, 0)
+        assert self.told() == (NO_ERROR, 0)
+        self.leader.high_watermark = 5
+        return self
+
+
+def appended(rig: Rig, number: int = 1, base_offset: int = 5) -> None:
+    assert rig.send(number) == 1
+    rig.append(number, base_offset)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_an_answer_waits_for_the_high_watermark_that_the_leader_tells_in_the_same_epoch(version: int) -> None:
+    rig = Rig(version).known()
+    appended(rig)
+    assert rig.told() is None
+    rig.leader.high_watermark = 9
+    rig.ask(0.1)
+    assert rig.told() is None
+    rig.leader.high_watermark = 10
+    rig.ask(0.1)
+    assert rig.told() == (NO_ERROR, 0)
+    assert rig.verdicts == [Verdict.REPLICATED]
+
+
+def test_the_first_request_of_a_partition_goes_on_unchanged() -> None:
+    rig = Rig()
+    assert rig.send(1) == -1
+    assert rig.ways == [Way.UNKNOWN]
+    rig.append(1, 0)
+    assert rig.told() == (NO_ERROR, 0)
+
+
+@pytest.mark.parametrize("acks", [0, 1])
+def test_what_does_not_say_acks_all_is_neither_changed_nor_held(acks: int) -> None:
+    rig = Rig().known()
+    assert rig.send(1, acks=acks) == acks
+    if acks:
+        rig.append(1, 5)
+        assert rig.told() == (NO_ERROR, 0)
+    assert rig.ways == [Way.UNKNOWN]
+
+
+def test_a_request_behind_a_held_answer_goes_on_at_once() -> None:
+    rig = Rig().known()
+    for number in range(1, 6):
+        appended(rig, number, 5 * number)
+    assert rig.told() is None
+    rig.leader.high_watermark = 20
+    rig.ask(0.1)
+    assert [rig.told() for _ in range(4)] == [(NO_ERROR, 0)] * 3 + [None]
+
+
+def test_answers_keep_their_order_whatever_their_acks_say() -> None:
+    rig = Rig().known()
+    appended(rig, 1, 5)
+    assert rig.send(2, acks=1) == 1
+    rig.append(2, 10)
+    assert rig.told() is None
+    rig.leader.high_watermark = 10
+    rig.ask(0.1)
+    assert [rig.told(), rig.told(), rig.told()] == [(NO_ERROR, 0), (NO_ERROR, 0), None]
+
+
+def test_a_follower_that_fetched_it_has_the_broker_asked_and_proves_nothing() -> None:
+    rig = Rig().known()
+    appended(rig)
+    rig.ask()
+    woken = rig.woken
+    rig.followers.fetched(LOG, 2, 10)
+    appended(rig, 2, 10)
+    rig.ask()
+    assert rig.told() is None
+    rig.leader.high_watermark = 15
+    woken = rig.woken
+    rig.followers.fetched(LOG, 2, 14)
+    assert rig.woken == woken
+    rig.followers.fetched(LOG, 2, 15)
+    assert rig.woken > woken
+    rig.ask()
+    assert [rig.told(), rig.told()] == [(NO_ERROR, 0)] * 2
+
+
+@pytest.mark.parametrize("error", [NOT_AVAILABLE, 5, 9])
+def test_an_offset_that_is_not_available_yet_is_asked_for_again(error: int) -> None:
+    rig = Rig().known()
+    appended(rig)
+    rig.leader.error, rig.leader.high_watermark = error, 10
+    rig.ask(0.1)
+    assert rig.told() is None
+    rig.leader.error = NO_ERROR
+    rig.ask(0.1)
+    assert rig.told() == (NO_ERROR, 0)
+
+
+@pytest.mark.parametrize("error", [UNKNOWN_TOPIC, NOT_LEADER, 56, UNKNOWN_EPOCH])
+def test_a_leader_that_is_none_any_more_ends_the_wait(error: int) -> None:
+    rig = Rig().known()
+    appended(rig)
+    rig.leader.error = error
+    rig.ask(0.1)
+    assert rig.told() == (NOT_LEADER, 0)
+
+
+def test_a_higher_epoch_of_the_same_leader_keeps_what_its_log_still_has() -> None:
+    # a reassignment raises the epoch under the same leader
+    rig = Rig().known()
+    appended(rig)
+    rig.leader.epoch, rig.leader.ends = 6, {5: 10}
+    rig.ask(0.1)
+    assert rig.told() is None
+    rig.leader.high_watermark = 10
+    rig.ask(0.1)
+    assert rig.told() == (NO_ERROR, 0)
+
+
+@pytest.mark.parametrize("end", [9, -1])
+def test_what_the_same_broker_lost_while_another_led_is_refused(end: int) -> None:
+    rig = Rig().known()
+    appended(rig)
+    rig.leader.epoch, rig.leader.ends, rig.leader.high_watermark = 7, {5: end}, 20
+    rig.ask(0.1)
+    assert rig.told() == (NOT_LEADER, 0)
+    assert rig.send(2) == -1
+
+
+def test_a_topic_made_again_under_its_name_ends_the_wait() -> None:
+    rig = Rig(version=9).known()
+    appended(rig)
+    rig.leader = Leader(OTHER_ID, epoch=5, high_watermark=1000)
+    rig.ask(0.1)
+    assert rig.told() == (NOT_LEADER, 0)
+
+
+def test_a_watermark_without_a_proven_topic_releases_nothing() -> None:
+    rig = Rig().known()
+    appended(rig)
+    rig.leader.high_watermark, rig.leader.describe_error = 10, 9
+    rig.ask(0.1)
+    assert rig.told() is None
+
+
+def test_a_client_that_may_not_describe_the_topic_gets_acks_all() -> None:
+    rig = Rig(leader=Leader(error=NOT_AUTHORIZED))
+    for number in range(3):
+        assert rig.send(number) == -1
+        rig.ask()
+        rig.append(number, 5 * number)
+        assert rig.told() == (NO_ERROR, 0)
+    assert rig.ways == [Way.UNKNOWN, Way.NO_RIGHT, Way.NO_RIGHT]
+
+
+def test_a_broker_before_3_8_gets_acks_all() -> None:
+    rig = Rig(leader=Leader(knows_topic_ids=False))
+    for number in range(2):
+        assert rig.send(number) == -1
+        rig.ask()
+        rig.append(number, 5 * number)
+        assert rig.told() == (NO_ERROR, 0)
+    assert rig.ways == [Way.UNKNOWN, Way.OLD_BROKER]
+
+
+def test_what_is_not_replicated_in_time_is_to_be_tried_again_and_the_broker_judges_the_next_one() -> None:
+    # min.insync.replicas is not met: the high watermark stands still
+    rig = Rig().known()
+    appended(rig)
+    rig.ask(SUSPECTED_S / 2)
+    assert rig.send(2) == 1
+    rig.append(2, 10)
+    rig.ask(SUSPECTED_S)
+    assert rig.send(3) == -1
+    assert rig.ways[-1] is Way.SUSPECTED
+    rig.append(3, -1, TOO_FEW)
+    rig.now_s = TIMEOUT_MS / 1000 * HELD_SHARE + 1
+    assert [rig.told(), rig.told(), rig.told()] == [(TIMED_OUT, 0), (TIMED_OUT, 0), (TOO_FEW, 0)]
+    assert rig.send(4) == -1
+    rig.append(4, 15)
+    assert rig.told() == (NO_ERROR, 0)
+    assert rig.send(5) == 1
+
+
+def test_a_high_watermark_that_moves_again_ends_the_suspicion() -> None:
+    rig = Rig().known()
+    appended(rig)
+    rig.ask(SUSPECTED_S * 1.5)
+    rig.leader.high_watermark = 10
+    rig.ask(0.1)
+    assert rig.told() == (NO_ERROR, 0)
+    assert rig.send(2) == 1
+
+
+def test_a_duplicate_waits_for_where_the_original_is_and_one_without_an_offset_is_refused() -> None:
+    rig = Rig().known()
+    assert rig.send(1) == 1
+    rig.append(1, 0)
+    rig.ask(0.1)
+    assert rig.told() == (NO_ERROR, 0)
+    assert rig.send(2) == 1
+    rig.append(2, -1, DUPLICATE)
+    assert rig.told() == (TIMED_OUT, 0)
+
+
+def test_a_refused_request_is_told_as_the_broker_tells_it() -> None:
+    rig = Rig().known()
+    assert rig.send(1) == 1
+    rig.append(1, -1, NOT_LEADER)
+    assert rig.told() == (NOT_LEADER, 0)
+    assert rig.send(2) == -1
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_time_held_counts_as_throttled(version: int) -> None:
+    rig = Rig(version).known()
+    assert rig.send(1) == 1
+    rig.append(1, 5, throttle_ms=1000)
+    rig.leader.high_watermark = 10
+    rig.ask(0.25)
+    assert rig.told() == (NO_ERROR, 750)
+
+
+def test_what_is_not_replicated_is_bounded_and_given_back() -> None:
+    rig = Rig().known()
+    number, size = 1, 1024 * 1024
+    while not rig.answers.is_busy:
+        assert rig.send(number, records=1, size=size) == 1
+        rig.append(number, 4 + number)
+        number += 1
+    assert number - 1 == -(-CONNECTION_BYTES // (size + 100))
+    other = rig.connection()
+    first, rig.answers = rig.answers, other
+    rig.send(1)
+    rig.ask()
+    rig.append(1, 100)
+    assert rig.told() is not None
+    sent = 0
+    while rig.send(2 + sent, records=1, size=size) == 1:
+        sent += 1
+    assert sent
+    assert rig.ways[-1] is Way.BOUND
+    first.close()
+    assert rig.send(1000, records=1, size=size) == 1
+    other.close()
+    assert not rig.replication.is_full(LOG)
+
+
+def test_topics_that_are_stored_before_they_are_answered_wait_for_both() -> None:
+    rig = Rig().known()
+    rig.logs.topics_known(frozenset({TOPIC}), {TOPIC_ID: TOPIC})
+    appended(rig)
+    rig.leader.high_watermark = 10
+    rig.ask(0.1)
+    assert rig.told() is None
+    rig.logs.topics_known(frozenset(), {TOPIC_ID: TOPIC})
+    rig.logs.assigned([])
+    assert rig.told() == (NO_ERROR, 0)
+
+
+def test_the_clients_own_questions_are_its_own() -> None:
+    rig = Rig().known()
+    message = ApiVersionsRequest(client_software_name="c", client_software_version="1", version=3)
+    frame: Buffer = encode(message, 7, "producer")
+    assert rig.answers.asked(frame, 0.0) == [frame]
+    rig.answers.answered(struct.pack(">i", 7) + b"whatever", 0.0)
+    assert rig.answers.ready(0.0) == struct.pack(">i", 7) + b"whatever"
