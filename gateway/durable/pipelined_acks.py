@@ -137,6 +137,11 @@ class ReplicationLimits:
         if self._waiting_bytes[log] <= 0:
             del self._waiting_bytes[log]
 
+    @property
+    def waiting_bytes(self) -> int:
+        """How much was appended, of all partitions, and is not known to be replicated."""
+        return self._waiting_bytes.total()
+
     def is_full(self, log: TopicIdPartition) -> bool:
         """Whether more would not be bounded."""
         return self._waiting_bytes[log] >= PARTITION_BYTES
