@@ -53,7 +53,7 @@ _BROKER_SETTINGS = {
     "group.initial.rebalance.delay.ms": "0",
 }
 _AGENT_SETTINGS = {"remote.wal.gateway.produce.enable": "true"}
-_GATEWAYS = ZoneGateways({1: "az1", 2: "az2", 3: "az3"})
+_GATEWAYS = ZoneGateways({1: "az1", 2: "az2", 3: "az3"}, durable=True, pipelined=True)
 
 
 class DemoError(Exception):

@@ -5,6 +5,7 @@ import sys
 from cli.command_group import command_group
 from local_cluster.child_processes import ends_what_it_started
 from local_cluster.object_store.native import NativeStoreMissingError
+from perf.acks import acks
 from perf.catchup import catchup
 from perf.cost.command import cost
 from perf.counts.command import counts
@@ -30,6 +31,7 @@ app = command_group(__doc__)
 for command in (
     ladder,
     versions,
+    acks,
     cost,
     counts,
     price,

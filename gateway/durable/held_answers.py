@@ -14,7 +14,7 @@ Holds true:
 - Where the records stand, the broker says: its base offset and as many as the request had. So a duplicate, which is
   answered with the offset of the original, waits for that. DUPLICATE_SEQUENCE_NUMBER, which clients take for success,
   has no offset, and is refused.
-- The throttle time of an answer is shortened by the time for which an answer was held: the broker counts from its own answer on.
+- The throttle time of an answer is shortened by the time for which it was held: brokers count from their own answer on.
 - An answer is held for no longer than a share of what the client gives the request, so that it hears of it in time.
 - All behind an answer that is held waits: clients count on Kafka's order.
 - A Produce or EndTxn request that is not understood is refused while any topic is durable; so is an answer. Who meets
