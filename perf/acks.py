@@ -1,8 +1,8 @@
 """acks=all to brokers directly and by agents that hold the answers, in turns on one cluster of real brokers.
 
-Of two topics one is linked whole, and the other goes inline, as in stock Kafka. Producers whose answers are held stand in
-one zone, so they reach two of three brokers by their zone's gateway, as an operator's do; the others are led past all
-agents.
+Of two topics one is linked whole, and the other goes inline, as in stock Kafka. Producers whose answers are held stand
+in one zone, so they reach two of three brokers by the gateway of their zone, as an operator's do; the others are led
+past all agents.
 """
 
 import json as json_codec
