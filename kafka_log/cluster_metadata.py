@@ -5,7 +5,7 @@ value is an unsigned varint each for frame version, API key and version, then a 
 Records of other kinds, and tagged fields that say nothing of replicas, are passed over. What is at the log's end may
 not be committed by the quorum; of a cluster that is at rest, all is.
 
-Source: metadata/src/main/resources/common/metadata/*.json and MetadataRecordSerde in Apache Kafka 4.3.
+Source: metadata/src/main/resources/common/metadata/*.json and MetadataRecordSerde in Apache Kafka 4.4.
 """
 
 import re

@@ -10,7 +10,7 @@ from pathlib import Path
 from jvm.ivy import IvyError, JarSet, Progress, fetch_jars
 from jvm.java import Java, JavaNotFoundError
 
-KAFKA_VERSIONS = ("3.9.1", "4.0.2", "4.1.2", "4.2.1", "4.3.0")
+KAFKA_VERSIONS = ("3.9.2", "4.0.2", "4.1.2", "4.2.2", "4.3.1", "4.4.0")
 """One of each line, ascending: what `./run test --kafka all` goes through. The last is the default."""
 VERSION_VARIABLE = "REMOTE_WAL_KAFKA_VERSION"
 KAFKA_VERSION = os.environ.get(VERSION_VARIABLE) or KAFKA_VERSIONS[-1]

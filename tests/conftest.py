@@ -13,6 +13,14 @@ from xdist.scheduler import LoadScopeScheduling
 settings.register_profile("remote-wal", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("remote-wal")
 
+# By default a traceback comes with all local variables, which holds up the event loop for seconds on a busy machine.
+structlog.configure(
+    processors=[
+        *structlog.get_config()["processors"][:-1],
+        structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback),
+    ]
+)
+
 ONE_PROCESS = (
     "tests/retention_job/",
     "tests/package/test_units_run.py",

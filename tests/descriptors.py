@@ -1,5 +1,6 @@
 """A process that has no file descriptors left, for a while."""
 
+import gc
 import os
 import resource
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ def none_left(but: int = 0) -> Iterator[None]:
     """Every descriptor is taken, `but` so many; opening one more fails with EMFILE."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     taken: list[int] = []
+    gc.collect()  # else what tests before this one left gives its descriptors back meanwhile
     try:
         lowest_free = os.open(os.devnull, os.O_RDONLY)
         taken.append(lowest_free)

@@ -5,8 +5,8 @@ any process on its host, and has there the rights of a broker's principal. So bo
 brokers are known to ask each other, and no more. As a broker does with an API that a listener of it does not have, the
 connection is closed; nobody can answer in the words of an API that nobody knows.
 
-Source: Kafka's ReplicaFetcherThread, TransactionMarkerChannelManager, AddPartitionsToTxnManager, PersisterStateManager
-and TopicBasedRemoteLogMetadataManager, of 3.9 to 4.3.
+Source: Kafka's ReplicaFetcherThread, TransactionMarkerChannelManager, AddPartitionsToTxnManager, PersisterStateManager,
+ShareGroupDLQStateManager and TopicBasedRemoteLogMetadataManager, of 3.9 to 4.4.
 """
 
 from collections.abc import Iterable
@@ -29,7 +29,7 @@ ControllerRegistration GetTelemetrySubscriptions PushTelemetry AssignReplicasToD
 DescribeTopicPartitions ShareGroupHeartbeat ShareGroupDescribe ShareFetch ShareAcknowledge AddRaftVoter
 RemoveRaftVoter UpdateRaftVoter InitializeShareGroupState ReadShareGroupState WriteShareGroupState
 DeleteShareGroupState ReadShareGroupStateSummary StreamsGroupHeartbeat StreamsGroupDescribe DescribeShareGroupOffsets
-AlterShareGroupOffsets DeleteShareGroupOffsets
+AlterShareGroupOffsets DeleteShareGroupOffsets StreamsGroupTopologyDescriptionUpdate UnregisterController
 """
 _NAMES = tuple(_NAMES_BY_KEY.split())
 """Kafka's names, in the order of the API keys."""
@@ -46,6 +46,7 @@ BROKER_REQUESTS = {
         "DeleteShareGroupState",
         "ReadShareGroupStateSummary",
     ),
+    "dead-letter queues of share groups (KIP-1191, from 4.4 on)": ("CreateTopics", "Produce"),
 }
 """What brokers ask each other, by what for."""
 METADATA_MANAGER_REQUESTS = (

@@ -30,7 +30,7 @@ from tests.replication.fetch_frames import request
 from tests.replication.two_agents import ScriptedBroker, framed, read_frame
 
 PARTITION = TopicIdPartition(TopicId(b"l" * 16), 0)
-PATIENCE_S = 20
+PATIENCE_S = 60
 _SERVER_PROPERTIES = """
 process.roles=broker
 node.id=1

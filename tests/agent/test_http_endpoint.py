@@ -241,7 +241,7 @@ def test_certificates_are_asked_for_before_a_byte_of_a_request_is_read(tmp_path:
         ssl_ca_file=files.ca_file,
         token_file=token_file,
     )
-    rig = Rig(HttpLimits(silence_s=0.5), http_access(settings))
+    rig = Rig(HttpLimits(), http_access(settings))
     endpoint = f"https://127.0.0.1:{rig.port}"
     with ask_agent_page(endpoint, "/describe", 10, settings) as answer:
         assert json.load(answer) == rig.described
@@ -256,6 +256,8 @@ def test_certificates_are_asked_for_before_a_byte_of_a_request_is_read(tmp_path:
         ask_agent_page(endpoint, "/describe", 10, settings.model_copy(update={"token_file": None}))
     with pytest.raises(ConnectionError), ask_agent_page(endpoint.replace("https", "http"), "/livez", 10):
         pass
+    rig.endpoint.close()
+    rig = Rig(HttpLimits(silence_s=0.5), http_access(settings))
     with rig.connect(b"\x16\x03\x01") as half:  # a handshake that does not go on
         expect_to_be_closed(half)
     rig.endpoint.close()

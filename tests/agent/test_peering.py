@@ -65,15 +65,15 @@ def may_ask(api_key: int, **keys: str) -> bool:
     return True
 
 
-PRODUCE, DELETE_TOPICS = 0, 20
+METADATA, DELETE_TOPICS = 3, 20
 
 
 def test_what_kip_405s_metadata_manager_asks_passes_where_it_comes_by_agents() -> None:
     tiers = {"remote_log_storage_system_enable": "true"}
-    assert not may_ask(PRODUCE)
-    assert may_ask(PRODUCE, **tiers)
-    assert may_ask(PRODUCE, **tiers, remote_log_metadata_manager_listener_name="PLAINTEXT")
-    assert not may_ask(PRODUCE, **tiers, remote_log_metadata_manager_listener_name="CLIENT")
+    assert not may_ask(METADATA)
+    assert may_ask(METADATA, **tiers)
+    assert may_ask(METADATA, **tiers, remote_log_metadata_manager_listener_name="PLAINTEXT")
+    assert not may_ask(METADATA, **tiers, remote_log_metadata_manager_listener_name="CLIENT")
     assert not may_ask(DELETE_TOPICS, **tiers)
 
 

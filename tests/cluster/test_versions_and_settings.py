@@ -33,7 +33,7 @@ PAIRS = ((1, 2), (2, 1), (2, 3), (3, 2), (1, 3), (3, 1))
 """Leader and follower of each partition."""
 MOVED_BYTES = 20_000
 API_VERSIONS, FETCH = 18, 1
-FETCH_VERSIONS = {"3.9": 17, "4.0": 17, "4.1": 18, "4.2": 18, "4.3": 18}
+FETCH_VERSIONS = {"3.9": 17, "4.0": 17, "4.1": 18, "4.2": 18, "4.3": 18, "4.4": 18}
 """Of followers, where the metadata version is that of the release."""
 WRONG = {"remote.wal.log.manager.thread.pool.size": "many", "remote.wal.no.such.key": "1"}
 

@@ -28,7 +28,7 @@ from replication.wire.peer_protocol import CAPABILITIES, Hello, PeerCapabilities
 from rlm.write_path.metrics import StageTimes
 from tests.replication.fake_led import FakeLed
 
-PATIENCE_S = 10
+PATIENCE_S = 60
 LOOPBACK = Address("127.0.0.1", 0)
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 ServeClient = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

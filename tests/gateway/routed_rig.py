@@ -39,7 +39,7 @@ from rlm.write_path.uploads.adoptable_records import AdoptableRecords
 
 GATEWAY_ID, INCARNATION = 4, 11
 MAX_FRAME_BYTES = 1 << 22
-PATIENCE_S = 10
+PATIENCE_S = 60
 WALL_MS = 1_790_000_000_000
 INTERVAL_S = 0.002
 
@@ -98,8 +98,8 @@ NOTHING_IS_NAMED = KnownNames(lambda _source: (), lambda _since_ms: (), lambda: 
 class RoutedRig:
     """Set what is to differ, then enter `started`."""
 
-    route_limits: RouteLimits = field(default_factory=lambda: RouteLimits(put_wait_max_s=0.3))
-    splice_limits: SpliceLimits = field(default_factory=lambda: SpliceLimits(0.3, MAX_FRAME_BYTES))
+    route_limits: RouteLimits = field(default_factory=lambda: RouteLimits(put_wait_max_s=PATIENCE_S))
+    splice_limits: SpliceLimits = field(default_factory=lambda: SpliceLimits(PATIENCE_S, MAX_FRAME_BYTES))
     incarnation: int = INCARNATION
     """That the gateway's hello named."""
     adoptable: AdoptableRecords | None = None
@@ -125,6 +125,7 @@ class RoutedRig:
         self.may_read.set()
         self.errors: list[BaseException] = []
         self.relays: set[asyncio.Task[None]] = set()
+        self.accepted: list[FramedConnection] = []
         loop = asyncio.get_running_loop()
         breaker = CircuitBreaker(BreakerLimits(1000))
         decider = RouteDecider(LinkPolicy.ALWAYS, RouteCosts(0, 0), INTERVAL_S, breaker)
@@ -145,9 +146,11 @@ class RoutedRig:
         self.gateway = await self._listen(self._serve_as_gateway)
 
     async def _listen(self, serve: Callable[[FramedConnection], None]) -> asyncio.Server:
-        return await asyncio.get_running_loop().create_server(
-            lambda: FramedConnection(MAX_FRAME_BYTES, self.frame_timeout_s, on_connected=serve), "127.0.0.1", 0
-        )
+        def accept() -> FramedConnection:
+            self.accepted.append(FramedConnection(MAX_FRAME_BYTES, self.frame_timeout_s, on_connected=serve))
+            return self.accepted[-1]
+
+        return await asyncio.get_running_loop().create_server(accept, "127.0.0.1", 0)
 
     def _serve_as_gateway(self, client: FramedConnection) -> None:
         self.relays.add(asyncio.get_running_loop().create_task(self._route(client)))
@@ -194,6 +197,15 @@ class RoutedRig:
         async with asyncio.timeout(PATIENCE_S):
             while not condition():  # noqa: ASYNC110 - what it looks at is behind sockets and threads
                 await asyncio.sleep(0.001)
+
+    async def until_all_stand_still(self) -> None:
+        """Wait until no byte goes on any more. All ends are on this loop, so that some of its turns tell."""
+        before, turns = 0, 0
+        async with asyncio.timeout(PATIENCE_S):
+            while turns < 100:
+                received = sum(one.bytes_received for one in self.accepted)
+                before, turns = received, turns + 1 if received == before else 0
+                await asyncio.sleep(0.002)
 
     def count(self, name: str, **labels: str) -> float:
         return self.registry.get_sample_value(f"remote_wal_gateway_{name}_total", labels) or 0.0

@@ -29,7 +29,7 @@ from replication.wire.memory_budget import MemoryBudget
 from replication.wire.peer_connection import Address
 from tests.gateway.produce.produce_frames import produce
 
-PATIENCE_S = 10
+PATIENCE_S = 60
 TOPIC, BROKER = 2, 4
 ENABLE, POLICY, BOUND = "remote.wal.storage.enable", "remote.wal.link.policy", "remote.wal.link.latency.bound.ms"
 DURABLE = "remote.wal.durable.enable"

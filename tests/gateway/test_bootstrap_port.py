@@ -17,7 +17,7 @@ from gateway.client_zone import FirstRequest, ZoneRules
 from gateway.metrics import GatewayMetrics
 from replication.wire.peer_connection import Address
 
-PATIENCE_S = 10
+PATIENCE_S = 60
 RULES = ZoneRules(
     "az1",
     ("az1", "az2", "az2-old", "az3"),

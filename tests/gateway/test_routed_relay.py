@@ -14,7 +14,6 @@ from tests.gateway.routed_rig import (
     INCARNATION,
     MAX_FRAME_BYTES,
     NOTHING_IS_NAMED,
-    PATIENCE_S,
     WALL_MS,
     RoutedRig,
     answered,
@@ -164,14 +163,17 @@ async def test_a_window_of_one_frame_holds_up_nothing_for_good() -> None:
 
 @pytest.mark.parametrize(("acks", "count"), [(-1, 24), (0, 60)], ids=["by the store", "inline"])
 async def test_a_broker_that_throttles_a_client_for_long_closes_nothing(acks: int, count: int) -> None:
-    route_limits = RouteLimits(put_wait_max_s=PATIENCE_S)
-    splice_limits = SpliceLimits(PATIENCE_S, MAX_FRAME_BYTES)
-    async with started(RoutedRig(route_limits, splice_limits, frame_timeout_s=0.2)) as rig:
+    async with started(RoutedRig(RouteLimits(3600.0), SpliceLimits(3600.0, MAX_FRAME_BYTES))) as rig:
         rig.may_read.clear()
         client, frames = await rig.connect(), [frame_of(number, 1_000_000, acks) for number in range(count)]
         for frame in frames:
             client.write_frame(frame)
-        await asyncio.sleep(1.0)
+        await rig.until_all_stand_still()
+        loop, ahead_s = asyncio.get_running_loop(), 2 * rig.frame_timeout_s
+        now = loop.time
+        loop.time = lambda: now() + ahead_s  # type: ignore[method-assign]
+        for _ in range(10):
+            await asyncio.sleep(0.001)
         rig.may_read.set()
         await rig.until(lambda: len(rig.produced) == len(frames))
         assert rig.produced == frames

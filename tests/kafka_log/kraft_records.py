@@ -73,12 +73,17 @@ PARTITION = partition_record(ORDERS, 0, (1, 2), (DIRECTORY, DIRECTORY[::-1]))
 CONFIG = message(4, 0, b"\x02" + text("orders") + text("segment.bytes") + text("1048576") + tagged())
 BROKER = message(
     0,
-    3,
+    4,
     struct.pack(">i", 1) + b"\0" + bytes(16) + bytes(8)
     + unsigned_varint(2) + text("CLIENT") + text("host") + struct.pack(">HH", 9092, 0) + tagged()
     + unsigned_varint(2) + text("metadata.version") + struct.pack(">hh", 1, 20) + tagged()
-    + text("az1") + b"\1\0" + tagged(t0=uuids(DIRECTORY)),
+    + text("az1") + b"\1\0" + tagged(t0=uuids(DIRECTORY), t1=uuids(DIRECTORY)),
 )  # fmt: skip
+
+
+def broker_change(**fields: bytes) -> bytes:
+    """Of broker 1's registration."""
+    return message(17, 3, struct.pack(">iq", 1, 0) + tagged(**fields))
 
 
 def partition_change(**fields: bytes) -> bytes:

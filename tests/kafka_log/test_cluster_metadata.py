@@ -15,6 +15,7 @@ from tests.kafka_log.kraft_records import (
     ORDERS,
     PARTITION,
     TOPIC,
+    broker_change,
     int32s,
     message,
     metadata_batch,
@@ -47,6 +48,14 @@ def test_topics_replicas_settings_and_directories_are_known(tmp_path: Path) -> N
     assert image.topic_configs == {"orders": {"segment.bytes": "1048576"}}
     assert image.directories == {1: ids[:1]}
     assert image.end_offset == 5
+
+
+def test_cordoned_directories_stay_a_brokers_own(tmp_path: Path) -> None:
+    both, cordoned = broker_change(t2=uuids(DIRECTORY, ORDERS)), broker_change(t3=uuids(DIRECTORY, ORDERS))
+
+    image = read_cluster_metadata(_log(tmp_path, metadata_batch(0, BROKER, both, cordoned)))
+
+    assert image.directories == {1: (topic_id_to_text(TopicId(DIRECTORY)), topic_id_to_text(ORDERS))}
 
 
 def test_changes_of_leaders_and_replicas_are_followed(tmp_path: Path) -> None:

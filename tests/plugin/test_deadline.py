@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from plugin.deadline import Deadline
+from tests.simulation.virtual_time import VirtualTimeLoop, run
 
 SOON_S = 0.01
 
@@ -23,10 +24,13 @@ async def test_a_deadline_that_is_over_already_comes_at_the_first_wait() -> None
         await asyncio.Event().wait()
 
 
-async def test_who_is_in_time_is_never_cancelled() -> None:
-    with Deadline(asyncio.get_running_loop(), SOON_S):
-        await asyncio.sleep(0)
-    await asyncio.sleep(2 * SOON_S)
+def test_who_is_in_time_is_never_cancelled() -> None:
+    async def in_time() -> None:
+        with Deadline(asyncio.get_running_loop(), SOON_S):
+            await asyncio.sleep(SOON_S / 2)
+        await asyncio.sleep(2 * SOON_S)
+
+    run(VirtualTimeLoop(), in_time())
 
 
 async def test_what_goes_wrong_inside_comes_out() -> None:

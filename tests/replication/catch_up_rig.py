@@ -25,7 +25,7 @@ from tests.replication.fetch_frames import partition, response
 from tests.rlm.uploaded_log import UploadedLog
 
 OWN = CombinedSegmentId(1, 11, 500)
-PATIENCE_S = 10
+PATIENCE_S = 60
 
 
 def joined(written: list[WrittenBatch]) -> bytes:

@@ -58,15 +58,30 @@ def test_each_request_has_the_name_that_kafka_gives_it() -> None:
         BrokerRequests([name]).check(asks(by_name[name]))
 
 
+@pytest.mark.parametrize(("key", "name"), [(93, "StreamsGroupTopologyDescriptionUpdate"), (94, "UnregisterController")])
+def test_requests_of_kafka_4_4_are_named_and_refused(key: int, name: str) -> None:
+    with pytest.raises(RequestRefusedError, match=rf"{name} \(API key {key}\)"):
+        BrokerRequests().check(asks(key))
+    BrokerRequests(parse_request_names(name)).check(asks(key))  # type: ignore[arg-type]
+
+
+def test_dead_letter_queues_of_share_groups_pass_and_no_other_change_of_topics() -> None:
+    for name in ("Produce", "CreateTopics"):
+        BrokerRequests().check(asks(ApiKey[name]))
+    for name in ("DeleteTopics", "DeleteRecords", "IncrementalAlterConfigs", "CreatePartitions", "InitProducerId"):
+        with pytest.raises(RequestRefusedError):
+            BrokerRequests().check(asks(ApiKey[name]))
+
+
 def test_what_is_named_beside_brokers_own_requests_passes_too() -> None:
-    more = BrokerRequests(["DeleteTopics", "93"])
-    for key in (1, 20, 93):
+    more = BrokerRequests(["DeleteTopics", "93", "95"])
+    for key in (1, 20, 93, 95):
         more.check(asks(key))
-    for key in (19, 94, -1):
+    for key in (21, 94, 96, -1):
         with pytest.raises(RequestRefusedError):
             more.check(asks(key))
     everything = BrokerRequests(["*"])
-    for key in (1, 19, 94, -1):
+    for key in (1, 21, 96, -1):
         everything.check(asks(key))
 
 

@@ -22,9 +22,7 @@ from tests.replication.two_agents import PATIENCE_S, Agents, framed, two_agents
 QUICK = RouteLimits(after_s=0.1, return_after_s=0.1, probe_s=0.02, probe_max_s=0.05)
 STEADY = RouteLimits(after_s=1.0, return_after_s=0.1, probe_s=0.02, probe_max_s=0.05)
 """An agent that lives answers in time, also on a busy machine."""
-GREETED = RouteLimits(after_s=0.5, return_after_s=0.1, probe_s=0.02, probe_max_s=0.05)
-"""One whose first hello must come, and none after it."""
-PATIENT = RouteLimits(after_s=PATIENCE_S, return_after_s=0.1, probe_s=0.02, probe_max_s=0.05)
+PATIENT = RouteLimits(after_s=2 * PATIENCE_S, return_after_s=0.1, probe_s=0.02, probe_max_s=0.05)
 OTHER_REQUEST = b"\x00\x17\x00\x04\x00\x00\x00\x09\x00\x00"
 """For metadata."""
 
@@ -175,7 +173,7 @@ async def test_an_agent_that_takes_connections_and_says_no_hello_is_dead() -> No
 
 
 async def test_an_agent_that_stands_still_under_a_connection_is_found_out_and_the_connection_closed() -> None:
-    async with two_agents(bypass_limits=GREETED) as agents, standing_still(greetings=1) as hung:
+    async with two_agents(bypass_limits=STEADY) as agents, standing_still(greetings=1) as hung:
         raw = batches(1, 0)
         agents.append({0: raw})
         await agents.follower.stop()

@@ -2,7 +2,6 @@
 
 import random
 import struct
-import time
 import tracemalloc
 from collections.abc import Callable
 from typing import Any
@@ -207,11 +206,12 @@ HUGE = [b"\xff\xff\xff\xff\x0f", b"\xff\xff\xff\xff\x7f", b"\x80\x80\x80\x80\x08
 
 @pytest.mark.parametrize("huge", HUGE, ids=["4 GiB", "32 GiB", "2 GiB", "endless"])
 def test_absurd_counts_are_refused_without_time_or_memory(huge: bytes) -> None:
-    """At every position of valid frames, so at every count and length there is."""
+    """At every position of valid frames, so at every count and length there is. One that is counted through would go
+    on until the test's own time-out.
+    """
     answer = response({0: b"some records", 4: None}, version=17)
     question = request({0: 5, 3: 7}, version=17)
     tracemalloc.start()
-    started = time.process_time()
     try:
         for frame, scan in ((answer, scan_fetch_response), (question, scan_fetch_request)):
             for position in range(len(frame)):
@@ -220,4 +220,3 @@ def test_absurd_counts_are_refused_without_time_or_memory(huge: bytes) -> None:
     finally:
         tracemalloc.stop()
     assert peak < 256 * 1024
-    assert time.process_time() - started < 5

@@ -16,7 +16,7 @@ from replication.wire.framed_connection import FramedConnection
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.peer_connection import Address, connect_framed
 
-PATIENCE_S = 10
+PATIENCE_S = 60
 
 
 def framed(*frames: bytes) -> bytes:

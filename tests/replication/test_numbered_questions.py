@@ -13,7 +13,7 @@ from replication.wire.peer_channel import PeerChannel
 from replication.wire.peer_connection import Address, connect_framed
 from replication.wire.peer_protocol import MessageKind
 
-KIND, PATIENCE_S = MessageKind.STORED_REQUEST, 10.0
+KIND, PATIENCE_S = MessageKind.STORED_REQUEST, 60
 REFUSED = b"refused"
 
 

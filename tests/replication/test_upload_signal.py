@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from replication.leader.upload_signal import Look, UploadSignal
+from tests.simulation.virtual_time import VirtualTimeLoop, run
 
 
 async def waiting(signal: UploadSignal, look: Look, first_s: float = 60.0) -> "asyncio.Task[None]":
@@ -84,12 +85,15 @@ async def test_a_look_that_notifies_is_not_entered_twice() -> None:
     assert seen == ["in", "in"]
 
 
-async def test_who_gave_up_waiting_looks_no_more() -> None:
-    signal, seen = UploadSignal(), list[str]()
-    task = await waiting(signal, looks(seen, "a"), 0.01)
-    signal.notify()
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    signal.notify_now()
-    await asyncio.sleep(0.02)
-    assert seen == []
+def test_who_gave_up_waiting_looks_no_more() -> None:
+    async def give_up() -> None:
+        signal, seen = UploadSignal(), list[str]()
+        task = await waiting(signal, looks(seen, "a"), 0.01)
+        signal.notify()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        signal.notify_now()
+        await asyncio.sleep(0.02)
+        assert seen == []
+
+    run(VirtualTimeLoop(), give_up())

@@ -57,7 +57,7 @@ from tests.replication.fake_led import FakeLed
 from tests.replication.fetch_frames import partition, request, response
 from tests.rlm.memory_storage import MemoryStorage
 
-PATIENCE_S = 10
+PATIENCE_S = 60
 LOOPBACK = Address("127.0.0.1", 0)
 
 

@@ -28,7 +28,7 @@ from tests.gateway.durable.test_held_answers import LOG, OTHER, TOPIC, Rig, assi
 from tests.gateway.produce.produce_frames import TOPIC_ID
 from tests.replication.fake_led import FakeLed
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60
 OWN, LEADER = 1, 2
 WHERE = (TOPIC, 0)
 SECOND = TopicIdPartition(TOPIC_ID, 1)

@@ -18,7 +18,7 @@ from replication.wire.peer_connection import Address
 from tests.gateway.durable.test_held_answers import NO_ERROR, TOPIC, Rig
 
 LIMITS = ClientLimits(10, 10, 0.0)
-PATIENCE_S = 10.0
+PATIENCE_S = 60
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 

@@ -18,7 +18,7 @@ from gateway.produce.request_splicer import cut_request, splice_request
 from plugin.router_object_id import RouterObjectId
 from tests.kafka_log.batches import batch
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60
 PRODUCE, METADATA, API_VERSIONS = 0, 3, 18
 VERSIONS = [(PRODUCE, 0, 13), (1, 4, 18), (2, 1, 10), (METADATA, 0, 12), (10, 0, 6), (API_VERSIONS, 0, 3), (22, 0, 5)]
 
