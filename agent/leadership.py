@@ -134,6 +134,8 @@ class LeadershipWatch:
         self._retention = retention
         self._changed = asyncio.Event()
         self.is_known = False
+        self.unknown_because: str | None = None
+        """Why Kafka did not answer when it was asked last; None: it did."""
         self.on_known: Callable[[], None] = lambda: None
         """Each time that Kafka has answered."""
         if zones.readers is not None:
@@ -157,10 +159,11 @@ class LeadershipWatch:
                 if self._is_fenced():
                     led = {}  # what was uploaded would be refused by every reader
                 self._on_assignments(await loop.run_in_executor(self._threads, self._assignments, led))
-                self.is_known = True
+                self.is_known, self.unknown_because = True, None
                 self.on_known()
             except KafkaException as error:
                 log.warning("leadership_unknown", error=str(error))
+                self.unknown_because = str(error)
             await asyncio.sleep(MIN_INTERVAL_S)
             try:
                 async with asyncio.timeout(interval_s):
