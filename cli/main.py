@@ -102,9 +102,13 @@ def main() -> None:
         if is_own_error(told) and not os.environ.get(TRACEBACK_VARIABLE):
             tell_failure(told, ExitCode.UNKNOWN, json=wants_json)
             sys.exit(ExitCode.UNKNOWN)
+        if isinstance(told, OSError) and not os.environ.get(TRACEBACK_VARIABLE):  # such as a disk that is full
+            tell_failure(told, ExitCode.UNKNOWN, json=wants_json)
+            sys.exit(ExitCode.UNKNOWN)
         if wants_json:
             tell_json({"exit_code": ExitCode.UNKNOWN, "error": type(told).__name__})
-        raise
+        sys.excepthook(*cast(Any, sys.exc_info()))
+        sys.exit(ExitCode.UNKNOWN)
 
 
 def json_is_wanted(arguments: Sequence[str]) -> bool:

@@ -88,14 +88,12 @@ def _archive_listing(
 
 def kafka_source(bootstrap_server: str, command_config: Path | None) -> "KafkaSource":
     """For Spark's connector the Java properties as they are. Raises OSError when the file cannot be read."""
-    import javaproperties
-
+    from metadata_topic.topic.client_config import read_java_properties
     from retention_job.settings import KafkaSource
 
     if command_config is None:
         return KafkaSource(bootstrap_server)
-    with command_config.open(encoding="utf-8") as file:
-        return KafkaSource(bootstrap_server, javaproperties.load(file))
+    return KafkaSource(bootstrap_server, read_java_properties(command_config))
 
 
 def cluster_id_of(client: "KafkaClientConfig") -> str:

@@ -77,8 +77,16 @@ def read_command_config(bootstrap_servers: str, path: Path | None) -> KafkaClien
     """
     if path is None:
         return KafkaClientConfig(bootstrap_servers)
-    with path.open(encoding="utf-8") as file:
-        return from_java_properties(bootstrap_servers, javaproperties.load(file))
+    return from_java_properties(bootstrap_servers, read_java_properties(path))
+
+
+def read_java_properties(path: Path) -> dict[str, str]:
+    """What Java reads of a properties file, which is ISO-8859-1. Raises ClientPropertyError, OSError."""
+    try:
+        found: dict[str, str] = javaproperties.loads(path.read_bytes())
+    except ValueError as error:
+        raise ClientPropertyError("read client properties", str(path), str(error)) from error
+    return found
 
 
 def from_java_properties(bootstrap_servers: str, java: Mapping[str, str]) -> KafkaClientConfig:

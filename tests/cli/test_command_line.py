@@ -69,7 +69,7 @@ def test_help_does_not_load_what_is_heavy() -> None:
     assert answer.stdout.strip() == "[]"
 
 
-def test_an_error_of_ours_is_one_line_and_exit_code_1(
+def test_an_error_of_ours_is_one_line_and_exit_code_3(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["remote-wal", "cluster", "status", "--directory", str(tmp_path)])
@@ -77,6 +77,35 @@ def test_an_error_of_ours_is_one_line_and_exit_code_1(
         main_module.main()
     assert caught.value.code == 3
     assert capsys.readouterr().err.startswith("remote-wal: there is no cluster in")
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (OSError(28, "No space left on device", "/data/t-0"), "No space left on device: '/data/t-0'"),
+        (ZeroDivisionError("a defect"), "Traceback"),
+    ],
+)
+@pytest.mark.parametrize("json", [[], ["--json"]])
+def test_what_was_not_done_is_exit_code_3_whatever_was_in_the_way(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: Exception,
+    told: str,
+    json: list[str],
+) -> None:
+    def fails(**_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(main_module, "build_app", lambda: fails)
+    monkeypatch.setattr(sys, "argv", ["remote-wal", "recover", *json])
+    with pytest.raises(SystemExit) as caught:
+        main_module.main()
+    shown = capsys.readouterr()
+    assert caught.value.code == 3
+    assert told in shown.err
+    assert bool(json) == ('"exit_code": 3' in shown.out)
+    assert (error.__class__ is OSError) == ("Traceback" not in shown.err)
 
 
 def test_a_wrong_command_is_exit_code_2(monkeypatch: pytest.MonkeyPatch) -> None:

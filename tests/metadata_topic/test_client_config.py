@@ -93,6 +93,20 @@ def test_a_command_config_file_is_read(tmp_path: Path) -> None:
     assert read_command_config("b:9092", None) == KafkaClientConfig("b:9092")
 
 
+def test_a_command_config_file_is_read_as_java_does_by_iso_8859_1(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    jaas = 'sasl.jaas.config=x.PlainLoginModule required username="u" password="%s";'
+    file.write_bytes((jaas % "pässword").encode("latin-1"))
+    assert read_command_config("b:9092", file).properties["sasl.password"] == "pässword"
+    file.write_bytes((jaas % "pä").encode("utf-8"))
+    assert read_command_config("b:9092", file).properties["sasl.password"] == "p\u00c3\u00a4"
+    file.write_text(jaas % "p\\u00e4")
+    assert read_command_config("b:9092", file).properties["sasl.password"] == "pä"
+    file.write_text("a=\\u00")
+    with pytest.raises(ClientPropertyError, match=r"client\.properties"):
+        read_command_config("b:9092", file)
+
+
 def test_librdkafka_takes_the_translation() -> None:
     config = from_java_properties(
         "b:1",
