@@ -5,7 +5,7 @@ listener does not lead to agents is replicated past them.
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -57,7 +57,7 @@ def _stores(broker: BrokerProperties, settings: AgentSettings) -> list[StorageSp
     return found
 
 
-def _files_of_agent(settings: AgentSettings) -> Mapping[str, Path]:
+def _files_of_agent(settings: AgentSettings) -> dict[str, Path]:
     """By key, the files that are named and must be there."""
     return {
         str(field.alias): value

@@ -162,7 +162,7 @@ class _FileCredentials(Credentials):
         self._state = _state_of(file)
         self._frozen = _read_credentials(file, profile)
         first = self._frozen
-        super().__init__(first.access_key, first.secret_key, first.token, method="credentials.file")
+        super().__init__(str(first.access_key), str(first.secret_key), first.token, method="credentials.file")
 
     def get_frozen_credentials(self) -> ReadOnlyCredentials:
         """botocore asks for these, to sign with. Any thread may."""

@@ -30,7 +30,7 @@ import structlog
 
 from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.store.topic_continuity import TopicContinuity
-from metadata_topic.topic.client_config import LIBRDKAFKA_LOGGER, ConfluentValue, KafkaClientConfig
+from metadata_topic.topic.client_config import ConfluentValue, KafkaClientConfig
 from metadata_topic.topic.cluster_descriptions import ClusterDescriptions
 from metadata_topic.topic.read_barrier import ReadBarriers
 from metadata_topic.topic.reading_positions import ReadingPositions
@@ -121,6 +121,8 @@ class TopicFollower:
         self._stop = threading.Event()
         self._settled = threading.Event()  # Caught up, dead, or without a topic that need not be there.
         self._is_there: bool | None = None
+        self._told = ""
+        """The failure that was told last, while reading fails."""
         self._barriers = ReadBarriers()
         self._failure: BaseException | None = None
         self._thread: threading.Thread | None = None
@@ -197,7 +199,9 @@ class TopicFollower:
                     self._follow()
                 except (KafkaException, MetadataTopicError) as error:
                     self._reading.counters["consumer_restarts"] += 1
-                    log.warning("metadata_topic_read_failed", topic=self._topic, error=str(error))
+                    if str(error) != self._told:  # once for each reason, however often it is tried
+                        self._told = str(error)
+                        log.warning("metadata_topic_read_failed", topic=self._topic, error=self._told)
                     self._stop.wait(pauses.next_s())
         except BaseException as failure:
             self._failure = failure
@@ -290,6 +294,7 @@ class TopicFollower:
 
     def _settle(self) -> None:
         if self._reading.is_caught_up:
+            self._told = ""
             self._settled.set()
 
     @property
@@ -320,5 +325,4 @@ def _consumer_config(
             queued_max_messages_kbytes=16 * 1024,
             **overrides,
         ),
-        "logger": logging.getLogger(LIBRDKAFKA_LOGGER),
     }

@@ -18,6 +18,7 @@ async def dialled(host: str, port: int) -> socket.socket:
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     tries = [partial(_connected, family, kind, protocol, where) for family, kind, protocol, _, where in found]
+    connected: socket.socket | None
     connected, _, errors = await staggered_race(tries, _NEXT_AFTER_S)
     if connected is None:
         raise next((one for one in reversed(errors) if one is not None), OSError(f"{host} has no address"))

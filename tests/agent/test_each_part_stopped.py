@@ -80,7 +80,7 @@ async def test_what_the_agent_shows_names_the_part_that_was_stopped(
     with socket.create_server(("127.0.0.1", 0)) as free:
         changes["remote_wal_agent_replica_port_base"] = str(free.getsockname()[1] - 2)
     try:
-        async with running_agent(tmp_path, monkeypatch, **changes) as rig:
+        async with running_agent(tmp_path, monkeypatch, None, **changes) as rig:
             state = rig.agent.state
             assert state.relaying is not None
             watch = state.relaying.peer_watch

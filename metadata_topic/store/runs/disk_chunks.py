@@ -38,7 +38,7 @@ _MIX: Final = np.array(
 
 def _check(place: int, *columns: NDArray[Any]) -> NDArray[np.uint64]:
     """A checksum for each item; `place` is the number of the first. The upper of its 64 bits depend on all."""
-    found = (np.arange(place + 1, place + 1 + len(columns[0]), dtype=np.uint64)) * _MIX[3]
+    found: NDArray[np.uint64] = np.arange(place + 1, place + 1 + len(columns[0]), dtype=np.uint64) * _MIX[3]
     for column, factor in zip(columns, _MIX, strict=False):
         found ^= column.astype(np.uint64) * factor
     return found
