@@ -84,7 +84,8 @@ def report(
     """Check that all is retained that must be and nothing else, and tell what replication costs.
 
     Exits with 0 when nothing was found, 1 when something is to be looked at (a warning), 6 when records are lost or
-    about to be (critical), 3 when the report could not be made, and 2 when the command was wrong.
+    about to be (critical), 3 when the report could not be made, and 2 when the command was wrong, or a file that it
+    names.
     """
     need_extra("report")
     reach(client_config(sources.bootstrap_server, sources.command_config))

@@ -1,4 +1,5 @@
 import logging
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,8 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from cli import main as main_module
+from cli import start as start_module
+from cli.exit_code import ExitCode
 from cli.log_lines import show_log
 from local_cluster.layout import LayoutError
 from metadata_topic.topic.client_config import LIBRDKAFKA_LOGGER
@@ -77,6 +80,28 @@ def test_an_error_of_ours_is_one_line_and_exit_code_3(
         main_module.main()
     assert caught.value.code == 3
     assert capsys.readouterr().err.startswith("remote-wal: there is no cluster in")
+
+
+def test_a_file_that_is_wrong_is_exit_code_2_as_a_wrong_command_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("node.id=1\nprocess.roles=broker\nremote.wal.no.such.key=1\n")
+    for words in (
+        ["recover", "--broker-config"],
+        ["agent", "--broker-config"],
+        ["agent", "--log-format=json", "--broker-config"],
+    ):
+        monkeypatch.setattr(sys, "argv", ["remote-wal", *words, str(file)])
+        with pytest.raises(SystemExit) as caught:
+            start_module.main()
+        assert (caught.value.code, "remote.wal.no.such.key" in capsys.readouterr().err) == (2, True)
+
+
+def test_every_exit_code_is_in_the_table_of_the_docs_and_no_other() -> None:
+    text = (Path(__file__).parents[2] / "docs/operations.md").read_text().partition("## Exit codes")[2]
+    codes = [int(row.split("|")[1]) for row in text.partition("## doctor")[0].splitlines() if re.match(r"\| \d", row)]
+    assert codes == [code.value for code in ExitCode]
 
 
 @pytest.mark.parametrize(
