@@ -157,13 +157,17 @@ def _print(data: "ReportData", output: str) -> None:
         done = "could be handed to the agents by --apply" if data.handover.is_dry else "were handed to the agents"
         show(f"The deletions of {data.handover.segments:,} objects {done}.")
     costs = data.costs
-    paid, stock, saved = (
-        "unknown" if usd is None else money(usd) for usd in (costs.remote_wal_usd, costs.stock_usd, costs.saved_usd)
-    )
-    show(
-        f"Replication cost {paid}; stock Kafka's would have cost {stock}; {saved} saved, over {len(costs.days)} days, "
-        f"at prices of {costs.prices_confirmed}."
-    )
+    if costs.compared_usd is None:
+        show("What replication cost and saved is not known yet.")
+    else:
+        (paid, stock), saved = costs.compared_usd, costs.compared_usd[1] - costs.compared_usd[0]
+        told = f"{money(saved)} saved" if saved >= 0 else f"{money(-saved)} more than stock Kafka"
+        show(
+            f"Replication cost {money(paid)}; stock Kafka's would have cost {money(stock)}; {told}, over "
+            f"{len(costs.compared)} days, at prices of {costs.prices_confirmed}."
+        )
+    if costs.left_out_text:
+        show(f"{costs.left_out_text}.")
     if costs.choices is not None:
         best = costs.choices.quickest_near
         show(

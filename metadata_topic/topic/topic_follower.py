@@ -121,8 +121,6 @@ class TopicFollower:
         self._stop = threading.Event()
         self._settled = threading.Event()  # Caught up, dead, or without a topic that need not be there.
         self._is_there: bool | None = None
-        self._told = ""
-        """The failure that was told last, while reading fails."""
         self._barriers = ReadBarriers()
         self._failure: BaseException | None = None
         self._thread: threading.Thread | None = None
@@ -191,7 +189,7 @@ class TopicFollower:
     def _run(self, prepare: Callable[[], Mapping[int, int]]) -> None:
         from confluent_kafka import KafkaException
 
-        pauses = RetryPauses(self._settings.retry_pause_ms / 1000, self._clock)
+        pauses, told = RetryPauses(self._settings.retry_pause_ms / 1000, self._clock), ("", 0)
         try:
             self._reading.positions.update(prepare())
             while not self._stop.is_set():
@@ -199,9 +197,10 @@ class TopicFollower:
                     self._follow()
                 except (KafkaException, MetadataTopicError) as error:
                     self._reading.counters["consumer_restarts"] += 1
-                    if str(error) != self._told:  # once for each reason, however often it is tried
-                        self._told = str(error)
-                        log.warning("metadata_topic_read_failed", topic=self._topic, error=self._told)
+                    news = str(error), self._reading.counters["records"]
+                    if news != told:  # once for each reason, however often it is tried, until something was read
+                        log.warning("metadata_topic_read_failed", topic=self._topic, error=str(error))
+                    told = news
                     self._stop.wait(pauses.next_s())
         except BaseException as failure:
             self._failure = failure
@@ -294,7 +293,6 @@ class TopicFollower:
 
     def _settle(self) -> None:
         if self._reading.is_caught_up:
-            self._told = ""
             self._settled.set()
 
     @property

@@ -78,6 +78,13 @@ def test_of_the_answer_only_what_is_wrong_is_marked() -> None:
     assert '<b class="wrong">17 offsets are lost to storage.</b>' in lost
 
 
+def test_a_loss_is_not_shown_in_the_colour_of_what_is_well() -> None:
+    markup = Page(status(dollars=Dollars(1.0, 0.9, 0.3))).markup
+    assert '<b class="wrong">$0.20</b> more than inline.' in markup
+    rules = dict(re.findall(r"(\.(?:good )?\.?answer b(?:\.wrong)?) { color: var\(--(\w+)\) }", markup))
+    assert rules == {".good .answer b": "tone", ".answer b.wrong": "bad"}, "of two as specific the later one counts"
+
+
 def test_no_line_ends_between_a_figure_and_its_unit() -> None:
     assert "987\u00a0kB linked, 13.0\u00a0kB inline" in Page(status()).text
 
