@@ -11,12 +11,23 @@ from agent.tls.certificates import CertificateWatch
 from agent.wiring.relaying import Relaying
 from plugin.prices import NEVER_PAYS
 from plugin.remote_wal_storage_manager import WHOLE_STORE
+from replication.follower.peer_watch import NOT_ASKED, Presence
 
 if TYPE_CHECKING:
     from agent.wiring.storage_run import StorageRun
     from agent.wiring.storage_system import StorageSystem
 
 NOT_FORMATTED = "log directories are not formatted yet"
+
+
+def presence_text(found: Presence) -> str:
+    """What is known of another agent, as a predicate with its age."""
+    if found == NOT_ASKED:
+        return "was not asked yet"
+    seen = "never answered" if found.answered_s_ago is None else f"last answered {found.answered_s_ago:.1f} s ago"
+    if found.failure is not None:
+        return f"does not answer ({seen}): {found.failure}"
+    return f"answered {found.answered_s_ago:.1f} s ago"
 
 
 @dataclass(slots=True)
@@ -89,6 +100,11 @@ class AgentState:
         without = dict.fromkeys(behind, "it takes no copies, and objects are stored without it")
         return [f"bucket {place}: {why}" for place, why in {**without, **told, **loading}.items()]
 
+    def _broker_away(self) -> str | None:
+        """As other agents' connections find the local broker."""
+        away = self.relaying.leader.broker_unreachable if self.relaying is not None else None
+        return away and f"the local broker does not take connections: {away}"
+
     def objects(self) -> dict[str, Any]:
         """What `remote-wal describe --objects` shows."""
         run = self.storage_run
@@ -111,10 +127,17 @@ class AgentState:
         bypassed = self.relaying.follower.bypasses.bypassed if self.relaying is not None else []
         versions = self.relaying.metrics.held.versions.others if self.relaying is not None else {}
         gateway = self.relaying.gateway if self.relaying is not None else None
-        told = [*(run.degraded if run is not None else ()), *self._buckets_away(), self.descriptors.shortage]
+        silent = self.relaying.peer_watch.silent if self.relaying is not None else {}
+        told = [
+            self._broker_away(),
+            *(run.degraded if run is not None else ()),
+            *self._buckets_away(),
+            self.descriptors.shortage,
+        ]
         told += gateway.degraded if gateway is not None else []
         return [
             *(f"the agent of broker {one} is dead, and bypassed inline" for one in bypassed),
+            *(f"the agent of broker {one} {presence_text(found)}" for one, found in silent.items()),
             *(
                 f"the agent of broker {one} has link version {version}, another one: all goes inline between the two "
                 "until both are of one release"

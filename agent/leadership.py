@@ -4,7 +4,6 @@ Ids and paths come from the log directories.
 """
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
@@ -17,7 +16,7 @@ from kafka_log.log_directory import PartitionDirectory
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.settings.topic_settings import TopicSettings
 from metadata_topic.settings.wal_retention import WalRetention
-from metadata_topic.topic.client_config import LIBRDKAFKA_LOGGER, KafkaClientConfig
+from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.cluster_descriptions import ClusterDescriptions
 from replication.leader.zones import Zones
 from rlm.write_path.assignment import Assignment
@@ -36,9 +35,7 @@ class LeadershipReader:
         from confluent_kafka.admin import AdminClient
 
         client_id = f"remote-wal-agent-{broker_id}-leadership"
-        self._admin = AdminClient(
-            client.for_confluent(client_id=client_id), logger=logging.getLogger(LIBRDKAFKA_LOGGER)
-        )
+        self._admin = AdminClient(client.for_confluent(client_id=client_id))
         self._racks = BrokerRacks(ClusterDescriptions(client, client_id, timeout_s).brokers, time.monotonic)
         self._broker_id = broker_id
         self._timeout_s = timeout_s
@@ -134,6 +131,8 @@ class LeadershipWatch:
         self._retention = retention
         self._changed = asyncio.Event()
         self.is_known = False
+        self.unknown_because: str | None = None
+        """Why Kafka did not answer when it was asked last; None: it did."""
         self.on_known: Callable[[], None] = lambda: None
         """Each time that Kafka has answered."""
         if zones.readers is not None:
@@ -157,10 +156,11 @@ class LeadershipWatch:
                 if self._is_fenced():
                     led = {}  # what was uploaded would be refused by every reader
                 self._on_assignments(await loop.run_in_executor(self._threads, self._assignments, led))
-                self.is_known = True
+                self.is_known, self.unknown_because = True, None
                 self.on_known()
             except KafkaException as error:
                 log.warning("leadership_unknown", error=str(error))
+                self.unknown_because = str(error)
             await asyncio.sleep(MIN_INTERVAL_S)
             try:
                 async with asyncio.timeout(interval_s):

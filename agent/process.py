@@ -55,7 +55,7 @@ _GC_THRESHOLDS = (20_000, 20, 50)
 _SWITCH_INTERVAL_S = 0.0005
 """How long a thread may hold the interpreter while another waits: the event loop must not wait the default 5 ms."""
 _HTTP_ENDPOINT, _DESCRIPTORS, _STORAGE_SYSTEM, _WATCHDOG = "http endpoint", "descriptors", "storage system", "watchdog"
-_CERTIFICATES, _RELEASE, _PEERS = "certificates", "release", "peers"
+_CERTIFICATES, _RELEASE, _PEERS, _PEER_WATCH = "certificates", "release", "peers", "peer watch"
 CLOSING_S = 5.0
 """For what a stop does beside uploading and publishing."""
 
@@ -127,7 +127,7 @@ class Agent:
             await self._relay(formatted, stop, waited=False)
         elif (formatted := await self._wait_for_format(stop)) is not None:
             await self._relay(formatted, stop, waited=True)
-        for part in (_PEERS, _RELEASE, _CERTIFICATES, _DESCRIPTORS, _HTTP_ENDPOINT):
+        for part in (_PEER_WATCH, _PEERS, _RELEASE, _CERTIFICATES, _DESCRIPTORS, _HTTP_ENDPOINT):
             await supervisor.stop(part)
         if self.state.relaying is not None:
             await self.state.relaying.stop()
@@ -153,6 +153,7 @@ class Agent:
         relaying = build_relaying(self._configuration, identity, self.registry, self._archive_storage, time.monotonic)
         await relaying.start(self._configuration, self._handover.sockets)
         state.supervisor.start(_PEERS, relaying.found_peers.run)
+        state.supervisor.start(_PEER_WATCH, relaying.peer_watch.run)
         state.identity, state.relaying = identity, relaying
         state.savings = self._savings(relaying)
         self.registry.register(SavingsCollector(state.savings.dollars))

@@ -51,14 +51,10 @@ def _metadata(context: typer.Context) -> "ClusterMetadata":
     """The cluster's; empty where it does not tell."""
     from confluent_kafka.admin import AdminClient, ClusterMetadata
 
-    from metadata_topic.topic.client_config import LIBRDKAFKA_LOGGER
-
     with _in_silence():
         if (client := _client(context.params)) is not None:
             reach(client, CONNECT_TIMEOUT_S)
-            admin = AdminClient(
-                client.for_confluent(client_id="remote-wal-completion"), logger=logging.getLogger(LIBRDKAFKA_LOGGER)
-            )
+            admin = AdminClient(client.for_confluent(client_id="remote-wal-completion"))
             return admin.list_topics(timeout=ANSWER_TIMEOUT_S)
     return ClusterMetadata()
 

@@ -22,15 +22,15 @@ _HOST = "<this host's address>"
 
 @app.command()
 def check(broker_config: BrokerConfig, json: Json = False) -> None:
-    """Name every key that is wrong, or show those that are set. `doctor` asks store and cluster, too.
+    """Name every key that is wrong, or show those that are set and what is to be looked at. `doctor` asks others, too.
 
-    Exits with 0 if an agent would start with the file, with 1 if not.
+    Exits with 0 if an agent would start with the file and nothing was found, with 1 if not.
     """
     from agent.configuration import Configuration
     from agent.settings.setting_types import AgentSettingsError
     from agent.settings.shown_configuration import shown_configuration
     from agent.settings_file import agent_settings
-    from doctor.agents_way import faults_of_file
+    from doctor.file_checks import judge_file
     from kafka_log.errors import BrokerPropertiesError
     from kafka_log.server_properties import load_broker_properties
     from plugin.prices import PriceError
@@ -42,14 +42,17 @@ def check(broker_config: BrokerConfig, json: Json = False) -> None:
     except (AgentSettingsError, BrokerPropertiesError, PriceError) as error:
         fail(error, ExitCode.FINDINGS, json=json)
     told = shown_configuration(broker, settings)
-    advice = [f"{found}; change: {change}" for _, found, change in faults_of_file(broker, settings)]
+    advice = [f"{found}; change: {change}" for _, found, change in judge_file(broker, settings)]
+    code = ExitCode.FINDINGS if advice else ExitCode.GOOD
     if json:
-        tell_json({"exit_code": ExitCode.GOOD, **told, "advice": advice})
-        return
-    rows = ((key, told["settings"][key]) for key in told["set"])
-    show(table("key", "value", rows=rows), "An agent can start with this file. All keys: docs/configuration.md.")
-    for line in advice:
-        typer.echo(f"To be looked at: {line}")
+        tell_json({"exit_code": code, **told, "advice": advice})
+    else:
+        rows = ((key, told["settings"][key]) for key in told["set"])
+        good = "An agent can start with this file. All keys: docs/configuration.md."
+        show(table("key", "value", rows=rows), *([] if advice else [good]))
+        for line in advice:
+            typer.echo(f"To be looked at: {line}")
+    raise typer.Exit(code)
 
 
 @app.command()

@@ -22,3 +22,5 @@ class ExitCode(IntEnum):
     """Records are lost, or about to be; or a setting would lose or leak them."""
     CANCELLED = 7
     """It was taken back on the way."""
+    INTERRUPTED = 130
+    """By Ctrl-C."""

@@ -9,7 +9,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any, Final, cast
+from typing import Annotated, Any, Final, NoReturn, cast
 
 import typer
 
@@ -66,7 +66,10 @@ _JSON_FILES: Final = frozenset({"demo", "report"})
 """Commands that take a file for JSON, - for standard output."""
 _USAGE_ERROR: Final = typer.BadParameter.__bases__[0]
 """Any wrong command line; typer gives the type no public name."""
-_INTERRUPTED: Final = 130
+_OF_FILES: Final = frozenset(
+    {"AgentSettingsError", "BrokerPropertiesError", "ClientPropertyError", "ConfigProviderError", "PriceError"}
+)
+"""Errors by which a file that the command names is wrong; by name, as their modules take long to import."""
 TRACEBACK_VARIABLE: Final = "REMOTE_WAL_TRACEBACK"
 
 
@@ -93,18 +96,24 @@ def main() -> None:
         # With JSON a wrong command is told as JSON, too; else typer tells it, and ends the program itself.
         sys.exit(build_app()(standalone_mode=not wants_json))
     except typer.Abort:
-        sys.exit(_INTERRUPTED)
+        sys.exit(ExitCode.INTERRUPTED)
     except Exception as error:
-        told = missing_extra(error) or error
-        if isinstance(told, _USAGE_ERROR):
-            tell_failure(cast(Any, told).format_message(), ExitCode.USAGE, json=wants_json)
-            sys.exit(ExitCode.USAGE)
-        if is_own_error(told) and not os.environ.get(TRACEBACK_VARIABLE):
-            tell_failure(told, ExitCode.UNKNOWN, json=wants_json)
-            sys.exit(ExitCode.UNKNOWN)
-        if wants_json:
-            tell_json({"exit_code": ExitCode.UNKNOWN, "error": type(told).__name__})
-        raise
+        end_by(error, json=wants_json)
+
+
+def end_by(error: Exception, *, json: bool) -> NoReturn:
+    """End the program by what kept the command from being done. What nobody thought of is shown with its traceback."""
+    told: Exception = missing_extra(error) or error
+    is_thought_of = is_own_error(told) or isinstance(told, OSError | _USAGE_ERROR)  # such as a disk that is full
+    code = ExitCode.USAGE if type(told).__name__ in _OF_FILES or isinstance(told, _USAGE_ERROR) else ExitCode.UNKNOWN
+    if is_thought_of and not os.environ.get(TRACEBACK_VARIABLE):
+        text = cast(Any, told).format_message() if isinstance(told, _USAGE_ERROR) else told
+        tell_failure(text, code, json=json)
+    else:
+        if json:
+            tell_json({"exit_code": code, "error": type(told).__name__})
+        sys.excepthook(type(error), error, error.__traceback__)
+    sys.exit(code)
 
 
 def json_is_wanted(arguments: Sequence[str]) -> bool:

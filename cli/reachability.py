@@ -2,6 +2,8 @@
 
 import socket
 import struct
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TYPE_CHECKING, Final
 
@@ -21,12 +23,15 @@ class ClusterUnreachableError(Exception):
     """Nobody answers at any of the addresses."""
 
 
-def reach(client: "KafkaClientConfig", timeout_s: float | None = None) -> None:
+def reach(
+    client: "KafkaClientConfig", timeout_s: float | None = None, clock: Callable[[], float] = time.monotonic
+) -> None:
     """One of its bootstrap servers answers within the time, 10 s if none is given, all asked at once.
 
     Under TLS it counts that one takes the connection, as what is not TLS would stand in the broker's log as a failed
     login. What is no host:port is passed over: who uses it says what is wrong with it. Raises ClusterUnreachableError.
     """
+    begun_s = clock()
     bound_s = CONNECT_TIMEOUT_S if timeout_s is None else timeout_s
     addresses = [one.strip() for one in client.bootstrap_servers.split(",")]
     named = [one for one in addresses if one.rpartition(":")[2].isdecimal() and one.rpartition(":")[0]]
@@ -41,11 +46,17 @@ def reach(client: "KafkaClientConfig", timeout_s: float | None = None) -> None:
             error = done.exception()
             if error is None:
                 return
-            reasons[tried[done]] = "no answer" if isinstance(error, TimeoutError) else str(error)
+            reasons[tried[done]] = _reason(error)
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
     told = "; ".join(f"{one}: {reasons[one]}" for one in named)
-    raise ClusterUnreachableError(f"no broker answers within {bound_s:g} s: {told}")
+    raise ClusterUnreachableError(f"no broker answers, after {clock() - begun_s:.1f} s: {told}")
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer"
+    return "connection refused" if isinstance(error, ConnectionRefusedError) else str(error)
 
 
 def ask(address: str, timeout_s: float, is_plain: bool) -> None:

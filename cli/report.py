@@ -84,7 +84,8 @@ def report(
     """Check that all is retained that must be and nothing else, and tell what replication costs.
 
     Exits with 0 when nothing was found, 1 when something is to be looked at (a warning), 6 when records are lost or
-    about to be (critical), 3 when the report could not be made, and 2 when the command was wrong.
+    about to be (critical), 3 when the report could not be made, and 2 when the command was wrong, or a file that it
+    names.
     """
     need_extra("report")
     reach(client_config(sources.bootstrap_server, sources.command_config))
@@ -156,13 +157,17 @@ def _print(data: "ReportData", output: str) -> None:
         done = "could be handed to the agents by --apply" if data.handover.is_dry else "were handed to the agents"
         show(f"The deletions of {data.handover.segments:,} objects {done}.")
     costs = data.costs
-    paid, stock, saved = (
-        "unknown" if usd is None else money(usd) for usd in (costs.remote_wal_usd, costs.stock_usd, costs.saved_usd)
-    )
-    show(
-        f"Replication cost {paid}; stock Kafka's would have cost {stock}; {saved} saved, over {len(costs.days)} days, "
-        f"at prices of {costs.prices_confirmed}."
-    )
+    if costs.compared_usd is None:
+        show("What replication cost and saved is not known yet.")
+    else:
+        (paid, stock), saved = costs.compared_usd, costs.compared_usd[1] - costs.compared_usd[0]
+        told = f"{money(saved)} saved" if saved >= 0 else f"{money(-saved)} more than stock Kafka"
+        show(
+            f"Replication cost {money(paid)}; stock Kafka's would have cost {money(stock)}; {told}, over "
+            f"{len(costs.compared)} days, at prices of {costs.prices_confirmed}."
+        )
+    if costs.left_out_text:
+        show(f"{costs.left_out_text}.")
     if costs.choices is not None:
         best = costs.choices.quickest_near
         show(

@@ -88,31 +88,24 @@ def _archive_listing(
 
 def kafka_source(bootstrap_server: str, command_config: Path | None) -> "KafkaSource":
     """For Spark's connector the Java properties as they are. Raises OSError when the file cannot be read."""
-    import javaproperties
-
+    from metadata_topic.topic.client_config import read_java_properties
     from retention_job.settings import KafkaSource
 
     if command_config is None:
         return KafkaSource(bootstrap_server)
-    with command_config.open(encoding="utf-8") as file:
-        return KafkaSource(bootstrap_server, javaproperties.load(file))
+    return KafkaSource(bootstrap_server, read_java_properties(command_config))
 
 
 def cluster_id_of(client: "KafkaClientConfig") -> str:
     """Kafka's cluster id, which object keys begin with. Blocks. Raises SourceError."""
-    import logging
-
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
-    from metadata_topic.topic.client_config import LIBRDKAFKA_LOGGER
     from retention_job.errors import SourceError, one_line
 
     servers = client.bootstrap_servers
     try:
-        admin = AdminClient(
-            client.for_confluent(client_id="remote-wal-report"), logger=logging.getLogger(LIBRDKAFKA_LOGGER)
-        )
+        admin = AdminClient(client.for_confluent(client_id="remote-wal-report"))
         return str(admin.list_topics(timeout=_TIMEOUT_S).cluster_id)
     except KafkaException as error:
         raise SourceError("ask for", servers, one_line(error), "is it up, and reachable from here?") from error

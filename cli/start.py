@@ -8,8 +8,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from cli.exit_code import ExitCode
-
 _OPTIONS = ("--broker-config", "--log-format")
 
 
@@ -47,12 +45,9 @@ def _run_agent(broker_config: Path, log_format: str) -> None:
     try:
         start_agent(broker_config, log_format)
     except Exception as error:
-        from cli.main import TRACEBACK_VARIABLE, is_own_error
+        from cli.main import end_by
 
-        if not is_own_error(error) or os.environ.get(TRACEBACK_VARIABLE):
-            raise
-        sys.stderr.write(f"remote-wal: {error}\n")
-        sys.exit(ExitCode.UNKNOWN)
+        end_by(error, json=False)
 
 
 if __name__ == "__main__":

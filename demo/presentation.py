@@ -89,10 +89,11 @@ def _picture(report: Report) -> "RenderableType":
     for token, size in (("[put.....]", traffic.put_bytes), ("[get.....]", traffic.get_bytes)):
         drawn = drawn.replace(token, f"{_megabytes(size):^10}")
     text = Text(drawn)
-    text.highlight_words([crossed.strip()], "bold green")
     ratio = traffic.zone_bytes.ratio
+    style = "bold green" if ratio is None or ratio <= 1 else "bold red"
+    text.highlight_words([crossed.strip()], style)
     text.append("\n While the producers wrote as fast as they could, ")
-    text.append(_megabytes(traffic.zone_bytes.with_links), style="bold green")
+    text.append(_megabytes(traffic.zone_bytes.with_links), style=style)
     text.append(" crossed zones.\n Stock Kafka would have sent ")
     text.append(_megabytes(traffic.zone_bytes.stock), style="bold red")
     text.append("." if ratio is None else f": {ratio:.1%} of it is left.")
@@ -106,8 +107,10 @@ def _money(report: Report) -> "RenderableType":
     def row(title: str, cells: Iterable[str], style: str = "") -> None:
         table.add_row(title, *cells, style=style)
 
+    crossed = [(one.zone_bytes.with_links, one.zone_bytes.stock) for one in columns]
+    costs = [one.cost_per_gb for one in columns]
     row("producers wrote", (_megabytes(traffic.produced_bytes) for traffic in columns))
-    row("crossed zones", (_megabytes(traffic.zone_bytes.with_links) for traffic in columns), "bold green")
+    row("crossed zones", (_coloured(_megabytes(ours), ours, stock) for ours, stock in crossed))
     row("  stock Kafka would have sent", (_megabytes(traffic.zone_bytes.stock) for traffic in columns), "red")
     row("  left of it", (_percent(traffic.zone_bytes.ratio) for traffic in columns))
     row("followers' bytes sent as links", (_percent(traffic.link_share) for traffic in columns))
@@ -115,7 +118,8 @@ def _money(report: Report) -> "RenderableType":
     row("PUT / GET requests", (f"{traffic.puts:,} / {traffic.gets:,}" for traffic in columns))
     table.add_section()
     row("per GB written: stock Kafka", (_dollars(traffic, "stock") for traffic in columns), "red")
-    row("per GB written: remote-wal", (_dollars(traffic, "remote_wal") for traffic in columns), "bold green")
+    spent = (("-", 0.0, 0.0) if one is None else (_usd(one.remote_wal), one.remote_wal, one.stock) for one in costs)
+    row("per GB written: remote-wal", (_coloured(*one) for one in spent))
     row("  of it requests and their bytes", (_dollars(traffic, "remote_wal_requests") for traffic in columns), "dim")
     row("  of it zone crossings", (_dollars(traffic, "remote_wal_zone") for traffic in columns), "dim")
     prices = "S3 Express" if report.store.is_in_one_zone else "S3 Standard"
@@ -143,7 +147,8 @@ def _zone_clients(report: Report) -> "RenderableType":
     table.add_section()
     row("per GB of these: stock Kafka", (_usd(usd.stock / gb) for usd, gb in spent), "red")
     row("  with client.rack alone, for free", (_usd(usd.free / gb) for usd, gb in spent))
-    row("  by the gateway, with client.rack", (_usd(usd.gateway / gb) for usd, gb in spent), "bold green")
+    by_gateway = (_coloured(_usd(usd.gateway / gb), usd.gateway, usd.stock) for usd, gb in spent)
+    row("  by the gateway, with client.rack", by_gateway)
     return _captioned(
         table,
         "What follower fetching (KIP-392) saves needs settings alone: client.rack in consumers, and the brokers' "
@@ -307,6 +312,12 @@ def _objects(traffic: Traffic) -> str:
     if not traffic.objects:
         return "0"
     return f"{traffic.objects:,} of {traffic.put_bytes / traffic.objects / 1000:,.0f} kB"
+
+
+def _coloured(text: str, ours: float, stock: float) -> str:
+    """Green where it is less than in stock Kafka, red where it is more, and neither where it is as much."""
+    colour = "" if ours == stock else "bold green" if ours < stock else "bold red"
+    return f"[{colour}]{text}[/]" if colour else text
 
 
 def _usd(value: float) -> str:

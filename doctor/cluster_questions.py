@@ -1,6 +1,5 @@
 """What is asked of Kafka: the brokers, the metadata topic, and the topics that replicate through object storage."""
 
-import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -10,7 +9,7 @@ from kafka_log.server_properties import Endpoint
 from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
 from metadata_topic.settings.wal_retention import AgentsRetention
-from metadata_topic.topic.client_config import LIBRDKAFKA_LOGGER, KafkaClientConfig
+from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.cluster_descriptions import TOPIC_AUTHORIZATION_FAILED, ClusterDescriptions, DescribedTopic
 from metadata_topic.topic.topic import METADATA_TOPIC, confluent_admin
 from recovery.errors import ReassignmentError
@@ -25,7 +24,7 @@ def ask_cluster(client: KafkaClientConfig, timeout_s: float) -> Cluster:
     """Blocks. Raises confluent_kafka.KafkaException."""
     from confluent_kafka.admin import AdminClient
 
-    admin = AdminClient(client.for_confluent(client_id=_CLIENT_ID), logger=logging.getLogger(LIBRDKAFKA_LOGGER))
+    admin = AdminClient(client.for_confluent(client_id=_CLIENT_ID))
     metadata: Any = admin.list_topics(timeout=timeout_s)
     return Cluster(frozenset(metadata.brokers), _metadata_topic(client, metadata, timeout_s))
 

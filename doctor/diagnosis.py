@@ -39,6 +39,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "store-permissions": store_checks.store_permissions,
     "store-conditional-put": store_checks.store_conditional_put,
     "store-shared": store_checks.store_shared,
+    "store-versions": store_checks.store_versions,
     "topics-visible": cluster_checks.topics_visible,
     "metadata-topic-retention": cluster_checks.metadata_topic_retention,
     "metadata-topic-cleanup": cluster_checks.metadata_topic_cleanup,

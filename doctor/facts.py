@@ -106,6 +106,8 @@ class Store:
     """Whose objects stand under the same prefix."""
     keys_looked_at: int = 0
     looked_at_all: bool = True
+    keeps_versions: bool | Unknown | None = None
+    """Whether the bucket keeps what is deleted; None: it is of no kind that could be asked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,31 +2,42 @@
 
 import ipaddress
 
+from agent.settings.agent_settings import AgentSettings
 from agent.tls.certificates import SOON_DAYS
 from doctor.facts import Facts, Unknown, known
-from doctor.findings import Level, Verdict, some_of
+from doctor.findings import Fault, Level, Verdict, some_of
+from kafka_log.server_properties import BrokerProperties
 
 _FILES_BESIDE = 256
 """Sockets, libraries and the like, beside segment files."""
 _FILES_PER_PEER = 32
 
 
-def listeners(facts: Facts) -> Verdict:
-    """Whether replica fetchers of other hosts dial their own agent, and not this broker past it."""
-    broker, settings = facts.broker, facts.settings
+def listener_fault(broker: BrokerProperties, settings: AgentSettings) -> Fault | None:
+    """What the file alone tells of followers that would pass the agents by; None: nothing."""
     name = broker.inter_broker_listener_name
     advertised, listening = broker.advertised_listeners[name], broker.listeners.get(name)
-    port, host = (
-        settings.peers.replica_port_base + broker.node_id,
-        settings.peers.replica_listen_host,
-    )
+    port, host = settings.peers.replica_port_base + broker.node_id, settings.peers.replica_listen_host
     found = f"{name} is advertised as {advertised.host}:{advertised.port}"
     change = f"advertised.listeners: {name}://{host}:{port}, and listeners alike"
     if advertised.port != port or (_is_address(advertised.host) and advertised.host != host) or not advertised.host:
         reason = f"; agents listen for broker {broker.node_id} at {host}:{port}, so followers pass them by"
-        return Verdict(Level.ERROR, found + reason, change)
+        return Level.ERROR, found + reason, change
     if listening is None or listening.port != port:
-        return Verdict(Level.ERROR, f"{found}, and the broker does not listen at port {port}", change)
+        return Level.ERROR, f"{found}, and the broker does not listen at port {port}", change
+    return None
+
+
+def listeners(facts: Facts) -> Verdict:
+    """Whether replica fetchers of other hosts dial their own agent, and not this broker past it."""
+    broker, settings = facts.broker, facts.settings
+    if (fault := listener_fault(broker, settings)) is not None:
+        return Verdict(*fault)
+    name = broker.inter_broker_listener_name
+    advertised, listening = broker.advertised_listeners[name], broker.listeners[name]
+    port, host = settings.peers.replica_port_base + broker.node_id, settings.peers.replica_listen_host
+    found = f"{name} is advertised as {advertised.host}:{advertised.port}"
+    change = f"advertised.listeners: {name}://{host}:{port}, and listeners alike"
     astray = [name for name, addresses in facts.replica_hosts.items() if addresses != (host,)]
     if astray and not _is_address(advertised.host):
         found += f"; here {some_of(tuple(astray))} must lead to {host}, and on every host to its own agent"

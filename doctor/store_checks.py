@@ -3,7 +3,7 @@
 from agent.settings.setting_types import milliseconds
 from agent.settings.storage_spec import storage_spec
 from doctor.cluster_checks import judge_clocks
-from doctor.facts import Facts, Store, UnknownFactError, known
+from doctor.facts import Facts, Store, Unknown, UnknownFactError, known
 from doctor.findings import Level, Verdict
 from plugin.errors import RemoteStorageConfigError
 from plugin.zones.buckets import BUCKETS_KEY, check_own_zone, copy_buckets
@@ -83,6 +83,21 @@ def store_shared(facts: Facts) -> Verdict:
         found = f"none of another cluster among the first {store.keys_looked_at:,} keys; there are more"
         return Verdict(Level.INFORMATION, found)
     return Verdict(Level.OK, f"no object of another cluster among {store.keys_looked_at:,}")
+
+
+def store_versions(facts: Facts) -> Verdict:
+    """Whether the bucket keeps what is deleted: each object is then paid for, and can be read, for ever."""
+    keeps = _opened(facts).keeps_versions
+    if isinstance(keeps, Unknown):
+        hint = "allow s3:GetBucketVersioning, or see yourself that the bucket keeps no versions"
+        return Verdict(Level.INFORMATION, f"not known whether the bucket keeps versions: {keeps.reason}", hint)
+    if keeps:
+        return Verdict(
+            Level.WARNING,
+            "the bucket keeps versions: what agents delete stays there, is paid for, and can be read",
+            "suspend versioning, or add a lifecycle rule with NoncurrentVersionExpiration",
+        )
+    return Verdict(Level.OK, "no versions are kept" if keeps is False else "the store is none that keeps versions")
 
 
 def clock_store(facts: Facts) -> Verdict:

@@ -5,6 +5,7 @@ from functools import partial
 from itertools import islice
 
 from doctor.facts import ClockReading, StepFailure, Store, Unknown
+from plugin.clients.object_store import VersionedStore
 from plugin.errors import RemoteSegmentConflictError, RemoteStorageConfigError, RemoteStorageError
 from plugin.loading import WITHOUT_SELF_TEST, load_storage_manager
 from plugin.object_wal_storage_manager import ObjectWalStorageManager
@@ -119,7 +120,15 @@ class _Probe:
             frozenset(str(cluster_id) for cluster_id in others),
             len(looked_at),
             len(listed) <= _KEYS_LOOKED_AT,
+            self._keeps_versions(),
         )
+
+    def _keeps_versions(self) -> bool | Unknown | None:
+        store = self._requests.store
+        try:
+            return store.keeps_versions() if isinstance(store, VersionedStore) else None
+        except RemoteStorageError as error:
+            return Unknown(str(error))
 
 
 def _failure(error: RemoteStorageError) -> StepFailure:

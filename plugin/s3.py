@@ -12,12 +12,20 @@ from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, TypedDict
+from typing import TYPE_CHECKING, Final, Literal
 
 import boto3
+import botocore.session
+import structlog
 from botocore.awsrequest import AWSRequest
 from botocore.config import Config
-from botocore.credentials import SharedCredentialProvider
+from botocore.credentials import (
+    CredentialProvider,
+    CredentialResolver,
+    Credentials,
+    ReadOnlyCredentials,
+    SharedCredentialProvider,
+)
 from botocore.exceptions import BotoCoreError
 from pydantic import Field, model_validator
 
@@ -33,6 +41,8 @@ from plugin.object_wal_storage_manager import ObjectWalStorageManager
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
+log = structlog.get_logger(__name__)
+
 DIRECTORY_BUCKET_SUFFIX: Final = "--x-s3"
 PERMISSIONS: Final = {
     "put": "s3:PutObject",
@@ -40,6 +50,7 @@ PERMISSIONS: Final = {
     "head": "s3:GetObject",
     "delete": "s3:DeleteObject",
     "list": "s3:ListBucket",
+    "versioning": "s3:GetBucketVersioning",
 }
 
 
@@ -61,7 +72,8 @@ class S3Settings(ObjectBackendSettings):
     )
     max_pool_connections: int = Field(default=32, ge=1, description="Connections that are kept open.")
     credentials_file: Path | None = Field(
-        default=None, description="A file like ~/.aws/credentials. Default: the AWS credential chain."
+        default=None,
+        description="A file like ~/.aws/credentials, read anew when it changes. Default: the AWS credential chain.",
     )
     credentials_profile: str = Field(default="default", description="The profile in credentials.file.")
     tls_ca_file: Path | None = Field(default=None, description="Certificates to trust instead of the system's.")
@@ -103,9 +115,9 @@ class S3WalStorageManager(ObjectWalStorageManager):
 def open_client(settings: S3Settings) -> "S3Client":
     """A boto3 client as the settings say. Raises RemoteStorageConfigError."""
     check_endpoint(settings.endpoint_url, settings.allow_http)
-    credentials = _credentials_of(settings)
+    session = _session(settings)
     try:
-        client: S3Client = boto3.session.Session(region_name=settings.region, **credentials).client(
+        client: S3Client = session.client(
             "s3",
             endpoint_url=settings.endpoint_url,
             verify=str(settings.tls_ca_file) if settings.tls_ca_file else None,
@@ -137,33 +149,74 @@ def _follow_no_redirect(context: dict[str, dict[str, object]], **_: object) -> N
     context.setdefault("s3_redirect", {})["redirected"] = True
 
 
-class _Credentials(TypedDict, total=False):
-    """Arguments for a boto3 session; empty for the AWS chain."""
+class _FileCredentials(Credentials):
+    """The keys of one profile in a file, as the file has them now; it is looked at for each signature.
 
-    aws_access_key_id: str
-    aws_secret_access_key: str
-    aws_session_token: str | None
+    A file that cannot be read, as while it is replaced, leaves the last keys in use.
+    """
+
+    def __init__(self, file: Path, profile: str) -> None:
+        """Raises RemoteStorageConfigError."""
+        self._file = file
+        self._profile = profile
+        self._state = _state_of(file)
+        self._frozen = _read_credentials(file, profile)
+        first = self._frozen
+        super().__init__(str(first.access_key), str(first.secret_key), first.token, method="credentials.file")
+
+    def get_frozen_credentials(self) -> ReadOnlyCredentials:
+        """botocore asks for these, to sign with. Any thread may."""
+        state = _state_of(self._file)
+        if state != self._state:
+            try:
+                self._frozen = _read_credentials(self._file, self._profile)
+                log.info("credentials_read_anew", file=str(self._file))
+            except RemoteStorageConfigError as error:
+                log.warning("credentials_unreadable", error=str(error), consequence="the last ones stay in use")
+            self._state = state
+        return self._frozen
 
 
-def _credentials_of(settings: S3Settings) -> _Credentials:
-    if settings.credentials_file is None:
-        return {}
-    provider = SharedCredentialProvider(str(settings.credentials_file), settings.credentials_profile)
+def _state_of(file: Path) -> tuple[int, int, int] | None:
+    """What changes with the file's content; None: it is not there."""
     try:
-        credentials = provider.load()
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _read_credentials(file: Path, profile: str) -> ReadOnlyCredentials:
+    try:
+        credentials = SharedCredentialProvider(str(file), profile).load()
     except BotoCoreError as error:
         raise RemoteStorageConfigError(
             "configure", "credentials.file", f"cannot be read: {type(error).__name__}"
         ) from None
     if credentials is None:
-        raise RemoteStorageConfigError(
-            "configure", "credentials.file", f"has no profile {settings.credentials_profile}, or is not there"
-        )
-    return {
-        "aws_access_key_id": credentials.access_key,
-        "aws_secret_access_key": credentials.secret_key,
-        "aws_session_token": credentials.token,
-    }
+        raise RemoteStorageConfigError("configure", "credentials.file", f"has no profile {profile}, or is not there")
+    return credentials.get_frozen_credentials()
+
+
+class _FileProvider(CredentialProvider):
+    """Gives botocore `_FileCredentials`."""
+
+    def __init__(self, credentials: _FileCredentials) -> None:
+        super().__init__()
+        self._credentials = credentials
+
+    def load(self) -> Credentials:
+        return self._credentials
+
+
+def _session(settings: S3Settings) -> boto3.session.Session:
+    """Raises RemoteStorageConfigError."""
+    if settings.credentials_file is None:
+        return boto3.session.Session(region_name=settings.region)
+    provider = _FileProvider(_FileCredentials(settings.credentials_file, settings.credentials_profile))
+    session = botocore.session.get_session()
+    session.register_component("credential_provider", CredentialResolver([provider]))
+    return boto3.session.Session(region_name=settings.region, botocore_session=session)
 
 
 class S3ObjectStore:
@@ -263,6 +316,13 @@ class S3ObjectStore:
                 for item in answer.get("Contents", [])
             ]
             return ListPage(objects, answer["NextContinuationToken"] if answer["IsTruncated"] else None)
+
+    def keeps_versions(self) -> bool:
+        """Whether the bucket keeps what is deleted. Directory buckets cannot."""
+        if self._bucket.endswith(DIRECTORY_BUCKET_SUFFIX):
+            return False
+        with self._as_storage_errors("versioning", ""):
+            return self._client.get_bucket_versioning(Bucket=self._bucket).get("Status") == "Enabled"
 
     def close(self) -> None:
         if self._direct is not None:

@@ -5,7 +5,6 @@ metadata: in a `__cluster_metadata-0` of any controller or broker that is left (
 tells them (`ask_cluster`; directory ids then come from the agents' registrations).
 """
 
-import logging
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -18,7 +17,7 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.errors import ClientPropertyError
 from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
 from metadata_topic.settings.wal_retention import NO_LIMIT, AgentsRetention
-from metadata_topic.topic.client_config import LIBRDKAFKA_LOGGER, KafkaClientConfig
+from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.cluster_descriptions import ClusterDescriptions, DescribedTopic, DescriptionError
 from recovery.errors import UnknownClusterError
 from rlm.lifecycle.cluster_observer import local_retention_ms
@@ -178,7 +177,7 @@ def ask_cluster(client: KafkaClientConfig) -> tuple[str, ClusterView]:
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
-    admin = AdminClient(client.for_confluent(client_id=_CLIENT_ID), logger=logging.getLogger(LIBRDKAFKA_LOGGER))
+    admin = AdminClient(client.for_confluent(client_id=_CLIENT_ID))
     try:
         metadata = admin.list_topics(timeout=_REQUEST_TIMEOUT_S)
         names = sorted(metadata.topics)

@@ -3,7 +3,8 @@
 /metrics   Prometheus text
 /livez     200 while the process answers; `/healthz` is its older name
 /readyz    200 once the agent relays and knows leadership and settings; 503 with the reasons before. After "ready" come
-           lines that begin with "degraded: ", for what is not well, here or with others
+           lines that begin with "degraded: ", for what is not well, here or with others: another agent that does
+           not answer takes no other broker out of service
 others     the pages that are given
 
 Where a token is asked for, /livez and /readyz answer without it, for the probes of orchestrators, which have none; but

@@ -77,6 +77,7 @@ class HttpServer(ThreadingMixIn, WSGIServer):
         self._open: dict[socket.socket, float] = {}
         """Since when, of each connection that a thread serves."""
         address = (listener.host, listener.port) if isinstance(listener, Address) else listener.getsockname()[:2]
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, _Handler, bind_and_activate=isinstance(listener, Address))
         if not isinstance(listener, Address):
             self.socket.close()

@@ -8,6 +8,7 @@ from agent.metrics.savings import Dollars
 from agent.metrics.topic_metrics import TopicState, by_topic
 from plugin.prices import NEVER_PAYS
 from plugin.remote_wal_storage_manager import RequestCounts
+from replication.follower.peer_watch import NOT_ASKED, Presence
 from rlm.write_path.core.led_partition import PartitionStatus
 
 
@@ -24,6 +25,8 @@ class Peer:
     """Between the two agents, for what that broker follows here."""
     stock_bytes: int
     """What the same would have been without links."""
+    presence: Presence = NOT_ASKED
+    """Of its agent, as measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,10 @@ class Status:
     gaps: int = 0
     """Offsets that no object holds or will hold."""
     is_store_there: bool = False
+    store_answered_s_ago: float | None = None
+    """When it last did what it was asked; None: never."""
+    store_failed: tuple[float, str] | None = None
+    """How many seconds ago the last call failed, and why; None: it did not."""
     requests: RequestCounts = field(default_factory=RequestCounts)
     break_even_bytes: int | None = None
     """From which size on objects pay; None: not known; NEVER_PAYS: none does."""
@@ -49,6 +56,8 @@ class Status:
     partitions: Sequence[PartitionStatus] = ()
     """The one that lags most first."""
     peers: Sequence[Peer] = ()
+    broker_away: str | None = None
+    """Why the local broker does not take connections; None: as far as was seen, it does."""
 
     @property
     def all_topics(self) -> TopicState:
@@ -83,12 +92,15 @@ def status_of(state: AgentState, now_ms: int) -> Status:
         state.degraded(),
         run.led_gaps.offsets if run is not None else 0,
         relaying.storage.is_there,
+        relaying.store_times.answered_s_ago,
+        relaying.store_times.failed,
         relaying.storage.request_counts,
         run.write_path.break_even_bytes if run is not None else None,
         savings.dollars(),
         by_topic(led, dict(relaying.metrics.traffic.by_partition)),
         sorted(led.values(), key=lambda one: (-one.lag_bytes, one.topic, one.partition)),
         _peers(state),
+        relaying.leader.broker_unreachable,
     )
 
 
@@ -107,6 +119,7 @@ def _peers(state: AgentState) -> list[Peer]:
             one in bypassed,
             moved[one].peer_bytes if one in moved else 0,
             moved[one].stock_bytes if one in moved else 0,
+            relaying.peer_watch.presence(one),
         )
         for one in sorted(known)
     ]

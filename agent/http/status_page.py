@@ -10,13 +10,13 @@ from html import escape
 from importlib import resources
 from string import Template
 
+from agent.agent_state import presence_text
 from agent.http.status import Peer, Status
+from agent.metrics.store_times import ANSWERS
 from agent.metrics.topic_metrics import TopicState
-from plugin.errors import ObjectExistsError, RemoteResourceNotFoundError
+from replication.follower.peer_watch import NOT_ASKED
 
 MOST_TOPICS, MOST_PARTITIONS = 20, 20
-_ANSWERS = frozenset({RemoteResourceNotFoundError.label, ObjectExistsError.label})
-"""What counts as a failed attempt, and is an answer of a store that does well."""
 _UNIT = re.compile(r"(?<=\d) (?=(?:ms|s|min|h|d|[kMGT]?B)\b)")
 """Between a figure and its unit no line ends."""
 _LATE_MS = 60_000
@@ -44,9 +44,11 @@ def status_page(status: Status, release: str) -> bytes:
 
 
 def _tone(status: Status) -> str:
-    if status.reasons or status.gaps:
+    is_silent = any(one.is_bypassed or not one.presence.is_there for one in status.peers if one.presence != NOT_ASKED)
+    if status.reasons or status.gaps or is_silent or status.store_failed or status.broker_away:
         return "bad"
-    return "look" if status.degraded or status.all_topics.oldest_ms > _LATE_MS else "good"
+    is_asked = all(one.presence.is_there for one in status.peers)
+    return "look" if status.degraded or not is_asked or status.all_topics.oldest_ms > _LATE_MS else "good"
 
 
 def _word(tone: str) -> str:
@@ -114,10 +116,10 @@ def _notes(status: Status) -> str:
 
 def _tiles(status: Status) -> str:
     total, spent, requests = status.all_topics, status.dollars, status.requests
-    failures = sum(count for label, count in requests.failures.items() if label not in _ANSWERS)
+    failures = sum(count for label, count in requests.failures.items() if label not in ANSWERS)
     waits = f"the oldest byte for {duration(total.oldest_ms / 1000)}" if total.lag_bytes else "nothing waits"
     moved = f"{size(total.linked_bytes)} linked, {size(total.inline_bytes)} inline"
-    store = "answers" if status.is_store_there else "does not answer"
+    store, seen = _store(status)
     return "".join(
         (
             _tile("By links", share(total), moved, _bar(total)),
@@ -128,9 +130,21 @@ def _tiles(status: Status) -> str:
                 f"{dollars(spent.stock)} at the border without links; {dollars(spent.crossings)} there now, "
                 f"{dollars(spent.requests)} for requests",
             ),
-            _tile("Store", store, f"{requests.put:,} PUT, {requests.get:,} GET, failed attempts: {failures:,}"),
+            _tile("Store", store, f"{seen}; {requests.put:,} PUT, {requests.get:,} GET, failed attempts: {failures:,}"),
         )
     )
+
+
+def _store(status: Status) -> tuple[str, str]:
+    """What is known of the store, and since when."""
+    ago = status.store_answered_s_ago
+    seen = "never answered yet" if ago is None else f"answered {duration(ago)} ago"
+    if status.store_failed is not None:
+        failed_ago, label = status.store_failed
+        return "fails", f"{label} {duration(failed_ago)} ago; {seen}"
+    if not status.is_store_there:
+        return "does not answer", seen
+    return ("not asked lately" if ago is None or ago * 1000 > _LATE_MS else "answers"), seen
 
 
 def _tile(name: str, value: str, more: str, drawn: str = "") -> str:
@@ -182,13 +196,21 @@ def _peers(peers: Sequence[Peer]) -> str:
         (
             f"broker {one.broker_id}",
             escape(one.zone or "unknown") + (" (own)" if one.is_own_zone else ""),
-            '<b class="bad">agent dead, bypassed</b>' if one.is_bypassed else "by its agent",
+            _reached(one),
             size(one.sent_bytes),
             size(one.stock_bytes),
         )
         for one in peers
     ]
     return _table(("peer", "zone", "reached", "sent", "without links"), rows, len(rows), "There are no peers.")
+
+
+def _reached(peer: Peer) -> str:
+    text = f"its agent {presence_text(peer.presence)}"
+    if peer.is_bypassed:
+        text = f"agent dead, bypassed; {text}"
+    is_well = peer.presence.is_there and not peer.is_bypassed
+    return escape(text) if is_well else f'<b class="bad">{escape(text)}</b>'
 
 
 def _table(heads: Iterable[str], rows: Sequence[Iterable[str]], there_are: int, none: str) -> str:

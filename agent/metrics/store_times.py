@@ -1,13 +1,22 @@
-"""How long calls to the store take, by what came of them."""
+"""How long calls to the store take, by what came of them, and when it answered last."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from prometheus_client import CollectorRegistry, Histogram
 
-from plugin.errors import failure_label
+from plugin.errors import (
+    ObjectExistsError,
+    RemoteResourceNotFoundError,
+    RemoteSegmentConflictError,
+    failure_label,
+)
 
 _BUCKETS_S = (0.002, 0.004, 0.006, 0.008, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+ANSWERS = frozenset(
+    {"ok", RemoteResourceNotFoundError.label, ObjectExistsError.label, RemoteSegmentConflictError.label}
+)
+"""Results by which a store shows that it does well."""
 
 
 class StoreTimes:
@@ -16,6 +25,8 @@ class StoreTimes:
     def __init__(self, registry: CollectorRegistry, clock: Callable[[], float]) -> None:
         """`clock` gives monotonic seconds."""
         self._clock = clock
+        self._answered_s: float | None = None
+        self._failed: tuple[float, str] | None = None
         self._seconds = Histogram(
             "remote_wal_store_seconds",
             "Time of calls to object storage, their retries included, by what came of them: ok, or why they failed",
@@ -23,6 +34,17 @@ class StoreTimes:
             buckets=_BUCKETS_S,
             registry=registry,
         )
+
+    @property
+    def answered_s_ago(self) -> float | None:
+        """How long ago the store did what it was asked; None: it has not since the agent started."""
+        return None if self._answered_s is None else max(self._clock() - self._answered_s, 0.0)
+
+    @property
+    def failed(self) -> tuple[float, str] | None:
+        """How many seconds ago the last call failed, and why; None: it did not."""
+        failed = self._failed
+        return None if failed is None else (max(self._clock() - failed[0], 0.0), failed[1])
 
     @contextmanager
     def timed(self, operation: str) -> Iterator[None]:
@@ -34,4 +56,9 @@ class StoreTimes:
             result = failure_label(error)
             raise
         finally:
-            self._seconds.labels(operation, result).observe(self._clock() - begun_s)
+            now_s = self._clock()
+            self._seconds.labels(operation, result).observe(now_s - begun_s)
+            if result in ANSWERS:
+                self._answered_s, self._failed = now_s, None
+            else:
+                self._failed = now_s, result

@@ -41,6 +41,7 @@ from replication.follower.follower_proxy import FollowerProxy
 from replication.follower.hydration import HydrationCache, HydrationLimits
 from replication.follower.neighbours.neighbours import Neighbours
 from replication.follower.neighbours.range_door import RangeDoor
+from replication.follower.peer_watch import PeerWatch
 from replication.follower.read_quota import CatchUpReadLimits
 from replication.follower.tier_reader import ArchiveReads
 from replication.leader.catch_up import CatchUp
@@ -75,6 +76,8 @@ class Relaying:
     metrics: ReplicationMetrics
     zones: Zones
     found_peers: FoundPeers
+    peer_watch: PeerWatch
+    store_times: StoreTimes
     gateway: "ClientGateway | None" = None
     """None where it is off: nothing of it is loaded then."""
     neighbours: Neighbours | None = None
@@ -116,11 +119,11 @@ def build_relaying(
 ) -> Relaying:
     """`archive` gives the archive's store, as soon as it is there; `clock` gives monotonic seconds."""
     settings, broker = configuration.settings, configuration.broker
-    storage = GuardedStorageManager(*_ceilings(settings.alarms, clock), StoreTimes(registry, clock).timed)
+    store_times = StoreTimes(registry, clock)
+    storage = GuardedStorageManager(*_ceilings(settings.alarms, clock), store_times.timed)
     write_path, hello = GuardedWritePath(), _hello(settings, identity)
     stage_times, metrics = _stage_times(settings, identity, registry, clock), ReplicationMetrics(registry)
-    limits = HydrationLimits(settings.hydration.thread_pool_size, settings.hydration.cache_bytes)
-    hydration = HydrationCache(storage, limits, stage_times, metrics, clock, archive)
+    hydration = HydrationCache(storage, _hydration_limits(settings.hydration), stage_times, metrics, clock, archive)
     zones = Zones(identity.rack, RemoteReaders(clock))
     peers = KnownPeers(peer_addresses(broker, settings.peers))
     context = replace(
@@ -141,7 +144,6 @@ def build_relaying(
     follower = FollowerProxy(follower_context, peers, bypass(broker, settings, configuration.client, clock))
     metrics.held.connections.labels("peer").set_function(lambda: leader.connections)
     metrics.held.connections.labels("replica").set_function(lambda: follower.connections)
-    found = _found_peers(configuration, peers, follower, gateway)
     return Relaying(
         leader,
         follower,
@@ -152,10 +154,16 @@ def build_relaying(
         stage_times,
         metrics,
         zones,
-        found,
+        _found_peers(configuration, peers, follower, gateway),
+        PeerWatch(follower_context, peers, clock),
+        store_times,
         gateway,
         neighbours,
     )
+
+
+def _hydration_limits(settings: HydrationSettings) -> HydrationLimits:
+    return HydrationLimits(settings.thread_pool_size, settings.cache_bytes)
 
 
 def _found_peers(

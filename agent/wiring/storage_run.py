@@ -141,6 +141,8 @@ class StorageRun:
         """What waits for a person, while all that replication needs is done."""
         doubt = self.kafka.metadata.doubt()
         told = [f"{doubt}: no orphan is healed before `remote-wal metadata rebuild`"] if doubt else []
+        if self.kafka.leadership.is_known and (away := self.kafka.leadership.unknown_because):
+            told.append(f"Kafka does not say who leads what, so what it said last counts: {away}")
         return told + [str(problem) for problem in self.kafka.topics.problems]
 
     def objects(self) -> dict[str, Any]:

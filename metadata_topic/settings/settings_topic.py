@@ -143,17 +143,21 @@ class SettingsReader(TopicReader):
 
 
 def read_settings(
-    client_config: KafkaClientConfig, timeout_s: float = 30.0
+    client_config: KafkaClientConfig, timeout_s: float = 30.0, consumer_factory: ConsumerFactory = confluent_reader
 ) -> tuple[Mapping[str, TopicSettings], Mapping[int, AgentRegistration]]:
     """All topics' settings and all agents' registrations as of now. Blocks.
 
-    Raises MetadataTopicError when the end of the topic was not reached in time.
+    Raises MetadataTopicError when there is no such topic, or its end was not reached in time.
     """
-    quick = FollowSettings(fetch_min_bytes=1, fetch_wait_ms=100, batch_wait_ms=100)
-    reader = SettingsReader(client_config, settings=quick)
+    quick = FollowSettings(fetch_min_bytes=1, fetch_wait_ms=100, batch_wait_ms=100, absence_check_ms=1000)
+    reader = SettingsReader(client_config, settings=quick, consumer_factory=consumer_factory)
     reader.start()
     try:
         if not reader.wait_until_ready(timeout_s):
+            if reader.is_there is False:
+                raise MetadataTopicError(
+                    "read settings", SETTINGS_TOPIC, "the topic does not exist", "an agent makes it when it starts"
+                )
             raise MetadataTopicError(
                 "read settings",
                 SETTINGS_TOPIC,

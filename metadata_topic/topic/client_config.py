@@ -1,5 +1,6 @@
 """How to reach the Kafka cluster, and the translation of a Java client's properties for librdkafka."""
 
+import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -56,12 +57,14 @@ class KafkaClientConfig:
     properties: Mapping[str, ConfluentValue] = field(default_factory=dict, repr=False)
     """May hold secrets, hence not part of the repr."""
 
-    def for_confluent(self, **overrides: ConfluentValue) -> dict[str, ConfluentValue]:
+    def for_confluent(self, **overrides: ConfluentValue) -> dict[str, ConfluentValue | logging.Logger]:
         """The dictionary that confluent_kafka takes; `overrides` are keys with `_` for `.` and win.
 
-        Asking for a topic never makes it: librdkafka's producers and admin clients would, where brokers let them.
+        Asking for a topic never makes it: librdkafka's producers and admin clients would, where brokers let them. What
+        librdkafka has to say goes to our log, as it would else write lines of its own to standard error.
         """
-        config: dict[str, ConfluentValue] = {
+        config: dict[str, ConfluentValue | logging.Logger] = {
+            "logger": logging.getLogger(LIBRDKAFKA_LOGGER),
             "bootstrap.servers": self.bootstrap_servers,
             "allow.auto.create.topics": False,
             **self.properties,
@@ -77,8 +80,16 @@ def read_command_config(bootstrap_servers: str, path: Path | None) -> KafkaClien
     """
     if path is None:
         return KafkaClientConfig(bootstrap_servers)
-    with path.open(encoding="utf-8") as file:
-        return from_java_properties(bootstrap_servers, javaproperties.load(file))
+    return from_java_properties(bootstrap_servers, read_java_properties(path))
+
+
+def read_java_properties(path: Path) -> dict[str, str]:
+    """What Java reads of a properties file, which is ISO-8859-1. Raises ClientPropertyError, OSError."""
+    try:
+        found: dict[str, str] = javaproperties.loads(path.read_bytes())
+    except ValueError as error:
+        raise ClientPropertyError("read client properties", str(path), str(error)) from error
+    return found
 
 
 def from_java_properties(bootstrap_servers: str, java: Mapping[str, str]) -> KafkaClientConfig:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from kafka_log.topic_partition import TopicId, topic_id_from_text
 from metadata_topic.records.errors import ClientPropertyError, MetadataTopicError
-from metadata_topic.topic.client_config import LIBRDKAFKA_LOGGER, KafkaClientConfig
+from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.kafka_python_config import kafka_python_settings
 
 if TYPE_CHECKING:
@@ -148,9 +148,7 @@ class ClusterDescriptions:
         try:
             settings = self._settings()
         except ClientPropertyError:
-            admin = AdminClient(
-                self.client.for_confluent(client_id=self.client_id), logger=logging.getLogger(LIBRDKAFKA_LOGGER)
-            )
+            admin = AdminClient(self.client.for_confluent(client_id=self.client_id))
             try:
                 return by_librdkafka(admin)
             except (KafkaException, FutureTimeoutError) as error:

@@ -1,6 +1,5 @@
 """Who leads logs, and where these end, as far as consumers may read: asked by librdkafka. Blocks."""
 
-import logging
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -8,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from metadata_topic.records.errors import MetadataTopicError
-from metadata_topic.topic.client_config import LIBRDKAFKA_LOGGER, KafkaClientConfig
+from metadata_topic.topic.client_config import KafkaClientConfig
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -77,8 +76,7 @@ class LogEnds:
         from confluent_kafka.admin import AdminClient
 
         if self._admin is None:
-            config = self._client.for_confluent(client_id=self._client_id)
-            self._admin = AdminClient(config, logger=logging.getLogger(LIBRDKAFKA_LOGGER))
+            self._admin = AdminClient(self._client.for_confluent(client_id=self._client_id))
         return self._admin
 
     def _error(self, what: str, error: object) -> MetadataTopicError:

@@ -27,7 +27,6 @@ more than all the rest of the agent.
 objects are orphans, which reconciliation finds.
 """
 
-import logging
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -35,7 +34,7 @@ from functools import partial
 import structlog
 
 from metadata_topic.records.partitioner import metadata_partition
-from metadata_topic.topic.client_config import LIBRDKAFKA_LOGGER, KafkaClientConfig
+from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.publication_queue import DEFAULT_SETTINGS, PendingRecord, PublicationQueue, PublisherSettings
 from metadata_topic.topic.topic_producer import ProducerConfig, ProducerFactory, ProducerLike, confluent_producer
 from metadata_topic.topic.topic_requirements import MAX_BATCH_BYTES
@@ -262,6 +261,5 @@ class RemoteWalMetadataPublisher(PublicationQueue):
                 queue_buffering_max_kbytes=16 * 1024,
                 message_max_bytes=MAX_BATCH_BYTES,
             ),
-            "logger": logging.getLogger(LIBRDKAFKA_LOGGER),
         }
         return self._producer_factory(config)

@@ -1,6 +1,5 @@
 """The metadata topics themselves: their names, settings and layout, made when they are missing."""
 
-import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -12,7 +11,7 @@ import structlog
 
 from metadata_topic.records.errors import TopicNotKnownError, TopicSetupError
 from metadata_topic.records.partitioner import metadata_partition
-from metadata_topic.topic.client_config import LIBRDKAFKA_LOGGER, KafkaClientConfig
+from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.cluster_descriptions import ClusterDescriptions, DescriptionError
 from metadata_topic.topic.topic_requirements import (
     UNLIMITED,
@@ -246,10 +245,7 @@ class _ConfluentAdmin:
     def __init__(self, client_config: KafkaClientConfig, timeout_s: float) -> None:
         from confluent_kafka.admin import AdminClient
 
-        self._admin = AdminClient(
-            client_config.for_confluent(client_id="remote-wal-metadata-admin"),
-            logger=logging.getLogger(LIBRDKAFKA_LOGGER),
-        )
+        self._admin = AdminClient(client_config.for_confluent(client_id="remote-wal-metadata-admin"))
         self._descriptions = ClusterDescriptions(client_config, "remote-wal-metadata-admin", timeout_s)
         self._timeout_s = timeout_s
 

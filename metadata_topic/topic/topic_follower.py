@@ -30,7 +30,7 @@ import structlog
 
 from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.store.topic_continuity import TopicContinuity
-from metadata_topic.topic.client_config import LIBRDKAFKA_LOGGER, ConfluentValue, KafkaClientConfig
+from metadata_topic.topic.client_config import ConfluentValue, KafkaClientConfig
 from metadata_topic.topic.cluster_descriptions import ClusterDescriptions
 from metadata_topic.topic.read_barrier import ReadBarriers
 from metadata_topic.topic.reading_positions import ReadingPositions
@@ -189,7 +189,7 @@ class TopicFollower:
     def _run(self, prepare: Callable[[], Mapping[int, int]]) -> None:
         from confluent_kafka import KafkaException
 
-        pauses = RetryPauses(self._settings.retry_pause_ms / 1000, self._clock)
+        pauses, told = RetryPauses(self._settings.retry_pause_ms / 1000, self._clock), ("", 0)
         try:
             self._reading.positions.update(prepare())
             while not self._stop.is_set():
@@ -197,7 +197,10 @@ class TopicFollower:
                     self._follow()
                 except (KafkaException, MetadataTopicError) as error:
                     self._reading.counters["consumer_restarts"] += 1
-                    log.warning("metadata_topic_read_failed", topic=self._topic, error=str(error))
+                    news = str(error), self._reading.counters["records"]
+                    if news != told:  # once for each reason, however often it is tried, until something was read
+                        log.warning("metadata_topic_read_failed", topic=self._topic, error=str(error))
+                    told = news
                     self._stop.wait(pauses.next_s())
         except BaseException as failure:
             self._failure = failure
@@ -320,5 +323,4 @@ def _consumer_config(
             queued_max_messages_kbytes=16 * 1024,
             **overrides,
         ),
-        "logger": logging.getLogger(LIBRDKAFKA_LOGGER),
     }

@@ -18,6 +18,11 @@ class TopicReader:
         """All that was in the topic when reading began is known, and reading goes on."""
         return self._follower.ready
 
+    @property
+    def is_there(self) -> bool | None:
+        """As `TopicFollower.is_there`."""
+        return self._follower.is_there
+
     def wait_until_ready(self, timeout_s: float) -> bool:
         """False when the time ran out first, or the reader died."""
         return self._follower.wait_until_ready(timeout_s)

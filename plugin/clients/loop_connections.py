@@ -16,6 +16,7 @@ from collections import deque
 from typing import Final, cast
 from urllib.parse import urlsplit
 
+from plugin.clients.dialling import dialled
 from plugin.clients.http_connections import DEFAULT_PORTS, RequestLimits
 from plugin.clients.http_messages import AnswerReader, HttpAnswer, HttpRequest
 
@@ -107,8 +108,9 @@ class LoopConnections:
     async def _connect(self) -> "_Connection":
         limits = self._limits
         async with asyncio.timeout(2 * limits.connect_timeout):
+            found = await dialled(self._host, self._port)
             _, connection = await self._loop.create_connection(
-                lambda: _Connection(self._loop), self._host, self._port,
+                lambda: _Connection(self._loop), sock=found,
                 ssl=self._tls, server_hostname=self._host if self._tls else None,
                 ssl_handshake_timeout=limits.connect_timeout if self._tls else None,
             )  # fmt: skip

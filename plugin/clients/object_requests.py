@@ -47,7 +47,8 @@ class ObjectRequests:
         sleep: Callable[[float], None],
         rng: random.Random,
     ) -> None:
-        self._store = store
+        self.store = store
+        """For what is asked of some stores alone, and once."""
         self._loop_store = store if isinstance(store, LoopStore) else None
         self.counts = counts
         self._counts_lock = threading.Lock()
@@ -60,7 +61,7 @@ class ObjectRequests:
 
     def close(self) -> None:
         """Release connections."""
-        self._store.close()
+        self.store.close()
 
     def put(self, key: str, chunks: Sequence[bytes | memoryview], size_bytes: int) -> None:
         """Write a whole object; durable and readable on return. Idempotent.
@@ -84,7 +85,7 @@ class ObjectRequests:
 
     def _put_once(self, key: str, chunks: Sequence[bytes | memoryview], size_bytes: int) -> None:
         self._count_put(size_bytes)
-        self._store.put_if_absent(key, chunks)
+        self.store.put_if_absent(key, chunks)
 
     def _count_put(self, size_bytes: int) -> None:
         with self._counts_lock:
@@ -126,7 +127,7 @@ class ObjectRequests:
         def attempt() -> ObjectHead:
             with self._counts_lock:
                 self.counts.head += 1
-            return self._store.head(key)
+            return self.store.head(key)
 
         head = self._retrier.call(attempt, deadline)
         checksum = 0
@@ -150,7 +151,7 @@ class ObjectRequests:
         def attempt() -> bytes:
             with self._counts_lock:
                 self.counts.get += 1
-            return self._checked(self._store.get_range(key, start, end), key, start, end)
+            return self._checked(self.store.get_range(key, start, end), key, start, end)
 
         return self._retrier.call(_after(failed, attempt), deadline)
 
@@ -183,25 +184,31 @@ class ObjectRequests:
         def attempt() -> None:
             with self._counts_lock:
                 self.counts.delete += 1
-            self._store.delete(key)
+            self.store.delete(key)
 
         self._retrier.call(attempt, self._retrier.deadline())
 
     def list(self, prefix: str) -> Iterator[ListedObject]:
         """All objects whose key starts with `prefix`, which ends in "/"; in any order."""
         page: str | None = None
+        asked = set[str]()
         while True:
             listed = self._list_page(prefix, page)
             yield from listed.objects
             page = listed.next_page
             if page is None:
                 return
+            if page in asked:
+                raise RemoteStorageError(
+                    "list", prefix, "the store gives a continuation token twice: it would never end"
+                )
+            asked.add(page)
 
     def _list_page(self, prefix: str, page: str | None) -> ListPage:
         def attempt() -> ListPage:
             with self._counts_lock:
                 self.counts.list += 1
-            return self._store.list_page(prefix, page)
+            return self.store.list_page(prefix, page)
 
         return self._retrier.call(attempt, self._retrier.deadline())
 

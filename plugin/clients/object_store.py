@@ -36,6 +36,14 @@ class ListPage:
     next_page: str | None
 
 
+@runtime_checkable
+class VersionedStore(Protocol):
+    """A store that can tell whether it keeps what is deleted."""
+
+    def keeps_versions(self) -> bool:
+        """Raises RemoteStorageError."""
+
+
 class ObjectStore(Protocol):
     """One attempt at each request; called from many threads at once.
 

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from botocore.auth import S3ExpressAuth, S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.exceptions import NoCredentialsError
 
@@ -20,7 +19,8 @@ if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
 _PROBE_KEY: Final = "k"
-_TOKEN_HEADERS: Final = {S3SigV4Auth: SECURITY_TOKEN, S3ExpressAuth: SESSION_TOKEN}
+_TOKEN_HEADERS: Final = {"s3v4": SECURITY_TOKEN, "v4-s3express": SESSION_TOKEN}
+"""By botocore's names of the kinds of signatures that are ours; their classes are others where awscrt is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +40,12 @@ class Route:
 
         May block, as credentials are refreshed. Raises what botocore does.
         """
-        if not isinstance(self.how["signature_version"], str):  # such as none at all
+        token_header = _TOKEN_HEADERS.get(self.how["signature_version"])
+        if token_header is None:
             return None
         signing = self.context.get("signing", {})
         names = {"request_credentials", "identity_cache", "cache_key"} & signing.keys()
         auth = self.botocores_signer.get_auth_instance(**self.how, **{name: signing[name] for name in names})
-        token_header = _TOKEN_HEADERS.get(type(auth))
-        if token_header is None:
-            return None
         if auth.credentials is None:
             raise NoCredentialsError
         if known is not None and known.credentials == auth.credentials:

@@ -15,6 +15,7 @@ import ssl
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import repeat
 
 import structlog
@@ -57,6 +58,16 @@ def _written_together(peers: Sequence[FramedConnection]) -> Iterator[None]:
             peer.send_gathered()
 
 
+async def _answer_presence(own: Hello, peer: FramedConnection, asker: Hello) -> None:
+    """A connection of another agent, which asks again and again whether this one is there."""
+    check_certificate(peer, asker)
+    agree(own, asker)
+    answer = replace(own, capabilities=PeerCapabilities.PRESENCE).encode()
+    peer.write_frame(answer)
+    while await peer.read_frame() is not None:
+        peer.write_frame(answer)
+
+
 class LeaderProxy:
     """The peer listener. Also an UploadListener: what is stored becomes links and announcements here."""
 
@@ -87,6 +98,11 @@ class LeaderProxy:
     def connections(self) -> int:
         """How many are held, whatever they have said yet."""
         return len(self._tasks)
+
+    @property
+    def broker_unreachable(self) -> str | None:
+        """Why the local broker did not take the last connection that was meant for it; None: it did."""
+        return self._unreached.present
 
     def _accepted(self, accepted: socket.socket, address: str) -> None:
         try:
@@ -174,6 +190,8 @@ class LeaderProxy:
         """Whether it was a connection for something else than replication, which has ended."""
         if PeerCapabilities.CLIENTS in hello.capabilities:
             await self._serve_client(peer, hello, share)
+        elif PeerCapabilities.PRESENCE in hello.capabilities:
+            await _answer_presence(self._context.hello, peer, hello)
         elif PeerCapabilities.RANGES in hello.capabilities:
             await self._serve_ranges(peer, hello, share)
         elif PeerCapabilities.STORED_LOGS in hello.capabilities:

@@ -12,6 +12,11 @@ class News:
         is_new, self._told = error != self._told, error
         return is_new
 
+    @property
+    def present(self) -> str | None:
+        """What was told last, while it is not over."""
+        return self._told or None
+
     def is_over(self) -> None:
         """The broker was reached."""
         self._told = ""

@@ -10,6 +10,7 @@ from typing import cast
 
 import structlog
 
+from plugin.clients.dialling import dialled
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.peer_protocol import Hello, PeerCapabilities, PeerRefusedError, agree
@@ -31,7 +32,7 @@ class Address:
     port: int
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 Listener = Address | socket.socket
@@ -101,14 +102,17 @@ async def connect_framed(
     timeout_s: float = 5.0,
     server_name: str | None = None,
 ) -> FramedConnection:
-    """Connect within `timeout_s`. `server_name` is whom the certificate must name, if not the host dialled.
+    """Connect within `timeout_s`, to whichever of the host's addresses answers.
+
+    `server_name` is whom the certificate must name, if not the host dialled.
 
     Raises OSError (TimeoutError included) or ssl.SSLError.
     """
     loop = asyncio.get_running_loop()
-    named = server_name if tls is not None else None
+    named = server_name or address.host if tls is not None else None
     async with asyncio.timeout(timeout_s):
-        await loop.create_connection(lambda: connection, address.host, address.port, ssl=tls, server_hostname=named)
+        found = await dialled(address.host, address.port)
+        await loop.create_connection(lambda: connection, sock=found, ssl=tls, server_hostname=named)
     return connection
 
 

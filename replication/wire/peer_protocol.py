@@ -39,7 +39,8 @@ hello asks for CLIENTS stands for a connection of a client in another zone, and 
 KAFKA and, where both have ROUTED_PRODUCE, ZONE_ROUTE_REQUEST, ORIGINAL and ROUTE_INLINE_REQUEST, with ADOPTED_RECORDS
 ROUTE_OUTCOME as well; where both have LINKED_FETCH, LINKED, INLINE_REQUEST, LINKS_PAUSED and LINKS_RESUMED. One whose
 hello asks for RANGES is between two agents of a zone, and carries RANGE_REQUEST, RANGE and RANGE_REFUSED alone; one
-whose hello asks for STORED_LOGS carries STORED_REQUEST and STORED.
+whose hello asks for STORED_LOGS carries STORED_REQUEST and STORED. One whose hello asks for PRESENCE carries
+hellos alone: each is answered by one, for as long as the agent lives.
 """
 
 import struct
@@ -93,6 +94,8 @@ class PeerCapabilities(Flag, boundary=CONFORM):
 
     STORED_LOGS = 2048
     """A connection for questions of durable logs, instead of replication: asked for, or, in the answer, granted."""
+    PRESENCE = 4096
+    """A connection that asks whether the agent is there, instead of replication: asked for, or granted."""
 
 
 MESSAGES = PeerCapabilities.ROUTED_PRODUCE | PeerCapabilities.LINKED_FETCH
@@ -102,6 +105,7 @@ _BY_SETTINGS = (
     | PeerCapabilities.SHARED_READS
     | PeerCapabilities.RANGES
     | PeerCapabilities.STORED_LOGS
+    | PeerCapabilities.PRESENCE
 )
 CAPABILITIES = ~(PeerCapabilities.CLIENTS | MESSAGES | PeerCapabilities.ADOPTED_RECORDS | _BY_SETTINGS)
 """What is understood here of replication, whatever the settings."""

@@ -146,7 +146,7 @@ def _break_even_alone_mb_s(
 def _advice(totals: TopicTotals, rate_mb_s: float, alone_mb_s: float | None) -> str:
     saved = totals.saved_usd
     if saved is None:
-        return "unknown: no usage records of its leaders' agents"
+        return "unknown: usage records of its leaders' agents do not tell, or not yet"
     if not totals.upload_bytes and not totals.linked_bytes and not totals.inline_bytes:
         return "no traffic"
     if saved + totals.archive_usd >= 0:

@@ -38,16 +38,20 @@ def summarise(frames: CostFrames, prices: PriceTable, sections: StoreSections, t
     daily = _with_produced(frames.daily, topics_now).cache()
     topics, left_out = _topics(daily)
     brokers = _brokers(daily)
+    sums = (fn.sum(name).alias(name) for name in ("produced_bytes", "upload_bytes", "copied_bytes"))
+    is_behind = bool(daily.where("produced_bytes IS NOT NULL").agg(*sums).where(_BEHIND).count())
     return Costs(
         prices.source,
         prices.confirmed,
         prices.cross_zone_read_gb,
         frames.seconds,
-        _days(frames),
+        _days(replace(frames, daily=daily)),
         topics,
         [topic_verdict(topic, frames.seconds, prices, store, zone_reads=zone_reads) for topic in topics],
         brokers,
-        choices([_load(broker, frames.seconds, zone_reads) for broker in brokers], prices, store),
+        None
+        if is_behind
+        else choices([_load(broker, frames.seconds, zone_reads) for broker in brokers], prices, store),
         left_out,
         _clients(frames.clients),
         group_reads(brokers, prices),
@@ -79,6 +83,12 @@ _ARCHIVE_USD: Final = "archive_put_usd + archive_storage_usd"
 _UNKNOWN_ROW: Final = "remote_wal_usd IS NULL AND objects > 0"
 
 
+_BEHIND: Final = "produced_bytes < (upload_bytes - coalesce(copied_bytes, 0)) / 4"
+"""Agents tell every ten minutes what followers were given, and the metadata at once what was uploaded. Where followers
+were given less than a quarter of that, what was saved is not known yet. (Objects of one small batch each are three
+times as large as it.)"""
+
+
 def _with_produced(daily: "DataFrame", topics_now: "DataFrame") -> "DataFrame":
     """With `topic`, `produced_bytes`, by what followers were given, `crossed_bytes`, of what followers in other zones
     were, and how long objects are kept (`object_hours`, 0 where that is for more than links) and why (`is_kept`).
@@ -93,7 +103,9 @@ def _with_produced(daily: "DataFrame", topics_now: "DataFrame") -> "DataFrame":
     given = fn.when(fn.col("_followers") > 0, fn.expr("(linked_bytes + inline_bytes) / _followers"))
     crossed = fn.when(given.isNotNull(), fn.expr("linked_remote_bytes + inline_remote_bytes"))
     named = daily.join(fn.broadcast(known), "topic_id", "left")
-    return named.withColumns({"produced_bytes": given, "crossed_bytes": crossed}).drop("_followers")
+    told = named.withColumns({"produced_bytes": given, "crossed_bytes": crossed}).drop("_followers")
+    behind = fn.coalesce(fn.expr(_BEHIND), fn.lit(False))
+    return told.withColumns({name: fn.when(~behind, fn.col(name)) for name in ("remote_wal_usd", "stock_usd")})
 
 
 def _days(frames: CostFrames) -> list[DayCosts]:

@@ -164,7 +164,18 @@ class Costs:
         return total
 
     @property
+    def compared(self) -> Sequence[DayCosts]:
+        """The days of which all is known: what was saved is of these."""
+        return [day for day in self.days if day.saved_usd is not None]
+
+    @property
+    def left_out(self) -> Sequence[DayCosts]:
+        """The others, which no sum has."""
+        return [day for day in self.days if day.saved_usd is None]
+
+    @property
     def remote_wal_usd(self) -> float:
+        """All that is known, of all days."""
         return sum(day.remote_wal_usd for day in self.days)
 
     @property
@@ -174,10 +185,27 @@ class Costs:
         return sum(known) if known else None
 
     @property
+    def compared_usd(self) -> tuple[float, float] | None:
+        """With remote WAL and with stock Kafka, of the days that are compared; None without any."""
+        if not self.compared:
+            return None
+        return sum(day.remote_wal_usd for day in self.compared), sum(day.stock_usd or 0.0 for day in self.compared)
+
+    @property
     def saved_usd(self) -> float | None:
-        """Of the days of which all is known; None without any."""
-        known = [day.saved_usd for day in self.days if day.saved_usd is not None]
-        return sum(known) if known else None
+        """The difference of the two."""
+        return self.compared_usd[1] - self.compared_usd[0] if self.compared_usd is not None else None
+
+    @property
+    def left_out_text(self) -> str:
+        """What the sums do not have, and why; empty where they have all."""
+        if not self.left_out:
+            return ""
+        days = ", ".join(day.date for day in self.left_out[:3]) + (", …" if len(self.left_out) > 3 else "")
+        return (
+            f"{len(self.left_out)} of {len(self.days)} days ({days}) are in no sum: usage records do not tell of every "
+            "broker there, or not yet of what was uploaded last"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,5 @@
 """What the cluster tells of its topics, their settings and offsets, asked by the admin client. Blocks."""
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -12,7 +11,7 @@ from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.settings.settings_topic import read_settings
 from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
 from metadata_topic.settings.wal_retention import ALL_AS_BEFORE, NO_LIMIT, AgentsRetention, KeptFor, longer
-from metadata_topic.topic.client_config import LIBRDKAFKA_LOGGER, KafkaClientConfig, from_java_properties
+from metadata_topic.topic.client_config import KafkaClientConfig, from_java_properties
 from metadata_topic.topic.cluster_descriptions import ClusterDescriptions, DescriptionError
 from metadata_topic.topic.topic import METADATA_TOPIC, SETTINGS_TOPIC
 from retention_job.errors import SourceError
@@ -156,9 +155,7 @@ class _Admin:
 
         self._source = source
         self._client = client_config(source)
-        self._admin = AdminClient(
-            self._client.for_confluent(client_id=_CLIENT_ID), logger=logging.getLogger(LIBRDKAFKA_LOGGER)
-        )
+        self._admin = AdminClient(self._client.for_confluent(client_id=_CLIENT_ID))
 
     def read(self) -> Cluster:
         metadata = self._ask("list topics", lambda: self._admin.list_topics(timeout=self._source.timeout_s))

@@ -15,7 +15,6 @@ Any other fault in an answer makes all of it worth nothing, and so does a cluste
 topic is not to be seen: it is not the whole cluster.
 """
 
-import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -25,7 +24,7 @@ import structlog
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_text
 from metadata_topic.settings.settings_topic import SettingsReader
-from metadata_topic.topic.client_config import LIBRDKAFKA_LOGGER, KafkaClientConfig
+from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.cluster_descriptions import (
     TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_ID,
@@ -113,10 +112,7 @@ class ClusterObserver:
     def __init__(self, client: KafkaClientConfig, broker_id: int, watch: TopicWatch, timeout_s: float = 10.0) -> None:
         from confluent_kafka.admin import AdminClient
 
-        self._admin = AdminClient(
-            client.for_confluent(client_id=f"remote-wal-agent-{broker_id}-lifecycle"),
-            logger=logging.getLogger(LIBRDKAFKA_LOGGER),
-        )
+        self._admin = AdminClient(client.for_confluent(client_id=f"remote-wal-agent-{broker_id}-lifecycle"))
         self._descriptions = ClusterDescriptions(client, f"remote-wal-agent-{broker_id}-lifecycle", timeout_s)
         self._asks_by_id = self._descriptions.can_ask_by_id
         self._watch = watch

@@ -281,3 +281,16 @@ def test_the_token_goes_to_nobody_in_plain_text(token_file: Path) -> None:
                 ask_agent_page(f"{host}:{elsewhere.getsockname()[1]}", "/describe", 10, settings)
             thread.join()
     assert [b"s3cret" in each for each in told] == [False, True, True]
+
+
+def test_it_listens_at_an_address_of_ipv6() -> None:
+    endpoint = HttpEndpoint(CollectorRegistry(), {})
+    where = endpoint.start(Address("::1", 0))
+    try:
+        assert str(where) == f"[::1]:{where.port}"
+        connection = http.client.HTTPConnection("::1", where.port, timeout=10)
+        connection.request("GET", "/livez")
+        assert connection.getresponse().read() == b"ok\n"
+        connection.close()
+    finally:
+        endpoint.close()

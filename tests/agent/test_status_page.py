@@ -11,9 +11,12 @@ from agent.metrics.savings import Dollars
 from agent.metrics.topic_metrics import TopicState
 from plugin.prices import NEVER_PAYS
 from plugin.remote_wal_storage_manager import RequestCounts
+from replication.follower.peer_watch import Presence
 from rlm.write_path.core.led_partition import PartitionStatus
 
 _VOID = {"meta", "br"}
+THERE = Presence(1.25)
+SILENT = Presence(7.0, "connection refused")
 
 
 class Page(HTMLParser):
@@ -62,7 +65,8 @@ def status(**changes: object) -> Status:
         "dollars": Dollars(20.0, 0.5, 2.0),
         "topics": {"orders": TopicState(2, 0, 0, 987_000, 13_000)},
         "partitions": [PartitionStatus("orders", 0, 10, 10, 0, 0, 0)],
-        "peers": [Peer(2, "az2", False, False, 10, 1000), Peer(3, None, False, True, 0, 0)],
+        "store_answered_s_ago": 0.5,
+        "peers": [Peer(2, "az2", False, False, 10, 1000, THERE), Peer(3, None, False, False, 0, 0, THERE)],
     }
     return Status(**{**well, **changes})  # type: ignore[arg-type]
 
@@ -74,6 +78,13 @@ def test_of_the_answer_only_what_is_wrong_is_marked() -> None:
     assert '<b class="wrong">17 offsets are lost to storage.</b>' in lost
 
 
+def test_a_loss_is_not_shown_in_the_colour_of_what_is_well() -> None:
+    markup = Page(status(dollars=Dollars(1.0, 0.9, 0.3))).markup
+    assert '<b class="wrong">$0.20</b> more than inline.' in markup
+    rules = dict(re.findall(r"(\.(?:good )?\.?answer b(?:\.wrong)?) { color: var\(--(\w+)\) }", markup))
+    assert rules == {".good .answer b": "tone", ".answer b.wrong": "bad"}, "of two as specific the later one counts"
+
+
 def test_no_line_ends_between_a_figure_and_its_unit() -> None:
     assert "987\u00a0kB linked, 13.0\u00a0kB inline" in Page(status()).text
 
@@ -82,7 +93,14 @@ def test_the_answer_comes_first() -> None:
     page = Page(status())
     assert page.answer == "Replicating by links: 98.7 %. Nothing waits to be stored. $17.50 saved."
     assert "all well" in page.text
-    for told in ("zone az1", "up 2 h 1 min", "release 1.2.3", "broker 2", "agent dead, bypassed", "answers"):
+    for told in (
+        "zone az1",
+        "up 2 h 1 min",
+        "release 1.2.3",
+        "broker 2",
+        "its agent answered 1.2 s ago",
+        "answered 500\u00a0ms ago",
+    ):
         assert told in page.text
 
 
@@ -114,6 +132,12 @@ def test_what_is_not_as_hoped_is_said_in_the_answer(changes: dict[str, object], 
         ({"topics": {"t": TopicState(1, 7, 61_000, 1, 0)}}, "to be looked at"),
         ({"degraded": ["soon"], "reasons": ["store"]}, "not well"),
         ({"gaps": 1}, "not well"),
+        ({"peers": [Peer(2, None, False, False, 0, 0, SILENT)]}, "not well"),
+        ({"peers": [Peer(2, None, False, True, 0, 0, THERE)]}, "not well"),
+        ({"peers": [Peer(2, None, False, False, 0, 0, Presence(10.5))]}, "not well"),  # nobody measures any more
+        ({"peers": [Peer(2, None, False, False, 0, 0)]}, "to be looked at"),
+        ({"store_failed": (3.0, "timeout")}, "not well"),
+        ({"broker_away": "refused"}, "not well"),
     ],
 )
 def test_one_word_says_how_it_is_and_the_reasons_stand_below(changes: dict[str, object], word: str) -> None:
@@ -122,6 +146,21 @@ def test_one_word_says_how_it_is_and_the_reasons_stand_below(changes: dict[str, 
     for reasons in (changes.get("degraded", []), changes.get("reasons", [])):
         assert isinstance(reasons, list)
         assert all(reason in page.texts for reason in reasons)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"peers": [Peer(2, None, False, False, 0, 0, SILENT)]}, "last answered 7.0 s ago): connection refused"),
+        ({"peers": [Peer(2, None, False, False, 0, 0)]}, "its agent was not asked yet"),
+        ({"peers": [Peer(2, None, False, True, 0, 0, THERE)]}, "agent dead, bypassed; its agent answered 1.2 s ago"),
+        ({"store_failed": (3.0, "timeout")}, "timeout 3.0 s ago; answered 500 ms ago"),
+        ({"is_store_there": False, "store_answered_s_ago": None}, "does not answer never answered yet"),
+        ({"store_answered_s_ago": 7300.0}, "not asked lately answered 2 h 1 min ago"),
+    ],
+)
+def test_each_state_is_shown_with_its_age_and_what_is_unknown_as_unknown(changes: dict[str, object], told: str) -> None:
+    assert told in " ".join(Page(status(**changes)).text.split())
 
 
 def test_a_store_that_answers_no_has_not_failed() -> None:

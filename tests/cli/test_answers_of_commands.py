@@ -1,6 +1,7 @@
 """Standard output is the answer alone: JSON where that is wanted, also when there is no answer."""
 
 import json
+import re
 import socket
 import sys
 from collections.abc import Iterator
@@ -92,7 +93,7 @@ def _commands(command: Any, name: str) -> Iterator[tuple[str, set[str]]]:
 
 
 @pytest.mark.parametrize("command", ASKING)
-@pytest.mark.parametrize(("port", "why"), [("closed_port", "refused"), ("mute_port", "no answer")])
+@pytest.mark.parametrize(("port", "why"), [("closed_port", "connection refused"), ("mute_port", "no answer")])
 def test_where_nobody_answers_json_says_so_and_one_line_for_people(
     command: str,
     port: str,
@@ -108,8 +109,7 @@ def test_where_nobody_answers_json_says_so_and_one_line_for_people(
     words = [word.format(at=at, file=file, plan=plan, zone="{zone}") for word in command.split()]
     monkeypatch.setattr(reachability, "CONNECT_TIMEOUT_S", 0.3)
     answer, err = _failed(words, monkeypatch, capsys)
-    assert answer["error"] == f"no broker answers within 0.3 s: {at}: {answer['error'].rpartition(f'{at}: ')[2]}"
-    assert why in answer["error"]
+    assert re.fullmatch(rf"no broker answers, after \d+\.\d s: {at}: {why}", answer["error"])
     assert err.splitlines()[-1].endswith(answer["error"])
 
 

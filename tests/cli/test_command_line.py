@@ -1,4 +1,5 @@
 import logging
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,8 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from cli import main as main_module
+from cli import start as start_module
+from cli.exit_code import ExitCode
 from cli.log_lines import show_log
 from local_cluster.layout import LayoutError
 from metadata_topic.topic.client_config import LIBRDKAFKA_LOGGER
@@ -69,7 +72,7 @@ def test_help_does_not_load_what_is_heavy() -> None:
     assert answer.stdout.strip() == "[]"
 
 
-def test_an_error_of_ours_is_one_line_and_exit_code_1(
+def test_an_error_of_ours_is_one_line_and_exit_code_3(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["remote-wal", "cluster", "status", "--directory", str(tmp_path)])
@@ -77,6 +80,57 @@ def test_an_error_of_ours_is_one_line_and_exit_code_1(
         main_module.main()
     assert caught.value.code == 3
     assert capsys.readouterr().err.startswith("remote-wal: there is no cluster in")
+
+
+def test_a_file_that_is_wrong_is_exit_code_2_as_a_wrong_command_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("node.id=1\nprocess.roles=broker\nremote.wal.no.such.key=1\n")
+    for words in (
+        ["recover", "--broker-config"],
+        ["agent", "--broker-config"],
+        ["agent", "--log-format=json", "--broker-config"],
+    ):
+        monkeypatch.setattr(sys, "argv", ["remote-wal", *words, str(file)])
+        with pytest.raises(SystemExit) as caught:
+            start_module.main()
+        assert (caught.value.code, "remote.wal.no.such.key" in capsys.readouterr().err) == (2, True)
+
+
+def test_every_exit_code_is_in_the_table_of_the_docs_and_no_other() -> None:
+    text = (Path(__file__).parents[2] / "docs/operations.md").read_text().partition("## Exit codes")[2]
+    codes = [int(row.split("|")[1]) for row in text.partition("## doctor")[0].splitlines() if re.match(r"\| \d", row)]
+    assert codes == [code.value for code in ExitCode]
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (OSError(28, "No space left on device", "/data/t-0"), "No space left on device: '/data/t-0'"),
+        (ZeroDivisionError("a defect"), "Traceback"),
+    ],
+)
+@pytest.mark.parametrize("json", [[], ["--json"]])
+def test_what_was_not_done_is_exit_code_3_whatever_was_in_the_way(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: Exception,
+    told: str,
+    json: list[str],
+) -> None:
+    def fails(**_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(main_module, "build_app", lambda: fails)
+    monkeypatch.setattr(sys, "argv", ["remote-wal", "recover", *json])
+    with pytest.raises(SystemExit) as caught:
+        main_module.main()
+    shown = capsys.readouterr()
+    assert caught.value.code == 3
+    assert told in shown.err
+    assert bool(json) == ('"exit_code": 3' in shown.out)
+    assert (error.__class__ is OSError) == ("Traceback" not in shown.err)
 
 
 def test_a_wrong_command_is_exit_code_2(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,6 +53,8 @@ def test_with_the_proposed_lines_an_agent_can_start_once_they_are_filled_in(file
     assert "<a directory bucket in use1-az4>" in lines
     filled = lines.replace("<this host's address>", "10.0.1.13").replace(",<the others alike>", ",1@10.0.1.11:19090")
     file.write_text(BROKER + filled.replace("<a directory bucket in use1-az4>", "wal--use1-az4--x-s3"))
+    for name in ("certificate", "key", "ca"):
+        file.with_name(f"remote-wal-{name}.pem").touch()
     code, shown, told = run("check", "--json", "--broker-config", file)
     assert (code, told) == (ExitCode.GOOD, "")
     settings = json.loads(shown)
@@ -69,6 +71,61 @@ def test_every_wrong_key_is_named(file: Path) -> None:
         assert text in told
 
 
+STORE = {
+    "remote.log.wal.storage.system.enable": "true",
+    "remote.log.wal.storage.manager.class.name": "plugin.s3.S3WalStorageManager",
+    "rsm.wal.config.bucket": "a-bucket",
+    "remote.wal.agent.bootstrap.servers": "kafka-1:9092",
+}
+FOUND_IN_FILE = [
+    ({"rsm.wal.config.bucket": None}, "rsm.wal.config.bucket: Field required"),
+    ({"rsm.wal.config.regoin": "x"}, "rsm.wal.config.regoin: no such setting"),
+    ({"rsm.wal.config.tls.ca.file": "/none/ca.pem"}, "rsm.wal.config.tls.ca.file: /none/ca.pem is not there"),
+    ({"remote.wal.agent.http.token.file": "/none/token"}, "remote.wal.agent.http.token.file: /none/token is not there"),
+    (
+        {f"remote.wal.agent.ssl.{name}.file": f"/none/{name}" for name in ("certificate", "key", "ca")},
+        "remote.wal.agent.ssl.ca.file: /none/ca is not there",
+    ),
+    ({"rsm.wal.config.bucket": "<a bucket>"}, "rsm.wal.config.bucket: what stands in angle brackets"),
+    ({"remote.log.wal.storage.manager.class.name": "plugin.s4.S4"}, "cannot import plugin.s4.S4"),
+    ({"remote.wal.buckets": "az9=a-bucket"}, "remote.wal.buckets"),
+    (
+        {
+            "remote.wal.archive.enable": "true",
+            "rsm.wal.archive.config.bucket": "abc",
+            "rsm.wal.archive.config.bukcet": "x",
+        },
+        "rsm.wal.archive.config.bukcet: no such setting",
+    ),
+    (
+        {
+            "listeners": "PLAINTEXT://:9092",
+            "advertised.listeners": None,
+            "inter.broker.listener.name": None,
+            "listener.security.protocol.map": None,
+        },
+        "PLAINTEXT is advertised as :9092; agents listen for broker 3 at 127.0.0.1:19903, so followers pass them by",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "told"), FOUND_IN_FILE, ids=lambda value: str(value)[:40])
+def test_what_the_file_alone_tells_is_found(file: Path, changes: dict[str, str | None], told: str) -> None:
+    lines = BROKER_WITHOUT_LISTENERS | WAL | STORE
+
+    def checked() -> tuple[int, str]:
+        file.write_text("".join(f"{key}={value}\n" for key, value in lines.items() if value is not None))
+        code, shown, told = run("check", "--broker-config", file)
+        return code, " ".join((shown + told).split())
+
+    code, shown = checked()
+    assert (code, "An agent can start with this file" in shown) == (ExitCode.GOOD, True), shown
+    lines |= changes  # type: ignore[arg-type]
+    code, shown = checked()
+    assert (code, "An agent can start with this file" in shown) == (ExitCode.FINDINGS, False)
+    assert told in shown
+
+
 def test_bootstrap_servers_that_answer_as_their_own_zone_sees_brokers_are_told(file: Path) -> None:
     brokers = [BrokerSite(3, "use1-az4", "kafka-3"), BrokerSite(1, "use1-az6", "kafka-1")]
     keys = plan(brokers, {"use1-az4": "gateway-4", "use1-az6": "gateway-6"})[3]
@@ -79,8 +136,9 @@ def test_bootstrap_servers_that_answer_as_their_own_zone_sees_brokers_are_told(f
         told = {**lines, "remote.wal.agent.bootstrap.servers": servers}
         file.write_text("".join(f"{key}={value}\n" for key, value in told.items()))
         code, shown, _ = run("check", "--json", "--broker-config", file)
-        assert code == ExitCode.GOOD
-        return list(json.loads(shown)["advice"])
+        advice = list(json.loads(shown)["advice"])
+        assert code == (ExitCode.FINDINGS if advice else ExitCode.GOOD)
+        return advice
 
     assert checked(keys["remote.wal.agent.bootstrap.servers"]) == []
     (found,) = checked("kafka-3:9092,kafka-1:9092")

@@ -1,6 +1,7 @@
 import dataclasses
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,17 @@ from rich.console import Console
 from demo.measurement import Moment
 from demo.plan import ALL_TOPICS, PERFORMANCE_TOPICS, plan_for
 from demo.presentation import show_introduction, show_report
-from demo.report import Records, Replicas, ZoneBytes, cost_per_gb, object_usd_per_gb, records_of, traffic_between
+from demo.report import (
+    DollarsPerGb,
+    Records,
+    Replicas,
+    Traffic,
+    ZoneBytes,
+    cost_per_gb,
+    object_usd_per_gb,
+    records_of,
+    traffic_between,
+)
 from demo.store_outage import DirectoryOutage
 from local_cluster.agent_metrics import Counters
 from local_cluster.object_store.store_spec import StoreKind
@@ -138,6 +149,27 @@ def test_people_are_shown_the_figures_and_no_line_is_wider_than_the_terminal() -
     for part in ("10.0 MB", "2,000 MB", "0.5%", "$0.0400", "$0.0058", "identical", "3.0 MB went inline"):
         assert part in text, part
     assert "every promise held" in text
+
+
+def test_a_loss_is_red_and_a_gain_is_green() -> None:
+    def colours(traffic: Traffic) -> set[str]:
+        console = Console(width=100, file=io.StringIO(), force_terminal=True, color_system="standard")
+        show_report(console, dataclasses.replace(report(), phases=dict.fromkeys(report().phases, traffic)), None)
+        assert isinstance(console.file, io.StringIO)
+        rows = [
+            line for line in console.file.getvalue().splitlines() if "crossed zones" in line or "remote-wal  " in line
+        ]
+        # The column of the whole run is another traffic's.
+        return {code for row in rows for code in re.findall(r"\x1b\[1;(3[12])m", row.rpartition("$0.0058")[2])}
+
+    gain = report().phases["saturated"]
+    loss = dataclasses.replace(
+        gain,
+        zone_bytes=dataclasses.replace(gain.zone_bytes, with_links=3 * gain.zone_bytes.stock),
+        cost_per_gb=DollarsPerGb(0.09, 0.05, 0.04, 0.04),
+    )
+    assert "31" not in colours(gain)
+    assert "31" in colours(loss)
 
 
 def test_people_are_told_which_promise_was_broken() -> None:

@@ -204,6 +204,8 @@ FAULTS = [
     ("store-permissions", Level.UNKNOWN, {"store": store({"open": StepFailure("config", "")})}, "not be opened"),
     ("store-conditional-put", Level.ERROR, {"store": store(refuses_overwriting=False)}, "overwrite"),
     ("store-shared", Level.WARNING, {"store": store(other_clusters=frozenset({"xyz"}))}, "xyz"),
+    ("store-versions", Level.WARNING, {"store": store(keeps_versions=True)}, "keeps versions: what agents delete"),
+    ("store-versions", Level.INFORMATION, {"store": store(keeps_versions=Unknown("denied"))}, "denied"),
     ("store-shared", Level.INFORMATION, {"store": store(keys_looked_at=2000, looked_at_all=False)}, "2,000"),
     ("clock-store", Level.WARNING, {"store": store(clock=LATE)}, "the object store is 9000 ms behind"),
     ("inotify-watches", Level.WARNING, {"host": Host(9000, 8192, 65536, "")}, "9000 partitions"),

@@ -1,12 +1,19 @@
 """Java clients' properties as librdkafka's."""
 
+import logging
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
 
 from metadata_topic.records.errors import ClientPropertyError
-from metadata_topic.topic.client_config import KafkaClientConfig, from_java_properties, read_command_config
+from metadata_topic.topic.client_config import (
+    LIBRDKAFKA_LOGGER,
+    KafkaClientConfig,
+    from_java_properties,
+    read_command_config,
+)
 
 SCRAM = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="agent" password="p\\"a;s=s";'
 
@@ -83,7 +90,9 @@ def test_a_command_config_file_is_read(tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_text("# for the tools\nsecurity.protocol=PLAINTEXT\nclient.rack = zone-a\n")
     config = read_command_config("b:9092", file)
-    assert config.for_confluent(linger_ms=5) == {
+    found = config.for_confluent(linger_ms=5)
+    assert found.pop("logger") is logging.getLogger(LIBRDKAFKA_LOGGER)
+    assert found == {
         "bootstrap.servers": "b:9092",
         "allow.auto.create.topics": False,
         "security.protocol": "PLAINTEXT",
@@ -91,6 +100,33 @@ def test_a_command_config_file_is_read(tmp_path: Path) -> None:
         "linger.ms": 5,
     }
     assert read_command_config("b:9092", None) == KafkaClientConfig("b:9092")
+
+
+def test_a_command_config_file_is_read_as_java_does_by_iso_8859_1(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    jaas = 'sasl.jaas.config=x.PlainLoginModule required username="u" password="%s";'
+    file.write_bytes((jaas % "pässword").encode("latin-1"))
+    assert read_command_config("b:9092", file).properties["sasl.password"] == "pässword"
+    file.write_bytes((jaas % "pä").encode("utf-8"))
+    assert read_command_config("b:9092", file).properties["sasl.password"] == "p\u00c3\u00a4"
+    file.write_text(jaas % "p\\u00e4")
+    assert read_command_config("b:9092", file).properties["sasl.password"] == "pä"
+    file.write_text("a=\\u00")
+    with pytest.raises(ClientPropertyError, match=r"client\.properties"):
+        read_command_config("b:9092", file)
+
+
+@pytest.mark.parametrize("kind", [Producer, AdminClient])
+def test_what_librdkafka_says_is_in_our_log_alone(
+    kind: type[Producer], capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    client = kind(
+        KafkaClientConfig("127.0.0.1:1").for_confluent(client_id="x", socket_connection_setup_timeout_ms=1000)
+    )
+    while not caplog.records:
+        client.poll(0.1)
+    assert "127.0.0.1:1" in caplog.text
+    assert "%3|" not in capfd.readouterr().err
 
 
 def test_librdkafka_takes_the_translation() -> None:

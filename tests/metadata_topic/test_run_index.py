@@ -5,12 +5,16 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.offset_ranges import joined_ranges, ranges_common
 from metadata_topic.records.records import encode_entries
+from metadata_topic.store.disk_writes import BlockLostError
 from metadata_topic.store.runs import disk_merge, run_index
+from metadata_topic.store.runs.disk_chunks import _KEY, _ROW, ChunkOnDisk, _File
+from metadata_topic.store.runs.run_chunk import Chunk
 from metadata_topic.store.runs.run_index import RunIndex
 from metadata_topic.store.segments.segment_rows import Row
 from metadata_topic.store.segments.segment_table import NOT_INDEXED, Segment
@@ -103,6 +107,25 @@ def test_what_is_dead_ends_what_a_segment_holds() -> None:
     indexed.add(whole, [entry(0, 30)])
     for end, behind in ((91, 91), (50, 50), (20, 31), (10, 31), (0, 31)):
         assert indexed.index.ranges(ORDERS, 0, (0, 2**62), {dying.slot: end}) == [(0, behind)]
+
+
+def test_any_bit_that_the_disk_gives_back_otherwise_than_it_was_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = np.array([1 << 32, 1 << 32, 2 << 32], dtype=np.uint64)
+    firsts = np.array([0, 10, 0], dtype=np.int64)
+    on_disk = ChunkOnDisk.of(Chunk.build(keys, firsts, firsts + 9, np.array([0, 1, 2], dtype=np.uint32)), tmp_path)
+    size = 3 * _ROW.itemsize + 3 * _KEY.itemsize
+    content = on_disk._file.read(0, size)  # noqa: SLF001
+    monkeypatch.setattr(_File, "read", lambda _file, start, length: content[start : start + length])
+    assert on_disk.between(0, 1 << 40) is not None
+    whole = content
+    for bit in range(8 * size):
+        content = (int.from_bytes(whole, "big") ^ (1 << bit)).to_bytes(size, "big")
+        with pytest.raises(BlockLostError):
+            on_disk.between(0, 1 << 40)
+        with pytest.raises(BlockLostError):
+            on_disk.loaded()
 
 
 def test_a_segment_that_comes_and_goes_leaves_nothing_behind() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metadata_topic.records.errors import MetadataTopicError, TopicSettingsError
-from metadata_topic.settings.settings_topic import SettingsReader, SettingsWriter
+from metadata_topic.settings.settings_topic import SettingsReader, SettingsWriter, read_settings
 from metadata_topic.settings.topic_settings import (
     INTERNAL_TOPICS,
     AgentRegistration,
@@ -146,6 +146,27 @@ def test_the_reader_tells_of_each_change_and_skips_what_is_malformed() -> None:
         assert reader.malformed == 1
     finally:
         reader.close()
+
+
+def test_a_cluster_without_agents_is_told_at_once_and_without_warnings(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(MetadataTopicError, match="the topic does not exist"):
+        read_settings(NOWHERE, timeout_s=30.0, consumer_factory=FakeTopic(partitions=0).consumer)
+    assert "warning" not in capsys.readouterr().out
+
+
+def test_a_failure_that_goes_on_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    topic = FakeTopic()
+    topic.fail_next = 5
+    reader = SettingsReader(NOWHERE, consumer_factory=topic.consumer, settings=replace(QUICK, retry_pause_ms=1))
+    topic.append(agent_key(3), encode_agent(AGENT))
+    reader.start()
+    try:
+        while not reader.agents:
+            topic.append(agent_key(3), encode_agent(AGENT))
+        assert reader.counters["consumer_restarts"] == 5
+    finally:
+        reader.close()
+    assert capsys.readouterr().out.count("metadata_topic_read_failed") == 1
 
 
 class FakeProducer:

@@ -85,7 +85,7 @@ def test_each_alert_has_a_severity_and_a_runbook_of_its_own() -> None:
     for rule in RULES:
         assert rule["labels"]["severity"] in ("page", "ticket")
         assert rule["annotations"]["summary"]
-        assert rule["annotations"]["runbook_url"] == f"docs/runbooks.md#{rule['alert'].lower()}"
+        assert rule["annotations"]["runbook"] == f"docs/runbooks.md#{rule['alert'].lower()}"
 
 
 def test_each_alert_is_caused_as_the_runbooks_say() -> None:

@@ -8,11 +8,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from botocore.auth import AUTH_TYPE_MAPS, BaseSigner
+from botocore.credentials import ReadOnlyCredentials
 
 from plugin.clients.backend_settings import parse_settings
-from plugin.clients.object_store import LoopStore, ObjectStore
+from plugin.clients.object_store import LoopStore, ObjectStore, VersionedStore
 from plugin.clients.s3_direct import read_in_time
 from plugin.errors import RemoteStorageError
+from plugin.loading import WITHOUT_SELF_TEST
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.s3 import S3Settings, S3WalStorageManager
 from tests.plugin.odd_store import Answer, OddStore
@@ -20,6 +23,7 @@ from tests.plugin.on_loop import awaited, the_loop
 
 STORED = b'HTTP/1.1 200 OK\r\nETag: "a"\r\nContent-Length: 0\r\nConnection: close\r\n%s\r\n'
 FOUND = b"HTTP/1.1 206 Partial Content\r\nContent-Length: 5\r\nConnection: close\r\n\r\n01234"
+SETTINGS = {"bucket": "bucket", "region": "us-east-1", "allow.http": "true", "addressing.style": "path"}
 
 
 class Asked(OddStore):
@@ -45,15 +49,7 @@ def store() -> Iterator[Asked]:
 
 
 def opened(endpoint: str, credentials_file: Path, **more: str) -> ObjectStore:
-    settings = {
-        "bucket": "bucket",
-        "region": "us-east-1",
-        "endpoint.url": endpoint,
-        "allow.http": "true",
-        "addressing.style": "path",
-        "credentials.file": str(credentials_file),
-        **more,
-    }
+    settings = {**SETTINGS, "endpoint.url": endpoint, "credentials.file": str(credentials_file), **more}
     return S3WalStorageManager().open_store(parse_settings(S3Settings, settings))
 
 
@@ -82,6 +78,75 @@ def test_both_clients_ask_for_the_same(store: Asked, credentials_file: Path) -> 
         assert scopes[0] == scopes[1]
         signed = headers(ours)["authorization"].partition("SignedHeaders=")[2].partition(",")[0].split(";")
         assert set(headers(ours)) - set(signed) <= {"authorization", "accept-encoding", "content-length"}
+
+
+class CrtSigner(BaseSigner):
+    """What botocore signs by where awscrt is installed, as far as our route looks at it."""
+
+    REQUIRES_REGION = True
+
+    def __init__(self, credentials: ReadOnlyCredentials, service_name: str, region_name: str) -> None:
+        self.credentials = credentials
+
+    def add_auth(self, request: object) -> None:
+        raise AssertionError("requests of the hot path are signed by us")
+
+
+def test_awscrt_in_the_environment_leaves_the_direct_client_on(
+    store: Asked, credentials_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(AUTH_TYPE_MAPS, "s3v4", CrtSigner)
+    one = opened(store.endpoint, credentials_file)
+    one.put_if_absent("key", [b"abc"])
+    assert "user-agent" not in headers(store.heads[-1]), "boto3 sent it"
+    one.close()
+
+
+def test_credentials_are_read_anew_when_their_file_changes(store: Asked, credentials_file: Path) -> None:
+    one = opened(store.endpoint, credentials_file)
+
+    def key_of_next_request() -> str:
+        one.put_if_absent("key", [b"abc"])
+        return headers(store.heads[-1])["authorization"].partition("Credential=")[2].partition("/")[0]
+
+    assert key_of_next_request() == "planted-key"
+    replaced = credentials_file.with_suffix(".new")
+    replaced.write_text(credentials_file.read_text().replace("planted-key", "rotated-key"))
+    replaced.replace(credentials_file)
+    assert key_of_next_request() == "rotated-key"
+    credentials_file.unlink()
+    assert key_of_next_request() == "rotated-key", "what cannot be read leaves the last keys in use"
+    one.close()
+
+
+def test_a_listing_whose_continuation_token_repeats_ends_with_an_error(store: Asked, credentials_file: Path) -> None:
+    page = (
+        b"<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>again</NextContinuationToken>"
+        b"</ListBucketResult>"
+    )
+    store.respond = lambda _: b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(page), page)
+    manager = S3WalStorageManager()
+    manager.configure(
+        {**SETTINGS, "endpoint.url": store.endpoint, "credentials.file": str(credentials_file), **WITHOUT_SELF_TEST},
+        StorageContext("cluster", 1),
+    )
+    with pytest.raises(RemoteStorageError, match="continuation token twice"):
+        list(manager.list_log_segments(1))
+    manager.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "keeps"), [(b"<Status>Enabled</Status>", True), (b"<Status>Suspended</Status>", False), (b"", False)]
+)
+def test_a_bucket_tells_whether_it_keeps_versions(
+    store: Asked, credentials_file: Path, status: bytes, keeps: bool
+) -> None:
+    body = b"<VersioningConfiguration>%s</VersioningConfiguration>" % status
+    store.respond = lambda _: b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+    one = opened(store.endpoint, credentials_file)
+    assert isinstance(one, VersionedStore)
+    assert one.keeps_versions() is keeps
+    one.close()
 
 
 def test_a_bucket_of_another_region_is_followed_once(store: Asked, credentials_file: Path) -> None:

@@ -240,24 +240,21 @@ class Agents:
             brokers = {} if self.bypass_is_registered else {1: self.broker_address}
             login, registered = self.bypass_login, self.bypass_is_registered
             bypass = Bypass(brokers, limits, lambda: None, self.bypass_clock, login, takes_registered=registered)
-        self.follower = FollowerProxy(
-            FollowerContext(
-                self.follower_hello,
-                self.follower_limits,
-                self.hydration,
-                self.stage_times,
-                self.follower_metrics,
-                self.catch_up_reads,
-                self.follower_tls or (lambda: None),
-                clock=lambda: self.now_s,
-                budget=self.follower_budget,
-                requests=self.requests,
-                broker_tls=self.poses_by,
-                broker_uid=self.broker_uid,
-            ),
-            self.peers,
-            bypass,
+        self.follower_context = FollowerContext(
+            self.follower_hello,
+            self.follower_limits,
+            self.hydration,
+            self.stage_times,
+            self.follower_metrics,
+            self.catch_up_reads,
+            self.follower_tls or (lambda: None),
+            clock=lambda: self.now_s,
+            budget=self.follower_budget,
+            requests=self.requests,
+            broker_tls=self.poses_by,
+            broker_uid=self.broker_uid,
         )
+        self.follower = FollowerProxy(self.follower_context, self.peers, bypass)
         await self.follower.start(dict.fromkeys(self.peers, LOOPBACK))
         if leader is not None:
             self.follower_address = self.follower.addresses[1]

@@ -6,7 +6,8 @@ rows of its own. What was read last is kept, as who asks about a partition asks 
 in memory, each once: objects go about in the order in which they came, so most pieces have to be read neither to know
 that all of their rows are wanted, nor that none is.
 
-Reads fail as reads do, and take no page of this process: nothing is mapped. Not thread-safe.
+Each row and each key carries a checksum of itself and its place: what the disk does not give back as it was is an
+error. Reads fail as reads do, and take no page of this process: nothing is mapped. Not thread-safe.
 """
 
 import os
@@ -15,7 +16,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +28,31 @@ _STRIDE: Final = 64
 _KEPT: Final = 64
 _EPOCH_BITS: Final = 32
 """A key is a partition's number, and below it an epoch: who asks for one epoch asks for others."""
-_ROW: Final = np.dtype([("first", "<i8"), ("last", "<i8"), ("slot", "<u4")])
-_KEY: Final = np.dtype([("key", "<u8"), ("start", "<i8")])
+_ROW: Final = np.dtype([("first", "<i8"), ("last", "<i8"), ("slot", "<u4"), ("check", "<u4")])
+_KEY: Final = np.dtype([("key", "<u8"), ("start", "<i8"), ("check", "<u8")])
+_MIX: Final = np.array(
+    [0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93], dtype=np.uint64
+)
+"""Odd, so that any bit that changes changes the product."""
+
+
+def _check(place: int, *columns: NDArray[Any]) -> NDArray[np.uint64]:
+    """A checksum for each item; `place` is the number of the first. The upper of its 64 bits depend on all."""
+    found: NDArray[np.uint64] = np.arange(place + 1, place + 1 + len(columns[0]), dtype=np.uint64) * _MIX[3]
+    for column, factor in zip(columns, _MIX, strict=False):
+        found ^= column.astype(np.uint64) * factor
+    return found
+
+
+def _row_check(place: int, rows: NDArray[np.void]) -> NDArray[np.uint32]:
+    found = _check(place, rows["first"], rows["last"], rows["slot"])
+    return (found >> np.uint64(32)).astype(np.uint32)
+
+
+def _checked(place: int, keys: NDArray[np.void]) -> NDArray[np.void]:
+    if not np.array_equal(keys["check"], _check(place, keys["key"], keys["start"])):
+        raise BlockLostError(f"the index of the metadata topic cannot be read back: keys at {place}")
+    return keys
 
 
 class _File:
@@ -71,6 +95,7 @@ class ChunkWriter:
         """All of its keys are above those that were there. Raises OSError."""
         rows, keys = np.empty(len(chunk), dtype=_ROW), np.empty(len(chunk.keys), dtype=_KEY)
         rows["first"], rows["last"], rows["slot"] = chunk.firsts, chunk.lasts, chunk.slots
+        rows["check"] = _row_check(self._rows, rows)
         keys["key"], keys["start"] = chunk.keys, chunk.bounds[:-1] + self._rows
         self._file.append(rows.tobytes())
         self._rows += len(chunk)
@@ -81,9 +106,10 @@ class ChunkWriter:
         """None: nothing was added. Raises OSError."""
         if not self._rows:
             return None
-        keys = np.concatenate(self._keys)
-        self._file.append(keys.tobytes() + np.array([(0, self._rows)], dtype=_KEY).tobytes())
-        return ChunkOnDisk(self._file, self._rows, keys["key"], np.unique(np.concatenate(self._slots)))
+        keys = np.concatenate([*self._keys, np.array([(0, self._rows, 0)], dtype=_KEY)])
+        keys["check"] = _check(0, keys["key"], keys["start"])
+        self._file.append(keys.tobytes())
+        return ChunkOnDisk(self._file, self._rows, keys["key"][:-1], np.unique(np.concatenate(self._slots)))
 
 
 class ChunkOnDisk:
@@ -135,11 +161,10 @@ class ChunkOnDisk:
         """The keys in [low, high), each with the rows [begin, end) that it has."""
         begin = max(0, bisect_right(self._marks, low) - 1) * _STRIDE
         end = min(self._keys, bisect_left(self._marks, high) * _STRIDE)
-        both = memoryview(
-            self._file.read(self._rows * _ROW.itemsize + begin * _KEY.itemsize, (end + 1 - begin) * _KEY.itemsize)
-        )
-        numbers = both.cast("Q")
-        keys, starts = numbers[:-2:2], numbers[1::2]
+        raw = self._file.read(self._rows * _ROW.itemsize + begin * _KEY.itemsize, (end + 1 - begin) * _KEY.itemsize)
+        _checked(begin, np.frombuffer(raw, _KEY))
+        numbers = memoryview(raw).cast("Q")
+        keys, starts = numbers[:-3:3], numbers[1::3]
         found = range(bisect_left(keys, low), bisect_left(keys, high))
         return [(keys[at], starts[at], starts[at + 1]) for at in found]
 
@@ -155,8 +180,12 @@ class ChunkOnDisk:
         return Chunk.of_sorted(keys, bounds, rows["first"], rows["last"], rows["slot"])
 
     def rows(self, begin: int, end: int) -> bytes:
-        """As they lie there."""
-        return self._file.read(begin * _ROW.itemsize, (end - begin) * _ROW.itemsize)
+        """As they lie there. Raises OSError."""
+        raw = self._file.read(begin * _ROW.itemsize, (end - begin) * _ROW.itemsize)
+        rows = np.frombuffer(raw, _ROW)
+        if not np.array_equal(rows["check"], _row_check(begin, rows)):
+            raise BlockLostError(f"the index of the metadata topic cannot be read back: rows at {begin}")
+        return raw
 
     def keys(self) -> Keys:
         """All of them."""
@@ -168,7 +197,8 @@ class ChunkOnDisk:
         return np.ascontiguousarray(keys["key"][:-1]), np.diff(keys["start"])
 
     def _all_keys(self) -> NDArray[np.void]:
-        return np.frombuffer(self._file.read(self._rows * _ROW.itemsize, (self._keys + 1) * _KEY.itemsize), _KEY)
+        raw = self._file.read(self._rows * _ROW.itemsize, (self._keys + 1) * _KEY.itemsize)
+        return _checked(0, np.frombuffer(raw, _KEY))
 
 
 class DiskChunks:

@@ -58,7 +58,7 @@ def sample_report(days: int = 8) -> ReportData:
     loads = [BrokerLoad(0, 9.0, 2, 2, 1), BrokerLoad(1, 8.0, 2, 2, 1), BrokerLoad(2, 0.2, 2, 2, 1)]
     day_costs = [
         DayCosts(
-            20_400 + day,
+            20_770 + day,
             {"put_usd": 11.7, "upload_usd": 6.2 + day / 4, "storage_usd": 0.4, "get_usd": 0.6, "retrieval_usd": 2.3,
              "read_fee_usd": 0.0, "crossing_usd": 5.1, "archive_put_usd": 0.2, "archive_get_usd": 0.1,
              "archive_storage_usd": 0.7, "clients_store_usd": 1.4, "clients_crossing_usd": 3.1},
@@ -77,7 +77,7 @@ def sample_report(days: int = 8) -> ReportData:
         Finding("dead_entries", "info", "<b>bold</b>", 0, None, "3 entries of epoch 4", None, None, "nothing to do"),
     ]  # fmt: skip
     return ReportData(
-        "20261121T060000Z", 1_763_700_000_000, "MkU3OEVBNTcwNTJENDM2Qg", False, 5_123_456,
+        "20261121T060000Z", 1_795_240_800_000, "MkU3OEVBNTcwNTJENDM2Qg", False, 5_123_456,
         [FindingCount(found.kind, found.severity, 1, found.size_bytes or 0) for found in findings],
         findings,
         {"truncated": 2, "foreign_key": 1},
@@ -96,7 +96,7 @@ def sample_report(days: int = 8) -> ReportData:
             [Bar(label, count, count * 1000) for label, count in
              (("< 1 min", 800), ("< 10 min", 7000), ("< 1 h", 28000), ("< 6 h", 600), ("< 1 d", 0), ("< 2 d", 0),
               ("< 4 d", 12), ("< 8 d", 0), ("older", 0))],
-            [UploadTimes(20_400 + day, 900_000, 7.0 + day % 3, 31.0 + 5 * (day % 2), 900.0 + 300 * day)
+            [UploadTimes(20_770 + day, 900_000, 7.0 + day % 3, 31.0 + 5 * (day % 2), 900.0 + 300 * day)
              for day in range(days)],
             [PartitionLag("orders", 3, 120_000, 119_400, 200, 400), PartitionLag("audit", 0, 50, None, 0, None)],
             1_234_567,

@@ -3,6 +3,7 @@
 import pytest
 from pyspark.sql import SparkSession
 
+from metadata_topic.records.usage_record import UsageRecord
 from plugin.prices import PriceTable
 from retention_job import schemas
 from retention_job.cost.client_costs import CLIENT_PARTS, client_costs
@@ -11,7 +12,15 @@ from retention_job.cost.counted_usage import CountedUsage
 from retention_job.cost.rates import DEFAULT_SECTIONS
 from retention_job.page.cost_summary import CostFrames, group_reads, summarise
 from retention_job.page.report_data import Costs
-from tests.retention_job.cost.cost_history import DAY_MS, FIRST_DAY, NOW_MS, TOPICS, CostHistory, random_history
+from tests.retention_job.cost.cost_history import (
+    DAY_MS,
+    FIRST_DAY,
+    NOW_MS,
+    TOPICS,
+    CostHistory,
+    Segment,
+    random_history,
+)
 
 # Each of the sums is a job of Spark's; on a busy machine they take their time.
 pytestmark = pytest.mark.timeout(300)
@@ -25,11 +34,20 @@ KEPT = {"clicks"}
 
 @pytest.fixture(scope="module")
 def history() -> CostHistory:
-    return random_history(5)
+    """Of uploads that are not more than followers were given: else agents would have yet to tell of them."""
+    found = random_history(5)
+    for segment in found.segments:
+        segment.entries = [(topic, partition, 1 + size // 100) for topic, partition, size in segment.entries]
+        segment.elsewhere_bytes = (segment.elsewhere_bytes or 0) // 100
+    return found
 
 
 @pytest.fixture(scope="module")
 def costs(spark: SparkSession, history: CostHistory) -> Costs:
+    return _summarised(spark, history)
+
+
+def _summarised(spark: SparkSession, history: CostHistory) -> Costs:
     sources = history.sources(spark)
     rows = [
         (
@@ -95,3 +113,17 @@ def test_a_brokers_load_has_all_who_read_and_the_longest_life(costs: Costs) -> N
     assert costs.choices.sharing is not None
     assert costs.choices.sharing.readers > costs.choices.sharing.zones == pytest.approx(2)
     assert costs.choices.inline_brokers == (1, 2, 3), "some bytes a second"
+
+
+def test_what_agents_have_yet_to_tell_is_neither_a_loss_nor_advice(spark: SparkSession) -> None:
+    """Each agent has told of itself, and of nothing that it moved: the load began after that."""
+    uploads = [Segment(1, number, FIRST_DAY * DAY_MS + number, None, [(TOPICS[0], 0, 10**6)]) for number in range(3)]
+    day_ms = FIRST_DAY * DAY_MS
+    before = [UsageRecord(1, 7, number, day_ms + number, day_ms, "a", (), (), ()) for number in range(2)]
+    costs = _summarised(spark, CostHistory(uploads, records=before))
+    assert costs.saved_usd is None
+    assert [day.is_complete for day in costs.days] == [False]
+    (verdict,) = costs.verdicts
+    assert verdict.saved_usd is None
+    assert verdict.advice == "unknown: usage records of its leaders' agents do not tell, or not yet"
+    assert costs.choices is None

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from retention_job.cost.advice import BrokerLoad, choices
 from retention_job.page.html_report import html_report
 from retention_job.page.plots import money, plots, svg
-from retention_job.page.report_data import Costs, Objects, ReportData, report_json
+from retention_job.page.report_data import Costs, DayCosts, Objects, ReportData, report_json
 from retention_job.page.textfile import textfile
 from tests.retention_job.page.sample_report import HOSTILE, PRICES, sample_report
 
@@ -90,6 +90,34 @@ def test_every_row_of_a_table_has_a_cell_under_each_heading(page: str) -> None:
 
 def test_the_page_tells_how_much_was_not_wanted_in_objects(page: str) -> None:
     assert "1,234,567 offsets that logs hold were left out of objects" in page
+
+
+def test_the_sums_at_the_top_add_up_and_say_what_they_leave_out(page: str) -> None:
+    tiles = dict(
+        re.findall(r'<div class="tile"><b(?: class="\w*")?>([^<]*)</b>(with remote WAL|stock Kafka|saved)<', page)
+    )
+    paid, stock, saved = (float(usd.replace("$", "").replace(",", "")) for usd in tiles)
+    assert list(tiles.values()) == ["with remote WAL", "stock Kafka", "saved"]
+    assert stock - paid == pytest.approx(saved, abs=1)
+    assert "1 of 8 days (2026-11-13) are in no sum: usage records do not tell of every broker there" in page
+
+
+def test_a_run_its_time_and_its_days_are_of_one_year(page: str) -> None:
+    assert set(re.findall(r"\b20\d\d(?=-\d\d-\d\d)", page)) == {"2026"}
+
+
+def test_a_loss_is_not_shown_as_a_gain_and_the_unknown_as_neither() -> None:
+    data = sample_report()
+
+    def shown(days: list[DayCosts]) -> str:
+        page = html_report(replace(data, costs=replace(data.costs, days=days)))
+        (tile,) = re.findall(r'<div class="tile"><b class="(\w*)">[^<]*</b>saved<', page)
+        return str(tile)
+
+    of_day = data.costs.days[1]
+    assert shown([of_day]) == "good"
+    assert shown([replace(of_day, stock_usd=0.1)]) == "critical"
+    assert shown([replace(of_day, stock_usd=None)]) == ""
 
 
 def test_the_page_tells_what_clients_of_each_zone_pay_by_each_way(page: str) -> None:

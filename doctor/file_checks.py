@@ -1,0 +1,100 @@
+"""What can be told of a server.properties on its own host without asking anybody.
+
+It goes beyond what keeps an agent from starting: without storage all goes inline, and a broker whose inter-broker
+listener does not lead to agents is replicated past them.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from agent.settings.agent_settings import OUR_PREFIXES, AgentSettings
+from agent.settings.storage_spec import storage_spec
+from doctor.agents_way import faults_of_file
+from doctor.findings import Fault, Level
+from doctor.host_checks import listener_fault
+from kafka_log.server_properties import BrokerProperties
+from plugin.clients.backend_settings import parse_settings
+from plugin.errors import RemoteStorageConfigError
+from plugin.loading import settings_under_prefix, storage_manager_class
+from plugin.object_wal_storage_manager import ObjectWalStorageManager
+from plugin.zones.bucket_loading import bucket_plan
+from plugin.zones.buckets import StorageSpec, check_own_zone
+
+
+def judge_file(broker: BrokerProperties, settings: AgentSettings) -> list[Fault]:
+    """All that is wrong or to be looked at."""
+    specs = _stores(broker, settings)
+    files = _files_of_agent(settings) | {
+        f"{spec.impl_prefix}{key}": Path(value)
+        for spec in specs
+        for key, value in spec.settings.items()
+        if key.endswith(".file")
+    }
+    told = [fault for key, file in files.items() if (fault := _unreadable(key, file)) is not None]
+    told += [fault for spec in specs if (fault := _refused(spec)) is not None]
+    listener = listener_fault(broker, settings)
+    prefixes = (*OUR_PREFIXES, *(spec.impl_prefix for spec in specs))
+    return [
+        *_unfilled(broker, prefixes),
+        *told,
+        *([listener] if listener is not None else []),
+        *faults_of_file(broker, settings),
+    ]
+
+
+def _stores(broker: BrokerProperties, settings: AgentSettings) -> list[StorageSpec]:
+    """Those that the agent will open."""
+    found, archive = [], settings.archive
+    if settings.storage.system_enable:
+        found.append(storage_spec(settings.storage, broker))
+    if archive.enable:
+        prefix = archive.storage_manager_impl_prefix
+        given = settings_under_prefix(broker.raw, prefix)
+        found.append(StorageSpec(archive.storage_manager_class_name, archive.storage_manager_class_path, given, prefix))
+    return found
+
+
+def _files_of_agent(settings: AgentSettings) -> dict[str, Path]:
+    """By key, the files that are named and must be there."""
+    return {
+        str(field.alias): value
+        for section in vars(settings).values()
+        if isinstance(section, BaseModel)
+        for name, field in type(section).model_fields.items()
+        if isinstance(value := getattr(section, name), Path) and str(field.alias).endswith((".file", ".config"))
+    }
+
+
+def _unreadable(key: str, file: Path) -> Fault | None:
+    if not file.is_file():
+        return Level.ERROR, f"{key}: {file} is not there", "write the file, or correct its name"
+    if not os.access(file, os.R_OK):
+        return Level.ERROR, f"{key}: {file} cannot be read by this user", "run this as the agent's user, or let it read"
+    return None
+
+
+def _refused(spec: StorageSpec) -> Fault | None:
+    """What the storage manager will say to its settings."""
+    try:
+        manager = storage_manager_class(spec.class_name, spec.class_path)
+        told = [spec.settings]
+        if spec.buckets:
+            check_own_zone(spec)
+            told = [bucket.settings for bucket in bucket_plan(spec).buckets.values()]
+        if issubclass(manager, ObjectWalStorageManager):
+            for one in told:
+                parse_settings(manager.settings_model, one)
+    except RemoteStorageConfigError as error:
+        key = error.key if error.key.startswith(OUR_PREFIXES) else f"{spec.impl_prefix}{error.key}"
+        hint = f": {error.hint}" if error.hint else ""
+        return Level.ERROR, f"{key}: {error.reason}", f"correct the key{hint}"
+    return None
+
+
+def _unfilled(broker: BrokerProperties, prefixes: tuple[str, ...]) -> Iterator[Fault]:
+    for key in broker.raw:
+        if key.startswith(prefixes) and "<" in broker.raw[key] and ">" in broker.raw[key]:
+            yield Level.ERROR, f"{key}: what stands in angle brackets is to be filled in", "write what only you know"

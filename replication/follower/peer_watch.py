@@ -1,0 +1,147 @@
+"""Asks every other agent, every two seconds, whether it is there, and remembers when it last answered.
+
+Each is asked on a connection of its own (`PeerCapabilities.PRESENCE`), which stays open, so that a process that ends is
+noticed at once, and one that stands still, or a host that is gone, within seconds. An agent that does not know the
+question says hello and nothing more, which counts for an answer, too.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import structlog
+
+from replication.follower.follower_context import FollowerContext
+from replication.wire.framed_connection import FramedConnection
+from replication.wire.kafka_frame import MalformedFrameError
+from replication.wire.known_peers import KnownPeers
+from replication.wire.peer_connection import connect_framed, exchange_hellos
+from replication.wire.peer_protocol import PeerCapabilities, PeerRefusedError
+
+log = structlog.get_logger(__name__)
+
+_INTERVAL_S = 2.0
+_ANSWER_S = 3.0
+STALE_S = 10.0
+"""What was measured longer ago says nothing of now."""
+_NOT_THERE = (OSError, ssl.SSLError, PeerRefusedError, MalformedFrameError)  # TimeoutError is an OSError
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """What is known of another agent."""
+
+    answered_s_ago: float | None = None
+    """None: it never has since this agent started."""
+    failure: str | None = None
+    """Why it did not answer when it was asked last; None: it did, or was not asked yet."""
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it was seen to be there just now."""
+        return self.failure is None and self.answered_s_ago is not None and self.answered_s_ago <= STALE_S
+
+
+NOT_ASKED = Presence()
+
+
+@dataclass(slots=True)
+class _Seen:
+    answered_s: float | None = None
+    failure: str | None = None
+
+
+class PeerWatch:
+    """Runs in the event loop; any thread may ask `presence`."""
+
+    def __init__(self, context: FollowerContext, peers: KnownPeers, clock: Callable[[], float]) -> None:
+        """`clock` gives monotonic seconds."""
+        self._context = context
+        self._peers = peers
+        self._clock = clock
+        self._hello = replace(context.hello, capabilities=PeerCapabilities.PRESENCE)
+        self._seen: dict[int, _Seen] = {}
+        self._asking: dict[int, asyncio.Task[None]] = {}
+
+    def presence(self, broker_id: int) -> Presence:
+        """What is known of this broker's agent now."""
+        seen = self._seen.get(broker_id)
+        if seen is None:
+            return NOT_ASKED
+        ago = None if seen.answered_s is None else max(self._clock() - seen.answered_s, 0.0)
+        return Presence(ago, seen.failure)
+
+    @property
+    def silent(self) -> dict[int, Presence]:
+        """The agents that were asked and are not there, by broker id."""
+        asked = {one: self.presence(one) for one in sorted(self._seen.copy())}
+        return {one: found for one, found in asked.items() if not found.is_there and found != NOT_ASKED}
+
+    async def run(self) -> None:
+        """Ask all that are known, until cancelled."""
+        try:
+            while True:
+                for left in self._asking.keys() - self._peers.keys():
+                    self._asking.pop(left).cancel()
+                    self._seen.pop(left, None)
+                for broker_id in self._peers.keys() - self._asking.keys():
+                    self._seen[broker_id] = _Seen()
+                    self._asking[broker_id] = asyncio.get_running_loop().create_task(self._watch(broker_id))
+                await asyncio.sleep(_INTERVAL_S)
+                for asking in self._asking.values():
+                    if asking.done():
+                        asking.result()  # a defect: all is begun anew
+        finally:
+            asked = list(self._asking.values())
+            self._asking.clear()
+            for asking in asked:
+                asking.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+
+    async def _watch(self, broker_id: int) -> None:
+        seen, connection = self._seen[broker_id], None
+        try:
+            while True:
+                was_open = connection is not None
+                try:
+                    connection = await self._ask(broker_id, connection)
+                except _NOT_THERE as error:
+                    connection = None
+                    if was_open:
+                        continue  # the connection may have ended, and not the agent
+                    self._failed(broker_id, seen, str(error) or type(error).__name__)
+                else:
+                    seen.answered_s, seen.failure = self._clock(), None
+                await asyncio.sleep(_INTERVAL_S)
+        finally:
+            if connection is not None:
+                connection.close()
+
+    async def _ask(self, broker_id: int, connection: FramedConnection | None) -> FramedConnection | None:
+        """Returns the connection to ask again on, if the agent takes another question. Raises _NOT_THERE."""
+        opened = connection or FramedConnection(frame_timeout_s=_ANSWER_S, budget=self._context.budget)
+        address = self._peers.get(broker_id)
+        if address is None:
+            raise PeerRefusedError("it is not known any more")
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                if connection is None:
+                    await connect_framed(address, opened, self._context.tls())
+                heard = self._context.metrics.held.versions.heard
+                granted = await exchange_hellos(opened, self._hello, broker_id, heard)
+        except TimeoutError:
+            opened.abort()
+            raise TimeoutError(f"no answer within {_ANSWER_S:g} s") from None
+        except BaseException:
+            opened.abort()
+            raise
+        if PeerCapabilities.PRESENCE in granted:
+            return opened
+        opened.close()
+        return None
+
+    def _failed(self, broker_id: int, seen: _Seen, failure: str) -> None:
+        if seen.failure is None:
+            log.warning("peer_does_not_answer", broker=broker_id, error=failure)
+        seen.failure = failure

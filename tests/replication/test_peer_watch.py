@@ -1,0 +1,106 @@
+"""Whether other agents are there is measured, and what was measured has an age."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+
+import pytest
+
+from replication.follower.peer_watch import STALE_S, PeerWatch, Presence
+from replication.wire.framed_connection import FramedConnection
+from replication.wire.peer_protocol import Hello
+from tests.replication.two_agents import Agents, two_agents
+
+
+@dataclass
+class Watching:
+    agents: Agents
+    watch: PeerWatch
+    now_s: float = 100.0
+
+    async def until(self, *, there: bool) -> Presence:
+        await self.agents.until(lambda: self.watch.presence(1).is_there is there)
+        return self.watch.presence(1)
+
+
+@asynccontextmanager
+async def watching(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Watching]:
+    """The agent of broker 2 asks that of broker 1."""
+    monkeypatch.setattr("replication.follower.peer_watch._INTERVAL_S", 0.005)
+    monkeypatch.setattr("replication.follower.peer_watch._ANSWER_S", 0.2)
+    async with two_agents() as agents:
+        rig = Watching(agents, PeerWatch(agents.follower_context, agents.peers, lambda: rig.now_s))
+        running = asyncio.create_task(rig.watch.run())
+        try:
+            yield rig
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_an_agent_that_answers_is_there_and_its_broker_is_not_bothered(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with watching(monkeypatch) as rig:
+        assert await rig.until(there=True) == Presence(0.0)
+        rig.now_s += 3.0
+        await rig.agents.until(lambda: rig.watch.presence(1).answered_s_ago == 0.0)
+        assert rig.watch.silent == {}
+        assert rig.agents.leader.connections == 1
+        assert not rig.agents.leader.relays
+        assert rig.agents.broker.requests == []
+
+
+async def test_an_agent_that_is_stopped_is_told_as_silent_and_as_there_once_it_is_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with watching(monkeypatch) as rig:
+        await rig.until(there=True)
+        await rig.agents.leader.stop()
+        found = await rig.until(there=False)
+        assert found.failure is not None
+        assert rig.watch.silent.keys() == {1}
+        rig.now_s += 7.0
+        assert rig.watch.presence(1).answered_s_ago == pytest.approx(7.0, abs=0.1)
+        await rig.agents.leader.start(rig.agents.leader_address, None)
+        await rig.until(there=True)
+
+
+async def test_an_agent_that_takes_connections_and_stands_still_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with watching(monkeypatch) as rig:
+        await rig.until(there=True)
+        await rig.agents.leader.stop()
+        where = rig.agents.leader_address
+        with socket.create_server((where.host, where.port)):  # the kernel takes connections, and nobody answers
+            await rig.agents.until(lambda: rig.watch.presence(1).failure == "no answer within 0.2 s")
+            assert rig.watch.presence(1).answered_s_ago is not None
+
+
+async def test_an_agent_that_does_not_know_the_question_is_there_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def greet_only(_own: Hello, peer: FramedConnection, _asker: Hello) -> None:
+        peer.write_frame(Hello("cluster", 1, 11).encode())
+
+    monkeypatch.setattr("replication.leader.leader_proxy._answer_presence", greet_only)
+    async with watching(monkeypatch) as rig:
+        await rig.until(there=True)
+        rig.now_s += 3.0
+        await rig.agents.until(lambda: rig.watch.presence(1).answered_s_ago == 0.0)
+
+
+async def test_what_nobody_measures_any_more_is_not_said_to_be_well() -> None:
+    assert Presence(STALE_S).is_there
+    assert not Presence(STALE_S + 0.1).is_there
+    assert not Presence().is_there
+
+
+async def test_another_clusters_agent_is_not_taken_for_the_peer(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with watching(monkeypatch) as rig:
+        await rig.until(there=True)
+        context = rig.agents.follower_context
+        other = PeerWatch(
+            replace(context, hello=replace(context.hello, cluster_id="other")), rig.agents.peers, lambda: rig.now_s
+        )
+        running = asyncio.create_task(other.run())
+        await rig.agents.until(lambda: other.presence(1).failure is not None)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
