@@ -172,8 +172,9 @@ class SplicedRelay:
                 if self._answers is not None:
                     self._answers.asked(buffers[0])
                 if self._gate is not None:
-                    buffers = self._gate.asked(buffers)
-                self._broker.write_frame(*buffers)
+                    self._gate.forward(buffers)
+                else:
+                    self._broker.write_frame(*buffers)
             case Spliced(request, content):
                 if self._offers is not None:
                     self._offers.spliced(request, content, asyncio.get_running_loop().time())

@@ -6,6 +6,7 @@ broker's connection ends, what is still held is dropped with it: nobody can say 
 
 import asyncio
 import contextlib
+from collections import deque
 from dataclasses import dataclass, field
 
 import structlog
@@ -52,34 +53,41 @@ class AnswerGate:
         self._core = HeldAnswers(
             context.logs, context.markers, context.ended, self._wake, context.metrics, context.replication
         )
+        self._in_turn: deque[Buffer] = deque()
+        """Frames of the client that wait until what is held was answered."""
         self._changed, self._has_room = asyncio.Event(), asyncio.Event()
         self._timer = DeadlineTimer(self._wake)
         self._counted_bytes = 0
         self._pump = asyncio.get_running_loop().create_task(self._take_in())
         self._pump.add_done_callback(self._ended)
 
-    def asked(self, buffers: list[Buffer]) -> list[Buffer]:
-        """The broker is about to be sent one frame made of these; what it is to be made of.
+    def forward(self, buffers: list[Buffer]) -> None:
+        """Send the broker one frame made of these, in its turn.
 
-        Raises ProduceRefusedError where it must not be; then the broker's connection ends.
+        Raises ProduceRefusedError where it must not get it; then the broker's connection ends. ConnectionError.
         """
         if not self._core.may_hold:
-            return buffers
-        frame = buffers[0] if len(buffers) == 1 else b"".join(buffers)
+            self._broker.write_frame(*buffers)
+            return
+        self._in_turn.append(buffers[0] if len(buffers) == 1 else b"".join(buffers))
+        self._forward_in_turn()
+
+    def _forward_in_turn(self) -> None:
         try:
-            *before, last = self._core.asked(frame, self._clock())
+            while self._in_turn and (frames := self._core.asked(self._in_turn[0], self._clock())) is not None:
+                self._in_turn.popleft()
+                for frame in frames:
+                    self._broker.write_frame(frame)
         except ProduceRefusedError as error:
+            self._in_turn.clear()
             self._context.metrics.refused()
             log.warning("produce_refused", error=str(error), consequence="the client's connection is closed")
             self._broker.abort()
             raise
-        for one in before:
-            self._broker.write_frame(one)
-        return [last]
 
     async def room(self) -> None:
         """Wait until the broker may be sent more."""
-        while (self._core.is_busy or self._is_spent) and not self._pump.done():
+        while (self._in_turn or self._core.is_busy or self._is_spent) and not self._pump.done():
             self._has_room.clear()
             await self._has_room.wait()
 
@@ -93,6 +101,9 @@ class AnswerGate:
             self._ask_broker()
             frame = self._core.ready(self._clock())
             self._count()
+            if self._in_turn:
+                self._forward_in_turn()
+                self._has_room.set()
             if frame is not None:
                 self._has_room.set()
                 return frame

@@ -51,6 +51,7 @@ from gateway.produce.produce_frame import (
     ProducedRecords,
     ProduceRequestView,
     Unread,
+    client_id_of,
     scan_produce_request,
     with_acks_of_leader,
 )
@@ -193,13 +194,24 @@ class HeldAnswers:
         deadlines += [one for one in polls if one is not None]
         return min(deadlines, default=None)
 
-    def asked(self, frame: Buffer, now_s: float) -> list[Buffer]:
-        """The client's frame came: the frames that go to the broker now. Raises ProduceRefusedError, where none may."""
+    def asked(self, frame: Buffer, now_s: float) -> list[Buffer] | None:
+        """The client's next frame: what goes to the broker now; None: ask again when something has changed.
+
+        Raises ProduceRefusedError, where nothing may go.
+        """
         if not self.may_hold:
             return [frame]
-        if is_end_txn(frame) and self._logs.may_hold:
-            return [self._asked_to_end(frame, now_s), frame]
-        return [self._asked_to_produce(frame, now_s)]
+        view = scan_produce_request(frame, MIN_TRANSACTIONAL_VERSION)
+        if isinstance(view, Unread):
+            if self._acks is not None and self._acks.is_waiting:
+                return None
+            if is_end_txn(frame) and self._logs.may_hold:
+                return [self._asked_to_end(frame, now_s), frame]
+            if view is not Unread.OTHER_API and self._logs.may_hold:
+                raise ProduceRefusedError(f"a Produce request that is not understood ({view.value})")
+            return [frame]
+        asked = self._asked_to_produce(frame, view, now_s)
+        return None if asked is None else [asked]
 
     def _asked_to_end(self, frame: Buffer, now_s: float) -> bytes:
         try:
@@ -220,21 +232,17 @@ class HeldAnswers:
         asked = self._acks.to_broker(now_s) if self._acks is not None else []
         return self._transactions.polls(now_s) + asked
 
-    def _asked_to_produce(self, frame: Buffer, now_s: float) -> Buffer:
-        view = scan_produce_request(frame, MIN_TRANSACTIONAL_VERSION)
-        if view is Unread.OTHER_API:
-            return frame
-        if isinstance(view, Unread):
-            if not self._logs.may_hold:
-                return frame
-            raise ProduceRefusedError(f"a Produce request that is not understood ({view.value})")
+    def _asked_to_produce(self, frame: Buffer, view: ProduceRequestView, now_s: float) -> Buffer | None:
         if view.acks == ACKS_NONE:
             return frame
         self._check_id(view.correlation_id)
         records = {(_topic(one), one.partition): _offsets(frame, one) for one in view.fields}
-        forwarded: dict[PartitionKey, Forwarded] = {}
-        if self._acks is not None and view.acks == ACKS_ALL:
-            forwarded = self._acks.admit(_sizes(view, records), now_s) or {}
+        forwarded: dict[PartitionKey, Forwarded] | None = {}
+        # Clients' ids wrap around to those of the questions, which are below 0.
+        if self._acks is not None and view.acks == ACKS_ALL and view.correlation_id >= 0:
+            forwarded = self._acks.admit(_sizes(view, records), client_id_of(frame), now_s)
+        if forwarded is None:
+            return None
         deadline_s = _deadline_s(view, now_s)
         self._asked[view.correlation_id] = _Asked(view.api_version, deadline_s, view.acks, records, forwarded)
         return with_acks_of_leader(frame, view) if forwarded else frame
@@ -249,10 +257,13 @@ class HeldAnswers:
             return
         if (ending := self._transactions.answered(correlation_id, frame, now_s)) is not None:
             answer.ending, answer.deadline_s = ending, ending.deadline_s
-        asked = self._asked.pop(correlation_id, None) if correlation_id is not None else None
-        if asked is not None:
+        asked = self._asked.get(correlation_id) if correlation_id is not None else None
+        if asked is not None and correlation_id is not None:
             answer.deadline_s = asked.deadline_s
             answer.view = scan_produce_answer(frame, asked.api_version)
+            del self._asked[correlation_id]  # after it is read: what it went on with is given back if it cannot be
+            if self._acks is not None and (throttled_ms := throttle_ms(frame, answer.view)):
+                self._acks.muted(throttled_ms, now_s)
             was_forwarded = bool(asked.forwarded)
             for found in answer.view.partitions:
                 answer.holds += [(found, held) for held in self._holds(asked, found, now_s)]

@@ -19,7 +19,7 @@ async def relay_held(
 
     async def requests() -> None:
         while (frame := await client.read_frame()) is not None:
-            broker.write_frame(*gate.asked([frame]))
+            gate.forward([frame])
             passed()
             await broker.drain(THROTTLED_MAX_S)
             await gate.room()

@@ -7,7 +7,8 @@ the high watermark has passed the request's last offset in the leader epoch unde
 
 Each question goes to the broker on the client's own connection: ListOffsets (latest, read_uncommitted), which insists
 on the epoch, and behind it DescribeTopicPartitions, which proves that the topic's name still stands for the same topic.
-A broker's partitions follow its topics' names, so an id that is proven after the offset held when it was read.
+A broker's partitions follow its topics' names, so an id that was known before, and is proven after the offset, held
+when the offset was read.
 
 Holds true:
 
@@ -18,6 +19,10 @@ Holds true:
 - While a partition may be below its minimum ISR (something waited `SUSPECTED_S`), its requests go on unchanged, so the
   broker itself refuses them before it appends, until its high watermark moves or it acknowledges one.
 - What is appended and not replicated is bounded, for the connection by reading no more, for a partition by acks=all.
+- While anything is held, the broker gets no other request of the connection than Produce which it answers at once
+  (`HeldAnswers.asked`): it would read the questions only after that. So all others are as late as in stock Kafka, and a
+  client that logs in again meets no question in between.
+- A broker that throttles the client reads no question meanwhile. Its requests go on unchanged for `_THROTTLED_S` then.
 """
 
 from collections import Counter
@@ -29,6 +34,7 @@ from typing import Final, NamedTuple
 from gateway.durable.durable_logs import Verdict
 from gateway.durable.watermark_frames import (
     ANY_EPOCH,
+    Asker,
     EpochEnd,
     HighWatermark,
     NamedTopic,
@@ -44,7 +50,7 @@ from gateway.durable.watermark_frames import (
 )
 from kafka_log.crc32c import Buffer
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from replication.leader.follower_offsets import FollowerOffsets
+from replication.leader.follower_offsets import MAX_PARTITIONS, FollowerOffsets
 
 SUSPECTED_S: Final = 1.0
 """An answer that waited for so long may wait for an ISR that is too small."""
@@ -58,14 +64,22 @@ _POLL_AGAIN_S: Final = 0.002
 """After a fetch said so: the broker may have answered before it handled the fetch."""
 _ASK_AGAIN_S: Final = 5.0
 """After a partition could not be asked about."""
+_ELECTED_S: Final = 0.1
+"""After a new leader could not say its high watermark yet."""
 _NO_RIGHT_S: Final = 60.0
-_MAX_TOPICS: Final = 50
+_THROTTLED_S: Final = 60.0
+_MAX_NAME: Final = 249
+"""Kafka's own bound on topics' names."""
+_MAX_NAMES: Final = 2000
+"""Partitions of one question, and those that are to be asked about: what a client invents is not kept."""
+MAX_TOPICS: Final = 50
 """Of one question; the others come with the next one."""
 
 _NONE: Final = 0
 _UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 _TOPIC_AUTHORIZATION_FAILED: Final = 29
 _FENCED_LEADER_EPOCH: Final = 74
+_OFFSET_NOT_AVAILABLE: Final = 78
 _GONE: Final = frozenset({_UNKNOWN_TOPIC_OR_PARTITION, 6, 56, 75, 100})
 """UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR, UNKNOWN_LEADER_EPOCH, UNKNOWN_TOPIC_ID. Any
 other error, as OFFSET_NOT_AVAILABLE, means: not yet.
@@ -82,6 +96,7 @@ class Way(Enum):
     UNREADABLE = "unchanged_not_understood"
     SUSPECTED = "unchanged_isr_may_be_too_small"
     BOUND = "unchanged_too_much_not_replicated"
+    THROTTLED = "unchanged_client_is_throttled"
 
 
 class LedPartition(NamedTuple):
@@ -119,8 +134,13 @@ class ReplicationLimits:
 
     def moved(self, log: TopicIdPartition, high_watermark: int) -> None:
         """The leader says that its high watermark is there."""
+        if len(self._high_watermarks) > MAX_PARTITIONS:
+            self._high_watermarks.clear()
         self._high_watermarks[log] = high_watermark
-        if high_watermark > self._suspected.get(log, high_watermark):
+        stood_at = self._suspected.get(log)
+        if stood_at == -1:
+            self._suspected[log] = high_watermark
+        elif stood_at is not None and high_watermark > stood_at:
             del self._suspected[log]
 
     def acknowledged(self, log: TopicIdPartition) -> None:
@@ -215,6 +235,10 @@ class PipelinedAcks:
         """Their epoch rose; its history is to be asked for."""
         self._bytes = 0
         self._is_due = False
+        self._turn = 0
+        """Which topics the next question begins with, where they are too many for one."""
+        self._muted_until_s = 0.0
+        self._client_id = b"\xff\xff"
         self._poll_s = _POLL_S
         self._next_poll_s: float | None = None
 
@@ -230,23 +254,37 @@ class PipelinedAcks:
         """Whether one that is held waits for an answer of the broker."""
         return bool(self._asked or self._holds)
 
-    def admit(
-        self, sizes: Mapping[tuple[TopicId | str, int], int | None], now_s: float
-    ) -> dict[tuple[TopicId | str, int], Forwarded] | None:
-        """Decide on a request with acks=all: what its answer is held by once it went on as acks=1; None: unchanged.
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something went on as acks=1 that is not known to be replicated."""
+        return self._bytes > 0
 
-        `sizes` are bytes by the request's own names of partitions; None: the records are not understood.
+    def admit(
+        self, sizes: Mapping[tuple[TopicId | str, int], int | None], client_id: bytes, now_s: float
+    ) -> dict[tuple[TopicId | str, int], Forwarded] | None:
+        """Decide on a request with acks=all: what its answer is held by once it went on as acks=1.
+
+        Empty: it goes on unchanged. None: it does so once nothing `is_waiting`; ask again then. `sizes` are bytes by
+        the request's own names of partitions; None: the records are not understood. `client_id` is as in the frame.
         """
+        self._suspect(now_s)
         forwarded: dict[tuple[TopicId | str, int], Forwarded] = {}
         ways = {self._way(key, size, forwarded, now_s) for key, size in sizes.items()}
         way = next((one for one in Way if one in ways and one is not Way.PIPELINED), Way.PIPELINED)
-        self._shared.pipelined(way)
-        if way is not Way.PIPELINED or not forwarded:
+        if way is not Way.PIPELINED and self.is_waiting:
             return None
+        self._client_id = client_id
+        self._shared.pipelined(way)
+        if way is not Way.PIPELINED:
+            return {}
         for one in forwarded.values():
             self._bytes += one.size
             self._shared.take(one.led.log, one.size)
         return forwarded
+
+    def muted(self, throttle_ms: int, now_s: float) -> None:
+        """The broker reads nothing of this connection for so long."""
+        self._muted_until_s = max(self._muted_until_s, now_s + throttle_ms / 1000)
 
     def _way(
         self,
@@ -257,11 +295,13 @@ class PipelinedAcks:
     ) -> Way:
         if self._answers_questions is False:
             return Way.OLD_BROKER
+        if self._muted_until_s and now_s < self._muted_until_s + _THROTTLED_S:
+            return Way.THROTTLED
         if size is None:
             return Way.UNREADABLE
         topic, partition = key
         name = topic if isinstance(topic, str) else self._names(topic)
-        if name is None:
+        if name is None or len(name) > _MAX_NAME:
             return Way.UNKNOWN
         led = self._known.get((name, partition))
         if led is None or (not isinstance(topic, str) and led.topic_id != topic):
@@ -275,7 +315,9 @@ class PipelinedAcks:
 
     def _want(self, name: TopicPartition, now_s: float) -> Way:
         until_s, way = self._not_before_s.get(name, (0.0, Way.UNKNOWN))
-        if now_s >= until_s:
+        if now_s >= until_s and len(self._wanted) < _MAX_NAMES:
+            if len(self._not_before_s) > _MAX_NAMES:
+                self._not_before_s.clear()
             self._known.pop(name, None)
             self._wanted[name] = None
             self._due()
@@ -338,7 +380,7 @@ class PipelinedAcks:
     @property
     def next_poll_s(self) -> float | None:
         """When `to_broker` has something to ask."""
-        return self._next_poll_s if self._holds and self._question is None else None
+        return self._next_poll_s if (self._holds or self._wanted) and self._question is None else None
 
     def to_broker(self, now_s: float) -> list[bytes]:
         """The frames that go to the broker now."""
@@ -359,39 +401,42 @@ class PipelinedAcks:
 
     def _suspect(self, now_s: float) -> None:
         for holds in self._holds.values():
-            if now_s - holds[0].since_s > SUSPECTED_S:
+            if now_s - max(holds[0].since_s, self._muted_until_s) > SUSPECTED_S:
                 self._shared.suspect(holds[0].forwarded.led.log)
 
     def _ask_all(self) -> list[bytes]:
-        topics = sorted({topic for topic, _ in (*self._holds, *self._wanted)})[:_MAX_TOPICS]
-        names = [one for one in {**self._wanted, **dict.fromkeys(self._holds)} if one[0] in topics]
+        topics = list(dict.fromkeys(topic for topic, _ in (*self._wanted, *self._holds)))
+        begin, self._turn = self._turn % len(topics), self._turn + MAX_TOPICS
+        topics = (topics[begin:] + topics[:begin])[:MAX_TOPICS]
+        are_asked = set(topics)
+        names = [one for one in {**self._wanted, **dict.fromkeys(self._holds)} if one[0] in are_asked][:_MAX_NAMES]
         epochs = {one: self._insisted_epoch(one) for one in names}
         histories = {one: min(held.epoch for held in self._holds[one]) for one in self._fenced & self._holds.keys()}
         question = self._question = _Question(epochs, histories)
-        frames = [self._ask(lambda id_: ask_high_watermarks(id_, epochs), self._take_watermarks)]
+        frames = [self._ask(lambda asker: ask_high_watermarks(asker, epochs), self._take_watermarks)]
         if histories:
-            frames.append(self._ask(lambda id_: ask_epoch_ends(id_, histories), self._take_ends))
+            frames.append(self._ask(lambda asker: ask_epoch_ends(asker, histories), self._take_ends))
         for topic in topics:
             frames.append(self._ask_topic(topic))
         question.open = len(frames)
         return frames
 
     def _insisted_epoch(self, name: TopicPartition) -> int:
-        if name in self._fenced or name not in self._holds:
+        if name in self._fenced or name in self._wanted or name not in self._holds:
             return ANY_EPOCH
         return min(held.epoch for held in self._holds[name])
 
-    def _ask(self, encode: Callable[[int], bytes], take: Callable[[Buffer], object]) -> bytes:
-        id_ = self._next_id()
-        self._asked[id_] = take
-        return encode(id_)
+    def _ask(self, encode: Callable[[Asker], bytes], take: Callable[[Buffer], object]) -> bytes:
+        asker = Asker(self._next_id(), self._client_id)
+        self._asked[asker.correlation_id] = take
+        return encode(asker)
 
     def _ask_topic(self, topic: str) -> bytes:
         def take(frame: Buffer) -> None:
             if self._question is not None:
                 self._question.topics[topic] = scan_topic_id(frame)
 
-        return self._ask(lambda id_: ask_topic_id(id_, topic), take)
+        return self._ask(lambda asker: ask_topic_id(asker, topic), take)
 
     def took(self, correlation_id: int | None, frame: Buffer, now_s: float) -> bool:
         """Whether this answer is none to the client. Raises MalformedFrameError."""
@@ -404,10 +449,7 @@ class PipelinedAcks:
             if not self._question.open:
                 question, self._question = self._question, None
                 self._conclude(question, now_s)
-        if self._wanted or self._is_due:
-            self._due()
-        else:
-            self._woken()
+        self._woken()
         return True
 
     def _take_versions(self, frame: Buffer) -> None:
@@ -428,6 +470,7 @@ class PipelinedAcks:
         for name, insisted in question.epochs.items():
             told, topic = question.watermarks.get(name), question.topics.get(name[0])
             if told is None or topic is None:
+                self._wanted.pop(name, None)
                 continue
             if name in self._wanted:
                 self._learn(name, told, topic, now_s)
@@ -442,7 +485,8 @@ class PipelinedAcks:
         elif _TOPIC_AUTHORIZATION_FAILED in (told.error, topic.error):
             self._not_before_s[name] = now_s + _NO_RIGHT_S, Way.NO_RIGHT
         else:
-            self._not_before_s[name] = now_s + _ASK_AGAIN_S, Way.UNKNOWN
+            is_elected = told.error in (_FENCED_LEADER_EPOCH, _OFFSET_NOT_AVAILABLE)
+            self._not_before_s[name] = now_s + (_ELECTED_S if is_elected else _ASK_AGAIN_S), Way.UNKNOWN
 
     def _judge(
         self, name: TopicPartition, insisted: int, told: HighWatermark, topic: NamedTopic, question: _Question

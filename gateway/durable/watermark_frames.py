@@ -28,8 +28,7 @@ _LATEST: Final = -1
 ANY_EPOCH: Final = -1
 """As the current leader epoch of a question: whichever the broker has."""
 
-_HEADER = struct.Struct(">hhih")  # API key, version, correlation id, length of the client id
-_NO_CLIENT_ID: Final = -1
+_HEADER = struct.Struct(">hhi")  # API key, version, correlation id
 _INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
 _LIST_OFFSETS_HEAD = struct.Struct(">ib")  # replica id, isolation level: 0 is read_uncommitted
 _ASKED_OFFSET = struct.Struct(">iiq")  # partition, current leader epoch, timestamp
@@ -65,9 +64,17 @@ class NamedTopic(NamedTuple):
     topic_id: TopicId
 
 
-def ask_api_versions(correlation_id: int) -> bytes:
+class Asker(NamedTuple):
+    """The head of a question."""
+
+    correlation_id: int
+    client_id: bytes
+    """As it stands in the client's own requests, its length in front: brokers' quotas count it with the client's."""
+
+
+def ask_api_versions(asker: Asker) -> bytes:
     """Encode an ApiVersions request."""
-    return _HEADER.pack(_API_VERSIONS, 0, correlation_id, _NO_CLIENT_ID)
+    return _header((_API_VERSIONS, 0), asker)
 
 
 def answers_all_questions(frame: Buffer) -> bool:
@@ -86,10 +93,10 @@ def answers_all_questions(frame: Buffer) -> bool:
     return all(key in known and known[key][0] <= version <= known[key][1] for key, version in _NEEDED)
 
 
-def ask_high_watermarks(correlation_id: int, epochs: Mapping[TopicPartition, int]) -> bytes:
+def ask_high_watermarks(asker: Asker, epochs: Mapping[TopicPartition, int]) -> bytes:
     """Encode a ListOffsets request (latest, read_uncommitted); `epochs` are the current leader epochs to insist on."""
     asked = ((one, _ASKED_OFFSET.pack(one[1], epoch, _LATEST)) for one, epoch in epochs.items())
-    head = _header(_LIST_OFFSETS, correlation_id)
+    head = _header(_LIST_OFFSETS, asker)
     return head + _LIST_OFFSETS_HEAD.pack(_CONSUMER, 0) + _by_topic(asked)
 
 
@@ -107,10 +114,10 @@ def scan_high_watermarks(frame: Buffer) -> dict[TopicPartition, HighWatermark]:
     return found
 
 
-def ask_epoch_ends(correlation_id: int, epochs: Mapping[TopicPartition, int]) -> bytes:
+def ask_epoch_ends(asker: Asker, epochs: Mapping[TopicPartition, int]) -> bytes:
     """Encode an OffsetForLeaderEpoch request: where do these epochs end?"""
     asked = ((one, _ASKED_EPOCH.pack(one[1], ANY_EPOCH, epoch)) for one, epoch in epochs.items())
-    return _header(_OFFSET_FOR_LEADER_EPOCH, correlation_id) + _INT32.pack(_CONSUMER) + _by_topic(asked)
+    return _header(_OFFSET_FOR_LEADER_EPOCH, asker) + _INT32.pack(_CONSUMER) + _by_topic(asked)
 
 
 def scan_epoch_ends(frame: Buffer) -> dict[TopicPartition, EpochEnd]:
@@ -127,12 +134,12 @@ def scan_epoch_ends(frame: Buffer) -> dict[TopicPartition, EpochEnd]:
     return found
 
 
-def ask_topic_id(correlation_id: int, topic: str) -> bytes:
+def ask_topic_id(asker: Asker, topic: str) -> bytes:
     """Encode a DescribeTopicPartitions request for one topic, to be answered with one partition at most."""
     name = topic.encode()
     body = b"\x02" + encode_unsigned_varint(len(name) + 1) + name + b"\0"  # one topic, its name, no tags
     limit_and_no_cursor = _INT32.pack(1) + b"\xff"
-    return _header(_DESCRIBE_TOPIC_PARTITIONS, correlation_id) + b"\0" + body + limit_and_no_cursor + b"\0"
+    return _header(_DESCRIBE_TOPIC_PARTITIONS, asker) + b"\0" + body + limit_and_no_cursor + b"\0"
 
 
 def scan_topic_id(frame: Buffer) -> NamedTopic:
@@ -148,8 +155,8 @@ def scan_topic_id(frame: Buffer) -> NamedTopic:
     return NamedTopic(error, cursor.topic_id())
 
 
-def _header(api: tuple[int, int], correlation_id: int) -> bytes:
-    return _HEADER.pack(*api, correlation_id, _NO_CLIENT_ID)
+def _header(api: tuple[int, int], asker: Asker) -> bytes:
+    return _HEADER.pack(*api, asker.correlation_id) + asker.client_id
 
 
 def _by_topic(asked: Iterable[tuple[TopicPartition, bytes]]) -> bytes:

@@ -31,7 +31,7 @@ ACKS_LEADER = 1
 
 _API = struct.Struct(">hhi")
 _PARAMETERS = struct.Struct(">hi")  # acks, time-out in milliseconds
-_ACKS = struct.Struct(">h")
+_INT16 = struct.Struct(">h")
 _MIN_PARTITION_BYTES = 6
 """Index, length of the records, tags."""
 _MIN_TOPIC_BYTES = 6
@@ -96,10 +96,16 @@ def scan_produce_request(frame: Buffer, min_version: int = MIN_PRODUCE_VERSION) 
         return Unread.MALFORMED
 
 
+def client_id_of(frame: Buffer) -> bytes:
+    """Copy the client id of a request that was scanned, with its length in front."""
+    size = max(_INT16.unpack_from(frame, _API.size)[0], 0)
+    return bytes(frame[_API.size : _API.size + _INT16.size + size])
+
+
 def with_acks_of_leader(frame: Buffer, view: ProduceRequestView) -> bytearray:
     """Copy a request with acks=1 in the place of its acks."""
     changed = bytearray(frame)
-    _ACKS.pack_into(changed, view.acks_position, ACKS_LEADER)
+    _INT16.pack_into(changed, view.acks_position, ACKS_LEADER)
     return changed
 
 

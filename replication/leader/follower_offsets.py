@@ -4,17 +4,24 @@ A follower's fetch offset says what it has, and nothing about the ISR. So it onl
 high watermark; it never proves that something is replicated.
 """
 
+import math
 from collections.abc import Callable, Iterable
 
 from kafka_log.topic_partition import TopicIdPartition
+
+MAX_PARTITIONS = 20_000
+"""Whose offsets are remembered; all are forgotten beyond it, as deleted topics' partitions are among them."""
+STALE_FETCHES = 16
+"""A follower that was silent while so many fetches came is not waited for: it lags, or was moved away."""
 
 
 class FollowerOffsets:
     """Remembers followers' fetch offsets, for watched partitions alone, and wakes those that wait for one."""
 
     def __init__(self) -> None:
-        self._offsets: dict[TopicIdPartition, dict[int, int]] = {}
-        """By follower, for the partitions that were ever waited for."""
+        self._fetches = 0
+        self._offsets: dict[TopicIdPartition, dict[int, tuple[int, int]]] = {}
+        """By follower, for the partitions that were ever waited for: its offset, and the number of its last fetch."""
         self._waiting: dict[TopicIdPartition, dict[Callable[[], object], int]] = {}
 
     def wait(self, partition: TopicIdPartition, end_offset: int, wake: Callable[[], object]) -> None:
@@ -22,8 +29,10 @@ class FollowerOffsets:
 
         Of several offsets that one `wake` waits for, the lowest counts. Calls at once where that is so already.
         """
+        if len(self._offsets) > MAX_PARTITIONS:
+            self._offsets.clear()
         offsets = self._offsets.setdefault(partition, {})
-        if all(offset >= end_offset for offset in offsets.values()):
+        if self._reached(offsets) >= end_offset:
             wake()
         else:
             waiting = self._waiting.setdefault(partition, {})
@@ -40,13 +49,19 @@ class FollowerOffsets:
 
     def fetched(self, partition: TopicIdPartition, follower: int, offset: int) -> None:
         """The broker was sent a follower's Fetch from this offset on."""
-        offsets = self._offsets[partition]
-        offsets[follower] = offset
+        offsets = self._offsets.setdefault(partition, {})
+        self._fetches += 1
+        offsets[follower] = offset, self._fetches
         if waiting := self._waiting.get(partition):
-            reached = min(offsets.values())
+            reached = self._reached(offsets)
             for wake in [one for one, end_offset in waiting.items() if end_offset <= reached]:
                 del waiting[wake]
                 wake()
+
+    def _reached(self, offsets: dict[int, tuple[int, int]]) -> float:
+        newest = max((fetch for _, fetch in offsets.values()), default=0)
+        current = (offset for offset, fetch in offsets.values() if newest - fetch < STALE_FETCHES)
+        return min(current, default=math.inf)
 
     def drop_follower(self, follower: int) -> None:
         """Its connection ended; those that wait for it ask when their time comes."""

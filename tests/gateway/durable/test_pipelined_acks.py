@@ -13,11 +13,19 @@ from gateway.durable.durable_logs import DurableLogs, Verdict
 from gateway.durable.ended_transactions import EndedTransactions, Partitions
 from gateway.durable.held_answers import HELD_SHARE, HeldAnswers
 from gateway.durable.held_transactions import LetGo
-from gateway.durable.pipelined_acks import CONNECTION_BYTES, SUSPECTED_S, ReplicationLimits, Way
+from gateway.durable.pipelined_acks import (
+    CONNECTION_BYTES,
+    MAX_TOPICS,
+    SUSPECTED_S,
+    PipelinedAcks,
+    ReplicationLimits,
+    Way,
+)
 from gateway.durable.produce_answer import scan_produce_answer
 from kafka_log.crc32c import Buffer
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from replication.leader.follower_offsets import FollowerOffsets
+from replication.wire.kafka_frame import MalformedFrameError
 from tests.gateway.produce.produce_frames import TOPIC_ID, encode
 from tests.kafka_log.batches import batch
 
@@ -103,10 +111,12 @@ class Rig:
     def transaction_ended(self, _verdict: Verdict, _held_s: float) -> None:
         raise AssertionError("no transaction here")
 
-    def send(self, number: int, *, records: int = 5, acks: int = -1, size: int = 1) -> int:
-        """The acks with which the broker gets a request."""
-        [frame] = self.answers.asked(self.request(number, records, acks, size), self.now_s)
-        return int(ProduceRequest.decode(bytes(frame), version=self.version, header=True).acks)
+    def send(self, number: int, *, records: int = 5, acks: int = -1, size: int = 1) -> int | None:
+        """The acks with which the broker gets a request; None: it does not get it yet."""
+        frames = self.answers.asked(self.request(number, records, acks, size), self.now_s)
+        if frames is None:
+            return None
+        return int(ProduceRequest.decode(bytes(frames[0]), version=self.version, header=True).acks)
 
     def request(self, number: int, records: int, acks: int, size: int) -> bytes:
         kind = ProduceRequest.TopicProduceData
@@ -321,11 +331,13 @@ def test_what_is_not_replicated_in_time_is_to_be_tried_again_and_the_broker_judg
     assert rig.send(2) == 1
     rig.append(2, 10)
     rig.ask(SUSPECTED_S)
+    assert rig.send(3) is None
+    rig.now_s = TIMEOUT_MS / 1000 * HELD_SHARE + 1
+    assert [rig.told(), rig.told(), rig.told()] == [(TIMED_OUT, 0), (TIMED_OUT, 0), None]
     assert rig.send(3) == -1
     assert rig.ways[-1] is Way.SUSPECTED
     rig.append(3, -1, TOO_FEW)
-    rig.now_s = TIMEOUT_MS / 1000 * HELD_SHARE + 1
-    assert [rig.told(), rig.told(), rig.told()] == [(TIMED_OUT, 0), (TIMED_OUT, 0), (TOO_FEW, 0)]
+    assert rig.told() == (TOO_FEW, 0)
     assert rig.send(4) == -1
     rig.append(4, 15)
     assert rig.told() == (NO_ERROR, 0)
@@ -388,12 +400,11 @@ def test_what_is_not_replicated_is_bounded_and_given_back() -> None:
     sent = 0
     while rig.send(2 + sent, records=1, size=size) == 1:
         sent += 1
-    assert sent
-    assert rig.ways[-1] is Way.BOUND
+    assert sent, "until the partition has as much as it may have, of both"
     first.close()
     assert rig.send(1000, records=1, size=size) == 1
     other.close()
-    assert not rig.replication.is_full(LOG)
+    assert not rig.replication.waiting_bytes
 
 
 def test_topics_that_are_stored_before_they_are_answered_wait_for_both() -> None:
@@ -406,6 +417,70 @@ def test_topics_that_are_stored_before_they_are_answered_wait_for_both() -> None
     rig.logs.topics_known(frozenset(), {TOPIC_ID: TOPIC})
     rig.logs.assigned([])
     assert rig.told() == (NO_ERROR, 0)
+
+
+def test_a_throttled_client_gets_acks_all_as_its_broker_reads_no_question() -> None:
+    rig = Rig().known()
+    assert rig.send(1) == 1
+    rig.append(1, 5, throttle_ms=5000)
+    rig.ask(SUSPECTED_S * 2)
+    rig.leader.high_watermark = 10
+    rig.ask(SUSPECTED_S * 4)
+    assert rig.told() == (NO_ERROR, 0)
+    assert rig.send(2) == -1
+    assert rig.ways[-1] is Way.THROTTLED
+    assert not rig.replication.is_suspected(LOG)
+
+
+@pytest.mark.parametrize("acks", [-1, None])
+def test_what_the_broker_would_not_answer_at_once_waits_until_nothing_is_held(acks: int | None) -> None:
+    rig = Rig().known()
+    appended(rig)
+    rig.replication.suspect(LOG)
+    sasl_handshake = struct.pack(">hhih", 17, 1, 2, -1)
+    frame = rig.request(2, 1, -1, 1) if acks else sasl_handshake
+    assert rig.answers.asked(frame, rig.now_s) is None
+    rig.leader.high_watermark = 10
+    rig.ask(0.1)
+    assert rig.told() == (NO_ERROR, 0)
+    assert rig.answers.asked(frame, rig.now_s) is not None
+
+
+def test_an_answer_that_cannot_be_read_gives_back_what_it_was_to_release() -> None:
+    rig = Rig().known()
+    assert rig.send(1) == 1
+    with pytest.raises(MalformedFrameError):
+        rig.answers.answered(struct.pack(">i", 1) + b"\xff", rig.now_s)
+    rig.answers.close()
+    assert not rig.replication.waiting_bytes
+
+
+def test_more_topics_than_a_question_has_are_asked_about_in_turn_and_without_a_busy_loop() -> None:
+    rig = Rig()
+    topics = [f"topic-{number:03}" for number in range(3 * MAX_TOPICS)]
+    known = PipelinedAcks(rig.replication, lambda _id: None, iter(range(-2, -(2**20), -1)).__next__, lambda: None)
+    for topic in topics:
+        assert known.admit({(topic, 0): 100}, b"\xff\xff", 0.0) == {}
+    asked: set[str] = set()
+    for step in range(8):
+        questions = 0
+        while frames := known.to_broker(step * 0.1):
+            questions += 1
+            asked |= {topic for topic in topics for frame in frames if topic.encode() in frame}
+            for frame in frames:
+                number = struct.unpack_from(">i", frame, 4)[0]
+                answer = rig.leader.answer(frame) if frame[1] == API_VERSIONS else nothing(frame)
+                known.took(number, answer, step * 0.1)
+        assert questions <= 2
+    assert asked == set(topics)
+
+
+def nothing(frame: bytes) -> bytes:
+    """A broker's answer that knows none of the topics."""
+    key, _, number = struct.unpack_from(">hhi", frame)
+    if key == DESCRIBE_TOPICS:
+        return struct.pack(">i", number) + bytes(5) + b"\2" + struct.pack(">h", UNKNOWN_TOPIC) + b"\1" + bytes(24)
+    return struct.pack(">iii", number, 0, 0)
 
 
 def test_the_clients_own_questions_are_its_own() -> None:

@@ -25,11 +25,12 @@ class Life:
         self.committed: set[int] = set()
         """Requests whose last record was below a high watermark that followers of the minimum ISR had reached."""
         self.is_enough_in_sync = True
-        self.on_the_way: deque[tuple[int, int]] = deque()
-        """Requests that the broker has not read: number and acks."""
+        self.in_turn: deque[int] = deque()
+        """Requests that wait at the agent."""
         self.waiting: tuple[int, int] | None = None
         """One with acks=all that the broker has not answered: number and base offset; it reads nothing meanwhile."""
         self.questions: deque[bytes | tuple[int, int]] = deque()
+        """What the broker has not read: the agent's frames, and requests by number and acks."""
         self.sent: deque[int] = deque()
         self.number = 0
         self.acknowledged = 0
@@ -59,7 +60,12 @@ class Life:
             return
         self.number += 1
         self.sent.append(self.number)
-        self.questions.append((self.number, self.rig.send(self.number, records=RECORDS)))
+        self.in_turn.append(self.number)
+        self._forward()
+
+    def _forward(self) -> None:
+        while self.in_turn and (acks := self.rig.send(self.in_turn[0], records=RECORDS)) is not None:
+            self.questions.append((self.in_turn.popleft(), acks))
 
     def serve(self) -> None:
         """The broker reads the next frame of the connection, unless it waits for replication."""
@@ -91,6 +97,7 @@ class Life:
 
     def agent(self) -> None:
         self.questions += self.rig.answers.to_broker(self.rig.now_s)
+        self._forward()
 
     def client(self) -> None:
         told = self.rig.told()
