@@ -22,7 +22,7 @@ class Coordinator:
     def end(self, state: str, *partitions: tuple[str, int], began_ms: int = BEGAN_MS, error: int = 0) -> HeldAnswers:
         """On a new connection, while the coordinator says this."""
         answers = self.rig.connection()
-        before, _ = answers.asked(end_txn(4, 1), 0.0)
+        before, _ = answers.asked(end_txn(4, 1), 0.0) or []
         answers.answered(description(asked_to_describe(before)[0], state, partitions, began_ms=began_ms), 0.0)
         answers.answered(end_txn_answer(4, 1, error), 0.0)
         return answers

@@ -30,7 +30,7 @@ class Ending:
     def __init__(self, *partitions: tuple[str, int], version: int = 4, state: str = "Ongoing", error: int = 0) -> None:
         self.rig = Rig()
         self.version = version
-        before, _ = self.rig.answers.asked(end_txn(version, 1), 0.0)
+        before, _ = self.rig.answers.asked(end_txn(version, 1), 0.0) or []
         self.first_number, *self.first_asked = asked_to_describe(before)
         self.rig.answers.answered(description(self.first_number, state, partitions, error), 0.0)
 
@@ -58,7 +58,7 @@ class Ending:
 @pytest.mark.parametrize("client_id", ["producer", None])
 def test_the_coordinator_is_asked_for_the_partitions_before_the_end(version: int, client_id: str | None) -> None:
     rig = Rig()
-    before, _ = rig.answers.asked(end_txn(version, 1, client_id=client_id), 0.0)
+    before, _ = rig.answers.asked(end_txn(version, 1, client_id=client_id), 0.0) or []
     number, client, asked = asked_to_describe(before)
     assert (client, asked) == (client_id, [TRANSACTIONAL_ID])
     assert number < 0
@@ -178,7 +178,7 @@ def test_while_durable_topics_are_not_known_all_transactions_wait() -> None:
     ending = Ending((OTHER, 0))
     rig = Rig(is_known=False)
     ending.rig = rig
-    before, _ = rig.answers.asked(end_txn(4, 1), 0.0)
+    before, _ = rig.answers.asked(end_txn(4, 1), 0.0) or []
     number, *ending.first_asked = asked_to_describe(before)
     rig.answers.answered(description(number, "Ongoing", [(OTHER, 0)]), 0.0)
     ending.answered()
