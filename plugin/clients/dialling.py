@@ -31,8 +31,8 @@ async def connect(
                 async with asyncio.timeout(timeout_s / len(addresses) if left else None):
                     _, connection = await loop.create_connection(
                         protocol,
-                        where[0],
-                        where[1],
+                        str(where[0]),
+                        int(where[1]),
                         family=family,
                         ssl=tls,
                         server_hostname=server_name or host if tls is not None else None,
