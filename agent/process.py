@@ -55,7 +55,8 @@ _GC_THRESHOLDS = (20_000, 20, 50)
 _SWITCH_INTERVAL_S = 0.0005
 """How long a thread may hold the interpreter while another waits: the event loop must not wait the default 5 ms."""
 _HTTP_ENDPOINT, _DESCRIPTORS, _STORAGE_SYSTEM, _WATCHDOG = "http endpoint", "descriptors", "storage system", "watchdog"
-_CERTIFICATES, _RELEASE, _PEERS, _PEER_WATCH = "certificates", "release", "peers", "peer watch"
+_CERTIFICATES, _RELEASE, _PEERS = "certificates", "release", "peers"
+_PEER_WATCH, _BROKER_WATCH = "peer watch", "broker watch"
 CLOSING_S = 5.0
 """For what a stop does beside uploading and publishing."""
 
@@ -127,7 +128,7 @@ class Agent:
             await self._relay(formatted, stop, waited=False)
         elif (formatted := await self._wait_for_format(stop)) is not None:
             await self._relay(formatted, stop, waited=True)
-        for part in (_PEER_WATCH, _PEERS, _RELEASE, _CERTIFICATES, _DESCRIPTORS, _HTTP_ENDPOINT):
+        for part in (_BROKER_WATCH, _PEER_WATCH, _PEERS, _RELEASE, _CERTIFICATES, _DESCRIPTORS, _HTTP_ENDPOINT):
             await supervisor.stop(part)
         if self.state.relaying is not None:
             await self.state.relaying.stop()
@@ -154,6 +155,7 @@ class Agent:
         await relaying.start(self._configuration, self._handover.sockets)
         state.supervisor.start(_PEERS, relaying.found_peers.run)
         state.supervisor.start(_PEER_WATCH, relaying.peer_watch.run)
+        state.supervisor.start(_BROKER_WATCH, relaying.leader.watch_broker)
         state.identity, state.relaying = identity, relaying
         state.savings = self._savings(relaying)
         self.registry.register(SavingsCollector(state.savings.dollars))

@@ -17,7 +17,7 @@ from gateway.client_door import ClientLimits
 from gateway.client_port import ClientPort
 from gateway.client_zone import FirstRequest, ZoneRules
 from gateway.metrics import BOOTSTRAP_SIDE, GatewayMetrics
-from plugin.clients.dialling import dialled
+from plugin.clients.dialling import connect
 from replication.wire.peer_connection import Address
 
 log = structlog.get_logger(__name__)
@@ -62,12 +62,8 @@ class BootstrapPort(ClientPort):
             zone = self._context.rules.zone_of(client_id, address)
             broker = RelayEnd(_not_counted)
             listener = self._context.listeners[zone]
-            async with asyncio.timeout(self._context.limits.connect_timeout_s):
-                named = listener.where.host if listener.tls is not None else None
-                found = await dialled(listener.where.host, listener.where.port)
-                await asyncio.get_running_loop().create_connection(
-                    lambda: broker, sock=found, ssl=listener.tls, server_hostname=named
-                )
+            timeout_s, where = self._context.limits.connect_timeout_s, listener.where
+            await connect(lambda: broker, where.host, where.port, timeout_s, listener.tls)
             connections = self._context.metrics.connections.labels(BOOTSTRAP_SIDE, zone, str(self._context.broker_id))
             with connections.track_inprogress():
                 await self._clients.relay(ByteRelay(client, broker))

@@ -17,7 +17,7 @@ from gateway.durable.answer_gate import HoldingContext
 from gateway.durable.held_relay import relay_held
 from gateway.metrics import BROKER_SIDE, GatewayMetrics, PassedBytes
 from gateway.spliced_relay import SplicedRelay, SplicingContext
-from plugin.clients.dialling import dialled
+from plugin.clients.dialling import connect
 from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES, RESPONSE_FACTOR, FramedConnection
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.peer_connection import HELLO_TIMEOUT_S, Address, connect_framed
@@ -128,9 +128,7 @@ class ClientDoor:
         where, count = self._listeners[zone], self._metrics.bytes
         broker = RelayEnd(count.labels(*labels, "to_client").inc)
         try:
-            async with asyncio.timeout(self._limits.connect_timeout_s):
-                found = await dialled(where.host, where.port)
-                await asyncio.get_running_loop().create_connection(lambda: broker, sock=found)
+            await connect(lambda: broker, where.host, where.port, self._limits.connect_timeout_s)
         except OSError as error:
             self._refuse_unreachable(peer, zone, error)
             raise

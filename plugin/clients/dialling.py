@@ -2,36 +2,45 @@
 
 import asyncio
 import socket
-from asyncio.staggered import staggered_race
-from functools import partial
-from typing import Any, Final
+import ssl
+from collections.abc import Callable
+from typing import TypeVar
 
-_NEXT_AFTER_S: Final = 0.25
-"""How long an address is tried alone before the next one is tried as well (RFC 8305, section 5)."""
+Protocol = TypeVar("Protocol", bound=asyncio.BaseProtocol)
 
 
-async def dialled(host: str, port: int) -> socket.socket:
-    """A socket that is connected to the first address to answer. The caller bounds the time in total.
+async def connect(
+    protocol: Callable[[], Protocol],
+    host: str,
+    port: int,
+    timeout_s: float,
+    tls: ssl.SSLContext | None = None,
+    server_name: str | None = None,
+    handshake_timeout_s: float | None = None,
+) -> Protocol:
+    """Connect within the time, of which each address has an equal share, and the last one all that is left.
 
-    Raises OSError: that of the address that was tried last, if all fail.
+    `server_name` is whom the certificate must name, if not the host. Raises OSError, TimeoutError and ssl.SSLError
+    among it: that of the address that was tried last.
     """
     loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    tries = [partial(_connected, family, kind, protocol, where) for family, kind, protocol, _, where in found]
-    connected: socket.socket | None
-    connected, _, errors = await staggered_race(tries, _NEXT_AFTER_S)
-    if connected is None:
-        raise next((one for one in reversed(errors) if one is not None), OSError(f"{host} has no address"))
-    return connected
-
-
-async def _connected(family: int, kind: int, protocol: int, where: Any) -> socket.socket:
-    one = socket.socket(family, kind, protocol)
-    try:
-        one.setblocking(False)
-        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        await asyncio.get_running_loop().sock_connect(one, where)
-    except BaseException:
-        one.close()
-        raise
-    return one
+    async with asyncio.timeout(timeout_s):
+        addresses = list(dict.fromkeys(await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)))
+        for left, (family, _, _, _, where) in zip(range(len(addresses) - 1, -1, -1), addresses, strict=True):
+            try:
+                async with asyncio.timeout(timeout_s / len(addresses) if left else None):
+                    _, connection = await loop.create_connection(
+                        protocol,
+                        str(where[0]),
+                        int(where[1]),
+                        family=family,
+                        ssl=tls,
+                        server_hostname=server_name or host if tls is not None else None,
+                        ssl_handshake_timeout=handshake_timeout_s if tls is not None else None,
+                    )
+            except OSError as error:
+                if not left or isinstance(error, ssl.SSLError):  # one that answers so is no silent one
+                    raise
+            else:
+                return connection
+    raise OSError(f"{host} has no address")

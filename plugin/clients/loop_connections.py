@@ -13,10 +13,11 @@ import contextlib
 import socket
 import ssl
 from collections import deque
+from functools import partial
 from typing import Final, cast
 from urllib.parse import urlsplit
 
-from plugin.clients.dialling import dialled
+from plugin.clients.dialling import connect
 from plugin.clients.http_connections import DEFAULT_PORTS, RequestLimits
 from plugin.clients.http_messages import AnswerReader, HttpAnswer, HttpRequest
 
@@ -106,15 +107,8 @@ class LoopConnections:
             self._kept.pop().abort()
 
     async def _connect(self) -> "_Connection":
-        limits = self._limits
-        async with asyncio.timeout(2 * limits.connect_timeout):
-            found = await dialled(self._host, self._port)
-            _, connection = await self._loop.create_connection(
-                lambda: _Connection(self._loop), sock=found,
-                ssl=self._tls, server_hostname=self._host if self._tls else None,
-                ssl_handshake_timeout=limits.connect_timeout if self._tls else None,
-            )  # fmt: skip
-        return connection
+        make, each_s = partial(_Connection, self._loop), self._limits.connect_timeout
+        return await connect(make, self._host, self._port, 2 * each_s, self._tls, handshake_timeout_s=each_s)
 
 
 class _Connection(asyncio.BufferedProtocol):

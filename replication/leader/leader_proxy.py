@@ -46,6 +46,9 @@ _HINT = (
 )
 
 
+_LOOK_S = 2.0
+
+
 @contextmanager
 def _written_together(peers: Sequence[FramedConnection]) -> Iterator[None]:
     """An announcement, and the response that waited for what it tells."""
@@ -171,6 +174,20 @@ class LeaderProxy:
         self._context.metrics.fault("broker_unreachable")
         if self._unreached.is_new(str(error)):
             log.warning("broker_unreachable", broker=str(self._context.broker), error=str(error))
+
+    async def watch_broker(self) -> None:
+        """While the local broker is away, look whether it is back, as perhaps nobody else dials it. Until cancelled."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            if self._unreached.present is None:
+                continue
+            broker = FramedConnection()
+            try:
+                await self._dial(broker)
+            except OSError as error:
+                self._unreached.is_new(str(error))
+            finally:
+                broker.close()
 
     async def _dial(self, broker: FramedConnection) -> None:
         """Raises OSError, that of TLS included."""

@@ -10,7 +10,7 @@ from typing import cast
 
 import structlog
 
-from plugin.clients.dialling import dialled
+from plugin.clients.dialling import connect
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.peer_protocol import Hello, PeerCapabilities, PeerRefusedError, agree
@@ -102,18 +102,13 @@ async def connect_framed(
     timeout_s: float = 5.0,
     server_name: str | None = None,
 ) -> FramedConnection:
-    """Connect within `timeout_s`, to whichever of the host's addresses answers.
+    """Connect within `timeout_s`, to the first of the host's addresses to answer.
 
     `server_name` is whom the certificate must name, if not the host dialled.
 
     Raises OSError (TimeoutError included) or ssl.SSLError.
     """
-    loop = asyncio.get_running_loop()
-    named = server_name or address.host if tls is not None else None
-    async with asyncio.timeout(timeout_s):
-        found = await dialled(address.host, address.port)
-        await loop.create_connection(lambda: connection, sock=found, ssl=tls, server_hostname=named)
-    return connection
+    return await connect(lambda: connection, address.host, address.port, timeout_s, tls, server_name)
 
 
 async def exchange_hellos(

@@ -163,7 +163,7 @@ async def test_a_handed_http_socket_that_is_open_to_others_needs_the_flag_too(
     properties = write_properties(tmp_path, await broker.start(), **OFF)
     with closing(socket.create_server(("0.0.0.0", 0))) as page:
         async with agent_process(properties, sockets=[("http", page)]) as agent:
-            assert await agent.exit_code() == 3
+            assert await agent.exit_code() == 2
             assert "remote.wal.agent.http.plaintext.accepted=true" in agent.log
 
 

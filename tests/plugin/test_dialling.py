@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from plugin.clients.dialling import dialled
+from plugin.clients.dialling import connect
 from plugin.clients.http_connections import RequestLimits
 from plugin.clients.loop_connections import LoopConnections
 from replication.wire.framed_connection import FramedConnection
@@ -40,18 +40,17 @@ def two_addresses(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
             return found
 
         monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", getaddrinfo)
-        monkeypatch.setattr("plugin.clients.dialling._NEXT_AFTER_S", 0.01)
         yield answering.getsockname()
 
 
 async def test_a_peer_whose_first_address_is_silent_is_reached_by_its_second(two_addresses: tuple[str, int]) -> None:
-    connection = await connect_framed(Address("kafka-1", 1), FramedConnection())
+    connection = await connect_framed(Address("kafka-1", 1), FramedConnection(), timeout_s=0.4)
     assert connection.is_writable
     connection.abort()
 
 
 async def test_a_store_whose_first_address_is_silent_is_reached_by_its_second(two_addresses: tuple[str, int]) -> None:
-    limits = RequestLimits(connect_timeout=5, read_timeout=5, kept=2, attempt_timeout=20)
+    limits = RequestLimits(connect_timeout=0.2, read_timeout=5, kept=2, attempt_timeout=20)
     connections = LoopConnections("http://kafka-1:1/", None, limits, asyncio.get_running_loop())
     await connections.open_some(1)
     connections.close()
@@ -62,10 +61,9 @@ async def test_where_no_address_answers_the_last_error_is_told() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with pytest.raises(ConnectionRefusedError):
-        await dialled("127.0.0.1", port)
+        await connect(asyncio.Protocol, "127.0.0.1", port, 5.0)
 
 
 async def test_whoever_gives_up_leaves_no_socket_behind() -> None:
     with silent_address() as (host, port), pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.05):
-            await dialled(host, port)
+        await connect(asyncio.Protocol, host, port, 0.05)

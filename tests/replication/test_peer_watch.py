@@ -104,3 +104,18 @@ async def test_another_clusters_agent_is_not_taken_for_the_peer(monkeypatch: pyt
         await rig.agents.until(lambda: other.presence(1).failure is not None)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_broker_that_is_back_is_found_though_nobody_asks_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("replication.leader.leader_proxy._LOOK_S", 0.005)
+    async with two_agents() as agents:
+        watching = asyncio.create_task(agents.leader.watch_broker())
+        await agents.broker.stop()
+        assert await (await agents.connect()).fetch({0: 0}) is None
+        await agents.until(lambda: agents.leader.broker_unreachable is not None)
+        where = agents.broker_address
+        back = await asyncio.start_server(lambda _reader, writer: writer.close(), where.host, where.port)
+        await agents.until(lambda: agents.leader.broker_unreachable is None)
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        back.close()

@@ -122,7 +122,8 @@ def test_what_agents_have_yet_to_tell_is_neither_a_loss_nor_advice(spark: SparkS
     before = [UsageRecord(1, 7, number, day_ms + number, day_ms, "a", (), (), ()) for number in range(2)]
     costs = _summarised(spark, CostHistory(uploads, records=before))
     assert costs.saved_usd is None
-    assert [day.is_complete for day in costs.days] == [False]
+    assert not costs.days[0].is_complete
+    assert all(day.saved_usd is None for day in costs.days)
     (verdict,) = costs.verdicts
     assert verdict.saved_usd is None
     assert verdict.advice == "unknown: usage records of its leaders' agents do not tell, or not yet"
