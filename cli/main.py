@@ -27,6 +27,7 @@ COMMANDS: Final = (
     "topics",
     "describe",
     "orphans",
+    "held",
     "decommission",
     "metadata",
     "config",

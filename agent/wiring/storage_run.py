@@ -143,6 +143,11 @@ class StorageRun:
         told = [f"{doubt}: no orphan is healed before `remote-wal metadata rebuild`"] if doubt else []
         if self.kafka.leadership.is_known and (away := self.kafka.leadership.unknown_because):
             told.append(f"Kafka does not say who leads what, so what it said last counts: {away}")
+        told += [
+            f"{held['topic']}-{held['partition']} lost records that object storage holds (offsets "
+            f"{held['from_offset']} to {held['to_offset'] - 1}): `{held['restore']}`, or `{held['give_up']}`"
+            for held in self.led_gaps.describe_held()
+        ]
         return told + [str(problem) for problem in self.kafka.topics.problems]
 
     def objects(self) -> dict[str, Any]:
@@ -173,6 +178,7 @@ class StorageRun:
             self._tiers,
             self.write_path.is_under_way,
             self._archived.cluster_seen,
+            self._gaps.lost_locally,
         )
         lifecycle.led(self._assignments)
         self._lifecycle = lifecycle
