@@ -143,6 +143,8 @@ class StorageRun:
         told = [f"{doubt}: no orphan is healed before `remote-wal metadata rebuild`"] if doubt else []
         if self.kafka.leadership.is_known and (away := self.kafka.leadership.unknown_because):
             told.append(f"Kafka does not say who leads what, so what it said last counts: {away}")
+        if lost := self.kafka.topic_settings.remembered_only:
+            told.append(f"the settings topic was lost: set {', '.join(lost)} again; what was known last counts")
         told += [
             f"{held['topic']}-{held['partition']} lost records that object storage holds (offsets "
             f"{held['from_offset']} to {held['to_offset'] - 1}): `{held['restore']}`, or `{held['give_up']}`"

@@ -13,6 +13,7 @@ import structlog
 
 from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.settings.durable_holders import why_not_durable
+from metadata_topic.settings.settings_memory import SettingsMemory
 from metadata_topic.settings.tail_upload import (
     TailRequest,
     TailStored,
@@ -59,6 +60,8 @@ class SettingsView:
         self.tail_requests: TailRequests = MappingProxyType({})
         self.tails_stored: Mapping[TopicPartitionName, TailStored] = MappingProxyType({})
         self.malformed = 0
+        self.told: set[str] = set()
+        """Topics of which there was a record, be it that theirs are the defaults."""
 
     def apply_all(self, records: Sequence[TopicRecord]) -> bool:
         """True when a topic's settings changed."""
@@ -73,6 +76,8 @@ class SettingsView:
                 self.malformed += 1
                 log.warning("malformed_setting_skipped", offset=record.offset, error=str(error))
                 continue
+            if isinstance(name, str):
+                self.told.add(name)
             target = cast(dict[str | int, object], topics if isinstance(name, str) else agents)
             if value is None:
                 target.pop(name, None)
@@ -102,9 +107,13 @@ class SettingsReader(TopicReader):
         rack: str | None = None,
         consumer_factory: ConsumerFactory = confluent_reader,
         settings: FollowSettings = FOLLOW_SETTINGS,
+        memory: SettingsMemory | None = None,
     ) -> None:
-        """`on_change` gets all topics' settings after each change, on the reader's thread; must not raise."""
+        """`on_change` gets all topics' settings after each change, on the reader's thread; must not raise. With a
+        `memory`, what it knows counts where the topic was lost.
+        """
         self._view = SettingsView()
+        self._memory = memory
         self._on_change = on_change
         self.on_tail_requests: Callable[[TailRequests], object] = lambda _requests: None
         """As `on_change`, with all requests for tails. Set it before `start`."""
@@ -112,10 +121,28 @@ class SettingsReader(TopicReader):
         """As `on_change`, when `agents` changed."""
         super().__init__(TopicFollower(client_config, SETTINGS_TOPIC, self._take, settings, rack, consumer_factory))
 
+    def start(self) -> None:
+        """Begin reading."""
+        if self._memory is None:
+            super().start()
+        else:
+            self._follower.start(self._remembered, self._view.told.clear, self._memory.continuity)
+
+    def _remembered(self) -> Mapping[int, int]:
+        if self._memory is not None and not self._view.told:
+            self._memory.load()
+        return {}
+
     @property
     def topics(self) -> Mapping[str, TopicSettings]:
         """Settings by topic name, those that are set; a snapshot."""
-        return self._view.topics
+        missing = self._memory.missing if self._memory is not None else {}
+        return MappingProxyType({**missing, **self._view.topics}) if missing else self._view.topics
+
+    @property
+    def remembered_only(self) -> list[str]:
+        """Topics whose settings the topic has lost, by name."""
+        return sorted(self._memory.missing) if self._memory is not None else []
 
     @property
     def agents(self) -> Mapping[int, AgentRegistration]:
@@ -134,8 +161,11 @@ class SettingsReader(TopicReader):
 
     def _take(self, records: Sequence[TopicRecord]) -> None:
         requests, agents = self._view.tail_requests, self._view.agents
-        if self._view.apply_all(records):
-            self._on_change(self._view.topics)
+        changed = self._view.apply_all(records)
+        if self._memory is not None and (changed or self._memory.missing):
+            self._memory.told(self._view.topics, self._view.told, max(one.offset for one in records) + 1)
+        if changed:
+            self._on_change(self.topics)
         if self._view.tail_requests is not requests:
             self.on_tail_requests(self._view.tail_requests)
         if self._view.agents != agents:

@@ -4,12 +4,15 @@ import json
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kafka_log.topic_partition import TopicId
 from metadata_topic.records.errors import MetadataTopicError, TopicSettingsError
+from metadata_topic.settings.settings_memory import SettingsMemory
 from metadata_topic.settings.settings_topic import SettingsReader, SettingsWriter, read_settings
 from metadata_topic.settings.topic_settings import (
     INTERNAL_TOPICS,
@@ -218,3 +221,51 @@ def test_the_writer_refuses_internal_topics() -> None:
             "__consumer_offsets", TopicSettings(True)
         )
     assert producer.written == []
+
+
+DURABLE = TopicSettings(True, durable=True)
+
+
+def _read_with(topic: FakeTopic, memory: SettingsMemory) -> SettingsReader:
+    reader = SettingsReader(NOWHERE, consumer_factory=topic.consumer, settings=QUICK, memory=memory)
+    reader.start()
+    assert reader.wait_until_ready(10.0)
+    return reader
+
+
+@pytest.mark.parametrize("topic_id", [b"t", b"n"])
+def test_what_was_set_last_counts_after_the_topic_was_lost_until_it_is_set_again(
+    tmp_path: Path, topic_id: bytes
+) -> None:
+    topic = FakeTopic()
+    topic.append(topic_key("others"), encode_topic_settings(TopicSettings(True)))
+    topic.append(topic_key("orders"), encode_topic_settings(DURABLE))
+    first = _read_with(topic, SettingsMemory(tmp_path))
+    first.close()
+    assert first.topics == {"orders": DURABLE, "others": TopicSettings(True)}
+    assert not first.remembered_only
+
+    lost = FakeTopic()  # made anew, or its end was cut off
+    lost.topic_id = TopicId(topic_id * 16)
+    lost.append(topic_key("others"), None)
+    for _ in range(2):  # the second agent neither takes it for whole
+        reader = _read_with(lost, SettingsMemory(tmp_path))
+        reader.close()
+        assert reader.topics == {"orders": DURABLE}
+        assert reader.remembered_only == ["orders"]
+    lost.append(topic_key("orders"), encode_topic_settings(TopicSettings(True)))
+    for _ in range(2):
+        reader = _read_with(lost, SettingsMemory(tmp_path))
+        reader.close()
+        assert reader.topics == {"orders": TopicSettings(True)}
+        assert not reader.remembered_only
+
+
+def test_a_topic_that_is_whole_counts_alone(tmp_path: Path) -> None:
+    topic = FakeTopic()
+    topic.append(topic_key("orders"), encode_topic_settings(DURABLE))
+    _read_with(topic, SettingsMemory(tmp_path)).close()
+    topic.append(topic_key("orders"), None)  # while the agent was away
+    reader = _read_with(topic, SettingsMemory(tmp_path))
+    reader.close()
+    assert not reader.topics
