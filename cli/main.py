@@ -28,6 +28,7 @@ COMMANDS: Final = (
     "describe",
     "orphans",
     "held",
+    "lease",
     "decommission",
     "metadata",
     "config",

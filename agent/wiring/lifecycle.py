@@ -126,7 +126,7 @@ def _build_caretaking(around: Surroundings, kept: Kept, kafka: KafkaFollowing) -
     takeover_ms = milliseconds(settings.node_takeover_s)
     care = NodeCare(identity.broker_id, identity.incarnation, registrations, takeover_ms)
     unpublished_max_s = min(_UNPUBLISHED_MAX_S, settings.uncommitted_ttl_s / 4)
-    return Caretaking(care, kept.publisher, around.clocks, unpublished_max_s)
+    return Caretaking(care, kept.publisher, around.clocks, unpublished_max_s, lambda: kafka.lease.may_delete)
 
 
 def _build_planner(settings: LifecycleSettings, kafka: KafkaFollowing, tier: LongTermTier) -> ExpirationPlanner:

@@ -95,7 +95,7 @@ class StorageRun:
             self.write_path.tails.requested, requests
         )
         if gateway is not None:
-            gateway.metadata_is_followed(kafka.metadata, self._around.relaying.storage)
+            gateway.metadata_is_followed(kafka.metadata, self._around.relaying.storage, lambda: kafka.lease.may_delete)
             if gateway.durable is not None:
                 gateway.durable.ask_anew = kafka.leadership.look_again
 
@@ -131,6 +131,8 @@ class StorageRun:
         reasons = [f"{name} not known yet" for name in sorted(self.kafka.missing)]
         if fenced := self.kafka.incarnation.fenced_because:
             reasons.append(f"nothing is uploaded: {fenced}")
+        if lost := self.kafka.lease.lost_because:
+            reasons.append(f"nothing is uploaded or deleted: {lost}")
         if put_off := self.write_path.put_off():
             partition, reason = next(iter(put_off.items()))
             reasons.append(f"{len(put_off)} partitions put off, not known from where to upload: {partition}: {reason}")

@@ -13,6 +13,7 @@ import structlog
 
 from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.settings.durable_holders import why_not_durable
+from metadata_topic.settings.leases import Leases, decode_leases, encode_leases, is_lease_key, lease_key
 from metadata_topic.settings.settings_memory import SettingsMemory
 from metadata_topic.settings.tail_upload import (
     TailRequest,
@@ -59,6 +60,7 @@ class SettingsView:
         self.agents: Mapping[int, AgentRegistration] = MappingProxyType({})
         self.tail_requests: TailRequests = MappingProxyType({})
         self.tails_stored: Mapping[TopicPartitionName, TailStored] = MappingProxyType({})
+        self.leases: Mapping[int, Leases] = MappingProxyType({})
         self.malformed = 0
         self.told: set[str] = set()
         """Topics of which there was a record, be it that theirs are the defaults."""
@@ -70,6 +72,10 @@ class SettingsView:
             try:
                 if is_tail_key(record.key):
                     self._apply_tail(record)
+                    continue
+                if record.key is not None and is_lease_key(record.key):
+                    broker_id, leases = decode_leases(record.key, record.value)
+                    self.leases = MappingProxyType({**self.leases, broker_id: leases})
                     continue
                 name, value = decode_setting(record.key, record.value)
             except MalformedSettingError as error:
@@ -148,6 +154,15 @@ class SettingsReader(TopicReader):
     def agents(self) -> Mapping[int, AgentRegistration]:
         """Registrations by broker id; a snapshot."""
         return self._view.agents
+
+    @property
+    def leases(self) -> Mapping[int, Leases]:
+        """What agents have recorded of the lease in the bucket, by broker id; a snapshot."""
+        return self._view.leases
+
+    def read_to_end(self, timeout_s: float) -> bool:
+        """Blocks until all is known that is in the topic now; False when that could not be had."""
+        return self._follower.read_to_end(timeout_s)
 
     @property
     def tails_stored(self) -> Mapping[TopicPartitionName, TailStored]:
@@ -234,6 +249,10 @@ class SettingsWriter:
     def register_agent(self, agent: AgentRegistration) -> None:
         """Write an agent's registration; durable when this returns. Raises MetadataTopicError."""
         self._write(agent_key(agent.broker_id), encode_agent(agent))
+
+    def record_leases(self, broker_id: int, leases: Leases) -> None:
+        """Write what this broker's agent has of the lease; durable when it returns. Raises MetadataTopicError."""
+        self._write(lease_key(broker_id), encode_leases(leases))
 
     def request_tails(self, requests: TailRequests) -> None:
         """Ask the leaders' agents for these tails. Raises MetadataTopicError when that was not written."""
