@@ -2,9 +2,10 @@
 
 Theory. Objects with offsets beyond the end of their leader epoch are dead if another replica was elected. They may be
 the only copy if the same broker leads again with a shorter log (a power cut, an empty disk). Its agent declares that
-(`GapReason.LOST_LOCALLY`): an offset range, and the newest leader epoch of the shortened log. Every entry in that range
-of an older epoch is held. It is not served, as the log's leader epochs do not lead to it, and it is not deleted,
-until its topic is deleted or a person gives it up, which declares it dead.
+(`GapReason.LOST_LOCALLY`): an offset range, and the leader epoch that begins in the shortened log where the older
+ones end. Every entry in that range of an older epoch is held: the log has none of them. It is not served, as the
+log's leader epochs do not lead to it, and it is not deleted, until its topic is deleted or a person gives it up,
+which declares it dead.
 
 Not thread-safe: the store calls it under its lock.
 """

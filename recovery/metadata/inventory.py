@@ -126,6 +126,10 @@ def from_metadata(
     dead = {
         (tail.combined_segment_id, tail.topic_id_partition, tail.leader_epoch): tail.first_offset for tail in image.dead
     }
+    for partition in noted.store.local_losses():  # held, and not the log's any more
+        for run in noted.store.held_runs(partition):
+            key = (run.combined_segment_id, partition, run.entry.leader_epoch)
+            dead[key] = min(run.entry.first_offset, dead.get(key, run.entry.first_offset))
     unpublished = []
     for done, segment in enumerate(image.segments):
         if segment.state is FINISHED:

@@ -79,19 +79,25 @@ class FailoverPlanner:
         outside: dict[_ToldKey, int] = {}
         dead: dict[CombinedSegmentId, list[RemoteLogSegmentMetadataEntry]] = {}
         losses = self._store.local_losses()
-        lost: list[tuple[int, int]] = []
+        lost: dict[int, list[tuple[int, int]]] = {}
         for run, dead_from in self._store.outside_of(partition, epochs):
             if is_held(replace(run.entry, first_offset=dead_from), losses):
                 continue
-            if is_only_replica or self._leads_again(run, epochs):
-                lost.append((dead_from, run.entry.last_offset + 1))
+            cut_by = min(epoch for epoch in epochs.newest_first() if epoch > run.entry.leader_epoch)
+            lost_from = max(dead_from, epochs.start_offset(cut_by) or 0)
+            is_tail = lost_from <= run.entry.last_offset  # else a longer log of older epochs took its place
+            if is_tail and (is_only_replica or self._leads_again(run, epochs)):
+                lost.setdefault(cut_by, []).append((lost_from, run.entry.last_offset + 1))
+                continue
+            if is_only_replica:
                 continue
             key = (run.combined_segment_id, run.entry.leader_epoch)
             outside[key] = min(dead_from, outside.get(key, dead_from))
             if dead_from < told.get(key, run.entry.last_offset + 1):
                 dead.setdefault(run.combined_segment_id, []).append(replace(run.entry, first_offset=dead_from))
-        for begin, end in joined_ranges(lost):
-            self._declare_loss(DeclaredGap(partition, begin, end, leader_epoch, GapReason.LOST_LOCALLY))
+        for cut_by, ranges in lost.items():
+            for begin, end in joined_ranges(ranges):
+                self._declare_loss(DeclaredGap(partition, begin, end, cut_by, GapReason.LOST_LOCALLY))
         self._told.pop(partition, None)
         if outside:
             self._told[partition] = {key: min(offset, told.get(key, offset)) for key, offset in outside.items()}

@@ -141,3 +141,25 @@ def test_an_entry_of_a_newer_epoch_or_beside_the_range_is_not_held() -> None:
     for sequence, (epoch, first, last) in enumerate([(2, 300, 400), (0, 200, 299), (0, 400, 500), (1, 290, 310)]):
         uploaded(store, B1, sequence, (TopicIdPartition(*PARTITION), epoch, first, last))
     assert [(run.entry.first_offset, run.entry.last_offset) for run in store.held_runs(PARTITION)] == [(300, 310)]
+
+
+def test_what_the_shortened_log_has_itself_is_neither_held_nor_given_up() -> None:
+    store = RemoteWalMetadataStore()
+    uploaded(store, B1, 0, (PARTITION, 0, 0, 40))
+    own = uploaded(store, B1, 1, (PARTITION, 2, 20, 29))
+    uploaded(store, B1, 2, (PARTITION, 2, 25, 34))
+    twice_cut = LeaderEpochs([(0, 0), (2, 20), (4, 30)])
+    agent = Told(B1, store)
+    assert agent.planner.plan(PARTITION, twice_cut, 0) == []
+    assert [(one.from_offset, one.to_offset, one.leader_epoch) for one in agent.losses] == [(20, 41, 2), (30, 35, 4)]
+    give_up(store, PARTITION, 0, 0, store.apply)
+    assert not store.dead_tails(own)
+    assert store.stored_ranges(PARTITION, twice_cut) == [(0, 30)]
+
+
+def test_records_in_whose_place_a_longer_log_of_an_older_epoch_was_elected_are_dead() -> None:
+    store = RemoteWalMetadataStore()
+    overruled = uploaded(store, B1, 0, (PARTITION, 3, 10, 15))
+    agent = Told(B1, store)
+    assert dead(agent.planner.plan(PARTITION, LeaderEpochs([(0, 0), (5, 20)]), 0)) == [(overruled, 10, 15)]
+    assert agent.losses == []
