@@ -2,15 +2,18 @@
 
 from collections.abc import Collection
 from itertools import count
+from pathlib import Path
 
 import pytest
 
 from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.settings.leases import LeaseValue, decode_leases, encode_leases, is_lease_key, lease_key, with_lease
 from metadata_topic.settings.topic_settings import MalformedSettingError
+from plugin.blob_storage import BlobStorage
 from plugin.errors import RemoteStorageError
 from rlm.lifecycle.lease import LOOK_S, RENEW_S, Lease
 from tests.metadata_topic.fake_blobs import FakeBlobs
+from tests.plugin.two_zones import two_zones
 
 
 class Cluster:
@@ -32,8 +35,8 @@ class Cluster:
             raise MetadataTopicError("write setting", "lease", "away")
         self.topic.add(lease)
 
-    def agent(self) -> Lease:
-        return Lease(self.blobs, self, lambda: f"value-{next(self.values)}", lambda: self.now_s)
+    def agent(self, blobs: BlobStorage | None = None) -> Lease:
+        return Lease(blobs or self.blobs, self, lambda: f"value-{next(self.values)}", lambda: self.now_s)
 
     def clone(self) -> "Cluster":
         """From a snapshot of all disks."""
@@ -128,3 +131,19 @@ def test_records_are_read_as_written_and_keep_the_last_two() -> None:
     for malformed in (b"7", b"not json", b"[[1]]"):
         with pytest.raises(MalformedSettingError):
             decode_leases(lease_key(3), malformed)
+
+
+@pytest.mark.parametrize("zones", [("az1",), ("az1", "az2")])
+def test_agents_of_several_zones_write_to_their_buckets_and_see_all(tmp_path: Path, zones: tuple[str, ...]) -> None:
+    """With a bucket for each zone the newest number may be there in both."""
+    cluster = Cluster(FakeBlobs())
+    storages = [two_zones(tmp_path, zone, "cluster") for zone in zones]
+    agents = [cluster.agent(one.blobs) for one in storages]
+    live(agents, cluster, 3 * RENEW_S)
+    assert all(agent.may_delete for agent in agents)
+    stranger = Cluster(FakeBlobs())
+    stranger.agent(storages[-1].blobs).take()
+    live(agents, cluster, 2 * LOOK_S)
+    assert all(agent.lost_because for agent in agents)
+    for storage in storages:
+        storage.close()
