@@ -37,21 +37,21 @@ def held_records(storage: RemoteWalStorageManager, runs: Sequence[RemoteWalLogSe
     """
     from kafka.record import MemoryRecords
 
-    committed = {
-        (batch.producer_id, batch.producer_epoch): batch.base_offset
-        for raw in _batches(storage, runs)
-        for batch in MemoryRecords(raw)
-        if batch.is_control_batch and any(record.key == _COMMIT for record in batch)
-    }
+    committed: dict[tuple[int, int], int] = {}
+    """By producer id and epoch, where its last transaction was committed."""
     for raw in _batches(storage, runs):
-        for batch in MemoryRecords(raw):
-            is_open = batch.base_offset > committed.get((batch.producer_id, batch.producer_epoch), -1)
-            if batch.is_control_batch or (batch.is_transactional and is_open):
-                continue
-            if not batch.validate_crc():
-                raise ValueError(f"the batch at offset {batch.base_offset} is damaged")
-            for record in batch:
-                yield HeldRecord(record.offset, record.key, record.value, record.timestamp, record.headers)
+        batch = MemoryRecords(raw).next_batch()
+        if batch.is_control_batch and any(record.key == _COMMIT for record in batch):
+            committed[batch.producer_id, batch.producer_epoch] = batch.base_offset
+    for raw in _batches(storage, runs):
+        batch = MemoryRecords(raw).next_batch()
+        is_open = batch.base_offset > committed.get((batch.producer_id, batch.producer_epoch), -1)
+        if batch.is_control_batch or (batch.is_transactional and is_open):
+            continue
+        if not batch.validate_crc():
+            raise ValueError(f"the batch at offset {batch.base_offset} is damaged")
+        for record in batch:
+            yield HeldRecord(record.offset, record.key, record.value, record.timestamp, record.headers)
 
 
 def _batches(storage: RemoteWalStorageManager, runs: Sequence[RemoteWalLogSegmentMetadata]) -> Iterator[bytes]:
