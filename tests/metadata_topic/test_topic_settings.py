@@ -4,6 +4,7 @@ import json
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ from metadata_topic.settings.topic_settings import (
 )
 from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.topic_follower import FollowSettings
-from tests.metadata_topic.fake_topic import FakeTopic
+from tests.metadata_topic.fake_topic import FakeMessage, FakeTopic
 
 NOWHERE = KafkaClientConfig("nowhere:1")
 AGENT = AgentRegistration(
@@ -269,3 +270,69 @@ def test_a_topic_that_is_whole_counts_alone(tmp_path: Path) -> None:
     reader = _read_with(topic, SettingsMemory(tmp_path))
     reader.close()
     assert not reader.topics
+
+
+class Topic:
+    """The settings topic, as several writers have it."""
+
+    def __init__(self) -> None:
+        self.records: list[TopicSettings] = []
+        self.before_each: list[Callable[[], object]] = []
+        """What others do before the next records are written."""
+
+    def written(self, _topic: str) -> list[tuple[int, TopicSettings]]:
+        return list(enumerate(self.records))
+
+    def writer(self) -> SettingsWriter:
+        return SettingsWriter(NOWHERE, 1.0, lambda _config: _Producer(self))
+
+    def other_changes(self, change: Callable[[TopicSettings], TopicSettings]) -> None:
+        self.writer().change_topic("orders", change, self.written)
+
+
+class _Producer(FakeProducer):
+    def __init__(self, topic: Topic) -> None:
+        super().__init__(None)
+        self._topic = topic
+
+    def produce(
+        self, topic: str, value: bytes | None, key: bytes, partition: int,
+        on_delivery: Callable[[object | None, object], None],
+    ) -> None:  # fmt: skip
+        if self._topic.before_each:
+            self._topic.before_each.pop(0)()
+        settings = decode_setting(key, value)[1]
+        assert isinstance(settings, TopicSettings)
+        self._topic.records.append(settings)
+        on_delivery(None, FakeMessage(partition, len(self._topic.records) - 1))
+
+
+def archived(before: TopicSettings) -> TopicSettings:
+    return replace(before, archive=True)
+
+
+def bounded(before: TopicSettings) -> TopicSettings:
+    return replace(before, link_latency_bound_ms=7)
+
+
+def kept(before: TopicSettings) -> TopicSettings:
+    return replace(before, wal_retention_ms=5)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_of_two_who_change_one_topics_settings_neither_undoes_the_others(times: int) -> None:
+    topic = Topic()
+    topic.records.append(TopicSettings(True))
+    wanted = bounded(topic.records[0])
+    for change in (archived, kept)[:times]:
+        topic.before_each += [partial(topic.other_changes, change), int]  # and the other's own record
+        wanted = change(wanted)
+    topic.writer().change_topic("orders", bounded, topic.written)
+    assert topic.records[-1] == wanted
+
+
+def test_a_change_that_changes_nothing_writes_nothing() -> None:
+    topic = Topic()
+    topic.records.append(bounded(TopicSettings(True)))
+    topic.writer().change_topic("orders", bounded, topic.written)
+    assert len(topic.records) == 1
