@@ -89,6 +89,7 @@ class AgentState:
             "break_even_bytes": None if break_even == NEVER_PAYS else break_even,
             "links_never_pay": break_even == NEVER_PAYS,
             "gaps": run.led_gaps.describe() if run is not None else [],
+            "held": run.led_gaps.describe_held() if run is not None else [],
         }
 
     def _buckets_away(self) -> list[str]:

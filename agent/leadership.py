@@ -89,7 +89,8 @@ def assignments(
                 zones.elsewhere(partition, followers),
                 is_kept,
                 0.0 if is_kept else retention.chosen_ms(settings, len(followers) + 1) / 1000,
-                settings.is_durable,
+                is_only_replica=not followers,
+                is_durable=settings.is_durable,
             )
         )
     return found

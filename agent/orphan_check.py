@@ -11,12 +11,13 @@ from agent.wiring.lifecycle import healing_limits
 from kafka_log.meta_properties import read_meta_properties
 from kafka_log.server_properties import BrokerProperties
 from metadata_topic.records.errors import MetadataTopicError
+from metadata_topic.store.snapshots.snapshot_keeper import SnapshotKeeper
 from metadata_topic.store.snapshots.topic_memory import TopicMemory
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.topic import METADATA_TOPIC
 from metadata_topic.topic.topic_session import TopicSession
-from plugin.remote_wal_storage_manager import StorageContext
+from plugin.remote_wal_storage_manager import StorageContext, blobs_of
 from plugin.wall_clock import wall_ms
 from plugin.zones.bucket_loading import load_storage
 from rlm.lifecycle.orphan_task import OrphanTask
@@ -32,10 +33,13 @@ class OrphanCheck:
         store = RemoteWalMetadataStore()
         if (remembered := TopicMemory(settings.process.state_directory).load()) is not None:
             store.topic.remember(remembered)
-        self._session = TopicSession(client, broker.node_id, time.monotonic, broker.rack, store)
         cluster_id = read_meta_properties(broker.log_dirs[0]).cluster_id
         context = StorageContext(cluster_id, broker.node_id, can_wait=True)
         self._storage = load_storage(storage_spec(settings.storage, broker), context)
+        blobs = blobs_of(self._storage, "read", "metadata snapshots")
+        if (image := SnapshotKeeper(blobs, cluster_id, broker.node_id, 0).load()) is not None:
+            store.restore(image)
+        self._session = TopicSession(client, broker.node_id, time.monotonic, broker.rack, store)
         self._task = OrphanTask(
             self._storage,
             store,

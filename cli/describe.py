@@ -60,7 +60,7 @@ def describe(
         else:  # a loopback address, registered by an agent of another host
             silent[broker_id] = f"{agent.http_endpoint}: here, that is the agent of broker {answer.get('broker_id')}"
     for answer in answers.values():
-        for of_topics in ("partitions", "gaps"):
+        for of_topics in ("partitions", "gaps", "held"):
             answer[of_topics] = [one for one in answer.get(of_topics, ()) if topic is None or one["topic"] == topic]
     retention = _retention(topics, agents)
     if json:
@@ -146,6 +146,7 @@ def _print(answers: dict[int, dict[str, Any]], silent: dict[int, str]) -> None:
             told = f"agent {broker_id} publishes no metadata, so all goes inline: {reason}"
             console.print(told, style="red", markup=False)
     _print_gaps(console, answers)
+    _print_held(console, answers)
 
 
 def _partitions(answers: dict[int, dict[str, Any]]) -> "Table":
@@ -209,6 +210,17 @@ def _print_gaps(console: Any, answers: dict[int, dict[str, Any]]) -> None:
         console.print(
             f"{gap['topic']}-{gap['partition']}: offsets {gap['from_offset']} to {gap['to_offset'] - 1} are in no "
             f"object, and gone: {gap['reason']}, as the agent of broker {broker_id} knows",
+            soft_wrap=True,
+            markup=False,
+        )
+
+
+def _print_held(console: Any, answers: dict[int, dict[str, Any]]) -> None:
+    for held in (held for answer in answers.values() for held in answer.get("held", ())):
+        console.print(
+            f"{held['topic']}-{held['partition']}: the log lost offsets {held['from_offset']} to "
+            f"{held['to_offset'] - 1}, and object storage holds them. To append them again: {held['restore']}. "
+            f"To give them up: {held['give_up']}. Both with --broker-config FILE",
             soft_wrap=True,
             markup=False,
         )

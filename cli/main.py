@@ -27,6 +27,8 @@ COMMANDS: Final = (
     "topics",
     "describe",
     "orphans",
+    "held",
+    "lease",
     "decommission",
     "metadata",
     "config",

@@ -271,7 +271,8 @@ def _document(
     from recovery.last_in_sync import last_in_sync
 
     inventory = sources.inventory
-    is_all_known = not (inventory.unreadable or inventory.unanswered)
+    held = sorted(log.name for log in planned if log.partition in inventory.held)
+    is_all_known = not (inventory.unreadable or inventory.unanswered or held)
     points = [row.recovery_point_ms for row in rows if row.recovery_point_ms is not None]
     return {
         "cluster_id": sources.cluster_id,
@@ -288,6 +289,7 @@ def _document(
         "unreadable_objects": [{"key": item.key, "reason": item.reason} for item in inventory.unreadable],
         "lost_objects": [str(lost.object_id) for lost in inventory.lost_objects],
         "unanswered_buckets": sorted(inventory.unanswered),
+        "held": held,
         "unreachable_objects": len(inventory.unreachable),
         "only_in_sync_here": [log.name for log in last_in_sync(planned, sources.broker.node_id)],
         "logs": [

@@ -62,6 +62,11 @@ def _print_about_objects(console: "Console", document: dict[str, Any]) -> None:
         console.print(
             f"objects that the metadata tells of and the store does not have: {len(document['lost_objects'])}"
         )
+    for name in document["held"]:
+        console.print(
+            f"{name}: object storage holds records that the log has lost; they are left out: remote-wal held",
+            soft_wrap=True,
+        )
     for bucket in document["unanswered_buckets"]:
         console.print(f"did not answer, so that more may be stored than is told here: {bucket}", soft_wrap=True)
     if document["unreachable_objects"]:

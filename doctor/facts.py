@@ -131,6 +131,8 @@ class AgentAnswer:
     clock: ClockReading | Unknown
     gaps: tuple[str, ...] = ()
     """Offsets of the partitions that it leads which no object holds or will hold."""
+    held: tuple[str, ...] = ()
+    """Records that these partitions lost and object storage holds, each with the commands that decide about it."""
     stored: Mapping[str, StoredObjects] = field(default_factory=dict)
     """By topic, of the partitions that it leads."""
 

@@ -120,6 +120,18 @@ def missing_records(facts: Facts) -> Verdict:
     return Verdict(Level.OK, "no agent has declared a gap that still matters")
 
 
+def held_records(facts: Facts) -> Verdict:
+    """Whether logs lost records that object storage holds until somebody decides, as the agents tell."""
+    agents = known(facts.agents)
+    answers = [answer for answer in agents.values() if not isinstance(answer, Unknown)]
+    if held := [one for answer in answers for one in answer.held]:
+        found = f"lost by a log without an election, and held in object storage: {some_of(held)}"
+        return Verdict(Level.ERROR, found, "append them to the log by `held restore`, or give them up")
+    if len(answers) < len(agents) or not answers:
+        return Verdict(Level.UNKNOWN, f"{len(agents) - len(answers)} of {len(agents)} agents are silent")
+    return Verdict(Level.OK, "no log lost records that object storage holds")
+
+
 def inotify_watches(facts: Facts) -> Verdict:
     """Whether every partition can be watched."""
     key = "fs.inotify.max_user_watches"

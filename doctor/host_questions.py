@@ -133,6 +133,11 @@ def ask_agent(
             str(described["cluster_id"]),
             clock,
             gaps,
+            tuple(
+                f"{one['topic']}-{one['partition']} {one['from_offset']} to {int(one['to_offset']) - 1}: "
+                f"{one['restore']}, or {one['give_up']}"
+                for one in described.get("held", ())
+            ),
             _stored_objects(described.get("partitions", ())),
         )
     except (OSError, ValueError, KeyError, TypeError, AgentSettingsError) as error:

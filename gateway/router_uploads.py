@@ -199,7 +199,7 @@ class RouterUploads:
 
     async def sweep(self) -> None:
         """Delete what dead gateways left and no log wants. Raises what the store raises."""
-        dead_ones = self._sweep.dead(await self._call(self._list), self._clocks.wall_ms())
+        dead_ones = self._sweep.dead(await self._call(self._list), self._clocks.monotonic_s())
         for dead in await self._call(partial(self._wanted.unwanted, dead_ones)):
             await self._call(partial(self._store.blobs.delete_blob, dead))
             self._metrics.objects.labels("swept").inc()

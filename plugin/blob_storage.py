@@ -17,6 +17,8 @@ class StoredBlob:
     size_bytes: int
     custom_metadata: bytes = b""
     """As of a `StoredSegment`."""
+    last_modified_ms: int | None = None
+    """By the store's clock; None where a listing did not tell it."""
 
 
 class BlobStorage(Protocol):

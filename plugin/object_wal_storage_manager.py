@@ -274,7 +274,7 @@ class _ObjectBlobs:
         for item in self._requests.list(self._keys.blob_prefix(directory)):
             name = self._keys.parse_blob(item.key)
             if name is not None:
-                yield StoredBlob(name, item.size_bytes)
+                yield StoredBlob(name, item.size_bytes, last_modified_ms=item.last_modified_ms)
 
     def delete_blob(self, blob: StoredBlob) -> None:
         self._requests.delete(self._keys.blob_key(blob.name))

@@ -56,14 +56,15 @@ class StateCollector(Collector):
         stores: tuple[RemoteWalMetadataStore, ArchiveStore],
         metadata_counters: Callable[[], Mapping[str, int]],
         missing_offsets: Callable[[], int],
+        held_offsets: Callable[[], int],
     ) -> None:
-        """`metadata_counters` of `KafkaFollowing`, what is missing in it is 0; `missing_offsets` of `LedGaps`."""
+        """`metadata_counters` of `KafkaFollowing`, what is missing in it is 0; the last two are of `LedGaps`."""
         self._storage = storage
         self._write_path = write_path
         self._publisher = publisher
         self._store, self._archive = stores
         self._metadata_counters = metadata_counters
-        self._missing_offsets = missing_offsets
+        self._missing_offsets, self._held_offsets = missing_offsets, held_offsets
 
     def collect(self) -> Iterator[Metric]:
         """Called by the registry, on the HTTP endpoint's threads."""
@@ -152,6 +153,11 @@ class StateCollector(Collector):
                 "Offsets of led partitions that no object holds or will hold, as was declared: a recovered log lacks "
                 "them",
                 self._missing_offsets(),
+            ),
+            (
+                "held_offsets",
+                "Offsets that led logs lost without an election, and that object storage holds until somebody decides",
+                self._held_offsets(),
             ),
         ):
             yield GaugeMetricFamily(f"remote_wal_{name}", meaning, value)

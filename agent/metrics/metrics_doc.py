@@ -122,6 +122,7 @@ def _collectors() -> list[Collector]:
             (RemoteWalMetadataStore(), ArchiveStore()),
             Counter,
             int,
+            int,
         ),
     ]
 

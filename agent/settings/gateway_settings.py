@@ -190,7 +190,8 @@ class GatewayProduceSettings(Section, alias_generator=keyed(f"{_KEY}.produce."))
         False,
         description="Whether what a gateway has stored of a topic with remote WAL stays in its object as the log's and "
         "is not uploaded a second time, where the broker keeps it as it came. Both the gateway and the broker's agent "
-        "must have it on. Have all agents know it before: older ones cannot read what is stored so.",
+        "must have it on. Have all agents know it before: older ones cannot read what is stored so. Not with "
+        "remote.wal.bucket.copies above 1, as a gateway's object is in one bucket.",
     )
     policy: Literal["cost", "always"] = Field(
         "cost", description="`cost`: where that is cheaper than the border, by the price table; `always`."

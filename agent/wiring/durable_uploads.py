@@ -2,8 +2,11 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from kafka_log.errors import MalformedFileError
+from kafka_log.partition_metadata import read_partition_metadata
 from kafka_log.tail_events import Gap
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.offset_ranges import OffsetRange
@@ -42,6 +45,9 @@ class DurableUploads:
     def __init__(self, uploads: AwaitedUploads, logs: "DurableLogs") -> None:
         self._uploads = uploads
         self._logs = logs
+        self._directories: dict[TopicIdPartition, tuple[Path, int]] = {}
+        """Of durable logs that are led, each with its inode."""
+        logs.is_same_log = self._is_same_log
         self.published = PublishedOffsets(uploads, logs)
 
     def arrived(self) -> None:
@@ -58,7 +64,30 @@ class DurableUploads:
         """What is led here from now on."""
         self.published.assigned(assignments)
         self.topics_known(topics)
+        self._directories = {
+            log: known
+            for one in assignments
+            if one.is_durable and (known := self._bound(log := one.topic_id_partition, one.directory)) is not None
+        }
         self._logs.assigned(assignments)
+
+    def _bound(self, log: TopicIdPartition, directory: Path) -> tuple[Path, int] | None:
+        """The directory, if it is that log's. A topic that is made anew gets a directory of the same name."""
+        known = self._directories.get(log)
+        if known is not None and known[0] == directory and self._is_same_log(log):
+            return known
+        try:
+            inode = directory.stat().st_ino
+            return (directory, inode) if read_partition_metadata(directory) == log.topic_id else None
+        except (OSError, MalformedFileError):
+            return None
+
+    def _is_same_log(self, log: TopicIdPartition) -> bool:
+        directory, inode = self._directories.get(log, (None, -1))
+        try:
+            return directory is not None and directory.stat().st_ino == inode
+        except OSError:
+            return False
 
     def topics_known(self, topics: KnownTopics) -> None:
         """Perhaps before anything is known to be led."""

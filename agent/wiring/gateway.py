@@ -1,7 +1,7 @@
 """The zone gateway, put together from the settings: where clients of this zone connect, and the door to this broker."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING
@@ -117,11 +117,17 @@ class ClientGateway:
         """What the write path need not upload; None where it uploads all."""
         return self.produce.splicing.adoptable if self.produce is not None else None
 
-    def metadata_is_followed(self, metadata: FollowedMetadata, storage: RemoteWalStorageManager) -> None:
-        """By it is told what logs want of the gateways' objects."""
+    def metadata_is_followed(
+        self, metadata: FollowedMetadata, storage: RemoteWalStorageManager, may_delete: Callable[[], bool]
+    ) -> None:
+        """By it is told what logs want of the gateways' objects, while `may_delete`."""
+
+        def doubt() -> str:
+            return metadata.doubt() if may_delete() else "the lease in the bucket is not known to be this cluster's"
+
         if self.produce is not None:
             untold = UntoldSegments(storage, metadata.store, lambda: self.peers)
-            names = KnownNames(metadata.store.naming, untold.stored_ms, metadata.read_to_end, metadata.doubt)
+            names = KnownNames(metadata.store.naming, untold.stored_ms, metadata.read_to_end, doubt)
             self.produce.wanted.arrived(names)
 
     @property

@@ -21,6 +21,7 @@ from agent.partition_directories import LocalReplicas
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.lifecycle_settings import LifecycleSettings
 from agent.settings.setting_types import milliseconds
+from agent.wiring.lease_watch import LeaseWatch
 from agent.wiring.topic_readers import TopicReaders
 from kafka_log.log_directory import LogDirectory
 from kafka_log.meta_properties import directory_ids
@@ -87,7 +88,7 @@ class KafkaFollowing:
             lambda: self.topic_settings.topics,
             self.replicas,
             milliseconds(settings.link.latency_bound_s),
-            lambda: self.incarnation.fenced_because is not None,
+            lambda: self.incarnation.fenced_because is not None or self.lease.lost_because is not None,
             on_assignments,
             self._pool,
             zones,
@@ -103,6 +104,11 @@ class KafkaFollowing:
     def metadata(self) -> FollowedMetadata:
         """What the metadata topic tells."""
         return self.readers.metadata
+
+    @property
+    def lease(self) -> LeaseWatch:
+        """Whether what is in the bucket is this cluster's."""
+        return self.readers.lease
 
     @property
     def topic_settings(self) -> SettingsReader:
@@ -157,7 +163,12 @@ class KafkaFollowing:
             tasks.create_task(self.leadership.run(self._leaders(), self._settings.process.leadership_interval_s))
             tasks.create_task(self.incarnation.run())
             tasks.create_task(self.topics.watch())
-            tasks.create_task(self.metadata.save_snapshots(self._settings.metadata.snapshot_interval_s))
+            tasks.create_task(self.lease.run())
+            tasks.create_task(
+                self.metadata.save_snapshots(
+                    self._settings.metadata.snapshot_interval_s, lambda: self.lease.lost_because is None
+                )
+            )
 
     def _follow_agents(self) -> None:
         loop = asyncio.get_running_loop()

@@ -10,6 +10,7 @@ from agent.settings.setting_types import milliseconds
 from agent.wiring.kafka_following import KafkaFollowing, wal_retention
 from agent.wiring.surroundings import Kept, Surroundings
 from kafka_log.topic_partition import TopicId
+from metadata_topic.records.declared_gaps import DeclaredGap
 from plugin.segment_metadata import CombinedSegmentId
 from rlm.lifecycle.caretaking import Caretaking, StoreRegistrations
 from rlm.lifecycle.cluster_observer import ClusterObserver, Observation, longest_retention_ms, topics_of
@@ -42,8 +43,11 @@ def build_lifecycle(
     tier: LongTermTier,
     is_under_way: Callable[[CombinedSegmentId], bool],
     on_observation: Callable[[Observation], None],
+    declare_loss: Callable[[DeclaredGap], None],
 ) -> Lifecycle:
-    """`is_under_way` tells of uploads; `on_observation` is called before anything is concluded from it."""
+    """`is_under_way` tells of uploads; `on_observation` is called before anything is concluded from it. `declare_loss`
+    is told what a led log lost without an election.
+    """
     settings, metadata, metrics = around.settings.lifecycle, kafka.metadata, kept.metrics.lifecycle
     store, wall_ms, broker_id = metadata.store, around.clocks.wall_ms, around.identity.broker_id
     threads = ThreadPoolExecutor(3, thread_name_prefix="lifecycle")
@@ -67,7 +71,7 @@ def build_lifecycle(
     observer = partial(ClusterObserver, around.configuration.client, broker_id, watch)
     orphans = _build_orphan_task(around, kafka, OwnWork(planner.is_being_deleted, is_under_way))
     tasks = LifecycleTasks(
-        FailoverTask(broker_id, store, kept.publisher, wall_ms, metrics, threads),
+        FailoverTask(broker_id, store, kept.publisher, wall_ms, metrics, threads, declare_loss),
         ClusterWatch(observer, wanted, kafka.topic_settings, wal_retention(settings), observed, wall_ms, threads),
         caretaking,
         _build_expiration(around, kept, kafka, planner, caretaking, is_under_way),
@@ -122,7 +126,7 @@ def _build_caretaking(around: Surroundings, kept: Kept, kafka: KafkaFollowing) -
     takeover_ms = milliseconds(settings.node_takeover_s)
     care = NodeCare(identity.broker_id, identity.incarnation, registrations, takeover_ms)
     unpublished_max_s = min(_UNPUBLISHED_MAX_S, settings.uncommitted_ttl_s / 4)
-    return Caretaking(care, kept.publisher, around.clocks, unpublished_max_s)
+    return Caretaking(care, kept.publisher, around.clocks, unpublished_max_s, lambda: kafka.lease.may_delete)
 
 
 def _build_planner(settings: LifecycleSettings, kafka: KafkaFollowing, tier: LongTermTier) -> ExpirationPlanner:

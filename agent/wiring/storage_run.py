@@ -95,7 +95,7 @@ class StorageRun:
             self.write_path.tails.requested, requests
         )
         if gateway is not None:
-            gateway.metadata_is_followed(kafka.metadata, self._around.relaying.storage)
+            gateway.metadata_is_followed(kafka.metadata, self._around.relaying.storage, lambda: kafka.lease.may_delete)
             if gateway.durable is not None:
                 gateway.durable.ask_anew = kafka.leadership.look_again
 
@@ -131,6 +131,8 @@ class StorageRun:
         reasons = [f"{name} not known yet" for name in sorted(self.kafka.missing)]
         if fenced := self.kafka.incarnation.fenced_because:
             reasons.append(f"nothing is uploaded: {fenced}")
+        if lost := self.kafka.lease.lost_because:
+            reasons.append(f"nothing is uploaded or deleted: {lost}")
         if put_off := self.write_path.put_off():
             partition, reason = next(iter(put_off.items()))
             reasons.append(f"{len(put_off)} partitions put off, not known from where to upload: {partition}: {reason}")
@@ -143,6 +145,13 @@ class StorageRun:
         told = [f"{doubt}: no orphan is healed before `remote-wal metadata rebuild`"] if doubt else []
         if self.kafka.leadership.is_known and (away := self.kafka.leadership.unknown_because):
             told.append(f"Kafka does not say who leads what, so what it said last counts: {away}")
+        if lost := self.kafka.topic_settings.remembered_only:
+            told.append(f"the settings topic was lost: set {', '.join(lost)} again; what was known last counts")
+        told += [
+            f"{held['topic']}-{held['partition']} lost records that object storage holds (offsets "
+            f"{held['from_offset']} to {held['to_offset'] - 1}): `{held['restore']}`, or `{held['give_up']}`"
+            for held in self.led_gaps.describe_held()
+        ]
         return told + [str(problem) for problem in self.kafka.topics.problems]
 
     def objects(self) -> dict[str, Any]:
@@ -173,6 +182,7 @@ class StorageRun:
             self._tiers,
             self.write_path.is_under_way,
             self._archived.cluster_seen,
+            self._gaps.lost_locally,
         )
         lifecycle.led(self._assignments)
         self._lifecycle = lifecycle

@@ -160,6 +160,7 @@ class StorageSystem:
             (run.kafka.metadata.store, run.kafka.metadata.archive),
             lambda: run.kafka.metadata_counters,
             lambda: run.led_gaps.offsets,
+            lambda: run.led_gaps.held_offsets,
         )
         traffic = around.relaying.metrics.traffic
         topics = TopicCollector(run.write_path.status, lambda: traffic.by_partition, around.settings.http.topics)

@@ -7,9 +7,11 @@ from pathlib import Path
 
 from agent.identity import AgentIdentity
 from agent.settings.agent_settings import AgentSettings
+from agent.wiring.lease_watch import LeasesInTopic, LeaseWatch, make_lease
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.kip405.tier_follower import TierFollower
 from metadata_topic.kip405.tiered_offsets import TieredOffsets
+from metadata_topic.settings.settings_memory import SettingsMemory
 from metadata_topic.settings.settings_topic import SettingsReader
 from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.followed_metadata import FollowedMetadata, Reader
@@ -37,7 +39,11 @@ class TopicReaders:
         self.metadata = FollowedMetadata(
             client, reader, storage, settings.process.state_directory, settings.metadata.memory_bytes, wall_ms
         )
-        self.topic_settings = SettingsReader(client, settings_changed, rack=identity.rack)
+        memory = SettingsMemory(settings.process.state_directory)
+        self.topic_settings = SettingsReader(client, settings_changed, rack=identity.rack, memory=memory)
+        self.lease = LeaseWatch(
+            make_lease(storage.blobs, LeasesInTopic(client, self.topic_settings, identity.broker_id))
+        )
         tiered = TieredOffsets()
         tier = TierFollower(client, tiered, rack=identity.rack)
         self.tiered_storage = TieredStorageTier(tiered, tier, LogEpochs(directory_of, time.monotonic))

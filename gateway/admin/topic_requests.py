@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import partial
 from typing import Any, Final, Protocol
 
 from gateway.admin.admin_frames import MAX_READ_BYTES, AdminApi, read_answer, read_request, written
@@ -55,6 +56,9 @@ class TopicSettingsStore(Protocol):
 
     def write(self, settings: Mapping[str, TopicSettings]) -> None:
         """Durable when this returns. Raises MetadataTopicError."""
+
+    def change(self, changes: Mapping[str, Callable[[TopicSettings], TopicSettings]]) -> None:
+        """Write what each makes of the topic's settings, whoever else changes them meanwhile; as `write`."""
 
 
 class PendingRequest(ABC):
@@ -243,6 +247,10 @@ class _AlteredTopics(PendingRequest):
     verdicts: _Verdicts
     is_dry_run: bool
 
+    def _changed(self, topic: str, before: TopicSettings) -> TopicSettings:
+        kept = TopicSettings() if self.api is AdminApi.ALTER_CONFIGS else before
+        return changed_settings(topic, kept, self.verdicts.wanted[topic])
+
     def settle(self, answer: Buffer, store: TopicSettingsStore) -> tuple[bytes, str]:
         message = read_answer(self.api, self.version, answer)
         accepted = [
@@ -252,16 +260,7 @@ class _AlteredTopics(PendingRequest):
         ]
 
         def write() -> None:
-            known = store.read()
-            changed = {}
-            for topic in accepted:
-                before = known.get(topic, TopicSettings())
-                kept = TopicSettings() if self.api is AdminApi.ALTER_CONFIGS else before
-                after = changed_settings(topic, kept, self.verdicts.wanted[topic])
-                if after != before:
-                    changed[topic] = after
-            if changed:
-                store.write(changed)
+            store.change({topic: partial(self._changed, topic) for topic in accepted})
 
         failed: dict[str, str] = {}
         outcome = "refused"

@@ -4,8 +4,8 @@ Told by the agent: topics' settings, topics' ids, the logs that are led here, an
 
 Holds true: `hold` says that nobody need wait only where the topic is known not to be durable, or all below the offset
 is stored and published. What is not known yet is waited for: settings that were not read, a topic or a leadership that
-the agent has not heard of. A log that is cut, or not led any more, ends those that wait with `NOT_LED`: the broker said
-yes, and its word counts for nothing any more.
+the agent has not heard of, a topic that was made anew under a known name. A log that is cut, or not led any more, ends
+those that wait with `NOT_LED`: the broker said yes, and its word counts for nothing any more.
 
 With one replica, a log is not cut while its broker lives. With several, acks=all holds against a change of leadership,
 as in Kafka, and acks=1 does not: nobody says then whether what stands at an offset is what was answered.
@@ -73,6 +73,8 @@ class DurableLogs:
     def __init__(self, ask_anew: Callable[[], object] = lambda: None) -> None:
         """`ask_anew` has the agent look who leads what, and what there is."""
         self.ask_anew = ask_anew
+        self.is_same_log: Callable[[TopicIdPartition], bool] = lambda _log: True
+        """Whether the broker still has that log under its name, and not one of a topic that was made anew."""
         self._logs: StoredLogs | None = None
         self._durable: frozenset[str] | None = None
         """Topics; None: not read yet."""
@@ -141,6 +143,8 @@ class DurableLogs:
         if held.end_offset is None:
             return Verdict.TIMED_OUT
         led = self._led.get((name, held.partition))
+        if led is not None and (held.topic not in (name, led.topic_id) or not self.is_same_log(led)):
+            return None
         return led if led is None or not self._is_stored(led, held.end_offset) else Verdict.STORED
 
     def _is_stored(self, log: TopicIdPartition, end_offset: int) -> bool:

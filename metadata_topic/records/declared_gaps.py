@@ -42,6 +42,10 @@ class GapReason(IntEnum):
     """They went to the followers inline, and nothing else wants them stored: so by the policy by cost, of topics whose
     objects are for links alone.
     """
+    LOST_LOCALLY = 5
+    """The only replica, or the broker that leads again, lost them; objects of older leader epochs still hold them. The
+    store holds it as `metadata_topic.store.held_records`, and never as a gap.
+    """
 
     @property
     def is_loss(self) -> bool:

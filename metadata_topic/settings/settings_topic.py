@@ -6,13 +6,17 @@ that mean nothing are counted and leave the view as it is, as one bad record mus
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from types import MappingProxyType
-from typing import cast
+from typing import Any, cast
 
 import structlog
 
 from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.settings.durable_holders import why_not_durable
+from metadata_topic.settings.leases import Leases, decode_leases, encode_leases, is_lease_key, lease_key
+from metadata_topic.settings.settings_memory import SettingsMemory
 from metadata_topic.settings.tail_upload import (
     TailRequest,
     TailStored,
@@ -36,7 +40,7 @@ from metadata_topic.settings.topic_settings import (
 )
 from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.topic import SETTINGS_TOPIC
-from metadata_topic.topic.topic_consumer import ConsumerFactory, confluent_reader
+from metadata_topic.topic.topic_consumer import ConsumerFactory, MessageLike, confluent_reader
 from metadata_topic.topic.topic_follower import FollowSettings, TopicFollower, TopicRecord
 from metadata_topic.topic.topic_producer import ProducerFactory, confluent_producer
 from metadata_topic.topic.topic_reader import TopicReader
@@ -45,6 +49,11 @@ log = structlog.get_logger(__name__)
 
 OnChange = Callable[[Mapping[str, TopicSettings]], None]
 TailRequests = Mapping[TopicPartitionName, TailRequest]
+Change = Callable[[TopicSettings], TopicSettings]
+"""What becomes of a topic's settings."""
+
+_CHANGES_AT_ONCE = 10
+_QUICK = FollowSettings(fetch_min_bytes=1, fetch_wait_ms=100, batch_wait_ms=100, absence_check_ms=1000)
 
 FOLLOW_SETTINGS = FollowSettings(fetch_min_bytes=1, batch_wait_ms=200)
 """Changes are rare, and should be seen soon."""
@@ -58,7 +67,10 @@ class SettingsView:
         self.agents: Mapping[int, AgentRegistration] = MappingProxyType({})
         self.tail_requests: TailRequests = MappingProxyType({})
         self.tails_stored: Mapping[TopicPartitionName, TailStored] = MappingProxyType({})
+        self.leases: Mapping[int, Leases] = MappingProxyType({})
         self.malformed = 0
+        self.told: set[str] = set()
+        """Topics of which there was a record, be it that theirs are the defaults."""
 
     def apply_all(self, records: Sequence[TopicRecord]) -> bool:
         """True when a topic's settings changed."""
@@ -68,11 +80,17 @@ class SettingsView:
                 if is_tail_key(record.key):
                     self._apply_tail(record)
                     continue
+                if record.key is not None and is_lease_key(record.key):
+                    broker_id, leases = decode_leases(record.key, record.value)
+                    self.leases = MappingProxyType({**self.leases, broker_id: leases})
+                    continue
                 name, value = decode_setting(record.key, record.value)
             except MalformedSettingError as error:
                 self.malformed += 1
                 log.warning("malformed_setting_skipped", offset=record.offset, error=str(error))
                 continue
+            if isinstance(name, str):
+                self.told.add(name)
             target = cast(dict[str | int, object], topics if isinstance(name, str) else agents)
             if value is None:
                 target.pop(name, None)
@@ -102,9 +120,13 @@ class SettingsReader(TopicReader):
         rack: str | None = None,
         consumer_factory: ConsumerFactory = confluent_reader,
         settings: FollowSettings = FOLLOW_SETTINGS,
+        memory: SettingsMemory | None = None,
     ) -> None:
-        """`on_change` gets all topics' settings after each change, on the reader's thread; must not raise."""
+        """`on_change` gets all topics' settings after each change, on the reader's thread; must not raise. With a
+        `memory`, what it knows counts where the topic was lost.
+        """
         self._view = SettingsView()
+        self._memory = memory
         self._on_change = on_change
         self.on_tail_requests: Callable[[TailRequests], object] = lambda _requests: None
         """As `on_change`, with all requests for tails. Set it before `start`."""
@@ -112,15 +134,42 @@ class SettingsReader(TopicReader):
         """As `on_change`, when `agents` changed."""
         super().__init__(TopicFollower(client_config, SETTINGS_TOPIC, self._take, settings, rack, consumer_factory))
 
+    def start(self) -> None:
+        """Begin reading."""
+        if self._memory is None:
+            super().start()
+        else:
+            self._follower.start(self._remembered, self._view.told.clear, self._memory.continuity)
+
+    def _remembered(self) -> Mapping[int, int]:
+        if self._memory is not None and not self._view.told:
+            self._memory.load()
+        return {}
+
     @property
     def topics(self) -> Mapping[str, TopicSettings]:
         """Settings by topic name, those that are set; a snapshot."""
-        return self._view.topics
+        missing = self._memory.missing if self._memory is not None else {}
+        return MappingProxyType({**missing, **self._view.topics}) if missing else self._view.topics
+
+    @property
+    def remembered_only(self) -> list[str]:
+        """Topics whose settings the topic has lost, by name."""
+        return sorted(self._memory.missing) if self._memory is not None else []
 
     @property
     def agents(self) -> Mapping[int, AgentRegistration]:
         """Registrations by broker id; a snapshot."""
         return self._view.agents
+
+    @property
+    def leases(self) -> Mapping[int, Leases]:
+        """What agents have recorded of the lease in the bucket, by broker id; a snapshot."""
+        return self._view.leases
+
+    def read_to_end(self, timeout_s: float) -> bool:
+        """Blocks until all is known that is in the topic now; False when that could not be had."""
+        return self._follower.read_to_end(timeout_s)
 
     @property
     def tails_stored(self) -> Mapping[TopicPartitionName, TailStored]:
@@ -134,8 +183,11 @@ class SettingsReader(TopicReader):
 
     def _take(self, records: Sequence[TopicRecord]) -> None:
         requests, agents = self._view.tail_requests, self._view.agents
-        if self._view.apply_all(records):
-            self._on_change(self._view.topics)
+        changed = self._view.apply_all(records)
+        if self._memory is not None and (changed or self._memory.missing):
+            self._memory.told(self._view.topics, self._view.told, max(one.offset for one in records) + 1)
+        if changed:
+            self._on_change(self.topics)
         if self._view.tail_requests is not requests:
             self.on_tail_requests(self._view.tail_requests)
         if self._view.agents != agents:
@@ -149,8 +201,7 @@ def read_settings(
 
     Raises MetadataTopicError when there is no such topic, or its end was not reached in time.
     """
-    quick = FollowSettings(fetch_min_bytes=1, fetch_wait_ms=100, batch_wait_ms=100, absence_check_ms=1000)
-    reader = SettingsReader(client_config, settings=quick, consumer_factory=consumer_factory)
+    reader = SettingsReader(client_config, settings=_QUICK, consumer_factory=consumer_factory)
     reader.start()
     try:
         if not reader.wait_until_ready(timeout_s):
@@ -196,6 +247,32 @@ class SettingsWriter:
         check_topic(topic)
         self._write(topic_key(topic), encode_topic_settings(settings))
 
+    def change_topic(
+        self, topic: str, change: Change, written: Callable[[str], Sequence[tuple[int, TopicSettings]]]
+    ) -> None:
+        """Write what `change` makes of the topic's settings; durable when it returns.
+
+        Each record is all of a topic's settings, so two who change one at a time may each undo the other's. `written`
+        reads, by offset, what has been written of the topic. Who finds others' records between what it read and what it
+        wrote does it again, with what they have changed. Raises TopicSettingsError, MetadataTopicError.
+        """
+        check_topic(topic)
+        offset, before = max(written(topic), default=(-1, TopicSettings()), key=lambda one: one[0])
+        if (after := change(before)) == before:
+            return
+        for _ in range(_CHANGES_AT_ONCE):
+            own = self._write(topic_key(topic), None if after == TopicSettings() else encode_topic_settings(after))
+            if own is None:
+                return
+            known = [(-1, TopicSettings()), *sorted(written(topic), key=lambda one: one[0])]
+            others = [(last, one) for (_, last), (at, one) in pairwise(known) if offset < at < own]
+            if not others:
+                return
+            for last, one in others:
+                before = replace(before, **_differing(last, one))
+            offset, after = own, change(before)
+        raise MetadataTopicError("write setting", topic, "others go on changing it", "try again")
+
     def clear_topic(self, topic: str) -> None:
         """Back to the defaults; durable when this returns. Raises TopicSettingsError, MetadataTopicError."""
         check_topic(topic)
@@ -204,6 +281,10 @@ class SettingsWriter:
     def register_agent(self, agent: AgentRegistration) -> None:
         """Write an agent's registration; durable when this returns. Raises MetadataTopicError."""
         self._write(agent_key(agent.broker_id), encode_agent(agent))
+
+    def record_leases(self, broker_id: int, leases: Leases) -> None:
+        """Write what this broker's agent has of the lease; durable when it returns. Raises MetadataTopicError."""
+        self._write(lease_key(broker_id), encode_leases(leases))
 
     def request_tails(self, requests: TailRequests) -> None:
         """Ask the leaders' agents for these tails. Raises MetadataTopicError when that was not written."""
@@ -225,15 +306,20 @@ class SettingsWriter:
         self._producer.produce(SETTINGS_TOPIC, value=value, key=key, partition=0, on_delivery=_log_failure)
         self._producer.poll(0)
 
-    def _write(self, key: bytes, value: bytes | None) -> None:
-        self._write_all({key: value})
+    def _write(self, key: bytes, value: bytes | None) -> int | None:
+        """Its offset, where the client tells it."""
+        return self._write_all({key: value})
 
-    def _write_all(self, records: Mapping[bytes, bytes | None]) -> None:
-        acknowledged: list[object] = []
+    def _write_all(self, records: Mapping[bytes, bytes | None]) -> int | None:
+        """The offset of the last one, where the client tells it."""
+        acknowledged: list[int | None] = []
         errors: list[object] = []
 
-        def delivered(error: object | None, _message: object) -> None:
-            (acknowledged if error is None else errors).append(error)
+        def delivered(error: object | None, message: object) -> None:
+            if error is None:
+                acknowledged.append(cast(MessageLike, message).offset() if message is not None else None)
+            else:
+                errors.append(error)
 
         for key, value in records.items():
             self._producer.produce(SETTINGS_TOPIC, value=value, key=key, partition=0, on_delivery=delivered)
@@ -245,6 +331,7 @@ class SettingsWriter:
                 str(errors[0]) if errors else f"not acknowledged within {self._timeout_s} s",
                 f"does {SETTINGS_TOPIC} exist, and has it min.insync.replicas brokers in sync?",
             )
+        return acknowledged[-1] if acknowledged else None
 
 
 class TopicSettingsTopic:
@@ -262,6 +349,34 @@ class TopicSettingsTopic:
         """What keeps topics from being durable; None: nothing. Raises MetadataTopicError."""
         return why_not_durable(read_settings(self._client_config, self._timeout_s)[1])
 
+    def change(self, changes: Mapping[str, Change]) -> None:
+        """As `SettingsWriter.change_topic`, for each topic."""
+        writer = SettingsWriter(self._client_config, self._timeout_s)
+        try:
+            for topic, change in changes.items():
+                writer.change_topic(topic, change, self._written)
+        finally:
+            writer.close()
+
+    def _written(self, topic: str) -> list[tuple[int, TopicSettings]]:
+        found: list[tuple[int, TopicSettings]] = []
+
+        def take(records: Sequence[TopicRecord]) -> None:
+            view = SettingsView()
+            for record in records:
+                if record.key == topic_key(topic):
+                    view.apply_all([record])
+                    found.append((record.offset, view.topics.get(topic, TopicSettings())))
+
+        follower = TopicFollower(self._client_config, SETTINGS_TOPIC, take, _QUICK)
+        follower.start()
+        try:
+            if not follower.wait_until_ready(self._timeout_s):
+                raise MetadataTopicError("read settings", SETTINGS_TOPIC, f"not read within {self._timeout_s} s")
+            return found
+        finally:
+            follower.close()
+
     def write(self, settings: Mapping[str, TopicSettings]) -> None:
         """Defaults are not kept; durable when this returns. Raises TopicSettingsError, MetadataTopicError."""
         writer = SettingsWriter(self._client_config, self._timeout_s)
@@ -273,6 +388,11 @@ class TopicSettingsTopic:
                     writer.set_topic(topic, its)
         finally:
             writer.close()
+
+
+def _differing(last: TopicSettings, one: TopicSettings) -> dict[str, Any]:
+    """What `one` has changed of the settings before it."""
+    return {name: value for name in one.__slots__ if (value := getattr(one, name)) != getattr(last, name)}
 
 
 def _log_failure(error: object | None, _message: object) -> None:

@@ -10,6 +10,7 @@ combined segments first, as they are nearer, and for these where there is none (
 
 import threading
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 
 from kafka_log.topic_partition import TopicIdPartition
@@ -17,6 +18,7 @@ from metadata_topic.records.declared_gaps import DeclaredGap
 from metadata_topic.records.leader_epochs import LeaderEpochChain
 from metadata_topic.records.offset_ranges import NO_END, joined_ranges
 from metadata_topic.store.dead_tails import PartitionAndEpoch
+from metadata_topic.store.held_records import LocalLosses
 from metadata_topic.store.runs.run_index import Run
 from metadata_topic.store.store_state import StoreState
 from plugin.format import entry_columns
@@ -148,6 +150,43 @@ class PartitionLookups:
         with self._lock:
             told, untold = self._state.gaps.of(topic_id_partition), self._state.untold_gaps.of(topic_id_partition)
             return sorted({*told, *untold})
+
+    def local_losses(self) -> LocalLosses:
+        """What logs lost that objects still hold, as agents declared it."""
+        with self._lock:
+            return self._state.held.losses
+
+    def held_runs(self, topic_id_partition: TopicIdPartition) -> list[RemoteWalLogSegmentMetadata]:
+        """What objects hold of its local losses, and nobody has given up; by offset, the newest leader epoch first.
+
+        Offsets are those that are held; positions are of the whole entry.
+        """
+        losses = self.local_losses()
+        found: list[RemoteWalLogSegmentMetadata] = []
+        with self._lock:
+            for loss in losses.get(topic_id_partition, ()):
+                for index in (self._state.runs.finished, self._state.runs.going):
+                    for epoch in index.epochs(topic_id_partition):
+                        if epoch < loss.leader_epoch:
+                            key = (topic_id_partition, epoch)
+                            found += self._held(index.reaching(*key, loss.from_offset), key, loss)
+        return sorted(set(found), key=lambda view: (view.entry.first_offset, -view.entry.leader_epoch))
+
+    def _held(
+        self, runs: Iterable[Run], key: PartitionAndEpoch, loss: DeclaredGap
+    ) -> Iterator[RemoteWalLogSegmentMetadata]:
+        for run in runs:
+            begin, end = max(run.first_offset, loss.from_offset), self._end_of_life(run, key)
+            if begin < min(loss.to_offset, end):
+                view = self._view(run, key)
+                entry = replace(view.entry, first_offset=begin, last_offset=min(view.entry.last_offset, end - 1))
+                yield replace(view, entry=entry)
+
+    def uploaders_of(self, topic_id_partition: TopicIdPartition, leader_epoch: int) -> set[int]:
+        """The brokers whose agents stored records of that epoch which are still known."""
+        with self._lock:
+            runs = self._state.runs.finished.reaching(topic_id_partition, leader_epoch, 0)
+            return {run.segment.segment_id.broker_id for run in runs}
 
     def outside_of(
         self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochChain

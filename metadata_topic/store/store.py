@@ -38,6 +38,7 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
+from metadata_topic.records.declared_gaps import GapReason
 from metadata_topic.records.gap_record import RemoteWalGapDeclaration
 from metadata_topic.records.records import (
     MetadataRecord,
@@ -55,7 +56,7 @@ from metadata_topic.store.segments.entry_blocks import MemoryBound
 from metadata_topic.store.segments.segment_table import SegmentTable
 from metadata_topic.store.store_image import StoreImage
 from metadata_topic.store.store_state import StoreState
-from metadata_topic.store.topic_continuity import RememberedTopic, TopicContinuity
+from metadata_topic.store.topic_continuity import NEVER_REBUILT_MS, RememberedTopic, TopicContinuity, TopicDoubt
 from plugin.segment_metadata import RemoteLogSegmentState
 
 
@@ -110,15 +111,17 @@ class RemoteWalMetadataStore(PartitionLookups, SegmentLookups):
         """
         with self._lock:
             self._state.apply(record, source)
-            if isinstance(record, RemoteWalTopicRebuilt):
-                self.topic.rebuilt(record)
             if source is not None:
                 self._read_beyond(source)
+            if isinstance(record, RemoteWalTopicRebuilt):
+                self.topic.rebuilt(record)
 
     def declares(self, record: RemoteWalGapDeclaration) -> None:
         """Know at once what this process declares; snapshots do not until the topic tells of it."""
         with self._lock:
-            self._state.untold_gaps.add(record.gaps)
+            losses = [gap for gap in record.gaps if gap.reason is GapReason.LOST_LOCALLY]
+            self._state.untold_gaps.add(gap for gap in record.gaps if gap not in losses)
+            self._state.held.add(losses, is_told=False)
 
     def apply_all(self, records: Iterable[tuple[MetadataRecord | None, Source]]) -> None:
         """`apply` for a batch of (record, source), under one lock; None stands for what another store takes in."""
@@ -173,6 +176,8 @@ class RemoteWalMetadataStore(PartitionLookups, SegmentLookups):
 
     def _read_beyond(self, source: Source) -> None:
         partition, offset = source
+        if offset and partition not in self._state.progress and self.topic.rebuilt_ms == NEVER_REBUILT_MS:
+            self.topic.doubted(TopicDoubt.GAP, f"partition {partition} was read from offset {offset} on")
         self._state.progress[partition] = max(self._state.progress.get(partition, 0), offset + 1)
 
     # Brokers

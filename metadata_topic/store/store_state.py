@@ -4,10 +4,10 @@ Not thread-safe: the store calls it under its lock.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from kafka_log.topic_partition import TopicIdPartition
-from metadata_topic.records.declared_gaps import DeclaredGaps, GapReason
+from metadata_topic.records.declared_gaps import DeclaredGap, DeclaredGaps, GapReason
 from metadata_topic.records.gap_record import RemoteWalGapDeclaration
 from metadata_topic.records.records import (
     MetadataRecord,
@@ -23,6 +23,7 @@ from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED, 
 from metadata_topic.store.adopted_sources import AdoptedSources
 from metadata_topic.store.dead_tails import DeadTails
 from metadata_topic.store.fencing import BEFORE_THE_TOPIC, Registrations, Source
+from metadata_topic.store.held_records import HeldRecords
 from metadata_topic.store.released_offsets import ReleasedOffsets, ReleasedUpTo
 from metadata_topic.store.retained_records import RetainedRecord, RetainedRecords
 from metadata_topic.store.segment_facts import writer_facts
@@ -46,6 +47,7 @@ class StoreState:
         self.retained = RetainedRecords()
         self.released = ReleasedOffsets()
         self.gaps = DeclaredGaps()
+        self.held = HeldRecords()
         self.adopted = AdoptedSources()
         """Follows from the segments; in no image."""
         self.untold_gaps = DeclaredGaps()
@@ -86,7 +88,7 @@ class StoreState:
             retained=self.retained.all(),
             segments=segments,
             released=self.released.all(),
-            gaps=list(self.gaps),
+            gaps=[*self.gaps, *self.held],
         )
 
     @classmethod
@@ -95,7 +97,8 @@ class StoreState:
         possible by now.
         """
         state = cls(bound)
-        state.released, state.gaps = ReleasedOffsets(image.released), DeclaredGaps(image.gaps)
+        state.released = ReleasedOffsets(image.released)
+        state._add_gaps(image.gaps)
         for placed in image.registrations:
             state.registrations.add(*placed)
         for remembered in image.writers:
@@ -128,7 +131,7 @@ class StoreState:
         for record in image.segments:
             self._apply_segment(record._replace(is_rebuilt=True), None)
         self.released.know(image.released)
-        self.gaps.add(image.gaps)
+        self._add_gaps(image.gaps)
 
     def begin_anew(self) -> None:
         """The topic is another one, or is read again from its beginning, as its end was lost."""
@@ -232,12 +235,16 @@ class StoreState:
             self.dead_tails.told(DeadTail(segment_id, entry.topic_id_partition, entry.leader_epoch, entry.first_offset))
 
     def _apply_gaps(self, record: RemoteWalGapDeclaration) -> None:
-        self.gaps.add(gap for gap in record.gaps if gap.reason is not GapReason.RELEASED)
+        self._add_gaps(gap for gap in record.gaps if gap.reason is not GapReason.RELEASED)
         self.released.know(
             ReleasedUpTo(gap.topic_id_partition, gap.leader_epoch, gap.to_offset)
             for gap in record.gaps
             if gap.reason is GapReason.RELEASED
         )
+
+    def _add_gaps(self, declared: Iterable[DeclaredGap]) -> None:
+        for gap in declared:
+            (self.held if gap.reason is GapReason.LOST_LOCALLY else self.gaps).add([gap])
 
     def _release(self, segment: Segment) -> None:
         """Remember how far the records went that nobody wants any more; of dead ones that says nothing."""

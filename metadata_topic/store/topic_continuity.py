@@ -13,7 +13,8 @@ added, and nothing is concluded from what is not told. A doubt ends with the rec
 (`RemoteWalTopicRebuilt`) that is newer than all those that are remembered, and never by itself. While there is a doubt
 nothing is remembered anew, so that it outlives the process.
 
-Where nothing is remembered (the first agent of all, or all was lost), the topic is taken as it is.
+Where nothing is remembered (the first agent of all, or all was lost), the topic is taken as it is, if it tells all from
+its first record on. A topic that is read from a later offset on told more once: it is doubted, too.
 """
 
 import threading
@@ -58,6 +59,9 @@ class TopicContinuity:
         self._topic_id: TopicId | None = None
         self._rebuilt_ms = NEVER_REBUILT_MS
         self._doubts: dict[TopicDoubt, str] = {}
+        self.awaits_snapshot = False
+        """Whether a snapshot may tell what the topic does not, and object storage has not answered yet. Set on the
+        reading thread, by who loads it."""
 
     def remember(self, topic: RememberedTopic, *, reading_goes_on: bool = False) -> None:
         """Take in what is remembered; `reading_goes_on` there, where its ends are."""
@@ -101,10 +105,14 @@ class TopicContinuity:
     def rebuilt(self, record: RemoteWalTopicRebuilt) -> None:
         """The topic tells that all was written anew."""
         with self._lock:
-            if self._topic_id in (None, record.topic_id) and record.event_timestamp_ms > self._rebuilt_ms:
+            if self._topic_id not in (None, record.topic_id):
+                return
+            if record.event_timestamp_ms > self._rebuilt_ms:
                 self._rebuilt_ms = record.event_timestamp_ms
                 self._remembered.clear()
                 self._doubts.clear()
+            elif record.event_timestamp_ms == self._rebuilt_ms:  # what was cut off before it is nothing to miss
+                self._doubts.pop(TopicDoubt.GAP, None)
 
     @property
     def doubts(self) -> Mapping[TopicDoubt, str]:

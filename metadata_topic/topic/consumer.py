@@ -50,9 +50,9 @@ class RemoteWalMetadataConsumer(TopicReader):
         load_snapshot: Callable[[], StoreImage | None] = lambda: None,
         archive: ArchiveStore | None = None,
     ) -> None:
-        """`load_snapshot` (`SnapshotKeeper.load`) is called once, on the reading thread. `rack` is the agent's
-        zone: brokers with a rack-aware replica selector then serve the reads from it. Without `archive`, the
-        archive's records are passed over; with it, a snapshot that does not tell of them is.
+        """`load_snapshot` (`SnapshotKeeper.load`) is called on the reading thread, until something was read. `rack` is
+        the agent's zone: brokers with a rack-aware replica selector then serve the reads from it. Without `archive`,
+        the archive's records are passed over; with it, a snapshot that does not tell of them is.
         """
         self._store = store
         self._archive = archive

@@ -77,9 +77,9 @@ class FollowedMetadata:
         """What speaks against the topic, for people; empty when nothing does."""
         return "; ".join(f"metadata topic {doubt}: {found}" for doubt, found in self.store.topic.doubts.items())
 
-    async def save_snapshots(self, interval_s: float) -> None:
+    async def save_snapshots(self, interval_s: float, may_save: Callable[[], bool]) -> None:
         """For ever. A store that is not read to its end yet would take the place of a better snapshot."""
-        await self._snapshots.run(interval_s, lambda: self.is_read)
+        await self._snapshots.run(interval_s, lambda: self.is_read and may_save())
 
     @property
     def counters(self) -> Mapping[str, int]:

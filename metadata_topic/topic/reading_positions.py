@@ -75,12 +75,16 @@ class ReadingPositions:
                     self.continuity.doubted(TopicDoubt.SHORTER, found)
                 self._begin_anew(consumer, count, found)
                 return
-        for partition, begin in consumer.begin_offsets(self._topic, read, self._timeout_s).items():
+        there = [partition for partition in self.positions if partition < count]
+        for partition, begin in consumer.begin_offsets(self._topic, there, self._timeout_s).items():
             position = self.positions[partition]
             if begin > position:
+                if not position and self.continuity is not None and self.continuity.awaits_snapshot:
+                    found = f"partition {partition} begins at offset {begin}, and no snapshot was loaded yet"
+                    raise MetadataTopicError("follow", self._topic, found, "object storage has to answer first")
                 log.error(
                     "metadata_topic_gap", topic=self._topic, partition=partition, position=position, begin_offset=begin,
-                    hint="the topic's retention is shorter than the time for which nobody read it",
+                    hint="the topic's retention cut records that neither this agent nor its snapshot had read",
                 )  # fmt: skip
                 if self.continuity is not None:
                     found = f"partition {partition} begins at offset {begin}, it was read up to {position}"

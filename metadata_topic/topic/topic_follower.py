@@ -133,8 +133,8 @@ class TopicFollower:
     ) -> None:
         """Begin reading.
 
-        `prepare` is called once on the follower's thread and returns where to begin: the next offset per
-        partition, 0 for those that it leaves out. It must not raise. `start_over` is called on that thread
+        `prepare` is called on the follower's thread, until something was read, and returns where to begin: the next
+        offset per partition, 0 for those that it leaves out. It must not raise. `start_over` is called on that thread
         when the topic turns out to be another one than was read so far. `continuity` is told what the brokers say of
         the topic as a whole, before anything is read of it, and before `read_to_end` is answered.
         """
@@ -191,9 +191,10 @@ class TopicFollower:
 
         pauses, told = RetryPauses(self._settings.retry_pause_ms / 1000, self._clock), ("", 0)
         try:
-            self._reading.positions.update(prepare())
             while not self._stop.is_set():
                 try:
+                    if not any(self._reading.positions.values()):
+                        self._reading.positions.update(prepare())
                     self._follow()
                 except (KafkaException, MetadataTopicError) as error:
                     self._reading.counters["consumer_restarts"] += 1

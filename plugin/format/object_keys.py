@@ -33,7 +33,7 @@ _ARCHIVE_OBJECT: Final = re.compile(
 _BLOB_PART: Final = re.compile(r"[a-z0-9][a-z0-9.-]{0,127}", re.ASCII)
 _MAX_PREFIX_CHARACTERS: Final = 512
 
-BLOB_KINDS: Final = frozenset({"metadata-snapshots", ROUTER_KIND})
+BLOB_KINDS: Final = frozenset({"metadata-snapshots", "lease", ROUTER_KIND})
 """What may stand in a cluster's place in the store beside segments."""
 
 

@@ -69,7 +69,9 @@ class ZonedWalStorageManager(RemoteWalStorageManager):
 
     @property
     def adopts(self) -> bool:
-        """Where all that it writes to can."""
+        """Where all that it writes to can, and it writes no copies: what a gateway has stored is in one bucket."""
+        if self._writer is not None:
+            return False
         return self._buckets.own is not None and all(bucket.manager.adopts for bucket in self._buckets.all)
 
     def copies_of(self, custom_metadata: bytes) -> Sequence[StoredCopy]:

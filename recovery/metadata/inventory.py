@@ -57,6 +57,8 @@ class Inventory:
     """Where the upload of a log began, as the leaders said."""
     released: dict[TopicIdPartition, list[ReleasedUpTo]] = field(default_factory=dict)
     """Up to where records went with their objects, as they were not wanted any more."""
+    held: dict[TopicIdPartition, int] = field(default_factory=dict)
+    """How many runs are held of records that the log has lost (`metadata_topic.store.held_records`)."""
     unreadable: list[UnreadableObject] = field(default_factory=list)
     lost_objects: list[StoredObject] = field(default_factory=list)
     """Those that the metadata tells of, and that are in no store that answers."""
@@ -126,6 +128,11 @@ def from_metadata(
     dead = {
         (tail.combined_segment_id, tail.topic_id_partition, tail.leader_epoch): tail.first_offset for tail in image.dead
     }
+    for partition in noted.store.local_losses():  # held, and not the log's any more
+        for run in noted.store.held_runs(partition):
+            inventory.held[partition] = inventory.held.get(partition, 0) + 1
+            key = (run.combined_segment_id, partition, run.entry.leader_epoch)
+            dead[key] = min(run.entry.first_offset, dead.get(key, run.entry.first_offset))
     unpublished = []
     for done, segment in enumerate(image.segments):
         if segment.state is FINISHED:

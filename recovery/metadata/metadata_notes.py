@@ -5,8 +5,11 @@ The store forgets that with the segments, and nobody else asks; here it tells of
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
+from metadata_topic.records.declared_gaps import GapReason
 from metadata_topic.records.errors import MetadataTopicError
+from metadata_topic.records.gap_record import RemoteWalGapDeclaration
 from metadata_topic.records.records import MetadataRecord, PublishedSegment, RemoteWalLogSegmentMetadataUpdate
 from metadata_topic.records.states import FINISHED
 from metadata_topic.store.archive.archive_store import ArchiveStore
@@ -31,9 +34,28 @@ class NotedMetadata:
         if isinstance(record, RemoteWalLogSegmentMetadataUpdate):
             named = self.store.segment(record.combined_segment_id)
             self.epoch_ends.add(record, named.entries if named is not None else ())
+        elif isinstance(record, RemoteWalGapDeclaration):
+            self._note_losses(record)
         elif isinstance(record, PublishedSegment) and record.state is FINISHED:
             # One of a fenced agent may be among them: in doubt more is kept.
             self.epoch_ends.uploaded(record.entry_block, record.event_timestamp_ms)
+
+    def _note_losses(self, record: RemoteWalGapDeclaration) -> None:
+        """What a log lost locally is not the log's either, though it is held: it says where older epochs end."""
+        losses = [gap for gap in record.gaps if gap.reason is GapReason.LOST_LOCALLY]
+        self.store.declares(replace(record, gaps=tuple(losses)))
+        for loss in losses:
+            for run in self.store.held_runs(loss.topic_id_partition):
+                if run.entry.leader_epoch < loss.leader_epoch:
+                    told = RemoteWalLogSegmentMetadataUpdate(
+                        run.combined_segment_id,
+                        (run.entry,),
+                        record.broker_id,
+                        loss.leader_epoch,
+                        record.event_timestamp_ms,
+                    )
+                    named = self.store.segment(run.combined_segment_id)
+                    self.epoch_ends.add(told, named.entries if named is not None else ())
 
 
 class _NotingStore(RemoteWalMetadataStore):

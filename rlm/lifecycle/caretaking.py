@@ -49,9 +49,17 @@ class Caretaking:
     """Told of the cluster in the event loop; `brokers` may be asked on any thread."""
 
     def __init__(
-        self, care: NodeCare, publisher: RemoteWalMetadataPublisher, clocks: Clocks, unpublished_max_s: float
+        self,
+        care: NodeCare,
+        publisher: RemoteWalMetadataPublisher,
+        clocks: Clocks,
+        unpublished_max_s: float,
+        may_delete: Callable[[], bool] = lambda: True,
     ) -> None:
-        """While metadata waits to be published for longer than `unpublished_max_s`, nobody's objects are in care."""
+        """While metadata waits to be published for longer than `unpublished_max_s`, nobody's objects are in care; nor
+        while this cluster is not known to hold the bucket's lease (`may_delete`).
+        """
+        self._may_delete = may_delete
         self._care = care
         self._publisher = publisher
         self._clocks = clocks
@@ -63,6 +71,7 @@ class Caretaking:
         if (
             not self.cluster_seen.is_set()
             or self._care.is_fenced()
+            or not self._may_delete()
             or self._publisher.oldest_pending_age_s(self._clocks.monotonic_s()) > self._unpublished_max_s
         ):
             return frozenset()

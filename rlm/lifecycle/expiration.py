@@ -2,14 +2,16 @@
 
 Theory. An object lives as long as one of its entries is wanted. An entry is released when
 
-- a failover killed it,
+- a failover killed it, or a person gave it up,
 - its topic is gone from the cluster, for longer than a grace time,
 - its last offset is below the partition's log start offset,
 - the long-term tier holds it: KIP-405's remote storage, or the archive where the topic has one,
 - or the object is older than the WAL's retention for the topic (`metadata_topic.settings.wal_retention`), or the longer
   one of partitions with a replica that is not in sync, unless the topic's archive still waits for it.
 
-What is not known (a topic's retention, a log start offset, the tier) never releases anything.
+What a log lost without an election is wanted until its topic is gone or it is given up, whatever else would release it
+(`metadata_topic.store.held_records`). What is not known (a topic's retention, a log start offset, the tier) never
+releases anything.
 
 Deletion has two phases, both of them in the metadata topic. DELETE_SEGMENT_STARTED: from there on nobody looks for the
 object and no link to it is given. After a grace time, in which links that were given before are used up, and not before
@@ -29,7 +31,7 @@ and the oldest ones, which expire first, are looked at in each run. For one thre
 """
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import islice
 from random import Random
@@ -38,6 +40,7 @@ from typing import Protocol
 from kafka_log.topic_partition import TopicId
 from metadata_topic.records.records import PublishedSegment
 from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED
+from metadata_topic.store.held_records import LocalLosses
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState
 from rlm.lifecycle.release import ClusterView, LongTermTier, Release
 from rlm.lifecycle.release_columns import DeadTails, ReleaseJudge
@@ -61,6 +64,8 @@ class LifecycleStore(Protocol):
     def published_segments(
         self, state: RemoteLogSegmentState | None = None, broker_id: int | None = None
     ) -> Iterator[PublishedSegment]: ...
+
+    def local_losses(self) -> LocalLosses: ...
 
     def dead_tails(self, combined_segment_id: CombinedSegmentId, /) -> DeadTails: ...
 
@@ -125,8 +130,8 @@ class ExpirationPlanner:
         self._judge_anew()
 
     def _judge_anew(self) -> None:
-        """By what the tier holds now."""
-        self._judge = ReleaseJudge(self._view, self._tier)
+        """By what the tier holds, and what logs have lost, as is known now."""
+        self._judge = ReleaseJudge(replace(self._view, held=self._store.local_losses()), self._tier)
 
     # Which deletions to start.
 

@@ -13,17 +13,25 @@ Dead stays dead. An unclean election may bring a log back that was declared dead
 it is stored (`stored_ranges` leaves dead entries out) and uploads it anew, as other entries; even where archive
 objects, which have no marks, hold it (`rlm.write_path.reading.resume_point`).
 
+An election has to have happened. If the very broker whose agent stored the entries leads again with a shorter log (a
+power cut took its page cache, its disk was replaced), or if there is no other replica, the objects may be the only
+copies: nothing dies, and the loss is declared instead (`metadata_topic.store.held_records`). Where another broker
+stored records of the epoch that cut them off, it was elected in between.
+
 The caller must lead the partition. A broker that no longer does, and does not know it yet, does no harm: its leader
 epochs end before those of its successors, about which nothing is said.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Protocol
 
 from kafka_log.leader_epoch_checkpoint import LeaderEpochs
 from kafka_log.topic_partition import TopicIdPartition
+from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
+from metadata_topic.records.offset_ranges import joined_ranges
 from metadata_topic.records.records import RemoteWalLogSegmentMetadataUpdate
+from metadata_topic.store.held_records import LocalLosses, is_held
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry, RemoteWalLogSegmentMetadata
 
 _ToldKey = tuple[CombinedSegmentId, int]
@@ -38,17 +46,30 @@ class UploadedRuns(Protocol):
     ) -> list[tuple[RemoteWalLogSegmentMetadata, int]]:
         """Living runs with offsets that a log with these epochs does not have, each with the first such offset."""
 
+    def local_losses(self) -> LocalLosses:
+        """What was declared already."""
+
+    def uploaders_of(self, topic_id_partition: TopicIdPartition, leader_epoch: int, /) -> set[int]:
+        """The brokers whose agents stored records of that epoch which are still known."""
+
 
 class FailoverPlanner:
     """Says which entries a leader must declare dead. For one thread at a time."""
 
-    def __init__(self, broker_id: int, store: UploadedRuns) -> None:
+    def __init__(
+        self,
+        broker_id: int,
+        store: UploadedRuns,
+        declare_loss: Callable[[DeclaredGap], None] = lambda _loss: None,
+    ) -> None:
+        """`declare_loss` is told what the log lost without an election; again, until the store knows of it."""
         self._broker_id = broker_id
         self._store = store
+        self._declare_loss = declare_loss
         self._told: dict[TopicIdPartition, dict[_ToldKey, int]] = {}
 
     def plan(
-        self, partition: TopicIdPartition, epochs: LeaderEpochs, now_ms: int
+        self, partition: TopicIdPartition, epochs: LeaderEpochs, now_ms: int, *, is_only_replica: bool = False
     ) -> list[RemoteWalLogSegmentMetadataUpdate]:
         """The records to publish now, one for each combined segment; `epochs` is the leader's checkpoint as it is."""
         leader_epoch = epochs.newest_epoch
@@ -57,11 +78,26 @@ class FailoverPlanner:
         told = self._told.get(partition, {})
         outside: dict[_ToldKey, int] = {}
         dead: dict[CombinedSegmentId, list[RemoteLogSegmentMetadataEntry]] = {}
+        losses = self._store.local_losses()
+        lost: dict[int, list[tuple[int, int]]] = {}
         for run, dead_from in self._store.outside_of(partition, epochs):
+            if is_held(replace(run.entry, first_offset=dead_from), losses):
+                continue
+            cut_by = min(epoch for epoch in epochs.newest_first() if epoch > run.entry.leader_epoch)
+            lost_from = max(dead_from, epochs.start_offset(cut_by) or 0)
+            is_tail = lost_from <= run.entry.last_offset  # else a longer log of older epochs took its place
+            if is_tail and (is_only_replica or self._leads_again(run, epochs)):
+                lost.setdefault(cut_by, []).append((lost_from, run.entry.last_offset + 1))
+                continue
+            if is_only_replica:
+                continue
             key = (run.combined_segment_id, run.entry.leader_epoch)
             outside[key] = min(dead_from, outside.get(key, dead_from))
             if dead_from < told.get(key, run.entry.last_offset + 1):
                 dead.setdefault(run.combined_segment_id, []).append(replace(run.entry, first_offset=dead_from))
+        for cut_by, ranges in lost.items():
+            for begin, end in joined_ranges(ranges):
+                self._declare_loss(DeclaredGap(partition, begin, end, cut_by, GapReason.LOST_LOCALLY))
         self._told.pop(partition, None)
         if outside:
             self._told[partition] = {key: min(offset, told.get(key, offset)) for key, offset in outside.items()}
@@ -69,6 +105,16 @@ class FailoverPlanner:
             RemoteWalLogSegmentMetadataUpdate(segment_id, tuple(entries), self._broker_id, leader_epoch, now_ms)
             for segment_id, entries in dead.items()
         ]
+
+    def _leads_again(self, run: RemoteWalLogSegmentMetadata, epochs: LeaderEpochs) -> bool:
+        """Whether this broker had these records, and no other one is known to have been elected since."""
+        if run.combined_segment_id.broker_id != self._broker_id:
+            return False
+        newer = [epoch for epoch in epochs.newest_first()[1:] if epoch > run.entry.leader_epoch]
+        return not any(
+            uploaders and self._broker_id not in uploaders
+            for uploaders in (self._store.uploaders_of(run.entry.topic_id_partition, epoch) for epoch in newer)
+        )
 
     def untold(self, update: RemoteWalLogSegmentMetadataUpdate) -> None:
         """That record could not be published; plan it again."""

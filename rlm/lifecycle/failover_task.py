@@ -8,6 +8,7 @@ import structlog
 
 from kafka_log.errors import MalformedFileError
 from kafka_log.leader_epoch_checkpoint import read_leader_epochs
+from metadata_topic.records.declared_gaps import DeclaredGap
 from metadata_topic.records.errors import PublicationBacklogFullError
 from metadata_topic.records.metadata_publisher import MetadataPublisher
 from metadata_topic.records.publishable import Publishable
@@ -32,8 +33,15 @@ class FailoverTask:
         wall_ms: Callable[[], int],
         metrics: LifecycleMetrics,
         threads: Executor,
+        declare_loss: Callable[[DeclaredGap], None],
     ) -> None:
-        self._planner = FailoverPlanner(broker_id, store)
+        """`declare_loss` is called in the event loop with what a led log lost without an election."""
+        loop = asyncio.get_running_loop()
+
+        def declare(loss: DeclaredGap) -> None:
+            loop.call_soon_threadsafe(declare_loss, loss)
+
+        self._planner = FailoverPlanner(broker_id, store, declare)
         self._store = store
         self._publisher = publisher
         self._wall_ms = wall_ms
@@ -70,7 +78,8 @@ class FailoverTask:
         except (OSError, MalformedFileError) as error:
             log.warning("leader_epochs_not_read", partition=str(partition), error=str(error))
             return
-        for update in self._planner.plan(partition, epochs, self._wall_ms()):
+        alone = assignment.is_only_replica
+        for update in self._planner.plan(partition, epochs, self._wall_ms(), is_only_replica=alone):
             try:
                 self._publisher.publish(update)
             except PublicationBacklogFullError:

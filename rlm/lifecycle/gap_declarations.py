@@ -104,6 +104,19 @@ class GapDeclarations:
             return  # read again at the next resume, and left out again
         self._declare([DeclaredGap(partition, begin, end, epoch, GapReason.NOT_WANTED) for begin, end in ranges])
 
+    def lost_locally(self, loss: DeclaredGap) -> None:
+        """A led log lost records without an election; objects of older leader epochs hold them."""
+        log.error(
+            "local_loss_found",
+            partition=str(loss.topic_id_partition),
+            from_offset=loss.from_offset,
+            to_offset=loss.to_offset,
+            leader_epoch=loss.leader_epoch,
+            consequence="object storage keeps these records, and nobody is served them",
+            hint="remote-wal held restore, or remote-wal held give-up",
+        )
+        self._declare([loss])
+
     def close(self) -> None:
         """Publish what waits, as far as the publisher takes it."""
         self._publish()

@@ -1,4 +1,4 @@
-"""What of the logs led here object storage cannot give back, as was declared: for describe, doctor and an alarm."""
+"""What of the logs led here object storage cannot give back, and what it alone has: for describe, doctor and alarms."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -7,7 +7,9 @@ from typing import Any
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.declared_gaps import DeclaredGap
 from metadata_topic.records.leader_epochs import LeaderEpochChain
+from metadata_topic.records.offset_ranges import joined_ranges
 from metadata_topic.store.store import RemoteWalMetadataStore
+from plugin.segment_metadata import RemoteWalLogSegmentMetadata
 from rlm.write_path.core.led_partition import PartitionStatus
 
 _SHOWN = 100
@@ -47,6 +49,39 @@ class LedGaps:
     def offsets(self) -> int:
         """How many offsets are missing."""
         return sum(gap.to_offset - gap.from_offset for _, gap in self._gaps())
+
+    def describe_held(self) -> list[dict[str, Any]]:
+        """What the logs lost and object storage holds until somebody decides; the first hundred partitions, as JSON."""
+        found: list[dict[str, Any]] = []
+        for status, runs in self._held():
+            if len(found) == _SHOWN:
+                break
+            found.append(
+                {
+                    "topic": status.topic,
+                    "partition": status.partition,
+                    "from_offset": runs[0].entry.first_offset,
+                    "to_offset": max(run.entry.last_offset for run in runs) + 1,
+                    "restore": f"remote-wal held restore {status.topic} {status.partition}",
+                    "give_up": f"remote-wal held give-up {status.topic} {status.partition}",
+                }
+            )
+        return found
+
+    @property
+    def held_offsets(self) -> int:
+        """How many offsets are held."""
+        return sum(
+            end - begin
+            for _, runs in self._held()
+            for begin, end in joined_ranges((run.entry.first_offset, run.entry.last_offset + 1) for run in runs)
+        )
+
+    def _held(self) -> Iterator[tuple[PartitionStatus, list[RemoteWalLogSegmentMetadata]]]:
+        led = self._led()
+        for partition in self._store.local_losses():
+            if partition in led and (runs := self._store.held_runs(partition)):
+                yield led[partition], runs
 
     def _gaps(self) -> Iterator[tuple[PartitionStatus, DeclaredGap]]:
         for partition, status in self._led().items():

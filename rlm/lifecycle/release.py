@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
+from metadata_topic.store.held_records import LocalLosses, is_held
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
 
 NEVER = -1
@@ -89,6 +90,8 @@ class ClusterView:
     lagging_retention_ms: Mapping[TopicId, int] = field(default_factory=dict)
     """How long entries of these are kept; as all others, where it is missing."""
     log_start: Mapping[TopicIdPartition, int] = field(default_factory=dict)
+    held: LocalLosses = field(default_factory=dict)
+    """What logs lost, and objects may be the only ones to have: its topic's end releases it, or a person."""
     as_of_ms: int | None = None
     """When the cluster was asked. No object comes of age after that, since a replica may have fallen behind meanwhile,
     and the answers of a cluster that has lost a broker take long. None: the view holds at any time."""
@@ -183,6 +186,8 @@ def release_of(
     partition = entry.topic_id_partition
     if view.is_gone(partition.topic_id):
         return Release.TOPIC_DELETED
+    if is_held(entry, view.held):
+        return None
     if entry.last_offset < view.log_start.get(partition, 0):
         return Release.BELOW_LOG_START
     if tier.holds(entry):

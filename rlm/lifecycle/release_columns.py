@@ -62,6 +62,8 @@ class ReleaseJudge:
         released = self._by_topic(entries, age_ms)
         if not released.all() and entries.highest_partition < _PARTITIONS_MAX:
             released |= self._by_partition(entries)
+        if any(partition.topic_id in entries.topics for partition in self._view.held):
+            released[:] = False
         for index in np.flatnonzero(~released).tolist():
             if self._release_of(entries.entry(index), age_ms, dead) is None:
                 return None

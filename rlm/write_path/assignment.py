@@ -25,5 +25,7 @@ class Assignment:
     recovery wants them."""
     object_life_s: float = 0.0
     """For how long they are stored where that is for links alone."""
+    is_only_replica: bool = False
+    """Whether no other broker has the log."""
     is_durable: bool = False
     """Whether producers wait until their records are stored: each is uploaded at once, and none is passed over."""

@@ -1,19 +1,21 @@
 """What those who hold answers know of the write path, and learn from it."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from agent.wiring.durable_uploads import DurableUploads, KnownTopics
 from gateway.durable.durable_logs import DurableLogs, Verdict
 from kafka_log.tail_events import Gap
-from kafka_log.topic_partition import TopicId, TopicIdPartition
+from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_text
 from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.segment_metadata import CombinedSegmentId
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.reading.gap_listener import NO_GAPS
 
 LOG = TopicIdPartition(TopicId(b"t" * 16), 0)
-LED = Assignment(LOG, "orders", Path("orders-0"), LinkPolicy.COST, 20, is_durable=True)
 TOPICS = KnownTopics(frozenset({"orders"}), {LOG.topic_id: "orders"})
 
 
@@ -32,16 +34,24 @@ class WritePath:
         tell()
 
 
-def made() -> tuple[WritePath, DurableLogs, DurableUploads]:
-    path, logs = WritePath(), DurableLogs()
+def led(directory: Path, log: TopicIdPartition = LOG) -> Assignment:
+    """The log of a broker that has just made it in `directory`."""
+    path = directory / "orders-0"
+    path.mkdir()
+    (path / "partition.metadata").write_text(f"version: 0\ntopic_id: {topic_id_to_text(log.topic_id)}\n")
+    return Assignment(log, "orders", path, LinkPolicy.COST, 20, is_durable=True)
+
+
+def made(directory: Path) -> tuple[WritePath, DurableLogs, DurableUploads, Assignment]:
+    path, logs, assignment = WritePath(), DurableLogs(), led(directory)
     durable = DurableUploads(path, logs)
-    durable.assigned([LED], TOPICS)
+    durable.assigned([assignment], TOPICS)
     durable.arrived()
-    return path, logs, durable
+    return path, logs, durable, assignment
 
 
-def test_a_log_that_was_not_looked_at_yet_is_read_to_its_end_once_somebody_waits() -> None:
-    path, logs, durable = made()
+def test_a_log_that_was_not_looked_at_yet_is_read_to_its_end_once_somebody_waits(tmp_path: Path) -> None:
+    path, logs, durable, _ = made(tmp_path)
     held = logs.hold("orders", 0, 100, lambda: None)
     assert held is not None
     assert path.hurried == [LOG]
@@ -50,19 +60,19 @@ def test_a_log_that_was_not_looked_at_yet_is_read_to_its_end_once_somebody_waits
     assert held.verdict is Verdict.STORED
 
 
-def test_when_the_write_path_ends_nobody_waits_for_it() -> None:
-    path, logs, durable = made()
+def test_when_the_write_path_ends_nobody_waits_for_it(tmp_path: Path) -> None:
+    path, logs, durable, assignment = made(tmp_path)
     path.uploaded = 50
     held = logs.hold(LOG.topic_id, 0, 100, lambda: None)
     assert held is not None
-    durable.left([LED])
+    durable.left([assignment])
     assert held.verdict is Verdict.NOT_LED
 
 
-def test_what_cannot_be_read_does_not_count_as_stored_and_what_retention_took_does() -> None:
-    path, logs, durable = made()
+def test_what_cannot_be_read_does_not_count_as_stored_and_what_retention_took_does(tmp_path: Path) -> None:
+    path, logs, durable, assignment = made(tmp_path)
     path.uploaded = 300
-    durable.told_of_gaps(NO_GAPS).found(LED, [Gap(0, 50), Gap(100, 200, is_unreadable=True)])
+    durable.told_of_gaps(NO_GAPS).found(assignment, [Gap(0, 50), Gap(100, 200, is_unreadable=True)])
     assert logs.hold("orders", 0, 50, lambda: None) is None
     assert logs.hold("orders", 0, 150, lambda: None) is not None
     assert logs.hold("orders", 0, 201, lambda: None) is None
@@ -74,3 +84,34 @@ def test_topics_that_are_known_before_what_is_led_keep_others_from_waiting() -> 
     assert logs.hold("others", 0, 1, lambda: None) is not None
     durable.topics_known(TOPICS)
     assert logs.hold("others", 0, 1, lambda: None) is None
+
+
+@pytest.mark.parametrize("by_id", [False, True])
+def test_a_topic_made_anew_under_its_name_is_not_stored_because_the_old_one_was(tmp_path: Path, by_id: bool) -> None:
+    path, logs, durable, old = made(tmp_path)
+    path.uploaded = 3000
+    assert logs.hold("orders", 0, 100, lambda: None) is None
+    old.directory.rename(tmp_path / "orders-0.0a1b-delete")
+    new = TopicIdPartition(TopicId(b"n" * 16), 0)
+    assignment = led(tmp_path, new)
+
+    told: list[Verdict | None] = []
+    held = logs.hold(new.topic_id if by_id else "orders", 0, 1, lambda: told.append(held.verdict if held else None))
+    assert held is not None
+    path.uploaded = -1
+    durable.assigned([assignment], KnownTopics(TOPICS.durable, {new.topic_id: "orders"}))
+    assert (held.log, held.verdict) == (new, None)
+    path.uploaded = 1
+    durable.settled(new)
+    assert told == [Verdict.STORED]
+
+
+def test_a_log_that_was_moved_to_another_directory_is_waited_for_until_it_is_found(tmp_path: Path) -> None:
+    path, logs, durable, old = made(tmp_path)
+    path.uploaded = 10
+    moved = tmp_path / "disk2"
+    old.directory.rename(moved)
+    held = logs.hold("orders", 0, 1, lambda: None)
+    assert held is not None
+    durable.assigned([replace(old, directory=moved)], TOPICS)
+    assert held.verdict is Verdict.STORED

@@ -68,6 +68,7 @@ def _collector(counters: Counter[str], archive: ArchiveStore, led: NoLedPartitio
         (RemoteWalMetadataStore(), archive),
         lambda: counters,
         lambda: 17,
+        lambda: 3,
     )
 
 
@@ -78,3 +79,4 @@ def _value(collector: StateCollector, sample: str, labels: dict[str, str]) -> fl
 
 def test_offsets_that_no_object_will_hold_are_a_gauge_to_be_woken_by() -> None:
     assert _value(_collector(Counter(), ArchiveStore()), "remote_wal_missing_offsets", {}) == 17
+    assert _value(_collector(Counter(), ArchiveStore()), "remote_wal_held_offsets", {}) == 3

@@ -323,3 +323,12 @@ def test_the_brokers_user_is_told_by_name_or_number() -> None:
     assert parsed(remote_wal_agent_replica_user="root").access.replica_user == 0
     assert parsed(remote_wal_agent_replica_user="12345").access.replica_user == 12345
     assert "'no-such-user' is no user of this host" in refused(remote_wal_agent_replica_user="no-such-user")
+
+
+def test_what_gateways_have_stored_in_one_bucket_is_not_adopted_where_objects_have_copies() -> None:
+    adopted = {"remote_wal_gateway_produce_adopt_enable": "true"}
+    copies = {"remote_wal_buckets": "az1=one,az2=two", "remote_wal_bucket_copies": "2"}
+    parsed(**adopted)
+    parsed(**copies)
+    with pytest.raises(AgentSettingsError, match="in one bucket alone"):
+        parsed(**adopted, **copies)

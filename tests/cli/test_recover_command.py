@@ -304,6 +304,22 @@ def test_a_corrupt_object_without_another_copy_ends_the_log_and_is_an_exit_code(
     assert (ruins.log_dir / "meta.properties").exists(), "what there is can be served"
 
 
+def test_a_log_that_lost_records_which_objects_hold_is_not_called_whole(
+    ruins: Ruins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ruins.upload(0, records(ORDERS, 0, 0, 4))
+
+    def inventory(*arguments: Any) -> Inventory:
+        found = from_objects(*arguments)
+        found.held[ORDERS] = 1
+        return found
+
+    monkeypatch.setattr("recovery.metadata.inventory.from_objects", inventory)
+    told = _told(ruins.run("recover", "--dry-run", "--json", "--topic", "orders"), exit_code=1)
+    assert (told["held"], told["complete"]) == (["orders-0"], False)
+    assert "remote-wal held" in ruins.run("recover", "--dry-run", "--topic", "orders").stdout
+
+
 def test_a_log_goes_on_behind_a_declared_gap_with_an_exit_code_of_its_own(
     ruins: Ruins, monkeypatch: pytest.MonkeyPatch
 ) -> None:

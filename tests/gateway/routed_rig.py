@@ -49,6 +49,8 @@ class MemoryBlobs:
 
     def __init__(self) -> None:
         self.blobs: dict[str, bytes] = {}
+        self.now_ms = WALL_MS
+        """By the store's clock; blobs were written at `WALL_MS`."""
         self.fails: set[str] = set()
         """Of put, get, list, delete."""
         self.corrupts = False
@@ -84,7 +86,8 @@ class MemoryBlobs:
         self._check("list", directory)
         for name, content in list(self.blobs.items()):
             if name.startswith(directory + "/"):
-                yield StoredBlob(name, len(content), b"zone")
+                yield StoredBlob(name, len(content), b"zone", WALL_MS)
+        yield StoredBlob(f"{directory}/written-just-now", 1, b"zone", self.now_ms)
 
     def delete_blob(self, blob: StoredBlob) -> None:
         self._check("delete", blob.name)

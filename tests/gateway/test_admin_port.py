@@ -56,6 +56,11 @@ class MemoryStore:
         self._look("write")
         self.settings.update(settings)
 
+    def change(self, changes: Mapping[str, Callable[[TopicSettings], TopicSettings]]) -> None:
+        self._look("write")
+        for topic, change in changes.items():
+            self.settings[topic] = change(self.settings.get(topic, TopicSettings()))
+
     def _look(self, what: str) -> None:
         if self.is_away:
             raise MetadataTopicError(what, "settings", "nobody answers")

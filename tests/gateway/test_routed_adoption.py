@@ -93,7 +93,7 @@ async def test_while_it_is_not_known_nothing_is_deleted() -> None:
         client.close()
         await rig.until(lambda: rig.channel.objects == 0)
         assert len(rig.store.blobs) == 1
-        rig.wall_ms += HOUR_MS
+        rig.store.now_ms += HOUR_MS
         rig.wanted.arrived(KnownNames(lambda _source: [SEGMENT], nothing_untold, lambda: True, str))
         await rig.uploads.sweep()
         assert len(rig.store.blobs) == 1
@@ -116,7 +116,7 @@ async def test_a_topic_that_is_not_read_or_is_doubted_tells_of_nothing_unwanted(
         assert await answered(client) == 1
         client.close()
         await rig.until(lambda: rig.channel.objects == 0)
-        rig.wall_ms += HOUR_MS
+        rig.store.now_ms += HOUR_MS
         rig.wanted.arrived(known)
         await rig.uploads.sweep()
         assert len(rig.store.blobs) == 1
@@ -129,8 +129,8 @@ async def test_what_a_segment_may_name_that_the_topic_is_told_of_late_stays() ->
         assert await answered(client) == 1
         client.close()
         await rig.until(lambda: rig.channel.objects == 0)
-        then_ms = rig.wall_ms
-        rig.wall_ms += HOUR_MS
+        then_ms = rig.store.now_ms
+        rig.store.now_ms += HOUR_MS
         asked: list[int] = []
         stored_ms = [then_ms]
 
@@ -143,7 +143,7 @@ async def test_what_a_segment_may_name_that_the_topic_is_told_of_late_stays() ->
         stored_ms[0] += NAMED_WITHIN_MS
         await rig.uploads.sweep()
         assert len(rig.store.blobs) == 1
-        assert all(then_ms + NAMED_WITHIN_MS < one < rig.wall_ms for one in asked)
+        assert all(then_ms + NAMED_WITHIN_MS < one < rig.store.now_ms for one in asked)
         stored_ms[0] += NAMED_WITHIN_MS + CLOCKS_MS
         await rig.uploads.sweep()
         assert rig.store.blobs == {}
@@ -159,7 +159,7 @@ async def test_what_is_named_has_nobody_look_for_what_is_not_told() -> None:
         assert await answered(client) == 1
         client.close()
         await rig.until(lambda: rig.channel.objects == 0)
-        rig.wall_ms += HOUR_MS
+        rig.store.now_ms += HOUR_MS
         rig.wanted.arrived(KnownNames(lambda _source: [SEGMENT], untold, lambda: True, str))
         await rig.uploads.sweep()
         assert len(rig.store.blobs) == 1

@@ -4,12 +4,16 @@ import json
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kafka_log.topic_partition import TopicId
 from metadata_topic.records.errors import MetadataTopicError, TopicSettingsError
+from metadata_topic.settings.settings_memory import SettingsMemory
 from metadata_topic.settings.settings_topic import SettingsReader, SettingsWriter, read_settings
 from metadata_topic.settings.topic_settings import (
     INTERNAL_TOPICS,
@@ -26,7 +30,7 @@ from metadata_topic.settings.topic_settings import (
 )
 from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.topic_follower import FollowSettings
-from tests.metadata_topic.fake_topic import FakeTopic
+from tests.metadata_topic.fake_topic import FakeMessage, FakeTopic
 
 NOWHERE = KafkaClientConfig("nowhere:1")
 AGENT = AgentRegistration(
@@ -218,3 +222,117 @@ def test_the_writer_refuses_internal_topics() -> None:
             "__consumer_offsets", TopicSettings(True)
         )
     assert producer.written == []
+
+
+DURABLE = TopicSettings(True, durable=True)
+
+
+def _read_with(topic: FakeTopic, memory: SettingsMemory) -> SettingsReader:
+    reader = SettingsReader(NOWHERE, consumer_factory=topic.consumer, settings=QUICK, memory=memory)
+    reader.start()
+    assert reader.wait_until_ready(10.0)
+    return reader
+
+
+@pytest.mark.parametrize("topic_id", [b"t", b"n"])
+def test_what_was_set_last_counts_after_the_topic_was_lost_until_it_is_set_again(
+    tmp_path: Path, topic_id: bytes
+) -> None:
+    topic = FakeTopic()
+    topic.append(topic_key("others"), encode_topic_settings(TopicSettings(True)))
+    topic.append(topic_key("orders"), encode_topic_settings(DURABLE))
+    first = _read_with(topic, SettingsMemory(tmp_path))
+    first.close()
+    assert first.topics == {"orders": DURABLE, "others": TopicSettings(True)}
+    assert not first.remembered_only
+
+    lost = FakeTopic()  # made anew, or its end was cut off
+    lost.topic_id = TopicId(topic_id * 16)
+    lost.append(topic_key("others"), None)
+    for _ in range(2):  # the second agent neither takes it for whole
+        reader = _read_with(lost, SettingsMemory(tmp_path))
+        reader.close()
+        assert reader.topics == {"orders": DURABLE}
+        assert reader.remembered_only == ["orders"]
+    lost.append(topic_key("orders"), encode_topic_settings(TopicSettings(True)))
+    for _ in range(2):
+        reader = _read_with(lost, SettingsMemory(tmp_path))
+        reader.close()
+        assert reader.topics == {"orders": TopicSettings(True)}
+        assert not reader.remembered_only
+
+
+def test_a_topic_that_is_whole_counts_alone(tmp_path: Path) -> None:
+    topic = FakeTopic()
+    topic.append(topic_key("orders"), encode_topic_settings(DURABLE))
+    _read_with(topic, SettingsMemory(tmp_path)).close()
+    topic.append(topic_key("orders"), None)  # while the agent was away
+    reader = _read_with(topic, SettingsMemory(tmp_path))
+    reader.close()
+    assert not reader.topics
+
+
+class Topic:
+    """The settings topic, as several writers have it."""
+
+    def __init__(self) -> None:
+        self.records: list[TopicSettings] = []
+        self.before_each: list[Callable[[], object]] = []
+        """What others do before the next records are written."""
+
+    def written(self, _topic: str) -> list[tuple[int, TopicSettings]]:
+        return list(enumerate(self.records))
+
+    def writer(self) -> SettingsWriter:
+        return SettingsWriter(NOWHERE, 1.0, lambda _config: _Producer(self))
+
+    def other_changes(self, change: Callable[[TopicSettings], TopicSettings]) -> None:
+        self.writer().change_topic("orders", change, self.written)
+
+
+class _Producer(FakeProducer):
+    def __init__(self, topic: Topic) -> None:
+        super().__init__(None)
+        self._topic = topic
+
+    def produce(
+        self, topic: str, value: bytes | None, key: bytes, partition: int,
+        on_delivery: Callable[[object | None, object], None],
+    ) -> None:  # fmt: skip
+        if self._topic.before_each:
+            self._topic.before_each.pop(0)()
+        settings = decode_setting(key, value)[1]
+        assert isinstance(settings, TopicSettings)
+        self._topic.records.append(settings)
+        on_delivery(None, FakeMessage(partition, len(self._topic.records) - 1))
+
+
+def archived(before: TopicSettings) -> TopicSettings:
+    return replace(before, archive=True)
+
+
+def bounded(before: TopicSettings) -> TopicSettings:
+    return replace(before, link_latency_bound_ms=7)
+
+
+def kept(before: TopicSettings) -> TopicSettings:
+    return replace(before, wal_retention_ms=5)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_of_two_who_change_one_topics_settings_neither_undoes_the_others(times: int) -> None:
+    topic = Topic()
+    topic.records.append(TopicSettings(True))
+    wanted = bounded(topic.records[0])
+    for change in (archived, kept)[:times]:
+        topic.before_each += [partial(topic.other_changes, change), int]  # and the other's own record
+        wanted = change(wanted)
+    topic.writer().change_topic("orders", bounded, topic.written)
+    assert topic.records[-1] == wanted
+
+
+def test_a_change_that_changes_nothing_writes_nothing() -> None:
+    topic = Topic()
+    topic.records.append(bounded(TopicSettings(True)))
+    topic.writer().change_topic("orders", bounded, topic.written)
+    assert len(topic.records) == 1

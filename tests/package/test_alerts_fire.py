@@ -64,6 +64,7 @@ CAUSES: dict[str, list[Cause]] = {
     "RemoteWalMetadataStalled": [fault("metadata_publication_stalled")],
     "RemoteWalMetadataInDoubt": [gauge('remote_wal_metadata_topic_in_doubt{reason="cut"}')],
     "RemoteWalRecordsMissing": [gauge("remote_wal_missing_offsets", wrong=17)],
+    "RemoteWalRecordsHeld": [gauge("remote_wal_held_offsets", wrong=17)],
     "RemoteWalReportCritical": [gauge('remote_wal_report_findings_by_severity{severity="critical"}')],
     "RemoteWalUploadLag": [Cause("remote_wal_oldest_unstored_seconds", "0+60x30", "0x10 200x19")],
     "RemoteWalUploadsFail": [Cause('remote_wal_upload_failures_total{reason="timeout"}', "0+1x30", "0x10 1x19")],

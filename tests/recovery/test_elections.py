@@ -112,7 +112,7 @@ class Partition:
         log += (self.epoch,) * term.written
         self.logs.append((log, epochs))
         self.now_ms += 1
-        for declared in FailoverPlanner(1, self.noted.store).plan(ORDERS, epochs, self.now_ms):
+        for declared in FailoverPlanner(2, self.noted.store).plan(ORDERS, epochs, self.now_ms):
             self.noted.store.apply_all([(declared, (0, 0))])
         stored = self._upload(log, epochs, term)
         for metadata in stored[: term.published]:

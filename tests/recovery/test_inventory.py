@@ -120,6 +120,21 @@ def test_an_upload_that_was_never_published_hides_nothing_behind_where_the_logs_
     assert plan.gap == (None if start else Gap(5, 8))
 
 
+def test_what_a_log_has_lost_and_objects_hold_is_no_part_of_it(storage: RemoteWalStorageManager) -> None:
+    """The broker led again after a power cut, from offset 5 on, and wrote one more record."""
+    leader = Leader(storage, 1)
+    uploads = [leader.upload(records(ORDERS, 0, first, first + 4)) for first in (0, 5)]
+    noted = _noted(*uploads)
+    loss = DeclaredGap(ORDERS, 5, 10, 2, GapReason.LOST_LOCALLY)
+    noted.store.apply_all([(RemoteWalGapDeclaration(1, 1, 0, (loss,), 0), (0, 9))])
+
+    inventory = from_metadata(noted, ArchiveStore(), storage, None)
+
+    assert inventory.held == {ORDERS: 1}
+    assert inventory.log_runs(ORDERS).plan(PlanRules()).end_offset == 5
+    assert ORDERS not in inventory.declared_gaps
+
+
 def test_an_object_that_the_store_has_lost_is_named_and_ends_the_log(storage: RemoteWalStorageManager) -> None:
     leader = Leader(storage, 1)
     uploads = [leader.upload(records(ORDERS, 0, 5 * number, 5 * number + 4)) for number in range(3)]

@@ -124,3 +124,14 @@ def test_of_other_topics_nobody_is_told() -> None:
     rig = Rig()
     rig.stored(5, 0, 100, 100, OTHER)
     assert not rig.waiting
+
+
+def test_what_is_behind_an_object_that_could_not_be_published_does_not_count() -> None:
+    rig = Rig()
+    rig.stored(0, 100, 110, uploaded=110)
+    rig.stored(1, 110, 120, uploaded=120)
+    rig.stored(2, 120, 130, uploaded=130)
+    lost = rig.waiting.pop(1)  # its record was refused for good, so it is never acknowledged
+    assert lost[0] == 1
+    rig.acknowledge(2)
+    assert rig.published == 110

@@ -145,7 +145,7 @@ class AgentModel:
         decider = LinkDecider(CostLimits(BREAK_EVEN_BYTES, LIMITS.commit.interval_s))
         self.manager = RemoteWalLogManager(LIMITS, self.combine, decider, world.stage_times, metrics, machine)
         self.gaps = GapDeclarations(first_id, self.publication, store.declares, tiers, metrics, self.wall_ms)
-        self.failover = FailoverPlanner(broker_id, store)
+        self.failover = FailoverPlanner(broker_id, store, self.gaps.lost_locally)
         self.manager.hooks.gaps = self
         self.manager.hooks.resume = lambda assignment: resume_point(store, self.archive, assignment)
         self.manager.hooks.on_unknown_partition = lambda: world.assigned_anew(self)

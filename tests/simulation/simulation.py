@@ -12,16 +12,18 @@ import asyncio
 import logging
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from unittest.mock import patch
 
 from cli.log_lines import logs_from
 from kafka_log.topic_partition import TopicIdPartition
+from metadata_topic.records.errors import PublicationBacklogFullError
 from metadata_topic.records.states import FINISHED
 from plugin.format import entry_column_batches, entry_columns
 from plugin.segment_metadata import CombinedSegmentId
+from recovery.held_records import give_up
 from rlm.write_path.commit import group_commit
 from tests.kafka_log.log_writer import BatchKey
 from tests.simulation import agent_events, broker_events, outside_events
@@ -169,8 +171,16 @@ class Simulation(World):
             if self.loop.time() > confirmed_s and all([await one.confirm_orphans() for one in self.lives.values()]):
                 confirmed_s = until_s
             assert self.loop.time() < until_s, f"objects are left that are to go: {self._told_of_objects()}"
+            self._give_up_what_is_held()
             await asyncio.sleep(2.5)
             self.look()
+
+    def _give_up_what_is_held(self) -> None:
+        """As `remote-wal held give-up`."""
+        for agent in self.agents.values():
+            for partition in agent.store.local_losses():
+                with suppress(PublicationBacklogFullError):
+                    give_up(agent.store, partition, agent.broker_id, agent.wall_ms(), agent.publication.publish)
 
     def _told_of_objects(self) -> list[str]:
         left = [(segment_id, self.objects.states.get(segment_id)) for segment_id in self.storage.objects]

@@ -2,7 +2,8 @@
 
 Theory. A snapshot is a short cut and never needed: object storage that is not there soon enough, or answers with an
 error, makes the start read the topic from its beginning. The wait for it is short and on the reading thread alone, so
-neither replication nor the rest of the start is held up. One is saved at an interval, once the topic was read to
+neither replication nor the rest of the start is held up. Where retention has cut that beginning off, the snapshot is
+needed, and waited for until the store answers. One is saved at an interval, once the topic was read to
 its end, and only when the store has read on since the last one. What is remembered of the topic itself is loaded and
 saved along with it, by snapshots and by the state directory (`metadata_topic.store.snapshots.topic_memory`).
 
@@ -27,6 +28,8 @@ from plugin.guarded_storage import GuardedStorageManager
 
 log = structlog.get_logger(__name__)
 
+_TRIES = 5
+"""So many loads may fail before a topic whose beginning is cut off is read without a snapshot, and doubted."""
 STORAGE_WAIT_S = 2.0
 """A store that is up answers the agent's self-test in less."""
 
@@ -53,16 +56,23 @@ class StoreSnapshots:
         self._wall_ms = wall_ms
         self._storage_wait_s = storage_wait_s
         self._saved_progress: dict[int, int] | None = None
+        self._tries = 0
 
     def load(self) -> StoreImage | None:
         """The newest one, to start from; None when there is none, or no answer yet. For the reading thread."""
-        remembered = self._memory.load()
-        if remembered is not None:
-            self._store.topic.remember(remembered)
+        topic = self._store.topic
+        if not topic.awaits_snapshot and (remembered := self._memory.load()) is not None:
+            topic.remember(remembered)
+        topic.awaits_snapshot = not self._storage.is_there
         if not self._storage.wait_until_there(self._storage_wait_s):
             log.info("metadata_snapshot_not_loaded", reason="object storage has not answered yet")
             return None
+        topic.awaits_snapshot = False
+        failures = self._keeper.counters.get("load_failures", 0)
         image = self._keeper.load()
+        if image is None and self._keeper.counters.get("load_failures", 0) > failures:
+            self._tries += 1
+            topic.awaits_snapshot = self._tries < _TRIES
         if image is not None:
             self._saved_progress = dict(image.progress)
             log.info("metadata_snapshot_loaded", segments=len(image.segments))

@@ -189,7 +189,8 @@ class RLMWalCombineTask:
 
     def when_published(self, segment_id: CombinedSegmentId, tell: Callable[[], object]) -> None:
         """Have `tell` called once the topic has acknowledged all of a stored segment's metadata, on any thread, and
-        perhaps at once. All segments before it that are stored are then published, too.
+        perhaps at once. All segments before it that are stored are then published, too, but for those whose metadata
+        can never be.
         """
         if not self._finished.await_published(segment_id, tell):
             self._publisher.when_published(segment_id, tell)

@@ -34,6 +34,8 @@ class FinishedInOrder:
         self._waiting: dict[int, RemoteWalCombinedLogSegmentMetadata | None] = {}
         self._awaited: dict[int, list[Callable[[], object]]] = {}
         """Who is to be told when a segment is published that the publisher has not taken yet."""
+        self._lost: set[int] = set()
+        """Segments whose metadata can never be published."""
         self._again: asyncio.TimerHandle | None = None
 
     def add(self, sequence: int, record: RemoteWalCombinedLogSegmentMetadata | None) -> None:
@@ -51,6 +53,8 @@ class FinishedInOrder:
                 except PublicationBacklogFullError:
                     return False
                 except Exception as error:  # a publisher of anybody's may raise anything
+                    self._lost.add(self._next_sequence)
+                    self._awaited.pop(self._next_sequence, None)
                     self._not_publishable(ready.combined_segment_id, error)
                 else:
                     for tell in self._awaited.pop(self._next_sequence, ()):
@@ -72,7 +76,12 @@ class FinishedInOrder:
         return segment_id.sequence in self._waiting
 
     def await_published(self, segment_id: CombinedSegmentId, tell: Callable[[], object]) -> bool:
-        """Have `tell` called once it is published, if it is held here; whether it is."""
+        """Have `tell` called once it is published, if it is held here; whether it is.
+
+        Of one that can never be published nobody is told.
+        """
+        if segment_id.sequence in self._lost:
+            return True
         if not self.holds(segment_id):
             return False
         self._awaited.setdefault(segment_id.sequence, []).append(tell)

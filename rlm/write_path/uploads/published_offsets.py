@@ -1,8 +1,8 @@
 """How far led logs are stored and published: what a recovery finds by the metadata topic. An upload listener.
 
-An offset counts as published once every object that has anything below it is acknowledged by the topic. Objects are
-published in the order of their sequence, so each tells for all before it; one that was stored before an older one has
-that wait for it, too.
+An offset counts as published once every object that has anything below it is acknowledged by the topic. One that was
+acknowledged before an older one waits for that; so nothing counts any more behind an object whose metadata could not be
+published, until the log is looked at anew, and what is in that object is uploaded again.
 
 Asked of durable logs alone. Belongs to the event loop.
 """
@@ -48,6 +48,8 @@ class _Unpublished:
         self.published_offset = published_offset
         self.stored: deque[tuple[int, int]] = deque()
         """Sequences of objects, in the order in which they were stored, and up to where all was then."""
+        self.acknowledged: set[int] = set()
+        """Of these, what waits for one before it."""
 
 
 class PublishedOffsets:
@@ -90,8 +92,10 @@ class PublishedOffsets:
             unpublished = self._unpublished.get(partition)
             if unpublished is None:
                 continue
-            while unpublished.stored and unpublished.stored[0][0] <= segment_id.sequence:
-                unpublished.published_offset = unpublished.stored.popleft()[1]
+            unpublished.acknowledged.add(segment_id.sequence)
+            while unpublished.stored and unpublished.stored[0][0] in unpublished.acknowledged:
+                sequence, unpublished.published_offset = unpublished.stored.popleft()
+                unpublished.acknowledged.discard(sequence)
             if not unpublished.stored:
                 del self._unpublished[partition]
             self._told.look(partition)

@@ -191,21 +191,32 @@ def test_an_upload_that_requests_gave_up_counts_as_failed(gave_up_s: float) -> N
 # What is swept.
 
 
-def blob(object_id: RouterObjectId) -> StoredBlob:
-    return StoredBlob(object_id.blob_name, 10, b"zone")
+def blob(object_id: RouterObjectId, written_ms: int | None = 1000) -> StoredBlob:
+    return StoredBlob(object_id.blob_name, 10, b"zone", written_ms)
+
+
+KEEP_MS = int(KEEP_S * 1000)
 
 
 def test_what_is_old_and_nobody_cares_for_is_swept_whoever_wrote_it() -> None:
     rig = Rig()
     live = rig.offer_and_begin("a").object_id
-    epoch = live.epoch
-    others = [RouterObjectId(4, 10, epoch, 3), RouterObjectId(5, 99, epoch, 0), RouterObjectId(4, 11, epoch, 77)]
-    young = RouterObjectId(4, 10, epoch + 1, 0)
-    listed = [blob(one) for one in (live, *others, young)] + [StoredBlob("router/nothing-of-ours", 1, b"")]
+    others = [RouterObjectId(4, 10, 7, 3), RouterObjectId(5, 99, 7, 0), RouterObjectId(4, 11, 7, 77)]
+    young, untold = blob(RouterObjectId(4, 10, 8, 0), 1001), blob(RouterObjectId(4, 10, 8, 1), None)
+    listed = [*map(blob, (live, *others)), young, untold, StoredBlob("router/nothing-of-ours", 1, b"", KEEP_MS + 999)]
     sweep = RouterSweep(rig.channel.is_live)
-    dead_ms = (epoch + 1) * EPOCH_MS + int(KEEP_S * 1000)
-    assert sweep.dead(listed, dead_ms - 1) == []
-    assert sweep.dead(listed, dead_ms) == [blob(one) for one in others]
+    assert sweep.dead(listed, 10.0) == []
+    listed[-1] = StoredBlob("router/nothing-of-ours", 1, b"", KEEP_MS + 1000)
+    assert sweep.dead(listed, 10.0) == [blob(one) for one in others]
+
+
+def test_ages_are_told_by_the_stores_clock_and_the_time_that_has_passed_since_it_was_known() -> None:
+    listed = [blob(RouterObjectId(5, 99, 7, 0))]
+    sweep = RouterSweep(lambda _object_id: False)
+    assert sweep.dead(listed, 5_000_000.0) == [], "whatever this host takes the time for"
+    assert sweep.dead(listed, 5_000_000.0 + KEEP_S - 1) == []
+    assert sweep.dead([], 5_000_000.0 + KEEP_S - 0.5) == []
+    assert sweep.dead(listed, 5_000_000.0 + KEEP_S) == listed
 
 
 def test_an_object_is_of_one_owner_where_that_may_adopt_it() -> None:

@@ -221,8 +221,11 @@ class Gateway:
 
     def sweep(self) -> None:
         world = self.world
-        listed = [StoredBlob(object_id.blob_name, 1, b"zone") for object_id in world.stored]
-        for dead in self.sweeper.dead(listed, world.wall_ms):
+        listed = [
+            StoredBlob(object_id.blob_name, 1, b"zone", round(written_s * 1000))
+            for object_id, written_s in world.stored.items()
+        ]
+        for dead in self.sweeper.dead(listed, world.now_s):
             if self.rng.random() >= world.odds.delete_fails:
                 world.told["swept"] += 1
                 object_id = RouterObjectId.parse(dead.name)

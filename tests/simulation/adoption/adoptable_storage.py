@@ -23,15 +23,17 @@ from tests.simulation.seeded_storage import SeededStorage
 class RouterBlobs:
     """Gateways' objects: `BlobStorage`. Deletions fail as those of segments do."""
 
-    def __init__(self, deletion_fault: Callable[[], str | None]) -> None:
+    def __init__(self, deletion_fault: Callable[[], str | None], wall_ms: Callable[[], int]) -> None:
         self._deletion_fault = deletion_fault
+        self._wall_ms = wall_ms
         self.stored: dict[str, bytes] = {}
+        self.written_ms: dict[str, int] = {}
         self.on_delete: Callable[[str], None] = lambda _name: None
         """Told of each before it goes."""
 
     def put_blob(self, name: str, *chunks: bytes | memoryview) -> bytes:
         assert name not in self.stored
-        self.stored[name] = b"".join(chunks)
+        self.stored[name], self.written_ms[name] = b"".join(chunks), self._wall_ms()
         return b""
 
     def get_blob(self, blob: StoredBlob, start: int = 0, end: int | None = None) -> bytes:
@@ -40,7 +42,11 @@ class RouterBlobs:
         return self.stored[blob.name][start:end]
 
     def list_blobs(self, directory: str) -> Iterator[StoredBlob]:
-        found = [StoredBlob(name, len(raw)) for name, raw in self.stored.items() if name.startswith(f"{directory}/")]
+        found = [
+            StoredBlob(name, len(raw), last_modified_ms=self.written_ms[name])
+            for name, raw in self.stored.items()
+            if name.startswith(f"{directory}/")
+        ]
         yield from found
 
     def delete_blob(self, blob: StoredBlob) -> None:
@@ -57,7 +63,7 @@ class AdoptableStorage(SeededStorage):
 
     def __init__(self, rng: random.Random, hit: Callable[[str], None], wall_ms: Callable[[], int]) -> None:
         super().__init__(rng, hit, wall_ms)
-        self.router = RouterBlobs(lambda: self._fault("deletion"))
+        self.router = RouterBlobs(lambda: self._fault("deletion"), wall_ms)
         self._sources: dict[CombinedSegmentId, frozenset[str]] = {}
 
     @property

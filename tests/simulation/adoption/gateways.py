@@ -130,7 +130,7 @@ class Gateways:
         wanted, agent = WantedObjects(int(NEAR_S * 1000)), self._rng.choice(agents)
         untold = UntoldSegments(self._storage, agent.store, lambda: self._world.incarnations)
         wanted.arrived(KnownNames(agent.store.naming, untold.stored_ms, agent.consumption.read_to_end, str))
-        dead = self._sweep.dead(self._storage.router.list_blobs(ROUTER_KIND), self._world.wall_ms())
+        dead = self._sweep.dead(list(self._storage.router.list_blobs(ROUTER_KIND)), self._world.loop.time())
         try:
             unwanted = wanted.unwanted(dead)
         except RemoteStorageError:

@@ -28,7 +28,7 @@ def take_what_no_topic_tells_for_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 def leave_what_dead_gateways_left(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(RouterSweep, "dead", lambda _self, _listed, _wall_ms: [])
+    patch.setattr(RouterSweep, "dead", lambda _self, _listed, _now_s: [])
 
 
 @pytest.mark.timeout(600)

@@ -1,0 +1,81 @@
+"""Looks after the lease in the bucket (`rlm.lifecycle.lease`), with what is recorded of it in the settings topic."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Collection
+
+import structlog
+
+from metadata_topic.records.errors import MetadataTopicError
+from metadata_topic.settings.leases import LeaseValue, with_lease
+from metadata_topic.settings.settings_topic import SettingsReader, SettingsWriter
+from metadata_topic.topic.client_config import KafkaClientConfig
+from plugin.blob_storage import BlobStorage
+from plugin.errors import RemoteStorageError
+from rlm.lifecycle.lease import LOOK_S, Lease
+
+log = structlog.get_logger(__name__)
+
+_READ_TIMEOUT_S = 30.0
+_FIRST_LOOKS_S = 2.0
+
+
+class LeasesInTopic:
+    """`RecordedLeases`, of one broker's agent or of a command run beside it."""
+
+    def __init__(self, client: KafkaClientConfig, reader: SettingsReader, broker_id: int) -> None:
+        """`reader` follows the topic."""
+        self._client = client
+        self._reader = reader
+        self._broker_id = broker_id
+
+    def read(self) -> Collection[LeaseValue] | None:
+        """All of them; None: it was not read to its end."""
+        if not self._reader.read_to_end(_READ_TIMEOUT_S):
+            return None
+        return {lease for leases in self._reader.leases.values() for lease in leases}
+
+    def record(self, lease: LeaseValue) -> None:
+        """Raises MetadataTopicError."""
+        writer = SettingsWriter(self._client)
+        try:
+            writer.record_leases(self._broker_id, with_lease(self._reader.leases.get(self._broker_id, ()), lease))
+        finally:
+            writer.close()
+
+
+def make_lease(blobs: BlobStorage, recorded: LeasesInTopic) -> Lease:
+    """With values that nobody guesses."""
+    return Lease(blobs, recorded, lambda: secrets.token_hex(16), time.monotonic)
+
+
+class LeaseWatch:
+    """Use it in the event loop."""
+
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
+        self._is_there = True
+
+    @property
+    def lost_because(self) -> str | None:
+        """Why nothing is uploaded; None while nothing speaks against it."""
+        return self._lease.lost_because
+
+    @property
+    def may_delete(self) -> bool:
+        """Whether this cluster holds the lease, as far as is known; a store that has no blobs has no lease."""
+        return self._lease.may_delete or not self._is_there
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            try:
+                await asyncio.to_thread(self._lease.look)
+            except (RemoteStorageError, MetadataTopicError) as error:
+                if isinstance(error, RemoteStorageError) and error.label == "no_blobs":
+                    self._is_there = False
+                    return
+                log.warning("lease_not_looked_at", error=str(error), consequence="nothing is deleted after some time")
+            is_known = self._lease.may_delete or self._lease.lost_because is not None
+            await asyncio.sleep(LOOK_S if is_known else _FIRST_LOOKS_S)

@@ -1,0 +1,51 @@
+"""Records that the leader's log lost though no other replica was elected: objects that hold them are kept.
+
+Theory. Objects with offsets beyond the end of their leader epoch are dead if another replica was elected. They may be
+the only copy if the same broker leads again with a shorter log (a power cut, an empty disk). Its agent declares that
+(`GapReason.LOST_LOCALLY`): an offset range, and the leader epoch that begins in the shortened log where the older
+ones end. Every entry in that range of an older epoch is held: the log has none of them. It is not served, as the
+log's leader epochs do not lead to it, and it is not deleted, until its topic is deleted or a person gives it up,
+which declares it dead.
+
+Not thread-safe: the store calls it under its lock.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from kafka_log.topic_partition import TopicIdPartition
+from metadata_topic.records.declared_gaps import DeclaredGap
+from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
+
+LocalLosses = Mapping[TopicIdPartition, tuple[DeclaredGap, ...]]
+"""By partition."""
+
+
+class HeldRecords:
+    """All declared local losses. Declarations are few, and only grow."""
+
+    def __init__(self) -> None:
+        self.losses: LocalLosses = {}
+        self._told: dict[DeclaredGap, None] = {}
+
+    def add(self, losses: Iterable[DeclaredGap], *, is_told: bool = True) -> None:
+        """Take declarations in; `is_told` by the topic. `losses` is replaced, never changed, so others may keep it."""
+        for loss in losses:
+            known = self.losses.get(loss.topic_id_partition, ())
+            if loss not in known:
+                self.losses = {**self.losses, loss.topic_id_partition: (*known, loss)}
+            if is_told:
+                self._told[loss] = None
+
+    def __iter__(self) -> Iterator[DeclaredGap]:
+        """Those that the topic tells of: a snapshot must not know more."""
+        return iter(self._told)
+
+
+def is_held(entry: RemoteLogSegmentMetadataEntry, losses: LocalLosses) -> bool:
+    """Whether the entry has records of such a loss, whether or not they were declared dead."""
+    return any(
+        entry.leader_epoch < loss.leader_epoch
+        and entry.first_offset < loss.to_offset
+        and entry.last_offset >= loss.from_offset
+        for loss in losses.get(entry.topic_id_partition, ())
+    )

@@ -1,0 +1,162 @@
+"""A lease in the bucket, by which two clusters with one id and one prefix find each other.
+
+Theory. A cluster that is cloned from disk snapshots has the id, the brokers and the keys of the original. Each takes
+the other's objects for orphans of its own, or deletes what only its own topics have lost. So the agents of a cluster
+renew a lease: key `lease/<n+1>` is created where there is none yet, with a new random value, which was recorded in
+the settings topic before. Two clusters share a past, and no renewal: an agent that finds a value which its own topic
+did not record has met another cluster. It uploads and deletes nothing then, all goes inline, and it says so. Which of
+the two is the original no machine can tell: `remote-wal lease take` decides.
+
+The value is recorded before it is written, so an agent that dies in between leaves a record that nothing follows from.
+After a start nothing is deleted before this cluster has renewed once. While store or topic do not answer for several
+looks, nothing is deleted either, and uploads go on.
+
+Blocks: for a thread, one at a time. `lost_because` and `may_delete` may be read on any.
+"""
+
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from typing import Final, NamedTuple, Protocol
+
+import structlog
+
+from metadata_topic.settings.leases import LeaseValue
+from plugin.blob_storage import BlobStorage, StoredBlob
+from plugin.errors import IncompleteListingError, RemoteSegmentConflictError
+
+log = structlog.get_logger(__name__)
+
+LEASE_KIND: Final = "lease"
+LOOK_S: Final = 60.0
+RENEW_S: Final = 600.0
+_SILENT_LOOKS: Final = 5
+
+
+class RecordedLeases(Protocol):
+    """The settings topic."""
+
+    def read(self) -> Collection[LeaseValue] | None:
+        """All that agents of this cluster have recorded until now; None: it was not read to its end."""
+
+    def record(self, lease: LeaseValue) -> None:
+        """Durable when it returns. Raises MetadataTopicError."""
+
+
+class _Found(NamedTuple):
+    number: int
+    blob: StoredBlob
+
+
+class Lease:
+    """One agent's part in it. See the module's theory."""
+
+    def __init__(
+        self,
+        blobs: BlobStorage,
+        recorded: RecordedLeases,
+        new_value: Callable[[], str],
+        monotonic_s: Callable[[], float],
+    ) -> None:
+        self._blobs = blobs
+        self._recorded = recorded
+        self._new_value = new_value
+        self._monotonic_s = monotonic_s
+        self.lost_because: str | None = None
+        """Why nothing is uploaded any more; None while this cluster holds the lease, as far as is known."""
+        self._first: int | None = None
+        """The number that was there at the first look."""
+        self._newest = -1
+        self._since_s = 0.0
+        """Since when it has been the newest, as far as was seen."""
+        self._held_s: float | None = None
+        """When the lease was last seen to be this cluster's, after it was renewed."""
+
+    @property
+    def may_delete(self) -> bool:
+        """Whether this cluster has held the lease of late."""
+        held_s = self._held_s
+        return (
+            self.lost_because is None and held_s is not None and self._monotonic_s() - held_s < _SILENT_LOOKS * LOOK_S
+        )
+
+    def look(self) -> None:
+        """Once. Raises RemoteStorageError, MetadataTopicError: nothing is known anew then."""
+        stored = self._stored()
+        known = self._recorded.read()
+        if known is None:
+            return
+        if not stored:
+            self._renew(max((one.number for one in known), default=0))
+            return
+        newest = max(found.number for found in stored)
+        # Agents of several zones write to a bucket each, so the newest number may be there more than once.
+        if not all(self._value(found) in known for found in stored if found.number == newest):
+            self._lost(newest)
+            return
+        if self.lost_because is not None:
+            log.warning("lease_taken_back", number=newest)
+        self.lost_because = None
+        now_s = self._monotonic_s()
+        if newest != self._newest:
+            self._newest, self._since_s = newest, now_s
+        self._first = newest if self._first is None else self._first
+        if newest > self._first:
+            self._held_s = now_s
+        if newest == self._first or now_s - self._since_s >= RENEW_S:
+            self._renew(newest)
+
+    def _renew(self, number: int) -> None:
+        """Another agent may have been faster: the next look tells."""
+        wanted = LeaseValue(number + 1, self._new_value())
+        self._recorded.record(wanted)
+        with suppress(RemoteSegmentConflictError):
+            self._blobs.put_blob(_name(wanted.number), wanted.value.encode())
+            self._first = number if self._first is None else self._first
+            self._newest, self._since_s = wanted.number, self._monotonic_s()
+            self._held_s = self._since_s
+            self._forget_below(number)
+
+    def _forget_below(self, number: int) -> None:
+        """Old ones say nothing; the one before the newest stays for who has just listed it."""
+        for found in self._stored():
+            if found.number < number:
+                self._blobs.delete_blob(found.blob)
+
+    def _lost(self, number: int) -> None:
+        if self.lost_because is None:
+            log.error(
+                "lease_lost",
+                number=number,
+                consequence="nothing is uploaded or deleted, all goes inline",
+                hint="another cluster with this id writes here; if this is the original: remote-wal lease take",
+            )
+        self.lost_because = (
+            f"another cluster with this cluster's id has renewed the lease in object storage (number {number}): "
+            "`remote-wal lease take`, if this one is the original; else give it a prefix of its own"
+        )
+
+    def take(self) -> int:
+        """It is this cluster's from now on, whoever had it; its number. Raises as `look`."""
+        wanted = LeaseValue(max((found.number for found in self._stored()), default=0) + 1, self._new_value())
+        self._recorded.record(wanted)
+        self._blobs.put_blob(_name(wanted.number), wanted.value.encode())
+        return wanted.number
+
+    def _value(self, found: _Found) -> LeaseValue:
+        return LeaseValue(found.number, self._blobs.get_blob(found.blob).decode(errors="replace"))
+
+    def _stored(self) -> list[_Found]:
+        """Raises RemoteStorageError; where one of several buckets does not answer, the others' count."""
+        listed: list[StoredBlob] = []
+        try:
+            for blob in self._blobs.list_blobs(LEASE_KIND):
+                listed.append(blob)
+        except IncompleteListingError:
+            if not listed:
+                raise
+        names = ((blob.name.rpartition("/")[2], blob) for blob in listed)
+        return [_Found(int(name), blob) for name, blob in names if name.isascii() and name.isdigit()]
+
+
+def _name(number: int) -> str:
+    return f"{LEASE_KIND}/{number:015}"

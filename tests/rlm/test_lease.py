@@ -1,0 +1,149 @@
+"""A lease in the bucket: agents of one cluster share it, a clone of the cluster does not."""
+
+from collections.abc import Collection
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from metadata_topic.records.errors import MetadataTopicError
+from metadata_topic.settings.leases import LeaseValue, decode_leases, encode_leases, is_lease_key, lease_key, with_lease
+from metadata_topic.settings.topic_settings import MalformedSettingError
+from plugin.blob_storage import BlobStorage
+from plugin.errors import RemoteStorageError
+from rlm.lifecycle.lease import LOOK_S, RENEW_S, Lease
+from tests.metadata_topic.fake_blobs import FakeBlobs
+from tests.plugin.two_zones import two_zones
+
+
+class Cluster:
+    """The settings topic of one cluster, and its agents' clock."""
+
+    values = count()
+
+    def __init__(self, blobs: FakeBlobs) -> None:
+        self.blobs = blobs
+        self.topic: set[LeaseValue] = set()
+        self.is_read = self.takes_records = True
+        self.now_s = 0.0
+
+    def read(self) -> Collection[LeaseValue] | None:
+        return set(self.topic) if self.is_read else None
+
+    def record(self, lease: LeaseValue) -> None:
+        if not self.takes_records:
+            raise MetadataTopicError("write setting", "lease", "away")
+        self.topic.add(lease)
+
+    def agent(self, blobs: BlobStorage | None = None) -> Lease:
+        return Lease(blobs or self.blobs, self, lambda: f"value-{next(self.values)}", lambda: self.now_s)
+
+    def clone(self) -> "Cluster":
+        """From a snapshot of all disks."""
+        other = Cluster(self.blobs)
+        other.topic = set(self.topic)
+        return other
+
+
+def live(agents: list[Lease], cluster: Cluster, duration_s: float) -> None:
+    until_s = cluster.now_s + duration_s
+    while cluster.now_s < until_s:
+        for agent in agents:
+            agent.look()
+        cluster.now_s += LOOK_S
+
+
+def test_agents_of_one_cluster_renew_it_in_turn_and_may_delete() -> None:
+    cluster = Cluster(FakeBlobs())
+    agents = [cluster.agent() for _ in range(3)]
+    assert not any(agent.may_delete for agent in agents), "before the first look"
+    live(agents, cluster, 10 * RENEW_S)
+    assert all(agent.may_delete and agent.lost_because is None for agent in agents)
+    assert 10 <= len(cluster.topic) <= 16, "each interval it is renewed once"
+    assert len(cluster.blobs.blobs) == 2
+    agents[0] = cluster.agent()  # restarted
+    assert not agents[0].may_delete
+    live(agents, cluster, 2 * LOOK_S)
+    assert agents[0].may_delete
+
+
+@pytest.mark.parametrize("original_runs", [True, False])
+def test_a_clone_that_starts_later_or_the_original_when_it_comes_back_stops_and_a_person_decides(
+    original_runs: bool,
+) -> None:
+    original = Cluster(FakeBlobs())
+    first = original.agent()
+    live([first], original, 2 * RENEW_S)
+    clone = original.clone()
+    if original_runs:
+        live([first], original, 2 * RENEW_S)
+    second = clone.agent()
+    live([second], clone, 3 * LOOK_S)
+    assert (second.lost_because is not None, second.may_delete) == (original_runs, not original_runs)
+    live([first], original, 3 * LOOK_S)
+    assert (first.lost_because is not None, first.may_delete) == (not original_runs, original_runs)
+
+    (clone if original_runs else original).agent().take()
+    live([first], original, 3 * LOOK_S)
+    live([second], clone, 3 * LOOK_S)
+    assert (first.lost_because is not None) is original_runs
+    assert (second.lost_because is not None) is not original_runs
+
+
+def test_an_agent_that_dies_between_record_and_object_harms_nobody() -> None:
+    cluster = Cluster(FakeBlobs())
+    agent = cluster.agent()
+    live([agent], cluster, RENEW_S)
+    cluster.record(LeaseValue(3, "of one that died"))
+    live([agent], cluster, 2 * RENEW_S)
+    assert agent.may_delete
+
+
+def test_without_an_answer_nothing_is_lost_and_after_some_time_nothing_deleted() -> None:
+    cluster = Cluster(FakeBlobs())
+    agent = cluster.agent()
+    live([agent], cluster, RENEW_S)
+    cluster.is_read = False
+    live([agent], cluster, 10 * LOOK_S)
+    assert (agent.lost_because, agent.may_delete) == (None, False)
+    cluster.is_read, cluster.blobs.is_down = True, True
+    with pytest.raises(RemoteStorageError):
+        agent.look()
+    cluster.blobs.is_down = False
+    live([agent], cluster, 2 * LOOK_S)
+    assert agent.may_delete
+
+
+def test_what_cannot_be_recorded_is_not_written() -> None:
+    cluster = Cluster(FakeBlobs())
+    cluster.takes_records = False
+    with pytest.raises(MetadataTopicError):
+        cluster.agent().look()
+    assert not cluster.blobs.blobs
+
+
+def test_records_are_read_as_written_and_keep_the_last_two() -> None:
+    leases = with_lease(with_lease((LeaseValue(1, "a"),), LeaseValue(2, "b")), LeaseValue(2, "c"))
+    assert leases == (LeaseValue(2, "b"), LeaseValue(2, "c"))
+    assert is_lease_key(lease_key(3))
+    assert decode_leases(lease_key(3), encode_leases(leases)) == (3, leases)
+    assert decode_leases(lease_key(3), None) == (3, ())
+    for malformed in (b"7", b"not json", b"[[1]]"):
+        with pytest.raises(MalformedSettingError):
+            decode_leases(lease_key(3), malformed)
+
+
+@pytest.mark.parametrize("zones", [("az1",), ("az1", "az2")])
+def test_agents_of_several_zones_write_to_their_buckets_and_see_all(tmp_path: Path, zones: tuple[str, ...]) -> None:
+    """With a bucket for each zone the newest number may be there in both."""
+    cluster = Cluster(FakeBlobs())
+    storages = [two_zones(tmp_path, zone, "cluster") for zone in zones]
+    agents = [cluster.agent(one.blobs) for one in storages]
+    live(agents, cluster, 3 * RENEW_S)
+    assert all(agent.may_delete for agent in agents)
+    stranger = Cluster(FakeBlobs())
+    stranger.agent(storages[-1].blobs).take()
+    live(agents, cluster, 2 * LOOK_S)
+    assert all(agent.lost_because for agent in agents)
+    for storage in storages:
+        storage.close()
