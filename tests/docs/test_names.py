@@ -45,7 +45,7 @@ OUTSIDE = {
     "Typer's": "--install-completion",
     "pip's": "--find-links --no-deps --no-index --upgrade --wheel-dir constraints.txt",
     "the kernel's": "kernel.core_pattern",
-    "systemd's": "DRILL_OPTIONS FileDescriptorName kafka.service LimitCORE RestartSec StartLimitIntervalSec "
+    "systemd's": "DRILL_OPTIONS FileDescriptorName kafka.service LimitCORE Restart RestartSec StartLimitIntervalSec "
     "systemd-analyze TimeoutStartSec TimeoutStopSec Type WatchdogSec",
     "Docker's, Kubernetes' and Strimzi's": "Always network_mode spec.kafka.config",
     "Python's, and of packages": "google-crc32c lint-imports ssl.SSLSocket.getpeercert Timeout",
