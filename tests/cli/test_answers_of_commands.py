@@ -62,8 +62,6 @@ ASKING = (
     "gateway plan --json --bootstrap-server {at} --gateway-name gateway.{{zone}}.example.com",
     "reassign plan --balance --json --bootstrap-server {at}",
     "reassign execute --plan {plan} --json --bootstrap-server {at}",
-    "reassign status --json --bootstrap-server {at}",
-    "reassign cancel --topic orders --json --bootstrap-server {at}",
     "verify --json --broker-config {file}",
     "verify --json --broker-config {file} --bootstrap-server {at}",
     "recover --dry-run --json --broker-config {file}",

@@ -37,7 +37,7 @@ OUTSIDE = {
     "ssl.principal.mapping.rules super.users",
     "Kafka's tools and their options": "kafka-configs.sh kafka-dump-log.sh kafka-leader-election.sh kafka-topics.sh "
     "kafka-transactions.sh kafka-reassign-partitions.sh kafka-storage.sh --add-config --election-type "
-    "--reassignment-json-file",
+    "--reassignment-json-file --generate",
     "Kafka's words, and classes that its settings are explained in": "diverging_epoch topic-partition KRaftConfigs "
     "ServerConfigs ServerLogConfigs ServerTopicConfigSynonyms SocketServerConfigs TopicConfig",
     "Spark's": "--archives --packages --py-files spark-class spark-submit spark.pyspark.python worker.Worker "
