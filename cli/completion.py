@@ -31,11 +31,8 @@ def complete_topic(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_broker(context: typer.Context, incomplete: str) -> list[str]:
-    """Brokers that live; of ids by commas, the last."""
-    before, comma, begun = incomplete.rpartition(",")
-    given = before.split(",")
-    ids = [str(one) for one in sorted(_metadata(context).brokers) if str(one) not in given]
-    return [f"{before}{comma}{one}" for one in ids if one.startswith(begun)]
+    """Brokers that live."""
+    return [str(one) for one in sorted(_metadata(context).brokers) if str(one).startswith(incomplete)]
 
 
 def complete_gone_broker(context: typer.Context, incomplete: str) -> list[str]:

@@ -57,7 +57,7 @@ def check(broker_config: BrokerConfig, json: Json = False) -> None:
 
 @app.command()
 def init(broker_config: BrokerConfig) -> None:
-    """Print the lines to add to this file, with what only you know in angle brackets. `rollout` says when."""
+    """Print the lines to add to this file, with what only you know in angle brackets."""
     from kafka_log.server_properties import load_broker_properties
 
     broker = load_broker_properties(broker_config)

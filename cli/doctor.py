@@ -1,7 +1,8 @@
 """`remote-wal doctor`: settings that would lose or leak data, and what to change."""
 
+import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,11 +14,16 @@ from cli.tables import tell_json
 if TYPE_CHECKING:
     from doctor.findings import Finding
 
+_ASK_AGAIN_S = 2.0
 _COLOURS = {"ok": "green", "information": "blue", "unknown": "magenta", "warning": "yellow", "error": "red"}
 
 
 def doctor(
     broker_config: BrokerConfig,
+    before_restart: Annotated[
+        bool, typer.Option(help="Ask only whether a broker or an agent may be restarted now. Writes nothing.")
+    ] = False,
+    wait: Annotated[float, typer.Option(help="With --before-restart: ask again for so many seconds.", min=0)] = 0.0,
     json: Json = False,
 ) -> None:
     """Look for settings that would lose or leak data, and say what to change.
@@ -25,8 +31,11 @@ def doctor(
     Run it on the broker's host, as the agent's user. It writes one small object into the store and deletes it again,
     and changes nothing else. Exits with 0 if all is well, with 1 if something is to be looked at, with 3 if a check
     could not be made, with 6 if something is wrong.
+
+    With --before-restart it asks all brokers and agents, from any host that reaches them, and exits with 0 only if one
+    of them may go now.
     """
-    findings = _findings(broker_config)
+    findings = _before_restart(broker_config, wait) if before_restart else _findings(broker_config)
     code = exit_code(findings)
     if json:
         checks = [
@@ -48,24 +57,60 @@ def exit_code(findings: "list[Finding]") -> ExitCode:
     return next((code for level, code in codes.items() if level in levels), ExitCode.GOOD)
 
 
+def _before_restart(broker_config: Path, wait_s: float) -> "list[Finding]":
+    """Asks until all is well or the time is over, and returns what was found last."""
+    from agent.settings_file import agent_settings
+    from doctor import restart_questions
+    from doctor.before_restart import judge_restart
+    from kafka_log.server_properties import load_broker_properties
+    from local_cluster.polling import WaitTimeoutError, wait_until
+
+    try:
+        broker = load_broker_properties(broker_config)
+        settings = agent_settings(broker, broker_config)
+    except _wrong_file() as error:
+        return _settings_are_wrong(error)
+    found: list[Finding] = []
+
+    def is_well() -> bool:
+        found[:] = judge_restart(restart_questions.gather_restart_facts(broker, settings))
+        return exit_code(found) is ExitCode.GOOD
+
+    with shown_progress("asking brokers and agents"), contextlib.suppress(WaitTimeoutError):
+        if not is_well() and wait_s:
+            wait_until(is_well, "all is well", wait_s, interval_s=_ASK_AGAIN_S)
+    return found
+
+
 def _findings(broker_config: Path) -> "list[Finding]":
-    from agent.settings.setting_types import AgentSettingsError
     from agent.settings_file import agent_settings
     from doctor.diagnosis import diagnose
     from doctor.findings import Finding, Level
     from doctor.gathering import gather
-    from kafka_log.errors import BrokerPropertiesError
     from kafka_log.server_properties import load_broker_properties
     from plugin.wall_clock import wall_ms
 
     try:
         broker = load_broker_properties(broker_config)
         settings = agent_settings(broker, broker_config)
-    except (AgentSettingsError, BrokerPropertiesError, OSError) as error:
-        return [Finding("settings", Level.ERROR, str(error), "correct the key; nothing else was looked at")]
+    except _wrong_file() as error:
+        return _settings_are_wrong(error)
     with shown_progress("asking the cluster, other agents and the store"):
         facts = gather(broker, settings, wall_ms)
     return [Finding("settings", Level.OK, f"{broker_config} can be read"), *diagnose(facts)]
+
+
+def _wrong_file() -> tuple[type[Exception], ...]:
+    from agent.settings.setting_types import AgentSettingsError
+    from kafka_log.errors import BrokerPropertiesError
+
+    return AgentSettingsError, BrokerPropertiesError, OSError
+
+
+def _settings_are_wrong(error: Exception) -> "list[Finding]":
+    from doctor.findings import Finding, Level
+
+    return [Finding("settings", Level.ERROR, str(error), "correct the key; nothing else was looked at")]
 
 
 def _print(findings: "list[Finding]") -> None:

@@ -146,11 +146,11 @@ def _sites(sites: Sites, rules: PlanRules) -> "tuple[RunningPlan, dict[str, str]
 
 
 def _running(sites: Sites, rules: PlanRules) -> "RunningPlan":
+    from doctor.cluster_questions import ask_properties
     from doctor.facts import Unknown
     from gateway.planned_ports import BrokerSite
     from gateway.running_plan import running_plan
     from metadata_topic.topic.cluster_descriptions import ClusterDescriptions
-    from rollout.gathering import ask_properties
 
     config = Connection(sites.bootstrap_server, sites.command_config).client_config()
     brokers = ClusterDescriptions(config, "remote-wal-gateway-plan", _TIMEOUT_S).brokers()

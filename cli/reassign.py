@@ -3,14 +3,13 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cli.command_group import command_group
-from cli.completion import complete_broker, complete_topic
+from cli.completion import complete_broker
 from cli.connection import Connection, Json
 from cli.exit_code import ExitCode
 from cli.moves_shown import MovesShown
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from recovery.reassignment.tail_requests import NoTails, TailRequests
 
 app = command_group(
-    "Move partitions' replicas and leadership, in seconds where a tier holds what is old. --balance evens out counts, "
+    "Drain a broker, balance, or carry out a plan, with the tails uploaded before. --balance evens out counts, "
     "once; for balance by load, and for ever, use Cruise Control.\n\n"
     "Exit codes: 0 done, or nothing to do; 1 not all moves are done; 2 the command is wrong, or there can be no such "
     "plan; 3 the cluster does not do or tell what is asked; 7 cancelled."
@@ -39,23 +38,10 @@ PlanFile = Annotated[
 ]
 
 
-class PlanReader(Enum):
-    """Who is to read a plan."""
-
-    KAFKA = "kafka"
-
-
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """Which plan; exactly one of them."""
 
-    topic: Annotated[
-        str | None, typer.Option(help="Spread this topic evenly over --to.", autocompletion=complete_topic)
-    ] = None
-    to: Annotated[
-        str | None,
-        typer.Option(help="With --topic: broker ids by commas; else all that live.", autocompletion=complete_broker),
-    ] = None
     drain: Annotated[
         int | None,
         typer.Option(help="Take every replica off this broker.", metavar="BROKER", autocompletion=complete_broker),
@@ -67,36 +53,25 @@ class Wanted:
         ),
     ] = False
 
-    @property
-    def brokers(self) -> frozenset[int]:
-        """Those of --to."""
-        try:
-            return frozenset(int(part) for part in self.to.split(",")) if self.to else frozenset()
-        except ValueError:
-            raise typer.BadParameter(f"{self.to!r} is not a list of broker ids", param_hint="--to") from None
-
 
 @app.command()
 @grouped
 def plan(
     connection: Connection,
     wanted: Wanted,
-    for_tool: Annotated[
-        PlanReader | None, typer.Option("--for", help="Print what kafka-reassign-partitions.sh reads, and no more.")
-    ] = None,
     json: Json = False,
 ) -> None:
-    """Show what would be moved; move nothing. With --json in the form that `execute --plan` takes."""
+    """Show what would be moved; move nothing. With --json in the form that `execute --plan` and
+    kafka-reassign-partitions.sh take; what is left where it is goes to standard error.
+    """
     from recovery.reassignment.plan import write_plan
 
     _check(wanted, None)
     with _admin(connection) as admin:
         planned = _planned(admin, wanted, None, json=json)
-        if for_tool is not None:
-            typer.echo(write_plan(planned, with_left=False))
-            _print_left(planned.left, to_stderr=True)
-        elif json:
+        if json:
             typer.echo(write_plan(planned))
+            _print_left(planned.left, to_stderr=True)
         else:
             _print_plan(planned, admin, connection.client_config())
             if wanted.balance:
@@ -135,66 +110,9 @@ def execute(
     _report(done, planned, json)
 
 
-@app.command()
-@grouped
-def status(connection: Connection, json: Json = False) -> None:
-    """Show the reassignments under way, whoever began them, and how much their new replicas have copied."""
-    with _admin(connection) as admin:
-        ongoing = admin.ongoing()
-        sizes = admin.replica_sizes([one.topic_partition for one in ongoing])
-    rows = []
-    for one in ongoing:
-        held = {broker: sizes.get((one.topic_partition, broker), 0) for broker in one.replicas}
-        rows.append(
-            {
-                "topic": one.topic_partition.topic,
-                "partition": one.topic_partition.partition,
-                "replicas": list(one.replicas),
-                "adding": list(one.adding),
-                "removing": list(one.removing),
-                "copied_bytes": sum(held[broker] for broker in one.adding),
-                "local_log_bytes": max((size for broker, size in held.items() if broker not in one.adding), default=0),
-            }
-        )
-    if json:
-        tell_json(rows)
-    else:
-        _print_status(rows)
-
-
-@app.command()
-@grouped
-def cancel(
-    connection: Connection,
-    topic: Annotated[str | None, typer.Option(help="Only this topic's.", autocompletion=complete_topic)] = None,
-    json: Json = False,
-) -> None:
-    """Take back the reassignments under way, whoever began them. The replicas are on the brokers of before then."""
-    with _admin(connection) as admin:
-        wanted = [one.topic_partition for one in admin.ongoing() if topic in (None, one.topic_partition.topic)]
-        refused = {where: why for where, why in admin.cancel(wanted).items() if why is not None} if wanted else {}
-    taken_back = [where for where in wanted if where not in refused]
-    if json:
-        refusals = {str(where): why for where, why in refused.items()}
-        tell_json({"cancelled": [str(where) for where in taken_back], "refused": refusals})
-    else:
-        for where in taken_back:
-            typer.echo(f"{where}: cancelled")
-        for where, why in refused.items():
-            typer.echo(f"{where}: {why}", err=True)
-        if not wanted:
-            typer.echo("Nothing is being reassigned.")
-    if refused:
-        raise typer.Exit(ExitCode.FINDINGS)
-
-
 def _check(wanted: Wanted, plan_file: Path | None) -> None:
-    chosen = sum((wanted.topic is not None, wanted.drain is not None, wanted.balance, plan_file is not None))
-    if chosen != 1:
-        raise typer.BadParameter("say one of --topic, --drain, --balance (or --plan, to execute)")
-    if wanted.to is not None and wanted.topic is None:
-        raise typer.BadParameter("--to belongs to --topic", param_hint="--to")
-    _ = wanted.brokers  # to say that they are wrong before anything is asked
+    if sum((wanted.drain is not None, wanted.balance, plan_file is not None)) != 1:
+        raise typer.BadParameter("say one of --drain, --balance (or --plan, to execute)")
 
 
 @contextmanager
@@ -221,12 +139,10 @@ def _planned(
     *,
     json: bool,
 ) -> "ReassignmentPlan":
-    from recovery.reassignment.plan import ReassignmentPlanError, plan_as_given, plan_balance, plan_drain, plan_topic
+    from recovery.reassignment.plan import ReassignmentPlanError, plan_as_given, plan_balance, plan_drain
 
     cluster = admin.cluster()
     try:
-        if wanted.topic is not None:
-            return plan_topic(cluster, wanted.topic, wanted.brokers)
         if wanted.drain is not None:
             return plan_drain(cluster, wanted.drain)
         if given is not None:
@@ -360,23 +276,6 @@ def _storage(
     retention = admin.local_retentions_ms(names)
     topics = {name: TopicStorage(settings.get(name), retention.get(name)) for name in names}
     return topics, AgentsRetention.registered(agents.values())
-
-
-def _print_status(rows: list[dict[str, Any]]) -> None:
-    from rich.filesize import decimal
-
-    if not rows:
-        typer.echo("Nothing is being reassigned.")
-        return
-    told = [
-        (
-            *(row[key] for key in ("topic", "partition")),
-            *(_ids(row[key]) for key in ("replicas", "adding", "removing")),
-            *(decimal(row[key]) for key in ("copied_bytes", "local_log_bytes")),
-        )
-        for row in rows
-    ]
-    show(table("topic", "part", "replicas", "adding", "removing", "copied", "local log", rows=told))
 
 
 def _ids(brokers: Any) -> str:

@@ -168,19 +168,6 @@ def _print(data: "ReportData", output: str) -> None:
         )
     if costs.left_out_text:
         show(f"{costs.left_out_text}.")
-    if costs.choices is not None:
-        best = costs.choices.quickest_near
-        show(
-            f"Cheapest within a tenth: an upload each {best.interval_ms} ms."
-            if costs.choices.links_pay
-            else "Links do not pay here: leave the link policy cost, which sends all inline."
-        )
-    sharing = costs.choices.sharing if costs.choices is not None else None
-    if sharing is not None and not sharing.is_on and sharing.saved_usd > 0:
-        show(
-            f"One read for each zone would save {money(sharing.saved_usd)} a month: "
-            "remote.wal.hydration.share.min.readers=2."
-        )
     show(f"The page: {output.rstrip('/')}/report.html")
 
 

@@ -51,12 +51,7 @@ def report_sources(
         milliseconds(settings.lifecycle.uncommitted_ttl_s),
         milliseconds(settings.archive.delete_grace_s),
     )
-    sections = StoreSections(
-        settings.storage.price_section,
-        settings.archive.price_section,
-        settings.price_network,
-        settings.hydration.share_min_readers > 0,
-    )
+    sections = StoreSections(settings.storage.price_section, settings.archive.price_section, settings.price_network)
     listing = given or StoreListing(
         settings_under_prefix(broker.raw, settings.storage.manager_impl_prefix),
         cluster_id,

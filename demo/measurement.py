@@ -43,7 +43,4 @@ class Moment:
     totals: Counters
     metadata_log_bytes: int
     """Size of the agents' own topics, of one replica."""
-    records_in_logs: int
-    """Of the demonstration's topics, control records of transactions among them."""
-    upload_lag_bytes: float
     oldest_unstored_s: float

@@ -68,8 +68,6 @@ class DemoPlan:
         PerformanceRun("all", 250_000, config=BULK_CONFIG),
     )
     """Side by side, for throughput and cost."""
-    zone_records: int = 60_000
-    """Of each zone's producer, by the zone's gateway."""
     ledger: LedgerRate = field(default_factory=LedgerRate)
     store_outage_s: float = 10.0
     calm_s: float = 5.0
@@ -102,7 +100,6 @@ def plan_for(store: StoreKind, *, quick: bool = False) -> DemoPlan:
                 PerformanceRun("1", 60_000, config=BULK_CONFIG),
                 PerformanceRun("all", 40_000, config=BULK_CONFIG),
             ),
-            zone_records=15_000,
             store_outage_s=4.0,
             calm_s=1.0,
         )

@@ -5,9 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from demo.report import MB_PER_MIB, FaultSeen, Report, Traffic
-from demo.zone_clients import dollars
 from local_cluster.object_store.store_spec import StoreKind
-from plugin.prices import BYTES_PER_GB
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -32,18 +30,6 @@ _PICTURE = """
                                   └──────────────────┘
 """
 
-_STAGE_MEANINGS = {
-    "queued": "read from the leader's log, and queued",
-    "combined": "waited to be combined with other partitions",
-    "uploaded": "PUT to the object store",
-    "announced": "told to the followers' agents",
-    "fetched": "ranged GET, in the follower's zone",
-    "hydrated": "all bytes of a linked response present",
-    "spliced": "written to the follower's broker",
-    "link_wait": "a response held back for its upload",
-    "high_watermark": "append until all replicas have it",
-}
-
 
 def show_introduction(console: "Console", store: StoreKind) -> None:
     """What is about to happen."""
@@ -63,11 +49,8 @@ def show_report(console: "Console", report: Report, kept: Path | None, start_opt
         _picture(report),
         _records(report),
         _money(report),
-        _zone_clients(report),
-        _object_sizes(report),
         _faults(report),
         _producers(report),
-        _stages(report),
     )
     for part in parts:
         console.print()
@@ -128,52 +111,6 @@ def _money(report: Report) -> "RenderableType":
         f"{prices} and zone prices of plugin/prices.toml, times the requests and bytes counted here. "
         "A small load (paced) gains nothing: an object would cost more than the border, so most bytes go inline, as "
         "in stock Kafka, and are in no object.",
-    )
-
-
-def _zone_clients(report: Report) -> "RenderableType":
-    clients = report.zone_clients
-    table = _table("clients, by the gateway of their zone", "", *(one.zone for one in clients))
-    spent = [(dollars(one, report.zone_crossing_gb), max(one.stock_bytes, 1) / BYTES_PER_GB) for one in clients]
-
-    def row(title: str, cells: Iterable[str], style: str = "") -> None:
-        table.add_row(title, *cells, style=style)
-
-    row("wrote to brokers of other zones", (_size(one.produced_bytes) for one in clients))
-    row("  of it crossed; all would in stock Kafka", (_size(one.produced_crossed_bytes) for one in clients))
-    row("  PUT / GET requests for the rest", (f"{one.puts:,} / {one.gets:,}" for one in clients))
-    row("read from other zones, as in stock Kafka", (_size(one.consumed_crossed_bytes) for one in clients))
-    row("  the same with client.rack", (_size(one.consumed_with_rack_bytes) for one in clients))
-    table.add_section()
-    row("per GB of these: stock Kafka", (_usd(usd.stock / gb) for usd, gb in spent), "red")
-    row("  with client.rack alone, for free", (_usd(usd.free / gb) for usd, gb in spent))
-    by_gateway = (_coloured(_usd(usd.gateway / gb), usd.gateway, usd.stock) for usd, gb in spent)
-    row("  by the gateway, with client.rack", by_gateway)
-    return _captioned(
-        table,
-        "What follower fetching (KIP-392) saves needs settings alone: client.rack in consumers, and the brokers' "
-        "replica.selector.class. Replication is not in these figures.",
-    )
-
-
-def _object_sizes(report: Report) -> "RenderableType":
-    sizes = sorted(report.object_usd_per_gb)
-    table = _table(
-        "the same gigabyte in larger objects",
-        "objects of",
-        *(f"{size / 1000:,.0f} kB" for size in sizes),
-        "stock Kafka",
-    )
-    stock = report.phases["saturated"].cost_per_gb
-    table.add_row(
-        "per GB, both followers linked",
-        *(f"${report.object_usd_per_gb[size]:.4f}" for size in sizes),
-        "-" if stock is None else f"${stock.stock:.4f}",
-    )
-    return _captioned(
-        table,
-        "From the price table alone: a PUT costs the same for any size, so the price falls as brokers write "
-        "more. This machine's brokers write little; ten MB/s each fill objects of some 250 kB every 25 ms.",
     )
 
 
@@ -244,19 +181,6 @@ def _producers(report: Report) -> "RenderableType":
     )
 
 
-def _stages(report: Report) -> "Table":
-    table = _table("a batch's way to the followers, while saturated", "stage", "", "p50", "p99", "times")
-    table.columns[1].justify = "left"
-    stages = report.phases["saturated"].stages_ms
-    for stage, meaning in _STAGE_MEANINGS.items():
-        if stage in stages:
-            found = stages[stage]
-            table.add_row(
-                stage, f"[dim]{meaning}", f"{found['p50']:.1f} ms", f"{found['p99']:.1f} ms", f"{found['count']:,.0f}"
-            )
-    return table
-
-
 def _promises(console: "Console", report: Report) -> None:
     if report.broken_promises:
         for line in report.broken_promises:
@@ -298,10 +222,6 @@ def _captioned(table: "Table", caption: str) -> "RenderableType":
 def _megabytes(size: int) -> str:
     value = size / 1e6
     return f"{value:,.0f} MB" if value >= 100 else f"{value:,.1f} MB"
-
-
-def _size(size: int) -> str:
-    return _megabytes(size) if size >= 100_000 else f"{size / 1e3:,.0f} kB"
 
 
 def _percent(share: float | None) -> str:

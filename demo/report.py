@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from demo.measurement import Moment
 from demo.store_prices import requests_usd
-from demo.zone_clients import ZoneClients, dollars
 from local_cluster.kafka_tools import ProducerPerformance
 from local_cluster.object_store.store_spec import StoreKind
 from local_cluster.workload.ledger import LedgerReport
@@ -141,15 +140,6 @@ def cost_per_gb(
     return DollarsPerGb(requests + zone, requests, zone, stock)
 
 
-OBJECT_SIZES_BYTES = (32_000, 64_000, 256_000, 1_000_000, 4_000_000)
-
-
-def object_usd_per_gb(prices: Prices, store: StoreKind, object_bytes: int) -> float:
-    """Dollars for a gigabyte in objects of this size that both followers read: what the price table alone says."""
-    usd = requests_usd(prices, store, 1, _FOLLOWERS, object_bytes, _FOLLOWERS * object_bytes)
-    return usd / object_bytes * BYTES_PER_GB
-
-
 @dataclass(frozen=True, slots=True)
 class FaultSeen:
     """A fault that was made, and what was seen of it."""
@@ -247,12 +237,7 @@ class Report:
     phases: Mapping[str, Traffic]
     producers: tuple[ProducerRun, ...]
     faults: tuple[FaultSeen, ...]
-    zone_clients: tuple[ZoneClients, ...]
-    zone_crossing_gb: float
-    """The price of a gigabyte at the border."""
     fault_counters: Mapping[str, int] = field(default_factory=dict)
-    object_usd_per_gb: Mapping[int, float] = field(default_factory=dict)
-    """What `object_usd_per_gb` says, by object size in bytes."""
 
     @property
     def broken_promises(self) -> tuple[str, ...]:
@@ -292,13 +277,8 @@ class Report:
                 ],
                 "stages": self.whole.stages_ms,
             },
-            "zone_clients": [
-                {**dataclasses.asdict(one), "usd": dataclasses.asdict(dollars(one, self.zone_crossing_gb))}
-                for one in self.zone_clients
-            ],
             "faults": [dataclasses.asdict(fault) for fault in self.faults],
             "fault_counters": dict(self.fault_counters),
-            "object_usd_per_gb": {str(size): usd for size, usd in self.object_usd_per_gb.items()},
             "broken_promises": list(self.broken_promises),
         }
 

@@ -16,19 +16,16 @@ from demo.plan import ALL_TOPICS, LEDGER_TOPIC, DemoPlan, PerformanceRun
 from demo.progress import Progress
 from demo.report import (
     MB_PER_MIB,
-    OBJECT_SIZES_BYTES,
     FaultSeen,
     ProducerRun,
     Records,
     Replicas,
     Report,
-    object_usd_per_gb,
     records_of,
     traffic_between,
 )
 from demo.sampler import Sampler
 from demo.store_outage import DirectoryOutage, EndpointOutage, PausedOutage, StoreOutage
-from demo.zone_clients import ZoneClients, ZoneClientsRun
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.kafka_distribution import KAFKA_VERSION
@@ -41,7 +38,6 @@ from local_cluster.security.inter_broker_protocol import InterBrokerProtocol
 from local_cluster.workload.ledger import LedgerReport
 from local_cluster.workload.ledger_workload import LedgerWorkload
 from local_cluster.workload.replica_comparison import compare_replicas
-from local_cluster.zone_gateways import ZoneGateways
 from plugin.prices import Prices
 
 if TYPE_CHECKING:
@@ -52,8 +48,6 @@ _BROKER_SETTINGS = {
     "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
     "group.initial.rebalance.delay.ms": "0",
 }
-_AGENT_SETTINGS = {"remote.wal.gateway.produce.enable": "true"}
-_GATEWAYS = ZoneGateways({1: "az1", 2: "az2", 3: "az3"}, durable=True, pipelined=True)
 
 
 class DemoError(Exception):
@@ -92,7 +86,6 @@ class _Course:
     results: tuple[list[ProducerPerformance], list[ProducerPerformance]]
     """Of the paced runs, and of the saturated ones."""
     faults: list[FaultSeen]
-    clients: tuple[ZoneClients, ...]
 
 
 def run_demo(options: DemoOptions, progress: Progress, clock: Callable[[], float] = time.monotonic) -> Report:
@@ -110,7 +103,7 @@ def run_demo(options: DemoOptions, progress: Progress, clock: Callable[[], float
         progress.end(f"Kafka {KAFKA_VERSION}, unmodified, {options.protocol}; each pair is a zone of its own")
         progress.begin("make topics, switch them on", f"{len(ALL_TOPICS)} topics, remote.wal.storage.enable=true")
         prepare_topics(cluster)
-        load = _start_load(cluster, options.plan, progress, clock, undo)
+        load = _start_load(cluster, options.plan, clock, undo)
         return _Show(options, cluster, load, progress, clock).play(outage or _directory_outage(cluster), started_s)
 
 
@@ -136,7 +129,6 @@ class _Show:
     def play(self, outage: StoreOutage, started_s: float) -> Report:
         """Every step, then the report."""
         load, plan, progress = self._load, self._plan, self._progress
-        clients = self._play_zones()
         first = load.sampler.now()
         progress.begin("measure latency at a steady pace", "producer-perf-test with acks=1, then acks=all")
         paced = load.performance.one_by_one(plan.paced)
@@ -153,7 +145,7 @@ class _Show:
         ledger_report, replicas, read_back = self._judge()
         last = load.sampler.now()
         return self._report(
-            _Course(started_s, (first, quiet), (before, after), last, (paced, saturated), seen, clients),
+            _Course(started_s, (first, quiet), (before, after), last, (paced, saturated), seen),
             records_of(
                 ledger_report,
                 [producer.name for producer in plan.ledger_producers() if producer.acks == "1"],
@@ -186,22 +178,8 @@ class _Show:
                 for run, result in zip(runs, results, strict=True)
             ),
             faults=tuple(course.faults),
-            zone_clients=course.clients,
-            zone_crossing_gb=self._prices.zone_crossing_gb,
             fault_counters={reason: int(count) for reason, count in sorted(faults_counted.items()) if count},
-            object_usd_per_gb={size: object_usd_per_gb(self._prices, store, size) for size in OBJECT_SIZES_BYTES},
         )
-
-    def _play_zones(self) -> tuple[ZoneClients, ...]:
-        """Before the sampler counts: its figures are of replication."""
-        self._progress.begin(
-            "clients of each zone, by its gateway", "they write, and read with and without client.rack"
-        )
-        with contextlib.closing(ZoneClientsRun(self._cluster, _GATEWAYS, self._plan.zone_records)) as run:
-            clients = run.run(self._prices, self._options.store)
-        crossed, stock = sum(one.crossed_bytes for one in clients), sum(one.stock_bytes for one in clients)
-        self._progress.end(f"{crossed / 1e6:.1f} of {stock / 1e6:.1f} MB crossed zones")
-        return clients
 
     def _break_things(self, flowing_since_s: float, outage: StoreOutage) -> list[FaultSeen]:
         load, plan, progress = self._load, self._plan, self._progress
@@ -281,7 +259,7 @@ def _directory_outage(cluster: LocalCluster) -> StoreOutage:
 
 
 def _start_cluster(options: DemoOptions, directory: Path, store: "StoreSpec", progress: Progress) -> LocalCluster:
-    settings = ClusterSettings(AgentsMode(store, _AGENT_SETTINGS, gateways=_GATEWAYS), _BROKER_SETTINGS)
+    settings = ClusterSettings(AgentsMode(store), _BROKER_SETTINGS)
     settings = settings.speaking(options.protocol)
     cluster = LocalCluster.create(directory, settings=settings, progress=progress.note)
     try:
@@ -295,20 +273,17 @@ def _start_cluster(options: DemoOptions, directory: Path, store: "StoreSpec", pr
 def _start_load(
     cluster: LocalCluster,
     plan: DemoPlan,
-    progress: Progress,
     clock: Callable[[], float],
     undo: contextlib.ExitStack,
 ) -> _Load:
-    """The sampler runs on return; the producers wait for their step."""
+    """Producers that wait for their step."""
     load = _Load(
         PerformanceLoad(cluster.tools),
         LedgerWorkload(cluster.bootstrap_servers, LEDGER_TOPIC.name, plan.ledger_producers()),
         Heartbeat(cluster.bootstrap_servers, clock=clock),
-        Sampler(cluster, progress.figures, clock),
+        Sampler(cluster, clock),
     )
     undo.callback(load.performance.close)
     undo.callback(load.ledger.abandon)
     undo.callback(load.heartbeat.abandon)
-    load.sampler.start()
-    undo.callback(load.sampler.close)
     return load

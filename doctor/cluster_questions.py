@@ -2,10 +2,12 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from doctor.facts import Cluster, EnabledTopic, MetadataTopic, Unknown
-from kafka_log.server_properties import Endpoint
+from kafka_log.errors import BrokerPropertiesError
+from kafka_log.server_properties import BrokerProperties, Endpoint, parse_broker_properties
 from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
 from metadata_topic.settings.wal_retention import AgentsRetention
@@ -17,16 +19,53 @@ from recovery.reassignment.admin import ReassignmentAdmin
 from recovery.reassignment.plan import TopicPartition
 from rlm.lifecycle.cluster_observer import local_retention_ms
 
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
 _CLIENT_ID = "remote-wal-doctor"
+
+
+def librdkafka_admin(client: KafkaClientConfig) -> "AdminClient":
+    """An admin client under the doctor's name."""
+    from confluent_kafka.admin import AdminClient
+
+    return AdminClient(client.for_confluent(client_id=_CLIENT_ID))
 
 
 def ask_cluster(client: KafkaClientConfig, timeout_s: float) -> Cluster:
     """Blocks. Raises confluent_kafka.KafkaException."""
-    from confluent_kafka.admin import AdminClient
-
-    admin = AdminClient(client.for_confluent(client_id=_CLIENT_ID))
-    metadata: Any = admin.list_topics(timeout=timeout_s)
+    metadata: Any = librdkafka_admin(client).list_topics(timeout=timeout_s)
     return Cluster(frozenset(metadata.brokers), _metadata_topic(client, metadata, timeout_s))
+
+
+def ask_properties(
+    client: KafkaClientConfig, broker_ids: Iterable[int], timeout_s: float
+) -> dict[int, BrokerProperties | Unknown]:
+    """The settings of these brokers, as each reports its own. Keys with Kafka's defaults are not in `raw`. Blocks."""
+    admin = librdkafka_admin(client)
+    return {one: _properties(admin, one, timeout_s) for one in sorted(broker_ids)}
+
+
+def _properties(admin: "AdminClient", broker_id: int, timeout_s: float) -> BrokerProperties | Unknown:
+    from concurrent.futures import TimeoutError as FutureTimeoutError
+
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import ConfigResource, ConfigSource, ResourceType
+
+    resource = ConfigResource(ResourceType.BROKER, str(broker_id))
+    try:
+        [future] = admin.describe_configs([resource], request_timeout=timeout_s).values()
+        entries: Any = future.result(timeout_s)
+    except KafkaException as error:
+        return Unknown(error.args[0].str())
+    except FutureTimeoutError:
+        return Unknown(f"no answer within {timeout_s:g} s")
+    default = ConfigSource.DEFAULT_CONFIG.value
+    told = {key: one.value for key, one in entries.items() if one.value is not None and one.source != default}
+    try:
+        return parse_broker_properties(told, Path(f"broker {broker_id}"))
+    except BrokerPropertiesError as error:
+        return Unknown(str(error))
 
 
 def ask_zones(client: KafkaClientConfig, timeout_s: float) -> dict[int, str | None]:

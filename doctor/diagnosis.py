@@ -14,8 +14,8 @@ from doctor import (
     retention_checks,
     store_checks,
 )
-from doctor.facts import Facts, UnknownFactError
-from doctor.findings import Finding, Level, Verdict
+from doctor.facts import Facts
+from doctor.findings import Finding, Verdict, judge
 
 Check = Callable[[Facts], Verdict]
 
@@ -62,14 +62,5 @@ CHECKS: Final[Mapping[str, Check]] = {
 
 
 def diagnose(facts: Facts, checks: Mapping[str, Check] = CHECKS) -> list[Finding]:
-    """One finding for each check. A check that fails, over a value that nobody foresaw, takes no other with it."""
-    findings = []
-    for name, check in checks.items():
-        try:
-            verdict = check(facts)
-        except UnknownFactError as error:
-            verdict = Verdict(Level.UNKNOWN, str(error))
-        except Exception as error:
-            verdict = Verdict(Level.UNKNOWN, f"the check failed: {type(error).__name__}: {error}")
-        findings.append(Finding(name, *verdict))
-    return findings
+    """One finding for each check."""
+    return judge(facts, checks)

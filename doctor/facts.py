@@ -1,6 +1,6 @@
 """What the checks look at. A fact that could not be got is `Unknown`, with the reason."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -28,6 +28,14 @@ def known(fact: T | Unknown) -> T:
     if isinstance(fact, Unknown):
         raise UnknownFactError(fact.reason)
     return fact
+
+
+def get_fact(get: Callable[[], T | Unknown]) -> T | Unknown:
+    """What `get` returns. Every failure is a fact here: no answer may keep the other checks from being made."""
+    try:
+        return get()
+    except Exception as error:
+        return Unknown(f"{type(error).__name__}: {error}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,13 @@
 """What a check says."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
+
+from doctor.facts import UnknownFactError
+
+F = TypeVar("F")
 
 _NAMED: Final = 5
 
@@ -47,6 +51,20 @@ class Finding:
     level: Level
     found: str
     change: str = ""
+
+
+def judge(facts: F, checks: Mapping[str, Callable[[F], Verdict]]) -> list[Finding]:
+    """One finding for each check. A check that fails, over a value that nobody foresaw, takes no other with it."""
+    findings = []
+    for name, check in checks.items():
+        try:
+            verdict = check(facts)
+        except UnknownFactError as error:
+            verdict = Verdict(Level.UNKNOWN, str(error))
+        except Exception as error:
+            verdict = Verdict(Level.UNKNOWN, f"the check failed: {type(error).__name__}: {error}")
+        findings.append(Finding(name, *verdict))
+    return findings
 
 
 def some_of(names: Sequence[str]) -> str:

@@ -18,7 +18,7 @@ from agent.tls.broker_tls import broker_tls_plan
 from agent.tls.certificates import certificate_stores, days_left
 from agent.wiring.peering import broker_listener, peer_addresses
 from doctor.cluster_questions import ask_cluster, ask_topics, ask_way, ask_zones
-from doctor.facts import AgentAnswer, BrokerTlsFacts, Cluster, EnabledTopic, Facts, Host, Store, Unknown
+from doctor.facts import AgentAnswer, BrokerTlsFacts, Cluster, EnabledTopic, Facts, Host, Store, Unknown, get_fact
 from doctor.host_questions import (
     addresses_of,
     ask_agent,
@@ -51,7 +51,7 @@ _PEERS_AT_ONCE = 8
 
 def gather(broker: BrokerProperties, settings: AgentSettings, wall_ms: Callable[[], int]) -> Facts:
     """Blocks; some tens of seconds when nothing answers."""
-    client = _known(lambda: client_config(broker, settings.client))
+    client = get_fact(lambda: client_config(broker, settings.client))
     cluster: Cluster | Unknown = _if_known(client, lambda known: ask_cluster(known, _KAFKA_TIMEOUT_S))
     topics, agents, registered = _settings_topic(client, cluster, wall_ms, settings.http)
     with ThreadPoolExecutor(_PEERS_AT_ONCE) as pool:
@@ -69,10 +69,10 @@ def gather(broker: BrokerProperties, settings: AgentSettings, wall_ms: Callable[
     store, other_buckets = _stores(broker, settings, wall_ms)
     facts = Facts(
         broker, settings, cluster, topics, store, peers, agents, _host(broker, settings), past_agents, other_buckets,
-        replica_hosts={host: _known(partial(addresses_of, host)) for host in _advertised_hosts(broker, settings)},
-        broker_tls=_known(lambda: broker_tls_facts(broker, settings)),
+        replica_hosts={host: get_fact(partial(addresses_of, host)) for host in _advertised_hosts(broker, settings)},
+        broker_tls=get_fact(lambda: broker_tls_facts(broker, settings)),
         certificates={
-            key: _known(partial(days_left, store, wall_ms()))
+            key: get_fact(partial(days_left, store, wall_ms()))
             for key, store in certificate_stores(broker, settings).items()
         },
     )  # fmt: skip
@@ -135,13 +135,13 @@ def _with_gateway(facts: Facts, client: KafkaClientConfig | Unknown) -> Facts:
     listeners = facts.settings.gateway.zone_listeners.values()
     hosts = sorted({advertised[name].host for name in listeners if name in advertised})
     ways = {} if isinstance(client, Unknown) else _ways(client)
-    return replace(facts, zones=zones, ways=ways, names={host: _known(partial(addresses_of, host)) for host in hosts})
+    return replace(facts, zones=zones, ways=ways, names={host: get_fact(partial(addresses_of, host)) for host in hosts})
 
 
 def _ways(client: KafkaClientConfig) -> dict[str, Mapping[int, Endpoint] | Unknown]:
     servers = [part.strip() for part in client.bootstrap_servers.split(",")]
     with ThreadPoolExecutor(_PEERS_AT_ONCE) as pool:
-        asked = pool.map(lambda server: _known(lambda: ask_way(client, server, _KAFKA_TIMEOUT_S)), servers)
+        asked = pool.map(lambda server: get_fact(lambda: ask_way(client, server, _KAFKA_TIMEOUT_S)), servers)
         return dict(zip(servers, asked, strict=True))
 
 
@@ -155,12 +155,12 @@ def _settings_topic(
     if isinstance(cluster, Unknown) or isinstance(client, Unknown):
         reason = cluster if isinstance(cluster, Unknown) else Unknown("no client")
         return reason, reason, {}
-    read = _known(lambda: read_settings(client, _KAFKA_TIMEOUT_S))
+    read = get_fact(lambda: read_settings(client, _KAFKA_TIMEOUT_S))
     if isinstance(read, Unknown):
         return read, read, {}
     topics, agents = read
     retention = AgentsRetention.registered(agents.values())
-    described = _known(lambda: ask_topics(client, topics, retention, _KAFKA_TIMEOUT_S))
+    described = get_fact(lambda: ask_topics(client, topics, retention, _KAFKA_TIMEOUT_S))
     return described, _ask_agents(agents, wall_ms, settings), agents
 
 
@@ -184,21 +184,21 @@ def _stores(
         return probe_store(replace(spec, settings=of_bucket), context, secrets.token_hex(8), wall_ms)
 
     if not spec.buckets:
-        return _known(lambda: probed(spec.settings)), {}
+        return get_fact(lambda: probed(spec.settings)), {}
     try:
         check_own_zone(spec)
         plan = bucket_plan(spec)
     except RemoteStorageConfigError as error:
         return unopened(error), {}
-    found = {bucket_id: _known(partial(probed, bucket.settings)) for bucket_id, bucket in plan.buckets.items()}
+    found = {bucket_id: get_fact(partial(probed, bucket.settings)) for bucket_id, bucket in plan.buckets.items()}
     own = found.pop(plan.own) if plan.own is not None else Unknown("this broker's zone has no bucket")
     return own, {plan.buckets[bucket_id].name: store for bucket_id, store in found.items()}
 
 
 def _host(broker: BrokerProperties, settings: AgentSettings) -> Host:
-    limit = _known(lambda: open_files_limit(settings.process.state_directory))
+    limit = get_fact(lambda: open_files_limit(settings.process.state_directory))
     open_files, whose = (limit, "") if isinstance(limit, Unknown) else limit
-    return Host(_known(lambda: count_partitions(broker.log_dirs)), _known(max_user_watches), open_files, whose)
+    return Host(get_fact(lambda: count_partitions(broker.log_dirs)), get_fact(max_user_watches), open_files, whose)
 
 
 def _tls(settings: AgentSettings) -> PeerTls | None:
@@ -212,13 +212,5 @@ def _tls(settings: AgentSettings) -> PeerTls | None:
     return PeerTls(certificate, key, authority)
 
 
-def _known(get: Callable[[], T | Unknown]) -> T | Unknown:
-    """What `get` returns. Every failure is a fact here: no answer may keep the other checks from being made."""
-    try:
-        return get()
-    except Exception as error:
-        return Unknown(f"{type(error).__name__}: {error}")
-
-
 def _if_known(known: "KafkaClientConfig | Unknown", get: Callable[[KafkaClientConfig], T]) -> T | Unknown:
-    return known if isinstance(known, Unknown) else _known(lambda: get(known))
+    return known if isinstance(known, Unknown) else get_fact(lambda: get(known))

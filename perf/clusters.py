@@ -98,9 +98,3 @@ def directory_in_memory() -> Iterator[Path]:
     """
     with tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as directory:
         yield Path(directory)
-
-
-def log_bytes(cluster: LocalCluster, broker_id: int, topic: str, partitions: int = 1) -> int:
-    """Of all partitions' replicas there."""
-    directories = (cluster.files.partition_directory(broker_id, topic, number) for number in range(partitions))
-    return sum(file.stat().st_size for found in directories if found is not None for file in found.glob("*.log"))

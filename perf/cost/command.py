@@ -11,7 +11,7 @@ import typer
 from cli.connection import Json
 from cli.log_lines import logs_from
 from cli.tables import show, table
-from perf.cost.sweep import RATES, SHAPES, Priced, cases, price
+from perf.cost.sweep import RATES, Priced, cases, price
 from plugin.prices import DEFAULT_PRICES_FILE, Prices
 
 
@@ -19,7 +19,6 @@ def cost(
     rate: Annotated[list[float] | None, typer.Option(min=1000, help="Only these loads, in bytes per second.")] = None,
     seconds: Annotated[float, typer.Option(min=1, help="Of virtual time for each load.")] = 20.0,
     prices_file: Annotated[Path, typer.Option(exists=True, help="The price table.")] = DEFAULT_PRICES_FILE,
-    plot: Annotated[Path | None, typer.Option(dir_okay=False, help="Draw dollars per GB over the rate.")] = None,
     json: Json = False,
 ) -> None:
     """Count requests and bytes of the write path's own decisions on a virtual clock, and price them.
@@ -35,8 +34,6 @@ def cost(
         typer.echo(json_format.dumps([one.row() for one in priced], indent=1))
     else:
         _print(priced)
-    if plot is not None:
-        _draw(priced, plot)
     if any(one.ratio > 1.01 for one in priced):
         raise typer.Exit(1)
 
@@ -60,25 +57,3 @@ def _print(priced: Sequence[Priced]) -> None:
     columns = (">MB/s", "shape", "acks", ">came to", ">objects/s", ">linked", ">$ per GB", ">stock", ">ratio")
     worst = max(one.ratio for one in priced)
     show(table(*columns, rows=rows, title="Replication by cost, storage for an hour included"), f"At most {worst:.3f}.")
-
-
-def _draw(priced: Sequence[Priced], path: Path) -> None:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 5))
-    axes = figure.subplots()
-    for acks_all in (False, True):
-        for shape in SHAPES:
-            drawn = [one for one in priced if (one.case.acks_all, one.case.shape) == (acks_all, shape)]
-            name = f"{shape}, acks={'all' if acks_all else '1'}"
-            axes.plot(
-                [one.case.rate / 1e6 for one in drawn],
-                [one.usd_gb for one in drawn],
-                "--o" if acks_all else "-o",
-                label=name,
-            )
-    axes.axhline(priced[0].stock_usd_gb, color="black", label="stock")
-    axes.set(xscale="log", xlabel="MB/s per broker", ylabel="$ per GB produced", ylim=(0, None))
-    axes.legend()
-    FigureCanvasAgg(figure).print_figure(path, dpi=120)

@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+import zstandard
+
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records import serde
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.records.gap_record import RemoteWalGapDeclaration, gaps_key
 from metadata_topic.records.offset_ranges import OffsetRange
 from metadata_topic.topic.publication_queue import DEFAULT_SETTINGS
-from perf.metadata.volume import BATCH_HEADER_BYTES, RECORD_OVERHEAD_BYTES, zstd
 from plugin.prices import BYTES_PER_GB, SECONDS_PER_MONTH, Prices
 from plugin.segment_metadata import (
     CombinedSegmentId,
@@ -21,6 +22,9 @@ from rlm.write_path.uploads.segment_queue import MetaQueueItem
 
 FOLLOWERS: Final = 2
 """Of each partition, in other zones; the metadata topic has as many."""
+RECORD_OVERHEAD_BYTES: Final = 12
+"""Lengths, deltas and attributes of a record in a batch of Kafka's."""
+BATCH_HEADER_BYTES: Final = 61
 _ANNOUNCEMENT_BYTES: Final = 26
 _ANNOUNCED_RANGE_BYTES: Final = 8
 _LINK_BYTES: Final = 30
@@ -85,7 +89,7 @@ class MetadataVolume:
     """Encodes each object's records, from its upload to its deletion, and compresses them as the publisher does."""
 
     def __init__(self) -> None:
-        self._compress = zstd()
+        self._compress = zstandard.ZstdCompressor(level=3).compress  # libzstd's default level, as producers use it
         self._batch: list[bytes] = []
         self._until_s = 0.0
         self._bytes = 0

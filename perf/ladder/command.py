@@ -8,7 +8,6 @@ namespace.
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 from typing import Annotated
 
@@ -17,10 +16,9 @@ import typer
 from local_cluster.broker_config import AgentsMode
 from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
 from perf.clusters import NATIVE, Ground, ground, object_store, started_cluster
-from perf.ladder.rates import plot_rates
-from perf.ladder.report import line_of, plot, print_tables, write_json
+from perf.ladder.report import line_of, print_tables, write_json
 from perf.ladder.turns import Entrant, Length, Measured, Turns
-from perf.ladder.workloads import Workload, on_one_cluster
+from perf.ladder.workloads import Workload
 from perf.options import LatencyMs, Partitions, Results, Rounds, Scale, WarmUp, WorkloadNames, chosen_workloads
 
 
@@ -62,7 +60,7 @@ def ladder(
     loopback: Annotated[bool, typer.Option(help="All on this host, though root may make network namespaces.")] = False,
     results: Results = Path("perf/results"),
 ) -> None:
-    """Run Kafka's perf tools against stock and against agents in turns; print tables, write JSON and a plot.
+    """Run Kafka's perf tools against stock and against agents in turns; print tables and write JSON.
 
     A load that a cluster does not keep up with is told; exits with 1 then. Where links are wanted for every byte (the
     rungs `links`) and less than 99 % is linked, figures are void.
@@ -87,26 +85,23 @@ def ladder(
         about["hosts"] = where.told
         console.print(where.told)
         _climb(where, turns, rungs, workloads, latency_ms)
-    plot(results / "ladder.png", workloads, turns.measured)
-    plot_rates(results / "rates.svg", [results / "ladder.json"])
     print_tables(workloads, turns.measured)
-    console.print(f"written: {results / 'ladder.json'} and {results / 'ladder.png'}")
+    console.print(f"written: {results / 'ladder.json'}")
     if any(run.not_kept_up_with for run in turns.measured):
         raise typer.Exit(1)
 
 
 def _climb(where: Ground, turns: Turns, rungs: Sequence[Rung], workloads: Sequence[Workload], latency_ms: int) -> None:
-    """Measure the rungs of one kind of store after the other, under loads whose brokers are set alike."""
-    for kind, loads in product(dict.fromkeys(one.store for one in rungs), on_one_cluster(workloads)):
-        overrides = _LARGE_SEGMENTS | dict(loads[0].broker_settings)
+    """Measure the rungs of one kind of store after the other."""
+    for kind in dict.fromkeys(one.store for one in rungs):
         with (
             tempfile.TemporaryDirectory(prefix="remote-wal-perf-") as directory,
             object_store(kind, latency_ms, where.agents) as store,
-            started_cluster(Path(directory) / "stock", None, overrides=overrides, hosts=where.stock) as stock,
+            started_cluster(Path(directory) / "stock", None, overrides=_LARGE_SEGMENTS, hosts=where.stock) as stock,
             started_cluster(
                 Path(directory) / "agents",
                 AgentsMode(store, tls=kind == NATIVE),
-                overrides=overrides,
+                overrides=_LARGE_SEGMENTS,
                 hosts=where.agents,
             ) as agents,
         ):
@@ -115,4 +110,4 @@ def _climb(where: Ground, turns: Turns, rungs: Sequence[Rung], workloads: Sequen
                 for one in rungs
                 if one.store == kind
             ]
-            turns.run(loads, kind, stock, entrants)
+            turns.run(workloads, kind, stock, entrants)

@@ -1,9 +1,8 @@
-"""The ladder's results as table, JSON and plot."""
+"""The ladder's results as tables and JSON."""
 
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -35,7 +34,6 @@ def compare(workloads: Sequence[Workload], measured: Sequence[Measured]) -> list
                     {"workload": workload.name, "title": workload.title, "figure": figure, "rung": rung}
                     | _compared(figure, comparison, own, stock)
                     | {"void": (workload.name, rung) in void}
-                    | _published(workload, figure)
                 )
     return rows
 
@@ -64,13 +62,6 @@ def _void(measured: Iterable[Measured]) -> set[tuple[str, str]]:
         if run.agents is not None and run.is_always_linked:
             counted[run.workload, run.rung] += run.agents
     return {key for key, total in counted.items() if total.topics_linked_share < LINKED_MIN}
-
-
-def _published(workload: Workload, figure: str) -> dict[str, float]:
-    if figure not in workload.published:
-        return {}
-    without, with_objects = workload.published[figure]
-    return {"published_ratio": with_objects / without}
 
 
 def _compare(comparison: Comparison, value: float, stock: float) -> float:
@@ -140,9 +131,7 @@ def write_json(file: Path, workloads: Sequence[Workload], measured: Sequence[Mea
         | ({"not_kept_up_with": run.not_kept_up_with} if run.not_kept_up_with else {})
         for run in measured
     ]
-    points = {one.name: asdict(one.point) for one in workloads if one.point is not None}
     document = {
-        "points": points,
         "compared": compare(workloads, measured),
         "agents": agent_rows(measured),
         "rounds": rounds,
@@ -162,7 +151,7 @@ def print_tables(workloads: Sequence[Workload], measured: Sequence[Measured]) ->
     ]
     show(
         table(
-            "load", "figure", "rung", ">stock", ">rung's", ">compared", ">range", ">published",
+            "load", "figure", "rung", ">stock", ">rung's", ">compared", ">range",
             rows=figures, title="Beside stock Kafka in the same round (medians)",
         ),
         table(
@@ -186,7 +175,6 @@ def _figure(row: Mapping[str, Any]) -> tuple[str, ...]:
         *("" if row[key] is None else f"{row[key]:.1f}" for key in ("stock", "value")),
         _verdict(row, sign, unit),
         "" if row["compared"] is None else f"{row['compared_min']:{sign}.2f} to {row['compared_max']:{sign}.2f}",
-        f"{row['published_ratio']:.2f}x" if "published_ratio" in row else "",
     )
 
 
@@ -222,41 +210,3 @@ def _stages(row: Mapping[str, Any]) -> tuple[str, ...]:
         f"{row['put_and_get_ms']:.1f}/{row['put_and_get_p99_ms']:.0f}",
         "  ".join(f"{name} {found['p50']:.1f}/{found['p99']:.0f}" for name, found in row["stages_ms"].items()),
     )
-
-
-def plot(file: Path, workloads: Sequence[Workload], measured: Sequence[Measured]) -> None:
-    """One panel per load that has figures: stock and every rung, a bar each with the range over the rounds."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    told = {run.workload for run in measured if run.figures}
-    shown = [workload for workload in workloads if workload.name in told]
-    if not shown:
-        return
-    columns = min(3, len(shown))
-    lines = -(-len(shown) // columns)
-    chart, panels = plt.subplots(lines, columns, figsize=(5.2 * columns, 3.4 * lines), squeeze=False)
-    for panel in panels.flat[len(shown) :]:
-        panel.axis("off")
-    for panel, workload in zip(panels.flat, shown, strict=False):
-        figure = next(iter(workload.compared))
-        runs = [run for run in measured if run.workload == workload.name and run.figures]
-        rungs = list(dict.fromkeys(run.rung for run in runs))
-        values = [[run.figures[figure] for run in runs if run.rung == rung] for rung in rungs]
-        medians = [median(of_rung) for of_rung in values]
-        ranges = [
-            [middle - min(of_rung) for middle, of_rung in zip(medians, values, strict=True)],
-            [max(of_rung) - middle for middle, of_rung in zip(medians, values, strict=True)],
-        ]
-        colours = ["#8a8a8a" if rung == STOCK else "#2f6fab" for rung in rungs]
-        panel.bar(rungs, medians, yerr=ranges, color=colours, capsize=3)
-        panel.set_title(workload.title, fontsize=9)
-        panel.set_ylabel(figure)
-        panel.tick_params(axis="x", labelsize=8)
-        for side in ("top", "right"):
-            panel.spines[side].set_visible(False)
-    chart.tight_layout()
-    chart.savefig(file, dpi=120)
-    plt.close(chart)

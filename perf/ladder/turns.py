@@ -107,9 +107,7 @@ class Turns:
 
     def _create_topic(self, workload: Workload, one: Entrant) -> None:
         topic = _topic(workload, one)
-        leaders = one.cluster.broker_ids[:1] if workload.has_one_leader else one.cluster.broker_ids
-        replicas = one.cluster.broker_ids[: workload.replicas]
-        assignment = spread([one for one in leaders if one in replicas], replicas, workload.partitions)
+        assignment = spread(one.cluster.broker_ids, one.cluster.broker_ids, workload.partitions)
         one.cluster.admin.create_topic(topic, assignment=assignment)
         if one.settings is not None:
             set_topics(one.cluster.bootstrap_servers, [topic], one.settings)

@@ -1,13 +1,11 @@
 """The loads of the ladder, driven by Kafka's own perf tools, each the same against every cluster."""
 
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 
 from local_cluster.kafka_tools import KafkaTools
-from perf.ladder import kip_1176
 from perf.ladder.small_requests import PARTITIONS, figures_of, librdkafka_latencies
 
 Figures = Mapping[str, float]
@@ -26,14 +24,6 @@ class Comparison(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class OnCurve:
-    """A load that is a point of a curve of latency over rate."""
-
-    curve: str
-    records_per_s: int
-
-
-@dataclass(frozen=True, slots=True)
 class Workload:
     """One load. `run(tools, topic, scale)` returns its figures; `compared` says which count, and how."""
 
@@ -42,14 +32,6 @@ class Workload:
     partitions: int
     compared: Mapping[str, Comparison]
     run: Callable[[KafkaTools, str, float], Figures]
-    has_one_leader: bool = False
-    """Whether one broker leads all of its partitions."""
-    replicas: int = 3
-    broker_settings: Mapping[str, str] = field(default_factory=dict)
-    """That its brokers need; loads of others run on clusters of their own."""
-    point: OnCurve | None = None
-    published: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """What others told of this load by figure: without object storage, and with it."""
 
 
 def _producers(tools: KafkaTools, topic: str, producers: int, records: int, config: Mapping[str, str]) -> Figures:
@@ -111,17 +93,6 @@ def _steady(tools: KafkaTools, topic: str, scale: float) -> Figures:
     return _paced(tools, topic, int(500_000 * scale), 25_000, {"acks": "1"})
 
 
-def paced(mb_per_s: float, acks: str, seconds: float) -> Workload:
-    """One producer with default settings, to one leader of twelve partitions."""
-
-    def run(tools: KafkaTools, topic: str, scale: float) -> Figures:
-        records_per_s = round(mb_per_s * 1e6 / _RECORD_BYTES)
-        return _paced(tools, topic, int(records_per_s * seconds * scale), records_per_s, {"acks": acks})
-
-    name, title = f"{mb_per_s:g}mb-acks-{acks}", f"{mb_per_s:g} MB/s, acks={acks}"
-    return Workload(name, title, 12, LATENCY, run, has_one_leader=True)
-
-
 def librdkafka(records_per_s: int, *, linger: bool) -> Workload:
     """A producer with librdkafka's defaults, or one that sends each record at once."""
 
@@ -131,9 +102,8 @@ def librdkafka(records_per_s: int, *, linger: bool) -> Workload:
         return figures_of(librdkafka_latencies(tools.bootstrap_servers, topic, records_per_s, seconds, config))
 
     name = f"librdkafka-{records_per_s}{'' if linger else '-no-linger'}"
-    curve = f"librdkafka, {'default settings' if linger else 'linger.ms 0'}"
-    title = f"{curve}, {records_per_s:,} records/s of 1 KB"
-    return Workload(name, title, PARTITIONS, LATENCY, run, point=OnCurve(curve, records_per_s))
+    title = f"librdkafka, {'default settings' if linger else 'linger.ms 0'}, {records_per_s:,} records/s of 1 KB"
+    return Workload(name, title, PARTITIONS, LATENCY, run)
 
 
 THROUGHPUT = {"MB/s": Comparison.RATIO}
@@ -154,23 +124,4 @@ WORKLOADS = (
     Workload("end-to-end", "produce to consume, one record in flight", 1, LATENCY, _end_to_end),
     Workload("steady", "25 MB/s, acks=1", 12, {"p50 ms": Comparison.ADDED_MS}, _steady),
     *(librdkafka(rate, linger=linger) for linger in (True, False) for rate in (50, 200, 1000, 5000)),
-    Workload(
-        "kip-1176",
-        "the appendix of KIP-1176: two replicas, acks=1, read from the follower",
-        1,
-        dict.fromkeys(kip_1176.PUBLISHED, Comparison.RATIO),
-        kip_1176.kip_1176,
-        has_one_leader=True,
-        replicas=kip_1176.REPLICAS,
-        broker_settings=kip_1176.BROKER_SETTINGS,
-        published=kip_1176.PUBLISHED,
-    ),
 )
-
-
-def on_one_cluster(workloads: Sequence[Workload]) -> list[list[Workload]]:
-    """Those whose brokers are set alike, together."""
-    groups = defaultdict[frozenset[tuple[str, str]], list[Workload]](list)
-    for workload in workloads:
-        groups[frozenset(workload.broker_settings.items())].append(workload)
-    return list(groups.values())

@@ -6,7 +6,6 @@ harm, so what brokers say to try again is tried again.
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import structlog
@@ -32,17 +31,6 @@ _LATEST, _LATEST_TIERED = -1, -5
 """Timestamps of ListOffsets with a meaning of their own (KIP-1005)."""
 _DYNAMIC_BROKER_CONFIG = "DYNAMIC_BROKER_CONFIG"
 _ATTEMPTS = 5
-
-
-@dataclass(frozen=True, slots=True)
-class OngoingMove:
-    """What the controller lists of a partition."""
-
-    topic_partition: TopicPartition
-    replicas: tuple[int, ...]
-    """All that there are meanwhile."""
-    adding: tuple[int, ...]
-    removing: tuple[int, ...]
 
 
 class ReassignmentAdmin:
@@ -84,23 +72,15 @@ class ReassignmentAdmin:
 
     def view(self, partitions: Collection[TopicPartition]) -> ClusterView:
         """These partitions now. Raises ReassignmentError."""
-        listed = frozenset(one.topic_partition for one in self.ongoing())
+        listed = frozenset(self.ongoing())
         # Asked after the list: a move that ended in between shows its end.
         shown = _partitions(self._client, sorted({where.topic for where in partitions}))
         return ClusterView(listed, {one.topic_partition: one for one in shown})
 
-    def ongoing(self) -> list[OngoingMove]:
+    def ongoing(self) -> list[TopicPartition]:
         """What the controller is reassigning, whoever asked for it. Raises ReassignmentError."""
         listed = _call("list reassignments", "", self._client.list_partition_reassignments)
-        return [
-            OngoingMove(
-                TopicPartition(where.topic, where.partition),
-                tuple(found["replicas"]),
-                tuple(found["adding_replicas"]),
-                tuple(found["removing_replicas"]),
-            )
-            for where, found in sorted(listed.items())
-        ]
+        return [TopicPartition(where.topic, where.partition) for where in sorted(listed)]
 
     def log_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """High watermarks. Raises ReassignmentError."""

@@ -1,4 +1,4 @@
-"""Which replicas go where: for one topic, for a broker that is drained, or to balance all brokers. Sans-IO.
+"""Plans which replicas go where: as a file says, to drain a broker, or to balance all brokers. Sans-IO.
 
 Theory. A plan changes as little as it can: replicas are replaced only where they must go, and moved only from a broker
 with at least two more than the one that takes it, so each step brings the counts closer together and there is an end.
@@ -84,22 +84,6 @@ class ReassignmentPlan:
     """Partitions that should have been moved and cannot be, with the reason."""
 
 
-def plan_topic(cluster: ClusterReplicas, topic: str, brokers: Collection[int] = ()) -> ReassignmentPlan:
-    """Spread a topic's partitions evenly over `brokers`, all living ones if there are none named.
-
-    Raises ReassignmentPlanError.
-    """
-    scope = [partition for partition in cluster.partitions if partition.topic_partition.topic == topic]
-    if not scope:
-        raise ReassignmentPlanError("plan", f"topic {topic}", "there is no such topic", "see kafka-topics.sh --list")
-    allowed = _living(cluster, brokers)
-    draft = _Draft(cluster, scope, allowed, counted=scope)
-    draft.replace()
-    draft.even_out()
-    draft.even_leaders()
-    return draft.plan()
-
-
 def plan_drain(cluster: ClusterReplicas, broker: int) -> ReassignmentPlan:
     """Take every replica off a broker, which need not be alive; others stay where they are.
 
@@ -135,22 +119,18 @@ def plan_as_given(cluster: ClusterReplicas, wanted: Mapping[TopicPartition, tupl
             raise ReassignmentPlanError("plan", str(where), "there is no such partition")
         if not replicas or len(set(replicas)) != len(replicas):
             raise ReassignmentPlanError("plan", str(where), f"{list(replicas)} is not a list of different brokers")
-        _living(cluster, set(replicas) - set(known[where].replicas))
+        _check_living(cluster, set(replicas) - set(known[where].replicas))
         moves.append(Move(where, known[where].replicas, replicas))
     return _without_leaderless([move for move in moves if move.before != move.after], known)
 
 
-def write_plan(plan: ReassignmentPlan, *, with_left: bool = True) -> str:
-    """In the form that kafka-reassign-partitions.sh takes as --reassignment-json-file.
-
-    `with_left` adds what is not moved, and why, as a field `left` that the form does not have.
-    """
+def write_plan(plan: ReassignmentPlan) -> str:
+    """In the form that kafka-reassign-partitions.sh takes as --reassignment-json-file."""
     partitions = [
         {"topic": move.topic_partition.topic, "partition": move.topic_partition.partition, "replicas": list(move.after)}
         for move in plan.moves
     ]
-    left = {str(where): why for where, why in plan.left.items()} if with_left else {}
-    return json.dumps({"version": 1, "partitions": partitions} | ({"left": left} if left else {}))
+    return json.dumps({"version": 1, "partitions": partitions})
 
 
 def read_plan(text: str, source: str) -> dict[TopicPartition, tuple[int, ...]]:
@@ -175,11 +155,10 @@ def _those(cluster: ClusterReplicas) -> str:
     return f"there are {', '.join(map(str, sorted(cluster.racks)))}"
 
 
-def _living(cluster: ClusterReplicas, brokers: Collection[int]) -> set[int]:
+def _check_living(cluster: ClusterReplicas, brokers: Collection[int]) -> None:
     unknown = set(brokers) - set(cluster.racks)
     if unknown:
         raise ReassignmentPlanError("plan", f"broker {min(unknown)}", "no such broker lives", _those(cluster))
-    return set(brokers) or set(cluster.racks)
 
 
 def _without_leaderless(moves: Sequence[Move], known: dict[TopicPartition, PartitionReplicas]) -> ReassignmentPlan:

@@ -8,13 +8,11 @@ from plugin.prices import EXPRESS, NETWORK, STANDARD, PriceTable, StorePrices
 
 @dataclass(frozen=True, slots=True)
 class StoreSections:
-    """The sections of price tables that two stores are paid by, and the zone borders; and how objects are read."""
+    """The sections of price tables that two stores are paid by, and the zone borders."""
 
     wal: str = EXPRESS
     archive: str = STANDARD
     network: str = NETWORK
-    zone_reads: bool = True
-    """Whether one agent of a zone reads an object for all of it: remote.wal.hydration.share.min.readers."""
 
 
 DEFAULT_SECTIONS: Final = StoreSections()

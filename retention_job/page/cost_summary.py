@@ -1,4 +1,4 @@
-"""From the cost table to what a report shows: sums by day, topic and broker, verdicts and choices."""
+"""From the cost table to what a report shows: sums by day, topic and broker."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -7,16 +7,12 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as fn
 
 from plugin.prices import BYTES_PER_GB, PriceTable
-from retention_job.cost.advice import BrokerLoad, TopicTotals, choices, topic_verdict
 from retention_job.cost.client_costs import CLIENT_AMOUNTS, CLIENT_DOLLARS, CLIENT_PARTS
 from retention_job.cost.cost_tables import AMOUNTS, DOLLARS, READERS
-from retention_job.cost.rates import StoreSections
-from retention_job.page.report_data import MAX_TOPICS, BrokerCosts, ClientZone, Costs, DayCosts, GroupReads
+from retention_job.page.report_data import MAX_TOPICS, BrokerCosts, ClientZone, Costs, DayCosts, GroupReads, TopicCosts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
-
-_MS_PER_HOUR: Final = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +28,11 @@ class CostFrames:
     """`client_costs`"""
 
 
-def summarise(frames: CostFrames, prices: PriceTable, sections: StoreSections, topics_now: "DataFrame") -> Costs:
+def summarise(frames: CostFrames, prices: PriceTable, topics_now: "DataFrame") -> Costs:
     """`topics_now` is TOPICS. Raises PriceError."""
-    store, zone_reads = sections.wal, sections.zone_reads
     daily = _with_produced(frames.daily, topics_now).cache()
     topics, left_out = _topics(daily)
     brokers = _brokers(daily)
-    sums = (fn.sum(name).alias(name) for name in ("produced_bytes", "upload_bytes", "copied_bytes"))
-    is_behind = bool(daily.where("produced_bytes IS NOT NULL").agg(*sums).where(_BEHIND).count())
     return Costs(
         prices.source,
         prices.confirmed,
@@ -47,11 +40,7 @@ def summarise(frames: CostFrames, prices: PriceTable, sections: StoreSections, t
         frames.seconds,
         _days(replace(frames, daily=daily)),
         topics,
-        [topic_verdict(topic, frames.seconds, prices, store, zone_reads=zone_reads) for topic in topics],
         brokers,
-        None
-        if is_behind
-        else choices([_load(broker, frames.seconds, zone_reads) for broker in brokers], prices, store),
         left_out,
         _clients(frames.clients),
         group_reads(brokers, prices),
@@ -68,18 +57,9 @@ def group_reads(brokers: Sequence[BrokerCosts], prices: PriceTable) -> GroupRead
     return GroupReads(zones, crossed, crossed / BYTES_PER_GB * prices.zone_crossing_gb)
 
 
-_TOPIC_SUMS: Final = (
-    "upload_bytes",
-    "objects",
-    "linked_bytes",
-    "inline_bytes",
-    "stock_usd",
-    "produced_bytes",
-    "crossed_bytes",
-)
-_LOAD: Final = (*READERS, "object_hours", "produced_bytes", "crossed_bytes", "kept_bytes")
-"""What is known of a broker's load beside AMOUNTS."""
-_ARCHIVE_USD: Final = "archive_put_usd + archive_storage_usd"
+_TOPIC_SUMS: Final = ("upload_bytes", "linked_bytes", "inline_bytes", "stock_usd")
+_BROKER_AMOUNTS: Final = (*AMOUNTS, *READERS, "produced_bytes")
+_KNOWN_USD: Final = "put_usd + upload_usd + storage_usd + archive_put_usd + archive_storage_usd"
 _UNKNOWN_ROW: Final = "remote_wal_usd IS NULL AND objects > 0"
 
 
@@ -90,20 +70,11 @@ times as large as it.)"""
 
 
 def _with_produced(daily: "DataFrame", topics_now: "DataFrame") -> "DataFrame":
-    """With `topic`, `produced_bytes`, by what followers were given, `crossed_bytes`, of what followers in other zones
-    were, and how long objects are kept (`object_hours`, 0 where that is for more than links) and why (`is_kept`).
-    """
-    known = topics_now.select(
-        "topic_id",
-        "topic",
-        "is_kept",
-        (fn.col("replication_factor") - 1).alias("_followers"),
-        fn.when(~fn.col("is_kept"), fn.greatest("wal_retention_ms", fn.lit(0)) / _MS_PER_HOUR).alias("object_hours"),
-    )
+    """With `topic`, and `produced_bytes` by what followers were given."""
+    known = topics_now.select("topic_id", "topic", (fn.col("replication_factor") - 1).alias("_followers"))
     given = fn.when(fn.col("_followers") > 0, fn.expr("(linked_bytes + inline_bytes) / _followers"))
-    crossed = fn.when(given.isNotNull(), fn.expr("linked_remote_bytes + inline_remote_bytes"))
     named = daily.join(fn.broadcast(known), "topic_id", "left")
-    told = named.withColumns({"produced_bytes": given, "crossed_bytes": crossed}).drop("_followers")
+    told = named.withColumn("produced_bytes", given).drop("_followers")
     behind = fn.coalesce(fn.expr(_BEHIND), fn.lit(False))
     return told.withColumns({name: fn.when(~behind, fn.col(name)) for name in ("remote_wal_usd", "stock_usd")})
 
@@ -152,18 +123,14 @@ def _clients(clients: "DataFrame") -> list[ClientZone]:
     ]
 
 
-def _topics(daily: "DataFrame") -> tuple[list[TopicTotals], int]:
+def _topics(daily: "DataFrame") -> tuple[list[TopicCosts], int]:
     """The costliest topics, and how many others there are."""
     unknown = fn.count_if(fn.expr(_UNKNOWN_ROW))
     totals = daily.where("topic_id IS NOT NULL").groupBy("topic_id").agg(
         *(fn.sum(name).alias(name) for name in _TOPIC_SUMS),
         # A sum that leaves unknown days out would look like a saving.
         fn.when(unknown == 0, fn.sum("remote_wal_usd")).alias("remote_wal_usd"),
-        fn.sum(fn.expr(f"put_usd + upload_usd + storage_usd + {_ARCHIVE_USD}")).alias("known_usd"),
-        fn.sum(fn.expr(_ARCHIVE_USD)).alias("archive_usd"),
-        *(fn.max(name).alias(name) for name in READERS),
-        fn.coalesce(fn.max("object_hours"), fn.lit(0.0)).alias("object_hours"),
-        fn.coalesce(fn.max("is_kept"), fn.lit(False)).alias("is_kept"),
+        fn.sum(fn.expr(_KNOWN_USD)).alias("known_usd"),
         fn.max("topic").alias("topic"),
         unknown.alias("unknown_days"),
     ).cache()  # fmt: skip
@@ -173,42 +140,17 @@ def _topics(daily: "DataFrame") -> tuple[list[TopicTotals], int]:
     return [_topic(row) for row in rows], max(0, count - MAX_TOPICS)
 
 
-def _topic(row: "Row") -> TopicTotals:
+def _topic(row: "Row") -> TopicCosts:
     name = row.topic or f"(gone) {bytes(row.topic_id).hex()}"
-    crossings = row.crossed_bytes / row.produced_bytes if row.produced_bytes else None
-    told = {field.name: row[field.name] for field in fields(TopicTotals)[1:] if field.name != "crossings"}
-    return TopicTotals(name, crossings=crossings, **told)
+    return TopicCosts(name, **{field.name: row[field.name] for field in fields(TopicCosts)[1:]})
 
 
 def _brokers(daily: "DataFrame") -> list[BrokerCosts]:
     rows = daily.groupBy("broker_id").agg(
-        *(fn.sum(name).alias(name) for name in (*AMOUNTS, "remote_wal_usd", "stock_usd")),
+        *(fn.sum(name).alias(name) for name in (*AMOUNTS, "remote_wal_usd", "stock_usd", "produced_bytes")),
         *(fn.max(name).alias(name) for name in READERS),
-        fn.max("object_hours").alias("object_hours"),
-        *(fn.sum(name).alias(name) for name in ("produced_bytes", "crossed_bytes")),
-        fn.sum(fn.col("produced_bytes") * fn.col("is_kept").cast("int")).alias("kept_bytes"),
     ).orderBy("broker_id").collect()  # fmt: skip
     return [
-        BrokerCosts(
-            row.broker_id,
-            {name: row[name] for name in (*AMOUNTS, *_LOAD)},
-            row.remote_wal_usd,
-            row.stock_usd,
-        )
+        BrokerCosts(row.broker_id, {name: row[name] for name in _BROKER_AMOUNTS}, row.remote_wal_usd, row.stock_usd)
         for row in rows
     ]
-
-
-def _load(broker: BrokerCosts, seconds: float, zone_reads: bool) -> BrokerLoad:
-    of = {name: broker.amounts[name] or 0.0 for name in _LOAD}
-    produced = of["produced_bytes"]
-    return BrokerLoad(
-        broker.broker_id,
-        produced / seconds / 1e6 if seconds > 0 else 0.0,
-        of["crossed_bytes"] / produced if produced else 0.0,
-        of["remote_followers"],
-        of["object_hours"],
-        of["kept_bytes"] > produced / 2,
-        of["remote_zones"],
-        zone_reads,
-    )

@@ -38,7 +38,6 @@ def html_report(data: ReportData) -> str:
     return template.render(
         data=data,
         costs=data.costs,
-        topics=list(zip(data.costs.topics, data.costs.verdicts, strict=True)),
         severities=SEVERITIES,
         shown_parts={name: heading for name, (heading, _, _) in COST_PARTS.items() if data.costs.parts.get(name)},
         all_known=all(day.is_complete for day in data.costs.days),

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
-from retention_job.cost.advice import Choices, CostPoint
-from retention_job.page.report_data import Bar, DayCosts, ReportData, UploadTimes
+from retention_job.page.report_data import Bar, DayCosts, ReportData
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,10 +41,7 @@ def plots(data: ReportData) -> dict[str, "Figure"]:
         "cost_by_day": _cost_by_day(costs.days),
         "savings": _savings(costs.days),
         "cost_by_topic": _cost_by_topic(data),
-        "cost_curves": _cost_curves(costs.choices),
         "sizes": _histogram(objects.sizes, "size of object, from"),
-        "ages": _histogram(objects.ages, "age of object"),
-        "upload_times": _upload_times(objects.upload_times),
     }
     return {name: figure for name, figure in drawn.items() if figure is not None}
 
@@ -171,52 +167,6 @@ def _shortened(name: str) -> str:
     return name if len(name) <= _NAME_CHARACTERS else name[: _NAME_CHARACTERS - 1] + "…"
 
 
-def _cost_curves(found: Choices | None) -> "Figure | None":
-    """Dollars for each gigabyte over interval, rate and retention, side by side on one scale."""
-    if found is None:
-        return None
-    from matplotlib.figure import Figure
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
-    from matplotlib.ticker import FuncFormatter
-
-    curves = found.curves
-    figure = Figure(figsize=(11.2, 3.9), layout=ConstrainedLayoutEngine(wspace=0.05))
-    panels = figure.subplots(1, 3, sharey=True)
-    drawn: tuple[tuple[Sequence[CostPoint], str, float, Sequence[float], str], ...] = (
-        (curves.over_interval_ms, "interval of uploads", found.default.interval_ms, (5, 10, 25, 50, 100), "ms"),
-        (curves.over_rate_mb_s, "rate of a broker", curves.mean_rate_mb_s, (0.1, 1, 10, 100), "MB/s"),
-        (curves.over_retention_hours, "retention of objects", curves.object_hours, (0.25, 1, 4, 24, 96, 336), "h"),
-    )
-    top = max(1.5 * curves.stock_usd_gb, 1.1 * max(point.usd_gb for points, *_ in drawn for point in points)) or 1.0
-    for axes, (points, label, now, ticks, unit) in zip(panels, drawn, strict=True):
-        _clear(axes)
-        for name, colour, style, width, values in (
-            ("links always", _LOST, (0, (3, 2)), 1.2, [point.always_usd_gb for point in points]),
-            ("stock Kafka", "#6c757d", "--", 1.2, [curves.stock_usd_gb] * len(points)),
-            ("by cost, acks=all", _REMOTE, "-", 2.2, [point.usd_gb for point in points]),
-            ("by cost, acks=1", "#61a5c2", "-", 1.6, [point.unwaited_usd_gb for point in points]),
-        ):
-            axes.plot(
-                [point.at for point in points], values, color=colour, linestyle=style, linewidth=width, label=name
-            )
-        axes.set_xscale("log")
-        axes.minorticks_off()
-        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-        axes.set_xlim(points[0].at, points[-1].at)
-        if points[0].at <= now <= points[-1].at:
-            axes.axvline(now, color="#22333b", linewidth=0.9, linestyle=":")
-            axes.annotate(f"{now:.3g} {unit}", (now, top), (4, -10), textcoords="offset points", fontsize=8)
-        axes.set_xlabel(f"{label}, {unit}")
-    panels[0].set_ylim(0, top)
-    panels[0].set_ylabel("dollars for each GB produced")
-    panels[0].yaxis.set_major_formatter(FuncFormatter(lambda value, _position: f"${value:.3f}"))
-    handles, labels = panels[0].get_legend_handles_labels()
-    order = (2, 3, 1, 0)
-    figure.legend([handles[n] for n in order], [labels[n] for n in order], loc="outside upper center", ncols=4,
-                  fontsize=9, frameon=False)  # fmt: skip
-    return figure
-
-
 def _histogram(bars: Sequence[Bar], label: str) -> "Figure | None":
     if not bars:
         return None
@@ -231,26 +181,4 @@ def _histogram(bars: Sequence[Bar], label: str) -> "Figure | None":
     axes.set_ylabel("objects")
     axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _position: f"{value:,.0f}"))
-    return figure
-
-
-def _upload_times(times: Sequence[UploadTimes]) -> "Figure | None":
-    if not times:
-        return None
-    from matplotlib.ticker import FuncFormatter
-
-    figure, axes = _figure(2.6)
-    labels = [DayCosts(time.day, {}, None, 0.0, True).date[5:] for time in times]
-    for name, colour, values in (
-        ("median", _REMOTE, [max(1, time.p50_ms) for time in times]),
-        ("99 %", "#e09f3e", [max(1, time.p99_ms) for time in times]),
-        ("longest", _LOST, [max(1, time.max_ms) for time in times]),
-    ):
-        axes.plot(range(len(times)), values, color=colour, marker="o", markersize=4, label=name)
-    axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _position: f"{value:,g}"))
-    axes.set_ylim(bottom=1)
-    axes.set_xticks(range(len(times)), labels)
-    axes.set_ylabel("ms until the upload ended")
-    figure.legend(loc="outside right upper", fontsize=8, frameon=False)
     return figure

@@ -76,7 +76,7 @@ def make_report(
     daily = cost_by_topic(sources, prices, sections, counted).cache()
     clients = client_costs(counted, prices, sections).cache()
     tiered = tiered_cost(history.tiered, prices, sources.now_ms, sources.counted_until_ms).cache()
-    costs = summarise(CostFrames(daily, tiered, _seconds(sources), clients), prices, sections, history.topics)
+    costs = summarise(CostFrames(daily, tiered, _seconds(sources), clients), prices, history.topics)
     costs = dataclasses.replace(costs, days=merged_days(_days_before(before), costs.days, history.read.is_incremental))
     data = ReportData(
         history.run_id,
@@ -88,7 +88,7 @@ def make_report(
         _findings(result.findings),
         {row.reason: row["count"] for row in history.quarantine.groupBy("reason").count().collect()},
         costs,
-        summarise_objects(history, sources.now_ms),
+        summarise_objects(history),
         result.handover,
     )
     tables = {

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from retention_job.cost.advice import Choices, TopicTotals, TopicVerdict
 from retention_job.findings.apply import Handover
 
 MAX_FINDINGS: Final = 5_000
@@ -68,6 +67,26 @@ class DayCosts:
 
 
 @dataclass(frozen=True, slots=True)
+class TopicCosts:
+    """A topic's figures of the report's time. None is unknown."""
+
+    topic: str
+    upload_bytes: float
+    linked_bytes: float | None
+    inline_bytes: float | None
+    remote_wal_usd: float | None
+    stock_usd: float | None
+    unknown_days: int
+    """Days of brokers of which no usage record tells."""
+
+    @property
+    def saved_usd(self) -> float | None:
+        if self.remote_wal_usd is None or self.stock_usd is None:
+            return None
+        return self.stock_usd - self.remote_wal_usd
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerCosts:
     """A broker's figures of the report's time."""
 
@@ -95,17 +114,6 @@ class Bar:
     label: str
     count: int
     size_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class UploadTimes:
-    """From COPY_SEGMENT_STARTED to COPY_SEGMENT_FINISHED, of one day's objects."""
-
-    day: int
-    objects: int
-    p50_ms: float
-    p99_ms: float
-    max_ms: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,10 +153,8 @@ class Costs:
     seconds: float
     """The time that amounts are of."""
     days: Sequence[DayCosts]
-    topics: Sequence[TopicTotals]
-    verdicts: Sequence[TopicVerdict]
+    topics: Sequence[TopicCosts]
     brokers: Sequence[BrokerCosts]
-    choices: Choices | None
     topics_left_out: int = 0
     clients: Sequence[ClientZone] = ()
     """Empty where no agent told of any."""
@@ -213,8 +219,6 @@ class Objects:
     """The half of a report that is about what is stored."""
 
     sizes: Sequence[Bar] = ()
-    ages: Sequence[Bar] = ()
-    upload_times: Sequence[UploadTimes] = ()
     lags: Sequence[PartitionLag] = ()
     """Of the partitions that lag most."""
     not_wanted_offsets: int = 0

@@ -59,15 +59,6 @@ def test_the_script_for_spark_submit_runs_from_a_zip_and_hides_no_room(tmp_path:
     assert json.loads(done.stdout)["remote_wal"]["total"] > 0
 
 
-@pytest.mark.parametrize(("min_readers", "shared"), [("", True), ("3", True), ("0", False)])
-def test_who_reads_objects_is_as_the_brokers_agent_has_it(tmp_path: Path, min_readers: str, shared: bool) -> None:
-    broker_config = tmp_path / "server.properties"
-    told = f"remote.wal.hydration.share.min.readers={min_readers}\n" if min_readers else ""
-    broker_config.write_text(f"node.id=1\nlog.dirs={tmp_path / 'log'}\nlisteners=PLAINTEXT://:9092\n{told}")
-    _, sections = report_sources(KafkaSource("b:1"), "cluster", broker_config, Inventories(), "state", False)
-    assert sections.zone_reads == shared
-
-
 @pytest.mark.parametrize("archives", [True, False])
 def test_the_archive_is_listed_where_the_brokers_agent_archives(tmp_path: Path, archives: bool) -> None:
     broker_config = tmp_path / "server.properties"

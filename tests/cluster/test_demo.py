@@ -47,14 +47,6 @@ def test_the_demo_keeps_its_promises_and_its_figures_agree_under_tls_with_logins
     cost = report["cost_per_gb"]
     assert cost["remote_wal"] == pytest.approx(cost["remote_wal_requests"] + cost["remote_wal_zone"])
 
-    zones = report["zone_clients"]
-    assert [one["zone"] for one in zones] == ["az1", "az2", "az3"]
-    for one in zones:
-        assert one["consumed_with_rack_bytes"] < one["consumed_crossed_bytes"] / 10
-        assert one["usd"]["free"] < one["usd"]["stock"]
-    assert sum(one["produced_crossed_bytes"] for one in zones) < sum(one["produced_bytes"] for one in zones)
-    assert sum(one["puts"] for one in zones) > 0
-
     stages = report["latency_ms"]["stages"]
     assert {"queued", "combined", "uploaded", "fetched", "spliced", "high_watermark"} <= set(stages)
     assert all(stage["p50"] <= stage["p99"] for stage in stages.values())

@@ -40,12 +40,11 @@ def runs(what: str, number: int = 1) -> Callable[[list[str]], bool]:
         pytest.param(
             ["perf", "ladder", "--rung", "links", "--workload", "steady", "--results", "{scratch}"],
             runs("tools.ProducerPerformance"),
-            signal.SIGTERM,
+            signal.SIGINT,
             marks=pytest.mark.thorough,
         ),
-        (["perf", "report", "--segments", "1000", "--results", "{scratch}"], runs("SparkSubmit"), signal.SIGINT),
     ],
-    ids=["demo", "cluster", "ladder", "benchmark"],
+    ids=["demo", "cluster", "ladder"],
 )
 def test_a_program_that_is_told_to_end_leaves_no_process_behind(
     command: list[str], under_way: Callable[[list[str]], bool], number: signal.Signals, tmp_path: Path

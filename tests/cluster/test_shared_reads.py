@@ -7,12 +7,12 @@ import gc
 from pathlib import Path
 
 from local_cluster.broker_config import AgentsMode, ClusterSettings
-from local_cluster.brokers_in_zones import in_zones
 from local_cluster.cluster import LocalCluster
 from local_cluster.object_store.store_spec import LocalDirectoryStore
 from local_cluster.polling import wait_until
 from local_cluster.workload.ledger import ProducerPlan
 from tests.cluster.agent_views import AgentCounters
+from tests.cluster.brokers_in_zones import in_zones
 from tests.cluster.conftest import IMPATIENT
 from tests.cluster.script import PATIENCE_S, PLAIN, Script
 

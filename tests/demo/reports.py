@@ -10,7 +10,6 @@ from demo.report import (
     Traffic,
     ZoneBytes,
 )
-from demo.zone_clients import ZoneClients
 from local_cluster.kafka_tools import ProducerPerformance
 from local_cluster.object_store.store_spec import StoreKind
 
@@ -80,11 +79,6 @@ FAULTS = (
     ),
 )
 
-ZONE_CLIENTS = (
-    ZoneClients("az1", 2_000_000_000, 1_000_000, 100, 200, 0.01, 4_000_000_000, 2_000_000),
-    ZoneClients("az2", 1_000_000_000, 1_000_000_000, 0, 0, 0.0, 2_000_000_000, 1_000_000),
-)
-
 
 def report(records: Records = RECORDS, replicas: Replicas | None = None) -> Report:
     """All promises hold unless told otherwise."""
@@ -100,8 +94,5 @@ def report(records: Records = RECORDS, replicas: Replicas | None = None) -> Repo
         phases={"paced": TRAFFIC, "saturated": TRAFFIC},
         producers=(ProducerRun("paced", "1", performance), ProducerRun("paced", "all", performance)),
         faults=FAULTS,
-        zone_clients=ZONE_CLIENTS,
-        zone_crossing_gb=0.02,
         fault_counters={"peer_unreachable": 2},
-        object_usd_per_gb={32_000: 0.04, 1_000_000: 0.0056},
     )

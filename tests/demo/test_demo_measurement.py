@@ -3,8 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from demo.measurement import AgentAccounts, Moment
-from demo.progress import LiveRates, sparkline
+from demo.measurement import AgentAccounts
 from local_cluster.agent_metrics import Counters, Scrape, parse_metrics
 
 
@@ -82,33 +81,3 @@ def test_beyond_the_last_bound_a_quantile_is_that_bound_and_without_observations
     assert buckets(b0_1=1, bInf=10).quantile_ms("s", 0.99) == pytest.approx(100)
     assert buckets(b0_1=0, bInf=0).quantile_ms("s", 0.99) is None
     assert buckets().quantile_ms("s", 0.5) is None
-
-
-def moment(at_s: float, appended: float, records: int) -> Moment:
-    totals = Counters(
-        {
-            ("remote_wal_appended_bytes_total", ()): appended,
-            ("remote_wal_replicated_record_bytes_total", (("path", "linked"),)): appended,
-            ("remote_wal_replicated_record_bytes_total", (("path", "inline"),)): appended,
-        }
-    )
-    return Moment(at_s, totals, 0, records, 0.0, 0.0)
-
-
-def test_live_rates_are_those_of_the_window_only() -> None:
-    rates = LiveRates(window_s=2.0)
-    assert rates.add(moment(0, 0, 0)) is None
-    rates.add(moment(1, 0, 0))
-    rates.add(moment(2, 0, 0))
-    rates.add(moment(3, 1e6, 10))
-    figures = rates.add(moment(4, 4e6, 40))
-    assert figures is not None
-    assert figures.produced_mb_per_s == pytest.approx(2.0)
-    assert figures.records_per_s == pytest.approx(20)
-    assert figures.link_share == pytest.approx(0.5)
-
-
-def test_a_sparkline_has_a_character_for_each_value_and_none_for_nothing() -> None:
-    assert sparkline([0, 1, 2]) == " ▄█"
-    assert sparkline([]) == ""
-    assert sparkline([0, 0]) == "  "

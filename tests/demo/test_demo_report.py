@@ -18,7 +18,6 @@ from demo.report import (
     Traffic,
     ZoneBytes,
     cost_per_gb,
-    object_usd_per_gb,
     records_of,
     traffic_between,
 )
@@ -67,28 +66,14 @@ def counted(factor: float) -> Counters:
 
 
 def test_a_phase_counts_each_connection_once_and_charges_our_own_topics_to_us() -> None:
-    before = Moment(1.0, counted(1), 10, 0, 0.0, 0.0)
-    after = Moment(3.0, counted(3), 60, 0, 0.0, 0.0)
+    before = Moment(1.0, counted(1), 10, 0.0)
+    after = Moment(3.0, counted(3), 60, 0.0)
     traffic = traffic_between(before, after, Prices.load(), StoreKind.LOCAL)
     assert traffic.zone_bytes == ZoneBytes(with_links=2 * 1100 + 50, stock=2 * 20_000 - 2 * 50, metadata=50)
     assert (traffic.objects, traffic.puts, traffic.gets) == (12, 14, 28)
     assert traffic.produced_bytes == 18_000
     assert traffic.link_share is None
     assert traffic.seconds == 2.0
-
-
-@pytest.mark.parametrize("store", StoreKind)
-def test_larger_objects_are_cheaper(store: StoreKind) -> None:
-    prices = Prices.load()
-    costs = [object_usd_per_gb(prices, store, size) for size in (32_000, 256_000, 4_000_000)]
-    assert costs == sorted(costs, reverse=True)
-    assert costs[-1] > 0
-
-
-def test_an_object_at_the_break_even_size_costs_what_the_border_costs() -> None:
-    prices = Prices.load()
-    size = prices.break_even_bytes(2, prices.s3_express)
-    assert object_usd_per_gb(prices, StoreKind.S3_EXPRESS, size) == pytest.approx(2 * prices.zone_crossing_gb, rel=1e-3)
 
 
 def producer(name: str, **counts: int) -> ProducerReport:

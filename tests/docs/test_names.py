@@ -37,7 +37,7 @@ OUTSIDE = {
     "ssl.principal.mapping.rules super.users",
     "Kafka's tools and their options": "kafka-configs.sh kafka-dump-log.sh kafka-leader-election.sh kafka-topics.sh "
     "kafka-transactions.sh kafka-reassign-partitions.sh kafka-storage.sh --add-config --election-type "
-    "--reassignment-json-file",
+    "--reassignment-json-file --generate",
     "Kafka's words, and classes that its settings are explained in": "diverging_epoch topic-partition KRaftConfigs "
     "ServerConfigs ServerLogConfigs ServerTopicConfigSynonyms SocketServerConfigs TopicConfig",
     "Spark's": "--archives --packages --py-files spark-class spark-submit spark.pyspark.python worker.Worker "
@@ -45,7 +45,7 @@ OUTSIDE = {
     "Typer's": "--install-completion",
     "pip's": "--find-links --no-deps --no-index --upgrade --wheel-dir constraints.txt",
     "the kernel's": "kernel.core_pattern",
-    "systemd's": "DRILL_OPTIONS FileDescriptorName kafka.service LimitCORE RestartSec StartLimitIntervalSec "
+    "systemd's": "DRILL_OPTIONS FileDescriptorName kafka.service LimitCORE Restart RestartSec StartLimitIntervalSec "
     "systemd-analyze TimeoutStartSec TimeoutStopSec Type WatchdogSec",
     "Docker's, Kubernetes' and Strimzi's": "Always network_mode spec.kafka.config",
     "Python's, and of packages": "google-crc32c lint-imports ssl.SSLSocket.getpeercert Timeout",

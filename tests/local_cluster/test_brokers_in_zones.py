@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from local_cluster.broker_config import ClusterSettings, server_properties
-from local_cluster.brokers_in_zones import in_zones
 from local_cluster.layout import ClusterLayout
+from tests.cluster.brokers_in_zones import in_zones
 
 
 def test_brokers_stand_in_their_zones_and_all_ask_the_same_controllers(tmp_path: Path) -> None:

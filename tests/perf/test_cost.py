@@ -1,7 +1,6 @@
 """By the policy `cost`, replication is never dearer than in stock Kafka, whatever the load."""
 
 import json
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -136,11 +135,9 @@ def test_links_for_every_byte_make_requests_sent_ahead_wait_for_each_other() -> 
     assert sent_ahead(1000, LinkPolicy.ALWAYS)[-1] > 100 * inline[-1]
 
 
-def test_the_command_tells_of_each_load_and_draws_them(tmp_path: Path) -> None:
-    plot = tmp_path / "cost.png"
-    told = CliRunner().invoke(app, ["cost", "--rate", "2e6", "--seconds", "2", "--json", "--plot", str(plot)])
+def test_the_command_tells_of_each_load() -> None:
+    told = CliRunner().invoke(app, ["cost", "--rate", "2e6", "--seconds", "2", "--json"])
     assert told.exit_code == 0, told.output
     rows = json.loads(told.stdout)
     assert len(rows) == 2 * len(SHAPES)
     assert all(row["usd_gb"] <= 1.01 * row["stock_usd_gb"] for row in rows)
-    assert plot.stat().st_size > 1000

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from local_cluster.agent_metrics import Counters, parse_metrics
-from perf.ladder.report import agent_rows, compare, line_of, plot, print_tables, write_json
+from perf.ladder.report import agent_rows, compare, line_of, print_tables, write_json
 from perf.ladder.turns import STOCK, Measured
 from perf.ladder.workloads import Comparison, Workload
 
@@ -131,17 +131,13 @@ def test_rounds_that_were_kept_up_with_on_both_sides_are_compared() -> None:
     assert [told[:16] for told in row["not_kept_up_with"]] == ["stock, round 2: ", "links, round 3: "]
 
 
-def test_what_was_not_kept_up_with_is_in_tables_and_json_and_there_is_no_plot_of_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_was_not_kept_up_with_is_in_tables_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = [failed(STOCK, 0), failed("links", 0)]
     print_tables([RATE], runs)
     assert capsys.readouterr().out.count("5 records were not acknowledged") == 2
     write_json(tmp_path / "ladder.json", [RATE], runs)
     written = json.loads((tmp_path / "ladder.json").read_text())
     assert [run["not_kept_up_with"] for run in written["rounds"]] == ["5 records were not acknowledged"] * 2
-    plot(tmp_path / "ladder.png", [RATE], runs)
-    assert not (tmp_path / "ladder.png").exists()
 
 
 @pytest.mark.parametrize(("inline", "is_void"), [("1.0", False), ("2.0", True)])
@@ -165,26 +161,6 @@ def test_where_links_are_wanted_for_every_byte_a_row_with_too_much_inline_is_voi
     assert capsys.readouterr().out.count("void") == 2 * is_void
 
 
-PUBLISHED = Workload(
-    "published",
-    "",
-    1,
-    {"MB/s": Comparison.RATIO, "p50 ms": Comparison.RATIO},
-    lambda _tools, _topic, _scale: {},
-    published={"MB/s": (40.0, 30.0)},
-)
-
-
-def test_what_others_told_of_a_figure_stands_beside_it_as_a_ratio(capsys: pytest.CaptureFixture[str]) -> None:
-    figures = {"MB/s": 10.0, "p50 ms": 1.0}
-    runs = [Measured("published", "directory", rung, 0, figures, 1.0, None) for rung in (STOCK, "links")]
-    rates, delays = compare([PUBLISHED], runs)
-    assert rates["published_ratio"] == 0.75
-    assert "published_ratio" not in delays
-    print_tables([PUBLISHED], runs)
-    assert capsys.readouterr().out.count("0.75x") == 1
-
-
 def test_the_tables_show_every_comparison_and_what_the_agents_did(capsys: pytest.CaptureFixture[str]) -> None:
     counted = parse_metrics(METRICS).counters
     links = Measured("rate", "directory", "links", 0, {"MB/s": 9.0}, 3.0, counted)
@@ -194,14 +170,12 @@ def test_the_tables_show_every_comparison_and_what_the_agents_did(capsys: pytest
         assert figure in shown
 
 
-def test_json_and_plot_are_written_for_a_run_that_was_cut_short(tmp_path: Path) -> None:
+def test_json_is_written_for_a_run_that_was_cut_short(tmp_path: Path) -> None:
     runs = [measured(RATE, "directory", STOCK, 0, 10.0), measured(RATE, "directory", "links", 0, 9.0)]
     write_json(tmp_path / "ladder.json", [RATE, DELAY], runs, rounds=3)
-    plot(tmp_path / "ladder.png", [RATE, DELAY], runs)
     written = json.loads((tmp_path / "ladder.json").read_text())
     assert written["rounds"] == [
         {"workload": "rate", "rung": "links" if number else STOCK, "round": 0, "seconds": 1.0, "MB/s": value}
         for number, value in enumerate((10.0, 9.0))
     ]
-    assert (tmp_path / "ladder.png").read_bytes().startswith(b"\x89PNG")
     assert Counters().stages_ms() == {}

@@ -16,7 +16,6 @@ from recovery.reassignment.plan import (
     plan_as_given,
     plan_balance,
     plan_drain,
-    plan_topic,
     read_plan,
     write_plan,
 )
@@ -100,24 +99,6 @@ def test_a_drained_broker_has_nothing_left_and_others_keep_what_they_had(
     assert all(set(move.before) - {broker} <= set(move.after) for move in plan.moves)
 
 
-@settings(max_examples=150, deadline=None)
-@given(clusters(), st.data())
-def test_a_topic_goes_to_the_brokers_that_are_named_and_no_other_topic_moves(
-    before: ClusterReplicas, data: st.DataObject
-) -> None:
-    topic = data.draw(st.sampled_from(sorted({p.topic_partition.topic for p in before.partitions})))
-    factor = max(len(p.replicas) for p in before.partitions if p.topic_partition.topic == topic)
-    brokers = data.draw(st.sets(st.sampled_from(sorted(before.racks)), min_size=factor))
-    plan = plan_topic(before, topic, brokers)
-    expect_sound(before, plan)
-    assert {move.topic_partition.topic for move in plan.moves} <= {topic}
-    done = after(before, plan)
-    for p in done.partitions:
-        if p.topic_partition.topic == topic:
-            assert set(p.replicas) <= brokers
-    assert plan_topic(done, topic, brokers).moves == ()
-
-
 def test_a_drained_brokers_replica_goes_to_a_rack_that_has_none() -> None:
     racks: dict[int, str | None] = {1: "a", 2: "b", 3: "c", 4: "b", 5: "c"}
     busy = [partition("busy", number, 5) for number in range(9)]
@@ -146,19 +127,14 @@ def test_a_partition_without_a_leader_is_left_and_named() -> None:
     assert [str(where) for where in plan.left] == ["t-0"]
 
 
-@pytest.mark.parametrize(
-    ("brokers", "said"), [({9}, "broker 9: no such broker lives"), ({1}, "2 replicas need as many brokers")]
-)
-def test_brokers_that_cannot_take_a_topic_are_refused(brokers: set[int], said: str) -> None:
+def test_too_few_brokers_for_the_replicas_are_told() -> None:
     racks: dict[int, str | None] = {1: None, 2: None}
-    with pytest.raises(ReassignmentPlanError, match=said):
-        plan_topic(cluster(racks, partition("t", 0, 1, 2)), "t", brokers)
+    with pytest.raises(ReassignmentPlanError, match="2 replicas need as many brokers, and 1 may take them"):
+        plan_drain(cluster(racks, partition("t", 0, 1, 2)), 2)
 
 
-def test_an_unknown_topic_and_an_unknown_broker_are_named() -> None:
+def test_an_unknown_broker_is_named() -> None:
     racks: dict[int, str | None] = {1: None}
-    with pytest.raises(ReassignmentPlanError, match="topic nope: there is no such topic"):
-        plan_topic(cluster(racks, partition("t", 0, 1)), "nope")
     with pytest.raises(ReassignmentPlanError, match=r"broker 7: no such broker.*there are 1"):
         plan_drain(cluster(racks, partition("t", 0, 1)), 7)
 
@@ -175,9 +151,8 @@ def test_for_others_a_plan_has_nothing_that_their_form_does_not_have() -> None:
     racks: dict[int, str | None] = {1: None, 2: None}
     state = cluster(racks, partition("t", 0, 1), partition("t", 1, 1, leader=-1))
     plan = plan_as_given(state, {TopicPartition("t", 0): (2,), TopicPartition("t", 1): (2,)})
-    assert json.loads(write_plan(plan))["left"].keys() == {"t-1"}
-    moved = {"topic": "t", "partition": 0, "replicas": [2]}
-    assert json.loads(write_plan(plan, with_left=False)) == {"version": 1, "partitions": [moved]}
+    assert plan.left.keys() == {TopicPartition("t", 1)}
+    assert json.loads(write_plan(plan)).keys() == {"version", "partitions"}
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ FOLLOWERS_UNKNOWN: Final = 2
 """In other zones: as with three replicas in three zones."""
 _METADATA_BYTES: Final = 110
 """Of the metadata topic for an object without its entries, compressed. 93 bytes with one entry at 10 objects a second,
-42 at 40 (`perf.metadata.volume`); deletion takes as many again, in larger batches."""
+42 at 40; deletion takes as many again, in larger batches."""
 _METADATA_ENTRY_BYTES: Final = 11
 """For each entry; 11.9 to 6.9 bytes with 50 to 1,000 of them."""
 _METADATA_CROSSINGS: Final = 2

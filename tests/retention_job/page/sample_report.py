@@ -1,7 +1,5 @@
 """A report with something in each of its places."""
 
-from plugin.prices import PriceTable
-from retention_job.cost.advice import BrokerLoad, TopicTotals, choices, topic_verdict
 from retention_job.cost.client_costs import CLIENT_AMOUNTS, CLIENT_DOLLARS
 from retention_job.cost.cost_tables import AMOUNTS
 from retention_job.findings.apply import Handover
@@ -17,21 +15,18 @@ from retention_job.page.report_data import (
     Objects,
     PartitionLag,
     ReportData,
-    UploadTimes,
+    TopicCosts,
 )
 
-PRICES = PriceTable.load()
 SECONDS = 8 * 86_400.0
 HOSTILE = "<script>alert('x')</script>&"
 
 
-def topic(name: str, mb_s: float, saved: float | None = 0.6) -> TopicTotals:
+def topic(name: str, mb_s: float, saved: float | None = 0.6) -> TopicCosts:
     uploaded = mb_s * 1e6 * SECONDS
     stock = uploaded * 2 * 0.02 / 1e9
     paid = None if saved is None else stock * (1 - saved)
-    return TopicTotals(
-        name, uploaded, 4e6, uploaded * 1.8, uploaded * 0.2, 2, paid, stock, 0 if saved is not None else 2
-    )
+    return TopicCosts(name, uploaded, uploaded * 1.8, uploaded * 0.2, paid, stock, 0 if saved is not None else 2)
 
 
 def client_zone(zone: str, gb: float, untold: float) -> ClientZone:
@@ -55,7 +50,6 @@ def sample_report(days: int = 8) -> ReportData:
         topic("orders", 12), topic("payments.eu-west.settled-transactions.v2", 8, 0.5), topic("clicks", 5, 0.7),
         topic("audit", 0.4, -0.8), topic("heartbeats", 0.02, -3), topic("legacy", 2, None),
     ]  # fmt: skip
-    loads = [BrokerLoad(0, 9.0, 2, 2, 1), BrokerLoad(1, 8.0, 2, 2, 1), BrokerLoad(2, 0.2, 2, 2, 1)]
     day_costs = [
         DayCosts(
             20_770 + day,
@@ -83,21 +77,14 @@ def sample_report(days: int = 8) -> ReportData:
         {"truncated": 2, "foreign_key": 1},
         Costs(
             "prices.toml", "2026-10-04", 0.0, SECONDS, day_costs, topics,
-            [topic_verdict(found, SECONDS, PRICES) for found in topics],
             [BrokerCosts(number, {**dict.fromkeys(AMOUNTS, 1e12), "remote_followers": 2}, 60.0, 190.0)
              for number in range(3)],
-            choices(loads, PRICES),
             clients=[client_zone("eu-central-1a", 820, 0), client_zone("<b>az2</b>", 90, 0.6)],
             group=GroupReads(3, 4.2e13, 840.0),
         ),
         Objects(
             [Bar(label, count, count * 1000) for label, count in
              (("16 KiB", 40), ("32 KiB", 900), ("64 KiB", 5200), ("128 KiB", 21000), ("256 KiB", 9000))],
-            [Bar(label, count, count * 1000) for label, count in
-             (("< 1 min", 800), ("< 10 min", 7000), ("< 1 h", 28000), ("< 6 h", 600), ("< 1 d", 0), ("< 2 d", 0),
-              ("< 4 d", 12), ("< 8 d", 0), ("older", 0))],
-            [UploadTimes(20_770 + day, 900_000, 7.0 + day % 3, 31.0 + 5 * (day % 2), 900.0 + 300 * day)
-             for day in range(days)],
             [PartitionLag("orders", 3, 120_000, 119_400, 200, 400), PartitionLag("audit", 0, 50, None, 0, None)],
             1_234_567,
         ),

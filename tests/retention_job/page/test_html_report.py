@@ -9,12 +9,11 @@ from html.parser import HTMLParser
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from retention_job.cost.advice import BrokerLoad, choices
 from retention_job.page.html_report import html_report
 from retention_job.page.plots import money, plots, svg
 from retention_job.page.report_data import Costs, DayCosts, Objects, ReportData, report_json
 from retention_job.page.textfile import textfile
-from tests.retention_job.page.sample_report import HOSTILE, PRICES, sample_report
+from tests.retention_job.page.sample_report import HOSTILE, sample_report
 
 _VOID = {"meta", "br", "path", "use", "line", "rect", "circle", "polygon"}
 
@@ -57,16 +56,6 @@ def test_everybody_is_told_what_kafkas_own_follower_fetching_saves(page: str) ->
         assert "A consumer group in 3 zones" in found
         assert "for $840" in found
     assert "KIP-392" not in html_report(replace(data, costs=replace(data.costs, group=None)))
-
-
-@pytest.mark.parametrize(("zone_reads", "told"), [(True, "They read for each other now"), (False, "saves")])
-def test_the_page_tells_what_one_read_for_each_zone_makes(zone_reads: bool, told: str, page: str) -> None:
-    loads = [BrokerLoad(one, 9.0, 2, 6, 1, zones=2, zone_reads=zone_reads) for one in range(9)]
-    data = sample_report()
-    found = html_report(replace(data, costs=replace(data.costs, choices=choices(loads, PRICES))))
-    assert "brokers in 2 other zones" in found
-    assert told in found
-    assert "share.min.readers" not in page, "where each zone has one broker there is nothing to tell"
 
 
 def test_the_page_has_each_finding_with_what_heals_it_escaped(page: str) -> None:
@@ -163,7 +152,7 @@ def test_the_same_report_gives_the_same_page(page: str) -> None:
 
 
 def test_a_report_of_an_empty_cluster_is_a_page_as_well() -> None:
-    costs = Costs("prices.toml", "2026-10-04", 0.0, 0.0, [], [], [], [], None)
+    costs = Costs("prices.toml", "2026-10-04", 0.0, 0.0, [], [], [])
     empty = ReportData("r", 0, None, False, 0, [], [], {}, costs, Objects())
     assert plots(empty) == {}
     assert "None." in html_report(empty)

@@ -116,7 +116,7 @@ def test_what_was_declared_as_no_loss_is_no_gap_in_any_later_run(spark: SparkSes
     second = history_of([*stored, *told, *later], spark, tmp_path, "second")
     assert second.read.is_incremental
     assert gaps_of(second) == remaining
-    assert summarise_objects(second, NOW_MS).not_wanted_offsets == 5 + 6 + 15 + 15 + 10
+    assert summarise_objects(second).not_wanted_offsets == 5 + 6 + 15 + 15 + 10
 
 
 @pytest.mark.timeout(300)
@@ -159,5 +159,5 @@ def test_an_upload_is_not_behind_by_what_nobody_wants_stored(spark: SparkSession
 
 def lags_of(history: History) -> dict[int, tuple[int | None, int, int | None]]:
     """By partition of `kept`: stored up to, left out since then, records behind."""
-    lags = summarise_objects(history, NOW_MS).lags
+    lags = summarise_objects(history).lags
     return {lag.partition: (lag.stored_up_to, lag.left_out, lag.records) for lag in lags if lag.topic == "kept"}

@@ -1,0 +1,185 @@
+"""Judges whether now is the time to restart the next broker or its agent. Pure: `restart_questions` gets the facts.
+
+One broker or agent may go at a time, and only while all others are well: every replica in sync, every agent ready.
+Whatever could not be asked is UNKNOWN and never well, as what does not answer may be what must not go away now.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from doctor.facts import Unknown, known
+from doctor.findings import Fault, Finding, Level, Verdict, judge, some_of, worst
+from kafka_log.server_properties import BrokerProperties
+
+_WAIT = "wait until all replicas are in sync; see the logs of brokers that stay behind"
+
+
+class AgentState(StrEnum):
+    """What a registered agent's own /readyz says."""
+
+    READY = "ready"
+    NOT_READY = "is not ready"
+    SILENT = "does not answer"
+    UNASKED = "cannot be asked from here"
+    """Something else than the agent may be in the way: a firewall, a certificate, a loopback address."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentReadiness:
+    """A registered agent, as it was a moment ago."""
+
+    release: str
+    state: AgentState
+    reason: str = ""
+    """Why it is not ready or could not be asked; what is degraded, if it is ready."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningCluster:
+    """The brokers and partitions that one broker's metadata shows."""
+
+    brokers: Mapping[int, BrokerProperties | Unknown]
+    """Each living broker's settings, as it reports them itself."""
+    missing: frozenset[int]
+    """Brokers that have replicas and are not in the cluster."""
+    not_in_sync: tuple[str, ...]
+    """Partitions with a replica that is not in sync, or without a leader."""
+    single: tuple[str, ...]
+    """Partitions with one replica."""
+    hidden: tuple[str, ...]
+    """Topics whose partitions could not be seen, with the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestartFacts:
+    """Everything that the judgement looks at."""
+
+    release: str
+    """This program's own."""
+    port_base: int
+    """A broker that replicates through agents advertises this port plus its id."""
+    cluster: RunningCluster | Unknown
+    reassigned: int | Unknown
+    """How many partitions the controller is reassigning. Only the controller knows, so its answer proves that the
+    cluster has one; a broker that has lost it shows old metadata."""
+    agents: Mapping[int, AgentReadiness] | Unknown
+
+
+def judge_restart(facts: RestartFacts) -> list[Finding]:
+    """One finding for each row of the table in docs/operations.md."""
+    rows = {
+        "controller": controller,
+        "brokers": brokers,
+        "replicas": replicas,
+        "agents": agents,
+        "agent-listeners": agent_listeners,
+        "agent-releases": agent_releases,
+    }
+    return judge(facts, rows)
+
+
+def controller(facts: RestartFacts) -> Verdict:
+    """Whether a controller answers."""
+    moving = known(facts.reassigned)
+    if moving:
+        return Verdict(Level.INFORMATION, f"it answers; {moving} partitions are being reassigned")
+    return Verdict(Level.OK, "it answers")
+
+
+def brokers(facts: RestartFacts) -> Verdict:
+    """Whether all brokers that hold replicas are there and answer."""
+    cluster = known(facts.cluster)
+    faults: list[Fault] = [
+        (Level.WARNING, f"broker {one} is not there", "see its log; if its files were changed last, change them back")
+        for one in sorted(cluster.missing)
+    ]
+    mute = {one: told for one, told in sorted(cluster.brokers.items()) if isinstance(told, Unknown)}
+    if mute and not faults:
+        return Verdict(Level.UNKNOWN, "; ".join(f"broker {one}: {told.reason}" for one, told in mute.items()))
+    return worst(faults) if faults else Verdict(Level.OK, f"{len(cluster.brokers)} brokers answer")
+
+
+def replicas(facts: RestartFacts) -> Verdict:
+    """Whether a broker may go without taking a partition away."""
+    cluster = known(facts.cluster)
+    if cluster.not_in_sync:
+        count = len(cluster.not_in_sync)
+        found = f"{count} partitions are under-replicated or without a leader: {some_of(cluster.not_in_sync)}"
+        return Verdict(Level.WARNING, found, _WAIT)
+    if cluster.hidden:
+        return Verdict(Level.UNKNOWN, f"whether these are in sync is not known: {some_of(cluster.hidden)}")
+    if cluster.single:
+        found = f"{len(cluster.single)} partitions have one replica, away while its broker restarts"
+        return Verdict(Level.INFORMATION, f"all in sync; {found}: {some_of(cluster.single)}")
+    return Verdict(Level.OK, "all in sync")
+
+
+def agents(facts: RestartFacts) -> Verdict:
+    """Whether each agent that is registered, or that a broker replicates through, is ready."""
+    registered = known(facts.agents)
+    faults: list[Fault] = [
+        (Level.WARNING, f"broker {one} replicates through an agent, and none is registered for it", "start it")
+        for one in users(facts)
+        if one not in registered
+    ]
+    for broker_id, agent in sorted(registered.items()):
+        if agent.state in (AgentState.NOT_READY, AgentState.SILENT):
+            told = f"the agent of broker {broker_id} {agent.state.value}{f' ({agent.reason})' if agent.reason else ''}"
+            faults.append((Level.WARNING, told, "start it, or see its log"))
+    unasked = {one: agent for one, agent in sorted(registered.items()) if agent.state is AgentState.UNASKED}
+    if unasked and not faults:
+        reasons = (f"the agent of broker {one} {agent.state.value}: {agent.reason}" for one, agent in unasked.items())
+        return Verdict(Level.UNKNOWN, "; ".join(reasons))
+    if faults:
+        return worst(faults)
+    degraded = [f"broker {one}: {agent.reason}" for one, agent in sorted(registered.items()) if agent.reason]
+    if degraded:
+        return Verdict(Level.INFORMATION, f"{len(registered)} agents are ready; {'; '.join(degraded)}")
+    return Verdict(Level.OK, f"{len(registered)} agents are ready")
+
+
+def agent_listeners(facts: RestartFacts) -> Verdict:
+    """Whether brokers that replicate through agents find every broker by the listener they use."""
+    using, known_brokers = users(facts), _answering(facts)
+    faults: list[Fault] = []
+    for name in sorted({known_brokers[one].inter_broker_listener_name for one in using}):
+        for one, broker in sorted(known_brokers.items()):
+            port = facts.port_base + one
+            advertised, listening = broker.advertised_listeners.get(name), broker.listeners.get(name)
+            if advertised is None or listening is None or (advertised.port, listening.port) != (port, port):
+                told = (
+                    f"other brokers reach broker {one} by {name}, which it does not have and advertise at port {port}"
+                )
+                faults.append((Level.WARNING, told, f"listeners, advertised.listeners: {name} at port {port}"))
+    if faults:
+        return worst(faults)
+    mute = sorted(set(known(facts.cluster).brokers) - set(known_brokers))
+    if mute:
+        return Verdict(Level.UNKNOWN, f"brokers {', '.join(map(str, mute))} do not tell their settings")
+    return Verdict(Level.OK, f"{len(using)} of {len(known_brokers)} brokers replicate through agents")
+
+
+def agent_releases(facts: RestartFacts) -> Verdict:
+    """Which agents are of another release than this program."""
+    others = {
+        one: agent.release for one, agent in sorted(known(facts.agents).items()) if agent.release != facts.release
+    }
+    if others:
+        told = ", ".join(f"{release} at broker {one}" for one, release in others.items())
+        return Verdict(Level.INFORMATION, f"this is {facts.release}; to be upgraded, one by one: {told}")
+    return Verdict(Level.OK, f"all are {facts.release}")
+
+
+def users(facts: RestartFacts) -> list[int]:
+    """Brokers that replicate through agents, by the port that they advertise to each other."""
+    found = []
+    for one, broker in sorted(_answering(facts).items()):
+        advertised = broker.advertised_listeners.get(broker.inter_broker_listener_name)
+        if advertised is not None and advertised.port == facts.port_base + one:
+            found.append(one)
+    return found
+
+
+def _answering(facts: RestartFacts) -> dict[int, BrokerProperties]:
+    return {one: told for one, told in known(facts.cluster).brokers.items() if not isinstance(told, Unknown)}

@@ -1,0 +1,145 @@
+"""Asks brokers and agents whether a broker may be restarted. Changes nothing; what is not answered is `Unknown`."""
+
+import urllib.error
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPException
+from typing import Any
+from urllib.parse import urlsplit
+
+from agent.http.http_asking import ask_agent_page
+from agent.release import this_release
+from agent.settings.agent_settings import AgentSettings
+from agent.settings.http_listener import is_loopback
+from agent.settings.kafka_client import client_config
+from agent.settings.process_settings import HttpSettings
+from agent.settings.setting_types import AgentSettingsError
+from doctor.before_restart import AgentReadiness, AgentState, RestartFacts, RunningCluster
+from doctor.cluster_questions import ask_properties, librdkafka_admin
+from doctor.facts import Unknown, get_fact
+from kafka_log.server_properties import BrokerProperties
+from metadata_topic.settings.settings_topic import read_settings
+from metadata_topic.settings.topic_settings import AgentRegistration
+from metadata_topic.topic.client_config import KafkaClientConfig
+from metadata_topic.topic.cluster_descriptions import TOPIC_AUTHORIZATION_FAILED, ClusterDescriptions
+from metadata_topic.topic.topic import METADATA_TOPIC, SETTINGS_TOPIC
+from recovery.reassignment.admin import ReassignmentAdmin
+
+TIMEOUT_S = 10.0
+_CLIENT_ID = "remote-wal-doctor"
+_ANSWER_BYTES = 2000
+_ASKED_AT_ONCE = 16
+
+
+def gather_restart_facts(broker: BrokerProperties, settings: AgentSettings) -> RestartFacts:
+    """Everything that the judgement looks at. Blocks; 10 s for each question where nobody answers."""
+    timeout_s = TIMEOUT_S
+    release, port_base = this_release().version, settings.peers.replica_port_base
+
+    def ask() -> RestartFacts:
+        client = client_config(broker, settings.client)
+        metadata = librdkafka_admin(client).list_topics(timeout=timeout_s)
+        if not metadata.brokers:
+            raise ConnectionError("no broker is in the cluster's metadata")
+        hosts = {int(one.id): str(one.host) for one in metadata.brokers.values()}
+        # The agent on this host may listen on loopback; another host's may not.
+        reached = {**hosts, broker.node_id: "localhost"}
+        agents = get_fact(lambda: _agents(client, metadata, reached, settings.http, timeout_s))
+        hidden = get_fact(lambda: _hidden(client, timeout_s))
+        told = ask_properties(client, hosts, timeout_s)
+        moving: int | Unknown = get_fact(lambda: _reassigned(client, timeout_s))
+        return RestartFacts(release, port_base, _running(metadata, told, hidden), moving, agents)
+
+    facts = get_fact(ask)
+    return RestartFacts(release, port_base, facts, facts, facts) if isinstance(facts, Unknown) else facts
+
+
+def _running(
+    metadata: Any, told: Mapping[int, BrokerProperties | Unknown], hidden: tuple[str, ...] | Unknown
+) -> RunningCluster:
+    unseen = [f"agents' topics ({hidden.reason})"] if isinstance(hidden, Unknown) else list(hidden)
+    unseen += [f"{name} ({topic.error.str()})" for name, topic in metadata.topics.items() if topic.error is not None]
+    replicas = {
+        one for topic in metadata.topics.values() for part in topic.partitions.values() for one in part.replicas
+    }
+    return RunningCluster(
+        told,
+        frozenset(replicas - set(told)),
+        _names(metadata, lambda part: part.leader < 0 or len(part.isrs) < len(part.replicas)),
+        _names(metadata, lambda part: len(part.replicas) == 1),
+        tuple(sorted(unseen)),
+    )
+
+
+def _names(metadata: Any, wanted: Callable[[Any], bool]) -> tuple[str, ...]:
+    found = (
+        f"{topic.topic}-{number}"
+        for topic in metadata.topics.values()
+        for number, part in topic.partitions.items()
+        if wanted(part)
+    )
+    return tuple(sorted(found))
+
+
+def _hidden(client: KafkaClientConfig, timeout_s: float) -> tuple[str, ...]:
+    """Topics that this client may not describe: of the agents' own and those that replicate through object storage."""
+    asked = ClusterDescriptions(client, _CLIENT_ID, timeout_s)
+    names = [METADATA_TOPIC, SETTINGS_TOPIC]
+    found = {one.name: one.error_code for one in asked.topics(names)}
+    if found.get(SETTINGS_TOPIC) == 0:
+        topics, _ = read_settings(client, timeout_s)
+        found |= {one.name: one.error_code for one in asked.topics([name for name in topics if topics[name].enable])}
+    return tuple(f"{name} (may not be described)" for name, code in found.items() if code == TOPIC_AUTHORIZATION_FAILED)
+
+
+def _reassigned(client: KafkaClientConfig, timeout_s: float) -> int:
+    """How many partitions are being reassigned. Raises ReassignmentError, ClientPropertyError."""
+    with ReassignmentAdmin(client, timeout_s) as admin:
+        return len(admin.ongoing())
+
+
+def _agents(
+    client: KafkaClientConfig, metadata: Any, hosts: Mapping[int, str], asking: HttpSettings, timeout_s: float
+) -> dict[int, AgentReadiness]:
+    if SETTINGS_TOPIC not in metadata.topics:
+        [described] = ClusterDescriptions(client, _CLIENT_ID, timeout_s).topics([SETTINGS_TOPIC])
+        if described.error_code == TOPIC_AUTHORIZATION_FAILED:
+            raise PermissionError(f"{SETTINGS_TOPIC} may not be described")
+        return {}
+    _, registered = read_settings(client, timeout_s)
+    return ask_agents({one: agent for one, agent in registered.items() if not agent.is_gone}, hosts, asking, timeout_s)
+
+
+def ask_agents(
+    registered: Mapping[int, AgentRegistration], hosts: Mapping[int, str], asking: HttpSettings, timeout_s: float
+) -> dict[int, AgentReadiness]:
+    """Ask each agent whether it is ready. `hosts` has the names by which clients reach the agents' brokers."""
+    with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
+        asked = {
+            one: pool.submit(_ask_agent, agent, hosts.get(one, ""), asking, timeout_s)
+            for one, agent in registered.items()
+        }
+        return {one: answer.result() for one, answer in sorted(asked.items())}
+
+
+def _ask_agent(agent: AgentRegistration, host: str, asking: HttpSettings, timeout_s: float) -> AgentReadiness:
+    endpoint = agent.http_endpoint
+    url = urlsplit(endpoint if "://" in endpoint else f"//{endpoint}")
+    if is_loopback(url.hostname or "") and not is_loopback(host):
+        reason = f"it listens at {endpoint} alone; give its remote.wal.agent.http.listener the host's address"
+        return AgentReadiness(agent.version, AgentState.UNASKED, reason)
+    try:
+        with ask_agent_page(endpoint, "/readyz", timeout_s, asking) as answer:
+            lines = answer.read(_ANSWER_BYTES).decode(errors="replace").splitlines()
+            if lines[:1] != ["ready"]:
+                return AgentReadiness(agent.version, AgentState.UNASKED, f"no agent answers at {endpoint}")
+            return AgentReadiness(agent.version, AgentState.READY, "; ".join(lines[1:]))
+    except urllib.error.HTTPError as error:
+        with error:
+            told = "; ".join(error.read(_ANSWER_BYTES).decode(errors="replace").splitlines())
+        return AgentReadiness(agent.version, AgentState.NOT_READY, told or str(error))
+    except (OSError, HTTPException, AgentSettingsError) as error:
+        cause = error.reason if isinstance(error, urllib.error.URLError) else error
+        # Only a refused connection proves that the agent is away.
+        state = AgentState.SILENT if isinstance(cause, ConnectionRefusedError) else AgentState.UNASKED
+        return AgentReadiness(agent.version, state, f"{endpoint}: {cause}")

@@ -1,1 +1,0 @@
-"""The follower's side of one agent, among leaders that are played."""

@@ -1,1 +1,0 @@
-"""One real agent beside one real broker, among played ones."""

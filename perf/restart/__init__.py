@@ -1,1 +1,0 @@
-"""An agent's end and start, and what a follower misses meanwhile."""
