@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from recovery.broker_recovery import PlannedLog
-    from recovery.logs.log_plan import PlanRules
+    from recovery.logs.log_plan import Gap, LogPlan, PlanRules
     from recovery.logs.restore import GoneHead, RestoredLog
     from recovery.logs.timestamp_bound import TimestampBound
 
@@ -36,10 +36,12 @@ class LogRow:
     """What was stored before its start has expired."""
     unreachable_in: tuple[str, ...] = ()
     """Buckets, out of reach, that have offsets of the gap."""
+    missing: tuple[tuple[int, int], ...] = ()
+    """What a compacted log would lack, so that nothing of it is restored."""
 
     @property
     def is_complete(self) -> bool:
-        return self.gap is None and (self.gone_head is None or self.gone_head.is_expired)
+        return self.gap is None and not self.missing and (self.gone_head is None or self.gone_head.is_expired)
 
     @property
     def told(self) -> str:
@@ -59,8 +61,8 @@ class LogRow:
 def planned_row(log: "PlannedLog", bound: "TimestampBound | None" = None) -> LogRow:
     """Of what would be restored; `bound`: up to the point in time that was asked for."""
     plan = log.plan
-    if log.is_left_to_others(plan.start_offset):
-        return left_row(log, plan.start_offset)
+    if not log.is_restored(plan, plan.gap) and log.is_stored:
+        return left_row(log, plan, plan.gap)
     if bound is not None:
         return LogRow(
             log.name,
@@ -91,14 +93,16 @@ def planned_row(log: "PlannedLog", bound: "TimestampBound | None" = None) -> Log
     )
 
 
-def left_row(log: "PlannedLog", start_offset: int) -> LogRow:
-    """Of what is not restored, as other replicas hold what is not stored; `start_offset` is where it would begin."""
-    held = tuple(log.held_by_others(start_offset))
-    begin, end = held[0]
-    more = f" and {len(held) - 1} more ranges" if len(held) > 1 else ""
-    status = f"left to the other replicas: {begin:,} to {end - 1:,}{more} not in object storage"
+def left_row(log: "PlannedLog", plan: "LogPlan", gap: "Gap | None") -> LogRow:
+    """Of what is not restored: what `plan` lacks is held by other replicas, or makes a compacted log a wrong one."""
+    missing = tuple(log.missing(plan, gap))
+    held = () if missing else tuple(log.held_by_others(plan.start_offset))
+    (begin, end), *others = missing or held
+    more = f" and {len(others)} more ranges" if others else ""
+    why = "not restored, as it is compacted" if missing else "left to the other replicas"
+    status = f"{why}: {begin:,} to {end - 1:,}{more} not in object storage"
     log_start = log.replicas.log_start or 0
-    return LogRow(log.name, log_start, log_start, 0, None, None, (), status, held_by_others=held)
+    return LogRow(log.name, log_start, log_start, 0, None, None, (), status, held_by_others=held, missing=missing)
 
 
 def _is_behind_expired(start_offset: int, rules: "PlanRules") -> bool:

@@ -48,8 +48,9 @@ class RestoreOptions:
         bool,
         typer.Option(
             "--with-less-than-others",
-            help="Also restore logs of which other replicas hold records that are not stored. Once this broker leads "
-            "such a log, consumers miss them, and Kafka deletes those before the log's start everywhere.",
+            help="Also restore logs of which other replicas hold records that are not stored, and compacted logs that "
+            "are not whole. Once this broker leads such a log, consumers miss these records or read older values of "
+            "their keys, and Kafka deletes those before the log's start everywhere.",
         ),
     ] = False
     lead: Annotated[
@@ -90,10 +91,10 @@ def recover(
     """Rebuild the log directories of a broker that has lost them, from object storage, so that it can be started.
 
     Run it on the broker's new host, with the broker stopped. Run again after an interruption, it goes on. Exits with 0
-    if all logs are whole; with 1 if one of them ends before a gap, which is named, or if a bucket did not answer; with
-    5 if offsets are missing within a log alone that its leader has declared as gaps, which are named too; with 4 if
-    nothing was written, as a directory is not empty, belongs to another cluster or node, or is locked, or as the
-    broker is the last replica in sync of a log; with 3 if it failed.
+    if all logs are whole; with 1 if one of them ends before a gap, or is compacted and not restored as it is not whole,
+    which are named, or if a bucket did not answer; with 5 if offsets are missing within a log alone that its leader has
+    declared as gaps, which are named too; with 4 if nothing was written, as a directory is not empty, belongs to
+    another cluster or node, or is locked, or as the broker is the last replica in sync of a log; with 3 if it failed.
     """
     from recovery.errors import TargetRefusedError
     from recovery.last_in_sync import last_in_sync, lead_refusal
@@ -246,14 +247,15 @@ def _recover(
 def _made_row(log: "PlannedLog", made: "RestoredLog | None") -> LogRow:
     if made is None:
         return planned_row(log)
-    start_offset = made.job.plan.start_offset
-    return left_row(log, start_offset) if log.is_left_to_others(start_offset) else restored_row(made)
+    plan = made.job.plan
+    return restored_row(made) if log.is_restored(plan, made.gap) else left_row(log, plan, made.gap)
 
 
 def _with_buckets(row: LogRow, log: "PlannedLog", sources: Sources) -> LogRow:
     """The row, with the buckets out of reach that have what is missing."""
-    found = sources.inventory.unreachable_in(log.partition, *row.gap) if row.gap is not None else []
-    return replace(row, unreachable_in=tuple(found))
+    gaps = row.missing or ((row.gap,) if row.gap is not None else ())
+    found = {place for gap in gaps for place in sources.inventory.unreachable_in(log.partition, *gap)}
+    return replace(row, unreachable_in=tuple(sorted(found)))
 
 
 def _refusals(broker: "LostBroker", lead_refused: "TargetRefusedError | None") -> list[str]:
@@ -306,6 +308,7 @@ def _document(
                 "deleted_meanwhile": row.gone_head._asdict() if row.gone_head else None,
                 "is_behind_expired": row.is_behind_expired,
                 "held_by_others": [{"from_offset": begin, "to_offset": end} for begin, end in row.held_by_others],
+                "missing": [{"from_offset": begin, "to_offset": end} for begin, end in row.missing],
                 "recovery_point_ms": row.recovery_point_ms,
                 "leader_epochs": [{"leader_epoch": epoch, "start_offset": at} for epoch, at in row.leader_epochs],
                 "failed_copies": list(row.failed_copies),

@@ -12,11 +12,11 @@ from pathlib import Path
 from kafka_log.log_directory import LogDirectory
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.declared_gaps import GapReason
-from metadata_topic.records.offset_ranges import OffsetRange
+from metadata_topic.records.offset_ranges import OffsetRange, ranges_missing
 from recovery.cluster_view import ClusterView, ReplicaSet
 from recovery.errors import RecoveryError, UnknownClusterError
 from recovery.logs.log_directory_target import LogDirectoryIdentity, LogDirectoryTarget, identity_in, refusal_of
-from recovery.logs.log_plan import LogPlan, LogRuns, PlanRules
+from recovery.logs.log_plan import Gap, LogPlan, LogRuns, PlanRules
 from recovery.logs.log_settings import LogSettings, log_settings
 from recovery.logs.restore import RestoredLog, RestoreJob
 from recovery.metadata.inventory import Inventory
@@ -87,11 +87,12 @@ class PlannedLog:
     def held_by_others(self, start_offset: int) -> list[OffsetRange]:
         """What other replicas hold of this log and object storage does not, if it begins there, up to its end.
 
+        Nothing of a compacted log, of which any missing range counts (`missing`).
         If this broker led such a log once, Kafka would delete on all replicas what is before its start, as followers
         take over where the leader's log begins; and consumers would pass over what is missing within.
         """
         log_start = self.replicas.log_start
-        if log_start is None or not self.has_other_replicas:
+        if log_start is None or not self.has_other_replicas or self.settings.is_compacted:
             return []
         head = [(log_start, start_offset)] if log_start < start_offset else []
         unwanted = [gap for gap in self.rules.declared_gaps if gap.reason is GapReason.NOT_WANTED]
@@ -106,6 +107,32 @@ class PlannedLog:
     def is_left_to_others(self, start_offset: int) -> bool:
         """Whether a log that would begin there is not restored: the broker copies all of it from the leader."""
         return self.is_stored and not self.may_have_less and bool(self.held_by_others(start_offset))
+
+    def missing(self, plan: LogPlan, gap: Gap | None) -> list[OffsetRange]:
+        """What a compacted log made by `plan`, or ended before `gap`, would lack; empty for any other log.
+
+        The newest record of a key may be in a missing range. Without it an older one, or none, would come back. So
+        nothing of such a log is restored: replicas in sync supply it.
+        """
+        if not self.settings.is_compacted or self.may_have_less:
+            return []
+        planned = [(extent.first_offset, extent.last_offset + 1) for extent in plan.extents]
+        unread = [] if gap is None else [gap]
+        held = [part for whole in planned for part in ranges_missing(unread, whole)]
+        end = max(plan.end_offset, *(gap.to_offset for gap in unread), 0)
+        return ranges_missing(held, (self._compacted_start(plan), end))
+
+    def _compacted_start(self, plan: LogPlan) -> int:
+        """Where the log begins; 0 where nobody says, unless retention may have removed what is not stored."""
+        if self.replicas.log_start is not None:
+            return self.replicas.log_start
+        is_kept_as_log = self.settings.retention_ms is not None and self.settings.stored_ms is None
+        is_all_stored = not (self.rules.released or self.rules.before_upload)
+        return plan.start_offset if is_kept_as_log and is_all_stored else 0
+
+    def is_restored(self, plan: LogPlan, gap: Gap | None) -> bool:
+        """Whether a log made by `plan`, and ended before `gap`, is given to the broker."""
+        return self.is_stored and not self.is_left_to_others(plan.start_offset) and not self.missing(plan, gap)
 
 
 def plan_broker(
@@ -168,19 +195,18 @@ def recover_broker(
     identities = directory_identities(broker, view, new_directory_id)
     with ExitStack() as held:
         targets = [held.enter_context(LogDirectoryTarget(path, identities[path])) for path in broker.lost_log_dirs]
-        stored = [log for log in planned if log.is_stored and not log.is_left_to_others(log.plan.start_offset)]
+        stored = [log for log in planned if log.is_restored(log.plan, log.plan.gap)]
         placed = place_logs(stored, targets, view, broker.node_id)
         restored = restore([log.restore_job(placed[log.partition]) for log in stored])
-        starts = {log.job.partition: log.job.plan.start_offset for log in restored}
-        # What expired while it was read may have been the head of a log that others have.
-        made = [log for log in stored if not log.is_left_to_others(starts[log.partition])]
+        # What could not be read may be what others have, or make a compacted log a wrong one.
+        made = [
+            (log, one.job.plan.start_offset)
+            for log, one in zip(stored, restored, strict=True)
+            if log.is_restored(one.job.plan, one.gap)
+        ]
         for target in targets:
             target.publish(
-                {
-                    (log.topic, log.partition.partition): starts[log.partition]
-                    for log in made
-                    if placed[log.partition] is target
-                }
+                {(log.topic, log.partition.partition): start for log, start in made if placed[log.partition] is target}
             )
     return restored
 

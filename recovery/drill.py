@@ -26,6 +26,6 @@ def run_drill(
     jobs = [
         RestoreJob(log.partition, log.name, directory / log.name, log.runs, log.plan, log.settings, log.rules)
         for log in planned
-        if log.is_stored
+        if log.is_restored(log.plan, log.plan.gap)
     ]
     return restore_logs(jobs, reader, threads=threads, progress=progress)

@@ -23,7 +23,7 @@ from kafka_log.segment_directory import SegmentDirectory
 from kafka_log.segment_files import locate, walk_batches
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.declared_gaps import GapReason
-from metadata_topic.records.offset_ranges import ranges_missing
+from metadata_topic.records.offset_ranges import OffsetRange, ranges_missing
 from plugin.format.archive_object_id import StoredObjectId
 from plugin.remote_wal_storage_manager import WHOLE_STORE
 from recovery.broker_recovery import PlannedLog
@@ -122,19 +122,38 @@ def check_inventory(inventory: Inventory, planned: Sequence[PlannedLog]) -> Iter
     if inventory.foreign_objects:
         yield Finding(FindingKind.FOREIGN_OBJECTS, "store", f"{inventory.foreign_objects} objects are passed over")
     for log in planned:
-        if log.plan.gap is not None:
-            detail = f"offsets {log.plan.gap.from_offset} to {log.plan.gap.to_offset - 1} are in no readable object"
-            if buckets := inventory.unreachable_in(log.partition, *log.plan.gap):
-                detail = f"{detail} that can be reached; {', '.join(buckets)} has some of them"
-            yield Finding(FindingKind.GAP, log.name, detail)
-        for gap in _lost(log, inventory):
-            detail = f"offsets {gap.from_offset} to {gap.to_offset - 1} were gone before they could be stored"
-            yield Finding(FindingKind.DECLARED_GAP, log.name, detail)
-        held = log.held_by_others(log.plan.start_offset) if log.is_stored else ()
-        for begin, end in held:
-            detail = f"offsets {begin} to {end - 1} are on the brokers alone: recover leaves the log to other replicas"
-            yield Finding(FindingKind.ON_BROKERS_ALONE, log.name, detail)
+        yield from _check_plan(log, inventory)
         yield from _check_epochs(log, inventory.runs.get(log.partition, ()))
+
+
+def _check_plan(log: PlannedLog, inventory: Inventory) -> Iterator[Finding]:
+    """What a recovery would miss."""
+    if missing := log.missing(log.plan, log.plan.gap):
+        yield _compacted(log, missing)
+    elif log.plan.gap is not None:
+        detail = f"offsets {log.plan.gap.from_offset} to {log.plan.gap.to_offset - 1} are in no readable object"
+        if buckets := inventory.unreachable_in(log.partition, *log.plan.gap):
+            detail = f"{detail} that can be reached; {', '.join(buckets)} has some of them"
+        yield Finding(FindingKind.GAP, log.name, detail)
+    for gap in _lost(log, inventory):
+        detail = f"offsets {gap.from_offset} to {gap.to_offset - 1} were gone before they could be stored"
+        yield Finding(FindingKind.DECLARED_GAP, log.name, detail)
+    held = log.held_by_others(log.plan.start_offset) if log.is_stored else ()
+    for begin, end in held:
+        detail = f"offsets {begin} to {end - 1} are on the brokers alone: recover leaves the log to other replicas"
+        yield Finding(FindingKind.ON_BROKERS_ALONE, log.name, detail)
+
+
+def _compacted(log: PlannedLog, missing: Sequence[OffsetRange]) -> Finding:
+    """Of a compacted log that is not restored; an error where no leader has what is missing."""
+    is_held = log.has_other_replicas and log.replicas.log_start is not None
+    (begin, end), *more = missing
+    others = f", nor are {len(more)} more ranges" if more else ""
+    detail = (
+        f"offsets {begin} to {end - 1} are in no readable object{others}: recover restores nothing of a compacted log "
+        f"that is not whole{', and leaves it to other replicas' if is_held else ''}"
+    )
+    return Finding(FindingKind.ON_BROKERS_ALONE if is_held else FindingKind.GAP, log.name, detail)
 
 
 def _lost(log: PlannedLog, inventory: Inventory) -> Iterator[Gap]:
