@@ -199,8 +199,10 @@ def _with_surviving_settings(view: "ClusterView", metadata_log_dir: Path, broker
         except (LogDirectoryError, MalformedFileError):
             continue  # then how long the WAL keeps records is not known, and all that the log keeps is looked for
         if settings is not None:
-            retention_ms = log_settings({}, broker.raw).retention_ms
+            retention_ms = log_settings({"cleanup.policy": "delete"}, broker.raw).retention_ms
             defaults = {"retention.ms": str(-1 if retention_ms is None else retention_ms)}
+            if policy := broker.raw.get("log.cleanup.policy"):
+                defaults["cleanup.policy"] = policy
             return with_wal_retention(view, settings.topics, settings.agents.values(), defaults)
     return view
 

@@ -1,5 +1,6 @@
 """`remote-wal topics`: which topics replicate through object storage."""
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -71,6 +72,7 @@ def enable(
         keys.DURABLE_KEY: _text(durable),
     }
     changed, client = _changed(dict.fromkeys(topics, TopicSettings()), wanted), connection.client_config()
+    _check_retention(changed, client)
     if durable:
         _check_durable(client)
     _set(changed, client)
@@ -99,6 +101,8 @@ def set_(
         if topic not in known:
             raise typer.BadParameter(f"{topic} is not enabled", param_hint="TOPIC...")
     changed = _changed({topic: known[topic] for topic in topics}, changes)
+    if wal_retention_ms is not None:
+        _check_retention(changed, client)
     if durable:
         _check_durable(client)
     _set(changed, client)
@@ -164,6 +168,21 @@ def _changed(
 
 def _text(value: int | None) -> str | None:
     return None if value is None else str(value).lower()
+
+
+def _check_retention(wanted: "Mapping[str, TopicSettings | None]", client: "KafkaClientConfig") -> None:
+    """Raises TopicSettingsError where -2 has no limit."""
+    from metadata_topic.records.errors import TopicNotKnownError, TopicSettingsError
+    from metadata_topic.settings.topic_settings import WAL_RETENTION_KEY
+    from metadata_topic.settings.wal_retention import AS_LOCAL, why_not_as_local
+    from metadata_topic.topic.topic import confluent_admin
+
+    for topic, settings in wanted.items():
+        if settings is None or settings.wal_retention_ms != AS_LOCAL:
+            continue
+        with suppress(TopicNotKnownError):  # that is told of when it is set
+            if reason := why_not_as_local(confluent_admin(client, _TIMEOUT_S).topic_config(topic)):
+                raise TopicSettingsError("set topic settings", topic, f"{WAL_RETENTION_KEY}=-2: {reason}")
 
 
 def _check_durable(client: "KafkaClientConfig") -> None:

@@ -10,14 +10,20 @@ from kafka_log.errors import BrokerPropertiesError
 from kafka_log.server_properties import BrokerProperties, Endpoint, parse_broker_properties
 from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
-from metadata_topic.settings.wal_retention import AgentsRetention
+from metadata_topic.settings.wal_retention import (
+    NO_LIMIT,
+    AgentsRetention,
+    KeptFor,
+    is_deleted_by_age,
+    is_tiered,
+    local_retention_ms,
+)
 from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.cluster_descriptions import TOPIC_AUTHORIZATION_FAILED, ClusterDescriptions, DescribedTopic
 from metadata_topic.topic.topic import METADATA_TOPIC, confluent_admin
 from recovery.errors import ReassignmentError
 from recovery.reassignment.admin import ReassignmentAdmin
 from recovery.reassignment.plan import TopicPartition
-from rlm.lifecycle.cluster_observer import local_retention_ms
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -119,7 +125,7 @@ def enabled_topic(
     config: Mapping[str, str], settings: TopicSettings, retention: AgentsRetention, replication_factor: int
 ) -> EnabledTopic:
     """From the topic's own configuration in Kafka."""
-    has_tier = settings.archive or config.get("remote.storage.enable") == "true"
+    has_tier = settings.archive or is_tiered(config)
     local_ms = local_retention_ms(config)
     kept = None if local_ms is None else retention.longest_of(settings, replication_factor, local_ms)
     always = settings.link_policy is LinkPolicy.ALWAYS
@@ -128,9 +134,16 @@ def enabled_topic(
         has_tier,
         kept=kept,
         is_archived=settings.archive,
+        grows=_grows(config, settings, kept),
         is_always_linked=always,
         is_durable=settings.is_durable,
     )
+
+
+def _grows(config: Mapping[str, str], settings: TopicSettings, kept: KeptFor | None) -> bool:
+    """Whether storage grows without bound, and nobody has said that it is to."""
+    is_endless = kept is not None and kept.retention_ms == NO_LIMIT
+    return is_endless and settings.wal_retention_ms != NO_LIMIT and not is_deleted_by_age(config)
 
 
 def _log_bytes(client: KafkaClientConfig, topics: Iterable[DescribedTopic], timeout_s: float) -> dict[str, int]:

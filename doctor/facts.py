@@ -78,6 +78,8 @@ class EnabledTopic:
     kept: KeptFor | None = None
     """For how long objects are kept, by the agent that keeps them longest; None: not known."""
     is_archived: bool = False
+    grows: bool = False
+    """Its objects are never deleted, though nobody has said so: they are kept as the log, which is compacted alone."""
     is_always_linked: bool = False
     """Its policy is `always`."""
     is_durable: bool = False

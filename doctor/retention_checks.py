@@ -19,6 +19,13 @@ def wal_retention(facts: Facts) -> Verdict:
         raise UnknownFactError(f"the retention of {some_of(unknown)} is not known")
     short = {name: topic for name, topic in sorted(topics.items()) if _is_short(topic)}
     cost = _cost(facts, topics)
+    if growing := sorted(name for name, topic in topics.items() if topic.grows):
+        return Verdict(
+            Level.WARNING,
+            f"objects of {some_of(growing)} are never deleted: the topic is compacted and not deleted by age, and "
+            f"objects hold what was written before compaction{cost}",
+            "set remote.wal.retention.ms to a time in ms, add delete to cleanup.policy, or set -1 if that is meant",
+        )
     if not short:
         return Verdict(Level.OK, f"{len(topics)} topics keep their objects for as long as local retention{cost}")
     found = [

@@ -16,11 +16,16 @@ from kafka_log.cluster_metadata import KRaftImage
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.errors import ClientPropertyError
 from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
-from metadata_topic.settings.wal_retention import NO_LIMIT, AgentsRetention
+from metadata_topic.settings.wal_retention import (
+    NO_LIMIT,
+    AgentsRetention,
+    age_limit_ms,
+    is_tiered,
+    local_retention_ms,
+)
 from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.cluster_descriptions import ClusterDescriptions, DescribedTopic, DescriptionError
 from recovery.errors import UnknownClusterError
-from rlm.lifecycle.cluster_observer import local_retention_ms
 
 _CLIENT_ID = "remote-wal-recover"
 _REQUEST_TIMEOUT_S = 10.0
@@ -59,7 +64,7 @@ class TopicView:
     """Its own settings, or all that are in force for it."""
     partitions: Mapping[int, ReplicaSet]
     stored_ms: int | None = None
-    """How long its records are kept in combined segments; None: for ever, or nobody knows."""
+    """How long its records are kept in combined segments; None: as long as in the log, or nobody knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,11 +161,13 @@ def with_wal_retention(
     retention = AgentsRetention.registered(agents)
 
     def stored_ms(topic: TopicView) -> int | None:
-        local_ms = local_retention_ms({**(defaults or {}), **topic.config})
+        config = {**(defaults or {}), **topic.config}
+        local_ms = local_retention_ms(config)
         if local_ms is None:
             return None
         factor = min((len(one.replicas) for one in topic.partitions.values()), default=0)
-        kept_ms = retention.longest_of(settings.get(topic.name), factor, local_ms).retention_ms
+        limit_ms = age_limit_ms(local_ms, tiered=is_tiered(config))
+        kept_ms = retention.longest_of(settings.get(topic.name), factor, limit_ms).retention_ms
         return None if kept_ms == NO_LIMIT else kept_ms
 
     topics = {topic_id: replace(topic, stored_ms=stored_ms(topic)) for topic_id, topic in view.topics.items()}

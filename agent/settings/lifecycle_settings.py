@@ -50,8 +50,8 @@ class LifecycleSettings(Section, alias_generator=keyed("remote.wal.")):
     retention_s: Seconds = Field(
         3_600_000,
         ge=-2,
-        description="How long a combined segment is kept for followers. Never longer than the local retention; -2 is "
-        "the local retention itself, the default of topics with one or two replicas; -1 is no limit of its own.",
+        description="How long a combined segment is kept for followers. -2: as long as the brokers keep the log, the "
+        "default of topics with one or two replicas; -1 is no limit of its own. What is below a log's start goes.",
     )
     retention_lagging_max_s: Seconds = Field(
         86_400_000,

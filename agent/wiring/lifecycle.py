@@ -59,7 +59,7 @@ def build_lifecycle(
         on_observation(observation)
         planner.cluster_seen(observation.view)
         metrics.held_partitions.set(held_partitions(observation.view))
-        kafka.topics.retention_seen(longest_retention_ms(observation.view.lagging_retention_ms.values()))
+        kafka.topics.retention_seen(longest_retention_ms(observation.kept_ms.values()))
         caretaking.seen(observation.brokers, now_ms)
 
     def wanted() -> set[TopicId]:

@@ -22,7 +22,8 @@ from gateway.admin.admin_frames import MAX_READ_BYTES, AdminApi, read_answer, re
 from kafka_log.crc32c import Buffer
 from metadata_topic.records.errors import MetadataTopicError, TopicSettingsError
 from metadata_topic.settings.setting_keys import SETTING_KEYS, SettingKey, changed_settings
-from metadata_topic.settings.topic_settings import DURABLE_KEY, TopicSettings, check_topic
+from metadata_topic.settings.topic_settings import DURABLE_KEY, WAL_RETENTION_KEY, TopicSettings, check_topic
+from metadata_topic.settings.wal_retention import AS_LOCAL, Config, why_not_as_local
 from replication.wire.kafka_frame import MalformedFrameError, RequestHeader
 
 _NO_ERROR: Final = 0
@@ -53,6 +54,9 @@ class TopicSettingsStore(Protocol):
 
     def why_not_durable(self) -> str | None:
         """What keeps topics from being durable; None: nothing. Raises MetadataTopicError."""
+
+    def topic_config(self, topic: str) -> Mapping[str, str | None]:
+        """The topic's configuration in Kafka, without our keys. Raises MetadataTopicError."""
 
     def write(self, settings: Mapping[str, TopicSettings]) -> None:
         """Durable when this returns. Raises MetadataTopicError."""
@@ -101,9 +105,12 @@ class _Verdicts:
     refused: dict[str, str] = field(default_factory=dict)
     """Why, by topic."""
 
-    def judge(self, topic: str, changes: Changes) -> None:
+    def judge(self, topic: str, changes: Changes, config: Callable[[], Config]) -> None:
+        """`config` tells what the topic's configuration in Kafka will be."""
         try:
             wanted = changed_settings(topic, TopicSettings(), changes)
+            if wanted.wal_retention_ms == AS_LOCAL and (reason := why_not_as_local(config())) is not None:
+                raise TopicSettingsError("set topic settings", topic, f"{WAL_RETENTION_KEY}=-2: {reason}")
             if wanted.durable and (reason := self.store.why_not_durable()) is not None:
                 raise TopicSettingsError("set topic settings", topic, f"{DURABLE_KEY}: {reason}")
             if not _is_ours(topic):
@@ -111,7 +118,7 @@ class _Verdicts:
         except TopicSettingsError as error:
             self.refuse(topic, error.reason)
         except MetadataTopicError as error:
-            self.refuse(topic, f"{DURABLE_KEY}: whether answers are held could not be read: {error}")
+            self.refuse(topic, f"{', '.join(changes)}: what that depends on could not be read: {error}")
         else:
             self.wanted[topic] = changes
 
@@ -133,7 +140,7 @@ def _created(version: int, message: Any, verdicts: _Verdicts) -> PendingRequest 
     for topic in message.topics:
         changes = {one.name: one.value for one in _cut_out(topic)}
         if changes:
-            verdicts.judge(topic.name, changes)
+            verdicts.judge(topic.name, changes, partial(_config, topic))
     message.topics = [topic for topic in message.topics if topic.name not in verdicts.refused]
     return _CreatedTopics(version, verdicts, bool(message.validate_only)) if verdicts.are_any else None
 
@@ -146,6 +153,7 @@ def _altered(version: int, message: Any, verdicts: _Verdicts) -> PendingRequest 
         verdicts.judge(
             resource.resource_name,
             {one.name: None if one.config_operation == _Operation.DELETE else one.value or "" for one in ours},
+            partial(_altered_config, resource, verdicts.store),
         )
         for one in ours:
             if one.config_operation not in list(_Operation):
@@ -158,9 +166,20 @@ def _replaced(version: int, message: Any, verdicts: _Verdicts) -> PendingRequest
     for resource in message.resources:
         ours = _cut_out(resource) if resource.resource_type == _TOPIC else []
         if ours or (resource.resource_type == _TOPIC and _is_ours(resource.resource_name)):
-            verdicts.judge(resource.resource_name, {one.name: one.value or "" for one in ours})
+            changes: Changes = {one.name: one.value or "" for one in ours}
+            verdicts.judge(resource.resource_name, changes, partial(_config, resource))
             verdicts.refuse_twice_named(resource.resource_name, ours)
     return _awaited(AdminApi.ALTER_CONFIGS, version, message, verdicts)
+
+
+def _config(named: Any) -> Config:
+    """What a resource of a request sets in Kafka."""
+    return {one.name: one.value for one in named.configs}
+
+
+def _altered_config(resource: Any, store: TopicSettingsStore) -> Config:
+    """The topic's configuration in Kafka with what a request changes. Raises MetadataTopicError."""
+    return {**store.topic_config(resource.resource_name), **_config(resource)}
 
 
 def _cut_out(named: Any) -> list[Any]:

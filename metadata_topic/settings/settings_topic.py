@@ -39,7 +39,7 @@ from metadata_topic.settings.topic_settings import (
     topic_key,
 )
 from metadata_topic.topic.client_config import KafkaClientConfig
-from metadata_topic.topic.topic import SETTINGS_TOPIC
+from metadata_topic.topic.topic import SETTINGS_TOPIC, confluent_admin
 from metadata_topic.topic.topic_consumer import ConsumerFactory, MessageLike, confluent_reader
 from metadata_topic.topic.topic_follower import FollowSettings, TopicFollower, TopicRecord
 from metadata_topic.topic.topic_producer import ProducerFactory, confluent_producer
@@ -348,6 +348,10 @@ class TopicSettingsTopic:
     def why_not_durable(self) -> str | None:
         """What keeps topics from being durable; None: nothing. Raises MetadataTopicError."""
         return why_not_durable(read_settings(self._client_config, self._timeout_s)[1])
+
+    def topic_config(self, topic: str) -> Mapping[str, str | None]:
+        """The topic's configuration in Kafka. Raises MetadataTopicError."""
+        return confluent_admin(self._client_config, self._timeout_s).topic_config(topic)
 
     def change(self, changes: Mapping[str, Change]) -> None:
         """As `SettingsWriter.change_topic`, for each topic."""

@@ -4,9 +4,12 @@ Followers in sync read what is seconds old, so the WAL keeps its objects for an 
 keep the log: storage for days would cost more than the links save. No object is kept for longer than the local
 retention, as Kafka itself wants no copy then. Where nobody says how long (the feature is off, the topic's settings or
 its replicas are not known), that is how long.
+
+Brokers go by the records' timestamps, by whole segments, by size, and by what is asked of them. So where objects are
+kept as long as the log, no age says when they go, but the log's start (`age_limit_ms`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from typing import Final, Self
@@ -21,6 +24,60 @@ _FEW_REPLICAS: Final = 2
 """Objects may be the only other copy of what has so many replicas. A single replica that moves counts as two."""
 DEFAULT_MS: Final = 3_600_000
 DEFAULT_LAGGING_MAX_MS: Final = 86_400_000
+
+
+_CLEANUP: Final = "cleanup.policy"
+_RETENTION: Final = "retention.ms"
+_LOCAL_RETENTION: Final = "local.retention.ms"
+_TIERED: Final = "remote.storage.enable"
+_COPY_DISABLED: Final = "remote.log.copy.disable"
+LOCAL_RETENTION_KEYS: Final = (_CLEANUP, _RETENTION, _LOCAL_RETENTION, _TIERED, _COPY_DISABLED)
+"""What of a topic's configuration in Kafka decides about its local retention."""
+
+Config = Mapping[str, str | None]
+"""A topic's configuration in Kafka; what is missing is not known, or has Kafka's default."""
+
+
+def is_tiered(config: Config) -> bool:
+    """Whether KIP-405 copies the topic's segments, so that `local.retention.ms` counts."""
+    return config.get(_TIERED) == "true" and config.get(_COPY_DISABLED) != "true"
+
+
+def is_deleted_by_age(config: Config) -> bool:
+    """Whether `retention.ms` counts: compaction alone keeps the newest record of each key for ever."""
+    return "delete" in (config.get(_CLEANUP) or "delete")
+
+
+def local_retention_ms(config: Config) -> int | None:
+    """How long a topic's records stay on the brokers' disks; NO_LIMIT for always, None when it is not known."""
+    if not is_deleted_by_age(config):
+        return NO_LIMIT
+    local = config.get(_LOCAL_RETENTION) if is_tiered(config) else None
+    text = config.get(_RETENTION) if local in (None, str(AS_LOCAL)) else local
+    try:
+        value = int(text) if text is not None else None
+    except ValueError:
+        return None
+    return value if value is None or value >= 0 else NO_LIMIT
+
+
+def why_not_as_local(config: Config) -> str | None:
+    """Why a topic's objects cannot be kept as long as the brokers keep its log; None: they can."""
+    if is_deleted_by_age(config):
+        return None
+    return (
+        "the topic is compacted and never deleted by age, and objects hold what was written before compaction: "
+        "storage would grow without bound. Give a time in ms, -1 to keep all of it in spite of that, or add delete to "
+        "cleanup.policy"
+    )
+
+
+def age_limit_ms(local_ms: int, *, tiered: bool) -> int:
+    """The age at which entries kept as long as the log go: none, as the log's start tells what brokers keep.
+
+    With KIP-405 the log's start is that of the tier, so there the local retention counts.
+    """
+    return local_ms if tiered else NO_LIMIT
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import structlog
 
+from metadata_topic.settings.wal_retention import LOCAL_RETENTION_KEYS, local_retention_ms
 from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.kafka_python_config import kafka_python_settings
 from recovery.errors import ReassignmentError, ReassignmentSettingError
 from recovery.reassignment.moves import ClusterView
 from recovery.reassignment.plan import ClusterReplicas, Move, PartitionReplicas, TopicPartition
-from rlm.lifecycle.cluster_observer import LOCAL_RETENTION, RETENTION, local_retention_ms
 
 if TYPE_CHECKING:
     from kafka.admin import KafkaAdminClient
@@ -113,7 +113,7 @@ class ReassignmentAdmin:
 
     def local_retentions_ms(self, topics: Collection[str]) -> dict[str, int]:
         """Of those that are known; as `local_retention_ms`. Raises ReassignmentError."""
-        keys = {key: self._configs("topic", topics, key) for key in (LOCAL_RETENTION, RETENTION)}
+        keys = {key: self._configs("topic", topics, key) for key in LOCAL_RETENTION_KEYS}
         configs = {
             name: {key: entry["value"] for key, found in keys.items() if (entry := found.get(name)) is not None}
             for name in topics

@@ -38,15 +38,6 @@ def _alter(topic: Topic, setting: str) -> str:
     return f"kafka-configs.sh --alter --topic {topic.name} --add-config {setting}"
 
 
-def _local_without_tier(topic: Topic) -> list[_Contradiction]:
-    """Kafka itself heeds local.retention.ms on tiered topics alone, agents heed it everywhere."""
-    local, whole = topic.local("ms"), topic.number("retention.ms")
-    if not topic.settings.enable or topic.is_tiered or local == whole:
-        return []
-    detail = f"local.retention.ms is {local}, retention.ms {whole}, and nothing is tiered: brokers keep by the latter"
-    return [(detail, _alter(topic, "local.retention.ms=-2"))]
-
-
 def _local_beyond_whole(topic: Topic) -> list[_Contradiction]:
     found = []
     for kind in ("ms", "bytes"):
@@ -65,7 +56,6 @@ def _archived_without_upload(topic: Topic) -> list[_Contradiction]:
 
 
 _CONTRADICTIONS: Final[tuple[Callable[[Topic], list[_Contradiction]], ...]] = (
-    _local_without_tier,
     _local_beyond_whole,
     _archived_without_upload,
 )

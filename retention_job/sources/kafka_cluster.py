@@ -10,7 +10,15 @@ from metadata_topic.kip405.kip405 import REMOTE_LOG_METADATA_TOPIC
 from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.settings.settings_topic import read_settings
 from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
-from metadata_topic.settings.wal_retention import ALL_AS_BEFORE, NO_LIMIT, AgentsRetention, KeptFor, longer
+from metadata_topic.settings.wal_retention import (
+    ALL_AS_BEFORE,
+    AgentsRetention,
+    KeptFor,
+    age_limit_ms,
+    is_tiered,
+    local_retention_ms,
+    longer,
+)
 from metadata_topic.topic.client_config import KafkaClientConfig, from_java_properties
 from metadata_topic.topic.cluster_descriptions import ClusterDescriptions, DescriptionError
 from metadata_topic.topic.topic import METADATA_TOPIC, SETTINGS_TOPIC
@@ -48,21 +56,29 @@ class Topic:
             return None
 
     def local(self, kind: str) -> int | None:
-        """`local.retention.<kind>`, resolved as agents resolve it."""
-        local = self.number(f"local.retention.{kind}")
+        """`local.retention.<kind>`, resolved as brokers resolve it: it counts for tiered topics alone."""
+        local = self.number(f"local.retention.{kind}") if self.is_tiered else None
         return self.number(f"retention.{kind}") if local is None or local == _AS_RETENTION else local
 
     @property
     def kept_longest(self) -> KeptFor | None:
         """For how long no agent keeps its entries longer, but for an archive; None where nobody knows."""
-        local_ms = self.local("ms")
-        return None if local_ms is None else self.agents.longest_of(*self._told, _endless(local_ms))
+        local_ms = local_retention_ms(self.config)
+        return None if local_ms is None else self.agents.longest_of(*self._told, local_ms)
 
     @property
     def kept_shortest(self) -> KeptFor | None:
         """For how long every agent keeps them."""
-        local_ms = self.local("ms")
-        return None if local_ms is None else self.agents.shortest_of(*self._told, _endless(local_ms))
+        local_ms = local_retention_ms(self.config)
+        return None if local_ms is None else self.agents.shortest_of(*self._told, local_ms)
+
+    @property
+    def age_limit_ms(self) -> int | None:
+        """The age from which on no agent wants its entries, whatever the log holds; -1: none, None: not known."""
+        local_ms = local_retention_ms(self.config)
+        if local_ms is None:
+            return None
+        return self.agents.longest_of(*self._told, age_limit_ms(local_ms, tiered=self.is_tiered)).retention_ms
 
     @property
     def is_kept(self) -> bool:
@@ -75,12 +91,8 @@ class Topic:
 
     @property
     def is_tiered(self) -> bool:
-        """KIP-405's remote storage is on."""
-        return self.config.get("remote.storage.enable") == "true"
-
-
-def _endless(retention_ms: int) -> int:
-    return retention_ms if retention_ms >= 0 else NO_LIMIT
+        """KIP-405's remote storage is on, and copies."""
+        return is_tiered(self.config)
 
 
 @dataclass(frozen=True, slots=True)

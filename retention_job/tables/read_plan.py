@@ -74,8 +74,7 @@ def retentions(cluster: Cluster) -> dict[str, int | None]:
 
 
 def kept_ms(topic: Topic) -> int | None:
-    """How long its entries are kept by the agent that keeps them longest, all replicas in sync; -1 for ever; None where
-    nobody knows, or they wait for the archive.
+    """How long its entries are kept by the agent that keeps them longest, all replicas in sync; -1 as long as the log;
+    None where nobody knows, or they wait for the archive.
     """
-    kept = None if topic.settings.archive else topic.kept_longest
-    return None if kept is None else kept.retention_ms
+    return None if topic.settings.archive else topic.age_limit_ms

@@ -24,6 +24,7 @@ import structlog
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_text
 from metadata_topic.settings.settings_topic import SettingsReader
+from metadata_topic.settings.wal_retention import is_tiered, local_retention_ms
 from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.cluster_descriptions import (
     TOPIC_AUTHORIZATION_FAILED,
@@ -41,10 +42,6 @@ log = structlog.get_logger(__name__)
 K = TypeVar("K")
 
 _SETTINGS_TIMEOUT_S = 30.0
-LOCAL_RETENTION = "local.retention.ms"
-RETENTION = "retention.ms"
-_AS_RETENTION = "-2"
-"""The value of local.retention.ms that stands for retention.ms."""
 
 
 class ClusterUnknownError(Exception):
@@ -74,20 +71,10 @@ class Observation:
     """Topics that this client may not describe, by name, or by id where no name is known."""
     replication: Mapping[TopicId, Replication] = field(default_factory=dict)
     """Of the wanted topics that are there."""
-
-
-def local_retention_ms(config: Mapping[str, str | None]) -> int | None:
-    """How long a topic's records stay on the brokers' disks; NEVER for always, None when it is not known.
-
-    Topics without tiered storage keep all of their retention there.
-    """
-    local = config.get(LOCAL_RETENTION)
-    text = config.get(RETENTION) if local is None or local == _AS_RETENTION else local
-    try:
-        value = int(text) if text is not None else None
-    except ValueError:
-        return None
-    return value if value is None or value >= 0 else NEVER
+    tiered: frozenset[TopicId] = frozenset()
+    """Those that KIP-405 copies."""
+    kept_ms: Mapping[TopicId, int] = field(default_factory=dict)
+    """How long entries are kept at most, as far as an age tells; NEVER."""
 
 
 def longest_retention_ms(retentions_ms: Iterable[int]) -> int | None:
@@ -151,23 +138,21 @@ class ClusterObserver:
             log.warning("topics_hidden", topics=sorted(hidden), hint="allow the agents' principal to describe them",
                         consequence="neither their retention nor their log start releases any object")  # fmt: skip
         asked = {topic_id: name for topic_id, name in names.items() if topic_id in wanted}
+        configs = self._configs(asked)
         partitions = {
             TopicIdPartition(topic_id, number): (name, number)
             for topic_id, name in asked.items()
             if name in metadata.topics
             for number in metadata.topics[name].partitions
         }
+        log_start = self._log_start(partitions)
         return Observation(
-            replace(
-                view,
-                retention_ms=self._retention(asked),
-                log_start=self._log_start(partitions),
-                as_of_ms=asked_ms,
-            ),
+            replace(view, retention_ms=_local_retentions(configs), log_start=log_start, as_of_ms=asked_ms),
             frozenset(metadata.brokers),
             names,
             hidden,
             {topic_id: _replication(described[topic_id]) for topic_id in asked},
+            frozenset(topic_id for topic_id, config in configs.items() if is_tiered(config)),
         )
 
     def _ask_by_id(self, unseen: Collection[TopicId], names: Mapping[TopicId, str]) -> _AnswersById:
@@ -200,7 +185,7 @@ class ClusterObserver:
 
     def local_retentions_ms(self, names: Iterable[str]) -> dict[str, int]:
         """Of those topics whose retention is known. Raises ClusterUnknownError, and confluent_kafka.KafkaException."""
-        return self._retention({name: name for name in names})
+        return _local_retentions(self._configs({name: name for name in names}))
 
     def _describe(self, names: list[str]) -> tuple[dict[TopicId, DescribedTopic], frozenset[str]]:
         """The topics that are there, and the names of those that are hidden."""
@@ -215,7 +200,8 @@ class ClusterObserver:
                 raise ClusterUnknownError(f"describing topic {topic.name} failed with Kafka's error {topic.error_code}")
         return found, frozenset(hidden)
 
-    def _retention(self, asked: Mapping[K, str]) -> dict[K, int]:
+    def _configs(self, asked: Mapping[K, str]) -> dict[K, Mapping[str, str | None]]:
+        """Of those topics that tell theirs."""
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import ConfigResource, ResourceType
 
@@ -223,16 +209,14 @@ class ClusterObserver:
             return {}
         ids = {name: topic_id for topic_id, name in asked.items()}
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in ids]
-        found: dict[K, int] = {}
+        found: dict[K, Mapping[str, str | None]] = {}
         for resource, future in self._admin.describe_configs(resources, request_timeout=self._timeout_s).items():
             try:
                 entries = self._result(future)
             except KafkaException as error:
                 log.info("topic_retention_unknown", topic=resource.name, error=str(error))
                 continue
-            retention_ms = local_retention_ms({key: entry.value for key, entry in entries.items()})
-            if retention_ms is not None:
-                found[ids[resource.name]] = retention_ms
+            found[ids[resource.name]] = {key: entry.value for key, entry in entries.items()}
         return found
 
     def _log_start(self, partitions: Mapping[TopicIdPartition, tuple[str, int]]) -> dict[TopicIdPartition, int]:
@@ -256,6 +240,11 @@ class ClusterObserver:
             return future.result(timeout=2 * self._timeout_s)
         except TimeoutError as error:
             raise ClusterUnknownError(f"no answer within {2 * self._timeout_s} s") from error
+
+
+def _local_retentions(configs: Mapping[K, Mapping[str, str | None]]) -> dict[K, int]:
+    """Of those that tell it."""
+    return {key: kept_ms for key, config in configs.items() if (kept_ms := local_retention_ms(config)) is not None}
 
 
 def _replication(topic: DescribedTopic) -> Replication:

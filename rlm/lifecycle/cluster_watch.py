@@ -11,7 +11,7 @@ import structlog
 
 from kafka_log.topic_partition import TopicId
 from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
-from metadata_topic.settings.wal_retention import WalRetention
+from metadata_topic.settings.wal_retention import KeptFor, WalRetention, age_limit_ms
 from metadata_topic.topic.cluster_descriptions import DescriptionError
 from rlm.lifecycle.cluster_observer import ClusterObserver, ClusterUnknownError, Observation
 from rlm.lifecycle.release import NEVER, ClusterView
@@ -35,16 +35,24 @@ class KnownSettings(Protocol):
 def with_wal_retention(
     observation: Observation, topics: Mapping[str, TopicSettings], retention: WalRetention
 ) -> Observation:
-    """The same, its view with how long the WAL keeps entries; `topics` are settings by name, those that are known."""
+    """The same, its view with how long the WAL keeps entries; `topics` are settings by name, those that are known.
+
+    Entries that are kept as long as the log go with the log's start, and by no age: timestamps may be in the future.
+    """
     view = observation.view
+
+    def kept_for(topic_id: TopicId, local_ms: int) -> KeptFor:
+        settings = topics.get(observation.names.get(topic_id, ""))
+        return retention.of(settings, _factor(observation, topic_id), local_ms)
+
+    local = view.retention_ms.items()
     kept = {
-        topic_id: retention.of(
-            topics.get(observation.names.get(topic_id, "")), _factor(observation, topic_id), local_ms
-        )
-        for topic_id, local_ms in view.retention_ms.items()
+        topic_id: kept_for(topic_id, age_limit_ms(local_ms, tiered=topic_id in observation.tiered))
+        for topic_id, local_ms in local
     }
     return replace(
         observation,
+        kept_ms={topic_id: kept_for(topic_id, local_ms).lagging_ms for topic_id, local_ms in local},
         view=replace(
             view,
             retention_ms={topic_id: one.retention_ms for topic_id, one in kept.items()},

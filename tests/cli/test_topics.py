@@ -1,6 +1,7 @@
 """`remote-wal topics enable`: what is written for a topic."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -27,6 +28,7 @@ def test_a_topic_is_enabled_with_or_without_an_archive(
     monkeypatch: pytest.MonkeyPatch, options: list[str], expected: TopicSettings
 ) -> None:
     written: list[object] = []
+    monkeypatch.setattr(topics_module, "_check_retention", lambda _wanted, _client: None)
     monkeypatch.setattr(topics_module, "_set", lambda wanted, _client: written.append(wanted))
     result = CliRunner().invoke(
         main_module.build_app(), ["topics", "enable", "orders", "--bootstrap-server", "nowhere:1", *options]
@@ -61,6 +63,24 @@ def test_a_setting_is_changed_and_the_others_stay(
         main_module.build_app(), ["topics", "set", *arguments, "--bootstrap-server", "nowhere:1"]
     )
     assert (result.exit_code, written) == (0 if expected else 2, expected), result.output
+
+
+@pytest.mark.parametrize(
+    ("policy", "kept_ms", "is_taken"), [("compact", -2, False), ("compact", -1, True), ("delete", -2, True)]
+)
+@pytest.mark.parametrize("command", ["enable", "set"])
+def test_objects_that_would_be_kept_without_bound_are_refused(
+    monkeypatch: pytest.MonkeyPatch, command: str, policy: str, kept_ms: int, is_taken: bool
+) -> None:
+    written: list[object] = []
+    monkeypatch.setattr(topics_module, "_set", lambda wanted, _client: written.append(wanted))
+    monkeypatch.setattr(settings_topic, "read_settings", lambda _client: ({"orders": ARCHIVED}, {}))
+    admin = SimpleNamespace(topic_config=lambda _topic: {"cleanup.policy": policy})
+    monkeypatch.setattr("metadata_topic.topic.topic.confluent_admin", lambda _client, _timeout_s: admin)
+    arguments = ["topics", command, "orders", "--wal-retention-ms", str(kept_ms), "--bootstrap-server", "nowhere:1"]
+    result = CliRunner().invoke(main_module.build_app(), arguments)
+    assert bool(written) == is_taken
+    assert is_taken or "grow without bound" in str(result.exception)
 
 
 @pytest.mark.parametrize("command", ["enable", "set"])

@@ -229,6 +229,24 @@ def test_a_topic_without_tiered_storage_keeps_its_records_for_all_of_its_retenti
     assert enabled_topic({}, on, agents, 3) == EnabledTopic(None, False)
 
 
+@pytest.mark.parametrize(
+    ("policy", "kept_ms", "replicas", "grows"),
+    [
+        ("compact", None, 1, True),
+        ("compact", -2, 3, True),
+        ("compact", None, 3, False),
+        ("compact", -1, 3, False),
+        ("compact,delete", -2, 3, False),
+    ],
+)
+def test_objects_of_a_log_that_is_compacted_alone_grow_without_bound(
+    policy: str, kept_ms: int | None, replicas: int, grows: bool
+) -> None:
+    settings = TopicSettings(enable=True, wal_retention_ms=kept_ms)
+    config = {"retention.ms": "9000", "cleanup.policy": policy}
+    assert enabled_topic(config, settings, AgentsRetention((WalRetention(),)), replicas).grows == grows
+
+
 def test_where_nothing_answers_every_check_is_made_or_says_why_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

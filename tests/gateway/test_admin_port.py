@@ -52,6 +52,10 @@ class MemoryStore:
         self._look("read")
         return self.not_durable
 
+    def topic_config(self, topic: str) -> Mapping[str, str | None]:
+        self._look("read")
+        return {"cleanup.policy": "compact" if topic.startswith("compacted") else "delete"}
+
     def write(self, settings: Mapping[str, TopicSettings]) -> None:
         self._look("write")
         self.settings.update(settings)
@@ -515,3 +519,34 @@ async def test_no_topic_is_made_durable_where_answers_are_not_held(away: bool) -
     assert told["held"][0] == 40
     assert ("could not be read" if away else "beside broker 2") in told["held"][1]
     assert list(store.settings) == ([] if away else ["plain"])
+
+
+KEPT = "remote.wal.retention.ms"
+
+
+async def test_no_topic_is_made_that_keeps_objects_without_bound() -> None:
+    broker, store = Broker(CreateTopicsRequest, creates({})), MemoryStore()
+    asked = {
+        "table": {ENABLE: "true", KEPT: "-2", "cleanup.policy": "compact"},
+        "log": {ENABLE: "true", KEPT: "-2", "cleanup.policy": "delete"},
+        "endless": {ENABLE: "true", KEPT: "-1", "cleanup.policy": "compact"},
+    }
+    async with connected(broker, store) as tool:
+        answer = await tool.ask(create_request(7, asked), CreateTopicsResponse, 7)
+    told = {one.name: (one.error_code, one.error_message or "") for one in answer.topics}
+    assert told["table"][0] == 40
+    assert "grow without bound" in told["table"][1]
+    assert set(store.settings) == {"log", "endless"}
+
+
+@pytest.mark.parametrize(
+    ("topic", "policy", "is_refused"),
+    [("compacted", None, True), ("compacted", "delete", False), ("orders", None, False), ("orders", "compact", True)],
+)
+async def test_no_topic_comes_to_keep_objects_without_bound(topic: str, policy: str | None, is_refused: bool) -> None:
+    broker, store = Broker(IncrementalAlterConfigsRequest, alters({})), MemoryStore()
+    changes = [(KEPT, 0, "-2"), *([("cleanup.policy", 0, policy)] if policy else [])]
+    async with connected(broker, store) as tool:
+        answer = await tool.ask(alter_request(1, [(TOPIC, topic, changes)]), IncrementalAlterConfigsResponse, 1)
+    [one] = answer.responses
+    assert (one.error_code == 40, topic not in store.settings) == (is_refused, is_refused)

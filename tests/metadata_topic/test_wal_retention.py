@@ -5,7 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metadata_topic.settings.topic_settings import TopicSettings
-from metadata_topic.settings.wal_retention import AS_BEFORE, AS_LOCAL, NO_LIMIT, KeptFor, WalRetention
+from metadata_topic.settings.wal_retention import (
+    AS_BEFORE,
+    AS_LOCAL,
+    NO_LIMIT,
+    KeptFor,
+    WalRetention,
+    local_retention_ms,
+    why_not_as_local,
+)
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 WEEK_MS = 7 * DAY_MS
@@ -54,3 +62,38 @@ def test_who_lags_is_waited_for_and_nobody_longer_than_kafka_keeps_its_log(
     kept = WalRetention(default_ms, lagging_max_ms).of(topic, factor, local_ms)
     in_ms = [float("inf") if ms == NO_LIMIT else ms for ms in (kept.retention_ms, kept.lagging_ms, local_ms)]
     assert in_ms == sorted(in_ms)
+
+
+TIERED = {"remote.storage.enable": "true"}
+LOCAL = {"local.retention.ms": "1000", "retention.ms": "9000"}
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (LOCAL | TIERED, 1000),
+        pytest.param(LOCAL, 9000, id="nothing is tiered"),
+        pytest.param(LOCAL | TIERED | {"remote.log.copy.disable": "true"}, 9000, id="nothing is copied any more"),
+        (TIERED | {"local.retention.ms": "-2", "retention.ms": "9000"}, 9000),
+        ({"retention.ms": "9000"}, 9000),
+        (TIERED | {"local.retention.ms": "-2", "retention.ms": "-1"}, NO_LIMIT),
+        (TIERED | {"local.retention.ms": "-1", "retention.ms": "9000"}, NO_LIMIT),
+        pytest.param({"retention.ms": "9000", "cleanup.policy": "compact"}, NO_LIMIT, id="compacted alone"),
+        pytest.param({"retention.ms": "9000", "cleanup.policy": "compact,delete"}, 9000, id="deleted, too"),
+        (TIERED | {"local.retention.ms": "-2"}, None),
+        ({}, None),
+        ({"retention.ms": None}, None),
+        ({"retention.ms": "soon"}, None),
+    ],
+)
+def test_the_local_retention_is_what_brokers_go_by(config: dict[str, str | None], expected: int | None) -> None:
+    assert local_retention_ms(config) == expected
+
+
+@pytest.mark.parametrize(
+    ("policy", "is_refused"), [("compact", True), ("compact,delete", False), ("delete", False), (None, False)]
+)
+def test_what_would_grow_without_bound_is_refused_with_the_reason(policy: str | None, is_refused: bool) -> None:
+    reason = why_not_as_local({"cleanup.policy": policy})
+    assert (reason is not None) == is_refused
+    assert reason is None or "grow without bound" in reason

@@ -228,7 +228,8 @@ def test_a_head_that_expired_while_it_was_read_leaves_the_log_to_those_who_hold_
     [
         ({"retention.ms": "604800000"}, [AGENT], 5),
         ({"retention.ms": "604800000"}, [AGENT, replace(AGENT, wal_retention_ms=7)], 7),
-        ({"retention.ms": "604800000"}, [AGENT, replace(AGENT, wal_retention_ms=None)], 604_800_000),
+        ({"retention.ms": "604800000"}, [AGENT, replace(AGENT, wal_retention_ms=None)], None),
+        ({"retention.ms": "604800000", "cleanup.policy": "compact"}, [AGENT], 5),
         ({"retention.ms": "-1"}, [replace(AGENT, wal_retention_ms=-2)], None),
         ({}, [AGENT], None),
     ],

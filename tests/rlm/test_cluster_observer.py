@@ -26,7 +26,6 @@ from rlm.lifecycle.cluster_observer import (
     ClusterObserver,
     ClusterUnknownError,
     Replication,
-    local_retention_ms,
     longest_retention_ms,
 )
 from rlm.lifecycle.release import NEVER, TopicWatch
@@ -285,24 +284,6 @@ def test_names_of_topics_that_are_gone_and_not_wanted_are_not_asked_for_for_ever
     rig.admin.asked.clear()
     rig.observer.observe([], (), lambda: 2)
     assert rig.admin.asked == {METADATA_TOPIC}
-
-
-@pytest.mark.parametrize(
-    ("config", "expected"),
-    [
-        ({"local.retention.ms": "1000", "retention.ms": "9000"}, 1000),
-        ({"local.retention.ms": "-2", "retention.ms": "9000"}, 9000),
-        ({"retention.ms": "9000"}, 9000),
-        ({"local.retention.ms": "-2", "retention.ms": "-1"}, NEVER),
-        ({"local.retention.ms": "-1", "retention.ms": "9000"}, NEVER),
-        ({"local.retention.ms": "-2"}, None),
-        ({}, None),
-        ({"retention.ms": None}, None),
-        ({"retention.ms": "soon"}, None),
-    ],
-)
-def test_local_retention(config: dict[str, str | None], expected: int | None) -> None:
-    assert local_retention_ms(config) == expected
 
 
 @pytest.mark.parametrize(("retentions", "expected"), [([], None), ([5, 9, 7], 9), ([5, NEVER, 9], NEVER), ([0], 0)])

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
@@ -33,6 +33,7 @@ class Observer:
     factor: int = 3
     lagging: frozenset[int] = frozenset()
     local_ms: dict[TopicId, int] = field(default_factory=lambda: {ORDERS: 7 * DAY_MS})
+    tiered: frozenset[TopicId] = frozenset()
 
     def observe(
         self, _wanted: Collection[TopicId], _names: Collection[str], _wall_ms: Callable[[], int]
@@ -42,10 +43,15 @@ class Observer:
             frozenset({1}),
             {ORDERS: "orders", CLICKS: "clicks"},
             replication={ORDERS: Replication(self.factor, self.lagging)},
+            tiered=self.tiered,
         )
 
 
 def view_of(observer: Observer, settings: Settings) -> ClusterView:
+    return seen_by(observer, settings).view
+
+
+def seen_by(observer: Observer, settings: Settings) -> Observation:
     seen: list[Observation] = []
     with ThreadPoolExecutor(1) as threads:
         watch = ClusterWatch(
@@ -53,7 +59,7 @@ def view_of(observer: Observer, settings: Settings) -> ClusterView:
             lambda observation, _now_ms: seen.append(observation), lambda: 0, threads,
         )  # fmt: skip
         asyncio.run(watch.run_once())
-    return seen[0].view
+    return seen[0]
 
 
 def released(view: ClusterView, age_ms: int, partition: int = 0) -> bool:
@@ -67,9 +73,33 @@ def test_what_followers_in_sync_have_read_goes_after_the_wals_own_retention() ->
     assert held_partitions(view) == 0
 
 
-def test_a_topic_may_keep_its_objects_for_as_long_as_kafka_keeps_its_log() -> None:
-    view = view_of(Observer(), Settings({"orders": TopicSettings(enable=True, wal_retention_ms=-2)}))
+def test_what_is_kept_as_long_as_the_log_goes_with_its_start_and_by_no_age() -> None:
+    """Brokers go by timestamps, which may be in the future, and by whole segments."""
+    settings = Settings({"orders": TopicSettings(enable=True, wal_retention_ms=-2)})
+    view = view_of(Observer(), settings)
+    assert not released(view, 100 * DAY_MS)
+    entry = RemoteLogSegmentMetadataEntry(TopicIdPartition(ORDERS, 0), 0, 0, 9, 0, 10, 0)
+    for log_start, expected in ((9, None), (10, Release.BELOW_LOG_START)):
+        view = replace(view, log_start={TopicIdPartition(ORDERS, 0): log_start})
+        assert release_of(entry, 0, view, Tiers()) is expected
+
+
+def test_what_is_kept_as_long_as_a_tiered_log_goes_with_the_local_retention() -> None:
+    """There the log's start is that of the tier."""
+    settings = Settings({"orders": TopicSettings(enable=True, wal_retention_ms=-2)})
+    view = view_of(Observer(tiered=frozenset({ORDERS})), settings)
     assert (released(view, 7 * DAY_MS - 1), released(view, 7 * DAY_MS)) == (False, True)
+
+
+def test_a_time_of_its_own_is_not_cut_short_by_a_retention_that_goes_by_timestamps() -> None:
+    view = view_of(Observer(local_ms={ORDERS: 1000}), Settings())
+    assert (released(view, HOUR_MS - 1), released(view, HOUR_MS)) == (False, True)
+
+
+def test_the_metadata_outlives_what_is_kept_by_the_local_retention() -> None:
+    assert seen_by(Observer(), Settings({"orders": TopicSettings(enable=True, wal_retention_ms=-2)})).kept_ms == {
+        ORDERS: 7 * DAY_MS
+    }
 
 
 def test_a_replica_that_is_behind_is_waited_for_up_to_the_bound() -> None:
@@ -86,17 +116,17 @@ def test_nobody_is_waited_for_where_objects_stay_for_as_long_anyway() -> None:
 
 def test_settings_that_are_read_in_part_release_nothing_sooner_than_kafka_does() -> None:
     view = view_of(Observer(), Settings(ready=False))
-    assert (released(view, 7 * DAY_MS - 1), released(view, 7 * DAY_MS)) == (False, True)
+    assert not released(view, 100 * DAY_MS)
 
 
 def test_a_topic_that_is_switched_off_keeps_its_objects_for_as_long_as_kafka_its_log() -> None:
     view = view_of(Observer(), Settings({}))
-    assert (released(view, 7 * DAY_MS - 1), released(view, 7 * DAY_MS)) == (False, True)
+    assert not released(view, 100 * DAY_MS)
 
 
 def test_replicas_that_are_not_known_release_nothing_sooner_than_kafka_does() -> None:
     view = view_of(Observer(factor=0), Settings())
-    assert (released(view, 7 * DAY_MS - 1), released(view, 7 * DAY_MS)) == (False, True)
+    assert not released(view, 100 * DAY_MS)
 
 
 def test_a_local_retention_that_is_not_known_releases_nothing() -> None:

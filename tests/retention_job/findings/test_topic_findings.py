@@ -38,7 +38,7 @@ ON = TopicSettings(enable=True)
         ({"retention.ms": WEEK, "local.retention.ms": "-2"}, ON),
         ({"retention.ms": WEEK, "local.retention.ms": "3600000", "remote.storage.enable": "true"}, ON),
         ({"retention.ms": "-1", "local.retention.ms": "3600000", "remote.storage.enable": "true"}, ON),
-        ({"retention.ms": WEEK, "local.retention.ms": "3600000"}, TopicSettings()),
+        ({"retention.ms": WEEK, "local.retention.ms": "3600000"}, ON),
         ({"retention.ms": WEEK}, TopicSettings(enable=True, archive=True)),
     ],
 )
@@ -49,7 +49,6 @@ def test_sound_settings_are_no_finding(config: Mapping[str, str], settings: Topi
 @pytest.mark.parametrize(
     ("config", "settings"),
     [
-        ({"retention.ms": WEEK, "local.retention.ms": "3600000"}, ON),
         ({"retention.ms": "3600000", "local.retention.ms": WEEK, "remote.storage.enable": "true"}, ON),
         ({"retention.ms": WEEK}, TopicSettings(enable=False, archive=True)),
     ],

@@ -232,11 +232,13 @@ def cluster_of(
 
 
 def _topic(name: str, partitions: int) -> Topic:
-    """Brokers keep the logs of `short` for an hour, and all others for ever; the WAL keeps these for a week."""
+    """The WAL keeps `short` for an hour, whose local retention contradicts the other one, and all others for a week."""
+    is_short = name == "short"
     config = {
         "cleanup.policy": "delete",
-        "retention.ms": str(7 * DAY_MS if name == "short" else -1),
-        "local.retention.ms": str(HOUR_MS if name == "short" else -2),
+        "retention.ms": str(7 * DAY_MS if is_short else -1),
+        "local.retention.ms": str(8 * DAY_MS if is_short else -2),
+        "remote.storage.enable": str(is_short).lower(),
         "retention.bytes": "-1",
         "local.retention.bytes": "-2",
     }
@@ -247,7 +249,7 @@ def _topic(name: str, partitions: int) -> Topic:
         numbers,
         (1,) * partitions,
         3,
-        TopicSettings(enable=True, archive=name == ARCHIVED, wal_retention_ms=7 * DAY_MS),
+        TopicSettings(enable=True, archive=name == ARCHIVED, wal_retention_ms=HOUR_MS if is_short else 7 * DAY_MS),
         config,
     )
 
