@@ -72,8 +72,8 @@ class PlannedLog:
 
     @property
     def is_stored(self) -> bool:
-        """Whether object storage has, or had, anything of it."""
-        return bool(self.plan.extents) or self.plan.gap is not None
+        """Whether object storage has, or had, anything of it, if only where it ends."""
+        return self.plan.end_offset > 0 or self.plan.gap is not None
 
     @property
     def has_other_replicas(self) -> bool:
@@ -124,8 +124,8 @@ class PlannedLog:
 
     def _compacted_start(self, plan: LogPlan) -> int:
         """Where the log begins; 0 where nobody says, unless retention may have removed what is not stored."""
-        if self.replicas.log_start is not None:
-            return self.replicas.log_start
+        if (known := self.runs.log_start(self.rules)) is not None:
+            return known
         is_kept_as_log = self.settings.retention_ms is not None and self.settings.stored_ms is None
         is_all_stored = not (self.rules.released or self.rules.before_upload)
         return plan.start_offset if is_kept_as_log and is_all_stored else 0
@@ -152,16 +152,18 @@ def plan_broker(
             settings = replace(log_settings(topic.config, broker.properties), stored_ms=topic.stored_ms)
         except ValueError as error:
             raise RecoveryError("plan recovery", topic.name, f"a setting is no number: {error}") from error
-        runs = inventory.log_runs(partition)
+        runs, replicas = inventory.log_runs(partition), topic.partitions[partition.partition]
         rules = PlanRules(
             may_have_holes=settings.is_compacted,
-            retention_horizon_ms=settings.horizon_ms(now_ms),
             declared_gaps=tuple(inventory.declared_gaps.get(partition, ())),
             before_upload=tuple(inventory.before_upload.get(partition, ())),
             released=tuple(inventory.released.get(partition, ())),
+            log_start=replicas.log_start,
+            log_starts=tuple(inventory.log_starts.get(partition, ())),
             begins_behind_last_gap=selection.begins_behind_last_gap,
         )
-        replicas = topic.partitions[partition.partition]
+        is_start_known = runs.log_start(rules) is not None
+        rules = replace(rules, retention_horizon_ms=settings.horizon_ms(now_ms, is_start_known=is_start_known))
         plan = runs.plan(rules)
         may_have_less = selection.may_have_less
         planned.append(PlannedLog(partition, topic.name, replicas, settings, runs, plan, rules, may_have_less))

@@ -22,6 +22,7 @@ from rlm.archive.archived_topics import ArchivedTopics, CareDuties
 from rlm.archive.archiving import Archiving
 from rlm.archive.stored_runs import LedLogs
 from rlm.lifecycle.caretaking import publish_registration
+from rlm.lifecycle.cluster_observer import Observation
 from rlm.lifecycle.gap_declarations import GapDeclarations
 from rlm.lifecycle.led_gaps import LedGaps
 from rlm.lifecycle.lifecycle import Lifecycle
@@ -181,7 +182,7 @@ class StorageRun:
             self.kafka,
             self._tiers,
             self.write_path.is_under_way,
-            self._archived.cluster_seen,
+            self._cluster_seen,
             self._gaps.lost_locally,
         )
         lifecycle.led(self._assignments)
@@ -190,6 +191,11 @@ class StorageRun:
             await lifecycle.run()
         finally:
             self._lifecycle = None
+
+    def _cluster_seen(self, observation: Observation) -> None:
+        # Before anything is deleted as it lies below a log's start.
+        self._gaps.began(observation.view.log_start, self._assignments)
+        self._archived.cluster_seen(observation)
 
     async def _run_archive(self) -> None:
         archiving = build_archiving(self._around, self._kept, self.kafka, self._duties)

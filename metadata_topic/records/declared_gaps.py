@@ -47,6 +47,11 @@ class GapReason(IntEnum):
     store holds it as `metadata_topic.store.held_records`, and never as a gap.
     """
 
+    LOG_START = 7
+    """The log begins behind them: its retention or somebody who deletes records took them. The store holds it as
+    `ReleasedOffsets` of their own, and never as a gap.
+    """
+
     @property
     def is_loss(self) -> bool:
         """Whether records are missing that were to be stored."""

@@ -49,6 +49,8 @@ class StoreImage:
     rebuilt_ms: int = -1
     """Of the newest rebuild of the topic that was read; -1: of none."""
     released: Sequence[ReleasedUpTo] = ()
+    log_starts: Sequence[ReleasedUpTo] = ()
+    """Where logs begin, as the leaders of those epochs told."""
     gaps: Sequence[DeclaredGap] = ()
     extras: Mapping[str, bytes] = field(default_factory=dict)
     """What other readers of the same records know at the same point, by a name of their own."""

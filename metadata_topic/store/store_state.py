@@ -46,6 +46,8 @@ class StoreState:
         self.counters: Counter[str] = Counter()
         self.retained = RetainedRecords()
         self.released = ReleasedOffsets()
+        self.log_starts = ReleasedOffsets()
+        """Below which logs have no records, whoever stored them."""
         self.gaps = DeclaredGaps()
         self.held = HeldRecords()
         self.adopted = AdoptedSources()
@@ -88,6 +90,7 @@ class StoreState:
             retained=self.retained.all(),
             segments=segments,
             released=self.released.all(),
+            log_starts=self.log_starts.all(),
             gaps=[*self.gaps, *self.held],
         )
 
@@ -99,6 +102,7 @@ class StoreState:
         state = cls(bound)
         state.released = ReleasedOffsets(image.released)
         state._add_gaps(image.gaps)
+        state.log_starts = ReleasedOffsets(image.log_starts)
         for placed in image.registrations:
             state.registrations.add(*placed)
         for remembered in image.writers:
@@ -131,6 +135,7 @@ class StoreState:
         for record in image.segments:
             self._apply_segment(record._replace(is_rebuilt=True), None)
         self.released.know(image.released)
+        self.log_starts.know(image.log_starts)
         self._add_gaps(image.gaps)
 
     def begin_anew(self) -> None:
@@ -235,12 +240,11 @@ class StoreState:
             self.dead_tails.told(DeadTail(segment_id, entry.topic_id_partition, entry.leader_epoch, entry.first_offset))
 
     def _apply_gaps(self, record: RemoteWalGapDeclaration) -> None:
-        self._add_gaps(gap for gap in record.gaps if gap.reason is not GapReason.RELEASED)
-        self.released.know(
-            ReleasedUpTo(gap.topic_id_partition, gap.leader_epoch, gap.to_offset)
-            for gap in record.gaps
-            if gap.reason is GapReason.RELEASED
-        )
+        up_to = {GapReason.RELEASED: self.released, GapReason.LOG_START: self.log_starts}
+        self._add_gaps(gap for gap in record.gaps if gap.reason not in up_to)
+        for gap in record.gaps:
+            if gap.reason in up_to:
+                up_to[gap.reason].know([ReleasedUpTo(gap.topic_id_partition, gap.leader_epoch, gap.to_offset)])
 
     def _add_gaps(self, declared: Iterable[DeclaredGap]) -> None:
         for gap in declared:

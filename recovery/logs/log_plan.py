@@ -26,6 +26,10 @@ nobody wanted them any more, the log begins behind the gap: nothing older is wan
 that it was uploaded in. So it is where the gap's first records were released and the others declared. What was released
 may be all there was of an epoch. And so it is where the gap lies before where the log's upload began: what stands
 before it was uploaded by somebody of whose objects nobody was told.
+
+Where the log itself began its leader says, or, once it is gone, what leaders have published last. Nothing below comes
+back: somebody deleted it, or retention did. A log of which nothing is left comes back empty at its end, so that offsets
+go on: what was released, or declared, or lies below the log's start had been written.
 """
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -116,6 +120,10 @@ class PlanRules:
     """What they said of where its upload began."""
     released: tuple[ReleasedUpTo, ...] = ()
     """Up to where the log's records went with their objects, as they were not wanted any more."""
+    log_start: int | None = None
+    """Where the log begins, as its leader says; None: nobody leads it."""
+    log_starts: tuple[ReleasedUpTo, ...] = ()
+    """Where it began, as its leaders published last."""
     begins_behind_last_gap: bool = False
     """Take the newest unbroken stretch, whatever came before it."""
 
@@ -181,6 +189,7 @@ class LogRuns:
             epoch: min(max(ends.get(epoch, start), start), end) for (epoch, start), end in self._epoch_ranges()
         }
         self._known_end = max(self._reached.values(), default=0)
+        self._first_lost = min((run.first_offset for run in lost), default=None)
 
     def without(self, unreadable: Container[StoredRun]) -> "LogRuns":
         """The same, where these are known and cannot be read."""
@@ -216,8 +225,10 @@ class LogRuns:
         begin = self._behind_released(stretches, rules, declared)
         while begin < len(stretches) - 1 and _is_passed_over(stretches[begin], rules):
             begin += 1
-        if not stretches or _lacks_its_start(stretches[0], rules, declared):
-            return self._empty_plan(rules, stretches[0][0].first_offset if stretches else self._known_end)
+        if not stretches:
+            return self._empty_plan(rules)
+        if _lacks_its_start(stretches[0], rules, declared):
+            return self._lacking_plan(rules.start_offset or 0, stretches[0][0].first_offset)
         chosen, missing = _over_declared(stretches[begin:], declared)
         start, end = chosen[0].first_offset, chosen[-1].last_offset + 1
         if rules.start_offset is not None and begin == 0:
@@ -226,6 +237,12 @@ class LogRuns:
         gap = Gap(end, behind) if behind > end and not _is_within((end, behind), declared) else None
         epochs = self._epochs_between(start, end, is_natural_end=gap is None)
         return LogPlan(tuple(chosen), start, end, epochs, gap, missing)
+
+    def log_start(self, rules: PlanRules) -> int | None:
+        """Where the log begins; None where nobody has said."""
+        if rules.log_start is not None or not rules.log_starts:
+            return rules.log_start
+        return max(map(self._start_of, rules.log_starts))
 
     def is_released(self, gap: Gap, rules: PlanRules) -> bool:
         """Whether nobody wants the records of these offsets any more, but for those that were declared."""
@@ -263,16 +280,33 @@ class LogRuns:
         )
         return end if is_of_log else 0
 
+    def _start_of(self, told: ReleasedUpTo) -> int:
+        """Where the log begins by what a leader told; 0 if that log was cut off below since."""
+        newer = (start for epoch, start in self.lineage if epoch > told.leader_epoch)
+        return 0 if any(start < told.offset for start in newer) else told.offset
+
     def _declared(self, rules: PlanRules) -> list[OffsetRange]:
         epochs = LeaderEpochChain(self.lineage)
         return joined_ranges((gap.from_offset, gap.end_in(epochs)) for gap in rules.declared_gaps)
 
-    def _empty_plan(self, rules: PlanRules, next_offset: int) -> LogPlan:
-        """Of a log that holds nothing where it begins; `next_offset` is where anything is held."""
-        start = rules.start_offset if rules.start_offset is not None else self._known_end
-        gap = Gap(start, next_offset) if start < next_offset else None
-        epochs = () if gap else self._epochs_between(start, start, is_natural_end=True)
-        return LogPlan((), start, start, epochs, gap)
+    def _lacking_plan(self, start: int, next_offset: int) -> LogPlan:
+        """Of a log that lacks its first records; `next_offset` is where the next are held, or were."""
+        return LogPlan((), start, start, (), Gap(start, next_offset))
+
+    def _empty_plan(self, rules: PlanRules) -> LogPlan:
+        """Of a log that holds nothing: it ends where the last of its records did, unless they are lost."""
+        begin = rules.start_offset if rules.start_offset is not None else self.log_start(rules) or 0
+        released = [(one.leader_epoch, self._released_below(one)) for one in rules.released]
+        gone = [*released, *((one.leader_epoch, self._start_of(one)) for one in rules.log_starts)]
+        unwanted = max(begin, *(end for _, end in gone), *(end for _, end in self._declared(rules)), 0)
+        if self._first_lost is not None and unwanted < self._known_end:
+            return self._lacking_plan(max(begin, min(self._first_lost, self._known_end)), self._known_end)
+        end = max(unwanted, self._known_end)
+        newest = max((epoch for epoch, gone_to in gone if gone_to), default=-1)
+        epochs = self._epochs_between(end, end, is_natural_end=True)
+        if newest >= 0 and all(epoch.leader_epoch < newest for epoch in epochs):
+            epochs = (EpochStart(newest, end),)
+        return LogPlan((), end, end, epochs)
 
     def _epoch_ranges(self) -> Iterator[tuple[EpochStart, int]]:
         """Each epoch of the log with the offset behind its last one."""
@@ -284,8 +318,9 @@ class LogRuns:
         """Unbroken stretches of the log from the rules' start on, none of them empty."""
         stretch: list[Extent] = []
         position = rules.start_offset
+        log_start = self.log_start(rules) or 0
         for (epoch, start), end in self._epoch_ranges():
-            for extent in self._cover(epoch, start if position is None else max(position, start), end):
+            for extent in self._cover(epoch, max(position or 0, start, log_start), end):
                 is_next = position is None or extent.first_offset == position or rules.may_have_holes
                 if not is_next and stretch:
                     yield stretch

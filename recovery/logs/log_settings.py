@@ -27,9 +27,12 @@ class LogSettings:
     stored_ms: int | None = None
     """How long its records are kept in combined segments; None: as in the log, as far as is known."""
 
-    def horizon_ms(self, now_ms: int) -> int | None:
-        """What was stored before that time is wanted no more; None: nothing is."""
-        kept_ms = [ms for ms in (self.retention_ms, self.stored_ms) if ms is not None]
+    def horizon_ms(self, now_ms: int, *, is_start_known: bool = False) -> int | None:
+        """What was stored before that time is wanted no more; None: all is wanted.
+
+        Where it is known where the log begins, that tells what its retention took, and no time of upload does.
+        """
+        kept_ms = [ms for ms in (None if is_start_known else self.retention_ms, self.stored_ms) if ms is not None]
         return now_ms - min(kept_ms) if kept_ms else None
 
 

@@ -150,7 +150,9 @@ class _Log:
         job = self.job
         rules = job.rules
         if now_ms is not None:
-            rules = replace(rules, retention_horizon_ms=job.settings.horizon_ms(now_ms))
+            is_start_known = job.runs.log_start(rules) is not None
+            horizon_ms = job.settings.horizon_ms(now_ms, is_start_known=is_start_known)
+            rules = replace(rules, retention_horizon_ms=horizon_ms)
         if overtaken := self._overtaken:
             job = replace(job, runs=job.runs.cut_off(overtaken))
             self.unusable = {run: error for run, error in self.unusable.items() if run not in overtaken}
@@ -158,7 +160,7 @@ class _Log:
             return True
         plan = job.runs.without(self.unusable).plan(rules)
         if plan.start_offset > self.gap.from_offset and self.gone:
-            horizon_ms = rules.retention_horizon_ms
+            horizon_ms = rules.retention_horizon_ms if now_ms is None else job.settings.horizon_ms(now_ms)
             is_expired = horizon_ms is not None and all(run.stored_in.written_ms < horizon_ms for run in self.gone)
             self.gone_head = GoneHead(self._planned_start, plan.start_offset, is_expired)
             log.warning("recovery_begins_behind_deleted", log=job.name, **self.gone_head._asdict())

@@ -59,6 +59,8 @@ class Inventory:
     """Up to where records went with their objects, as they were not wanted any more."""
     held: dict[TopicIdPartition, int] = field(default_factory=dict)
     """How many runs are held of records that the log has lost (`metadata_topic.store.held_records`)."""
+    log_starts: dict[TopicIdPartition, list[ReleasedUpTo]] = field(default_factory=dict)
+    """Where logs began, as their leaders said."""
     unreadable: list[UnreadableObject] = field(default_factory=list)
     lost_objects: list[StoredObject] = field(default_factory=list)
     """Those that the metadata tells of, and that are in no store that answers."""
@@ -167,6 +169,8 @@ def _add_declared(inventory: Inventory, image: StoreImage) -> None:
             inventory.before_upload.setdefault(gap.topic_id_partition, []).append(gap)
     for released in image.released:
         inventory.released.setdefault(released.topic_id_partition, []).append(released)
+    for start in image.log_starts:
+        inventory.log_starts.setdefault(start.topic_id_partition, []).append(start)
 
 
 def _listed(inventory: Inventory, storage: RemoteWalStorageManager) -> Iterator[StoredSegment]:

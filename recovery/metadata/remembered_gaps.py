@@ -37,7 +37,7 @@ class ListedObjects:
 
 
 def remembered_gaps(remembered: RememberedMetadata, listed: ListedObjects) -> list[DeclaredGap]:
-    """What was released, and then what was declared."""
+    """What was released, where logs began, and then what was declared."""
     image = remembered.store.image()
     released = ReleasedOffsets(image.released)
     for segment in image.segments:
@@ -47,13 +47,23 @@ def remembered_gaps(remembered: RememberedMetadata, listed: ListedObjects) -> li
     bounds = [
         DeclaredGap(partition, 0, offset, epoch, GapReason.RELEASED) for partition, epoch, offset in released.all()
     ]
-    return [*bounds, *image.gaps]
+    starts = [
+        DeclaredGap(partition, 0, offset, epoch, GapReason.LOG_START) for partition, epoch, offset in image.log_starts
+    ]
+    return [*bounds, *starts, *image.gaps]
 
 
 def untold_gaps(gaps: Sequence[DeclaredGap], told: RemoteWalMetadataStore) -> list[DeclaredGap]:
     """Those of them that the topic does not tell."""
     partitions = {gap.topic_id_partition for gap in gaps}
     declared = {gap for partition in partitions for gap in told.declared_gaps(partition)}
+    starts = {(partition, epoch): offset for partition, epoch, offset in told.image().log_starts}
+    declared |= {
+        gap
+        for gap in gaps
+        if gap.reason is GapReason.LOG_START
+        and starts.get((gap.topic_id_partition, gap.leader_epoch), 0) >= gap.to_offset
+    }
     return [gap for gap in gaps if gap not in declared and not _is_known_as_released(gap, told)]
 
 

@@ -1,4 +1,5 @@
-"""Declares in the metadata topic what cannot be had any more for object storage, and where the upload of a log begins.
+"""Declares in the metadata topic what cannot be had any more for object storage, where the upload of a log begins, and
+where the log itself begins.
 
 Theory. Nothing depends on a declaration in time: a hole whose declaration was lost with the process is found again when
 the log is resumed, and declared then. What is not a gap is not declared: offsets below the upload's begin, and what a
@@ -8,13 +9,14 @@ Belongs to the event loop.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import structlog
 
 from kafka_log.errors import MalformedFileError
 from kafka_log.leader_epoch_checkpoint import LeaderEpochs, read_leader_epochs
 from kafka_log.tail_events import Gap
+from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.records.errors import PublicationBacklogFullError
 from metadata_topic.records.gap_record import MAX_GAPS, RemoteWalGapDeclaration
@@ -53,6 +55,7 @@ class GapDeclarations:
         self._metrics = metrics
         self._wall_ms = wall_ms
         self._waiting: list[DeclaredGap] = []
+        self._told_starts: dict[TopicIdPartition, int] = {}
         self._publication: asyncio.Handle | None = None
 
     def resumed(self, assignment: Assignment, resume: ResumePoint) -> None:
@@ -117,6 +120,20 @@ class GapDeclarations:
         )
         self._declare([loss])
 
+    def began(self, log_starts: Mapping[TopicIdPartition, int], led: Iterable[Assignment]) -> None:
+        """Tell where led logs begin now, so that a recovery does not bring back what was deleted."""
+        for assignment in led:
+            partition = assignment.topic_id_partition
+            start = log_starts.get(partition, 0)
+            if start <= self._told_starts.get(partition, 0):
+                continue
+            try:
+                epoch = read_leader_epochs(assignment.directory).latest_epoch
+            except (OSError, MalformedFileError):
+                continue  # asked again with the next observation
+            self._told_starts[partition] = start
+            self._declare([DeclaredGap(partition, 0, start, epoch, GapReason.LOG_START)])
+
     def close(self) -> None:
         """Publish what waits, as far as the publisher takes it."""
         self._publish()
@@ -135,7 +152,8 @@ class GapDeclarations:
     def _declare(self, gaps: Iterable[DeclaredGap]) -> None:
         for gap in gaps:
             self._waiting.append(gap)
-            self._known(RemoteWalGapDeclaration(*self.next_record, (gap,), self._wall_ms()))
+            if gap.reason is not GapReason.LOG_START:
+                self._known(RemoteWalGapDeclaration(*self.next_record, (gap,), self._wall_ms()))
             if gap.reason.is_loss:
                 self._metrics.declared_gaps.labels(gap.reason.name.lower()).inc()
         if self._publication is None:

@@ -7,6 +7,7 @@ from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.records.gap_record import RemoteWalGapDeclaration
 from metadata_topic.records.records import RemoteWalLogSegmentMetadataUpdate
 from metadata_topic.records.states import DELETED, DELETING
+from metadata_topic.store.released_offsets import ReleasedUpTo
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.segment_metadata import RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
 from recovery.metadata.topic_rebuild import RebuildPlan
@@ -137,3 +138,19 @@ def test_snapshots_of_several_agents_that_all_know_of_deletions_are_joined(stora
     topic = TopicInMemory()
     rebuilt(lost, topic)
     assert resumed(topic, 0) == ResumePoint(15, (), EPOCHS)
+
+
+def test_where_logs_began_outlives_the_topic(storage: RemoteWalStorageManager) -> None:
+    lost = Lost(storage)
+    declare(
+        lost,
+        BEGIN,
+        DeclaredGap(ORDERS, 0, 7, 0, GapReason.LOG_START),
+        DeclaredGap(ORDERS, 0, 9, 0, GapReason.LOG_START),
+    )
+    lost.save_snapshot()
+    topic = TopicInMemory()
+    rebuilt(lost, topic)
+    assert topic.store.image().log_starts == [ReleasedUpTo(ORDERS, 0, 9)]
+    assert topic.store.declared_gaps(ORDERS) == [BEGIN], "it is no gap"
+    assert lost.rebuild().plan(topic.known).gaps == [], "it is not told again"

@@ -16,8 +16,8 @@ n     the content, compressed with zlib
 ====  =======================================================
 
 - State, once and first: JSON with the cluster's id, the topic's id, the progress in it, the writers' deleted and
-  fenced numbers, registrations, dead tails, released offsets, declared gaps, records kept for an upgrade, and how
-  many segments follow.
+  fenced numbers, registrations, dead tails, released offsets, log starts, declared gaps, records kept for an upgrade,
+  and how many segments follow.
 - Segments, as often as needed: u32 count, then one array per field (see `_COLUMNS`), then the custom metadata
   one after the other, then the entry blocks.
 - Extra: what another reader of the same records knows: u16 length of its name, the name, its bytes.
@@ -300,10 +300,8 @@ def _state_fields(image: StoreImage) -> Mapping[str, Any]:
             ]
             for tail in image.dead
         ],
-        "released": [
-            [partition.topic_id.hex(), partition.partition, epoch, offset]
-            for partition, epoch, offset in image.released
-        ],
+        "released": _rows(image.released),
+        "log_starts": _rows(image.log_starts),
         "gaps": [
             [
                 gap.topic_id_partition.topic_id.hex(),
@@ -346,15 +344,24 @@ def _image(state: Mapping[str, Any], segments: Sequence[PublishedSegment]) -> St
         segments=segments,
         topic_id=None if state.get("topic_id") is None else TopicId(bytes.fromhex(state["topic_id"])),
         rebuilt_ms=int(state.get("rebuilt_ms", -1)),
-        released=[
-            ReleasedUpTo(_partition(topic_id, partition), int(leader_epoch), int(offset))
-            for topic_id, partition, leader_epoch, offset in state.get("released", ())
-        ],
+        released=_up_to(state.get("released", ())),
+        log_starts=_up_to(state.get("log_starts", ())),
         gaps=[
             DeclaredGap(_partition(topic_id, partition), int(begin), int(end), int(leader_epoch), GapReason(reason))
             for topic_id, partition, begin, end, leader_epoch, reason in state.get("gaps", ())
         ],
     )
+
+
+def _rows(offsets: Iterable[ReleasedUpTo]) -> list[list[Any]]:
+    return [[partition.topic_id.hex(), partition.partition, epoch, offset] for partition, epoch, offset in offsets]
+
+
+def _up_to(rows: Iterable[Sequence[Any]]) -> list[ReleasedUpTo]:
+    return [
+        ReleasedUpTo(_partition(topic_id, partition), int(leader_epoch), int(offset))
+        for topic_id, partition, leader_epoch, offset in rows
+    ]
 
 
 def _partition(topic_id: str, partition: int) -> TopicIdPartition:

@@ -1,0 +1,134 @@
+"""Where a restored log begins and ends: as its leaders published last, whatever objects still hold."""
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from cli.log_rows import planned_row
+from kafka_log.leader_epoch_checkpoint import read_leader_epochs
+from kafka_log.segment_files import list_segments, log_file_name
+from kafka_log.topic_partition import TopicId, TopicIdPartition
+from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
+from metadata_topic.store.released_offsets import ReleasedUpTo
+from recovery.broker_recovery import LostBroker, PlannedLog, Selection, plan_broker, recover_broker
+from recovery.cluster_view import ClusterView, ReplicaSet, TopicView
+from recovery.logs.log_plan import EpochStart, Gap, LogRuns, PlanRules
+from recovery.logs.restore import restore_logs
+from recovery.logs.run_reader import RunReader
+from recovery.metadata.inventory import Inventory
+from tests.recovery.stored_logs import run
+from tests.recovery.stored_objects import ObjectsInMemory, records, runs_of
+
+ORDERS = TopicIdPartition(TopicId(b"orders".ljust(16)), 0)
+ALONE = ReplicaSet((1,), (1,), 1)
+NOW_MS = 10**12
+
+
+def told(offset: int, leader_epoch: int = 0) -> ReleasedUpTo:
+    return ReleasedUpTo(ORDERS, leader_epoch, offset)
+
+
+def view_of(replicas: ReplicaSet) -> ClusterView:
+    return ClusterView({ORDERS.topic_id: TopicView("orders", ORDERS.topic_id, {}, {0: replicas})})
+
+
+def planned(place: Path, inventory: Inventory, replicas: ReplicaSet = ALONE) -> PlannedLog:
+    broker = LostBroker(1, "c", (place,), (place,))
+    [log] = plan_broker(broker, view_of(replicas), inventory, Selection(), NOW_MS)
+    return log
+
+
+def restore(place: Path, log: PlannedLog, store: ObjectsInMemory) -> None:
+    restoring = partial(restore_logs, reader=RunReader(store), threads=1, wall_ms=lambda: NOW_MS)
+    recover_broker(LostBroker(1, "c", (place,), (place,)), view_of(log.replicas), [log], restoring, lambda: "new")
+
+
+def test_deleted_records_do_not_come_back(tmp_path: Path) -> None:
+    store = ObjectsInMemory()
+    uploads = [store.upload(first, records(ORDERS, 0, first, first + 9)) for first in (0, 10, 20)]
+    log = planned(tmp_path, Inventory(runs={ORDERS: runs_of(uploads, ORDERS)}, log_starts={ORDERS: [told(13)]}))
+
+    restore(tmp_path, log, store)
+
+    assert (log.plan.start_offset, log.plan.end_offset) == (13, 30)
+    assert (tmp_path / "log-start-offset-checkpoint").read_text().splitlines()[-1] == "orders 0 13"
+    assert list_segments(tmp_path / "orders-0") == [13]
+    assert (tmp_path / "orders-0" / log_file_name(13)).read_bytes() == records(ORDERS, 0, 13, 29)[3]
+
+
+@pytest.mark.parametrize(
+    ("rules", "start"),
+    [
+        pytest.param(PlanRules(log_starts=(told(5), told(12))), 12, id="the furthest that was told"),
+        pytest.param(PlanRules(log_starts=(told(12),), log_start=5), 5, id="but a leader that lives knows better"),
+        pytest.param(PlanRules(log_starts=(told(12, 1),)), 12, id="of an epoch that wrote nothing"),
+        pytest.param(PlanRules(log_starts=(told(18, 1), told(3))), 3, id="an election has cut that log off"),
+        pytest.param(PlanRules(log_starts=(told(18, 2),)), 18, id="of the epoch that goes on"),
+        pytest.param(PlanRules(), 0, id="nobody has said"),
+    ],
+)
+def test_a_log_begins_where_its_leaders_said(rules: PlanRules, start: int) -> None:
+    plan = LogRuns([run(0, 0, 9, 1), run(0, 10, 19, 2), run(2, 15, 29, 3)]).plan(rules)
+    assert (plan.start_offset, plan.end_offset, plan.gap) == (start, 30, None)
+
+
+def test_where_the_log_began_is_known_no_time_of_upload_says_what_its_retention_took(tmp_path: Path) -> None:
+    """Timestamps may be in the future, so that brokers keep what was uploaded long ago."""
+    store = ObjectsInMemory()
+    uploads = [store.upload(first, records(ORDERS, 0, first, first + 9)) for first in (0, 20)]
+    runs = {ORDERS: runs_of(uploads, ORDERS)}
+    assert planned(tmp_path, Inventory(runs=runs)).plan.start_offset == 20, "what is before the gap has expired"
+    log = planned(tmp_path, Inventory(runs=runs, log_starts={ORDERS: [told(3)]}))
+    assert (log.plan.start_offset, log.plan.gap) == (3, Gap(10, 20))
+    assert not planned_row(log).is_complete
+
+
+@pytest.mark.parametrize(
+    ("inventory", "end", "epochs"),
+    [
+        pytest.param(Inventory(released={ORDERS: [told(30, 1)]}), 30, ((1, 30),), id="all of it has expired"),
+        pytest.param(Inventory(log_starts={ORDERS: [told(30, 1)]}), 30, ((1, 30),), id="all of it was deleted"),
+        pytest.param(
+            Inventory(
+                released={ORDERS: [told(20, 0)]},
+                declared_gaps={ORDERS: [DeclaredGap(ORDERS, 20, 30, 0, GapReason.NOT_WANTED)]},
+            ), 30, ((0, 30),), id="the last of it went inline",
+        ),
+        pytest.param(
+            Inventory(runs={ORDERS: [run(0, 0, 29, 1)]}, log_starts={ORDERS: [told(30)]}), 30, ((0, 30),),
+            id="an object still holds it",
+        ),
+    ],
+)  # fmt: skip
+def test_a_log_of_which_nothing_is_left_comes_back_empty_at_its_end(
+    tmp_path: Path, inventory: Inventory, end: int, epochs: tuple[tuple[int, int], ...]
+) -> None:
+    log = planned(tmp_path, inventory)
+    restore(tmp_path, log, ObjectsInMemory())
+
+    assert (planned_row(log).is_complete, log.plan.start_offset, log.plan.end_offset) == (True, end, end)
+    directory = tmp_path / "orders-0"
+    assert list_segments(directory) == [end]
+    assert (directory / log_file_name(end)).stat().st_size == 0
+    assert read_leader_epochs(directory).entries == epochs
+    assert (tmp_path / "log-start-offset-checkpoint").read_text().splitlines()[-1] == f"orders 0 {end}"
+
+
+def test_a_log_whose_last_objects_are_lost_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+    lost = Inventory(lost={ORDERS: [run(0, 20, 29, 1)]}, released={ORDERS: [told(20)]})
+    log = planned(tmp_path, lost)
+    assert (log.plan.start_offset, log.plan.gap) == (20, Gap(20, 30))
+
+
+def test_other_replicas_supply_what_has_expired_alone(tmp_path: Path) -> None:
+    follower = ReplicaSet((2, 1), (2,), 2, log_start=0)
+    log = planned(tmp_path, Inventory(released={ORDERS: [told(30)]}), follower)
+    restore(tmp_path, log, ObjectsInMemory())
+    assert not (tmp_path / "orders-0").exists()
+
+
+def test_nothing_is_known_of_a_log_that_was_never_written(tmp_path: Path) -> None:
+    log = planned(tmp_path, Inventory())
+    assert (log.is_stored, log.plan.leader_epochs) == (False, ())
+    assert EpochStart(0, 0) not in log.plan.leader_epochs
