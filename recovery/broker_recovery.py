@@ -130,6 +130,14 @@ class PlannedLog:
         is_all_stored = not (self.rules.released or self.rules.before_upload)
         return plan.start_offset if is_kept_as_log and is_all_stored else 0
 
+    def start_of(self, plan: LogPlan) -> int:
+        """Where the broker is told that the log begins: on the tier, if it has one, else with what is restored.
+
+        A broker that leads deletes from the tier what lies below.
+        """
+        known = self.runs.log_start(self.rules) if self.settings.is_tiered else None
+        return plan.start_offset if known is None else min(known, plan.start_offset)
+
     def is_restored(self, plan: LogPlan, gap: Gap | None) -> bool:
         """Whether a log made by `plan`, and ended before `gap`, is given to the broker."""
         return self.is_stored and not self.is_left_to_others(plan.start_offset) and not self.missing(plan, gap)
@@ -202,7 +210,7 @@ def recover_broker(
         restored = restore([log.restore_job(placed[log.partition]) for log in stored])
         # What could not be read may be what others have, or make a compacted log a wrong one.
         made = [
-            (log, one.job.plan.start_offset)
+            (log, log.start_of(one.job.plan))
             for log, one in zip(stored, restored, strict=True)
             if log.is_restored(one.job.plan, one.gap)
         ]

@@ -225,7 +225,7 @@ class LogRuns:
         begin = self._behind_released(stretches, rules, declared)
         while begin < len(stretches) - 1 and _is_passed_over(stretches[begin], rules):
             begin += 1
-        if not stretches:
+        if not stretches or self._are_leftovers(stretches, rules):
             return self._empty_plan(rules)
         if _lacks_its_start(stretches[0], rules, declared):
             return self._lacking_plan(rules.start_offset or 0, stretches[0][0].first_offset)
@@ -260,6 +260,11 @@ class LogRuns:
         gaps = ((one[-1].last_offset + 1, other[0].first_offset) for one, other in pairwise(stretches))
         behind = (at for at, gap in enumerate(gaps, 1) if _is_released(gap, released, declared))
         return max(behind, default=0)
+
+    def _are_leftovers(self, stretches: Sequence[Sequence[Extent]], rules: PlanRules) -> bool:
+        """Whether all that is stored has expired, and what stood behind it was released."""
+        is_released = self._unwanted_below(rules) > stretches[-1][-1].last_offset + 1
+        return is_released and all(_is_expired(one, rules) for one in stretches)
 
     def _unwanted_below(self, rules: PlanRules) -> int:
         """What lies below was released, or was in the log before its upload began: with the first who began, as who
@@ -410,8 +415,11 @@ def _lacks_its_start(first: Sequence[Extent], rules: PlanRules, declared: Iterab
 
 def _is_passed_over(stretch: Sequence[Extent], rules: PlanRules) -> bool:
     """Whether the log begins behind this stretch, and not with it."""
-    if rules.begins_behind_last_gap:
-        return True
+    return rules.begins_behind_last_gap or _is_expired(stretch, rules)
+
+
+def _is_expired(stretch: Sequence[Extent], rules: PlanRules) -> bool:
+    """Whether all of it is older than the retention."""
     if rules.retention_horizon_ms is None:
         return False
     return all(extent.run.stored_in.written_ms < rules.retention_horizon_ms for extent in stretch)

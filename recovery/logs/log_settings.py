@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from metadata_topic.settings.wal_retention import is_tiered
+
 _HOUR_MS: Final = 3_600_000
 _MINUTE_MS: Final = 60_000
 DEFAULT_SEGMENT_BYTES: Final = 1024**3
@@ -22,6 +24,8 @@ class LogSettings:
     segment_bytes: int = DEFAULT_SEGMENT_BYTES
     segment_ms: int = DEFAULT_SEGMENT_MS
     is_compacted: bool = False
+    is_tiered: bool = False
+    """KIP-405 copies its segments: the log begins on the tier."""
     retention_ms: int | None = DEFAULT_RETENTION_MS
     """None: for ever."""
     stored_ms: int | None = None
@@ -60,6 +64,7 @@ def log_settings(topic: Mapping[str, str | None], broker: Mapping[str, str]) -> 
             DEFAULT_SEGMENT_MS,
         ),
         is_compacted="compact" in cleanup,
+        is_tiered=is_tiered(topic),
         retention_ms=retention_ms if is_deleted_by_age else None,
     )
 

@@ -124,8 +124,8 @@ class GapDeclarations:
         """Tell where led logs begin now, so that a recovery does not bring back what was deleted."""
         for assignment in led:
             partition = assignment.topic_id_partition
-            start = log_starts.get(partition, 0)
-            if start <= self._told_starts.get(partition, 0):
+            start = log_starts.get(partition)
+            if start is None or start <= self._told_starts.get(partition, -1):
                 continue
             try:
                 epoch = read_leader_epochs(assignment.directory).latest_epoch

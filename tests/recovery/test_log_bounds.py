@@ -1,5 +1,6 @@
 """Where a restored log begins and ends: as its leaders published last, whatever objects still hold."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -132,3 +133,20 @@ def test_nothing_is_known_of_a_log_that_was_never_written(tmp_path: Path) -> Non
     log = planned(tmp_path, Inventory())
     assert (log.is_stored, log.plan.leader_epochs) == (False, ())
     assert EpochStart(0, 0) not in log.plan.leader_epochs
+
+
+def test_leftovers_do_not_stand_for_a_log_of_which_the_rest_was_released() -> None:
+    rules = PlanRules(retention_horizon_ms=5, released=(told(30),))
+    assert LogRuns([run(0, 0, 9, 1)]).plan(rules).start_offset == 30
+    assert LogRuns([run(0, 0, 9, 6)]).plan(rules).end_offset == 10, "it has not expired"
+
+
+def test_a_log_with_a_tier_begins_where_the_tier_does(tmp_path: Path) -> None:
+    """A leader deletes from the tier what lies below its log's start."""
+    store = ObjectsInMemory()
+    runs = runs_of([store.upload(60, records(ORDERS, 0, 60, 69))], ORDERS)
+    log = planned(tmp_path, Inventory(runs={ORDERS: runs}, log_starts={ORDERS: [told(20)]}))
+    tiered = replace(log, settings=replace(log.settings, is_tiered=True))
+    restore(tmp_path, tiered, store)
+    assert (tmp_path / "log-start-offset-checkpoint").read_text().splitlines()[-1] == "orders 0 20"
+    assert list_segments(tmp_path / "orders-0") == [60]

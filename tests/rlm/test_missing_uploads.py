@@ -228,7 +228,7 @@ async def test_where_a_led_log_begins_is_told_whenever_it_has_moved(tmp_path: Pa
             gaps.began({partition(0): start, partition(1): 5}, led)
         gaps.close()
         assert declared(published.published) == [
-            DeclaredGap(partition(0), 0, start, 3, GapReason.LOG_START) for start in (7, 9)
+            DeclaredGap(partition(0), 0, start, 3, GapReason.LOG_START) for start in (0, 7, 9)
         ]
 
 
