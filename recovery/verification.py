@@ -28,9 +28,10 @@ from plugin.format.archive_object_id import StoredObjectId
 from plugin.remote_wal_storage_manager import WHOLE_STORE
 from recovery.broker_recovery import PlannedLog
 from recovery.errors import GoneRunError
-from recovery.logs.log_plan import Extent, Gap, LogRuns, StoredObject, StoredRun
+from recovery.logs.log_plan import Extent, Gap, LogRuns
 from recovery.logs.object_reads import LogExtent, ObjectRead, group_reads
 from recovery.logs.run_reader import FailedExtent, ReadExtent, RunReader
+from recovery.logs.stored_run import StoredObject, StoredRun
 from recovery.metadata.inventory import Inventory
 
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from heapq import merge
 from typing import Final, NamedTuple
 
-from recovery.logs.log_plan import Extent, LogPlan, StoredObject
+from recovery.logs.log_plan import Extent, LogPlan
+from recovery.logs.stored_run import StoredObject
 
 MAX_READ_BYTES: Final = 8 * 1024 * 1024
 """What is asked for in one request, unless a single run is longer."""

@@ -28,11 +28,12 @@ import structlog
 
 from kafka_log.topic_partition import TopicIdPartition
 from recovery.errors import GoneRunError, OvertakenRunError, UnusableRunError
-from recovery.logs.log_plan import EpochStart, Extent, Gap, LogPlan, LogRuns, PlanRules, StoredRun
+from recovery.logs.log_plan import EpochStart, Extent, Gap, LogPlan, LogRuns, PlanRules
 from recovery.logs.log_settings import LogSettings
 from recovery.logs.log_writer import LogWriter
 from recovery.logs.object_reads import ObjectRead, order_reads
 from recovery.logs.run_reader import FailedExtent, ReadExtent, RunReader
+from recovery.logs.stored_run import StoredRun
 
 log = structlog.get_logger(__name__)
 

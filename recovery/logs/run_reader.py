@@ -18,8 +18,9 @@ from plugin.errors import RemoteResourceNotFoundError, RemoteSegmentCorruptError
 from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.remote_wal_storage_manager import WHOLE_STORE, RemoteWalStorageManager
 from recovery.errors import GoneRunError, OvertakenRunError, UnusableRunError
-from recovery.logs.log_plan import Extent, StoredObject, StoredRun
+from recovery.logs.log_plan import Extent
 from recovery.logs.object_reads import LogExtent, ObjectRead
+from recovery.logs.stored_run import StoredObject, StoredRun
 from recovery.patience import IMPATIENT, Patience
 
 DEFAULT_THREADS = 8

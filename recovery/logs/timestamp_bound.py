@@ -15,8 +15,9 @@ from typing import Final
 from kafka_log.record_batch import BATCH_OVERHEAD_BYTES, BatchSpan, CorruptBatchError, RecordBatchHeader
 from plugin.errors import RemoteResourceNotFoundError, RemoteSegmentCorruptError
 from recovery.errors import UnusableRunError
-from recovery.logs.log_plan import EpochStart, Extent, LogPlan, StoredRun
+from recovery.logs.log_plan import EpochStart, Extent, LogPlan
 from recovery.logs.run_reader import RunReader
+from recovery.logs.stored_run import StoredRun
 
 _UNUSABLE: Final = (RemoteResourceNotFoundError, RemoteSegmentCorruptError, UnusableRunError, CorruptBatchError)
 

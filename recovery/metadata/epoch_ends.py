@@ -41,7 +41,8 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.records import RemoteWalLogSegmentMetadataUpdate
 from plugin.format.entry_columns import decode_columns
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
-from recovery.logs.log_plan import EpochStart, StoredRun
+from recovery.logs.log_plan import EpochStart
+from recovery.logs.stored_run import StoredRun
 
 
 class _Declaration(NamedTuple):

@@ -29,7 +29,8 @@ from plugin.format.archive_object_id import StoredObjectId
 from plugin.format.bucket_copies import joined
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StoredSegment
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
-from recovery.logs.log_plan import EpochStart, LogRuns, StoredObject, StoredRun
+from recovery.logs.log_plan import EpochStart, LogRuns
+from recovery.logs.stored_run import StoredObject, StoredRun
 from recovery.metadata.epoch_ends import EpochEnds
 from recovery.metadata.footers import Progress, UnreadableObject, read_footers
 from recovery.metadata.metadata_notes import NotedMetadata

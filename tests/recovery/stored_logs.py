@@ -9,7 +9,8 @@ from kafka_log.crc32c import crc32c
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from plugin.format.combined_segment import HEADER_BYTES
 from plugin.segment_metadata import CombinedSegmentId
-from recovery.logs.log_plan import EpochStart, StoredObject, StoredRun
+from recovery.logs.log_plan import EpochStart
+from recovery.logs.stored_run import StoredObject, StoredRun
 
 ORDERS = TopicIdPartition(TopicId(b"orders".ljust(16)), 0)
 

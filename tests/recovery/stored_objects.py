@@ -11,7 +11,7 @@ from plugin.segment_metadata import (
     RemoteWalCombinedLogSegmentMetadata,
     RemoteWalCombinedLogSegmentMetadataUpdate,
 )
-from recovery.logs.log_plan import StoredObject, StoredRun
+from recovery.logs.stored_run import StoredObject, StoredRun
 from tests.kafka_log.batches import batch
 from tests.kafka_log.forgery import forged
 from tests.rlm.memory_storage import MemoryStorage

@@ -15,9 +15,10 @@ from plugin.format.combined_segment import HEADER_BYTES
 from plugin.segment_metadata import CombinedSegmentId
 from recovery.broker_recovery import PlannedLog
 from recovery.cluster_view import ReplicaSet
-from recovery.logs.log_plan import PlanRules, StoredObject
+from recovery.logs.log_plan import PlanRules
 from recovery.logs.log_settings import LogSettings
 from recovery.logs.run_reader import RunReader
+from recovery.logs.stored_run import StoredObject
 from recovery.metadata.footers import UnreadableObject
 from recovery.metadata.inventory import Inventory
 from recovery.verification import Finding, FindingKind, ObjectVerifier, Verification, check_inventory

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from recovery.logs.log_plan import EpochStart, LogRuns, StoredRun
+from recovery.logs.log_plan import EpochStart, LogRuns
+from recovery.logs.stored_run import StoredRun
 from recovery.metadata import inventory
 from tests.simulation.planted_bugs import Plant, find
 

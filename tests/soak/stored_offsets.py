@@ -20,7 +20,7 @@ from metadata_topic.topic.client_config import KafkaClientConfig
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext
 from plugin.zones.bucket_loading import load_storage
 from recovery.cluster_view import ask_cluster
-from recovery.logs.log_plan import StoredRun
+from recovery.logs.stored_run import StoredRun
 from recovery.metadata.inventory import Inventory, from_metadata
 from recovery.metadata.metadata_notes import read_metadata
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from kafka_log.leader_epoch_checkpoint import LeaderEpochs
 from plugin.segment_metadata import CombinedSegmentId
-from recovery.logs.log_plan import StoredObject, StoredRun
+from recovery.logs.stored_run import StoredObject, StoredRun
 from tests.soak.stored_offsets import OffsetRange, not_held
 
 OBJECT = StoredObject(CombinedSegmentId(1, 1, 0), 100, 0)
