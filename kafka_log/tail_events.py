@@ -28,6 +28,8 @@ class Gap:
     to_offset: int
     is_unreadable: bool = False
     """They stand behind a damaged batch of a closed segment; else the log does not have them any more."""
+    is_compacted: bool = False
+    """Compaction took them, which a SegmentTail does not tell."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 from kafka_log.log_directory import LogDirectory
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.declared_gaps import GapReason
+from metadata_topic.records.leader_epochs import LeaderEpochChain
 from metadata_topic.records.offset_ranges import OffsetRange, ranges_missing
 from recovery.cluster_view import ClusterView, ReplicaSet
 from recovery.errors import RecoveryError, UnknownClusterError
@@ -120,7 +121,12 @@ class PlannedLog:
         unread = [] if gap is None else [gap]
         held = [part for whole in planned for part in ranges_missing(unread, whole)]
         end = max(plan.end_offset, *(gap.to_offset for gap in unread), 0)
-        return ranges_missing(held, (self._compacted_start(plan), end))
+        return ranges_missing([*held, *self._taken_by_compaction()], (self._compacted_start(plan), end))
+
+    def _taken_by_compaction(self) -> list[OffsetRange]:
+        epochs = LeaderEpochChain(self.runs.lineage)
+        compacted = (gap for gap in self.rules.declared_gaps if gap.reason is GapReason.COMPACTED)
+        return [(gap.from_offset, gap.end_in(epochs)) for gap in compacted]
 
     def _compacted_start(self, plan: LogPlan) -> int:
         """Where the log begins; 0 where nobody says, unless retention may have removed what is not stored."""

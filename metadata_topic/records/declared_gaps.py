@@ -52,6 +52,9 @@ class GapReason(IntEnum):
     `ReleasedOffsets` of their own, and never as a gap.
     """
 
+    COMPACTED = 6
+    """The log has no records there any more, as compaction took them: each has a newer one of its key behind."""
+
     @property
     def is_loss(self) -> bool:
         """Whether records are missing that were to be stored."""
@@ -59,8 +62,8 @@ class GapReason(IntEnum):
 
     @property
     def is_hole(self) -> bool:
-        """Whether the log goes on in objects behind records that are in none: a loss, or not wanted."""
-        return self.is_loss or self is GapReason.NOT_WANTED
+        """Whether the log goes on in objects behind records that are in none: a loss, not wanted, or compacted."""
+        return self.is_loss or self in (GapReason.NOT_WANTED, GapReason.COMPACTED)
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -25,12 +25,15 @@ if TYPE_CHECKING:
 _PARTITION: Final = ("topic_id", "partition")
 _NOT_WANTED: Final = f"reason = '{GapReason.NOT_WANTED.name}'"
 _IS_BEGIN: Final = f"reason = '{GapReason.BEFORE_UPLOAD.name}'"
-_LOSSES: Final = ", ".join(f"'{reason.name}'" for reason in GapReason if reason.is_loss)
+_LEFT_OUT: Final = ", ".join(
+    f"'{reason.name}'" for reason in GapReason if reason.is_loss or reason is GapReason.COMPACTED
+)
+"""Losses are gaps; of compacted logs none are told."""
 
 
 def declared_of(history: History) -> "DataFrame":
     """DECLARED of this run and those before it."""
-    found = history.staged(GAP_ROW).filter(f"reason NOT IN ({_LOSSES})")
+    found = history.staged(GAP_ROW).filter(f"reason NOT IN ({_LEFT_OUT})")
     found = found.withColumnRenamed("event_timestamp_ms", "first_event_ms").select(*DECLARED.fieldNames())
     if history.last is not None:
         found = union(found, history.table("declared", DECLARED, history.last.run_id))

@@ -78,7 +78,7 @@ class GapDeclarations:
 
     def found(self, assignment: Assignment, gaps: Iterable[Gap]) -> None:
         """As GapListener says."""
-        partition = assignment.topic_id_partition
+        partition, gaps = assignment.topic_id_partition, list(gaps)
         try:
             epochs = read_leader_epochs(assignment.directory)
         except (OSError, MalformedFileError) as error:
@@ -86,10 +86,15 @@ class GapDeclarations:
                 "gap_not_declared", partition=str(partition), error=str(error), consequence="at the next resume"
             )
             return
+        holes, lost = [gap for gap in gaps if gap.is_compacted], [gap for gap in gaps if not gap.is_compacted]
+        self._declare(
+            DeclaredGap(partition, gap.from_offset, gap.to_offset, epochs.latest_epoch, GapReason.COMPACTED)
+            for gap in holes
+        )
         if not assignment.is_kept:
-            self.not_wanted(assignment, [(gap.from_offset, gap.to_offset) for gap in gaps])
+            self.not_wanted(assignment, [(gap.from_offset, gap.to_offset) for gap in lost])
             return
-        for gap in gaps:
+        for gap in lost:
             reason = GapReason.UNREADABLE if gap.is_unreadable else GapReason.RETENTION
             for begin, end in self._not_tiered(assignment, (gap.from_offset, gap.to_offset), epochs):
                 self._metrics.gap_offsets.inc(end - begin)

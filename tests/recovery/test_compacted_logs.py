@@ -93,6 +93,7 @@ def test_a_compacted_log_that_is_not_whole_is_not_restored_but_named(
     ("replicas", "config", "runs", "released", "start"),
     [
         pytest.param(ALONE, COMPACT, (0, 10), 0, 0, id="from its beginning"),
+        pytest.param(ALONE, COMPACT, (0, 20), 0, 0, id="but for what the leader's log itself lacked"),
         pytest.param(BEHIND_10, COMPACT, (10, 20), 10, 10, id="as its leader has it"),
         pytest.param(ALONE, WITH_DELETE, (10, 20), 0, 10, id="retention may have taken what is before"),
     ],
@@ -101,7 +102,8 @@ def test_a_compacted_log_that_is_whole_comes_back(
     tmp_path: Path, replicas: ReplicaSet, config: Mapping[str, str], runs: tuple[int, ...],
     released: int, start: int,
 ) -> None:  # fmt: skip
-    world = World(tmp_path, replicas, config, runs, released=released)
+    taken = DeclaredGap(ORDERS, 10, 20, 0, GapReason.COMPACTED)
+    world = World(tmp_path, replicas, config, runs, taken, released=released)
     [made] = world.restored(world.planned())
     assert (made.job.plan.start_offset, made.end_offset) == (start, runs[-1] + 10)
     assert (tmp_path / "orders-0").is_dir()

@@ -217,6 +217,27 @@ async def test_what_retention_removed_before_it_was_stored_is_declared_but_for_w
         gaps.close()
 
 
+async def test_what_compaction_took_before_it_was_read_is_told_as_no_loss(tmp_path: Path) -> None:
+    async with running(tmp_path) as rig:
+        published = MemoryPublisher()
+        rig.manager.hooks.gaps = gaps = declarations(rig, published, Tiers())
+        log = rig.log()
+        for _ in range(4):
+            log.append(10, leader_epoch=1)
+        log.roll()
+        log.append(10, leader_epoch=1)
+        log.compact(0)  # 10 to 19 and 30 to 39 are left
+        epochs = LeaderEpochs(((1, 0),))
+        rig.manager.hooks.resume = lambda _assignment: ResumePoint(40, ((0, 15), (20, 30)), epochs)
+        rig.assign(0)
+        await rig.until(lambda: len(declared(published.published)) == 2)
+        assert declared(published.published) == [
+            DeclaredGap(partition(0), begin, end, 1, GapReason.COMPACTED) for begin, end in ((0, 10), (20, 30))
+        ]
+        assert metric_value(rig.metrics.gap_offsets) == 0
+        gaps.close()
+
+
 async def test_where_a_led_log_begins_is_told_whenever_it_has_moved(tmp_path: Path) -> None:
     async with running(tmp_path) as rig:
         published = MemoryPublisher()

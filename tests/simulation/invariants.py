@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from kafka_log.topic_partition import TopicIdPartition
+from metadata_topic.records.declared_gaps import GapReason
 from metadata_topic.records.gap_record import RemoteWalGapDeclaration
 from metadata_topic.records.publishable import Publishable
 from metadata_topic.records.records import PublishedSegment
@@ -76,7 +77,7 @@ class Invariants:
 
     def _gaps_declared(self, record: RemoteWalGapDeclaration) -> None:
         for gap in record.gaps:
-            if gap.reason.is_loss:
+            if gap.reason.is_loss or gap.reason is GapReason.COMPACTED:
                 for batch in self._logs[gap.topic_id_partition].log.batches:
                     is_said = batch.leader_epoch <= gap.leader_epoch
                     covers = gap.from_offset <= batch.base_offset < gap.to_offset

@@ -1,6 +1,7 @@
 """RLMWalTask: reads what was appended to one led partition's active segment (KIP-1176)."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from kafka_log.record_batch import BatchSpan
 from kafka_log.segment_files import log_file_name
 from kafka_log.segment_tail import Gap, LogDeleted, TailEvent, TailRead, Truncated
 from kafka_log.topic_partition import TopicIdPartition
-from metadata_topic.records.offset_ranges import OffsetRange
+from metadata_topic.records.offset_ranges import NO_END, OffsetRange, ranges_missing
 from plugin.errors import defect_site
 from rlm.write_path.reading.log_task import LogTask, Outcome, ReadError, Run, TaskOutcome
 from rlm.write_path.reading.resume_point import ResumePoint
@@ -61,13 +62,16 @@ class RLMWalTask:
 
         Raises a ReadError.
         """
+        unread = self._tail.missing or ((self._tail.next_offset, NO_END),)
         read = self._tail.read(max_bytes)
         next_offset = self._tail.next_offset
+        compacted = _compacted(read, unread, self._tail.missing, next_offset)
         is_behind = bool(read.spans or read.events) or self._tail.has_missing
         backlog_bytes = self._backlog_bytes() if is_behind else 0
         # To ask for the backlog may find what the next read tells of: what is gone does not count before that, and
         # what was cut off not any more.
-        return self._outcome(read, min(next_offset, self._tail.next_offset), backlog_bytes, seen_s, now_s)
+        outcome = self._outcome(read, min(next_offset, self._tail.next_offset), backlog_bytes, seen_s, now_s)
+        return replace(outcome, gaps=(*outcome.gaps, *compacted)) if compacted else outcome
 
     def run_cached(self, max_bytes: int, seen_s: float, now_s: float) -> TaskOutcome | None:
         """As `run`, without waiting for a disk; None where it takes a `run`.
@@ -157,6 +161,22 @@ def _item(
     if start:
         batches = tuple(batch._replace(start=batch.start - start, end=batch.end - start) for batch in batches)
     return MetaQueueItem(partition, batches, records[start:end], seen_s, now_s)
+
+
+def _compacted(
+    read: TailRead, before: Sequence[OffsetRange], after: Sequence[OffsetRange], next_offset: int
+) -> list[Gap]:
+    """What compaction took of the ranges that were to be read, beside what an item covers.
+
+    `before` and `after` are what was to be read; what was read, and is in no batch and no gap, is not in the log.
+    """
+    if before[0][0] < 0 or any(isinstance(event, Truncated | LogDeleted) for event in read.events):
+        return []
+    by_epoch = [list(batches) for _, batches in groupby(read.spans, key=lambda batch: batch.leader_epoch)]
+    found = [(batches[0].base_offset, batches[-1].last_offset + 1) for batches in by_epoch]
+    found += [(event.from_offset, event.to_offset) for event in read.events if isinstance(event, Gap)]
+    was_read = [part for whole in before for part in ranges_missing(after, (whole[0], min(whole[1], next_offset)))]
+    return [Gap(begin, end, is_compacted=True) for part in was_read for begin, end in ranges_missing(found, part)]
 
 
 def _truncation(events: tuple[TailEvent, ...]) -> int | None:
