@@ -221,6 +221,9 @@ class WritePath:
     def when_published(self, segment_id: CombinedSegmentId, tell: Callable[[], object]) -> None:
         self._tried(lambda manager: manager.when_published(segment_id, lambda: self._loop.call_soon_threadsafe(tell)))
 
+    def came_freely(self, partition: TopicIdPartition, size: int) -> None:
+        self._tried(lambda manager: manager.came_freely(partition, size))
+
     def _settled(self, partition: TopicIdPartition) -> None:
         self.tails.settled(partition)
         if self._durable is not None:
