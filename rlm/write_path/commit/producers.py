@@ -7,12 +7,12 @@ files do not tell acks, so three things do, and the first two end links:
 
 - *A first round that is far too small.* Links begin, and what the rate should have brought meanwhile does not come:
   requests are small and each waits for the one before. They are let go before the first upload.
-- *Lock-step at a lower rate.* Nothing is appended while an upload is under way, and the next appends come right after
-  it, with no idle gap; and less comes through than came inline: at once where such rounds do not pay on the average,
-  and for half a second where they do. Without lock-step a lower rate is a load that fell; at the same rate producers
-  only wait longer.
-- *Lock-step at the same rate.* A load may have grown beyond what rounds carry since it was measured. So bytes go inline
-  for a moment now and then, and links begin again with what came through.
+- *A lower rate while producers stand still.* Less is appended while uploads are under way than at other times, more
+  comes right after them, without an idle gap, and less comes through than came inline: at once where such rounds do not
+  pay on the average, and for half a second where they do. Where as much comes meanwhile, or gaps are left, a lower rate
+  is a load that fell; at the same rate producers only wait longer.
+- *The same rate while they do.* A load may have grown beyond what rounds carry since it was measured. So bytes go
+  inline for a moment now and then, and links begin again with what came through.
 
 Links that ended so rest for a hold-off, doubled each time; a minute in which they hold nobody up resets it.
 """
@@ -33,8 +33,8 @@ HOLD_OFF_MAX_S: Final = 600.0
 GOOD_S: Final = 60.0
 """Seconds of links that hold nobody up, after which the next hold-off is a short one."""
 SATURATED_S: Final = 0.5
-"""Seconds of lock-step at a lower rate that end links."""
-_KEPT: Final = 0.8
+"""Seconds of a lower rate that end links."""
+_KEPT: Final = 0.85
 """Share of the inline rate that producers keep. With `always`, 10 MB/s of one default producer came to 7.7."""
 _LOST: Final = 0.5
 """Likewise: with less, links end at once, as what waits meanwhile has to be drained."""
@@ -45,7 +45,7 @@ LOOK_S: Final = 0.4
 _PAUSE_S: Final = 5.0
 """Seconds after which a load that pays again is another one."""
 _LOOK_AFTER_S: Final = 3.0
-"""Seconds of lock-step before the first such look; doubled by each that saw the same rate, up to a minute."""
+"""Seconds of standing still before the first such look; doubled by each that saw the same rate, up to a minute."""
 _BEGINS: Final = 0.35
 """Share of what the rate brings that must come before the first upload. By judgement: a few batches may be late, and of
 those who wait for a small request nobody appends."""
@@ -56,17 +56,15 @@ _LOAN_OBJECTS: Final = 4.0
 one to two break-evens, so single ones do not pay, and all together do."""
 WEIGHT: Final = 1 / 4
 """Share of the newest upload in what is known of all, so that a load that changes is recognised within a few."""
-_STEP_WEIGHT: Final = 1 / 8
-"""Likewise, for lock-step."""
-_LOCK_STEP: Final = 0.65
-"""Share of rounds that begin right after the one before, from which on it is lock-step. One producer that is saturated
-makes it 0.95 and more; producers with acks=1 made it 0.53 at most, with twelve processes for each core."""
-_SILENT: Final = 0.25
-"""Share of what is appended usually: with less during uploads, it is lock-step, too. With many processes for each core
-most rounds are late, and producers with acks=1 bring as much during uploads as at other times all the same. By
-judgement."""
 _MOST: Final = 0.5
 """Share of uploads. The plain half."""
+_STILL: Final = 0.6
+"""Share of what is appended usually: with less during uploads, producers stand still. Where all wait it is 0.6 at most,
+in step or not, and where nobody does 0.95 and more (`perf.cost`)."""
+_AT_ONCE: Final = 0.7
+"""Share of uploads right after which, or during which, something was appended: with less there are idle gaps, so rounds
+carry all that is produced. At saturation it is 0.95 and more (`perf.cost`)."""
+_AT_ONCE_WEIGHT: Final = 1 / 8
 _UNMOVED: Final = 0.8
 """Share of what is appended usually: from it on during uploads, nobody is taken to wait. Those who wait for an upload
 append nothing meanwhile, so a fifth of the load's producers may, or all of them for a fifth of their time."""
@@ -89,13 +87,13 @@ class Producers:
         """What came through before they began, told by the first upload since."""
         self._first_s = self._round_s = math.inf
         """Of the appends since the last upload began, and of those in the one under way; inf: none."""
+        self._at_once = _AT_ONCE
+        """Share of uploads that were followed by appends without an idle gap."""
         self._stored_s = -math.inf
         self._share_disturbed = 0.0
         self._meanwhile_bytes = self._usual_bytes = 0.0
         """What was appended during the last uploads, and what is in as much time on the average."""
         self._uploads = 0
-        self._in_step = _LOCK_STEP
-        """Share of rounds that began right after the one before."""
         self._slower_since_s = math.inf
         self._good_since_s = math.inf
         self._look_after_s = _LOOK_AFTER_S
@@ -109,10 +107,13 @@ class Producers:
         """In words."""
 
     def __str__(self) -> str:
+        meanwhile = self._meanwhile_bytes / max(self._usual_bytes, 1.0)
         inline = "?" if self._inline_rate is None else f"{self._inline_rate / 1e6:.2f}"
         return (
             f"links {'off' if self._begun_s is None else f'since {self._begun_s:.3f}'}, "
-            f"producers {'wait' if self.wait else 'go on'}, in step {self._in_step:.2f}, MB/s inline {inline}, "
+            f"producers {'wait' if self.wait else 'go on'}, {meanwhile:.2f} of the usual come during uploads, "
+            f"{self._at_once:.2f} of uploads are followed at once, "
+            f"MB/s inline {inline}, "
             f"paid {self._paid_objects:+.1f} objects, hold-off until {self.rest_until_s:.3f}: {self.why or 'none'}"
         )
 
@@ -128,9 +129,8 @@ class Producers:
 
     @property
     def _stand_still(self) -> bool:
-        """Whether it is lock-step: rounds follow each other at once, or almost nothing comes during uploads."""
-        is_silent = self._meanwhile_bytes < _SILENT * self._usual_bytes
-        return self.wait and (is_silent or self._in_step >= _LOCK_STEP)
+        """Whether a lower rate is the loss of those who wait: little comes during uploads, more right after them."""
+        return self._at_once >= _AT_ONCE and self._meanwhile_bytes < _STILL * self._usual_bytes
 
     @property
     def rest_until_s(self) -> float:
@@ -164,7 +164,7 @@ class Producers:
     def going_inline(self, now_s: float, *, do_pay: bool) -> None:
         """They are not; whether they would pay. Where they do not pay any more as producers wait, they rest."""
         is_idle = self._first_s == math.inf and now_s - self._stored_s >= _IDLE_S
-        if self._begun_s is not None and self._inline_rate and self.wait and not (do_pay or is_idle):
+        if self._begun_s is not None and self._inline_rate and self._stand_still and not (do_pay or is_idle):
             rate = self._rate.bytes_per_second(now_s)
             if rate < _KEPT * self._inline_rate and self._paid_objects < 1:
                 self._held_up_at(rate, now_s)
@@ -219,8 +219,8 @@ class Producers:
             weight = max(1 / self._uploads, _MEANWHILE_WEIGHT)
             self._meanwhile_bytes += weight * (appended_bytes - self._meanwhile_bytes)
             self._usual_bytes += weight * (usual_bytes - self._usual_bytes)
-        is_in_step = not appended_bytes and self._round_s - self._stored_s <= 2 * upload_s + 2 * QUIET_S
-        self._in_step += _STEP_WEIGHT * (is_in_step - self._in_step)
+        is_at_once = self._round_s - self._stored_s <= 2 * upload_s + 2 * QUIET_S
+        self._at_once += _AT_ONCE_WEIGHT * (is_at_once - self._at_once)
         self._stored_s = now_s
         return self._begun_s is not None and self._judge(self._begun_s, now_s)
 
