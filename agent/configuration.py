@@ -7,7 +7,7 @@ from agent.settings.agent_settings import AgentSettings
 from agent.settings.kafka_client import client_config
 from kafka_log.server_properties import BrokerProperties
 from metadata_topic.topic.client_config import KafkaClientConfig
-from plugin.prices import DEFAULT_PRICES_FILE, Prices, StorePrices
+from plugin.prices import DEFAULT_PRICES_FILE, EXPRESS, Prices, StorePrices
 from rlm.write_path.commit.link_costs import FOLLOWERS_UNKNOWN, LinkCosts
 
 
@@ -37,6 +37,12 @@ class Configuration:
     def break_even_bytes(self) -> int:
         """From which size on an object is cheaper than its bytes at the border, while no followers are known."""
         return self.prices.break_even_bytes(self.settings.link.remote_followers or FOLLOWERS_UNKNOWN, self.store_prices)
+
+    @property
+    def upload_wait_max_s(self) -> float:
+        """How long what was appended may wait for more to share an object, where links by cost are used."""
+        is_express = self.settings.storage.price_section == EXPRESS
+        return self.settings.link.upload_wait_max_s or (0.1 if is_express else 0.25)
 
     @property
     def link_costs(self) -> LinkCosts:

@@ -4,6 +4,7 @@ Ids and paths come from the log directories.
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
@@ -91,6 +92,9 @@ def assignments(
                 0.0 if is_kept else retention.chosen_ms(settings, len(followers) + 1) / 1000,
                 is_only_replica=not followers,
                 is_durable=settings.is_durable,
+                upload_wait_max_s=(
+                    math.inf if settings.upload_wait_max_ms is None else settings.upload_wait_max_ms / 1000
+                ),
             )
         )
     return found

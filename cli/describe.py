@@ -33,6 +33,10 @@ def describe(
     objects: Annotated[
         bool, typer.Option("--objects", help="Show the combined segments by owner and state instead.")
     ] = False,
+    why: Annotated[
+        bool,
+        typer.Option("--why", help="Show for each topic and leader what was linked of late, and why not the rest."),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Show for every led partition its log end offset, uploaded offset, lag, and linked and inline bytes; and gaps.
@@ -51,7 +55,7 @@ def describe(
     silent: dict[int, str] = {}
     for broker_id, agent in sorted(agents.items()):
         try:
-            answer = _ask(agent.http_endpoint, asking)
+            answer = ask_agent(agent.http_endpoint, asking)
         except (OSError, ValueError) as error:
             silent[broker_id] = f"{agent.http_endpoint}: {error}"
             continue
@@ -65,6 +69,8 @@ def describe(
     retention = _retention(topics, agents)
     if json:
         tell_json({"agents": list(answers.values()), "silent": silent, "wal_retention": retention})
+    elif why:
+        _print_why(answers, silent, topic)
     else:
         _print(answers, silent)
         _print_retention(retention)
@@ -104,7 +110,7 @@ def _describe_objects(endpoints: Mapping[int, str], asking: "HttpSettings | None
     silent: dict[int, str] = {}
     for broker_id, endpoint in sorted(endpoints.items()):
         try:
-            answer = _ask(endpoint, asking, "/objects")
+            answer = ask_agent(endpoint, asking, "/objects")
         except (OSError, ValueError) as error:
             silent[broker_id] = f"{endpoint}: {error}"
             continue
@@ -126,7 +132,8 @@ def _asking(broker_config: Path | None) -> "HttpSettings | None":
     return agent_settings(load_broker_properties(broker_config), broker_config).http
 
 
-def _ask(endpoint: str, asking: "HttpSettings | None", path: str = "/describe") -> dict[str, Any]:
+def ask_agent(endpoint: str, asking: "HttpSettings | None", path: str = "/describe") -> dict[str, Any]:
+    """A page of an agent, as JSON. Raises OSError, ValueError."""
     from agent.http.http_asking import ask_agent_page
 
     with ask_agent_page(endpoint, path, _TIMEOUT_S, asking) as response:
@@ -147,6 +154,24 @@ def _print(answers: dict[int, dict[str, Any]], silent: dict[int, str]) -> None:
             console.print(told, style="red", markup=False)
     _print_gaps(console, answers)
     _print_held(console, answers)
+
+
+def _print_why(answers: dict[int, dict[str, Any]], silent: dict[int, str], topic: str | None) -> None:
+    rows = [
+        (
+            name,
+            broker_id,
+            *("none" if why[one] is None else f"{why[one]:.1%}" for one in ("minute", "hour")),
+            why["told"],
+        )
+        for broker_id, answer in answers.items()
+        for name, why in answer.get("why", {}).items()
+        if topic is None or name == topic
+    ]
+    columns = ("topic", ">leader", ">last minute", ">last hour", "why inline")
+    made = table(*columns, rows=sorted(rows), title="Linked shares", without_lines=True)
+    made.columns[0].overflow = made.columns[4].overflow = "fold"
+    show(made, *(f"agent {broker_id}: no answer: {reason}" for broker_id, reason in silent.items()))
 
 
 def _partitions(answers: dict[int, dict[str, Any]]) -> "Table":

@@ -12,7 +12,7 @@ from cli.option_groups import grouped
 from cli.tables import show, table, tell_json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from metadata_topic.settings.topic_settings import TopicSettings
     from metadata_topic.topic.client_config import KafkaClientConfig
@@ -47,6 +47,9 @@ def enable(
     latency_bound_ms: Annotated[
         int | None, typer.Option(help="remote.wal.link.latency.bound.ms, for the policy latency.")
     ] = None,
+    upload_wait_max_ms: Annotated[
+        int | None, typer.Option(help="remote.wal.link.upload.wait.max.ms, for the policy cost.")
+    ] = None,
     archive: Annotated[
         bool, typer.Option("--archive/--no-archive", help="remote.wal.archive.enable: keep the log in the archive.")
     ] = False,
@@ -67,6 +70,7 @@ def enable(
         keys.ENABLE_KEY: "true",
         keys.POLICY_KEY: link_policy,
         keys.LATENCY_BOUND_KEY: _text(latency_bound_ms),
+        keys.UPLOAD_WAIT_KEY: _text(upload_wait_max_ms),
         keys.ARCHIVE_KEY: _text(archive),
         keys.WAL_RETENTION_KEY: _text(wal_retention_ms),
         keys.DURABLE_KEY: _text(durable),
@@ -224,3 +228,43 @@ def _set(wanted: "Mapping[str, TopicSettings | None]", client: "KafkaClientConfi
             typer.echo(f"{topic}: remote.wal.storage.enable={'true' if is_enabled else 'false'}")
     finally:
         writer.close()
+    for policy in sorted({str(one.link_policy) for one in wanted.values() if one is not None and one.enable}):
+        typer.echo(what_it_does(policy, _measured(client)))
+
+
+def _measured(client: "KafkaClientConfig") -> "list[Mapping[str, object]]":
+    """What agents tell of themselves, where they answer from here without a login."""
+    from cli.describe import ask_agent
+    from metadata_topic.settings.settings_topic import read_settings
+
+    answers: list[Mapping[str, object]] = []
+    for agent in read_settings(client)[1].values():
+        try:
+            answers.append(ask_agent(agent.http_endpoint, None))
+        except (OSError, ValueError):
+            continue
+    return answers
+
+
+def what_it_does(policy: str, agents: "Sequence[Mapping[str, object]]") -> str:
+    """What producers and followers will see of the policy, by what agents have measured."""
+    rounds = [float(ms) for one in agents if isinstance(ms := one.get("link_round_ms"), int | float) and ms]
+    sizes = [int(size) for one in agents if isinstance(size := one.get("break_even_bytes"), int)]
+    round_ = f"about {max(rounds):.0f} ms" if rounds else "a PUT and a GET (nothing was uploaded here yet)"
+    pays = f", from {max(sizes) / 1e3:.0f} KB on," if sizes else ""
+    waits = (
+        f"acks=all producers that reach brokers directly wait {round_} for a round, those with small batches up to "
+        "five rounds; through agents with held acknowledgements none wait"
+    )
+    match policy:
+        case "always":
+            return (
+                f"always: links for every byte, whatever it costs. {waits}; a small request sent ahead waits for all."
+            )
+        case "latency":
+            return f"latency: links where objects{pays} pay, and a round takes no longer than the bound. {waits}."
+        case _:
+            return (
+                f"cost: links where objects{pays} pay on the average. {waits}. Where producers would lose throughput, "
+                "bytes go inline: remote-wal describe --why."
+            )

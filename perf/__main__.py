@@ -8,13 +8,14 @@ from local_cluster.object_store.native import NativeStoreMissingError
 from perf.acks import acks
 from perf.cost.command import cost
 from perf.counts.command import counts
+from perf.defaults import defaults
 from perf.gateway.command import gateway
 from perf.ladder.command import ladder
 from perf.ladder.versions import versions
 from tests.soak.command import soak
 
 app = command_group(__doc__)
-for command in (ladder, versions, acks, cost, counts, gateway, soak):
+for command in (ladder, versions, acks, cost, counts, defaults, gateway, soak):
     app.command()(command)
 
 if __name__ == "__main__":

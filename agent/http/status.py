@@ -1,11 +1,12 @@
 """What a person wants to know of an agent at one look: gathered from its state for `agent.http.status_page`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agent.agent_state import AgentState
 from agent.metrics.savings import Dollars
 from agent.metrics.topic_metrics import TopicState, by_topic
+from agent.wiring.write_path import WhyInline
 from plugin.prices import NEVER_PAYS
 from plugin.remote_wal_storage_manager import RequestCounts
 from replication.follower.peer_watch import NOT_ASKED, Presence
@@ -58,6 +59,8 @@ class Status:
     peers: Sequence[Peer] = ()
     broker_away: str | None = None
     """Why the local broker does not take connections; None: as far as was seen, it does."""
+    why: Mapping[str, WhyInline] = field(default_factory=dict)
+    """By topic."""
 
     @property
     def all_topics(self) -> TopicState:
@@ -101,6 +104,7 @@ def status_of(state: AgentState, now_ms: int) -> Status:
         sorted(led.values(), key=lambda one: (-one.lag_bytes, one.topic, one.partition)),
         _peers(state),
         relaying.leader.broker_unreachable,
+        run.write_path.why() if run is not None else {},
     )
 
 

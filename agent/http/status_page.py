@@ -165,6 +165,7 @@ def _topics(status: Status) -> str:
         (
             escape(topic),
             f"{_bar(one)}<span>{share(one)}</span>",
+            *_why(status, topic),
             size(one.lag_bytes),
             duration(one.oldest_ms / 1000),
             size(one.linked_bytes),
@@ -173,8 +174,27 @@ def _topics(status: Status) -> str:
         )
         for topic, one in list(status.topics.items())[:MOST_TOPICS]
     ]
-    heads = ("topic", "by links", "not stored", "oldest", "linked", "inline", "partitions")
+    heads = (
+        "topic",
+        "by links",
+        "last minute",
+        "last hour",
+        "why inline",
+        "not stored",
+        "oldest",
+        "linked",
+        "inline",
+        "partitions",
+    )
     return _table(heads, rows, len(status.topics), "No topic with links is led here.")
+
+
+def _why(status: Status, topic: str) -> tuple[str, str, str]:
+    why = status.why.get(topic)
+    if why is None:
+        return "", "", ""
+    minute, hour = ("none" if one is None else f"{one:.1%}" for one in (why.minute, why.hour))
+    return minute, hour, escape(why.told)
 
 
 def _partitions(status: Status) -> str:

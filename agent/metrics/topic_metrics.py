@@ -25,6 +25,8 @@ class TopicState:
     """The age of the oldest byte that is not stored."""
     linked_bytes: int = 0
     inline_bytes: int = 0
+    unsaved_bytes: int = 0
+    """Of those inline, what links could have saved."""
 
     @property
     def moved_bytes(self) -> int:
@@ -43,6 +45,7 @@ def by_topic(status: Status, traffic: Traffic) -> dict[str, TopicState]:
         if moved is not None:
             state.linked_bytes += moved.linked_bytes
             state.inline_bytes += moved.inline_bytes
+            state.unsaved_bytes += moved.unsaved_bytes
     return dict(sorted(states.items(), key=lambda item: (-item[1].moved_bytes, -item[1].lag_bytes, item[0])))
 
 
@@ -69,9 +72,15 @@ class TopicCollector(Collector):
             "Record bytes of a topic given to followers, linked or inline; the largest topics alone",
             labels=["topic", "path"],
         )
+        unsaved = CounterMetricFamily(
+            "remote_wal_topic_unsaved_bytes",
+            "Record bytes of a topic that went inline where links would have saved money, whatever kept them from it",
+            labels=["topic"],
+        )
         for topic, state in list(by_topic(self._status(), dict(self._traffic())).items())[: self._most]:
             lag.add_metric([topic], state.lag_bytes)
             oldest.add_metric([topic], state.oldest_ms / 1000)
             moved.add_metric([topic, "linked"], state.linked_bytes)
             moved.add_metric([topic, "inline"], state.inline_bytes)
-        yield from (lag, oldest, moved)
+            unsaved.add_metric([topic], state.unsaved_bytes)
+        yield from (lag, oldest, moved, unsaved)

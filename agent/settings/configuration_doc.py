@@ -17,6 +17,7 @@ from metadata_topic.settings.topic_settings import (
     ENABLE_KEY,
     LATENCY_BOUND_KEY,
     POLICY_KEY,
+    UPLOAD_WAIT_KEY,
     WAL_RETENTION_KEY,
     LinkPolicy,
     TopicSettings,
@@ -135,6 +136,13 @@ def _topic_rows() -> Iterator[Row]:
             "connection at a time: up to seconds.",
         ),
         (LATENCY_BOUND_KEY, "int", "", "For the policy latency. Default: the agent's own key of the same name."),
+        (
+            UPLOAD_WAIT_KEY,
+            "int, 1 or more",
+            "",
+            "For the policy cost: how long what was appended may wait for more to share an object. The agent's own key "
+            "of the same name bounds it.",
+        ),
         (
             ARCHIVE_KEY,
             "bool",

@@ -115,4 +115,4 @@ class Section(BaseModel):
     @field_validator("*")
     @classmethod
     def _in_seconds(cls, value: Any, info: ValidationInfo) -> Any:
-        return value / 1000 if info.field_name is not None and info.field_name.endswith("_s") else value
+        return value if value is None or not (info.field_name or "").endswith("_s") else value / 1000

@@ -38,6 +38,8 @@ class AwaitedUploads(Protocol):
 
     def when_published(self, segment_id: CombinedSegmentId, tell: Callable[[], object]) -> None: ...
 
+    def came_freely(self, partition: TopicIdPartition, size: int) -> None: ...
+
 
 class DurableUploads:
     """Of all runs of the write path."""
@@ -105,6 +107,9 @@ class DurableUploads:
 
     def published_offset(self, partition: TopicIdPartition) -> int | None:
         return self.published.published_offset(partition)
+
+    def came_freely(self, partition: TopicIdPartition, size: int) -> None:
+        self._uploads.came_freely(partition, size)
 
     def awaited(self, partition: TopicIdPartition) -> None:
         """Of a log that was not looked at yet, an upload may have nothing to tell; so its end is to be told of."""

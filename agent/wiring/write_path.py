@@ -10,6 +10,7 @@ Belongs to the event loop, but for `failed`, `status`, `put_off`, `is_under_way`
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import structlog
 
@@ -23,6 +24,7 @@ from plugin.segment_metadata import CombinedSegmentId
 from replication.leader.found_batches import StoredLogs
 from replication.leader.guarded_write_path import WritePathAnswers
 from replication.leader.zone_reads import reads_for
+from replication.wire.metrics import RecentTraffic
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.commit.group_commit import CommitLimits
 from rlm.write_path.commit.link_policy import CostLimits, LinkDecider
@@ -83,6 +85,33 @@ def log_manager_limits(settings: AgentSettings) -> LogManagerLimits:
         bounded_open_files(quotas.open_files),
         BacklogLimits(upload_bytes, quotas.backlog_max_bytes_per_second, retry_s, retry_max_s),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class WhyInline:
+    """How a topic's bytes went of late from here, for people."""
+
+    minute: float | None
+    """The linked share; None: nothing moved."""
+    hour: float | None
+    reasons: Mapping[str, int]
+    """Bytes of the last hour that went inline, by `InlineReason`."""
+    now: str
+    """Why bytes go inline now, where they do."""
+
+    @classmethod
+    def of(cls, recent: RecentTraffic, now: str, now_s: float) -> Self:
+        """As of now."""
+        reasons = {way: size for way, size in recent.moved(3600, now_s).most_common() if way != "linked"}
+        return cls(recent.share(60, now_s), recent.share(3600, now_s), reasons, now)
+
+    @property
+    def told(self) -> str:
+        """In words; empty where nothing went inline in the last minute."""
+        if self.minute is None or self.minute == 1.0:
+            return ""
+        reasons = ", ".join(f"{size / 1e6:,.1f} MB {reason}" for reason, size in self.reasons.items())
+        return f"{self.now} (last hour: {reasons})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +221,9 @@ class WritePath:
     def when_published(self, segment_id: CombinedSegmentId, tell: Callable[[], object]) -> None:
         self._tried(lambda manager: manager.when_published(segment_id, lambda: self._loop.call_soon_threadsafe(tell)))
 
+    def came_freely(self, partition: TopicIdPartition, size: int) -> None:
+        self._tried(lambda manager: manager.came_freely(partition, size))
+
     def _settled(self, partition: TopicIdPartition) -> None:
         self.tails.settled(partition)
         if self._durable is not None:
@@ -204,11 +236,28 @@ class WritePath:
         running = self._running
         return running.manager.status() if running is not None else {}
 
+    def why(self) -> Mapping[str, WhyInline]:
+        """For each topic that is led here: how much of it is linked, and why bytes go inline."""
+        running = self._running
+        told = running.manager.told_why() if running is not None else {}
+        recent, now_s = dict(self._around.relaying.metrics.traffic.recent), self._around.clocks.monotonic_s()
+        ids = {one.topic: partition.topic_id for partition, one in self.status().items()}
+        return {
+            topic: WhyInline.of(recent.get(ids[topic]) or RecentTraffic(), why, now_s)
+            for topic, why in told.items()
+            if topic in ids
+        }
+
     @property
     def break_even_bytes(self) -> int | None:
         """See `LinkDecider.break_even_bytes`; None before there was a log manager."""
         decider = self._decider
         return decider.break_even_bytes if decider is not None else None
+
+    @property
+    def link_round_ms(self) -> float | None:
+        """How long an upload and a read take of late; None before the first."""
+        return (self._decider.link_ms or None) if self._decider is not None else None
 
     def put_off(self) -> Mapping[TopicIdPartition, str]:
         """Partitions that are not uploaded, as it is not known from where; and why."""
@@ -250,7 +299,7 @@ class WritePath:
         configuration, publication = self._around.configuration, self._kept.publication
         interval_s = self._around.settings.log_manager.combiner_task_interval_s
         decider = LinkDecider(
-            CostLimits(configuration.break_even_bytes, interval_s),
+            CostLimits(configuration.break_even_bytes, interval_s, upload_wait_max_s=configuration.upload_wait_max_s),
             replace(configuration.link_costs, reads_for=self._reads_for),
         )
         decider.is_off = lambda: publication.is_stalled

@@ -10,7 +10,7 @@ read. Answers that wait for links then hold as much.
 
 from dataclasses import dataclass
 
-from rlm.write_path.commit.link_policy import RateMeter
+from rlm.write_path.commit.bandwidth import RateMeter
 
 _TIME_CONSTANT_S = 1.0
 

@@ -66,6 +66,9 @@ class StoredLogs(Protocol):
     def awaited(self, partition: TopicIdPartition) -> None:
         """Somebody waits for what this log has."""
 
+    def came_freely(self, partition: TopicIdPartition, size: int) -> None:
+        """Nobody stands still for so many bytes that are about to reach the broker."""
+
 
 class DurableLogs:
     """See the module's theory. Event loop only."""
@@ -79,6 +82,7 @@ class DurableLogs:
         self._durable: frozenset[str] | None = None
         """Topics; None: not read yet."""
         self._names: Mapping[TopicId, str] = {}
+        self._ids: Mapping[str, TopicId] = {}
         self._led: dict[tuple[str, int], TopicIdPartition] = {}
         self._unplaced: dict[Hold, None] = {}
         self._waiting: dict[TopicIdPartition, dict[Hold, None]] = {}
@@ -122,6 +126,12 @@ class DurableLogs:
         else:
             self._wait(held, fate)
         return held
+
+    def came_freely(self, topic: TopicId | str, partition: int, size: int) -> None:
+        """Producers send their next requests whatever becomes of these bytes, which the broker is about to get."""
+        topic_id = self._ids.get(topic) if isinstance(topic, str) else topic
+        if self._logs is not None and topic_id is not None:
+            self._logs.came_freely(TopicIdPartition(topic_id, partition), size)
 
     def let_go(self, held: Hold) -> None:
         """Nobody waits for it any more."""
@@ -183,6 +193,7 @@ class DurableLogs:
     def topics_known(self, durable: frozenset[str], names: Mapping[TopicId, str]) -> None:
         """The durable topics, all of them, as their settings say; `names` are those of topics with a replica here."""
         self._durable, self._names = durable, names
+        self._ids = {name: topic_id for topic_id, name in names.items()}
         self._look_at_unplaced()
 
     def assigned(self, assignments: Iterable[Assignment]) -> None:

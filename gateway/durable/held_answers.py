@@ -26,7 +26,7 @@ What is held is bounded (`is_full`: read no more answers; `is_busy`: read no mor
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
@@ -233,6 +233,8 @@ class HeldAnswers:
         return self._transactions.polls(now_s) + asked
 
     def _asked_to_produce(self, frame: Buffer, view: ProduceRequestView, now_s: float) -> Buffer | None:
+        if view.acks != ACKS_ALL:
+            self._came_freely(view, {(_topic(one), one.partition) for one in view.fields})
         if view.acks == ACKS_NONE:
             return frame
         self._check_id(view.correlation_id)
@@ -243,9 +245,16 @@ class HeldAnswers:
             forwarded = self._acks.admit(_sizes(view, records), client_id_of(frame), now_s)
         if forwarded is None:
             return None
+        self._came_freely(view, forwarded.keys())
         deadline_s = _deadline_s(view, now_s)
         self._asked[view.correlation_id] = _Asked(view.api_version, deadline_s, view.acks, records, forwarded)
         return with_acks_of_leader(frame, view) if forwarded else frame
+
+    def _came_freely(self, view: ProduceRequestView, free: Container[PartitionKey]) -> None:
+        """The write path links these wherever that pays: the broker reads on before replicas have them."""
+        for one in view.fields:
+            if (_topic(one), one.partition) in free:
+                self._logs.came_freely(_topic(one), one.partition, max(one.records_end - one.records_start, 0))
 
     def answered(self, frame: Buffer, now_s: float) -> None:
         """The broker's next answer. Raises MalformedFrameError."""

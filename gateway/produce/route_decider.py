@@ -61,7 +61,7 @@ class RouteDecider:
         self._costs = costs
         self._breaker = breaker
         break_even = NEVER_PAYS if costs.put_bytes == math.inf else round(costs.put_bytes)
-        self._decider = LinkDecider(CostLimits(break_even, interval_s))
+        self._decider = LinkDecider(CostLimits(break_even, interval_s, upload_wait_max_s=interval_s, first_look_s=0.0))
 
     def is_linked(self, size: int, now_s: float) -> bool:
         """Whether a request with so many record bytes, that crosses a border, is to go by object storage."""
@@ -95,7 +95,7 @@ class RouteDecider:
         if self._policy is LinkPolicy.ALWAYS:
             return True
         if self._decider.pays(net_bytes):
-            self._decider.pauses.paid()
+            self._decider.producers.did_well()
             return True
         self._decider.did_not_pay(now_s)
         return False

@@ -13,6 +13,7 @@ from metadata_topic.settings.topic_settings import (
     LATENCY_BOUND_KEY,
     LOWEST_RETENTION_MS,
     POLICY_KEY,
+    UPLOAD_WAIT_KEY,
     WAL_RETENTION_KEY,
     LinkPolicy,
     TopicSettings,
@@ -98,6 +99,13 @@ _ALL = (
         "link_latency_bound_ms",
         _milliseconds(1),
         "With the policy latency: by how much a link may be later.",
+    ),
+    SettingKey(
+        UPLOAD_WAIT_KEY,
+        ValueKind.LONG,
+        "upload_wait_max_ms",
+        _milliseconds(1),
+        "With the policy cost: how long what was appended may wait for more to share an object.",
     ),
     SettingKey(
         ARCHIVE_KEY,

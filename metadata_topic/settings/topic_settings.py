@@ -8,7 +8,8 @@ key                  value
 ===================  ==============================================================================
 ``topic:<name>``     ``remote.wal.storage.enable``, ``remote.wal.link.policy``,
                      ``remote.wal.link.latency.bound.ms``, ``remote.wal.archive.enable``,
-                     ``remote.wal.retention.ms``, ``remote.wal.durable.enable``
+                     ``remote.wal.retention.ms``, ``remote.wal.durable.enable``,
+                     ``remote.wal.link.upload.wait.max.ms``
 ``agent:<broker>``   ``broker_id``, ``incarnation``, ``http_endpoint``, ``peer_endpoint``,
                      ``version``, ``started_ms``, ``archive``, ``directory_ids``,
                      ``wal_retention_ms``, ``wal_retention_lagging_max_ms``, ``peer_address``
@@ -30,6 +31,7 @@ from metadata_topic.topic.topic import METADATA_TOPIC, SETTINGS_TOPIC
 ENABLE_KEY: Final = "remote.wal.storage.enable"
 POLICY_KEY: Final = "remote.wal.link.policy"
 LATENCY_BOUND_KEY: Final = "remote.wal.link.latency.bound.ms"
+UPLOAD_WAIT_KEY: Final = "remote.wal.link.upload.wait.max.ms"
 ARCHIVE_KEY: Final = "remote.wal.archive.enable"
 WAL_RETENTION_KEY: Final = "remote.wal.retention.ms"
 DURABLE_KEY: Final = "remote.wal.durable.enable"
@@ -81,6 +83,8 @@ class TopicSettings:
     """`remote.wal.retention.ms`; None: the agent's, or with one or two replicas the local retention"""
     durable: bool = False
     """`remote.wal.durable.enable`"""
+    upload_wait_max_ms: int | None = None
+    """`remote.wal.link.upload.wait.max.ms`; None: the agent's, which no longer one outlasts"""
 
     @property
     def is_durable(self) -> bool:
@@ -167,6 +171,8 @@ def encode_topic_settings(settings: TopicSettings) -> bytes:
         fields[DURABLE_KEY] = True
     if settings.link_latency_bound_ms is not None:
         fields[LATENCY_BOUND_KEY] = settings.link_latency_bound_ms
+    if settings.upload_wait_max_ms is not None:
+        fields[UPLOAD_WAIT_KEY] = settings.upload_wait_max_ms
     if settings.wal_retention_ms is not None:
         fields[WAL_RETENTION_KEY] = settings.wal_retention_ms
     return json.dumps(fields, sort_keys=True).encode()
@@ -208,6 +214,7 @@ def _topic_settings(fields: Mapping[str, object]) -> TopicSettings:
         typed(told, ARCHIVE_KEY, bool),
         _milliseconds(fields, WAL_RETENTION_KEY, LOWEST_RETENTION_MS),
         typed(told, DURABLE_KEY, bool),
+        _milliseconds(fields, UPLOAD_WAIT_KEY, 1),
     )
 
 

@@ -6,7 +6,7 @@ is worth waiting for waits; the rest goes inline.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 from perf.cost.counts import Counts
 from perf.cost.load import FOLLOWER_IDS, Load, ProducedLog
@@ -38,6 +38,13 @@ class _Follower:
     """When what was announced of an object is there."""
 
 
+class TakesTime(Protocol):
+    """The store."""
+
+    def took_s(self, usual_s: float, now_s: float) -> float:
+        """A request that begins now."""
+
+
 class CostFollowers:
     """What the leader's agent and broker do for them, counted."""
 
@@ -50,8 +57,10 @@ class CostFollowers:
         timeline: Timeline,
         counts: Counts,
         go_on: Callable[[], None],
+        times: TakesTime,
     ) -> None:
         """`go_on` wakes the write path's loop."""
+        self._times = times
         self._load, self._link_wait_max_s = load, link_wait_max_s
         self._core = core
         self._logs = logs
@@ -106,7 +115,7 @@ class CostFollowers:
 
     def _fetched(self, follower: _Follower, sequence: int, size: int) -> None:
         self._counts.get(size)
-        follower.read_s[sequence] = self._time.now_s + GET_S
+        follower.read_s[sequence] = self._time.now_s + self._times.took_s(GET_S, self._time.now_s)
 
     def _led(self, number: int) -> LedPartition:
         return self._core.led[self._logs[number].partition]

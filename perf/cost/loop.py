@@ -1,7 +1,10 @@
 """The write path's loop, as `rlm.write_path.commit_loop` is, on virtual time, with a store that takes a fixed time."""
 
+import math
 from collections.abc import Sequence
 from typing import Final
+
+import numpy as np
 
 from kafka_log.topic_partition import TopicIdPartition
 from perf.cost.counts import Counts, MetadataVolume
@@ -15,15 +18,35 @@ from rlm.write_path.core.write_path_core import WritePathCore
 from rlm.write_path.uploads.uploaded_segment import UploadedSegment
 
 PUT_S: Final = 0.010
+_NOISY_P50_S: Final = 0.005
+_NOISY_SIGMA: Final = math.log(20) / 2.326
+"""Of a lognormal time whose p99 is 20 times its p50: 100 ms."""
+_STALL_EVERY_S: Final = 5.0
+_STALL_S: Final = 0.2
 _LOOK_S: Final = 0.002
 """As `AppendWatcher.pause` looks for appends while it gathers."""
+
+
+class StoreTimes:
+    """How long requests take: always as long, or with a heavy tail on a machine that stalls now and then."""
+
+    def __init__(self, seed: int, *, is_noisy: bool) -> None:
+        self._random, self._is_noisy = np.random.default_rng(seed), is_noisy
+
+    def took_s(self, usual_s: float, now_s: float) -> float:
+        """A request that begins now."""
+        if not self._is_noisy:
+            return usual_s
+        stalled_s = max(_STALL_S - now_s % _STALL_EVERY_S, 0.0)
+        return stalled_s + _NOISY_P50_S * float(self._random.lognormal(0.0, _NOISY_SIGMA))
 
 
 class CostLoop:
     """Reads, uploads and tells the followers' side, as the core says."""
 
-    def __init__(self, core: WritePathCore, timeline: Timeline, counts: Counts) -> None:
+    def __init__(self, core: WritePathCore, timeline: Timeline, counts: Counts, times: StoreTimes) -> None:
         """Its `followers` are to be set before it goes on."""
+        self._times = times
         self._core = core
         self._time = timeline
         self._counts = counts
@@ -117,7 +140,8 @@ class CostLoop:
     def _start(self, upload: Upload | None) -> None:
         if upload is not None:
             self._uploads += 1
-            self._time.at(self._time.now_s + PUT_S, lambda: self._stored(upload))
+            took_s = self._times.took_s(PUT_S, self._time.now_s)
+            self._time.at(self._time.now_s + took_s, lambda: self._stored(upload))
 
     def _stored(self, upload: Upload) -> None:
         self._uploads -= 1

@@ -12,6 +12,7 @@ from perf.cost.world import CostWorld
 from plugin.prices import BYTES_PER_GB, Prices
 from rlm.write_path.commit.link_costs import LinkCosts
 from rlm.write_path.commit.link_policy import CostLimits, LinkDecider
+from rlm.write_path.commit.producers import LOOK_S as FIRST_LOOK_S
 
 RATES: Final = (10e3, 30e3, 100e3, 300e3, 1e6, 2e6, 5e6, 10e6, 30e6, 50e6)
 """Bytes per second to one broker."""
@@ -78,18 +79,40 @@ def cases(rates: Iterable[float] = RATES) -> Iterator[Case]:
     return (Case(rate, shape, acks) for acks in (False, True) for shape in SHAPES for rate in rates)
 
 
-def price(case: Case, seconds: float, prices: Prices, assigned: Assigned | None = None) -> Priced:
-    """Run one case for so long (virtual) and price what was counted."""
-    counts = count(case.load, seconds, prices, assigned or Assigned(object_life_s=LIFE_S))
+def price(
+    case: Case,
+    seconds: float,
+    prices: Prices,
+    assigned: Assigned | None = None,
+    *,
+    is_noisy: bool = False,
+    first_look_s: float = FIRST_LOOK_S,
+) -> Priced:
+    """Run one case for so long (virtual) and price what was counted; see `count`."""
+    assigned = assigned or Assigned(object_life_s=LIFE_S)
+    counts = count(case.load, seconds, prices, assigned, is_noisy=is_noisy, first_look_s=first_look_s)
     gb = counts.produced_bytes / BYTES_PER_GB
     return Priced(case, counts, counts.usd(prices, LIFE_S) / gb, counts.stock_usd(prices) / gb)
 
 
-def count(load: Load, seconds: float, prices: Prices, assigned: Assigned, *, is_off: bool = False) -> Counts:
-    """Run one load; `is_off`: as in stock Kafka."""
+def count(
+    load: Load,
+    seconds: float,
+    prices: Prices,
+    assigned: Assigned,
+    *,
+    is_off: bool = False,
+    is_noisy: bool = False,
+    first_look_s: float = FIRST_LOOK_S,
+) -> Counts:
+    """Run one load.
+
+    `is_off`: as in stock Kafka. `is_noisy`: PUTs and GETs have a heavy tail, and the machine stalls.
+    """
     limits = log_manager_limits(AgentSettings())
     costs = LinkCosts(prices, prices.s3_express)
-    cost_limits = CostLimits(prices.break_even_bytes(FOLLOWERS, prices.s3_express), limits.commit.interval_s)
+    break_even = prices.break_even_bytes(FOLLOWERS, prices.s3_express)
+    cost_limits = CostLimits(break_even, limits.commit.interval_s, first_look_s=first_look_s)
     decider = LinkDecider(cost_limits, costs)
     decider.is_off = lambda: is_off
-    return CostWorld(load, limits, decider, assigned).run(seconds)
+    return CostWorld(load, limits, decider, assigned, is_noisy=is_noisy).run(seconds)

@@ -16,7 +16,7 @@ from kafka_log.topic_partition import TopicIdPartition
 from perf.cost.counts import Counts
 from perf.cost.followers import CostFollowers
 from perf.cost.load import Assigned, Load, ProducedLog, ProducedTask
-from perf.cost.loop import CostLoop
+from perf.cost.loop import CostLoop, StoreTimes
 from perf.cost.timeline import Timeline
 from rlm.write_path.commit.link_policy import LinkDecider
 from rlm.write_path.core.log_manager_limits import LogManagerLimits
@@ -26,7 +26,15 @@ from rlm.write_path.core.write_path_core import WritePathCore
 class CostWorld:
     """One broker's agent for one load."""
 
-    def __init__(self, load: Load, limits: LogManagerLimits, decider: LinkDecider, assigned: Assigned) -> None:
+    def __init__(
+        self,
+        load: Load,
+        limits: LogManagerLimits,
+        decider: LinkDecider,
+        assigned: Assigned,
+        *,
+        is_noisy: bool = False,
+    ) -> None:
         self._load = load
         self._settle_s = 2 * limits.commit.archive_interval_s + 3
         """For what is under way when producers end."""
@@ -34,7 +42,8 @@ class CostWorld:
         self._time = Timeline(1000.0)
         self._random = np.random.default_rng(17)
         self._core = WritePathCore(limits, decider)
-        self._loop = CostLoop(self._core, self._time, self._counts)
+        times = StoreTimes(18, is_noisy=is_noisy)
+        self._loop = CostLoop(self._core, self._time, self._counts, times)
         self._logs = [ProducedLog(number, load.batch_bytes) for number in range(load.partitions)]
         content = memoryview(bytes(2 * max(limits.read_bytes, limits.commit.upload_bytes) + load.batch_bytes))
         self._loop.do(self._core.assigned([assigned.to(log.partition) for log in self._logs]))
@@ -43,7 +52,7 @@ class CostWorld:
                 log = self._logs[assignment.topic_id_partition.partition]
                 self._loop.do(self._core.taken_on(assignment, ProducedTask(log, content)))
         self._followers = CostFollowers(
-            load, limits.link_wait_max_s, self._core, self._logs, self._time, self._counts, self._loop.go_on
+            load, limits.link_wait_max_s, self._core, self._logs, self._time, self._counts, self._loop.go_on, times
         )
         self._loop.followers = self._followers
         self._until_s = self._time.now_s

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from kafka_log.topic_partition import TopicIdPartition
 from plugin.format.archive_object_id import StoredObjectId
+from plugin.inline_reason import InlineReason
 from replication.leader.found_batches import StoredLogs
 from rlm.write_path.commit.link_policy import LinkMode
 from rlm.write_path.core.led_views import FoundRuns, LedPartitions, StoredLog
@@ -55,6 +56,9 @@ class GuardedWritePath:
 
     def is_always_linked(self, partition: TopicIdPartition) -> bool:
         return self._asked(lambda path: path.led.is_always_linked(partition), False)
+
+    def why_inline(self, partition: TopicIdPartition) -> InlineReason:
+        return self._asked(lambda path: path.led.why_inline(partition), InlineReason.UPLOADS_STOPPED)
 
     def links_wanted(self, partitions: Iterable[TopicIdPartition]) -> None:
         self._asked(lambda path: path.led.links_wanted(partitions), None)

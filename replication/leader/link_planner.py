@@ -20,6 +20,7 @@ from typing import Protocol
 from kafka_log.crc32c import Buffer
 from kafka_log.record_batch import HEADER_PREFIX_BYTES, CorruptBatchError, scan_batches
 from kafka_log.topic_partition import TopicIdPartition
+from plugin.inline_reason import InlineReason
 from replication.leader.link_index import LinkIndex, StoredBatch
 from replication.leader.links_of_stored_batches import PlannedField, SendLinked, with_links
 from replication.wire.fetch_frame import CONSUMER_REPLICA_ID, FetchResponseView
@@ -134,6 +135,15 @@ class LinkPlanner:
             return WaitForUploads(since + self._limits.wait_max_s, tuple(planned.partition for planned in waiting))
         linked = with_links(self._frame, self._fields, {planned.partition for planned in waiting}, self._limits.digests)
         return linked if linked.response.items <= MAX_ITEMS else PassThrough()
+
+    def why_inline(self, partition: TopicIdPartition) -> InlineReason:
+        """Why the partition's bytes go as they are with the response at hand."""
+        planned = next((one for one in self._fields if one.partition == partition), None)
+        if planned is None or planned.mode is not LinkMode.LINK:
+            return self._led.why_inline(partition)
+        if planned.gave_up:
+            return InlineReason.WAIT_TIMEOUT
+        return InlineReason.DEFECT if self._met_what_is_not_taken else InlineReason.NOT_STORED
 
     def _find_stored(self, planned: PlannedField) -> None:
         """Extend the run of stored batches; it never shrinks while one response is planned."""

@@ -20,6 +20,7 @@ import structlog
 from kafka_log.crc32c import Buffer
 from kafka_log.topic_partition import TopicIdPartition
 from plugin.format.archive_object_id import ArchiveObjectId, StoredObjectId
+from plugin.inline_reason import InlineReason
 from replication.leader.fetch_patience import FetchPatience
 from replication.leader.leader_context import LeaderContext
 from replication.leader.link_planner import WaitForUploads
@@ -358,18 +359,27 @@ class RelayCore:
             for records in view.fields:
                 if records.records_end > records.records_start:
                     led = self._context.led.find(records.topic_id, records.partition)
-                    metrics.inline(led, records.records_end - records.records_start, self.follower_id)
+                    self._count_inline(led, records.records_end - records.records_start, now_s)
                     metrics.responses.labels("inline").inc()
             return self._plain(frame)
         metrics.responses.labels("linked").inc()
         delivered = sum(map(len, sent.response.skeleton))
         for partition, _, size in sent.linked:
-            metrics.linked(partition, size, self.follower_id)
+            metrics.linked(partition, size, self.follower_id, now_s)
             delivered += size
         for partition, size in sent.inline:
-            metrics.inline(partition, size, self.follower_id)
+            self._count_inline(partition, size, now_s)
         metrics.relayed("response", SIZE_PREFIX.size + delivered, self.follower_id)
         return ToFollower(*message)
+
+    def _count_inline(self, partition: TopicIdPartition | None, size: int, now_s: float) -> None:
+        if partition is None:
+            reason = InlineReason.NOT_ENABLED
+        elif self._has_agent:
+            reason = self._links.why_inline(partition, self.follower_id)
+        else:
+            reason = InlineReason.NO_AGENT
+        self._context.metrics.inline(partition, size, self.follower_id, reason, now_s)
 
     def _plain(self, frame: Buffer) -> ToFollower:
         self._context.metrics.relayed("response", SIZE_PREFIX.size + len(frame), self.follower_id)

@@ -7,6 +7,7 @@ more.
 
 from kafka_log.crc32c import Buffer
 from kafka_log.topic_partition import TopicIdPartition
+from plugin.inline_reason import InlineReason
 from replication.leader.kept_response import KeptResponse
 from replication.leader.leader_context import LeaderContext
 from replication.leader.link_planner import LinkPlanner, PassThrough, PlannerLimits, WaitForUploads
@@ -108,6 +109,16 @@ class ResponseLinks:
             if isinstance(verdict, PassThrough):
                 self._context.metrics.fault("link_wait_timeout")
         return verdict if isinstance(verdict, SendLinked) else None
+
+    def why_inline(self, partition: TopicIdPartition, follower_id: int) -> InlineReason:
+        """Why the partition's bytes go as they are with the response at hand."""
+        if self._context.zones.is_own(follower_id):
+            return InlineReason.OWN_ZONE
+        if not self._understands_links:
+            return InlineReason.NO_AGENT
+        if self._is_paused:
+            return InlineReason.PAUSED
+        return InlineReason.DEFECT if self._defects.links_rest else self._planner.why_inline(partition)
 
     def message(
         self, sent: SendLinked, correlation_id: int, original: Buffer

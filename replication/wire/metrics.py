@@ -1,13 +1,15 @@
 """What replication tells of itself: bytes by the way they took, requests to peers, and every fault by its reason."""
 
-from collections import defaultdict
+from collections import Counter as Counter_
+from collections import defaultdict, deque
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
+from plugin.inline_reason import RIGHTLY_INLINE, InlineReason
 from plugin.loop_metrics import LoopCounter
 from replication.wire.broker_requests import RequestRefusedError
 from replication.wire.frame_inbox import FrameSizeError
@@ -15,6 +17,9 @@ from replication.wire.peer_versions import PeerVersions
 
 log = structlog.get_logger(__name__)
 
+_LINKED: Final = "linked"
+_SPAN_S: Final = 10.0
+_HOUR_S: Final = 3600.0
 _REFUSED_HINT = "what is to pass beside brokers' own requests is named by remote.wal.agent.peer.requests"
 
 
@@ -24,6 +29,34 @@ class PartitionTraffic:
 
     linked_bytes: int = 0
     inline_bytes: int = 0
+    unsaved_bytes: int = 0
+    """Of those inline, what links could have saved: see `RIGHTLY_INLINE`."""
+
+
+class RecentTraffic:
+    """What followers were given of a topic in the last hour. Other threads may ask for shares."""
+
+    def __init__(self) -> None:
+        self._spans = deque[tuple[int, Counter_[str]]](maxlen=round(_HOUR_S / _SPAN_S))
+        """Bytes by inline reason, or as linked, in each span of time, by its number; without those without any."""
+
+    def add(self, way: str, size: int, now_s: float) -> None:
+        """So many bytes took this way."""
+        span = int(now_s // _SPAN_S)
+        if not self._spans or self._spans[-1][0] != span:
+            self._spans.append((span, Counter_()))
+        self._spans[-1][1][way] += size
+
+    def share(self, over_s: float, now_s: float) -> float | None:
+        """The linked share since then; None: nothing moved."""
+        moved = self.moved(over_s, now_s)
+        total = moved.total()
+        return moved[_LINKED] / total if total else None
+
+    def moved(self, over_s: float, now_s: float) -> Counter_[str]:
+        """Bytes since then, by inline reason, or as `linked`."""
+        since = int((now_s - over_s) // _SPAN_S)
+        return sum((Counter_(dict(bytes_)) for span, bytes_ in list(self._spans) if span > since), Counter_())
 
 
 @dataclass(slots=True)
@@ -48,6 +81,7 @@ class Traffic:
     """By topic id and follower's broker id, of partitions with the feature on."""
     by_follower: defaultdict[int, FollowerTraffic] = field(default_factory=lambda: defaultdict(FollowerTraffic))
     """By the follower's broker id; -1 for connections without a replica's fetches."""
+    recent: defaultdict[TopicId, "RecentTraffic"] = field(default_factory=lambda: defaultdict(RecentTraffic))
 
 
 class CatchUpMetrics:
@@ -164,6 +198,12 @@ class ReplicationMetrics:
         self.record_bytes = LoopCounter(
             "remote_wal_replicated_record_bytes", "Record bytes given to followers", ["path"], registry=registry
         )
+        self.inline_bytes = LoopCounter(
+            "remote_wal_inline_bytes",
+            "Record bytes given to followers inline, by why they were not linked; together all that went inline",
+            ["reason"],
+            registry=registry,
+        )
         self.responses = LoopCounter(
             "remote_wal_fetch_responses", "Fetch responses with records", ["path"], registry=registry
         )
@@ -176,15 +216,23 @@ class ReplicationMetrics:
         """All that was answered by falling back or closing a connection."""
         self.traffic = Traffic()
 
-    def linked(self, partition: TopicIdPartition, size: int, follower_id: int) -> None:
+    def linked(self, partition: TopicIdPartition, size: int, follower_id: int, now_s: float) -> None:
         """So many record bytes were linked for a follower."""
+        self.traffic.recent[partition.topic_id].add(_LINKED, size, now_s)
         self.traffic.by_partition[partition].linked_bytes += size
         self.traffic.by_topic[partition.topic_id, follower_id].linked_bytes += size
         self.record_bytes.labels("linked").inc(size)
 
-    def inline(self, partition: TopicIdPartition | None, size: int, follower_id: int) -> None:
+    def inline(
+        self, partition: TopicIdPartition | None, size: int, follower_id: int, reason: InlineReason, now_s: float
+    ) -> None:
         """So many record bytes were sent as they are; None for topics without the feature."""
+        self.inline_bytes.labels(reason.value).inc(size)
         if partition is not None:
+            if reason is not InlineReason.OWN_ZONE:
+                self.traffic.recent[partition.topic_id].add(reason.value, size, now_s)
+            if reason not in RIGHTLY_INLINE:
+                self.traffic.by_partition[partition].unsaved_bytes += size
             self.traffic.by_partition[partition].inline_bytes += size
             self.traffic.by_topic[partition.topic_id, follower_id].inline_bytes += size
         self.record_bytes.labels("inline").inc(size)

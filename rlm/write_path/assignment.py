@@ -1,5 +1,6 @@
 """Which partitions an agent is told to take care of."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,3 +30,6 @@ class Assignment:
     """Whether no other broker has the log."""
     is_durable: bool = False
     """Whether producers wait until their records are stored: each is uploaded at once, and none is passed over."""
+    upload_wait_max_s: float = math.inf
+    """For how long what was appended may wait for more to share an object, where links by cost are used; the agent's
+    bound holds beside."""

@@ -18,6 +18,7 @@ from types import MappingProxyType
 
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.settings.topic_settings import LinkPolicy
+from plugin.inline_reason import InlineReason
 from plugin.segment_metadata import CombinedSegmentId
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.commit.link_policy import LinkDecider, LinkMode
@@ -50,6 +51,7 @@ class RemoteWalLogManager:
     ) -> None:
         self.hooks = hooks = WritePathHooks() if hooks is None else hooks
         self._clock = machine.clocks.monotonic_s
+        self._decider = decider
         self._combine_task = combine_task
         self._core = core = WritePathCore(limits, decider)
         self._effects = effects = Effects(core, limits, combine_task, stage_times, metrics, hooks, machine)
@@ -144,6 +146,21 @@ class RemoteWalLogManager:
         """Whether its bytes are to travel as links whatever that costs."""
         led = self._core.led.get(partition)
         return led is not None and led.assignment.link_policy is LinkPolicy.ALWAYS
+
+    def came_freely(self, partition: TopicIdPartition, size: int) -> None:
+        """So many bytes of it came by an agent, from producers that do not stand still for links: with acks 0 or 1, or
+        with acknowledgements that the agent holds. Tell it before, or as, they reach the log."""
+        self._core.pacing.came_freely(partition, size, self._clock())
+
+    def why_inline(self, partition: TopicIdPartition) -> InlineReason:
+        """Why the partition's bytes go inline, where they do."""
+        led = self._core.led.get(partition)
+        return InlineReason.NOT_ENABLED if led is None else self._decider.why_inline(led.assignment, self._clock())
+
+    def told_why(self) -> dict[str, str]:
+        """By topic that is led here, in words and numbers. May be called on other threads."""
+        of_topics = {led.assignment.topic: led.assignment for led in list(self._core.led.values())}
+        return {topic: self._decider.told_why(one, self._clock()) for topic, one in of_topics.items()}
 
     def links_wanted(self, partitions: Iterable[TopicIdPartition]) -> None:
         """Followers wait for these partitions' links: upload now."""

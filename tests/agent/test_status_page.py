@@ -9,6 +9,7 @@ from agent.http.status import Peer, Status
 from agent.http.status_page import MOST_TOPICS, dollars, duration, size, status_page
 from agent.metrics.savings import Dollars
 from agent.metrics.topic_metrics import TopicState
+from agent.wiring.write_path import WhyInline
 from plugin.prices import NEVER_PAYS
 from plugin.remote_wal_storage_manager import RequestCounts
 from replication.follower.peer_watch import Presence
@@ -69,6 +70,14 @@ def status(**changes: object) -> Status:
         "peers": [Peer(2, "az2", False, False, 10, 1000, THERE), Peer(3, None, False, False, 0, 0, THERE)],
     }
     return Status(**{**well, **changes})  # type: ignore[arg-type]
+
+
+def test_of_each_topic_it_says_what_was_linked_of_late_and_why_not_the_rest() -> None:
+    why = WhyInline(0.25, 0.5, {"load": 3_000_000}, "0.30 MB/s <here>")
+    page = Page(status(why={"orders": why}))
+    assert "25.0%" in page.markup
+    assert "0.30 MB/s &lt;here&gt; (last hour: 3.0 MB load)" in page.markup
+    assert WhyInline(1.0, 0.5, {"load": 1}, "x").told == WhyInline(None, 0.5, {"load": 1}, "x").told == ""
 
 
 def test_of_the_answer_only_what_is_wrong_is_marked() -> None:

@@ -15,7 +15,7 @@ def test_the_largest_topics_are_told_each_with_all_its_partitions() -> None:
         key = TopicIdPartition(TopicId(bytes([number]) * 16), partition)
         status[key] = PartitionStatus(topic, partition, 9, 8, lag, 1000 * lag, 0)
         if linked:
-            traffic[key] = PartitionTraffic(linked, inline)
+            traffic[key] = PartitionTraffic(linked, inline, inline // 2)
     told = [
         (one.name, *one.labels.values(), one.value)
         for family in TopicCollector(lambda: status, lambda: traffic, 2).collect()
@@ -30,4 +30,6 @@ def test_the_largest_topics_are_told_each_with_all_its_partitions() -> None:
         ("remote_wal_topic_record_bytes_total", "large", "inline", 20),
         ("remote_wal_topic_record_bytes_total", "small", "linked", 1),
         ("remote_wal_topic_record_bytes_total", "small", "inline", 1),
+        ("remote_wal_topic_unsaved_bytes_total", "large", 10),
+        ("remote_wal_topic_unsaved_bytes_total", "small", 0),
     ]

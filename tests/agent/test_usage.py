@@ -14,6 +14,7 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.client_usage_record import ClientUsageRecord, ClientZoneUsage, RouterUsage
 from metadata_topic.records.errors import PublicationBacklogFullError
 from metadata_topic.records.usage_record import FollowerUsage, StoreUsage, TopicUsage, UsageRecord
+from plugin.inline_reason import InlineReason
 from plugin.remote_wal_storage_manager import RequestCounts
 from replication.wire.metrics import PeerByteCount, ReplicationMetrics
 
@@ -105,10 +106,10 @@ def test_a_record_holds_what_was_counted() -> None:
     count.update(2)
     parts.metrics.relayed("response", 5000, 2)
     parts.metrics.relayed("request", 60, 2)
-    parts.metrics.linked(ORDERS, 4000, 2)
-    parts.metrics.linked(MORE_ORDERS, 500, 2)
-    parts.metrics.inline(ORDERS, 300, 3)
-    parts.metrics.inline(None, 77, 3)
+    parts.metrics.linked(ORDERS, 4000, 2, 1.0)
+    parts.metrics.linked(MORE_ORDERS, 500, 2, 1.0)
+    parts.metrics.inline(ORDERS, 300, 3, InlineReason.LOAD, 1.0)
+    parts.metrics.inline(None, 77, 3, InlineReason.NOT_ENABLED, 1.0)
 
     record = parts.report.record()
 

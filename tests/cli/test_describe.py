@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from cli import describe
 from cli.main import build_app
 from metadata_topic.settings import settings_topic
 from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
@@ -68,3 +69,13 @@ def test_with_the_brokers_file_agents_are_asked_as_it_says(monkeypatch: pytest.M
     assert described(monkeypatch, agents, "--broker-config", str(file)).exit_code == 3
     assert described(monkeypatch, agents).exit_code == 3
     assert asked == [("https://kafka-1:19095/describe", "Bearer s3cret"), ("https://kafka-1:19095/describe", None)]
+
+
+def test_why_bytes_go_inline_is_shown_by_topic_and_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+    why = {"minute": 0.255, "hour": None, "reasons": {"load": 7}, "now": "", "told": "0.30 MB/s bring 30 KB"}
+    told = {"broker_id": 1, "partitions": [], "why": {"orders": why, "clicks": {**why, "told": ""}}}
+    monkeypatch.setattr(describe, "ask_agent", lambda *_: told)
+    monkeypatch.setenv("COLUMNS", "200")
+    shown = described(monkeypatch, {1: agent(1)}, "--why", "--topic", "orders").stdout
+    assert [part in shown for part in ("orders", "25.5%", "none", "0.30 MB/s bring 30 KB")] == [True] * 4
+    assert "clicks" not in shown

@@ -122,3 +122,15 @@ def test_no_topic_is_called_durable_while_an_agent_holds_no_answers(
     assert bool(written) is (told is None), result.output
     assert (result.exit_code == 0) is (told is None)
     assert told is None or told in f"{result.output}{result.exception}"
+
+
+def test_what_a_policy_does_is_told_by_what_agents_have_measured() -> None:
+    agents: list[dict[str, object]] = [
+        {"link_round_ms": 14.2, "break_even_bytes": 33_400},
+        {"link_round_ms": None, "break_even_bytes": None},
+    ]
+    told = topics_module.what_it_does("cost", agents)
+    assert told.startswith("cost: links where objects, from 33 KB on, pay on the average. acks=all producers")
+    assert "wait about 14 ms for a round" in told
+    assert topics_module.what_it_does("always", []).startswith("always: links for every byte, whatever it costs.")
+    assert "a PUT and a GET" in topics_module.what_it_does("latency", [])

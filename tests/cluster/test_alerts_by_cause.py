@@ -394,6 +394,13 @@ def test_links_that_cost_more_than_they_save(watched: Watched, tmp_path: Path) -
             watched.reconfigure(broker_id, {})
 
 
+def test_a_topic_whose_links_come_too_late(watched: Watched) -> None:
+    with watched.alerts("RemoteWalTopicNotSaved"):
+        watched.script.switch_all("put-latency-ms", "1500")  # a follower waits for half a second
+        watched.prometheus.expect_firing("RemoteWalTopicNotSaved")
+        watched.script.clear_switches()
+
+
 def test_objects_that_somebody_deletes(watched: Watched) -> None:
     def delete() -> None:
         for path in watched.cluster.layout.object_store_directory.rglob("*.rwal"):

@@ -33,7 +33,8 @@ PATIENCE_S = 60
 TOPIC, BROKER = 2, 4
 ENABLE, POLICY, BOUND = "remote.wal.storage.enable", "remote.wal.link.policy", "remote.wal.link.latency.bound.ms"
 DURABLE = "remote.wal.durable.enable"
-OURS = [ENABLE, POLICY, BOUND, "remote.wal.archive.enable", "remote.wal.retention.ms", DURABLE]
+UPLOAD_WAIT = "remote.wal.link.upload.wait.max.ms"
+OURS = [ENABLE, POLICY, BOUND, UPLOAD_WAIT, "remote.wal.archive.enable", "remote.wal.retention.ms", DURABLE]
 
 
 class MemoryStore:

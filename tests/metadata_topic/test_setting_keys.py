@@ -6,11 +6,12 @@ from metadata_topic.records.errors import TopicSettingsError
 from metadata_topic.settings.setting_keys import SETTING_KEYS, changed_settings
 from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings, encode_topic_settings
 
-SET = TopicSettings(True, LinkPolicy.LATENCY, 250, True, -2, durable=True)
+SET = TopicSettings(True, LinkPolicy.LATENCY, 250, True, -2, durable=True, upload_wait_max_ms=50)
 TEXTS = {
     "remote.wal.storage.enable": "true",
     "remote.wal.link.policy": "latency",
     "remote.wal.link.latency.bound.ms": "250",
+    "remote.wal.link.upload.wait.max.ms": "50",
     "remote.wal.archive.enable": "true",
     "remote.wal.retention.ms": "-2",
     "remote.wal.durable.enable": "true",
@@ -30,7 +31,7 @@ def test_every_field_that_is_written_has_a_key() -> None:
 
 def test_a_key_goes_back_to_its_default_and_leaves_the_others() -> None:
     assert changed_settings("orders", SET, {"remote.wal.link.policy": None}) == TopicSettings(
-        True, LinkPolicy.COST, 250, True, -2, durable=True
+        True, LinkPolicy.COST, 250, True, -2, durable=True, upload_wait_max_ms=50
     )
 
 

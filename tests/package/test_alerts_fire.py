@@ -118,12 +118,22 @@ CAUSES: dict[str, list[Cause]] = {
 CROSSINGS = 'remote_wal_dollars_total{of="crossings"}'
 REQUESTS = 'remote_wal_dollars_total{of="requests"}'
 STOCK = 'remote_wal_dollars_total{of="stock"}'
+UNSAVED = f'remote_wal_topic_unsaved_bytes_total{{topic="orders",{ON_HOST}}}'
+LINKED, INLINE = (
+    f'remote_wal_topic_record_bytes_total{{topic="orders",path="{path}",{ON_HOST}}}' for path in ("linked", "inline")
+)
 OF_SEVERAL: dict[str, tuple[dict[str, str], dict[str, str], int, str]] = {
     "RemoteWalLosesMoney": (
         {CROSSINGS: "0+1x50", REQUESTS: "0+1x50", STOCK: "0+1.5x50"},
         {CROSSINGS: "0+1.5x50", REQUESTS: "0+0.04x50", STOCK: "0+1.5x50"},  # all inline, and what else is asked
         50,
         "1h",
+    ),
+    "RemoteWalTopicNotSaved": (
+        {UNSAVED: "0+6e6x90", LINKED: "0+1e6x90", INLINE: "0+7e6x90"},
+        {UNSAVED: "0+3e6x90", LINKED: "0+4e6x90", INLINE: "0+4e6x90"},
+        90,
+        "1m",
     ),
 }
 """Series and values where it fires, where it is quiet, and when to look."""

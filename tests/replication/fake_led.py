@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from kafka_log.record_batch import HEADER_PREFIX_BYTES, scan_batches
 from kafka_log.topic_partition import TopicId, TopicIdPartition
+from plugin.inline_reason import InlineReason
 from plugin.segment_metadata import CombinedSegmentId
 from replication.leader.link_index import LinkIndex, StoredBatch
 from rlm.write_path.commit.link_policy import LinkMode
@@ -33,6 +34,9 @@ class FakeLed:
 
     def is_always_linked(self, partition: TopicIdPartition) -> bool:
         return partition in self.always
+
+    def why_inline(self, partition: TopicIdPartition) -> InlineReason:
+        return InlineReason.LOAD
 
     def links_wanted(self, partitions: Iterable[TopicIdPartition]) -> None:
         self.wanted += partitions

@@ -24,6 +24,7 @@ from replication.wire.metrics import ReplicationMetrics
 from replication.wire.peer_connection import Address
 from replication.wire.peer_protocol import CAPABILITIES, Announcement, Hello, MessageKind, PeerCapabilities
 from replication.wire.peer_protocol import encode_inline_request as inline_request
+from rlm.write_path.commit.link_policy import LinkMode
 from rlm.write_path.metrics import StageTimes
 from rlm.write_path.uploads.segment_queue import MetaQueueItem
 from rlm.write_path.uploads.uploaded_segment import UploadedSegment
@@ -353,3 +354,70 @@ def test_a_high_watermark_that_is_owed_does_not_wait_for_the_upload_of_a_few_rec
         assert told == ToFollower(MessageKind.KAFKA, (response({0: b""}, high_watermark=2),))
         told = fetched(2, 2, next_records)
     assert isinstance(told, WaitForUploads), "it was told of, so the records wait for their upload"
+
+
+def reasons(rig: Rig) -> dict[str, float]:
+    """Inline bytes by reason; together they are all that went inline."""
+    counted = {
+        sample.labels["reason"]: sample.value
+        for family in rig.metrics.inline_bytes.collect()
+        for sample in family.samples
+    }
+    of_path = {"path": "inline"}
+    total = rig.metrics.registry.get_sample_value("remote_wal_replicated_record_bytes_total", of_path)
+    assert sum(counted.values()) == (total or 0)
+    return counted
+
+
+class OwnZone(Zones):
+    def is_own(self, broker_id: int) -> bool:
+        return True
+
+
+def test_every_inline_byte_has_a_reason() -> None:
+    size = len(RAW)
+    stock = Rig(None)
+    stock.asked()
+    stock.answered()
+    assert reasons(stock) == {"no_agent": size}
+
+    near = Rig(zones=OwnZone())
+    near.asked()
+    near.answered()
+    assert reasons(near) == {"own_zone": size}
+
+    rig = Rig()
+    rig.asked()
+    rig.answered()
+    rig.core.look_again(rig.now_s + WAIT_MAX_S)
+    assert reasons(rig) == {"wait_timeout": size}
+    rig.led.expected = False
+    rig.asked()
+    rig.answered()
+    assert reasons(rig) == {"wait_timeout": size, "not_stored": size}
+    rig.led.mode = LinkMode.INLINE
+    rig.asked()
+    rig.answered()
+    rig.core.control(MessageKind.LINKS_PAUSED, b"")
+    rig.asked()
+    rig.answered()
+    expected = {"wait_timeout": size, "not_stored": size, "load": size, "paused_by_follower": size}
+    assert reasons(rig) == expected
+    recent = rig.metrics.traffic.recent[partition(0).topic_id]
+    assert recent.moved(60, rig.now_s) == expected
+    assert rig.metrics.traffic.by_partition[partition(0)].unsaved_bytes == 3 * size
+
+
+def test_the_linked_share_is_that_of_late() -> None:
+    rig = Rig()
+    rig.led.expected = False
+    rig.asked()
+    rig.answered()
+    rig.linked()
+    recent = rig.metrics.traffic.recent[partition(0).topic_id]
+    assert recent.share(60, rig.now_s) == 0.5
+    rig.now_s += 600
+    assert recent.share(60, rig.now_s) is None
+    rig.core.request(request({0: 0}, correlation_id=7), rig.now_s)
+    is_linked(rig.answered())
+    assert (recent.share(60, rig.now_s), recent.share(3600, rig.now_s)) == (1.0, 2 / 3)

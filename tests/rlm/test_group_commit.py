@@ -12,8 +12,7 @@ from rlm.write_path.commit.group_commit import (
     BULK_BYTES,
     BULK_OBJECT_BYTES,
     GATHER_RECENT_S,
-    PAYING_STRETCH_S,
-    QUIET_S,
+    UPLOAD_WAIT_MAX_S,
     CommitLimits,
     Gather,
     GroupCommit,
@@ -23,6 +22,7 @@ from rlm.write_path.commit.group_commit import (
     Urgency,
     Wait,
 )
+from rlm.write_path.commit.producers import QUIET_S
 
 LIMITS = CommitLimits(
     interval_s=0.01, archive_interval_s=1.0, upload_bytes=1000, max_in_flight=2, retry_s=0.5, retry_max_s=4.0
@@ -51,7 +51,7 @@ def idle_after_an_upload(limits: CommitLimits = LIMITS, size_bytes: int = 0) -> 
 def where_nobody_waits() -> GroupCommit:
     commit = idle_after_an_upload()
     for _ in range(5):
-        commit.producers.appended_meanwhile(1, 2.0)
+        commit.producers.stored(0.005, 1, 2.0, NOW_S)
     return commit
 
 
@@ -244,7 +244,7 @@ def test_in_any_time_no_more_is_uploaded_than_the_quota_lets_and_one_object(uplo
 def told(*appended_meanwhile: bool) -> bool:
     commit = GroupCommit(LIMITS)
     for appended in appended_meanwhile:
-        commit.producers.appended_meanwhile(int(appended), 1.0)
+        commit.producers.stored(0.005, int(appended), 1.0, NOW_S)
     return commit.producers.wait
 
 
@@ -270,10 +270,10 @@ def paying_where(appended_bytes: int, *, urgency: Urgency = Urgency.PAYING_LINKS
     """From one start to the next, where 1,000 bytes are appended in an interval of 10 ms, and so many of the 500 that
     are usual during an upload."""
     commit, limits = GroupCommit(LIMITS), LIMITS
-    load = Load(1, math.inf, False, 1000, urgency, paying_bytes=500, full_bytes=full_bytes)
+    load = Load(1, math.inf, False, 1000, urgency, 100_000.0, paying_bytes=500, full_bytes=full_bytes)
     commit.next_step(load, NOW_S - 1)  # links have paid for a while
     for _ in range(40):
-        commit.producers.appended_meanwhile(appended_bytes, 500)
+        commit.producers.stored(0.005, appended_bytes, 500, NOW_S)
     commit.started(NOW_S, 1000)
     commit.stored(NOW_S)
     return delay_s(commit.next_step(load, NOW_S)) / limits.interval_s
@@ -282,7 +282,7 @@ def paying_where(appended_bytes: int, *, urgency: Urgency = Urgency.PAYING_LINKS
 def test_where_nobody_waits_paying_links_wait_until_an_object_is_large_and_for_a_tenth_of_a_second_at_most() -> None:
     assert paying_where(500) == pytest.approx(4)
     assert paying_where(450, full_bytes=2500) == pytest.approx(2.5)
-    assert paying_where(500, full_bytes=100_000) == pytest.approx(PAYING_STRETCH_S / LIMITS.interval_s)
+    assert paying_where(500, full_bytes=100_000) == pytest.approx(UPLOAD_WAIT_MAX_S / LIMITS.interval_s)
     assert paying_where(500, full_bytes=10) == pytest.approx(1)
 
 
@@ -299,19 +299,29 @@ def test_links_within_a_latency_bound_and_whatever_they_cost_are_not_held_up_for
 def test_an_upload_long_after_the_one_before_says_nothing_of_who_waits() -> None:
     commit = GroupCommit(LIMITS)
     for _ in range(40):
-        commit.producers.appended_meanwhile(1, 500)
+        commit.producers.stored(0.005, 1, 500, NOW_S)
     assert not commit.producers.nobody_waits
-    commit.producers.appended_meanwhile(10**6, None)
+    commit.producers.stored(0.005, 10**6, None, NOW_S)
     assert not commit.producers.nobody_waits
 
 
-def test_the_first_paying_links_wait_for_as_much_as_pays() -> None:
-    for expected_bytes, intervals in ((500, 1.0), (2000, 0.5), (100, 1.0), (50_000, 0.2)):
-        commit = idle_after_an_upload()
-        load = Load(1, math.inf, False, expected_bytes, Urgency.PAYING_LINKS, paying_bytes=500)
-        waited = delay_s(commit.next_step(load, NOW_S + 5)) / LIMITS.interval_s
-        assert waited == pytest.approx(intervals)
-        assert isinstance(commit.next_step(load, NOW_S + 5 + LIMITS.interval_s), UploadNow)
+@pytest.mark.parametrize(
+    ("paying_bytes", "wait_max_s", "intervals"), [(500, 0.1, 1), (3000, 0.1, 3), (3000, 0.02, 2), (50_000, 0.1, 10)]
+)
+def test_where_producers_wait_paying_links_are_as_far_apart_as_the_rate_takes_to_bring_what_pays(
+    paying_bytes: float, wait_max_s: float, intervals: float
+) -> None:
+    commit = idle_after_an_upload()
+    load = Load(1, math.inf, False, 1000, Urgency.PAYING_LINKS, 100_000.0, paying_bytes, wait_max_s)
+    assert delay_s(commit.next_step(load, NOW_S)) / LIMITS.interval_s == pytest.approx(intervals)
+    long_after_s = NOW_S + 5
+    begun = idle_after_an_upload()
+    assert delay_s(begun.next_step(load, long_after_s)) / LIMITS.interval_s == pytest.approx(intervals), "the first"
+
+
+def test_where_nobody_stands_still_for_what_is_wanted_objects_become_full() -> None:
+    load = Load(1, math.inf, False, 1000, Urgency.PAYING_LINKS, 100_000.0, 500, 0.1, is_free=True, full_bytes=4000)
+    assert delay_s(idle_after_an_upload().next_step(load, NOW_S)) / LIMITS.interval_s == pytest.approx(4)
 
 
 def after_rounds_of(size_bytes: int, rounds: int = 5) -> GroupCommit:
@@ -319,7 +329,7 @@ def after_rounds_of(size_bytes: int, rounds: int = 5) -> GroupCommit:
     for _ in range(rounds):
         commit.started(NOW_S, size_bytes)
         commit.stored(NOW_S)
-        commit.producers.appended_meanwhile(0, 1.0)
+        commit.producers.stored(0.005, 0, 1.0, NOW_S)
     return commit
 
 
@@ -328,7 +338,7 @@ def after_rounds_of(size_bytes: int, rounds: int = 5) -> GroupCommit:
     [
         (1000, Urgency.PAYING_LINKS, True),
         (1000, Urgency.BOUNDED_LINKS, True),
-        (900, Urgency.PAYING_LINKS, False),
+        (400, Urgency.PAYING_LINKS, False),
         (1000, Urgency.ARCHIVE, False),
     ],
 )
@@ -347,7 +357,7 @@ def test_where_nobody_waits_or_something_failed_no_round_is_gathered_below_a_bul
     unread = replace(waiting(0, Urgency.PAYING_LINKS, BULK_BYTES - 1), has_unread=True, due_s=NOW_S, paying_bytes=500)
     commit = after_rounds_of(1000)
     for _ in range(5):
-        commit.producers.appended_meanwhile(1, 2.0)
+        commit.producers.stored(0.005, 1, 2.0, NOW_S)
     assert isinstance(commit.next_step(unread, NOW_S), Wait)
     failed = after_rounds_of(1000)
     failed.started(NOW_S, 1000)
@@ -370,7 +380,7 @@ def test_a_round_is_whole_when_as_much_is_queued_and_unread_as_the_last_ones_had
 def test_where_nobody_waits_there_are_no_rounds() -> None:
     commit = after_rounds_of(1000)
     for _ in range(5):
-        commit.producers.appended_meanwhile(1, 2.0)
+        commit.producers.stored(0.005, 1, 2.0, NOW_S)
     assert not commit.is_round(5000)
 
 

@@ -1,5 +1,6 @@
 """What goes inline and what nobody wants stored is in no object, and on record."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -126,8 +127,8 @@ def test_what_one_follower_has_not_fetched_yet_is_uploaded_for_it() -> None:
     assert [offset for offset, _ in driven.told] == [0, 1, 2, 3, 4, 5]
 
 
-def test_an_interval_that_does_not_pay_is_in_no_object_and_links_are_left_alone_for_a_while() -> None:
-    driven = Driven(break_even_bytes=2 * BATCH_BYTES)
+def test_objects_that_do_not_pay_on_the_average_end_links_for_a_while_and_the_next_is_not_made() -> None:
+    driven = Driven(break_even_bytes=4 * BATCH_BYTES)
     driven.assign(0, policy=LinkPolicy.COST, is_kept=False)
     driven.settle()
     led, pacing = driven.core.led[partition(0)], driven.core.pacing
@@ -135,18 +136,19 @@ def test_an_interval_that_does_not_pay_is_in_no_object_and_links_are_left_alone_
     def pays() -> bool:
         return pacing.mode_of(led, 10**9, driven.now_s) is LinkMode.LINK
 
-    pauses = []
+    pauses, made = [], []
     for _ in range(3):
-        assert pays()
-        driven.append(0)
-        driven.settle()
+        before = driven.objects
+        while pays():
+            driven.append(0)
+            driven.settle()
+        made.append(driven.objects - before)
         begun_s = driven.now_s
         while not pays():
             driven.now_s += 0.05
         pauses.append(driven.now_s - begun_s)
-    assert driven.objects == 0
-    assert pauses == sorted(pauses)
-    assert pauses[-1] > 1.5 * pauses[0]
+    assert all(3 <= objects <= 6 for objects in made)
+    assert pauses == pytest.approx([1, 2, 4], abs=0.06)
 
 
 def test_what_was_queued_for_links_is_let_go_when_they_do_not_pay_any_more_and_who_waits_is_told() -> None:

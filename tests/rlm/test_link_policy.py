@@ -10,10 +10,13 @@ from hypothesis import strategies as st
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.settings.topic_settings import LinkPolicy
 from rlm.write_path.assignment import Assignment
+from rlm.write_path.commit.bandwidth import RateMeter
 from rlm.write_path.commit.group_commit import Urgency
-from rlm.write_path.commit.link_policy import CostLimits, LinkDecider, LinkMode, RateMeter
+from rlm.write_path.commit.link_policy import CostLimits, LinkDecider, LinkMode
 
-LIMITS = CostLimits(break_even_bytes=10_000, upload_interval_s=0.01, hold_s=0.5)
+LIMITS = CostLimits(
+    break_even_bytes=10_000, upload_interval_s=0.01, hold_s=0.5, upload_wait_max_s=0.0125, first_look_s=0.0
+)
 
 
 @settings(max_examples=50)
@@ -114,3 +117,30 @@ def test_an_upload_is_wanted_as_by_the_most_urgent_of_its_partitions() -> None:
     decider.is_off = lambda: True
     assert decider.urgency([cost, always], 10.1) is Urgency.ARCHIVE
     assert decider.urgency([cost, replace(cost, is_durable=True)], 10.1) is Urgency.LINKS, "producers wait for it"
+
+
+def test_why_bytes_go_inline_is_told_in_words_and_numbers() -> None:
+    partition = TopicIdPartition(TopicId(bytes(16)), 0)
+    one = Assignment(partition, "t", Path(), LinkPolicy.COST, 20)
+    decider, now_s = LinkDecider(LIMITS), 1.0
+
+    def why(assignment: Assignment = one) -> tuple[str, str]:
+        return decider.why_inline(assignment, now_s).value, decider.told_why(assignment, now_s)
+
+    for _ in range(100):
+        now_s += 0.01
+        decider.appended(1_000, now_s - 0.01, now_s)
+    assert why() == ("load", "0.10 MB/s here bring 1 KB in 12 ms; links start at 12 KB")
+    decider.producers.held_up(now_s, "1.00 MB/s came through where 3.00 did inline")
+    now_s += 0.25
+    assert why() == (
+        "held_up",
+        "producers waited for rounds 0 s ago (1.00 MB/s came through where 3.00 did inline), next try in 1 s; see held "
+        "acknowledgements",
+    )
+    assert why(replace(one, remote_followers=frozenset()))[0] == "no_follower_elsewhere"
+    decider.uploaded(0.09)
+    bounded = replace(one, link_policy=LinkPolicy.LATENCY)
+    assert why(bounded) == ("latency_bound", "upload and read take 180 ms, the topic allows 20")
+    decider.is_off = lambda: True
+    assert why()[0] == "uploads_stopped"

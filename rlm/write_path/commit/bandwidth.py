@@ -1,4 +1,6 @@
-"""A token bucket: how long to wait so that background work stays below a bandwidth, sans-IO."""
+"""Bytes over time, sans-IO: how many come each second, and how long work waits to stay below a bandwidth."""
+
+import math
 
 _BURST_S = 0.25
 
@@ -27,3 +29,28 @@ class TokenBucket:
         begin_s = max(self._free_s, now_s - _BURST_S)
         self._free_s = begin_s + size_bytes / self._bytes_per_s
         return max(begin_s - now_s, 0.0)
+
+
+class RateMeter:
+    """Bytes per second, exponentially averaged: after `time_constant_s` a step has made 63 % of its way."""
+
+    def __init__(self, time_constant_s: float) -> None:
+        self._time_constant_s = time_constant_s
+        self._bytes = 0.0
+        self._at_s = -math.inf
+
+    def add(self, size: int, now_s: float, over_s: float = 0.0) -> None:
+        """Count so many bytes at this (monotonic) time, which came evenly over the last `over_s` seconds."""
+        self._bytes, self._at_s = self._left(now_s), max(self._at_s, now_s)
+        if over_s > 0:  # what came first has decayed since
+            size_left = size * self._time_constant_s / over_s * -math.expm1(-over_s / self._time_constant_s)
+            self._bytes += size_left
+        else:
+            self._bytes += size
+
+    def bytes_per_second(self, now_s: float) -> float:
+        """The rate as of now."""
+        return self._left(now_s) / self._time_constant_s
+
+    def _left(self, now_s: float) -> float:
+        return self._bytes * math.exp(min(self._at_s - now_s, 0.0) / self._time_constant_s)

@@ -10,11 +10,11 @@ class DoublingPause:
         self._min_s = min_s
         self._max_s = max_s
         self._next_s = min_s
-        self._until_s = -math.inf
+        self.until_s = -math.inf
 
     def begin(self, now_s: float) -> None:
         """It was in vain."""
-        self._until_s = now_s + self._next_s
+        self.until_s = now_s + self._next_s
         self._next_s = min(2 * self._next_s, self._max_s)
 
     def reset(self) -> None:
@@ -23,4 +23,4 @@ class DoublingPause:
 
     def is_over(self, now_s: float) -> bool:
         """Whether it may be tried."""
-        return now_s >= self._until_s
+        return now_s >= self.until_s

@@ -5,11 +5,11 @@ who wait for it later. So, as in a database's group commit, what is appended whi
 long is waited for company depends on who waits:
 
 - Nobody wants links now (small loads, by cost): one archive interval from start to start, as objects cost requests.
-- Links are wanted because they pay: one interval from start to start, as smaller objects would not pay. Where nobody
-  waits, until an object's requests cost little beside its bytes, but 100 ms at most; so, too, where that is not known
-  yet, an interval does not bring what pays, and appends go on (`LinkTrial`). Where producers wait whose rounds pay
-  well, when a round is there: a producer has one request at a leader at a time, so longer rounds would be less
-  throughput for it.
+- Links are wanted because they pay: as long as the rate takes to bring what pays with something to spare, so that
+  objects pay on the average and nobody stands still for a single one that is small. Where nobody waits, until an
+  object's requests cost little beside its bytes. Where producers wait whose rounds pay, when a round is there: a
+  producer has one request at a leader at a time, so longer rounds would be less throughput for it. At the latest after
+  the time that an upload may wait.
 - Links are wanted whatever they cost: at once while nothing is in flight, so that a lone record waits for nothing;
   otherwise one interval after the last start, so that what arrives meanwhile shares an object.
 - While much is appended (bulk) by producers that wait: when the last object has reached the followers and those who
@@ -42,6 +42,7 @@ from typing import Final
 
 from kafka_log.topic_partition import TopicIdPartition
 from rlm.write_path.commit.bandwidth import TokenBucket
+from rlm.write_path.commit.producers import QUIET_S, WEIGHT, Producers
 
 # All constants of group commit, each with its unit and what is known of why. "By judgement": no measurement is known.
 
@@ -55,29 +56,9 @@ in an object, 0.68 with 210 KB and 0.52 with 420 KB (docs/performance.md). The K
 STRETCH_MAX: Final = 2.0
 """Intervals between two starts of a bulk at most, so company costs one interval of latency. The number by judgement; to
 wait longer for larger objects took 8 % less CPU and 5 ms more to the high watermark, and was left out."""
-PAYING_STRETCH_S: Final = 0.1
-"""Seconds between two starts at most where links are wanted as they pay and no producer waits: by so much records come
-later to consumers, for objects that are up to four times as large as by default."""
-PAYING_ROUND: Final = 2.0
-"""From so many times what pays on, a round of producers that wait is not held back until the interval is over. By
-judgement."""
-PAYING_WAIT_MIN: Final = 0.2
-"""Share of an interval that links are held back at least when they begin to pay, so that the first object does. By
-judgement."""
-QUIET_S: Final = 0.004
-"""Seconds: so long without an append is a silence. It must be longer than the gaps within a round, which a busy machine
-draws out; of a warm round of 25 ms, 11 pass until all six producers have appended anew. By judgement."""
-WEIGHT: Final = 1 / 4
-"""Share of the newest upload in what is known of all, so that a load that changes is recognised within a few. By
-judgement; three uploads turn the verdict on producers."""
-DISTURBED_MOST: Final = 0.5
-"""Share of uploads during which something was appended: from it on, producers are taken not to wait. The plain half."""
-UNMOVED: Final = 0.8
-"""Share of what is appended usually: from it on during uploads, nobody is taken to wait. Those who wait for an upload
-append nothing meanwhile, so a fifth of the load's producers may, or all of them for a fifth of their time. By
-judgement."""
-MEANWHILE_WEIGHT: Final = 1 / 16
-"""As WEIGHT, for that share: an upload takes a few batches' time, so it takes many to tell."""
+UPLOAD_WAIT_MAX_S: Final = 0.1
+"""Seconds between two starts at most where links are wanted as they pay (remote.wal.link.upload.wait.max.ms): by so
+much records come later to consumers."""
 WHOLE: Final = 0.99
 """Share of a round that is taken for all of it, as batches differ a little in size. By judgement. To start at a whole
 round and to gather fetches as below made 4 to 39 % more throughput of acks=all together (docs/performance.md)."""
@@ -137,8 +118,14 @@ class Load:
     """What an upload interval brings at the rate of late."""
     urgency: Urgency
     """How the upload is wanted. Without a meaning while nothing is queued or due."""
+    bytes_per_s: float = 0.0
+    """What comes of late."""
     paying_bytes: float = 0.0
-    """From this size on an object pays."""
+    """What objects are to hold on the average."""
+    wait_max_s: float = UPLOAD_WAIT_MAX_S
+    """For how long what was appended may wait for more."""
+    is_free: bool = False
+    """Whether nobody who produced it stands still."""
     full_bytes: float = math.inf
     """From this size on a larger one would hardly be cheaper."""
 
@@ -167,9 +154,9 @@ class Wait:
 Step = UploadNow | Gather | Wait
 
 
-def stretched_interval_s(interval_s: float, full_s: float = math.inf) -> float:
+def stretched_interval_s(interval_s: float, full_s: float = math.inf, wait_max_s: float = UPLOAD_WAIT_MAX_S) -> float:
     """From one start to the next where links pay and nobody waits: until an object is full, but within bounds."""
-    return min(max(full_s, interval_s), max(PAYING_STRETCH_S, interval_s))
+    return min(max(full_s, interval_s), max(wait_max_s, interval_s))
 
 
 class RoundSize:
@@ -194,46 +181,10 @@ class RoundSize:
             self.size_bytes += WEIGHT * (size_bytes - self.size_bytes)
 
 
-class Producers:
-    """Whether those who append wait for uploads, by what is appended while one is under way.
-
-    Until an upload has shown otherwise, they are taken to.
-    """
-
-    def __init__(self) -> None:
-        self._share_disturbed = 0.0
-        self._meanwhile_bytes = self._usual_bytes = 0.0
-        """What was appended during the last uploads, and what is in as much time on the average; newer ones count
-        more."""
-
-    @property
-    def wait(self) -> bool:
-        """Whether most of the last uploads met a silence that lasted until they were stored."""
-        return self._share_disturbed < DISTURBED_MOST
-
-    @property
-    def nobody_waits(self) -> bool:
-        """Whether as much was appended during the last uploads as at any other time."""
-        return not self.wait and self._meanwhile_bytes >= UNMOVED * self._usual_bytes
-
-    def went_on(self, appended_bytes: int) -> None:
-        """So much was appended while the followers got nothing, as much as before (`LinkTrial`)."""
-        self._share_disturbed = 1.0
-        self._meanwhile_bytes = self._usual_bytes = appended_bytes
-
-    def appended_meanwhile(self, appended_bytes: int, usual_bytes: float | None) -> None:
-        """An upload is stored; how much was appended since it began, and how much is in such a time, if known."""
-        self._share_disturbed += WEIGHT * ((appended_bytes > 0) - self._share_disturbed)
-        if usual_bytes is None:
-            return
-        self._meanwhile_bytes += MEANWHILE_WEIGHT * (appended_bytes - self._meanwhile_bytes)
-        self._usual_bytes += MEANWHILE_WEIGHT * (usual_bytes - self._usual_bytes)
-
-
 class GroupCommit:
     """Is told of appends and uploads, and says what next, and when. All times are monotonic seconds."""
 
-    def __init__(self, limits: CommitLimits) -> None:
+    def __init__(self, limits: CommitLimits, producers: Producers | None = None) -> None:
         self._limits = limits
         self._quota = TokenBucket(limits.bytes_per_s or math.inf)
         self._in_flight_s: list[float] = []
@@ -245,7 +196,7 @@ class GroupCommit:
         """When links began to be wanted as they pay; None: they are not."""
         self._back_off_s = 0.0
         """After the last failure; 0 when an upload was stored since."""
-        self.producers = Producers()
+        self.producers = Producers() if producers is None else producers
         self._round = RoundSize()
         self._unread_bytes: dict[TopicIdPartition, int] = {}
 
@@ -270,18 +221,13 @@ class GroupCommit:
         is_by_cost = load.urgency in (Urgency.PAYING_LINKS, Urgency.BOUNDED_LINKS)
         if not is_by_cost or self._back_off_s or now_s - self._last_start_s > GATHER_RECENT_S:
             return False
-        return self.producers.wait and self._round.size_bytes >= PAYING_ROUND * load.paying_bytes > 0
+        return self.producers.wait and self._round.size_bytes >= load.paying_bytes > 0
 
     def _note_paying(self, load: Load, now_s: float) -> None:
         if load.urgency not in (Urgency.PAYING_LINKS, Urgency.BOUNDED_LINKS):
             self._paying_since_s = None
         elif self._paying_since_s is None:
             self._paying_since_s = now_s
-
-    @property
-    def paying_interval_s(self) -> float:
-        """From one start to the next at most, while links are wanted as they pay and little is appended."""
-        return stretched_interval_s(self._limits.interval_s) if self.producers.nobody_waits else self._limits.interval_s
 
     def is_round(self, queued_bytes: int) -> bool:
         """Whether these, with what was not read yet, are what all who wait append between two uploads."""
@@ -329,21 +275,19 @@ class GroupCommit:
         at_once = load.urgency is Urgency.LINKS and not self._in_flight_s and not is_bulk
         if at_once or self.is_whole(load.queued_bytes):
             return earliest_s
-        start_s = self._last_start_s + self._interval_s(load, is_bulk)
-        if self._paying_since_s is not None:
-            # Twice the time in which the rate brings what pays, as it is not known well yet.
-            share = min(max(2 * load.paying_bytes / max(load.expected_bytes, 1.0), PAYING_WAIT_MIN), 1.0)
-            start_s = max(start_s, self._paying_since_s + share * self._limits.interval_s)
-        return max(start_s, earliest_s)
+        begun_s = self._last_start_s if self._paying_since_s is None else max(self._last_start_s, self._paying_since_s)
+        return max(begun_s + self._interval_s(load, is_bulk), earliest_s)
 
     def _interval_s(self, load: Load, is_bulk: bool) -> float:
         """From one start to the next."""
         if load.urgency is Urgency.ARCHIVE:
             return self._limits.archive_interval_s
         interval_s = self._limits.interval_s
-        if load.urgency is Urgency.PAYING_LINKS and self.producers.nobody_waits:
-            full_s = load.full_bytes / max(load.expected_bytes, 1.0) * interval_s
-            return stretched_interval_s(interval_s, full_s)
+        if load.urgency is Urgency.PAYING_LINKS:
+            rate = max(load.bytes_per_s, 1.0)
+            if load.is_free or self.producers.nobody_waits:
+                return stretched_interval_s(interval_s, max(load.full_bytes, load.paying_bytes) / rate, load.wait_max_s)
+            interval_s = stretched_interval_s(interval_s, load.paying_bytes / rate, load.wait_max_s)
         if is_bulk:
             full = STRETCH_MAX if self.producers.wait else BULK_OBJECT_BYTES / load.expected_bytes
             interval_s *= min(max(full, 1.0), STRETCH_MAX)

@@ -2,26 +2,38 @@
 
 An object costs requests, fees and storage, an inline byte costs the zone border (`link_costs`). Below the break-even
 size an object loses money, so with the policy by cost the bytes of small loads go inline, as fast as in stock Kafka.
-Above it, links are used and everything is done to make them quick.
+Where the rate brings what pays within the time that an upload may wait, links are used, unless they
+hold producers up (`Producers`).
 """
 
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 import structlog
 
+from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.settings.topic_settings import LinkPolicy
+from plugin.inline_reason import InlineReason
 from plugin.prices import NEVER_PAYS
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.commit.group_commit import Urgency
+from rlm.write_path.commit.bandwidth import RateMeter
+from rlm.write_path.commit.group_commit import UPLOAD_WAIT_MAX_S, Urgency
 from rlm.write_path.commit.link_costs import LinkCosts, Outlook
-from rlm.write_path.commit.link_pauses import LinkPauses, PauseLimits
-from rlm.write_path.commit.link_trial import LinkTrial
+from rlm.write_path.commit.producers import LOOK_S, Producers
 
 log = structlog.get_logger(__name__)
+
+
+PAYS_TIMES: Final = 1.25
+"""How often an object is to pay for itself on the average, so that one that is too small now and then costs nothing."""
+
+
+_FREE_SHARE: Final = 0.95
+"""Of a partition's bytes: from it on nobody is taken to stand still for links."""
 
 
 class LinkMode(Enum):
@@ -34,34 +46,6 @@ class LinkMode(Enum):
     """As links; it is worth waiting for the upload."""
 
 
-class RateMeter:
-    """Bytes per second, exponentially averaged: after `time_constant_s` a step has made 63 % of its way."""
-
-    def __init__(self, time_constant_s: float) -> None:
-        self._time_constant_s = time_constant_s
-        self._bytes = 0.0
-        self._at_s = -math.inf
-
-    def add(self, size: int, now_s: float, over_s: float = 0.0) -> None:
-        """Count so many bytes at this (monotonic) time, which came evenly over the last `over_s` seconds."""
-        self._decay(now_s)
-        if over_s > 0:  # what came first has decayed since
-            size_left = size * self._time_constant_s / over_s * -math.expm1(-over_s / self._time_constant_s)
-            self._bytes += size_left
-        else:
-            self._bytes += size
-
-    def bytes_per_second(self, now_s: float) -> float:
-        """The rate as of now."""
-        self._decay(now_s)
-        return self._bytes / self._time_constant_s
-
-    def _decay(self, now_s: float) -> None:
-        if now_s > self._at_s:
-            self._bytes *= math.exp((self._at_s - now_s) / self._time_constant_s)
-            self._at_s = now_s
-
-
 @dataclass(frozen=True, slots=True)
 class CostLimits:
     """What the decision by cost rests on."""
@@ -72,7 +56,10 @@ class CostLimits:
     """How often objects are uploaded while linking."""
     hold_s: float = 0.2
     """For how long links stay in use after the last reason for them, so that the mode does not flap."""
-    pauses: PauseLimits = field(default_factory=PauseLimits)
+    upload_wait_max_s: float = UPLOAD_WAIT_MAX_S
+    """remote.wal.link.upload.wait.max.ms: what comes in such a time may share an object."""
+    first_look_s: float = LOOK_S
+    """For how long a load that begins goes inline, so that it is known what its producers lose by links."""
     time_constant_s: float = 0.1
     """Rates are averaged over so long. The bytes of a load that begins go inline for about as long."""
 
@@ -90,6 +77,16 @@ class _Uploads:
         self.entries += (entries - self.entries) / 8
 
 
+class _Freely:
+    """What came to one partition, and what of it nobody stands still for, over the last second."""
+
+    def __init__(self) -> None:
+        self.appended, self.told = RateMeter(1.0), RateMeter(1.0)
+
+    def is_all(self, now_s: float) -> bool:
+        return self.told.bytes_per_second(now_s) >= _FREE_SHARE * max(self.appended.bytes_per_second(now_s), 1.0)
+
+
 class LinkDecider:
     """Decides per agent, as an object combines all partitions that are led here.
 
@@ -105,19 +102,32 @@ class LinkDecider:
         self._appended = RateMeter(limits.time_constant_s)
         self._fetched: defaultdict[int, RateMeter] = defaultdict(lambda: RateMeter(limits.time_constant_s))
         self._hold_until_s = -math.inf
-        self.pauses = LinkPauses(limits.pauses)
-        self.interval_s = limits.upload_interval_s
-        """From one upload to the next, as it would be now."""
+        self._freely: dict[TopicIdPartition, _Freely] = {}
+        self.producers = Producers(limits.first_look_s)
         self.spacing_s = 0.0
         """From one upload to the next at least (`rlm.write_path.commit.object_spacing`), unless an object is whole."""
         self.is_off: Callable[[], bool] = lambda: False
         """Whether nothing may be linked now, whatever the policies say."""
-        self.trial: LinkTrial | None = None
-        """Where objects may wait for several intervals."""
+        self.wanted_within_s = limits.upload_wait_max_s
+        """For how long those may wait at most whose `urgency` was asked for last."""
+        self.wanted_freely = False
+        """Whether none of them is produced by anybody who waits."""
 
-    def appended(self, size: int, since_s: float, now_s: float) -> None:
+    def appended(self, size: int, since_s: float, now_s: float, partition: TopicIdPartition | None = None) -> None:
         """So many bytes were read from an active segment led here, all that came since then."""
         self._appended.add(size, now_s, now_s - since_s)
+        self.producers.appended(size, since_s, now_s)
+        if partition in self._freely:
+            self._freely[partition].appended.add(size, now_s, now_s - since_s)
+
+    def came_freely(self, partition: TopicIdPartition, size: int, now_s: float) -> None:
+        """So many bytes of Produce requests that nobody stands still for came by an agent: with acks 0 or 1, or with
+        acknowledgements that the agent holds."""
+        self._freely.setdefault(partition, _Freely()).told.add(size, now_s)
+
+    def is_free(self, partition: TopicIdPartition, now_s: float) -> bool:
+        """Whether nobody stands still for (almost) all that was appended of late."""
+        return partition in self._freely and self._freely[partition].is_all(now_s)
 
     def fetched(self, follower_id: int, size: int, now_s: float) -> None:
         """A follower is about to be sent so many bytes that are not stored yet."""
@@ -125,6 +135,8 @@ class LinkDecider:
 
     def led(self, assignments: Collection[Assignment]) -> None:
         """These partitions are led here from now on, and followed from where they say."""
+        for gone in self._freely.keys() - {one.topic_id_partition for one in assignments}:
+            del self._freely[gone]
         if self._costs is None:
             return
         paid, self._outlook = self.break_even_bytes != NEVER_PAYS, self._costs.outlook(assignments)
@@ -157,29 +169,111 @@ class LinkDecider:
         """An upload of so many entries took so long."""
         self._uploads.add(duration_s, entries)
 
-    def mode(self, policy: LinkPolicy, latency_bound_ms: int, pending_bytes: int, now_s: float) -> LinkMode:
-        """The way for `pending_bytes` that a follower waits for."""
+    def mode(
+        self,
+        policy: LinkPolicy,
+        latency_bound_ms: int,
+        pending_bytes: int,
+        now_s: float,
+        wait_s: float = math.inf,
+        *,
+        is_free: bool = False,
+    ) -> LinkMode:
+        """The way for `pending_bytes` that a follower waits for, where an upload may wait for so long at most.
+
+        `is_free`: nobody who produces them stands still, so they are linked wherever that pays.
+        """
         if self.is_off():
             return LinkMode.OFF
         if policy is LinkPolicy.ALWAYS:
             return LinkMode.LINK
-        rate = max(meter.bytes_per_second(now_s) for meter in (self._appended, *self._fetched.values()))
-        if self._object_pays(pending_bytes, rate, now_s) or self._is_tried(policy, rate, now_s):
+        if self._pays_on_average(policy, pending_bytes, now_s, wait_s):
             self._hold_until_s = now_s + self._limits.hold_s
-        # Reading an object takes about as long as writing it.
-        if policy is LinkPolicy.LATENCY and (2 * self._uploads.duration_s + self.spacing_s) * 1000 > latency_bound_ms:
+        do_pay = now_s < self._hold_until_s
+        is_linking = do_pay and (is_free or self.producers.may_link(now_s))
+        if is_linking and not is_free:
+            self.producers.linking(now_s)
+        elif not is_free:
+            self.producers.going_inline(now_s, do_pay=do_pay)
+        if policy is LinkPolicy.LATENCY and self.link_ms > latency_bound_ms:
             return LinkMode.INLINE
-        return LinkMode.LINK if now_s < self._hold_until_s else LinkMode.INLINE
+        return LinkMode.LINK if is_linking else LinkMode.INLINE
+
+    def _pays_on_average(self, policy: LinkPolicy, pending_bytes: int, now_s: float, wait_s: float) -> bool:
+        rate_bytes = self.bytes_per_s(now_s) * self._wait_s(policy, wait_s)
+        return self.pays(max(pending_bytes, int(rate_bytes / PAYS_TIMES)))
+
+    def _wait_s(self, policy: LinkPolicy, wait_s: float) -> float:
+        """For how long an upload may wait for more."""
+        if policy is LinkPolicy.LATENCY:
+            return max(self._limits.upload_interval_s, self.spacing_s)
+        return max(min(wait_s, self._limits.upload_wait_max_s), self.spacing_s)
+
+    def bytes_per_s(self, now_s: float) -> float:
+        """What comes of late, told by the logs or, sooner, by what a follower is sent inline."""
+        return max(meter.bytes_per_second(now_s) for meter in (self._appended, *list(self._fetched.values())))
 
     def mode_of(self, assignment: Assignment, pending_bytes: int, now_s: float) -> LinkMode:
         """`mode`, for what of this partition and others together a follower in another zone waits for."""
         if not self.may_link(assignment):
             return LinkMode.OFF if self.is_off() else LinkMode.INLINE
-        return self.mode(assignment.link_policy, assignment.latency_bound_ms, pending_bytes, now_s)
+        bound_ms, wait_s = assignment.latency_bound_ms, assignment.upload_wait_max_s
+        is_free = self.is_free(assignment.topic_id_partition, now_s)
+        return self.mode(assignment.link_policy, bound_ms, pending_bytes, now_s, wait_s, is_free=is_free)
+
+    def why_inline(self, assignment: Assignment, now_s: float) -> InlineReason:
+        """Why this partition's bytes go inline, where they do. On any thread."""
+        if self.is_off():
+            return InlineReason.UPLOADS_STOPPED
+        if assignment.remote_followers is not None and not assignment.remote_followers:
+            return InlineReason.NO_FOLLOWER_ELSEWHERE
+        if not self.may_link(assignment) or self.break_even_bytes == NEVER_PAYS:
+            return InlineReason.NEVER_PAYS
+        is_bounded = assignment.link_policy is LinkPolicy.LATENCY
+        if is_bounded and self.link_ms > assignment.latency_bound_ms:
+            return InlineReason.LATENCY_BOUND
+        wait_s = self._wait_s(assignment.link_policy, assignment.upload_wait_max_s)
+        if self.bytes_per_s(now_s) * wait_s < self.paying_bytes and self.producers.may_rest(now_s) is None:
+            return InlineReason.LOAD
+        return self.producers.may_rest(now_s) or InlineReason.LOOK
+
+    def told_why(self, assignment: Assignment, now_s: float) -> str:
+        """`why_inline`, in words and numbers."""
+        match self.why_inline(assignment, now_s):
+            case InlineReason.LOAD:
+                wait_s = self._wait_s(assignment.link_policy, assignment.upload_wait_max_s)
+                rate = self.bytes_per_s(now_s)
+                return (
+                    f"{rate / 1e6:.2f} MB/s here bring {rate * wait_s / 1e3:.0f} KB in {wait_s * 1e3:.0f} ms; links "
+                    f"start at {self.paying_bytes / 1e3:.0f} KB"
+                )
+            case InlineReason.HELD_UP:
+                since_s = now_s - (self.producers.held_up_s or now_s)
+                left_s = max(self.producers.rest_until_s - now_s, 0.0)
+                return (
+                    f"producers waited for rounds {since_s:.0f} s ago ({self.producers.why}), next try in "
+                    f"{left_s:.0f} s; see held acknowledgements"
+                )
+            case InlineReason.LATENCY_BOUND:
+                return f"upload and read take {self.link_ms:.0f} ms, the topic allows {assignment.latency_bound_ms}"
+            case InlineReason.NEVER_PAYS:
+                life_h = assignment.object_life_s / 3600
+                return f"no object pays: each is stored for {life_h:.1f} h at these prices"
+            case InlineReason.LOOK:
+                return "links begin: what comes inline is measured first"
+            case InlineReason.NO_FOLLOWER_ELSEWHERE:
+                return "no follower stands in another zone"
+            case _:
+                return "the metadata topic takes no records"
+
+    @property
+    def link_ms(self) -> float:
+        """From an upload's start until a follower has its bytes: reading takes about as long as writing."""
+        return (2 * self._uploads.duration_s + self.spacing_s) * 1000
 
     def urgency(self, assignments: Iterable[Assignment], now_s: float) -> Urgency:
         """How an upload is wanted: as by the most urgent of those whose bytes it would take."""
-        urgency = Urgency.ARCHIVE
+        urgency, self.wanted_within_s, self.wanted_freely = Urgency.ARCHIVE, self._limits.upload_wait_max_s, True
         for wanted in assignments:
             if wanted.is_durable:
                 return Urgency.LINKS
@@ -188,21 +282,14 @@ class LinkDecider:
                     return Urgency.LINKS
                 is_bounded = wanted.link_policy is LinkPolicy.LATENCY
                 urgency = max(urgency, Urgency.BOUNDED_LINKS if is_bounded else Urgency.PAYING_LINKS)
+                self.wanted_within_s = min(self.wanted_within_s, wanted.upload_wait_max_s)
+                self.wanted_freely &= self.is_free(wanted.topic_id_partition, now_s)
         return urgency
-
-    def end_links(self) -> None:
-        """Bytes go inline, until links pay anew."""
-        self._hold_until_s = -math.inf
 
     def did_not_pay(self, now_s: float) -> None:
         """What an interval brought for links was less than pays: bytes go inline for a while."""
-        self.end_links()
-        self.pauses.did_not_pay(now_s)
-
-    def holds_up(self, now_s: float) -> None:
-        """Producers wait for rounds that carry too little: bytes go inline for long."""
-        self.end_links()
-        self.pauses.held_up(now_s)
+        self._hold_until_s = -math.inf
+        self.producers.held_up(now_s, "too little came for an object")
 
     def expected_bytes(self, now_s: float) -> float:
         """What an upload interval brings at the rate of late."""
@@ -217,11 +304,7 @@ class LinkDecider:
         """Whether an object of this size is cheaper than its bytes inline."""
         return size >= self.break_even_bytes
 
-    def _object_pays(self, pending_bytes: int, rate: float, now_s: float) -> bool:
-        return self.pauses.are_over(now_s) and self.pays(max(pending_bytes, int(rate * self.interval_s)))
-
-    def _is_tried(self, policy: LinkPolicy, rate: float, now_s: float) -> bool:
-        if policy is not LinkPolicy.COST or self.trial is None:
-            return False
-        may_begin = now_s >= self._hold_until_s and self.pauses.are_over(now_s)
-        return self.trial.begin(rate, self.break_even_bytes, now_s) if may_begin else self.trial.is_on
+    @property
+    def paying_bytes(self) -> float:
+        """What objects are to hold on the average, so that they pay with something to spare."""
+        return PAYS_TIMES * self.break_even_bytes

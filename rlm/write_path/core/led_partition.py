@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
 import structlog
 
@@ -13,6 +14,10 @@ from rlm.write_path.reading.log_task import LogTask, TaskOutcome
 from rlm.write_path.uploads.segment_queue import MetaQueueItem
 
 log = structlog.get_logger(__name__)
+
+
+_AT_END_BYTES: Final = 64 * 1024
+"""A log of which no more is left to read was read to its end: so much may be appended meanwhile."""
 
 
 @dataclass(slots=True)
@@ -32,8 +37,10 @@ class LedPartition:
     """The first offset that was not put into the queue; negative before the first run of the task."""
     uploaded_offset: int = -1
     """Every batch of this assignment below this offset is stored, but for what was passed over or left out."""
-    read_s: float | None = None
-    """When the task last read something, or first looked."""
+    at_end_s: float | None = None
+    """When the task last came to the log's end; None: it did not yet."""
+    since_end_bytes: int = 0
+    """Bytes that it has read since."""
     oldest_unstored_s: float | None = None
     backlog_bytes: int = 0
     """Bytes beyond what was read, as of the last run of the task."""
@@ -79,6 +86,16 @@ class LedPartition:
         self.queued_offset = outcome.next_offset
         self.backlog_bytes = outcome.backlog_bytes
         self._unstored_changed()
+
+    def came_to_end(self, outcome: TaskOutcome, now_s: float) -> tuple[int, float] | None:
+        """What was appended, and since when, told at the log's end; None: not there yet, or of an old log that was read
+        for the first time. What is caught up on says nothing of the rate."""
+        self.since_end_bytes += outcome.read_bytes
+        if outcome.backlog_bytes > _AT_END_BYTES:
+            return None
+        size, since_s = self.since_end_bytes, self.at_end_s
+        self.since_end_bytes, self.at_end_s = 0, now_s
+        return None if since_s is None else (size, since_s)
 
     def is_far_behind(self, far_bytes: int) -> bool:
         """Whether more than so many bytes lie between what was read and what followers were sent."""

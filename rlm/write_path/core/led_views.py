@@ -9,6 +9,7 @@ from kafka_log.record_batch import BatchSpan
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.format.archive_object_id import StoredObjectId
+from plugin.inline_reason import InlineReason
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
 from rlm.write_path.commit.link_policy import LinkMode
 
@@ -63,6 +64,9 @@ class LedPartitions(Protocol):
 
     def is_always_linked(self, partition: TopicIdPartition) -> bool:
         """Whether its bytes are to travel as links whatever that costs."""
+
+    def why_inline(self, partition: TopicIdPartition) -> InlineReason:
+        """Why the partition's bytes go inline, where they do."""
 
     def links_wanted(self, partitions: Iterable[TopicIdPartition]) -> None:
         """Followers wait for these partitions' links: upload now."""

@@ -13,8 +13,6 @@ from typing import Final
 from kafka_log.topic_partition import TopicIdPartition
 from rlm.write_path.commit.group_commit import GATHER_RECENT_S, GroupCommit, Load, Step, Urgency
 from rlm.write_path.commit.link_policy import LinkDecider, LinkMode
-from rlm.write_path.commit.link_trial import LinkTrial, Verdict
-from rlm.write_path.commit.lock_step import LockStep
 from rlm.write_path.commit.partition_schedule import PartitionSchedule
 from rlm.write_path.core.actions import PassOver, Read, Reads, Upload
 from rlm.write_path.core.led_partition import LedPartition
@@ -24,9 +22,6 @@ from rlm.write_path.uploads.segment_queue import RemoteSegmentQueue
 
 _FAR_BEHIND_OBJECTS: Final = 8
 """A log with more than so many objects' bytes to read goes on where its followers are: links are no use before."""
-_WORTH_A_WAIT: Final = 4
-"""From so many times what pays on, a round is worth a link though producers wait for it. By judgement: at list prices
-it costs a third of what it would inline then."""
 _PARTITIONS_PER_RUN: Final = 256
 """So many due partitions are read at a time."""
 
@@ -46,7 +41,7 @@ class Pacing:
         self._decider = decider
         self._led = led
         self._queue = queue
-        self.commit = GroupCommit(limits.commit)
+        self.commit = GroupCommit(limits.commit, decider.producers)
         self.schedule = PartitionSchedule(limits.schedule)
         self._appended: dict[TopicIdPartition, None] = {}
         """Appends were told of that were not read; in that order, so that a run can be repeated."""
@@ -55,8 +50,6 @@ class Pacing:
         """Of all logs, since the start."""
         self._started_s = -math.inf
         """When the last upload began."""
-        self._trial = decider.trial = LinkTrial(limits.commit.interval_s)
-        self._lock_step = LockStep()
 
     def forget(self, partition: TopicIdPartition) -> None:
         """The partition is not led here any more."""
@@ -75,7 +68,7 @@ class Pacing:
             led.append_seen_s = now_s
             self._appended[partition] = None
         if is_told:
-            self._lock_step.appended(now_s)
+            self._decider.producers.append_seen(now_s)
         self.schedule.wake(partition, now_s)
         return True
 
@@ -105,8 +98,13 @@ class Pacing:
             return
         led.followers_offset = max(led.followers_offset, offset)
         led.fetch_offsets[follower_id] = offset
-        if offset >= led.uploaded_offset and self._decider.may_link(led.assignment):
+        if led.at_end_s is not None and offset >= led.uploaded_offset and self._decider.may_link(led.assignment):
             self._decider.fetched(follower_id, size, now_s)
+
+    def came_freely(self, partition: TopicIdPartition, size: int, now_s: float) -> None:
+        """As `LinkDecider`."""
+        if partition in self._led:
+            self._decider.came_freely(partition, size, now_s)
 
     # What others ask.
 
@@ -138,7 +136,6 @@ class Pacing:
             due_s = math.inf
         has_work = len(self._queue) or due_s <= now_s  # to ask for the urgency without any would keep links in use
         self.commit.spacing_s = self._decider.spacing_s
-        self._decider.interval_s = max(self.commit.paying_interval_s, self.commit.spacing_s)
         urgency = self._urgency(now_s) if has_work else Urgency.ARCHIVE
         expected_bytes, full_bytes = self._decider.expected_bytes(now_s), self._decider.full_object_bytes
         load = Load(
@@ -147,7 +144,10 @@ class Pacing:
             bool(self._appended),
             expected_bytes,
             urgency,
-            self._decider.break_even_bytes,
+            self._decider.bytes_per_s(now_s),
+            self._decider.paying_bytes,
+            self._decider.wanted_within_s,
+            self._decider.wanted_freely,
             full_bytes,
         )
         return self.commit.next_step(load, now_s)
@@ -157,33 +157,14 @@ class Pacing:
         return self.commit.is_round(self._queue.size_bytes)
 
     def gathered_pays(self, now_s: float) -> bool:
-        """Whether what was gathered and read is to be uploaded before its time; if so, no trial holds it."""
-        pays = self._urgency(now_s) is Urgency.LINKS or self._decider.pays(self._queue.size_bytes)
-        if pays:
-            self._trial.end()
-        return pays
+        """Whether what was gathered and read is to be uploaded before its time."""
+        return self._urgency(now_s) is Urgency.LINKS or self._queue.size_bytes >= self._decider.paying_bytes
 
     def judge(self, now_s: float) -> None:
-        """What the interval has brought is read: it pays, or more is waited for, or links by cost end here."""
-        size_bytes, urgency = self._queue.size_bytes, self._urgency(now_s)
-        is_by_cost = size_bytes > 0 and urgency in (Urgency.PAYING_LINKS, Urgency.BOUNDED_LINKS)
-        if not is_by_cost or self.commit.is_whole(size_bytes):
-            self._trial.end()
-        if not is_by_cost:
-            return
-        if self._trial.is_on:
-            verdict = self._trial.look(size_bytes, now_s)
-            if verdict is Verdict.GOES_ON:
-                self.commit.looked(now_s)
-                return
-            if verdict is Verdict.SOMEBODY_WAITS:
-                self._decider.end_links()
-                return
-            self.commit.producers.went_on(size_bytes)
-        if self._decider.pays(size_bytes):
-            self._decider.pauses.paid()
-        else:
-            self._decider.did_not_pay(now_s)
+        """What the interval has brought is read: links by cost end here if that is far too little."""
+        size_bytes = self._queue.size_bytes
+        if size_bytes and self._urgency(now_s) in (Urgency.PAYING_LINKS, Urgency.BOUNDED_LINKS):
+            self._decider.producers.are_held_up(size_bytes, self._decider.paying_bytes, now_s)
 
     def reads(self, now_s: float) -> Reads | None:
         """The logs that are due, as far as there is room for what they hold; None: nothing is to be read."""
@@ -205,8 +186,8 @@ class Pacing:
         return Reads(passed_over, reads, min(self._limits.read_bytes, max(self._queue.free_bytes, 1)))
 
     def next_upload(self, now_s: float) -> Upload | None:
-        """The upload to start with what is queued; None while quota or spacing hold it back, or more is to come."""
-        if not len(self._queue) or self._trial.is_held or self.commit.held_back_s(now_s):
+        """The upload to start with what is queued; None while quota or spacing hold it back."""
+        if not len(self._queue) or self.commit.held_back_s(now_s):
             return None
         if self.commit.is_too_soon(self._queue.size_bytes, now_s):
             return None
@@ -220,7 +201,7 @@ class Pacing:
     def _upload(self, now_s: float) -> Upload:
         items = self._queue.drain(self._limits.commit.upload_bytes, partial(_reading_order, self._led))
         size_bytes = sum(len(item.records) for item in items)
-        self._lock_step.started()
+        self._decider.producers.uploading(size_bytes, self._decider.paying_bytes, now_s)
         since_s, self._started_s = now_s - self._started_s, now_s
         self.commit.started(now_s, size_bytes)
         is_recent = 0 < since_s <= GATHER_RECENT_S
@@ -232,14 +213,7 @@ class Pacing:
         appended_bytes = max(self.read_bytes + unread_bytes - upload.known_bytes, 0)
         rate = upload.bytes_per_s
         upload_s = now_s - upload.started_s
-        self.commit.producers.appended_meanwhile(appended_bytes, None if rate is None else rate * upload_s)
-        are_held_up = self._lock_step.stored(upload_s, alone=not appended_bytes, now_s=now_s)
-        if are_held_up is False:
-            self._decider.pauses.holds_nobody_up()
-        elif are_held_up:
-            size_bytes = sum(len(item.records) for item in upload.items)
-            if size_bytes < _WORTH_A_WAIT * self._decider.break_even_bytes:
-                self._decider.holds_up(now_s)
+        self._decider.producers.stored(upload_s, appended_bytes, None if rate is None else rate * upload_s, now_s)
 
     def _urgency(self, now_s: float) -> Urgency:
         """How the upload of what is queued and appended is wanted."""

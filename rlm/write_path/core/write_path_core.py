@@ -187,9 +187,9 @@ class WritePathCore:
             self.pacing.left_unread(partition, now_s)
             self.pacing.commit.appended(partition, outcome.backlog_bytes)
         actions.append(CountQueued(outcome))
-        if self._decider.may_link(led.assignment):
-            self._decider.appended(outcome.read_bytes, led.read_s if led.read_s is not None else now_s, now_s)
-        led.read_s = now_s
+        appended = led.came_to_end(outcome, now_s)
+        if appended is not None and self._decider.may_link(led.assignment):
+            self._decider.appended(*appended, now_s, partition)
         if partition in self.pacing.hurried and led.is_settled:
             actions.append(TellSettled(partition))
         if outcome.deleted:  # should it be there again, it is assigned and taken on anew

@@ -72,8 +72,8 @@ def test_what_an_interval_brought_and_does_not_pay_ends_links_for_a_while() -> N
     one = decider()
     assert one.is_linked(MIB, 1.0)
     assert not one.judge(100, 1.0)
-    assert not one.is_linked(MIB, 1.1)
-    assert one.is_linked(MIB, 1.3)
+    assert not one.is_linked(MIB, 1.9)
+    assert one.is_linked(MIB, 2.1)
 
 
 def test_whatever_it_costs_is_linked_where_that_is_wanted() -> None:
