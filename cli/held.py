@@ -86,8 +86,8 @@ def _produce(
     """How many were acknowledged, and what became of each other one."""
     from confluent_kafka import Producer
 
-    config = client.for_confluent(client_id="remote-wal-held")
-    producer = Producer({**config, "acks": "all", "enable.idempotence": True})
+    config = {**client.for_confluent(client_id="remote-wal-held"), "acks": "all", "enable.idempotence": True}
+    producer = Producer(config)
     answers: list[str | None] = []
 
     def told(error: object, _message: object) -> None:

@@ -67,6 +67,7 @@ ASKING = (
     "recover --dry-run --json --broker-config {file}",
     "metadata rebuild --json --broker-config {file}",
     "orphans --json --broker-config {file}",
+    "held list --json --broker-config {file} topic 0",
     "report --json - --bootstrap-server {at}",
 )
 """Every command with --json that needs brokers, as {file} names them where no address is given."""

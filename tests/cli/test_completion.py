@@ -59,7 +59,7 @@ def test_names_are_those_of_the_cluster(
 ) -> None:
     asked: list[Any] = []
 
-    def ask(settings: dict[str, Any], logger: object) -> SimpleNamespace:
+    def ask(settings: dict[str, Any]) -> SimpleNamespace:
         asked.append(settings["bootstrap.servers"])
         return SimpleNamespace(list_topics=lambda timeout: CLUSTER)
 

@@ -4,6 +4,7 @@ Nothing here waits, and nothing depends on the machine: the same seed gives the 
 """
 
 import asyncio
+import socket
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
@@ -143,6 +144,10 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
     async def create_server(self, protocol_factory: Any, *where: Any, **options: Any) -> Any:
         assert options.get("ssl") is None
         return self.network.listen((where[0], where[1]), lambda end: end.begin(protocol_factory()))
+
+    async def getaddrinfo(self, host: Any, port: Any, **_options: Any) -> Any:
+        """Every host has one address, its name, and is found at once."""
+        return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (host, port))]
 
     async def create_connection(self, protocol_factory: Any, *where: Any, **options: Any) -> Any:
         assert options.get("ssl") is None
