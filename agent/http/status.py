@@ -2,15 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from agent.agent_state import AgentState
 from agent.metrics.savings import Dollars
 from agent.metrics.topic_metrics import TopicState, by_topic
-from agent.wiring.write_path import WhyInline
 from plugin.prices import NEVER_PAYS
 from plugin.remote_wal_storage_manager import RequestCounts
 from replication.follower.peer_watch import NOT_ASKED, Presence
 from rlm.write_path.core.led_partition import PartitionStatus
+
+if TYPE_CHECKING:
+    from agent.wiring.write_path import WhyInline
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,7 @@ class Status:
     peers: Sequence[Peer] = ()
     broker_away: str | None = None
     """Why the local broker does not take connections; None: as far as was seen, it does."""
-    why: Mapping[str, WhyInline] = field(default_factory=dict)
+    why: "Mapping[str, WhyInline]" = field(default_factory=dict)
     """By topic."""
 
     @property

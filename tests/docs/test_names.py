@@ -31,7 +31,8 @@ PATHS = {
 }
 PATHS |= {f"/{path.name}" for path in ROOT.iterdir()}
 OUTSIDE = {
-    "Kafka's settings that nothing here reads": "auto.create.topics.enable connections.max.reauth.ms partitioner.rack.aware "
+    "Kafka's settings that nothing here reads": "auto.create.topics.enable connections.max.reauth.ms "
+    "partitioner.rack.aware "
     "leader.replication.throttled.rate num.replica.fetchers remote.log.metadata.topic.retention.ms "
     "replica.fetch.backoff.ms replica.fetch.wait.max.ms sasl.kerberos.principal.to.local.rules "
     "ssl.principal.mapping.rules super.users",

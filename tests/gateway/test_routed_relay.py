@@ -140,7 +140,7 @@ async def test_what_dead_gateways_left_is_swept_and_what_is_in_use_is_not() -> N
         await rig.until(lambda: len(rig.produced) == 1)
         await rig.uploads.sweep()
         assert len(rig.store.blobs) == 2
-        rig.wall_ms += int(KEEP_S * 1000) + 2 * EPOCH_MS
+        rig.store.now_ms += int(KEEP_S * 1000) + 2 * EPOCH_MS
         await rig.uploads.sweep()
         assert dead in rig.store.blobs  # as it is not known whether a log wants it
         rig.wanted.arrived(NOTHING_IS_NAMED)

@@ -126,7 +126,6 @@ def test_an_incremental_run_goes_on_where_the_last_one_ended() -> None:
         (cluster(earliest=51), LAST, "no longer holds"),
         (cluster(latest=49), LAST, "ends before"),
         (cluster(topic=b"n" * 16), LAST, "another one"),
-        (cluster(retention_ms=6000), LAST, "retention was changed"),
         (cluster(agents=AgentsRetention((WalRetention(4000),))), LAST, "retention was changed"),
     ],
 )
