@@ -6,15 +6,9 @@ import pytest
 
 from recovery.logs.log_plan import EpochStart, LogRuns
 from recovery.logs.stored_run import StoredRun
-from recovery.metadata import inventory
 from tests.simulation.planted_bugs import Plant, find
 
 _BEHIND_ALL = 2**63
-
-
-def ignore_what_was_declared_dead(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(inventory, "_named_dead", lambda _segment_id, _dead: lambda _entry: None)
-    patch.setattr(inventory, "_end_epochs", lambda _inventory, _ends, _unpublished: None)
 
 
 def let_no_epoch_end_where_the_next_one_begins(patch: pytest.MonkeyPatch) -> None:
@@ -47,7 +41,6 @@ def prefer_the_older_epoch_at_the_same_offsets(patch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(
     ("plant", "first"),
     [
-        (ignore_what_was_declared_dead, 41),
         (let_no_epoch_end_where_the_next_one_begins, 16),
         (prefer_the_older_epoch_at_the_same_offsets, 2),
     ],
