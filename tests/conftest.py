@@ -46,6 +46,11 @@ LEFT_TO_ALL = (
 )
 """The model's benchmarks, a running systemd, wheels and the longest simulations: only `./run test --all` runs them."""
 
+SPARK_TIMEOUT_S = 900
+"""A module's tables are made in the set-up of its first test, on a machine that runs brokers as well. A session whose test
+was cut off fails all tests behind it.
+"""
+
 LONGEST = (
     "tests/simulation/test_simulation.py",
     "tests/cluster/test_recover.py",
@@ -78,6 +83,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(SPARK_TIMEOUT_S))
         is_heavy = any(item.get_closest_marker(mark) for mark in ("cluster", "spark"))
         if item.nodeid.startswith(LEFT_TO_ALL) or (is_heavy and item.get_closest_marker("gate") is None):
             item.add_marker(pytest.mark.thorough)

@@ -20,7 +20,7 @@ from tests.retention_job.recorded.inventory import write_inventory
 from tests.retention_job.recorded.kafka import World, small_world
 
 # Two whole runs are the set-up of most tests here; on a busy machine they take their time.
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 NOW_MS = 1_800_000_000_000
 TIMES = LifeTimes(delete_grace_ms=60_000, uncommitted_ttl_ms=600_000, slack_ms=HOUR_MS)
