@@ -47,8 +47,8 @@ LEFT_TO_ALL = (
 """The model's benchmarks, a running systemd, wheels and the longest simulations: only `./run test --all` runs them."""
 
 SPARK_TIMEOUT_S = 900
-"""A module's tables are made in the set-up of its first test, on a machine that runs brokers as well. A session whose test
-was cut off fails all tests behind it.
+"""A module's tables are made in the set-up of its first test, on a machine that runs brokers as well. A session whose
+test was cut off fails all tests behind it.
 """
 
 LONGEST = (
