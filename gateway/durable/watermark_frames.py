@@ -8,7 +8,7 @@ DescribeTopicPartitions (0); KIP-320 (current_leader_epoch), KIP-516 (topic ids)
 """
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Final, NamedTuple
 
@@ -102,16 +102,10 @@ def ask_high_watermarks(asker: Asker, epochs: Mapping[TopicPartition, int]) -> b
 
 def scan_high_watermarks(frame: Buffer) -> dict[TopicPartition, HighWatermark]:
     """Read a ListOffsets answer. Raises MalformedFrameError."""
-    cursor = FrameCursor(frame)
-    cursor.skip(_CORRELATION_BYTES + _THROTTLE_BYTES)
-    found: dict[TopicPartition, HighWatermark] = {}
-    for _ in range(cursor.inflexible_array_length(min_item_bytes=6)):
-        topic = cursor.string()
-        for _ in range(cursor.inflexible_array_length(_OFFSET.size)):
-            partition, error, _, offset, epoch = cursor.fields(_OFFSET)
-            found[topic, partition] = HighWatermark(error, offset, epoch)
-    cursor.expect_end()
-    return found
+    return {
+        (topic, partition): HighWatermark(error, offset, epoch)
+        for topic, (partition, error, _, offset, epoch) in _each_partition(frame, _OFFSET)
+    }
 
 
 def ask_epoch_ends(asker: Asker, epochs: Mapping[TopicPartition, int]) -> bytes:
@@ -122,16 +116,10 @@ def ask_epoch_ends(asker: Asker, epochs: Mapping[TopicPartition, int]) -> bytes:
 
 def scan_epoch_ends(frame: Buffer) -> dict[TopicPartition, EpochEnd]:
     """Read an OffsetForLeaderEpoch answer. Raises MalformedFrameError."""
-    cursor = FrameCursor(frame)
-    cursor.skip(_CORRELATION_BYTES + _THROTTLE_BYTES)
-    found: dict[TopicPartition, EpochEnd] = {}
-    for _ in range(cursor.inflexible_array_length(min_item_bytes=6)):
-        topic = cursor.string()
-        for _ in range(cursor.inflexible_array_length(_EPOCH_END.size)):
-            error, partition, epoch, end_offset = cursor.fields(_EPOCH_END)
-            found[topic, partition] = EpochEnd(error, epoch, end_offset)
-    cursor.expect_end()
-    return found
+    return {
+        (topic, partition): EpochEnd(error, epoch, end_offset)
+        for topic, (error, partition, epoch, end_offset) in _each_partition(frame, _EPOCH_END)
+    }
 
 
 def ask_topic_id(asker: Asker, topic: str) -> bytes:
@@ -153,6 +141,17 @@ def scan_topic_id(frame: Buffer) -> NamedTopic:
     error = cursor.int16()
     cursor.compact_string()
     return NamedTopic(error, cursor.topic_id())
+
+
+def _each_partition(frame: Buffer, layout: struct.Struct) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Read an answer that lists topics by name, and partitions of this layout: each one's topic and fields."""
+    cursor = FrameCursor(frame)
+    cursor.skip(_CORRELATION_BYTES + _THROTTLE_BYTES)
+    for _ in range(cursor.inflexible_array_length(min_item_bytes=6)):
+        topic = cursor.string()
+        for _ in range(cursor.inflexible_array_length(layout.size)):
+            yield topic, cursor.fields(layout)
+    cursor.expect_end()
 
 
 def _header(api: tuple[int, int], asker: Asker) -> bytes:
