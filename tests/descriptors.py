@@ -6,19 +6,22 @@ import resource
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-_TAKEN = 16
+# Python reads this module from disk when a name is first resolved, and that would need a descriptor.
+"localhost".encode("idna")
 
 
 @contextmanager
 def none_left(but: int = 0) -> Iterator[None]:
-    """Every descriptor is taken, `but` so many; opening one more fails with EMFILE."""
+    """Take every descriptor, except for `but` so many; opening one more fails with EMFILE.
+
+    The limit is set above the highest descriptor in use: what the process closes meanwhile can be opened again.
+    """
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    taken: list[int] = []
+    taken = list[int]()
     gc.collect()  # else what tests before this one left gives its descriptors back meanwhile
     try:
-        lowest_free = os.open(os.devnull, os.O_RDONLY)
-        taken.append(lowest_free)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free + _TAKEN, before[1]))
+        highest_used = max(int(name) for name in os.listdir("/proc/self/fd"))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest_used + 1, before[1]))
         with suppress(OSError):
             while True:
                 taken.append(os.open(os.devnull, os.O_RDONLY))
