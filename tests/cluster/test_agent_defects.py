@@ -2,8 +2,6 @@
 
 from http import HTTPStatus
 
-import pytest
-
 from local_cluster.polling import wait_until
 from tests.cluster.agent_views import readiness
 from tests.cluster.script import PATIENCE_S, PLAIN, ZSTD, Script
@@ -12,7 +10,6 @@ LEADER = 1
 FAILURES = "remote_wal_part_failures_total"
 
 
-@pytest.mark.gate
 def test_a_defect_of_the_write_path_sends_bytes_inline_and_ends_no_relaying(agent_script: Script) -> None:
     # links -> the leader's write path raises, again and again: counted, told, inline, all in sync -> mended: links
     script = agent_script

@@ -3,8 +3,6 @@
 And a store that is slow beyond any use: producers wait as long as a link may be waited for, and no longer.
 """
 
-import pytest
-
 from local_cluster.cluster import LocalCluster
 from local_cluster.workload.ledger import PayloadPattern
 from tests.cluster.agent_views import (
@@ -22,7 +20,6 @@ LINK_WAIT_MAX_S = 0.5
 """remote.wal.link.wait.max.ms by default."""
 
 
-@pytest.mark.gate
 def test_defects_of_a_storage_manager_and_of_links_cost_links_alone(agent_script: Script) -> None:
     # for each: links -> the defect sets in: counted, inline, all replicas stay in sync -> it ends -> links again
     script = agent_script

@@ -49,7 +49,6 @@ def settings_for(spoken: InterBroker, topic: str, overrides: dict[str, str]) -> 
     return ClusterSettings(AgentsMode(), {**IMPATIENT, **overrides}, inter_broker=judged)
 
 
-@pytest.mark.gate
 def test_brokers_log_in_end_to_end_under_tls_and_again_on_connections_that_last(
     make_cluster: ClusterFactory, topic: str, tmp_path: Path
 ) -> None:

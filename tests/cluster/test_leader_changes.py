@@ -5,7 +5,6 @@ import pytest
 from tests.cluster.script import PLAIN, TRANSACTIONS, ZSTD, Script
 
 
-@pytest.mark.gate
 @pytest.mark.kafka_core
 def test_leaders_killed_while_uploads_are_slow(script: Script) -> None:
     # a slow store: each upload is still under way when its leader dies; what it held is dead or doubled, never wrong

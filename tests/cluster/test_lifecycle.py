@@ -132,7 +132,6 @@ def orphans(cluster: LocalCluster, broker_id: int) -> dict[str, object]:
     return answer
 
 
-@pytest.mark.gate
 def test_what_a_dead_leader_uploaded_alone_is_declared_dead_by_the_next(
     life: Script, store: RemoteWalMetadataStore
 ) -> None:

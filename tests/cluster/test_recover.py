@@ -143,7 +143,6 @@ def test_the_only_replica_comes_back_with_every_record_that_was_uploaded(
     cluster.admin.delete_topic(left_alone)  # else whoever of its replicas is lost next is refused, too
 
 
-@pytest.mark.gate
 @pytest.mark.kafka_core
 def test_erased_replicas_come_back_and_end_byte_identical(cluster: LocalCluster, topic: str, tmp_path: Path) -> None:
     with Script(cluster, topic) as script:

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from cli.exit_code import ExitCode
 from local_cluster.polling import wait_until
 from tests.cluster.recovery_commands import drilled_recovery, planned_recovery
@@ -11,7 +9,6 @@ from tests.cluster.script import PATIENCE_S, PLAIN, ZSTD, Script
 from tests.cluster.stored_log import stored_log
 
 
-@pytest.mark.gate
 def test_a_hole_that_a_killed_agent_left_is_stored_by_the_next_one(agent_script: Script, tmp_path: Path) -> None:
     # stored [0, a) -> the upload of [a, b) fails, the one behind it is stored and told of, then nothing gets through
     # -> kill -9 -> a recovery would end at a, and says so -> the next agent begins with [a, b) -> all can be restored

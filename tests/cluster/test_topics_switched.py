@@ -5,8 +5,6 @@ import subprocess
 import sys
 from typing import Any
 
-import pytest
-
 from local_cluster.polling import wait_until
 from tests.cluster.agent_views import RECORD_BYTES, AgentCounters
 from tests.cluster.script import PATIENCE_S, PLAIN, Script
@@ -25,7 +23,6 @@ def described(script: Script) -> list[dict[str, Any]]:
     return [partition for agent in answer["agents"] for partition in agent["partitions"]]
 
 
-@pytest.mark.gate
 def test_a_topic_is_switched_on_off_and_on_under_load(agent_script: Script) -> None:
     # inline -> enable -> links -> disable -> inline alone -> enable -> links -> at rest: all stored
     script = agent_script
