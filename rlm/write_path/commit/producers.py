@@ -1,27 +1,27 @@
-"""Who waits for uploads, whether links cost producers their rate, and for how long links rest then, sans-IO.
+"""Whether links cost producers their rate, and for how long links rest if they do, sans-IO.
 
-A broker takes one Produce request of a connection at a time. Producers with acks=all have each one answered when the
-followers have it, and by link that takes an upload and a read: a round. As long as rounds carry what they produce, they
-are answered later and lose nothing. Beyond that, what they send piles up at the broker without an end. The broker's
-files do not tell acks, so three things do, and the first two end links:
+A broker takes one Produce request of a connection at a time. It answers a producer with acks=all when the followers
+have the records, and by link that takes an upload and a read: a round. As long as rounds carry what is produced, each
+answer comes later and nothing is lost. Beyond that, producers lose throughput and their queues grow without an end.
 
-- *A first round that is far too small.* Links begin, and what the rate should have brought meanwhile does not come:
-  requests are small and each waits for the one before. They are let go before the first upload.
-- *A lower rate while producers stand still.* Less is appended while uploads are under way than at other times, more
-  comes right after them, without an idle gap, and less comes through than came inline: at once where such rounds do not
-  pay on the average, and for half a second where they do. Where as much comes meanwhile, or gaps are left, a lower rate
-  is a load that fell; at the same rate producers only wait longer.
-- *The same rate while they do.* A load may have grown beyond what rounds carry since it was measured. So bytes go
-  inline for a moment now and then, and links begin again with what came through.
+The broker's files do not tell acks, and on a busy machine no pattern of appends tells who waits. Rates do: what comes
+inline is measured before links begin, and then against what comes with them.
 
-Links that ended so rest for a hold-off, doubled each time; a minute in which they hold nobody up resets it.
+- *Less comes with links*, for half a second: bytes go inline for a look. If more comes then, as before, links have held
+  producers up. If not, the load fell, and links go on.
+- *As much comes*: the load may have grown to more than rounds carry. So there is a look now and then, soon after the
+  rate has changed, and less and less often while looks find nothing.
+- *A first round is far too small*, or objects do not pay: links end at once. Small requests that wait for each other
+  must not stand in a queue for half a second.
+
+Links that ended so rest for a hold-off, doubled each time; a minute in which they hold nobody up resets it. Where as
+much is appended during uploads as at any other time, nobody waits, and there are no looks.
 """
 
 import math
 from typing import Final
 
 from plugin.inline_reason import InlineReason
-from rlm.write_path.commit.bandwidth import RateMeter
 from rlm.write_path.commit.doubling_pause import DoublingPause
 
 QUIET_S: Final = 0.004
@@ -32,25 +32,29 @@ HOLD_OFF_MAX_S: Final = 600.0
 """Seconds. A try takes half a second, so in five minutes of saturation some nine tries take 2 % of the time."""
 GOOD_S: Final = 60.0
 """Seconds of links that hold nobody up, after which the next hold-off is a short one."""
-SATURATED_S: Final = 0.5
-"""Seconds of a lower rate that end links."""
-_KEPT: Final = 0.85
-"""Share of the inline rate that producers keep. With `always`, 10 MB/s of one default producer came to 7.7."""
-_LOST: Final = 0.5
-"""Likewise: with less, links end at once, as what waits meanwhile has to be drained."""
-_IDLE_S: Final = 0.1
-"""Seconds after an upload without an append, by which a load has ended."""
+WINDOW_S: Final = 0.5
+"""Seconds over which the rate of links is measured."""
+_SMALL_WINDOW_S: Final = 0.05
+"""Seconds after which an upload too small to pay ends a window in which little came: what waits has to be drained."""
+_LITTLE: Final = 0.5
+"""Share of the inline rate."""
 LOOK_S: Final = 0.4
 """Seconds for which bytes go inline to see what rate producers have."""
+_KEPT: Final = 0.85
+"""Share of the inline rate that producers keep. With `always`, 10 MB/s of one default producer came to 7.7."""
+_CHANGED: Final = 1.3
+"""A load that grew by so much is another one."""
+_IDLE_S: Final = 0.3
+"""Seconds since the last append and the last upload by which a load has ended: longer than uploads wait for more."""
 _PAUSE_S: Final = 5.0
 """Seconds after which a load that pays again is another one."""
 _LOOK_AFTER_S: Final = 3.0
-"""Seconds of standing still before the first such look; doubled by each that saw the same rate, up to a minute."""
+"""Seconds from one look to the next where nothing seems to be lost; doubled while looks find nothing."""
+_LOOK_AFTER_MAX_S: Final = 60.0
+"""Seconds. Looks at this distance cost 0.7 % of the links."""
 _BEGINS: Final = 0.35
 """Share of what the rate brings that must come before the first upload. By judgement: a few batches may be late, and of
 those who wait for a small request nobody appends."""
-_RATE_S: Final = 0.5
-"""Seconds over which the kept rate is averaged."""
 _LOAN_OBJECTS: Final = 4.0
 """So many objects' worth may be lost to objects that are too small before links end: rounds of default producers carry
 one to two break-evens, so single ones do not pay, and all together do."""
@@ -58,53 +62,71 @@ WEIGHT: Final = 1 / 4
 """Share of the newest upload in what is known of all, so that a load that changes is recognised within a few."""
 _MOST: Final = 0.5
 """Share of uploads. The plain half."""
-_STILL: Final = 0.6
-"""Share of what is appended usually: with less during uploads, producers stand still. Where all wait it is 0.6 at most,
-in step or not, and where nobody does 0.95 and more (`perf.cost`)."""
-_AT_ONCE: Final = 0.7
-"""Share of uploads right after which, or during which, something was appended: with less there are idle gaps, so rounds
-carry all that is produced. At saturation it is 0.95 and more (`perf.cost`)."""
-_AT_ONCE_WEIGHT: Final = 1 / 8
 _UNMOVED: Final = 0.8
 """Share of what is appended usually: from it on during uploads, nobody is taken to wait. Those who wait for an upload
 append nothing meanwhile, so a fifth of the load's producers may, or all of them for a fifth of their time."""
 _MEANWHILE_WEIGHT: Final = 1 / 16
-"""As WEIGHT, for that share: an upload takes a few batches' time, so it takes many to tell."""
+"""Share of the newest upload in that share: an upload takes a few batches' time, so it takes many to tell."""
+
+
+class _Measured:
+    """What was appended since a moment."""
+
+    def __init__(self) -> None:
+        self._since_s, self._bytes = -math.inf, 0.0
+
+    def restart(self, now_s: float) -> None:
+        self._since_s, self._bytes = now_s, 0.0
+
+    def add(self, size: int, since_s: float, now_s: float) -> None:
+        """So many bytes came evenly between the two moments; what came before the measurement does not count."""
+        begin_s = max(since_s, self._since_s)
+        self._bytes += size if begin_s == since_s else size * max(now_s - begin_s, 0.0) / (now_s - since_s)
+
+    def seconds(self, now_s: float) -> float:
+        return now_s - self._since_s
+
+    def bytes_per_s(self, now_s: float) -> float:
+        return self._bytes / max(now_s - self._since_s, 0.001)
 
 
 class Producers:
-    """Those of all that is led here. All times are monotonic seconds."""
+    """All that append to the partitions that are led here. All times are monotonic seconds."""
 
     def __init__(self, first_look_s: float = LOOK_S) -> None:
         """For `first_look_s` bytes of a load that begins go inline, so that the rate of its producers is known."""
         self._first_look_s = first_look_s
         self._wanted_since_s = self._paying_s = -math.inf
-        """Since when links would pay, but for short pauses, and when they did last."""
-        self._rate = RateMeter(_RATE_S)
+        """When links began to pay, short pauses aside, and when they did last."""
+        self._inline, self._window = _Measured(), _Measured()
+        """Since bytes go inline, or did last; and in the window of links under way."""
+        self._inline_since_s = -math.inf
         self._begun_s: float | None = None
         """When links by cost began; None: bytes go inline."""
         self._inline_rate: float | None = None
-        """What came through before they began, told by the first upload since."""
-        self._first_s = self._round_s = math.inf
-        """Of the appends since the last upload began, and of those in the one under way; inf: none."""
-        self._at_once = _AT_ONCE
-        """Share of uploads that were followed by appends without an idle gap."""
-        self._stored_s = -math.inf
+        """What came through before they began; None until the first upload since tells it."""
+        self._linked_rate: float | None = None
+        """What links brought before the look under way."""
+        self._is_lower = False
+        """Whether that was less than what came inline before them."""
+        self._look_until_s = -math.inf
+        self._looks = DoublingPause(_LOOK_AFTER_S, _LOOK_AFTER_MAX_S)
+        self._looks_when_lower = DoublingPause(WINDOW_S, _LOOK_AFTER_MAX_S)
+        self._append_s = self._stored_s = -math.inf
+        self._first_append_s, self._is_read = -math.inf, True
+        """The first append after the last read, and whether none came since."""
         self._share_disturbed = 0.0
         self._meanwhile_bytes = self._usual_bytes = 0.0
         """What was appended during the last uploads, and what is in as much time on the average."""
         self._uploads = 0
-        self._slower_since_s = math.inf
         self._good_since_s = math.inf
-        self._look_after_s = _LOOK_AFTER_S
-        self._look_until_s = -math.inf
         self._paid_objects = 0.0
         """By how many objects' worth those since links began paid more than once; below 0: less."""
         self._hold_off = DoublingPause(HOLD_OFF_MIN_S, HOLD_OFF_MAX_S)
         self.held_up_s: float | None = None
         """When links ended last as they held producers up."""
         self.why = ""
-        """In words."""
+        """Why, in words."""
 
     def __str__(self) -> str:
         meanwhile = self._meanwhile_bytes / max(self._usual_bytes, 1.0)
@@ -112,9 +134,8 @@ class Producers:
         return (
             f"links {'off' if self._begun_s is None else f'since {self._begun_s:.3f}'}, "
             f"producers {'wait' if self.wait else 'go on'}, {meanwhile:.2f} of the usual come during uploads, "
-            f"{self._at_once:.2f} of uploads are followed at once, "
-            f"MB/s inline {inline}, "
-            f"paid {self._paid_objects:+.1f} objects, hold-off until {self.rest_until_s:.3f}: {self.why or 'none'}"
+            f"MB/s inline {inline}, paid {self._paid_objects:+.1f} objects, next look at {self._looks.until_s:.3f}, "
+            f"hold-off until {self.rest_until_s:.3f}: {self.why or 'none'}"
         )
 
     @property
@@ -128,11 +149,6 @@ class Producers:
         return not self.wait and self._meanwhile_bytes >= _UNMOVED * self._usual_bytes
 
     @property
-    def _stand_still(self) -> bool:
-        """Whether a lower rate is the loss of those who wait: little comes during uploads, more right after them."""
-        return self._at_once >= _AT_ONCE and self._meanwhile_bytes < _STILL * self._usual_bytes
-
-    @property
     def rest_until_s(self) -> float:
         """Until when nothing is linked by cost."""
         return max(self._look_until_s, self._hold_off.until_s)
@@ -141,7 +157,9 @@ class Producers:
         """Whether links that would pay may be used: no hold-off is on, and what comes inline was seen for a while,
         unless nobody waits."""
         if now_s - self._paying_s > _PAUSE_S:
-            self._wanted_since_s, self._inline_rate = now_s, None
+            self._wanted_since_s = now_s
+            self._looks.reset()
+            self._end_links(now_s)
         self._paying_s = now_s
         is_known = self.nobody_waits or now_s - self._wanted_since_s >= self._first_look_s
         return is_known and now_s >= self.rest_until_s
@@ -156,34 +174,49 @@ class Producers:
 
     def linking(self, now_s: float) -> None:
         """Links by cost are in use now."""
-        if self._begun_s is None:
-            self._begun_s, self._slower_since_s = now_s, math.inf
-            self._paid_objects = 0.0
-            self._good_since_s = min(self._good_since_s, now_s)
+        if self._begun_s is not None:
+            return
+        self._begun_s = now_s
+        self._good_since_s = min(self._good_since_s, now_s)
+        if self._inline_rate is None or now_s - self._inline_since_s >= LOOK_S:
+            self._inline_rate, self._paid_objects = None, 0.0
 
     def going_inline(self, now_s: float, *, do_pay: bool) -> None:
         """They are not; whether they would pay. Where they do not pay any more as producers wait, they rest."""
-        is_idle = self._first_s == math.inf and now_s - self._stored_s >= _IDLE_S
-        if self._begun_s is not None and self._inline_rate and self._stand_still and not (do_pay or is_idle):
-            rate = self._rate.bytes_per_second(now_s)
-            if rate < _KEPT * self._inline_rate and self._paid_objects < 1:
-                self._held_up_at(rate, now_s)
-        self._begun_s = None
+        if self._begun_s is None:
+            return
+        is_idle = now_s - max(self._append_s, self._stored_s) >= _IDLE_S
+        if self._inline_rate and self.wait and self._paid_objects < 1 and not (do_pay or is_idle):
+            rate = self._window.bytes_per_s(now_s)
+            if rate < _KEPT * self._inline_rate:
+                self._lost(rate, self._inline_rate, now_s)
+                return
+        self._begun_s, self._inline_since_s = None, now_s
+        self._inline.restart(now_s)
+
+    def _end_links(self, now_s: float) -> None:
+        self._begun_s = self._inline_rate = self._linked_rate = None
+        self._inline_since_s = now_s
+        self._inline.restart(now_s)
 
     def append_seen(self, now_s: float) -> None:
         """Something was appended."""
-        self._first_s = min(self._first_s, now_s)
+        self._append_s = now_s
+        if self._is_read:
+            self._first_append_s, self._is_read = now_s, False
 
     def appended(self, size: int, since_s: float, now_s: float) -> None:
-        """So many bytes came since then."""
-        self._rate.add(size, now_s, now_s - since_s)
+        """So many bytes came since then, or since the first append that was seen after it."""
+        self._is_read, since_s = True, max(since_s, min(self._first_append_s, now_s))
+        self._inline.add(size, since_s, now_s)
+        self._window.add(size, since_s, now_s)
 
     def are_held_up(self, gathered_bytes: int, paying_bytes: float, now_s: float) -> bool:
         """Before an upload by cost: whether so little came that links end here."""
         if self._begun_s is None:
             return False
-        if self._inline_rate is None and gathered_bytes < paying_bytes:
-            usual_bytes = self._usual_rate(now_s) * (now_s - self._begun_s)
+        if self._inline_rate is None and self._first_look_s and gathered_bytes < paying_bytes:
+            usual_bytes = self._inline.bytes_per_s(now_s) * (now_s - self._begun_s)
             if gathered_bytes < _BEGINS * usual_bytes:
                 self.held_up(now_s, f"{gathered_bytes} bytes came where {usual_bytes:.0f} were usual")
                 return True
@@ -192,70 +225,80 @@ class Producers:
             return True
         return False
 
-    def _usual_rate(self, now_s: float) -> float:
-        """What came inline, told when links have begun and all that was appended is read; 0: it was not looked at."""
-        if not self._first_look_s:
-            return 0.0
-        # Of a load that began a moment ago the average knows a part.
-        return self._rate.bytes_per_second(now_s) / -math.expm1((self._wanted_since_s - now_s) / _RATE_S)
-
     def uploading(self, size_bytes: int, paying_bytes: float, now_s: float) -> None:
-        """An upload of so many bytes begins, where so many pay."""
-        self._round_s, self._first_s = self._first_s, math.inf
-        if self._begun_s is None:
+        """An upload of so many bytes begins, where so many pay. All that was appended is read by now."""
+        if self._begun_s is None or not self._first_look_s:
             return
-        if self._inline_rate is None:
-            self._inline_rate = self._usual_rate(now_s)
         self._paid_objects = min(self._paid_objects + size_bytes / max(paying_bytes, 1.0) - 1, _LOAN_OBJECTS)
+        if self._inline_rate is None:
+            self._compare_look(now_s)
+        elif self._window.seconds(now_s) >= WINDOW_S or (
+            size_bytes < paying_bytes
+            and self._window.seconds(now_s) >= _SMALL_WINDOW_S
+            and self._window.bytes_per_s(now_s) < _LITTLE * self._inline_rate
+        ):
+            self._compare_links(self._inline_rate, now_s)
 
-    def stored(self, upload_s: float, appended_bytes: int, usual_bytes: float | None, now_s: float) -> bool:
-        """An upload took so long; how much was appended since it began, and is in such a time, if known.
+    def _compare_look(self, now_s: float) -> None:
+        """Links have begun, or begun again after a look; what came inline is known now."""
+        inline_rate, linked_rate = self._inline.bytes_per_s(now_s), self._linked_rate
+        if linked_rate is not None and linked_rate < _KEPT * inline_rate:
+            if self._is_lower:
+                self._lost(linked_rate, inline_rate, now_s)
+                return
+            self._looks_when_lower.reset()
+        if self._looks.is_over(now_s):
+            self._looks.begin(now_s)
+        self._inline_rate, self._linked_rate = inline_rate, None
+        self._window.restart(now_s)
 
-        Whether links by cost end here, for a hold-off or a look.
-        """
+    def _compare_links(self, inline_rate: float, now_s: float) -> None:
+        """A window of links is over."""
+        rate = self._window.bytes_per_s(now_s)
+        self._window.restart(now_s)
+        if self.nobody_waits:
+            self._inline_rate = rate
+        elif rate < _KEPT * inline_rate:
+            if self._paid_objects < 0:
+                self._lost(rate, inline_rate, now_s)
+            elif self._looks_when_lower.is_over(now_s):
+                self._looks_when_lower.begin(now_s)
+                self._look(now_s, rate, is_lower=True)
+        elif self._looks.is_over(now_s):
+            self._look(now_s, rate, is_lower=False)
+        elif rate > _CHANGED * inline_rate and self._looks.until_s > now_s + _LOOK_AFTER_S:
+            self._looks.reset()
+            self._looks.begin(now_s)
+        elif now_s >= self._looks_when_lower.until_s + _LOOK_AFTER_MAX_S:
+            self._looks_when_lower.reset()
+        if now_s - self._good_since_s >= GOOD_S:
+            self._hold_off.reset()
+
+    def _look(self, now_s: float, linked_rate: float, *, is_lower: bool) -> None:
+        self._end_links(now_s)
+        self._linked_rate, self._is_lower = linked_rate, is_lower
+        self._look_until_s = now_s + LOOK_S
+
+    def stored(self, upload_s: float, appended_bytes: int, usual_bytes: float | None, now_s: float) -> None:
+        """An upload took so long; how much was appended since it began, and is in such a time, if known."""
+        self._stored_s = now_s
         self._share_disturbed += WEIGHT * ((appended_bytes > 0) - self._share_disturbed)
         if usual_bytes is not None:
             self._uploads += 1
             weight = max(1 / self._uploads, _MEANWHILE_WEIGHT)
             self._meanwhile_bytes += weight * (appended_bytes - self._meanwhile_bytes)
             self._usual_bytes += weight * (usual_bytes - self._usual_bytes)
-        is_at_once = self._round_s - self._stored_s <= 2 * upload_s + 2 * QUIET_S
-        self._at_once += _AT_ONCE_WEIGHT * (is_at_once - self._at_once)
-        self._stored_s = now_s
-        return self._begun_s is not None and self._judge(self._begun_s, now_s)
 
-    def _judge(self, begun_s: float, now_s: float) -> bool:
-        if not self._stand_still or self._inline_rate is None:
-            self._slower_since_s = math.inf
-        elif (rate := self._rate.bytes_per_second(now_s)) >= _KEPT * self._inline_rate:
-            self._slower_since_s = math.inf
-            if now_s - begun_s >= self._look_after_s:
-                self._look_after_s = min(2 * self._look_after_s, GOOD_S)
-                self._look_until_s = now_s + LOOK_S
-                self._begun_s = self._inline_rate = None
-                return True
-        elif (
-            self._paid_objects < 0
-            or rate < _LOST * self._inline_rate
-            or now_s - min(self._slower_since_s, now_s) >= SATURATED_S
-        ):
-            self._held_up_at(rate, now_s)
-            return True
-        elif self._slower_since_s == math.inf:
-            self._slower_since_s = now_s
-        if now_s - self._good_since_s >= GOOD_S:
-            self._hold_off.reset()
-        return False
-
-    def _held_up_at(self, rate: float, now_s: float) -> None:
-        inline_rate = self._inline_rate or 0.0
+    def _lost(self, rate: float, inline_rate: float, now_s: float) -> None:
         self.held_up(now_s, f"{rate / 1e6:.2f} MB/s came through where {inline_rate / 1e6:.2f} did inline")
 
     def held_up(self, now_s: float, why: str) -> None:
         """Links end for a hold-off."""
         self._hold_off.begin(now_s)
-        self._begun_s, self._good_since_s, self._look_after_s = None, math.inf, _LOOK_AFTER_S
-        self._inline_rate = None
+        self._good_since_s = math.inf
+        self._looks.reset()
+        self._looks_when_lower.reset()
+        self._end_links(now_s)
         self.held_up_s, self.why = now_s, why
 
     def did_well(self) -> None:
