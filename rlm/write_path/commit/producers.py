@@ -1,20 +1,20 @@
-"""Who waits for uploads, whether links cost producers their rate, and for how long links rest then, sans-IO.
+"""Detects producers that wait for uploads and lose throughput by links, and pauses links for them. Sans-IO.
 
-A broker takes one Produce request of a connection at a time. Producers with acks=all have each one answered when the
-followers have it, and by link that takes an upload and a read: a round. As long as rounds carry what they produce, they
-are answered later and lose nothing. Beyond that, what they send piles up at the broker without an end. The broker's
-files do not tell acks, so three things do, and the first two end links:
+A broker handles one Produce request of a connection at a time. With acks=all each request is answered when the
+followers have it, which by link takes an upload and a read: a round. As long as rounds carry what producers send,
+answers come later and nothing is lost. Beyond that, requests pile up without end. The broker's files do not show acks,
+so three signs are used; the first two end links:
 
-- *A first round that is far too small.* Links begin, and what the rate should have brought meanwhile does not come:
-  requests are small and each waits for the one before. They are let go before the first upload.
-- *A lower rate while producers stand still.* Less is appended while uploads are under way than at other times, more
-  comes right after them, without an idle gap, and less comes through than came inline: at once where such rounds do not
-  pay on the average, and for half a second where they do. Where as much comes meanwhile, or gaps are left, a lower rate
-  is a load that fell; at the same rate producers only wait longer.
-- *The same rate while they do.* A load may have grown beyond what rounds carry since it was measured. So bytes go
-  inline for a moment now and then, and links begin again with what came through.
+- *A first round that is far too small.* Links begin, and the bytes that the rate should have brought do not come:
+  requests are small and each waits for the one before. Links end before the first upload.
+- *A lower rate while producers wait.* Less is appended while uploads are under way than at other times, more comes
+  right after them without an idle gap, and less comes in total than inline: links end at once if such rounds do not pay
+  on the average, and after half a second if they do. If as much comes during uploads, or gaps are left, a lower rate
+  only means that the load fell; at the same rate producers only wait longer.
+- *The same rate while they wait.* A load may have grown beyond what rounds carry since it was measured. So bytes go
+  inline for a moment now and then, and links begin again with the newly measured rate.
 
-Links that ended so rest for a hold-off, doubled each time; a minute in which they hold nobody up resets it.
+Links that ended this way pause for a hold-off, doubled each time; a minute of links without a slowdown resets it.
 """
 
 import math
@@ -25,86 +25,89 @@ from rlm.write_path.commit.bandwidth import RateMeter
 from rlm.write_path.commit.doubling_pause import DoublingPause
 
 QUIET_S: Final = 0.004
-"""Seconds: so long without an append is a silence. It must be longer than the gaps within a round, which a busy machine
-draws out; of a warm round of 25 ms, 11 pass until all six producers have appended anew. By judgement."""
+"""Seconds without an append that count as a silence. It must be longer than the gaps within a round, which a busy
+machine stretches: of a warm round of 25 ms, 11 pass until all six producers have appended again. By judgement."""
 HOLD_OFF_MIN_S: Final = 1.0
 HOLD_OFF_MAX_S: Final = 600.0
 """Seconds. A try takes half a second, so in five minutes of saturation some nine tries take 2 % of the time."""
 GOOD_S: Final = 60.0
-"""Seconds of links that hold nobody up, after which the next hold-off is a short one."""
+"""Seconds of links without a slowdown after which the next hold-off is a short one."""
 SATURATED_S: Final = 0.5
 """Seconds of a lower rate that end links."""
 _KEPT: Final = 0.85
-"""Share of the inline rate that producers keep. With `always`, 10 MB/s of one default producer came to 7.7."""
+"""Share of the inline rate that producers must keep. With `always`, 10 MB/s of one default producer fell to 7.7."""
 _LOST: Final = 0.5
-"""Likewise: with less, links end at once, as what waits meanwhile has to be drained."""
+"""Below this share of the inline rate links end at once, because what waits meanwhile has to be drained."""
 _IDLE_S: Final = 0.1
-"""Seconds after an upload without an append, by which a load has ended."""
+"""Seconds without an append after an upload that mean the end of a load."""
 LOOK_S: Final = 0.4
-"""Seconds for which bytes go inline to see what rate producers have."""
+"""Seconds for which bytes go inline to measure the producers' rate."""
 _PAUSE_S: Final = 5.0
-"""Seconds after which a load that pays again is another one."""
+"""After a pause of so many seconds, a load that pays counts as a new one."""
 _LOOK_AFTER_S: Final = 3.0
-"""Seconds of standing still before the first such look; doubled by each that saw the same rate, up to a minute."""
+"""Seconds of waiting producers before the first such look; doubled by each that saw the same rate, up to a minute."""
 _BEGINS: Final = 0.35
-"""Share of what the rate brings that must come before the first upload. By judgement: a few batches may be late, and of
-those who wait for a small request nobody appends."""
+"""Share of what the rate brings that must come before the first upload. By judgement: a few batches may be late, and
+producers that wait for a small request append nothing."""
 _RATE_S: Final = 0.5
 """Seconds over which the kept rate is averaged."""
 _LOAN_OBJECTS: Final = 4.0
-"""So many objects' worth may be lost to objects that are too small before links end: rounds of default producers carry
-one to two break-evens, so single ones do not pay, and all together do."""
+"""Objects' worth that may be lost to small objects before links end: rounds of default producers carry one to two
+break-evens, so single ones may not pay while all together do."""
 WEIGHT: Final = 1 / 4
-"""Share of the newest upload in what is known of all, so that a load that changes is recognised within a few."""
+"""Weight of the newest upload in the averages, so that a changed load is recognised within a few uploads."""
 _MOST: Final = 0.5
-"""Share of uploads. The plain half."""
+"""Share of uploads that counts as most: the plain half."""
 _STILL: Final = 0.6
-"""Share of what is appended usually: with less during uploads, producers stand still. Where all wait it is 0.6 at most,
-in step or not, and where nobody does 0.95 and more (`perf.cost`)."""
+"""Producers count as waiting if appends during uploads fall below this share of the usual. If all wait it is at most
+0.6, in step or not; if nobody does it is 0.95 or more (`perf.cost`)."""
 _AT_ONCE: Final = 0.7
-"""Share of uploads right after which, or during which, something was appended: with less there are idle gaps, so rounds
-carry all that is produced. At saturation it is 0.95 and more (`perf.cost`)."""
+"""Share of uploads with appends right after or during them. Below it there are idle gaps, so rounds carry all that is
+produced. At saturation it is 0.95 or more (`perf.cost`)."""
 _AT_ONCE_WEIGHT: Final = 1 / 8
 _UNMOVED: Final = 0.8
-"""Share of what is appended usually: from it on during uploads, nobody is taken to wait. Those who wait for an upload
-append nothing meanwhile, so a fifth of the load's producers may, or all of them for a fifth of their time."""
+"""Nobody counts as waiting if appends during uploads reach this share of the usual. Waiting producers append nothing
+during an upload, so up to a fifth of the producers may wait, or all of them for a fifth of the time."""
 _MEANWHILE_WEIGHT: Final = 1 / 16
-"""As WEIGHT, for that share: an upload takes a few batches' time, so it takes many to tell."""
+"""Weight of the newest upload for the share of appends during uploads. An upload takes the time of a few batches, so
+many uploads are needed."""
 
 
 class Producers:
-    """Those of all that is led here. All times are monotonic seconds."""
+    """The producers of everything that is led here. All times are monotonic seconds."""
 
     def __init__(self, first_look_s: float = LOOK_S) -> None:
-        """For `first_look_s` bytes of a load that begins go inline, so that the rate of its producers is known."""
+        """For `first_look_s` the bytes of a new load go inline, to measure its producers' rate."""
         self._first_look_s = first_look_s
         self._wanted_since_s = self._paying_s = -math.inf
-        """Since when links would pay, but for short pauses, and when they did last."""
+        """Since when links would pay, ignoring short pauses, and when they last did."""
         self._rate = RateMeter(_RATE_S)
         self._begun_s: float | None = None
         """When links by cost began; None: bytes go inline."""
         self._inline_rate: float | None = None
-        """What came through before they began, told by the first upload since."""
+        """The rate before links began, known from the first upload on."""
         self._first_s = self._round_s = math.inf
-        """Of the appends since the last upload began, and of those in the one under way; inf: none."""
+        """First append since the last upload began, and first append of the upload under way; inf: none."""
         self._at_once = _AT_ONCE
         """Share of uploads that were followed by appends without an idle gap."""
         self._stored_s = -math.inf
         self._share_disturbed = 0.0
         self._meanwhile_bytes = self._usual_bytes = 0.0
-        """What was appended during the last uploads, and what is in as much time on the average."""
+        """Average bytes appended during the last uploads, and in as much time in general."""
         self._uploads = 0
         self._slower_since_s = math.inf
         self._good_since_s = math.inf
         self._look_after_s = _LOOK_AFTER_S
         self._look_until_s = -math.inf
         self._paid_objects = 0.0
-        """By how many objects' worth those since links began paid more than once; below 0: less."""
+        """How much more than break-even the objects since links began have brought, in objects' worth; negative:
+        less.
+        """
         self._hold_off = DoublingPause(HOLD_OFF_MIN_S, HOLD_OFF_MAX_S)
         self.held_up_s: float | None = None
-        """When links ended last as they held producers up."""
+        """When links last ended because they slowed producers down."""
         self.why = ""
-        """In words."""
+        """Why, in words."""
 
     def __str__(self) -> str:
         meanwhile = self._meanwhile_bytes / max(self._usual_bytes, 1.0)
@@ -119,7 +122,7 @@ class Producers:
 
     @property
     def wait(self) -> bool:
-        """Whether most of the last uploads met a silence that lasted until they were stored. At first: yes."""
+        """Whether most of the last uploads met a silence that lasted until they were stored. At first True."""
         return self._share_disturbed < _MOST
 
     @property
@@ -129,7 +132,7 @@ class Producers:
 
     @property
     def _stand_still(self) -> bool:
-        """Whether a lower rate is the loss of those who wait: little comes during uploads, more right after them."""
+        """Whether a lower rate is a loss of waiting producers: little comes during uploads, more right after them."""
         return self._at_once >= _AT_ONCE and self._meanwhile_bytes < _STILL * self._usual_bytes
 
     @property
@@ -138,8 +141,10 @@ class Producers:
         return max(self._look_until_s, self._hold_off.until_s)
 
     def may_link(self, now_s: float) -> bool:
-        """Whether links that would pay may be used: no hold-off is on, and what comes inline was seen for a while,
-        unless nobody waits."""
+        """Whether links that would pay may be used:
+
+        no hold-off is on, and the inline rate was measured, unless nobody waits.
+        """
         if now_s - self._paying_s > _PAUSE_S:
             self._wanted_since_s, self._inline_rate = now_s, None
         self._paying_s = now_s
@@ -147,7 +152,7 @@ class Producers:
         return is_known and now_s >= self.rest_until_s
 
     def may_rest(self, now_s: float) -> InlineReason | None:
-        """Why links that would pay are not used now; None: a hold-off or a look is not on. On any thread."""
+        """Why links that would pay are not used now; None: neither a hold-off nor a look is on. On any thread."""
         if now_s < self._hold_off.until_s:
             return InlineReason.HELD_UP
         return InlineReason.LOOK if now_s < self._look_until_s else None
@@ -155,14 +160,17 @@ class Producers:
     # What happened.
 
     def linking(self, now_s: float) -> None:
-        """Links by cost are in use now."""
+        """Record that links by cost are in use now."""
         if self._begun_s is None:
             self._begun_s, self._slower_since_s = now_s, math.inf
             self._paid_objects = 0.0
             self._good_since_s = min(self._good_since_s, now_s)
 
     def going_inline(self, now_s: float, *, do_pay: bool) -> None:
-        """They are not; whether they would pay. Where they do not pay any more as producers wait, they rest."""
+        """Record that bytes go inline now, and whether links would pay.
+
+        If they stop paying while producers wait, they pause.
+        """
         is_idle = self._first_s == math.inf and now_s - self._stored_s >= _IDLE_S
         if self._begun_s is not None and self._inline_rate and self._stand_still and not (do_pay or is_idle):
             rate = self._rate.bytes_per_second(now_s)
@@ -171,15 +179,15 @@ class Producers:
         self._begun_s = None
 
     def append_seen(self, now_s: float) -> None:
-        """Something was appended."""
+        """Record that an append was noticed."""
         self._first_s = min(self._first_s, now_s)
 
     def appended(self, size: int, since_s: float, now_s: float) -> None:
-        """So many bytes came since then."""
+        """Record the bytes that came since `since_s`."""
         self._rate.add(size, now_s, now_s - since_s)
 
     def are_held_up(self, gathered_bytes: int, paying_bytes: float, now_s: float) -> bool:
-        """Before an upload by cost: whether so little came that links end here."""
+        """Check before an upload by cost. Returns whether so little came that links end here."""
         if self._begun_s is None:
             return False
         if self._inline_rate is None and gathered_bytes < paying_bytes:
@@ -193,14 +201,14 @@ class Producers:
         return False
 
     def _usual_rate(self, now_s: float) -> float:
-        """What came inline, told when links have begun and all that was appended is read; 0: it was not looked at."""
+        """Return the rate before links, once they have begun and all appends are read; 0: it was not measured."""
         if not self._first_look_s:
             return 0.0
-        # Of a load that began a moment ago the average knows a part.
+        # The average knows only a part of a load that began a moment ago.
         return self._rate.bytes_per_second(now_s) / -math.expm1((self._wanted_since_s - now_s) / _RATE_S)
 
     def uploading(self, size_bytes: int, paying_bytes: float, now_s: float) -> None:
-        """An upload of so many bytes begins, where so many pay."""
+        """Record that an upload of so many bytes begins, and how many bytes would pay."""
         self._round_s, self._first_s = self._first_s, math.inf
         if self._begun_s is None:
             return
@@ -209,9 +217,9 @@ class Producers:
         self._paid_objects = min(self._paid_objects + size_bytes / max(paying_bytes, 1.0) - 1, _LOAN_OBJECTS)
 
     def stored(self, upload_s: float, appended_bytes: int, usual_bytes: float | None, now_s: float) -> bool:
-        """An upload took so long; how much was appended since it began, and is in such a time, if known.
+        """Record the end of an upload, the bytes appended since it began, and the usual bytes in that time, if known.
 
-        Whether links by cost end here, for a hold-off or a look.
+        Returns whether links by cost end here, for a hold-off or a look.
         """
         self._share_disturbed += WEIGHT * ((appended_bytes > 0) - self._share_disturbed)
         if usual_bytes is not None:
@@ -252,12 +260,12 @@ class Producers:
         self.held_up(now_s, f"{rate / 1e6:.2f} MB/s came through where {inline_rate / 1e6:.2f} did inline")
 
     def held_up(self, now_s: float, why: str) -> None:
-        """Links end for a hold-off."""
+        """End links for a hold-off."""
         self._hold_off.begin(now_s)
         self._begun_s, self._good_since_s, self._look_after_s = None, math.inf, _LOOK_AFTER_S
         self._inline_rate = None
         self.held_up_s, self.why = now_s, why
 
     def did_well(self) -> None:
-        """Links paid: the next hold-off is a short one."""
+        """Make the next hold-off a short one, because links paid."""
         self._hold_off.reset()
