@@ -76,7 +76,8 @@ class PlanRules:
     admin: bool = False
     """Whether there is a listener for admin tools that come through the broker's own agent."""
     durable: bool = False
-    """Whether clients of the own zone also come through the broker's agent, which may then hold answers to producers.
+    """Whether clients of the own zone also come through the broker's agent, which may then hold answers to
+    producers.
     """
     pipelined: bool = False
     """Whether acks=all is forwarded as acks=1 while agents hold the answers; needs `durable`."""

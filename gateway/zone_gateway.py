@@ -39,7 +39,8 @@ class GatewayContext:
     hello: Hello
     """With CLIENTS only."""
     peers: Mapping[int, Address]
-    """The agents of the brokers that are reached here, and perhaps others, by broker id; looked up for each connection.
+    """The agents of the brokers that are reached here, and perhaps others, by broker id; looked up for each
+    connection.
     """
     peer_tls: Callable[[], ssl.SSLContext | None]
     client_tls: Callable[[], ssl.SSLContext | None]
