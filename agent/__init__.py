@@ -1,9 +1,9 @@
-"""The agent as a process. `process` says what is made in what order, what starts and what stops.
+"""The agent as a process. `process` says what is made, started and stopped, in which order.
 
-`settings` holds what is set, `settings_file` reads it out of the broker's file and judges it; `tls` has what encrypts.
-`wiring` puts the rooms together, a builder for each; `storage_run` and `storage_system` there keep together what was
-made, and `defects` begins anew what failed. The process itself: `identity`, `service_manager`, `watchdog`,
-`descriptors`. What it knows of brokers: `leadership`, `broker_racks`, `found_peers`, `partition_directories`.
+`settings` holds the settings, `settings_file` reads them from the broker's file and checks them; `tls` has keys and
+certificates. `wiring` puts the rooms together, with a builder for each; there `storage_run` and `storage_system` hold
+what was made, and `defects` restarts what failed. The process itself: `identity`, `service_manager`, `watchdog`,
+`descriptors`. Knowledge of brokers: `leadership`, `broker_racks`, `found_peers`, `partition_directories`.
 
-What it tells: `agent_state`, and what is read off it by `metrics` and by the pages of `http`.
+The agent's state is in `agent_state`; `metrics` and the pages of `http` read it.
 """

@@ -1,4 +1,4 @@
-"""What the agent tells of itself. Called on the HTTP endpoint's threads, so it only reads snapshots."""
+"""The agent's state for its pages. Called on the HTTP endpoint's threads, so it only reads snapshots."""
 
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ NOT_FORMATTED = "log directories are not formatted yet"
 
 
 def presence_text(found: Presence) -> str:
-    """What is known of another agent, as a predicate with its age."""
+    """Describe whether another agent is alive, as a predicate with its age."""
     if found == NOT_ASKED:
         return "was not asked yet"
     seen = "never answered" if found.answered_s_ago is None else f"last answered {found.answered_s_ago:.1f} s ago"
@@ -43,14 +43,14 @@ class AgentState:
     relaying: Relaying | None = None
     """None before it begins."""
     system: "StorageSystem | None" = None
-    """None while that is not begun, or off."""
+    """None before it begins, or if it is off."""
     savings: Savings | None = None
     """None before relaying begins."""
     is_stopping: bool = False
 
     @property
     def storage_run(self) -> "StorageRun | None":
-        """None too while it is made anew."""
+        """The present storage run; None also while it is being restarted."""
         return self.system.current if self.system is not None else None
 
     def describe(self) -> dict[str, Any]:
@@ -97,7 +97,7 @@ class AgentState:
         }
 
     def _buckets_away(self) -> list[str]:
-        """Of a list of buckets, those that fail: what is in them alone goes inline, and its deletion waits."""
+        """Return why buckets of a list fail: data that only they have goes inline, and its deletion waits."""
         loading = self.system.loading.away if self.system is not None else {}
         given_up = self.relaying.hydration.tiers.given_up if self.relaying is not None else []
         told = {place: "it fails on reads, which go inline" for place in given_up if place != WHOLE_STORE}
@@ -106,17 +106,17 @@ class AgentState:
         return [f"bucket {place}: {why}" for place, why in {**without, **told, **loading}.items()]
 
     def _broker_away(self) -> str | None:
-        """As other agents' connections find the local broker."""
+        """Return why other agents' connections do not reach the local broker."""
         away = self.relaying.leader.broker_unreachable if self.relaying is not None else None
         return away and f"the local broker does not take connections: {away}"
 
     def objects(self) -> dict[str, Any]:
-        """What `remote-wal describe --objects` shows."""
+        """Return what `remote-wal describe --objects` shows."""
         run = self.storage_run
         return run.objects() if run is not None else {"objects": [], "totals": []}
 
     def not_ready(self) -> list[str]:
-        """What is missing for the agent to do all of its work."""
+        """Return what is missing for the agent to do all of its work."""
         reasons = [f"{part} failed and begins anew: {defect}" for part, defect in sorted(self.supervisor.down.items())]
         if self.is_stopping:
             reasons.append("stopping")
@@ -127,7 +127,7 @@ class AgentState:
         return reasons
 
     def degraded(self) -> list[str]:
-        """What is not well, here or with others, or waits for a person, while the agent is ready itself."""
+        """Return problems, here or elsewhere, that leave the agent ready."""
         run = self.storage_run
         bypassed = self.relaying.follower.bypasses.bypassed if self.relaying is not None else []
         versions = self.relaying.metrics.held.versions.others if self.relaying is not None else {}

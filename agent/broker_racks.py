@@ -1,4 +1,4 @@
-"""The zones of the brokers (`broker.rack`), asked for as seldom as they change. Blocks; for a thread of its own."""
+"""Asks for the brokers' zones (`broker.rack`), as seldom as they change. Blocks; for a thread of its own."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 
@@ -9,13 +9,13 @@ from metadata_topic.topic.cluster_descriptions import DescribedBroker, Descripti
 log = structlog.get_logger(__name__)
 
 _LOOK_S = 30.0
-"""A broker's zone changes with a restart of it, if ever."""
+"""A broker's zone changes only with its restart."""
 _UNKNOWN_S = 5.0
-"""While a broker is followed by that was never told of, perhaps as it is away."""
+"""Used while a follower's zone was never seen, maybe because that broker is away."""
 
 
 class BrokerRacks:
-    """One caller at a time."""
+    """The zones of the living brokers. One caller at a time."""
 
     def __init__(self, brokers: Callable[[], Iterable[DescribedBroker]], clock: Callable[[], float]) -> None:
         """`brokers` as `ClusterDescriptions.brokers`; `clock` gives monotonic seconds."""
@@ -25,9 +25,10 @@ class BrokerRacks:
         self._asked_s = -_LOOK_S
 
     def look(self, wanted: Collection[int]) -> Mapping[int, str | None]:
-        """What the living brokers say, when it is time to ask anew, by broker id; nothing when it is not, or in vain.
+        """Return the living brokers' zones by broker id, if it is time to ask; empty if it is not, or without an
+        answer.
 
-        `wanted` are those whose zones matter.
+        `wanted` are the brokers whose zones matter.
         """
         since_s = self._clock() - self._asked_s
         if since_s < (_LOOK_S if self._seen.issuperset(wanted) else _UNKNOWN_S):

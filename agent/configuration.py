@@ -1,4 +1,4 @@
-"""What the agent is told by files, read once."""
+"""The agent's configuration from files, read once."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -13,7 +13,7 @@ from rlm.write_path.commit.link_costs import FOLLOWERS_UNKNOWN, LinkCosts
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """Of one broker and its agent."""
+    """The configuration of one broker and its agent."""
 
     broker: BrokerProperties
     settings: AgentSettings
@@ -22,29 +22,29 @@ class Configuration:
 
     @classmethod
     def load(cls, broker: BrokerProperties, settings: AgentSettings) -> Self:
-        """Raises AgentSettingsError, PriceError, OSError."""
+        """Read the files that the settings name. Raises AgentSettingsError, PriceError, OSError."""
         file = settings.link.prices_file or DEFAULT_PRICES_FILE
         prices = Prices.load(file, settings.price_network, settings.storage.bucket_copies)
         return cls(broker, settings, client_config(broker, settings.client), prices)
 
     @property
     def store_prices(self) -> StorePrices:
-        """Of combined segments, with their copies."""
+        """The prices of combined segments, with their copies."""
         prices = self.prices
         return prices.of_section(self.settings.storage.price_section).copied(prices.copies, prices.cross_zone_write_gb)
 
     @property
     def break_even_bytes(self) -> int:
-        """From which size on an object is cheaper than its bytes at the border, while no followers are known."""
+        """The size from which on an object is cheaper than its cross-zone bytes, while no followers are known."""
         return self.prices.break_even_bytes(self.settings.link.remote_followers or FOLLOWERS_UNKNOWN, self.store_prices)
 
     @property
     def upload_wait_max_s(self) -> float:
-        """How long what was appended may wait for more to share an object, where links by cost are used."""
+        """How long an append may wait for more to share an object, if links are used by cost."""
         is_express = self.settings.storage.price_section == EXPRESS
         return self.settings.link.upload_wait_max_s or (0.1 if is_express else 0.25)
 
     @property
     def link_costs(self) -> LinkCosts:
-        """What objects and the border cost."""
+        """The costs of objects and of cross-zone traffic."""
         return LinkCosts(self.prices, self.store_prices, self.settings.link.remote_followers)

@@ -1,7 +1,7 @@
-"""A core dump holds records, keys and passwords, and lies where others may read it. A crash leaves none, unless asked.
+"""Switches core dumps off, unless they are wanted: they hold records, keys and passwords that others may read.
 
-A handler that `kernel.core_pattern` pipes dumps to is run by the kernel whatever the limit is, which it is told of;
-systemd-coredump then stores nothing.
+The kernel runs a handler in `kernel.core_pattern` whatever the limit is, but passes the limit to it; systemd-coredump
+then stores nothing.
 """
 
 import resource
@@ -14,7 +14,7 @@ CORE_DUMPS_KEY = "remote.wal.agent.core.dumps.enable"
 
 
 def settle_core_dumps(enabled: bool) -> None:
-    """For this process, and what it starts."""
+    """Set the limit for this process and its children."""
     if enabled:
         soft, _ = resource.getrlimit(resource.RLIMIT_CORE)
         log.warning("core_dumps_enabled", limit=soft, hint=f"they hold records and secrets; {CORE_DUMPS_KEY}=false")

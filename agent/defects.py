@@ -1,9 +1,9 @@
-"""Parts that stand beside relaying: one that fails is begun anew, and takes neither relaying nor the others with it.
+"""Runs parts beside relaying: one that fails is restarted, and affects neither relaying nor the other parts.
 
-Theory. A part is a coroutine function that makes what it needs, runs until it is cancelled, and lets go of all of it on
-its way out. So what failed is never used again half broken: the next run makes everything anew. The first pause is
-short, as most defects are met by one rare input; it doubles while the part fails again soon. Cancellation ends a part
-in order. What is not an Exception (an interrupt, the process's end) is nobody's defect, and goes through.
+A part is a coroutine function that makes what it needs, runs until it is cancelled, and releases everything on its way
+out. So nothing that failed is used again: the next run makes everything new. The first pause is short, because most
+defects come from one rare input; it doubles while the part fails again soon. Cancellation ends a part in order.
+Exceptions that are no Exception (an interrupt, the process's end) pass through.
 
 Belongs to the event loop; `down` may be read on any thread.
 """
@@ -23,12 +23,12 @@ Run = Callable[[], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class BackOff:
-    """Between a part's failure and its next run, in seconds."""
+    """Pauses between a part's failure and its next run, in seconds."""
 
     first_s: float = 1.0
     max_s: float = 60.0
     well_after_s: float = 60.0
-    """A part that ran for so long was well: its next failure is a first one."""
+    """After a run of so long, the next failure counts as a first one."""
 
 
 class Supervisor:
@@ -56,16 +56,16 @@ class Supervisor:
 
     @property
     def down(self) -> dict[str, str]:
-        """The parts that failed and have not begun anew yet, with what ended them."""
+        """The parts that failed and wait for their restart, with the error that ended them."""
         return dict(self._down)
 
     def start(self, part: str, run: Run) -> asyncio.Task[None]:
-        """Run this part from now on, until `stop`. One that returns is done."""
+        """Run this part from now on, until `stop`. A part that returns is done."""
         task = self._tasks[part] = asyncio.get_running_loop().create_task(self._keep(part, run), name=part)
         return task
 
     async def stop(self, part: str) -> None:
-        """End it in order; nothing happens when it is not there. Returns when it has let go of what it had."""
+        """End a part in order, if it runs. Returns when it has released everything."""
         task = self._tasks.pop(part, None)
         if task is None:
             return
@@ -84,7 +84,7 @@ class Supervisor:
             try:
                 await run()
             except Exception as defect:
-                if part in self._ending:  # it was cancelled, and met this on its way out
+                if part in self._ending:  # it was cancelled, and failed on its way out
                     raise
                 if self._clock() - begun_s >= self._back_off.well_after_s:
                     pause_s = self._back_off.first_s

@@ -1,8 +1,8 @@
-"""File descriptors: as many as the system lets the agent have, and told when they run out.
+"""Raises the limit of file descriptors as far as the system allows, and warns when they run out.
 
-Connections, segment files and directories all take of the same number. Segment files are bounded by what there is, so
-that they never take what connections need; what runs out all the same is told, and nothing ends by it: a connection is
-closed, a read is made again, a scan that failed leaves the last one standing.
+Connections, segment files and directories share the limit. Segment files are bounded by it, so that they never take
+what connections need. Running out all the same is logged, and nothing ends: a connection is closed, a read is retried,
+a failed scan keeps the last result.
 """
 
 import asyncio
@@ -19,14 +19,14 @@ log = structlog.get_logger(__name__)
 
 _OPEN = Path("/proc/self/fd")
 _WANTED = 65_536
-"""More than an agent ever needs; a limit without end is not raised beyond it."""
+"""More than an agent ever needs; an unlimited limit is not raised beyond it."""
 _RESERVE = 64
-"""With fewer left, they run out."""
+"""With fewer left, they count as running out."""
 _LOOK_S = 5.0
 
 
 def raise_limit() -> int:
-    """Take as many as may be had without a privilege; how many these are."""
+    """Raise the limit as far as possible without privileges. Returns the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _WANTED if hard == resource.RLIM_INFINITY else min(hard, _WANTED)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -36,7 +36,7 @@ def raise_limit() -> int:
 
 
 def bounded_open_files(wanted: int, limit: int | None = None) -> int:
-    """How many segment files may be open: half of all descriptors at most."""
+    """Return how many segment files may be open: at most half of all descriptors."""
     if limit is None:
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
@@ -48,7 +48,7 @@ def bounded_open_files(wanted: int, limit: int | None = None) -> int:
 
 
 class DescriptorWatch:
-    """Looks from time to time how many are left. Used from the event loop; `shortage` on any thread."""
+    """Checks from time to time how many are left. Used from the event loop; `shortage` on any thread."""
 
     def __init__(self, registry: CollectorRegistry, count: Callable[[], int] | None = None) -> None:
         self._count = count or _open_descriptors
@@ -56,16 +56,16 @@ class DescriptorWatch:
             "remote_wal_descriptor_shortages", "Times that file descriptors began to run out", registry=registry
         )
         self.shortage = ""
-        """What /readyz says of it; empty while there are enough."""
+        """The text for /readyz; empty while there are enough."""
 
     async def run(self, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep) -> None:
-        """Never ends."""
+        """Check for ever."""
         while True:
             self.look()
             await sleep(_LOOK_S)
 
     def look(self) -> None:
-        """Count them, and tell of a change."""
+        """Count them, and log a change."""
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         used = self._count()
         is_short = limit != resource.RLIM_INFINITY and limit - used < _RESERVE
@@ -78,7 +78,7 @@ class DescriptorWatch:
 
 
 def _open_descriptors() -> int:
-    """All of the limit when not even this look could be opened."""
+    """Return the number of open descriptors; the limit if not even this look could open one."""
     try:
         return len(os.listdir(_OPEN))
     except OSError as error:

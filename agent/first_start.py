@@ -1,4 +1,4 @@
-"""Whose log directories these are. At a cluster's first start they are not formatted yet, and waited for."""
+"""Reads the cluster's and broker's id from the log directories, and waits until they are formatted."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -14,7 +14,7 @@ _LOOK_AGAIN_S = 0.2
 
 
 def formatted_directory(log_dirs: Sequence[Path]) -> MetaProperties | None:
-    """Of the first directory that is formatted; None when none is yet.
+    """Return the identity in the first formatted directory; None if none is formatted yet.
 
     Raises MalformedFileError, and OSError when no directory can be read and none may come.
     """
@@ -25,7 +25,7 @@ def formatted_directory(log_dirs: Sequence[Path]) -> MetaProperties | None:
             return read_meta_properties(directory)
         except FileNotFoundError:
             waits = True
-        except OSError as error:  # a failed disk: the broker takes its other directories, and so do we
+        except OSError as error:  # a failed disk: like the broker, we use its other directories
             unreadable = error
     if unreadable is not None and not waits:
         raise unreadable
@@ -35,7 +35,7 @@ def formatted_directory(log_dirs: Sequence[Path]) -> MetaProperties | None:
 async def wait_for_format(
     log_dirs: Sequence[Path], sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 ) -> MetaProperties:
-    """The same, as soon as there is one. Says once that it waits."""
+    """Wait until a directory is formatted, and return its identity. Logs once that it waits."""
     log.warning(
         "log_directories_not_formatted",
         directories=[str(directory) for directory in log_dirs],

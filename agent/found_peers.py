@@ -1,7 +1,7 @@
-"""Agents that come, move and leave: the follower proxy is kept in step with what agents register.
+"""Updates the follower proxy when agents register, move and leave.
 
-The settings topic tells of them, and is read by way of Kafka, which may be away when this agent starts. So what was
-registered last is kept in the state directory, and counts until the topic was read.
+Registrations are in the settings topic, which is read through Kafka, and Kafka may be away when this agent starts. So
+the last registrations are kept in the state directory, and used until the topic was read.
 """
 
 import asyncio
@@ -31,7 +31,9 @@ _RETRY_S = 1.0
 
 
 def own_address(broker_id: int, settings: PeerSettings) -> str | None:
-    """Where others reach this agent: what its own list says of it, else its listener; None: that tells it to nobody."""
+    """Return the address at which others reach this agent: from its own list, else its listener; None: registers
+    none.
+    """
     if (listed := settings.peers.get(broker_id)) is not None:
         return str(listed)
     host = settings.peer_listener.host
@@ -43,13 +45,13 @@ def own_address(broker_id: int, settings: PeerSettings) -> str | None:
 
 
 def own_bypass(broker_id: int, settings: BypassSettings) -> str | None:
-    """Where this agent's broker listens for those that bypass it, as its own list says; None: it tells it to nobody."""
+    """Return this broker's address for agents that bypass this one, from its own list; None: registers none."""
     listed = settings.brokers.get(broker_id)
     return None if listed is None else str(listed)
 
 
 def gateway_parts(settings: AgentSettings) -> tuple[str, ...]:
-    """What of the zone gateway this agent does."""
+    """Return the parts of the zone gateway that this agent runs."""
     gateway, produce = settings.gateway, settings.gateway_produce
     parts = {
         GatewayPart.CLIENTS: True,
@@ -62,26 +64,26 @@ def gateway_parts(settings: AgentSettings) -> tuple[str, ...]:
 
 
 def registered_addresses(agents: Mapping[int, AgentRegistration], own_id: int) -> dict[int, Address]:
-    """Of the other agents that have registered one."""
+    """Return the registered addresses of the other agents."""
     told = {one: agent.peer_address for one, agent in agents.items() if one != own_id}
     return _parsed({one: address for one, address in told.items() if address is not None})
 
 
 def registered_bypasses(agents: Mapping[int, AgentRegistration], own_id: int) -> dict[int, Address]:
-    """Of the other agents' brokers that listen for those that bypass them."""
+    """Return the bypass addresses of the other agents' brokers."""
     told = {one: agent.bypass_address for one, agent in agents.items() if one != own_id}
     return _parsed({one: address for one, address in told.items() if address is not None})
 
 
 class _Remembered:
-    """Addresses by broker id, and whether the file has them as well."""
+    """Addresses by broker id, and whether the file is up to date."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self.now = self._written = _load(file)
 
     async def write(self) -> None:
-        """Unless it is there. Raises OSError."""
+        """Write the file, unless it is up to date. Raises OSError."""
         now = self.now
         if now != self._written:
             told = {str(broker_id): str(address) for broker_id, address in sorted(now.items())}
@@ -90,7 +92,7 @@ class _Remembered:
 
 
 class FoundPeers:
-    """Use it in the event loop."""
+    """The registered agents. Use it in the event loop."""
 
     def __init__(
         self,
@@ -101,9 +103,9 @@ class FoundPeers:
         directory: Path,
         gateway: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
-        """`listen_at` is where this agent poses as another broker; `directory` is that of the state.
+        """`listen_at` returns where this agent stands in for another broker; `directory` is the state directory.
 
-        `gateway` is called when peers have changed, and says whether it has done all that it is to do then.
+        `gateway` is called when peers have changed, and returns whether it has done everything.
         """
         self._own_id = own_id
         self._peers = peers
@@ -116,7 +118,7 @@ class FoundPeers:
         follower.bypasses.learned(self._bypasses.now)
 
     def registered(self, agents: Mapping[int, AgentRegistration]) -> None:
-        """All registrations, as the settings topic tells them now."""
+        """Set all registrations, as the settings topic has them now."""
         found, past = registered_addresses(agents, self._own_id), registered_bypasses(agents, self._own_id)
         if found != self._registered.now:
             log.info("peers_registered", peers={one: str(address) for one, address in sorted(found.items())})
@@ -129,7 +131,7 @@ class FoundPeers:
             self._changed.set()
 
     async def run(self) -> None:
-        """Until cancelled. Raises OSError when the state directory cannot be written."""
+        """Apply changes until cancelled. Raises OSError when the state directory cannot be written."""
         while True:
             self._changed.clear()
             is_done = await self._listen()
@@ -145,7 +147,7 @@ class FoundPeers:
                 continue
 
     async def _listen(self) -> bool:
-        """Whether the follower proxy listens for all that are known, and for no others."""
+        """Make the follower proxy listen for all known brokers and no others. Returns whether it does."""
         listening, is_done = self._follower.addresses.keys(), True
         for broker_id in listening - self._peers.keys():
             await self._follower.leave(broker_id)

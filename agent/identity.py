@@ -1,4 +1,4 @@
-"""Which agent this is: one per broker, and another incarnation at each start."""
+"""Identifies an agent: one per broker, with a new incarnation at each start."""
 
 import fcntl
 import os
@@ -12,7 +12,7 @@ _MAX_INCARNATION = 2**48 - 1
 
 @dataclass(frozen=True, slots=True)
 class AgentIdentity:
-    """Which agent this is."""
+    """The ids of an agent."""
 
     cluster_id: str
     broker_id: int
@@ -26,7 +26,10 @@ class AgentAlreadyRunningError(Exception):
 
 
 class AgentLock:
-    """Held while the agent runs. The file keeps the incarnation, so that it grows even when the clock goes back."""
+    """The state directory's lock, held while the agent runs.
+
+    Its file keeps the incarnation, so that it grows even when the clock goes back.
+    """
 
     def __init__(self, state_directory: Path) -> None:
         """Take the lock. Raises AgentAlreadyRunningError, or OSError when the directory cannot be used."""
@@ -42,7 +45,7 @@ class AgentLock:
             ) from error
 
     def next_incarnation(self, wall_ms: Callable[[], int], above: int = -1) -> int:
-        """A number above all that this state directory has seen, and `above`, close to the time in milliseconds."""
+        """Return a number above all that this state directory has seen, and above `above`, close to the time in ms."""
         last = os.pread(self._file, 32, 0).strip()
         if last and not last.isdigit():
             raise ValueError(f"{self._path}: {last!r} is no incarnation; the file must hold the last one, or nothing")
@@ -56,5 +59,5 @@ class AgentLock:
         return incarnation
 
     def release(self) -> None:
-        """Let another agent start."""
+        """Release the lock, so that another agent can start."""
         os.close(self._file)

@@ -1,4 +1,4 @@
-"""Which partitions this broker leads, and who follows them: leaders, replicas and zones from the cluster's metadata.
+"""Finds the partitions that this broker leads, and their followers, from the cluster's metadata.
 
 Ids and paths come from the log directories.
 """
@@ -30,7 +30,7 @@ MIN_INTERVAL_S = 0.2
 
 
 class LeadershipReader:
-    """Asks Kafka who leads what. Blocks; for a thread of its own."""
+    """Asks Kafka for leaders. Blocks; for a thread of its own."""
 
     def __init__(self, client: KafkaClientConfig, broker_id: int, timeout_s: float = 5.0) -> None:
         from confluent_kafka.admin import AdminClient
@@ -42,7 +42,7 @@ class LeadershipReader:
         self._timeout_s = timeout_s
 
     def led_partitions(self) -> LedByTopic:
-        """The partitions of every topic that this broker leads. Raises confluent_kafka.KafkaException."""
+        """Return the partitions of every topic that this broker leads. Raises confluent_kafka.KafkaException."""
         metadata = self._admin.list_topics(timeout=self._timeout_s)
         return {
             name: {
@@ -54,7 +54,7 @@ class LeadershipReader:
         }
 
     def racks(self, followers: frozenset[int]) -> Mapping[int, str | None]:
-        """As `BrokerRacks.look`."""
+        """Return the zones of these brokers, if it is time to ask, see `BrokerRacks.look`."""
         return self._racks.look(followers)
 
 
@@ -66,10 +66,10 @@ def assignments(
     zones: Zones,
     retention: WalRetention,
 ) -> list[Assignment]:
-    """The partitions to take care of: led here, of a topic with the feature on, with a directory of that topic's id.
+    """Return the partitions to take care of: led here, with the feature on, and with a directory of that topic's id.
 
-    Objects are kept for more than links where the archive makes others of them, or where they are kept for as long as
-    the log, as for a recovery; so they are, by default, where there is no other replica.
+    Objects are kept for more than links if the archive merges them, or if they are kept as long as the log, as for a
+    recovery. By default that holds for logs without another replica.
     """
     found: list[Assignment] = []
     for directory in directories:
@@ -101,7 +101,7 @@ def assignments(
 
 
 def followers_of(led: LedByTopic, directories: Iterable[PartitionDirectory]) -> dict[TopicIdPartition, frozenset[int]]:
-    """By partition, the brokers that follow what is led here, whether or not the feature is on."""
+    """By partition, return the brokers that follow what is led here, whether or not the feature is on."""
     return {
         TopicIdPartition(directory.topic_id, directory.partition): followers
         for directory in directories
@@ -110,7 +110,7 @@ def followers_of(led: LedByTopic, directories: Iterable[PartitionDirectory]) -> 
 
 
 class LeadershipWatch:
-    """Tells which partitions are to be taken care of, whenever that may have changed. Use it in the event loop."""
+    """Reports the partitions to take care of, whenever they may have changed. Use it in the event loop."""
 
     def __init__(
         self,
@@ -123,8 +123,9 @@ class LeadershipWatch:
         zones: Zones,
         retention: WalRetention,
     ) -> None:
-        """`topics` are the settings as they were read; while this agent `is_fenced`, it leads nothing. `zones` are
-        told what the cluster says of them.
+        """`topics` returns the settings as they were read; while this agent `is_fenced`, it leads nothing.
+
+        `zones` gets what the cluster says of zones.
         """
         self._topics = topics
         self._replicas = replicas
@@ -137,18 +138,18 @@ class LeadershipWatch:
         self._changed = asyncio.Event()
         self.is_known = False
         self.unknown_because: str | None = None
-        """Why Kafka did not answer when it was asked last; None: it did."""
+        """Why Kafka did not answer last time; None: it did."""
         self.on_known: Callable[[], None] = lambda: None
-        """Each time that Kafka has answered."""
+        """Called each time that Kafka has answered."""
         if zones.readers is not None:
             zones.readers.on_new = self.look_again
 
     def look_again(self) -> None:
-        """Leadership, or who reads, may have changed. May be called often."""
+        """Ask again soon: leadership or readers may have changed. May be called often."""
         self._changed.set()
 
     async def run(self, reader: LeadershipReader, interval_s: float) -> None:
-        """For ever, at that interval when nothing tells of a change."""
+        """Ask for ever, at that interval or when a change is signalled."""
         from confluent_kafka import KafkaException
 
         loop = asyncio.get_running_loop()
@@ -159,7 +160,7 @@ class LeadershipWatch:
                 followers = frozenset(one for topic in led.values() for them in topic.values() for one in them)
                 self._zones.learned(await loop.run_in_executor(self._threads, reader.racks, followers))
                 if self._is_fenced():
-                    led = {}  # what was uploaded would be refused by every reader
+                    led = {}  # every reader would refuse what this incarnation uploads
                 self._on_assignments(await loop.run_in_executor(self._threads, self._assignments, led))
                 self.is_known, self.unknown_because = True, None
                 self.on_known()

@@ -1,4 +1,4 @@
-"""One comparison of a broker's objects with the metadata, outside of its agent: for the command line."""
+"""Compares a broker's objects with the metadata once, outside of its agent: for the command line."""
 
 import time
 from types import TracebackType
@@ -51,7 +51,7 @@ class OrphanCheck:
         )
 
     def __enter__(self) -> Self:
-        """Raises MetadataTopicError."""
+        """Read the topic. Raises MetadataTopicError."""
         self._session.__enter__()
         return self
 
@@ -62,14 +62,17 @@ class OrphanCheck:
         self._storage.close()
 
     def compare(self) -> Comparison:
-        """What disagrees. Raises RemoteStorageError, and MetadataTopicError when the topic was not read to its end."""
+        """Return what disagrees.
+
+        Raises RemoteStorageError, and MetadataTopicError when the topic was not read to its end.
+        """
         try:
             return self._task.compare([self._broker_id])[self._broker_id]
         except MetadataBehindError as error:
             raise MetadataTopicError("read", METADATA_TOPIC, str(error), "are the brokers up?") from error
 
     def heal(self, found: Comparison, confirmed: str | None = None) -> int:
-        """How many were healed. Raises RemoteStorageError, and MetadataTopicError when it could not be published."""
+        """Heal, and return how many. Raises RemoteStorageError, and MetadataTopicError if publishing failed."""
         healed = self._task.heal(found, self._session.publisher, confirmed)
         self._session.published()
         return len(healed)

@@ -1,4 +1,4 @@
-"""The broker's replicas, from its log directories as they are now."""
+"""Finds the broker's replicas in its log directories as they are now."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,9 +13,9 @@ log = structlog.get_logger(__name__)
 
 
 def partition_directories(log_directories: Sequence[LogDirectory]) -> list[PartitionDirectory]:
-    """Of all log directories that can be read; one that fails does not take the others with it.
+    """List the replicas of all readable log directories; a failing directory does not affect the others.
 
-    Where it is the process that lacks file descriptors, the directory's replicas are those of the last look.
+    If the process lacks file descriptors, the directory's replicas are those of the last look.
     """
     found: list[PartitionDirectory] = []
     for directory in log_directories:
@@ -33,21 +33,21 @@ def partition_directories(log_directories: Sequence[LogDirectory]) -> list[Parti
 
 
 class LocalReplicas:
-    """What has a replica here, as of the last look. Any thread may ask."""
+    """The replicas here, as of the last look. Any thread may ask."""
 
     def __init__(self, log_directories: Sequence[LogDirectory]) -> None:
         self._log_directories = log_directories
         self._paths: dict[TopicIdPartition, Path] = {}
         self.topic_names: Mapping[TopicId, str] = {}
-        """Of all topics with a replica here."""
+        """Names of all topics with a replica here."""
 
     def look(self) -> Sequence[PartitionDirectory]:
-        """Blocks."""
+        """Scan the directories. Blocks."""
         found = partition_directories(self._log_directories)
         self._paths = {directory.topic_id_partition: directory.path for directory in found}
         self.topic_names = {directory.topic_id: directory.topic for directory in found}
         return found
 
     def directory_of(self, partition: TopicIdPartition) -> Path | None:
-        """Where its replica is; None when there is none here."""
+        """Return its replica's directory; None when there is none here."""
         return self._paths.get(partition)

@@ -1,4 +1,4 @@
-"""The agent process: relaying begins first and ends last, and survives all that stands beside it."""
+"""The agent process: relaying begins first and ends last, and survives failures of everything else."""
 
 import asyncio
 import gc
@@ -51,19 +51,21 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _GC_THRESHOLDS = (20_000, 20, 50)
-"""The hot path makes many objects and few cycles, so it need not be looked through as often as by default."""
+"""The hot path makes many objects and few cycles, so collections may be rarer than by default."""
 _SWITCH_INTERVAL_S = 0.0005
-"""How long a thread may hold the interpreter while another waits: the event loop must not wait the default 5 ms."""
+"""How long a thread may hold the interpreter while another waits; the default of 5 ms is too long for the event
+loop.
+"""
 _HTTP_ENDPOINT, _DESCRIPTORS, _STORAGE_SYSTEM, _WATCHDOG = "http endpoint", "descriptors", "storage system", "watchdog"
 _CERTIFICATES, _RELEASE, _PEERS = "certificates", "release", "peers"
 _PEER_WATCH, _BROKER_WATCH = "peer watch", "broker watch"
 CLOSING_S = 5.0
-"""For what a stop does beside uploading and publishing."""
+"""Time for the rest of a stop, besides uploading and publishing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """What the process has from who started it."""
+    """What the process got from the service manager."""
 
     manager: ServiceManager
     sockets: ListeningSockets
@@ -84,7 +86,7 @@ class Agent:
         handover: Handover | None = None,
         back_off: BackOff | None = None,
     ) -> None:
-        """Raises AgentSettingsError, PriceError or OSError when files do not tell enough."""
+        """Raises AgentSettingsError, PriceError or OSError when files are wrong or incomplete."""
         self._configuration = Configuration.load(broker, settings)
         self._lock = lock
         self._handover = handover or Handover(ServiceManager({}, 0), ListeningSockets([]))
@@ -114,7 +116,7 @@ class Agent:
         check_http_listener(self._http_listener, settings.http, "the socket that was handed over")
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Relay until `stop` is set; then finish what is under way, within the shutdown time, and relay until the end.
+        """Relay until `stop` is set; then finish work under way, within the shutdown time, and relay until the end.
 
         Raises OSError when relaying cannot begin, MalformedFileError when a log directory's identity cannot be read.
         """
@@ -136,7 +138,10 @@ class Agent:
         log.info("agent_stopped", broker=self._configuration.broker.node_id)
 
     async def _wait_for_format(self, stop: asyncio.Event) -> MetaProperties | None:
-        """None when the agent is stopped meanwhile. Who starts the broker after the agent must not wait for it."""
+        """Wait; None when the agent is stopped meanwhile.
+
+        The service counts as ready, so that the broker can be started.
+        """
         self._serve_http()
         self._handover.manager.tell("READY=1", f"STATUS={NOT_FORMATTED}")
         waiting = asyncio.create_task(wait_for_format(self._configuration.broker.log_dirs))
@@ -177,7 +182,7 @@ class Agent:
         self.state.supervisor.start(_HTTP_ENDPOINT, lambda: self.http.run(self._http_listener))
 
     async def _begin_storage_system(self, identity: AgentIdentity, relaying: Relaying) -> None:
-        """What it takes to import is imported while replication is relayed already."""
+        """Begin it. Its slow imports run while replication is relayed already."""
         system_type, surroundings_type = await asyncio.to_thread(_import_storage_system)
         surroundings = surroundings_type(
             self._configuration,
@@ -192,7 +197,7 @@ class Agent:
         self.state.system.start()
 
     async def _drain(self) -> None:
-        """Upload and publish what is left. Neither a defect nor a part that hangs keeps the process from its end."""
+        """Upload and publish what is left. Neither a defect nor a hanging part prevents the end of the process."""
         timeout_s = 2 * self._configuration.settings.process.shutdown_timeout_s + CLOSING_S
         try:
             async with asyncio.timeout(timeout_s):
@@ -223,7 +228,7 @@ def _import_storage_system() -> "tuple[type[StorageSystem], type[Surroundings]]"
 
 
 def run_agent(broker: BrokerProperties, settings: AgentSettings, read_again: Callable[[], BrokerProperties]) -> None:
-    """Run until SIGTERM or SIGINT; blocks. With SIGHUP the broker's file is read again, and judged."""
+    """Run until SIGTERM or SIGINT; blocks. SIGHUP reads and checks the broker's file again."""
     import uvloop
 
     raise_limit()
@@ -247,6 +252,6 @@ async def _run(make_agent: Callable[[], Agent], make_reload: Callable[[Callable[
     reload = make_reload(agent.state.certificates.look)
     loop.add_signal_handler(signal.SIGHUP, loop.run_in_executor, None, reload.look)
     await agent.run(stop)
-    # Who comes next begins when this process is gone: threads that wait for a store or for Kafka must not keep it.
+    # The next agent starts when this process is gone: threads that wait for a store or for Kafka must not delay that.
     sys.stderr.flush()
     os._exit(0)

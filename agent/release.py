@@ -1,4 +1,4 @@
-"""Which release this is, of which commit, and which versions it speaks and writes."""
+"""Identifies the release, its commit, and the versions that it speaks and writes."""
 
 import asyncio
 import subprocess
@@ -17,27 +17,27 @@ _GIT_TIMEOUT_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """What an operator is asked for when something is strange."""
+    """The release data that an operator is asked for in support."""
 
     version: str
     commit: str
-    """`unknown` where it was built out of neither a checkout nor a sdist of one."""
+    """`unknown` if it was built neither from a checkout nor from a sdist of one."""
 
 
 def this_release() -> Release:
-    """The release that runs. In a checkout git is asked, so call it where a process may be waited for."""
+    """Return the running release. In a checkout it runs git, so call it where that wait is harmless."""
     return Release(version(DISTRIBUTION), _commit(_ROOMS) or UNKNOWN)
 
 
 async def tell_release(registry: CollectorRegistry) -> None:
-    """As a metric, as soon as it is known."""
+    """Set the release metric, as soon as the release is known."""
     info = build_info(registry)
     release = await asyncio.to_thread(this_release)
     info.labels(release.version, release.commit).set(1)
 
 
 def build_info(registry: CollectorRegistry) -> Gauge:
-    """Its value is 1, its labels are what is told."""
+    """Return a gauge whose value is 1 and whose labels have the release."""
     return Gauge(
         "remote_wal_build_info", "Which release the agent is, of which commit", ["version", "commit"], registry=registry
     )
@@ -58,7 +58,7 @@ def _commit(rooms: Path) -> str:
 
 
 def version_lines() -> list[str]:
-    """The release, and the versions by which agents understand each other and what older ones stored."""
+    """Describe the release, and the versions of protocol and formats."""
     from metadata_topic.records import record_fields
     from metadata_topic.store.snapshots import snapshot
     from plugin.format.combined_segment import VERSIONS

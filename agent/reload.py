@@ -1,9 +1,8 @@
-"""What SIGHUP asks for: files are looked at again, and the log tells what counts now, and what once the agent restarts.
+"""Handles SIGHUP: checks files again, and logs what takes effect now, and what only after a restart.
 
-Certificates, and passwords of Kafka clients, are read anew for each connection, and topics have their settings from
-the cluster: there is nothing to be done about them. SIGHUP has certificates judged at once, which happens hourly else.
-All other settings are read once, as rooms are built by them; of those that have changed the keys are told, never what
-they are set to.
+Certificates and passwords of Kafka clients are read for each connection anyway, and topic settings come from the
+cluster: nothing needs to be done for them. SIGHUP only checks certificates at once, which otherwise happens hourly. All
+other settings are read once, when the rooms are built; changed keys are logged, never their values.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,18 +18,18 @@ log = structlog.get_logger(__name__)
 
 
 class Reload:
-    """Of one agent. `look` blocks, and is for a thread."""
+    """The reload of one agent. `look` blocks, and is for a thread."""
 
     def __init__(
         self, began_with: BrokerProperties, read: Callable[[], BrokerProperties], look: Callable[[], None]
     ) -> None:
-        """`read` is the broker's file as it is now, judged; `look` at the certificates."""
+        """`read` returns the checked broker's file as it is now; `look` checks the certificates."""
         self._began_with = began_with.raw
         self._read = read
         self._look = look
 
     def look(self) -> None:
-        """Never raises: the agent goes on as it is."""
+        """Check and log. Never raises: the agent continues unchanged."""
         self._look()
         try:
             changed = changed_keys(self._began_with, self._read().raw)
@@ -46,5 +45,5 @@ class Reload:
 
 
 def changed_keys(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Whose values differ, or that one of them has alone. Raises BrokerPropertiesError for one no provider has."""
+    """Return the keys whose values differ or that only one has. Raises BrokerPropertiesError for an unreadable one."""
     return sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))

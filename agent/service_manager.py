@@ -1,8 +1,8 @@
-"""What a service manager hands over, and what it is told: systemd's plain protocols, without its library.
+"""Talks to a service manager: takes its sockets and reports state, by systemd's protocols without its library.
 
-Sockets come as descriptors from 3 on, counted in LISTEN_FDS and named in LISTEN_FDNAMES, for the process LISTEN_PID
-alone (sd_listen_fds(3)). The state goes as a datagram to NOTIFY_SOCKET (sd_notify(3)). Without these variables nothing
-is handed over, and nobody is told.
+Sockets come as descriptors from 3 on, counted in LISTEN_FDS and named in LISTEN_FDNAMES, only for the process
+LISTEN_PID (sd_listen_fds(3)). The state goes as a datagram to NOTIFY_SOCKET (sd_notify(3)). Without these variables
+there are no sockets, and nothing is reported.
 """
 
 import os
@@ -20,14 +20,14 @@ _MICROSECONDS = 1_000_000
 
 
 class ListeningSockets:
-    """Those that were handed over, until they are taken: by their name, or else by their address."""
+    """The sockets that were handed over, until they are taken by name or by address."""
 
     def __init__(self, sockets: list[tuple[str, socket.socket]]) -> None:
         self._left = sockets
 
     @classmethod
     def handed_over(cls, environment: MutableMapping[str, str], pid: int) -> "ListeningSockets":
-        """Those of this process. Takes the variables away: they are not for its children."""
+        """Return this process's sockets. Removes the variables, which are not for its children."""
         told = {name: environment.pop(name, "") for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")}
         if told["LISTEN_PID"] != str(pid) or not told["LISTEN_FDS"].isdecimal():
             return cls([])
@@ -42,7 +42,7 @@ class ListeningSockets:
         return cls(sockets)
 
     def take(self, name: str, address: Address) -> Listener:
-        """The socket of this name, or the one that is bound there; the address itself when there is none."""
+        """Return the socket of this name, or the one bound to the address; else the address itself."""
         named = [entry for entry in self._left if entry[0] == name]
         for entry in named or [entry for entry in self._left if _is_bound_to(entry[1], address)]:
             self._left.remove(entry)
@@ -50,7 +50,7 @@ class ListeningSockets:
         return address
 
     def close_rest(self) -> None:
-        """Tell of those that nothing listens at, and let them go: who connects there would wait for ever."""
+        """Close and log unused sockets: a client that connects there would wait for ever."""
         for name, listening in self._left:
             log.error(
                 "handed_socket_not_wanted",
@@ -68,7 +68,7 @@ def _is_bound_to(listening: socket.socket, address: Address) -> bool:
 
 
 class ServiceManager:
-    """Who is told of this process's state."""
+    """Receives this process's state."""
 
     def __init__(self, environment: Mapping[str, str], pid: int) -> None:
         name = environment.get("NOTIFY_SOCKET", "")
@@ -76,10 +76,10 @@ class ServiceManager:
         watchdog_us = environment.get("WATCHDOG_USEC", "")
         is_for_us = environment.get("WATCHDOG_PID", str(pid)) == str(pid)
         self.watchdog_s = int(watchdog_us) / _MICROSECONDS if watchdog_us.isdecimal() and is_for_us else None
-        """It ends the process when it is not told of it for so long; None when it does not look."""
+        """The manager ends the process after so long without a report; None without a watchdog."""
 
     def tell(self, *states: str) -> None:
-        """Such as READY=1, WATCHDOG=1, STOPPING=1, STATUS=text. Who cannot be told is not."""
+        """Send states such as READY=1, WATCHDOG=1, STOPPING=1, STATUS=text. Errors are ignored."""
         if not self._address:
             return
         try:

@@ -1,4 +1,4 @@
-"""Reads the agent's settings out of the broker's server.properties, and judges those that belong together."""
+"""Reads the agent's settings from the broker's server.properties, and checks combinations."""
 
 from difflib import get_close_matches
 from pathlib import Path
@@ -19,11 +19,11 @@ from kafka_log.server_properties import BrokerProperties
 from plugin.loading import DEFAULT_ARCHIVE_IMPL_PREFIX, DEFAULT_IMPL_PREFIX, settings_under_prefix
 
 _NEAR: Final = 0.85
-"""How alike a key must be to be named."""
+"""How similar a known key must be to be suggested."""
 
 
 def agent_settings(broker: BrokerProperties, file: Path) -> AgentSettings:
-    """The agent's keys out of server.properties.
+    """Return the agent's settings from server.properties.
 
     Raises AgentSettingsError naming every wrong key, BrokerPropertiesError naming one that no provider has.
     """
@@ -36,7 +36,7 @@ def agent_settings(broker: BrokerProperties, file: Path) -> AgentSettings:
         for key in broker.raw
         if key.startswith(OUR_PREFIXES) and not key.startswith(storage_managers)
     }
-    for prefix in storage_managers:  # what is in no provider is told now, and not when the store is opened
+    for prefix in storage_managers:  # report a missing provider value now, not when the store is opened
         settings_under_prefix(broker.raw, prefix)
     try:
         settings = AgentSettings.model_validate(own)
@@ -59,7 +59,7 @@ def agent_settings(broker: BrokerProperties, file: Path) -> AgentSettings:
 
 
 def _told(wrong: ErrorDetails) -> str:
-    key = str(wrong["loc"][:2][-1])  # a section and its key, or a key that is in none
+    key = str(wrong["loc"][:2][-1])  # a section and its key, or a key of no section
     if wrong["type"] != "extra_forbidden":
         return f"{key}: {wrong['msg']}"
     near = get_close_matches(key, AgentSettings.documented(), 1, _NEAR)

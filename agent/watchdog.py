@@ -1,10 +1,9 @@
-"""Ends a process whose event loop stands still: one that hangs holds up its broker, one that is gone is started anew.
+"""Ends a process whose event loop hangs, because a hanging agent stops its broker while a missing one is restarted.
 
-Theory. The loop puts the end off, again and again; when it does not come to that for the bound, a thread of the
-interpreter's own that needs no lock writes the stacks of all threads to standard error and ends the process
-(`faulthandler`). So it does not matter whether the loop waits for something that never comes, or a thread holds the
-interpreter in a call that does not end. A service manager with a watchdog is told at the same time, which also covers
-what no thread of the process can: a stopped process.
+The loop postpones the end again and again. When it does not do so within the limit, a thread of the interpreter that
+needs no lock writes the stacks of all threads to standard error and ends the process (`faulthandler`). So it does not
+matter whether the loop waits for ever, or a thread holds the interpreter in an endless call. A service manager with a
+watchdog is notified at the same time, which also covers a stopped process.
 """
 
 import asyncio
@@ -14,20 +13,20 @@ from typing import TextIO
 from agent.service_manager import ServiceManager
 
 _BEATS = 4
-"""So many times within the bound it is put off; one or two may come late on a busy machine."""
+"""How often within the limit the end is postponed; one or two may be late on a busy machine."""
 
 
 class Watchdog:
-    """One of a process."""
+    """The watchdog of a process."""
 
     def __init__(self, timeout_s: float, manager: ServiceManager, stacks: TextIO) -> None:
-        """`timeout_s` 0: only the service manager is told. `stacks` is an open file, for the traceback."""
+        """`timeout_s` 0: only the service manager is notified. `stacks` is an open file, for the traceback."""
         self._timeout_s = timeout_s
         self._manager = manager
         self._stacks = stacks
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Postpone the end until cancelled."""
         bounds = [bound_s for bound_s in (self._timeout_s, self._manager.watchdog_s) if bound_s]
         if not bounds:
             return

@@ -1,1 +1,1 @@
-"""The zone gateway for Kafka's clients: they reach the brokers of other zones by agents of their own zone."""
+"""The zone gateway for Kafka's clients: they reach brokers of other zones through agents of their own zone."""

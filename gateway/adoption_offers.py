@@ -1,7 +1,7 @@
-"""What a connection's routed Produce requests offer to the write path, and the outcomes that its gateway is told.
+"""Offers a connection's routed Produce requests to the write path, and sends its gateway the outcomes.
 
-A gateway that has this connection keeps what it stored until it is told that no log wants it. When the connection ends
-first, it cannot be told, and keeps its hands off.
+A gateway that has this connection keeps what it stored until it learns that no log wants it. If the connection ends
+first, it cannot learn that, and leaves the objects alone.
 """
 
 import asyncio
@@ -20,30 +20,30 @@ from rlm.write_path.uploads.adoptable_records import AdoptableRecords, Offer
 
 _CORRELATION_ID: Final = struct.Struct(">i")
 _CORRELATION_ID_AT: Final = 4
-"""In a request: behind API key and version."""
+"""Position in a request: behind API key and version."""
 
 _LOOK_AGAIN_S: Final = 0.25
 
 
 async def tell_outcomes(adoptable: AdoptableRecords) -> None:
-    """Those that are due, until cancelled. Nobody waits for them but objects that are to be deleted."""
+    """Report due outcomes, until cancelled. Only objects that await deletion depend on them."""
     while True:
         adoptable.look_again(asyncio.get_running_loop().time())
         await asyncio.sleep(_LOOK_AGAIN_S)
 
 
 class AdoptionOffers:
-    """Of one connection. All times are monotonic seconds."""
+    """The offers of one connection. All times are monotonic seconds."""
 
     def __init__(self, adoptable: AdoptableRecords, channel: PeerChannel) -> None:
         self._adoptable = adoptable
         self._channel = channel
         self._unanswered: dict[int, Offer] = {}
-        """By correlation id."""
+        """Offers by correlation id."""
         self._is_closed = False
 
     def spliced(self, request: ZoneRouteRequest, content: Buffer, now_s: float) -> None:
-        """Its records are `content`; the broker has not got it yet."""
+        """Offer a request's records, `content`; the broker has not got it yet."""
         offer = self._adoptable.offer(
             BatchSource(request.object_id, request.custom_metadata),
             request.start_position,
@@ -59,7 +59,7 @@ class AdoptionOffers:
         self._unanswered[correlation_id] = offer
 
     def answered(self, frame: Buffer, now_s: float) -> None:
-        """By the broker."""
+        """Record that the broker has answered."""
         if len(frame) < _CORRELATION_ID.size:
             return
         offer = self._unanswered.pop(_CORRELATION_ID.unpack_from(frame)[0], None)
@@ -67,12 +67,12 @@ class AdoptionOffers:
             self._adoptable.answered(offer, now_s)
 
     def close(self, now_s: float) -> None:
-        """The connection ended."""
+        """End all offers: the connection ended."""
         self._is_closed = True
         for offer in self._unanswered.values():
             self._adoptable.answered(offer, now_s)
 
     def _tell(self, number: int, adopted: bool) -> None:
         if not self._is_closed:
-            with suppress(ConnectionError):  # whoever reads it learns of it
+            with suppress(ConnectionError):  # the task that reads the connection notices its end
                 self._channel.send(MessageKind.ROUTE_OUTCOME, encode_outcome(number, adopted))

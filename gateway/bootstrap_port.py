@@ -1,7 +1,7 @@
-"""One address for the clients of all zones: who connects here is led to the broker's listener for its zone.
+"""One address for the clients of all zones: each is connected to the broker's listener for its zone.
 
-That listener names all brokers as clients of the zone reach them, so no answer has to be rewritten, and no request
-understood but for the client id in its header: bytes then pass as they are, until the client goes on at those brokers.
+That listener names all brokers as clients of the zone reach them. So no answer must be rewritten, and only the client
+id in the first request's header is read. Then bytes pass unchanged, until the client continues at those brokers.
 """
 
 import asyncio
@@ -29,17 +29,17 @@ class ZoneListener:
 
     where: Address
     tls: ssl.SSLContext | None = None
-    """That of the own zone speaks what clients speak."""
+    """The listener of the own zone speaks the same protocol as clients."""
 
 
 @dataclass(frozen=True, slots=True)
 class BootstrapContext:
-    """What all of its connections share."""
+    """Shared state of all its connections."""
 
     broker_id: int
     rules: ZoneRules
     listeners: Mapping[str, ZoneListener]
-    """By zone: those of `rules.zones`."""
+    """By zone, for all zones of `rules.zones`."""
     client_tls: Callable[[], ssl.SSLContext | None]
     limits: ClientLimits
     metrics: GatewayMetrics
@@ -77,7 +77,9 @@ class BootstrapPort(ClientPort):
 
 
 class _AskingEnd(RelayEnd):
-    """A client's, which is read until its first request names it; what was read goes on once it is joined."""
+    """The client's end, which is read until its first request gives its client id; that data is passed on once it is
+    joined.
+    """
 
     def __init__(self) -> None:
         super().__init__(_not_counted, self._look)
@@ -100,11 +102,11 @@ class _AskingEnd(RelayEnd):
         return chunk
 
     async def client_id(self, timeout_s: float) -> str | None:
-        """None: it went before it said. Raises TimeoutError."""
+        """Return the client id; None if the client left before. Raises TimeoutError."""
         async with asyncio.timeout(timeout_s):
             await asyncio.wait((self._said, self.lost), return_when=asyncio.FIRST_COMPLETED)
         return self._request.client_id
 
 
 def _not_counted(_received: int) -> None:
-    """These bytes cross no border: the broker is beside this agent."""
+    """Ignore these bytes: they do not cross zones, because the broker is beside this agent."""

@@ -1,9 +1,9 @@
-"""Two connections that pass on to each other what they receive, byte for byte.
+"""Passes bytes between two connections, in both directions.
 
-Holds true: what one end has received is sent by the other in order, or the other is closed. An end is not read while
-the other has more than `HIGH_WATER_BYTES` to send, so a slow peer slows down the fast one and fills no memory. The end
-of one direction is passed on as such where both connections are plain TCP (half-close); under TLS, which ends both
-directions at once, it ends the relay once what was received has been sent.
+What one end has received is sent by the other in order, or the other is closed. An end is not read while the other has
+more than `HIGH_WATER_BYTES` to send, so a slow peer slows down the fast one and fills no memory. If both connections
+are plain TCP, the end of one direction is passed on (half-close). TLS ends both directions at once, so there it ends
+the relay once what was received has been sent.
 
 No task runs for a direction: the event loop's own calls carry the bytes. `ByteRelay.run` only waits for the end.
 """
@@ -15,11 +15,11 @@ from typing import cast
 CHUNK_BYTES = 32 * 1024
 HIGH_WATER_BYTES = 32 * 1024
 _FLUSH_S = 10.0
-"""For how long a closed end may send what it still has."""
+"""How long a closed end may still send what it has."""
 
 
 class RelayEnd(asyncio.BufferedProtocol):
-    """One of the two. What it receives before it has another end waits: one chunk, and no more is read."""
+    """One of the two ends. Before it has another end, it keeps one chunk and reads no more."""
 
     _chunk = memoryview(bytearray(CHUNK_BYTES))
     """Shared by all, as the event loop fills it and calls `buffer_updated` at once. A view: it is filled by slices."""
@@ -64,7 +64,10 @@ class RelayEnd(asyncio.BufferedProtocol):
             self.hold(True)
 
     def eof_received(self) -> bool:
-        """Called by the event loop: the peer has sent all. Whether the connection stays open for what it is sent."""
+        """Called by the event loop: the peer has sent everything.
+
+        Returns whether the connection stays open for sending.
+        """
         self._has_ended = True
         if self._other is not None:
             self._other.finish()
@@ -90,9 +93,9 @@ class RelayEnd(asyncio.BufferedProtocol):
             self._other.hold(False)
 
     def hold(self, paused: bool) -> None:
-        """Receive nothing for now, or go on; an end that is joined is held by the other."""
+        """Pause or resume receiving; the other end of a pair calls this."""
         transport = self._transport
-        # One that has reached its end would be told so again.
+        # A transport that has reached its end would report it again.
         if transport is not None and not transport.is_closing() and not self._has_ended:
             transport.pause_reading() if paused else transport.resume_reading()
 
@@ -104,7 +107,7 @@ class RelayEnd(asyncio.BufferedProtocol):
         self.connection_made(transport)
 
     def join(self, other: "RelayEnd") -> None:
-        """Pass on to `other` what this one receives, and has received already."""
+        """Pass on to `other` what this end receives, and has already received."""
         self._other = other
         for chunk in self._early:
             other.send(chunk)
@@ -116,12 +119,12 @@ class RelayEnd(asyncio.BufferedProtocol):
             other.finish()
 
     def send(self, chunk: bytes) -> None:
-        """Send it, unless the connection is closed."""
+        """Send a chunk, unless the connection is closed."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(chunk)
 
     def finish(self) -> None:
-        """What was sent is all."""
+        """Send nothing more after what was sent."""
         self._is_finished = True
         if self._transport is None or self._transport.is_closing():
             return
@@ -131,7 +134,7 @@ class RelayEnd(asyncio.BufferedProtocol):
             self._transport.write_eof()
 
     def close(self) -> None:
-        """Close the connection when what it has to send is sent, or has not been for too long. Idempotent."""
+        """Close the connection when its data is sent, or after a time limit. Idempotent."""
         if self._transport is None or self._transport.is_closing():
             return
         self._transport.close()
@@ -140,13 +143,16 @@ class RelayEnd(asyncio.BufferedProtocol):
 
 
 class ByteRelay:
-    """Both ends."""
+    """Relays between both ends."""
 
     def __init__(self, client: RelayEnd, broker: RelayEnd) -> None:
         self._ends = client, broker
 
     async def run(self, idle_s: float) -> bool:
-        """Until both connections are gone. False: nothing has passed for `idle_s`, so they were closed; 0: never."""
+        """Wait until both connections are gone.
+
+        False: nothing has passed for `idle_s`, so they were closed; 0: no limit.
+        """
         client, broker = self._ends
         client.join(broker)
         broker.join(client)
@@ -163,6 +169,6 @@ class ByteRelay:
         return was_used
 
     def close(self) -> None:
-        """Close both, after what they have to send. Idempotent."""
+        """Close both ends, after what they have to send. Idempotent."""
         for end in self._ends:
             end.close()

@@ -1,6 +1,6 @@
-"""The agent beside a broker: clients of other zones come by their zone's gateways, and are let in to this broker.
+"""Connects clients of other zones, which come through their zone's gateways, to the broker beside this agent.
 
-Only the client listeners that the settings name are ever dialled, each for the zone that it is for.
+Only the client listeners in the settings are ever dialled, each for the zone that it is for.
 """
 
 import asyncio
@@ -26,24 +26,24 @@ from replication.wire.peer_protocol import MESSAGES, Hello, PeerCapabilities, Pe
 log = structlog.get_logger(__name__)
 
 Relay = Callable[[FramedConnection, Callable[[], object]], Coroutine[None, None, None]]
-"""Relays frames to the broker, until either side ends, and tells whenever something has passed."""
+"""Relays frames to the broker until either side ends, and calls back whenever something has passed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientLimits:
-    """Of the connections of clients, at either side."""
+    """Limits of clients' connections, at either side."""
 
     max_connections: int
     max_connections_per_ip: int
-    """Of one client's address. Counted by the gateway alone: the broker's agent sees the gateways' addresses."""
+    """Limit for one client's address. Only the gateway counts it: the broker's agent sees the gateways' addresses."""
     idle_s: float
     """A connection on which nothing has passed for so long is closed; 0: never."""
     connect_timeout_s: float = HELLO_TIMEOUT_S
-    """For each step of connecting: a TLS handshake, the way to the agent, the way to its broker."""
+    """Limit for each step of connecting: a TLS handshake, connecting to the agent, connecting to its broker."""
 
 
 class ClientDoor:
-    """What `LeaderProxy` gives such connections to."""
+    """Serves the connections that `LeaderProxy` got for clients."""
 
     def __init__(
         self,
@@ -55,8 +55,10 @@ class ClientDoor:
         consumers: ConsumerContext | None = None,
         holding: HoldingContext | None = None,
     ) -> None:
-        """`listeners` are the broker's own, by the zones whose clients they are for. Without `splicing` and `holding`,
-        bytes pass as they are; without `consumers`, answers do, and without `holding` at once.
+        """`listeners` are the broker's own, by the zones of their clients.
+
+        Without `splicing` and `holding`, bytes pass unchanged; without `consumers`, answers do; without `holding`,
+        answers pass at once.
         """
         self._holding = holding
         self._splicing = splicing
@@ -68,7 +70,7 @@ class ClientDoor:
         self._held = 0
 
     async def serve(self, peer: FramedConnection, gateway: Hello, capabilities: PeerCapabilities) -> None:
-        """As `replication.leader.leader_context.ClientConnections`. Raises PeerRefusedError, OSError."""
+        """Serve one client's connection. Raises PeerRefusedError, OSError."""
         async with asyncio.timeout(self._limits.connect_timeout_s):
             payload = await peer.read_frame()
         if payload is None:

@@ -1,4 +1,4 @@
-"""Where clients connect: each connection is counted against the bounds, and its TLS ends here."""
+"""Accepts clients' connections: checks each against the limits, and ends its TLS here."""
 
 import asyncio
 import socket
@@ -19,10 +19,10 @@ from replication.wire.peer_listener import PeerListener
 log = structlog.get_logger(__name__)
 
 _STOP_S = 1.0
-"""For how long clients that are connected may still get what was received for them."""
+"""How long connected clients may still get what was received for them."""
 
 Serve = Callable[[int, socket.socket, str], Coroutine[None, None, None]]
-"""Serves a connection, until it is over: the number of its listener, what was accepted, and from which address."""
+"""Serves a connection until it is over: the number of its listener, the accepted socket, and the source address."""
 
 
 class ClientRefusedError(Exception):
@@ -44,23 +44,23 @@ class ClientListeners:
         self._shares = ConnectionShares(limits.max_connections, limits.max_connections_per_ip)
         self._listeners: dict[int, PeerListener] = {}
         self._tasks: dict[asyncio.Task[None], int] = {}
-        """With the numbers of their listeners."""
+        """Tasks with the numbers of their listeners."""
         self._relays: dict[ByteRelay, None] = {}
 
     async def start(self, listeners: Mapping[int, Listener]) -> None:
-        """Raises OSError naming the address or file, ssl.SSLError."""
+        """Start to listen. Raises OSError naming the address or file, ssl.SSLError."""
         self._tls = self._make_tls()
         for number, where in listeners.items():
             await self.listen(number, where)
 
     async def listen(self, number: int, where: Listener) -> None:
-        """At one more, once it has started. Raises OSError naming the address."""
+        """Listen at one more address, after the start. Raises OSError naming the address."""
         listener = PeerListener(partial(self._accepted, number), partial(self.refuse, "accept_failed"))
         await listener.start(where)
         self._listeners[number] = listener
 
     async def leave(self, number: int) -> None:
-        """Listen there no more, and close what is left of its connections."""
+        """Stop listening there, and close its remaining connections."""
         await self._listeners.pop(number).close()
         tasks = [task for task, its in self._tasks.items() if its == number]
         for task in tasks:
@@ -69,7 +69,7 @@ class ClientListeners:
 
     @property
     def addresses(self) -> dict[int, Address]:
-        """Where it listens."""
+        """The listeners' addresses."""
         return {one: Address(*found.sockets[0].getsockname()[:2]) for one, found in self._listeners.items()}
 
     def refuse(self, reason: str) -> None:
@@ -111,7 +111,7 @@ class ClientListeners:
             raise ClientRefusedError(str(error) or type(error).__name__) from error
 
     async def relay(self, relay: ByteRelay) -> None:
-        """Until either end is over, or nothing has passed for the time that the limits say."""
+        """Relay until either end is over, or nothing has passed for the time that the limits say."""
         self._relays[relay] = None
         try:
             if not await relay.run(self._limits.idle_s):
@@ -120,7 +120,7 @@ class ClientListeners:
             del self._relays[relay]
 
     async def stop(self) -> None:
-        """Take no more clients, and close the connections of all; what does not end by itself soon is ended."""
+        """Accept no more clients and close all connections; those that do not end soon are aborted."""
         for listener in self._listeners.values():
             await listener.close()
         for relay in list(self._relays):

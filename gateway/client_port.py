@@ -1,4 +1,4 @@
-"""One address where clients connect, beside those at which they reach the brokers of other zones."""
+"""One address for clients, beside those at which they reach the brokers of other zones."""
 
 import socket
 import ssl
@@ -31,25 +31,25 @@ class ClientPort(ABC):
         self._clients = ClientListeners(self._serve, client_tls, limits, metrics)
 
     async def start(self, listener: Listener) -> None:
-        """Raises OSError naming the address or file, ssl.SSLError."""
+        """Start to listen. Raises OSError naming the address or file, ssl.SSLError."""
         await self._clients.start({_PORT: listener})
 
     @property
     def address(self) -> Address:
-        """Where it listens."""
+        """The address on which it listens."""
         return self._clients.addresses[_PORT]
 
     @abstractmethod
     async def _serve(self, _number: int, accepted: socket.socket, address: str) -> None:
-        """A connection, until it is over."""
+        """Serve a connection until it is over."""
 
     async def stop(self) -> None:
-        """Take no more clients, and end those that there are."""
+        """Accept no more clients, and end the existing ones."""
         await self._clients.stop()
 
 
 class FramedPortContext(Protocol):
-    """What all connections of a `FramedPort` share."""
+    """Shared state of all connections of a `FramedPort`."""
 
     @property
     def broker(self) -> Address: ...
@@ -71,12 +71,12 @@ class FramedPortContext(Protocol):
 
 
 class FramedPort(ClientPort):
-    """Each client gets a connection of its own to the broker, and frames go between them."""
+    """Gives each client its own connection to the broker, and relays frames between them."""
 
     answer_unknown: ClassVar[str]
-    """What the log says where an answer is not understood."""
+    """The log event when an answer is not understood."""
     broker_unreachable: ClassVar[str]
-    """And where the broker is not reached."""
+    """The log event when the broker is not reached."""
 
     def __init__(self, context: FramedPortContext) -> None:
         super().__init__(context.client_tls, context.limits, context.metrics)
@@ -106,4 +106,4 @@ class FramedPort(ClientPort):
 
     @abstractmethod
     async def _relay(self, client: FramedConnection, broker: FramedConnection) -> None:
-        """Until either side ends. Raises MalformedFrameError for an answer that is not understood, OSError."""
+        """Relay until either side ends. Raises MalformedFrameError for an answer that is not understood, OSError."""

@@ -1,12 +1,13 @@
-"""What the agent of a client's zone and the agent beside a broker say before a client's bytes pass. Sans-IO.
+"""The messages between the agent of a client's zone and the agent beside a broker, before the client's bytes. Sans-IO.
 
 Both have said hello (`replication.wire.peer_protocol`), with CLIENTS. Then, framed as the hellos are:
 
     zone      UTF-8, the client's                                  gateway to the broker's agent
     answer    empty reason: connected; else why not, UTF-8         the broker's agent to the gateway
 
-An answer begins with a byte that is 0 or 1, for connected or refused. After one that says connected, bytes pass as they
-are, in both directions, until either end closes. The client's come first, as a Kafka broker says nothing unasked.
+An answer begins with a byte that is 0 or 1, for connected or refused. After a connected one, bytes pass unchanged in
+both directions until either end closes. The client's bytes come first, because a Kafka broker sends nothing without a
+request.
 """
 
 from kafka_log.crc32c import Buffer
@@ -18,12 +19,12 @@ _CONNECTED, _REFUSED = b"\x00", b"\x01"
 
 
 def encode_zone(zone: str) -> bytes:
-    """The first message's payload."""
+    """Return the first message's payload."""
     return zone.encode()
 
 
 def decode_zone(payload: Buffer) -> str:
-    """Raises MalformedFrameError."""
+    """Parse the zone. Raises MalformedFrameError."""
     if len(payload) > MAX_ZONE_BYTES:
         raise MalformedFrameError(0, f"a zone's name of {len(payload)} bytes")
     try:
@@ -33,12 +34,12 @@ def decode_zone(payload: Buffer) -> str:
 
 
 def encode_answer(refused_because: str = "") -> bytes:
-    """The second message's payload; without a reason the client is connected."""
+    """Return the second message's payload; without a reason the client is connected."""
     return (_REFUSED if refused_because else _CONNECTED) + refused_because.encode()[: MAX_MESSAGE_BYTES - 1]
 
 
 def decode_answer(payload: Buffer) -> str:
-    """Why the client was refused; empty: it is connected. Raises MalformedFrameError."""
+    """Return why the client was refused; empty if it is connected. Raises MalformedFrameError."""
     kind, reason = bytes(payload[:1]), bytes(payload[1:]).decode("utf-8", "replace")
     if kind not in (_CONNECTED, _REFUSED) or (kind == _REFUSED) != bool(reason):
         raise MalformedFrameError(0, "no answer to a client's connection")

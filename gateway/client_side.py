@@ -1,4 +1,4 @@
-"""Where a client's connection comes from, as the agent beside its broker knows."""
+"""Describes where a client's connection comes from, for the agent beside its broker."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -6,18 +6,17 @@ from typing import Final
 from replication.wire.peer_protocol import Hello, PeerCapabilities
 
 THROTTLED_MAX_S: Final = 600.0
-"""For how long what a client sends waits for a broker that does not read it: one that throttles the client by a quota
-reads nothing of its connection meanwhile, and looks like one that hangs. Clients wait shorter by default.
-"""
+"""How long a client's bytes wait for a broker that does not read them. A broker that throttles the client by a quota
+does not read its connection meanwhile, and looks like one that hangs. Clients' own time-outs are shorter by default."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientSide:
-    """Of one connection."""
+    """The origin of one connection."""
 
     zone: str
-    """The client's."""
+    """The client's zone."""
     gateway: Hello
-    """As the agent said that the client came in by."""
+    """The hello of the agent through which the client came."""
     capabilities: PeerCapabilities
-    """Of both agents."""
+    """The capabilities that both agents have."""

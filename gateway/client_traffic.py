@@ -1,7 +1,7 @@
-"""What an agent has moved for clients since it started, told apart further than in metrics: the basis of cost reports.
+"""Counts what an agent has moved for clients since its start, in more detail than metrics: the basis of cost reports.
 
-Cumulative, and used in the event loop. Where clients come in, both ends are counted: what they sent and were given
-would have crossed the border without the gateway; what passed between the agents did.
+The counts are cumulative, and used in the event loop. At the gateway both ends are counted: what clients sent and got
+would have crossed zones without the gateway; what passed between the agents did.
 """
 
 from collections import defaultdict
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class ZoneTraffic:
-    """Bytes of one zone's clients, as `metadata_topic.records.client_usage_record.ClientZoneUsage` tells them."""
+    """Bytes of one zone's clients, as in `metadata_topic.records.client_usage_record.ClientZoneUsage`."""
 
     sent_bytes: int = 0
     sent_crossed_bytes: int = 0
@@ -22,7 +22,7 @@ class ZoneTraffic:
 
 @dataclass(slots=True)
 class RouterTraffic:
-    """Requests for objects of the RouterChannel that were answered, and the bytes that they moved."""
+    """Answered requests for objects of the RouterChannel, and the bytes that they moved."""
 
     put: int = 0
     get: int = 0
@@ -32,21 +32,22 @@ class RouterTraffic:
 
 @dataclass(slots=True)
 class ClientTraffic:
-    """Of both of an agent's sides."""
+    """The traffic of both of an agent's sides."""
 
     zone: str = ""
-    """Whose clients come in by this agent."""
+    """The zone of the clients that connect to this agent."""
     by_zone: defaultdict[str, ZoneTraffic] = field(default_factory=lambda: defaultdict(ZoneTraffic))
     router: RouterTraffic = field(default_factory=RouterTraffic)
 
     @property
     def own(self) -> ZoneTraffic:
-        """Of the clients that come in by this agent."""
+        """The traffic of the clients that connect to this agent."""
         return self.by_zone[self.zone]
 
     def fetched(self, zone: str, size: int, has_replica: bool | None) -> None:
-        """A consumer of another zone is given so many record bytes of the broker here; `has_replica` is whether its
-        zone has one of their partition, None where that is not known.
+        """Count record bytes of the local broker for a consumer of another zone.
+
+        `has_replica`: whether its zone has a replica of the partition; None if unknown.
         """
         if has_replica is None:
             self.by_zone[zone].untold_bytes += size

@@ -1,7 +1,7 @@
-"""Which zone a client is of that was told one address for all zones. Sans-IO.
+"""Finds the zone of a client that uses one address for all zones. Sans-IO.
 
-By its client id, if that has `zone=<zone>`, else by the network that its address is in, else that of whom it asked.
-Metadata requests have no rack, so `client.rack` comes too late.
+It is given by `zone=<zone>` in the client id, else by the network of its address, else it is the zone of the agent that
+it asked. Metadata requests have no rack, so `client.rack` comes too late.
 """
 
 import ipaddress
@@ -21,22 +21,22 @@ _MAX_CLIENT_ID_BYTES: Final = 32 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ZoneRules:
-    """What clients are told by."""
+    """The rules by which a client's zone is found."""
 
     own_zone: str
     zones: Collection[str]
-    """Those that clients are led to, the own one among them."""
+    """The zones to which clients may be led, the own one among them."""
     networks: Mapping[Network, str]
 
     def zone_of(self, client_id: str, address: str) -> str:
-        """One of `zones`."""
+        """Return one of `zones`."""
         for zone in (self._said(client_id), self._located(address)):
             if zone in self.zones:
                 return zone
         return self.own_zone
 
     def _said(self, client_id: str) -> str:
-        """Clients put their own words behind the id that they were given: the longest zone that it could be counts."""
+        """Return the zone in the client id. Clients append their own words to the id, so the longest match counts."""
         _, mark, said = client_id.partition(_MARK)
         fitting = [
             zone for zone in self.zones if said.startswith(zone) and not said[len(zone) : len(zone) + 1].isalnum()
@@ -55,7 +55,7 @@ class ZoneRules:
 
 
 class FirstRequest:
-    """The begin of what a client says, as it comes, until its client id is known."""
+    """The begin of a client's first request, read until its client id is known."""
 
     def __init__(self) -> None:
         self._begun = bytearray()
@@ -63,7 +63,7 @@ class FirstRequest:
         """None while it is not known."""
 
     def feed(self, chunk: bytes) -> None:
-        """These bytes came. What is no request has no client id; it is for the broker to judge."""
+        """Add bytes. Data that is no request has no client id; the broker decides about it."""
         if self.client_id is not None:
             return
         self._begun += chunk

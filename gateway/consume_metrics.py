@@ -1,6 +1,6 @@
-"""What the agent beside a broker tells of the records that consumers of other zones are sent, by their zone.
+"""Counts the record bytes for consumers of other zones, at the agent beside the broker, by zone.
 
-`way` is `linked`, `inline`, or `original` for what was linked and the gateway had to ask for as it was.
+`way` is `linked`, `inline`, or `original` for linked bytes that the gateway had to request inline.
 """
 
 from prometheus_client import CollectorRegistry, Counter
@@ -19,7 +19,7 @@ class ConsumeMetrics:
             ["zone", "way"],
             registry=registry,
         )
-        """Those that are linked do not cross the zone border."""
+        """Linked bytes do not cross zones."""
         self.responses = Counter(
             "remote_wal_gateway_fetch_responses",
             "Fetch responses with records to consumers of other zones, by the way they went",

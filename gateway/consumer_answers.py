@@ -1,4 +1,4 @@
-"""The broker's answers to a client of another zone: `ConsumerLinks` decides what goes as links, this carries it out."""
+"""Sends the broker's answers to a client of another zone, with the links that `ConsumerLinks` decides on."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -18,25 +18,25 @@ from replication.wire.peer_channel import PeerChannel
 from replication.wire.peer_protocol import MessageKind
 
 CONTROL_KINDS: Final = (MessageKind.INLINE_REQUEST, MessageKind.LINKS_PAUSED, MessageKind.LINKS_RESUMED)
-"""What a gateway says of links."""
+"""A gateway's messages about links."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerContext:
-    """What all connections of one agent share."""
+    """Shared state of all connections of one agent."""
 
     leader: LeaderContext
-    """As for followers, but for budget and stage times."""
+    """The context for followers, with another budget and other stage times."""
     metrics: ConsumeMetrics
     costs: ReadCosts
 
 
 def _tell_nobody(_object_id: StoredObjectId, _ranges: list[tuple[int, int]], _custom_metadata: bytes) -> None:
-    """Gateways read what they are given links to, and nothing ahead of that: a consumer may go at any time."""
+    """Announce nothing: gateways do not read ahead, because a consumer may leave at any time."""
 
 
 class ConsumerAnswers:
-    """Of one connection."""
+    """The answers of one connection."""
 
     def __init__(
         self, context: ConsumerContext, side: ClientSide, gateway: FramedConnection, channel: PeerChannel
@@ -55,23 +55,23 @@ class ConsumerAnswers:
         self._decided = partial(decided, context=leader, peer=gateway, begin_reads=begin_reads)
 
     def asked(self, frame: Buffer) -> None:
-        """The broker is about to be sent a frame that begins so."""
+        """Note a frame that is about to be sent to the broker, by its begin."""
         self._links.asked(frame, self._leader.clock())
 
     def control(self, kind: MessageKind, body: Buffer) -> None:
-        """A message of one of CONTROL_KINDS. Raises MalformedFrameError, ConnectionError."""
+        """Handle a message of one of CONTROL_KINDS. Raises MalformedFrameError, ConnectionError."""
         original = self._links.control(kind, body)
         if original is not None:
             self._channel.send(original.kind, *original.body)
         self._leader.uploads.notify()  # whether links are given may have changed
 
     async def answer(self, frame: Buffer) -> None:
-        """Send what goes in its place. Raises ConnectionError."""
+        """Send what replaces this frame. Raises ConnectionError."""
         answer = await self._decided(self._links, frame)
         self._channel.send(answer.kind, *answer.body)
 
     def close(self) -> None:
-        """The connection ended."""
+        """Release everything: the connection ended."""
         self._links.close()
         if self._catch_up is not None:
             self._catch_up.close()

@@ -1,18 +1,18 @@
-"""A core's next deadline, kept by the event loop's timer."""
+"""Keeps a core's next deadline with the event loop's timer."""
 
 import asyncio
 from collections.abc import Callable
 
 
 class DeadlineTimer:
-    """Calls once the deadline that was set last has come. Use it in the event loop."""
+    """Calls back when the deadline that was set last has come. Use it in the event loop."""
 
     def __init__(self, look_again: Callable[[], object]) -> None:
         self._look_again = look_again
         self._handle: asyncio.TimerHandle | None = None
 
     def set(self, at_s: float | None) -> None:
-        """In the loop's time; None: at none."""
+        """Set the deadline, in the loop's time; None: none."""
         if self._handle is not None:
             self._handle.cancel()
         self._handle = None if at_s is None else asyncio.get_running_loop().call_at(at_s, self._came)

@@ -1,11 +1,11 @@
-"""Writes the zone into Fetch requests of consumers that say none, so that brokers send them to a replica there.
+"""Writes the zone into consumers' Fetch requests that have no rack, so that brokers send them to a replica there.
 
-KIP-392: a leader whose `replica.selector.class` knows racks answers such a Fetch with the replica that is preferred.
-The consumer goes on there, whether its own `client.rack` is set or not.
+KIP-392: a leader whose `replica.selector.class` knows racks answers such a Fetch with the preferred replica. The
+consumer continues there, whether its own `client.rack` is set or not.
 
-Sans-IO, for frames (`with_zone`) and for bytes that go on as they come in (`FetchRackEditor`), but for a Fetch request,
-which waits until it is whole. What is no Fetch of a version that is understood, is larger than a Fetch should be, or
-contradicts itself goes on as it is.
+Sans-IO, for frames (`with_zone`) and for bytes that pass as they come in (`FetchRackEditor`); only a Fetch request
+waits there until it is complete. Anything that is no Fetch of an understood version, is larger than a Fetch should be,
+or contradicts itself passes unchanged.
 """
 
 import struct
@@ -26,21 +26,21 @@ _SIZE = struct.Struct(">i")
 
 
 def with_zone(frame: Buffer, zone: str) -> Buffer:
-    """What goes on in the place of a client's frame."""
+    """Return what replaces a client's frame."""
     if not _is_looked_at(frame, len(frame)):
         return frame
     _, api_version = _KEY_AND_VERSION.unpack_from(frame)
     try:
         view = scan_fetch_request(frame, api_version)
     except MalformedFrameError:
-        return frame  # it is for the broker to judge
+        return frame  # the broker decides about it
     if view.rack or view.replica_id != CONSUMER_REPLICA_ID:
         return frame
     return with_rack(frame, view, zone)
 
 
 def _is_looked_at(begin: Buffer, size: int) -> bool:
-    """Whether a frame of this size that begins so is a Fetch request that may lack a rack."""
+    """Whether a frame of this size and begin is a Fetch request that may lack a rack."""
     if not _KEY_AND_VERSION.size < size <= MAX_READ_REQUEST_BYTES:
         return False
     api_key, api_version = _KEY_AND_VERSION.unpack_from(begin)
@@ -48,19 +48,19 @@ def _is_looked_at(begin: Buffer, size: int) -> bool:
 
 
 class FetchRackEditor:
-    """Of one connection's requests."""
+    """The editor of one connection's requests."""
 
     def __init__(self, zone: str) -> None:
         self._zone = zone
         self._held = bytearray()
-        """A frame's begin, or as much of a Fetch request as has come, sizes included."""
+        """A frame's begin, or the part of a Fetch request that has come, sizes included."""
         self._wanted = _SIZE.size
-        """How many bytes of it there must be before more is known."""
+        """How many bytes must be held before more is known."""
         self._passing = 0
-        """So many bytes of the frame under way go on as they are; below 0: all that comes."""
+        """How many bytes of the current frame pass unchanged; below 0: everything."""
 
     def feed(self, chunk: bytes) -> bytes:
-        """What goes on now that these bytes have come."""
+        """Return what may pass now that these bytes have come."""
         out: list[bytes] = []
         position = 0
         while position < len(chunk):
@@ -78,14 +78,14 @@ class FetchRackEditor:
         return b"".join(out)
 
     def _looked_at(self) -> bytes:
-        """What of the held bytes goes on: nothing while more of a Fetch request is to come."""
+        """Return what of the held bytes may pass: nothing while a Fetch request is incomplete."""
         (size,) = _SIZE.unpack_from(self._held)
         begin = self._held[_SIZE.size :]
         if not begin:
             if size >= _KEY_AND_VERSION.size:
                 self._wanted = _SIZE.size + _KEY_AND_VERSION.size
                 return b""
-            self._passing = max(size, -1)  # below 0, what follows is no frame that could be found
+            self._passing = max(size, -1)  # below 0: no further frames can be found
             return self._taken()
         if len(begin) == _KEY_AND_VERSION.size:
             if _is_looked_at(begin, size):

@@ -1,7 +1,7 @@
-"""What the gateway tells of itself: connections, bytes by the way they went, and what was refused.
+"""The gateway's metrics: connections, bytes by the way they went, and refusals.
 
 `side` is `gateway` in the agent that clients connect to, `broker` in the agent beside the broker that they want,
-`bootstrap` where all zones' clients ask for brokers, and `own_zone` where those of the broker's own zone have their
+`bootstrap` where clients of all zones ask for brokers, and `own_zone` where clients of the broker's own zone have their
 answers held; `zone` is the client's.
 """
 
@@ -16,7 +16,7 @@ GATEWAY_SIDE, BROKER_SIDE, BOOTSTRAP_SIDE, OWN_SIDE = "gateway", "broker", "boot
 
 
 class PassedBytes:
-    """What has passed over one of a client's two connections since it was last counted."""
+    """The bytes on one of a client's two connections since the last count."""
 
     def __init__(
         self, peer: FramedConnection, received: Callable[[int], object], sent: Callable[[int], object]
@@ -27,7 +27,7 @@ class PassedBytes:
         self._counted = peer.bytes_received, peer.bytes_sent
 
     def update(self) -> None:
-        """Count what came since."""
+        """Count what came since the last call."""
         now = self._peer.bytes_received, self._peer.bytes_sent
         for count, new, old in zip(self._count, now, self._counted, strict=True):
             count(new - old)
@@ -51,7 +51,7 @@ class GatewayMetrics:
             ["side", "zone", "broker", "direction"],
             registry=registry,
         )
-        """These cross the zone border."""
+        """These bytes cross zones."""
         self.refused = Counter(
             "remote_wal_gateway_refused",
             "Connections of clients that were closed before any byte passed, and those that were idle for too long",
@@ -67,8 +67,9 @@ class GatewayMetrics:
 
 
 class ClientCount:
-    """Of one client's connection where it comes in: in metrics what crosses the border, in the traffic also what would
-    have.
+    """Counts one client's connection at its gateway.
+
+    Metrics have what crosses zones; the traffic also has what would have crossed without the gateway.
     """
 
     def __init__(self, metrics: GatewayMetrics, zone: str, broker_id: int) -> None:
@@ -77,34 +78,34 @@ class ClientCount:
         self._to_client = metrics.bytes.labels(*labels, "to_client").inc
         self._own = metrics.traffic.own
         self.is_told = False
-        """Whether the agent beside the broker tells which of the answers' records the zone has a replica of."""
+        """Whether the agent beside the broker reports which of the answers' records have a replica in the zone."""
 
     def sent(self, size: int) -> None:
-        """So much came from the client."""
+        """Count bytes from the client."""
         self._own.sent_bytes += size
 
     def sent_crossed(self, size: int) -> None:
-        """So much went to the broker's agent."""
+        """Count bytes to the broker's agent."""
         self._own.sent_crossed_bytes += size
         self._to_broker(size)
 
     def given(self, size: int) -> None:
-        """So much went to the client."""
+        """Count bytes to the client."""
         self._own.given_bytes += size
         if not self.is_told:
             self._own.untold_bytes += size
 
     def given_crossed(self, size: int) -> None:
-        """So much came from the broker's agent."""
+        """Count bytes from the broker's agent."""
         self._own.given_crossed_bytes += size
         self._to_client(size)
 
     def relayed_to_broker(self, size: int) -> None:
-        """So much went on as it came."""
+        """Count bytes that passed unchanged to the broker's agent."""
         self.sent(size)
         self.sent_crossed(size)
 
     def relayed_to_client(self, size: int) -> None:
-        """Likewise."""
+        """Count bytes that passed unchanged to the client."""
         self.given_crossed(size)
         self.given(size)

@@ -1,13 +1,13 @@
-"""Which listeners each broker needs so that clients stay in their zone, and what its agent is told of them.
+"""Plans the listeners that each broker needs so that clients stay in their zone, and its agent's settings.
 
 Kafka answers Metadata, FindCoordinator and DescribeCluster with the endpoints of the listener that was asked. So each
-broker has a client listener for each zone. That of its own zone advertises the broker itself. Those of the other zones
+broker has a client listener for each zone. The one of its own zone advertises the broker itself. Those of other zones
 are bound to loopback, where its agent dials them, and advertise the gateway of that zone, at a port for this broker.
 
-Agents, and commands for operators, have one that advertises the broker itself in every zone: what they need of a broker
-must not depend on another agent. A listener for admin tools is as one of a further zone, of which each agent is the
-gateway for its own broker. Where answers to producers are to be held, an agent is that for clients of its broker's own
-zone as well, at the address that they know.
+Agents, and commands for operators, have a listener that advertises the broker itself in every zone: what they need of a
+broker must not depend on another agent. A listener for admin tools is like one of a further zone, with each agent as
+the gateway for its own broker. If answers to producers are held, an agent is also the gateway for clients of its
+broker's own zone, at the address that they know.
 
 The gateway's port for a broker is a base plus the broker's id (`gateway.planned_ports` has the others).
 """
@@ -36,21 +36,21 @@ _WITHOUT_TLS = {
     "SASL_PLAINTEXT": "SASL_PLAINTEXT",
     "SASL_SSL": "SASL_PLAINTEXT",
 }
-"""What a loopback listener speaks where clients speak this: TLS ends at the gateway."""
+"""The protocol of a loopback listener, by the protocol of clients: TLS ends at the gateway."""
 
 
 def listener_name(zone: str, prefix: str = "CLIENT") -> str:
-    """Of the client listener for this zone, such as CLIENT_AZ1."""
+    """Return the name of the client listener for this zone, such as CLIENT_AZ1."""
     return f"{prefix}_{re.sub(r'[^0-9A-Za-z]', '_', zone).upper()}"
 
 
 def admin_listener_name(prefix: str = "CLIENT") -> str:
-    """Of the one for admin tools."""
+    """Return the name of the listener for admin tools."""
     return listener_name(_ADMIN, prefix)
 
 
 def agents_listener_name(rules: PlanRules) -> str:
-    """Of the one for agents."""
+    """Return the name of the listener for agents."""
     return rules.agents_listener.upper() or listener_name(_AGENTS, rules.listener_prefix)
 
 
@@ -60,10 +60,10 @@ def plan(
     rules: PlanRules | None = None,
     known_bases: Mapping[str, int] | None = None,
 ) -> dict[int, dict[str, str]]:
-    """The keys of server.properties by broker id; `gateways` are the names of the zones' gateways.
+    """Return the keys of server.properties by broker id; `gateways` are the names of the zones' gateways.
 
-    Zones in `known_bases` have their loopback ports from there on, as before. The first three keys are to be joined to
-    what the broker has: its listeners for brokers and controllers. Raises PlanError.
+    Zones in `known_bases` keep their loopback ports. The first three keys must be joined to what the broker has: its
+    listeners for brokers and controllers. Raises PlanError.
     """
     rules = rules or PlanRules()
     _check_zones(brokers, gateways, rules)
@@ -110,7 +110,7 @@ def _check(brokers: Sequence[BrokerSite], zones: Mapping[str, str], rules: PlanR
 
 
 def _check_ports(broker: BrokerSite, brokers: Sequence[BrokerSite], bases: Mapping[str, int], rules: PlanRules) -> None:
-    """One host has the broker's listeners and its agent's. Kafka wants another port for each of its own."""
+    """Check the ports of the broker and its agent on one host. Kafka needs a different port for each listener."""
     sockets = [*_of_broker(broker, bases, rules), *_of_agent(broker, brokers, rules)]
     port = clash(sockets)
     if port is not None:
@@ -149,7 +149,7 @@ def _of_agent(broker: BrokerSite, brokers: Sequence[BrokerSite], rules: PlanRule
 
 
 def _bootstrap_servers(broker: BrokerSite, brokers: Sequence[BrokerSite], rules: PlanRules) -> str:
-    """The own broker first, and some others, by which a command finds the cluster where the own one is down."""
+    """Return the own broker first, and some others, by which a command finds the cluster while the own one is down."""
     others = sorted((one for one in brokers if one is not broker), key=lambda one: one.broker_id)
     reached = [broker, *others[:_OTHER_SERVERS]]
     return ",".join(f"{one.agents_host or one.host}:{rules.agents_port_of(one)}" for one in reached)
@@ -171,7 +171,7 @@ def _keys(
         "remote.wal.gateway.enable": "true",
         "remote.wal.gateway.listen.host": broker.gateway_bind_host,
         "remote.wal.gateway.port.base": str(rules.gateway_port_base),
-        # With those that come later. Those of the own zone are among them, and advertise no such port.
+        # Includes zones that come later. Brokers of the own zone are included, too, and advertise no such port.
         "remote.wal.gateway.brokers": "*" if len(bases) > 1 else "",
         "remote.wal.gateway.zone.listeners": ",".join(
             f"{zone}={name}" for zone, name in names.items() if zone != broker.zone
@@ -195,9 +195,10 @@ def _keys(
 def _listeners(
     broker: BrokerSite, bases: Mapping[str, int], gateways: Mapping[str, str], rules: PlanRules
 ) -> dict[str, str]:
-    """Kafka's three keys."""
+    """Return Kafka's three keys."""
     id_, without_tls = broker.broker_id, _WITHOUT_TLS[rules.security_protocol]
-    # The agents' comes first: an agent of a release that does not know its key takes the first client listener.
+    # The agents' listener comes first: an agent of a release that does not know its key takes the first client
+    # listener.
     agents, agents_host = agents_listener_name(rules), broker.agents_host or broker.host
     listeners = [f"{agents}://{broker.agents_socket_host}:{rules.agents_port_of(broker)}"]
     advertised = [f"{agents}://{agents_host}:{rules.agents_port_of(broker)}"]

@@ -37,17 +37,17 @@ _TABLES = {"zones", "brokers", "loopback_port_bases"}
 
 
 class Sites(NamedTuple):
-    """What the file tells."""
+    """The content of the file."""
 
     brokers: list[BrokerSite]
     gateways: dict[str, str]
     """Names by zone."""
     loopback_bases: dict[str, int]
-    """Of zones whose ports are told."""
+    """Loopback port bases of the zones that have one in the file."""
 
 
 def read_sites(file: Path) -> Sites:
-    """Raises PlanError, OSError."""
+    """Read the file. Raises PlanError, OSError."""
     try:
         document = tomllib.loads(file.read_text())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

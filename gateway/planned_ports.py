@@ -1,8 +1,8 @@
-"""What a plan is made of, and its ports, which stay as they are when zones and brokers come and go.
+"""The input of a plan, and its ports, which do not change when zones and brokers come and go.
 
-A broker has loopback ports for clients of each other zone, at the zone's base plus the broker's id. A zone that is
-known keeps its base; a new one gets the lowest that is free. Else an agent that was restarted before its broker, or
-after, would lead clients of one zone to the listener of another.
+A broker has loopback ports for clients of each other zone, at the zone's base plus the broker's id. A known zone keeps
+its base; a new one gets the lowest free base. Otherwise an agent that is restarted before or after its broker would
+lead clients of one zone to the listener of another.
 """
 
 from collections import Counter
@@ -22,24 +22,24 @@ class PlanError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class BrokerSite:
-    """Where a broker stands, and how clients of its own zone reach it."""
+    """A broker's zone and host, and how clients of its own zone reach it."""
 
     broker_id: int
     zone: str
     host: str
     port: int = 9092
     bind_host: str = ""
-    """Where its listener for its own zone is bound; empty: all interfaces."""
+    """Bind address of its listener for its own zone; empty: all interfaces."""
     gateway_bind_host: str = "0.0.0.0"  # noqa: S104 - clients of the whole zone connect there
-    """Where its agent listens for clients."""
+    """Address on which its agent listens for clients."""
     admin_host: str = ""
-    """As admin tools reach its agent; empty: as clients reach the broker."""
+    """The name by which admin tools reach its agent; empty: as clients reach the broker."""
     agents_host: str = ""
-    """As agents of all zones reach the broker; empty: as clients do."""
+    """The name by which agents of all zones reach the broker; empty: as clients do."""
     agents_port: int | None = None
     """Its port for agents; None: that of the rules."""
     agents_bind_host: str | None = None
-    """Where it is bound; None: as for its own zone."""
+    """Bind address of that listener; None: as for its own zone."""
 
     @property
     def agents_socket_host(self) -> str:
@@ -48,39 +48,41 @@ class BrokerSite:
 
 @dataclass(frozen=True, slots=True)
 class PlanRules:
-    """How ports and names are made."""
+    """The rules for ports and names."""
 
     security_protocol: str = "PLAINTEXT"
-    """What clients speak, with brokers and gateways alike."""
+    """The protocol between clients and brokers or gateways."""
     agents_security_protocol: str = ""
-    """What agents speak with brokers; empty: as clients."""
+    """The protocol between agents and brokers; empty: as clients."""
     agents_listener: str = ""
-    """The listener for agents: one that is there already, or the prefix and _AGENTS."""
+    """The listener for agents: an existing one, or else the prefix and _AGENTS."""
     agents_port: int = 19097
     """A broker's port for agents."""
     zone_port: int = 9192
-    """A broker's port for clients of its own zone, where a cluster that has no plan yet is asked."""
+    """A broker's port for clients of its own zone, at which a cluster without a plan is asked."""
     gateway_port_base: int = 19300
     """A gateway's port for a broker is this plus the broker's id."""
     loopback_port_base: int = 19400
     """A broker's loopback port for the first zone is this plus its id."""
     loopback_port_step: int = 100
-    """By so much the base of the next zone is higher."""
+    """How much higher the next zone's base is."""
     admin_port_base: int = 19200
     """A broker's loopback port for admin tools is this plus its id."""
     replica_port_base: int = 19900
-    """A broker's port for other brokers is this plus its id, and so is that of an agent that poses as it."""
+    """A broker's port for other brokers is this plus its id; an agent that stands in for it uses the same port."""
     replica_listen_host: str = LOOPBACK
-    """Where agents pose as other brokers."""
+    """Address on which agents stand in for other brokers."""
     listener_prefix: str = "CLIENT"
     admin: bool = False
-    """Whether there is a listener for admin tools that come by the broker's own agent."""
+    """Whether there is a listener for admin tools that come through the broker's own agent."""
     durable: bool = False
-    """Whether clients of the own zone, too, come by the broker's agent, which may then hold answers to producers."""
+    """Whether clients of the own zone also come through the broker's agent, which may then hold answers to
+    producers.
+    """
     pipelined: bool = False
-    """Whether acks=all goes on as acks=1 while agents hold the answers; needs `durable`."""
+    """Whether acks=all is forwarded as acks=1 while agents hold the answers; needs `durable`."""
     bootstrap_port: int | None = None
-    """Where agents lead clients of all zones to the listeners for their zone; None: nowhere."""
+    """The port at which agents lead clients of all zones to the listeners for their zone; None: there is none."""
 
     @property
     def protocol_of_agents(self) -> str:
@@ -91,16 +93,16 @@ class PlanRules:
 
 
 class Socket(NamedTuple):
-    """Something that listens on a broker's host."""
+    """A listening socket on a broker's host."""
 
     host: str
     port: int
     is_brokers: bool = False
-    """The broker's, and not its agent's."""
+    """Whether it belongs to the broker, not to its agent."""
 
 
 def clash(sockets: Sequence[Socket]) -> int | None:
-    """The lowest port that two cannot have both; Kafka wants another one for each of its own, whatever their hosts."""
+    """Return the lowest port that is used twice; Kafka needs different ports for its own listeners on all hosts."""
 
     def meet(one: Socket, other: Socket) -> bool:
         hosts = {one.host, other.host}
@@ -117,7 +119,7 @@ def clash(sockets: Sequence[Socket]) -> int | None:
 def loopback_bases(
     zones: Sequence[str], brokers: Sequence[BrokerSite], rules: PlanRules, known: Mapping[str, int]
 ) -> dict[str, int]:
-    """Each zone's. Those of brokers' ports for each other, and for admin tools, are passed over."""
+    """Return each zone's base. Brokers' ports for each other and for admin tools are avoided."""
     ids = [broker.broker_id for broker in brokers]
     reserved = [rules.replica_port_base, *([rules.admin_port_base] if rules.admin else [])]
     bases = {zone: known[zone] for zone in zones if zone in known}
@@ -130,5 +132,5 @@ def loopback_bases(
 
 
 def _is_near(base: int, taken: Sequence[int], spread: int) -> bool:
-    """Whether the ports of two brokers, whose ids are so far apart at most, could be the same from there on."""
+    """Whether ports of two brokers could be equal with this base, if their ids differ by `spread` at most."""
     return any(abs(base - one) <= spread for one in taken)

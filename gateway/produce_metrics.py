@@ -1,7 +1,7 @@
-"""What the gateway tells of Produce requests by object storage, at either side.
+"""Counts Produce requests through object storage, at either side.
 
-`way` is `linked`, `inline`, or `original`: linked, and asked for as it was. At the broker's side `reason` is why it was
-asked for.
+`way` is `linked`, `inline`, or `original`: linked, and then requested inline. At the broker's side `reason` says why it
+was requested.
 """
 
 from prometheus_client import CollectorRegistry, Counter, Gauge

@@ -1,6 +1,6 @@
-"""A client's connection at the gateway of its zone, frame by frame: Produce requests may go by object storage.
+"""Relays a client's connection at the gateway of its zone, frame by frame: Produce requests may use object storage.
 
-`RouteCore` decides, this carries it out. The client's end, or that of the broker's agent, ends both. What the core
+`RouteCore` decides, this carries it out. When the client's or the agent's connection ends, both end. What the core
 keeps is counted in the memory budget, and the client is not read while it keeps too much.
 """
 
@@ -48,22 +48,22 @@ class LinkReading:
 
     context: FollowerContext
     defects: Callable[[int], LinkDefects]
-    """On the way to the agent beside this broker, by its id."""
+    """The link defects on the way to the agent beside this broker, by its id."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoutingContext:
-    """What all connections of one gateway share."""
+    """Shared state of all connections of one gateway."""
 
     limits: RouteLimits
     uploads: RouterUploads
     decider: RouteDecider
     metrics: ProduceMetrics
     requests_budget: MemoryBudget = field(default_factory=MemoryBudget)
-    """For clients' frames, those that are kept included."""
+    """Limits clients' frames, kept ones included."""
     answers_budget: MemoryBudget = field(default_factory=MemoryBudget)
     links: LinkReading | None = None
-    """Within `answers_budget`. With it, LINKED_FETCH may be agreed."""
+    """Within `answers_budget`. If set, LINKED_FETCH may be agreed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +73,9 @@ class AgentSide:
     broker_id: int
     connection: FramedConnection
     capabilities: PeerCapabilities
-    """Of both agents."""
+    """The capabilities that both agents have."""
     reads: CircuitBreaker
-    """What is known of its reads: it fails by each request that it asks for as it was."""
+    """The state of its reads: each request for an original counts as a failure."""
 
 
 def _unchanged(frame: Buffer) -> Buffer:
@@ -88,7 +88,9 @@ async def relay_frames(
     passed: Callable[[], object],
     edit: Callable[[Buffer], Buffer] = _unchanged,
 ) -> None:
-    """Every frame by itself, until either side ends: to an agent that takes bytes alone. `edit` as in RoutedRelay."""
+    """Relay every frame separately until either side ends, to an agent that takes bytes only. `edit` as in
+    RoutedRelay.
+    """
 
     async def relay(
         source: FramedConnection,
@@ -105,7 +107,7 @@ async def relay_frames(
 
 
 class RoutedRelay:
-    """One connection of a client, and its twin to the agent beside the broker."""
+    """One connection of a client, and the matching connection to the agent beside the broker."""
 
     def __init__(
         self,
@@ -115,9 +117,7 @@ class RoutedRelay:
         passed: Callable[[], object] = lambda: None,
         edit: Callable[[Buffer], Buffer] = _unchanged,
     ) -> None:
-        """`passed` is called whenever something has passed, `edit` gives what goes on in the place of a client's
-        frame.
-        """
+        """`passed` is called whenever something has passed; `edit` returns what replaces a client's frame."""
         self._passed = passed
         self._edit = edit
         self._context = context
@@ -139,7 +139,7 @@ class RoutedRelay:
         self._held_bytes = 0
 
     async def run(self) -> None:
-        """Until either side ends. Raises MalformedFrameError when the agent says what it may not."""
+        """Relay until either side ends. Raises MalformedFrameError when the agent sends what it may not."""
         try:
             if self._responses is None:
                 await run_until_one_ends(self._relay_requests(), self._relay_answers())
@@ -180,21 +180,21 @@ class RoutedRelay:
             self._passed()
             await self._client.drain()
 
-    # As `ResponseTaker`.
+    # ResponseTaker.
 
     def passed(self) -> None:
-        """Something has passed."""
+        """Record that something has passed."""
         self._passed()
 
     def frame_came(self, frame: Buffer) -> None:
-        """An answer of the broker, in its turn."""
+        """Handle an answer of the broker, in its turn."""
         actions = self._core.answered(frame, self._now_s)
         if any(isinstance(action, Settled) for action in actions):
             self._agent.reads.succeeded()
         self._do(actions)
 
     def message_came(self, kind: MessageKind, body: Buffer) -> None:
-        """What is none. Raises MalformedFrameError."""
+        """Handle another message. Raises MalformedFrameError."""
         if kind is MessageKind.ROUTE_OUTCOME:
             self._do(self._core.outcome(*decode_outcome(body)))
             return
@@ -203,14 +203,14 @@ class RoutedRelay:
         self._agent.reads.failed(self._now_s)
         self._do(self._core.inline_asked(decode_number(body), self._now_s))
 
-    # As `RoutedConnection`.
+    # RoutedConnection.
 
     def stored(self, number: int, where: StoredRecords) -> None:
-        """The request's records are stored."""
+        """Handle that the request's records are stored."""
         self._do(self._core.stored(number, where, self._now_s))
 
     def not_stored(self, number: int) -> None:
-        """They will not be."""
+        """Handle that they will not be stored."""
         self._do(self._core.not_stored(number, self._now_s))
 
     def _look_again(self) -> None:
@@ -220,7 +220,7 @@ class RoutedRelay:
         for action in actions:
             try:
                 self._do_one(action)
-            except ConnectionError:  # whoever reads it learns of it
+            except ConnectionError:  # the task that reads the connection notices its end
                 continue
         self._hold(self._core.kept_bytes)
         if not self._core.is_full:

@@ -1,7 +1,7 @@
 """Carries out what the RouterChannel decides: uploads, deletions, and sweeps of what dead gateways left.
 
-One for an agent, used in the event loop; the store is asked in a pool. Whatever the store raises fails the one upload,
-whose requests go inline, or the one deletion, which is tried again.
+One for an agent, used in the event loop; the store is called in a pool. An error of the store fails only the one
+upload, whose requests go inline, or the one deletion, which is retried.
 """
 
 import asyncio
@@ -38,17 +38,17 @@ _AFTER_DEFECT_S: Final = 1.0
 
 
 class RoutedConnection(Protocol):
-    """Whose requests they are."""
+    """The connection that a request belongs to."""
 
     def stored(self, number: int, where: StoredRecords) -> None:
-        """The request's records are stored."""
+        """Called when the request's records are stored."""
 
     def not_stored(self, number: int) -> None:
-        """They will not be."""
+        """Called when they will not be stored."""
 
 
 class Holder(NamedTuple):
-    """One request."""
+    """Stands for one request."""
 
     connection: RoutedConnection
     number: int
@@ -56,14 +56,14 @@ class Holder(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RouterStore:
-    """Where objects are, and the threads that ask it."""
+    """The objects' store, and the threads that call it."""
 
     blobs: BlobStorage
     pool: Executor
 
 
 class RouterUploads:
-    """See the module's theory."""
+    """The uploads of one agent."""
 
     def __init__(
         self,
@@ -83,24 +83,25 @@ class RouterUploads:
         self._tasks: dict[asyncio.Task[None], None] = {}
 
     def offer(self, holder: Holder, records: Sequence[Buffer], owner: int | None = None) -> None:
-        """Upload these; the holder's connection hears of it later, unless `settled` is told before. `owner` as in
-        `RouterChannel.offer`.
+        """Queue records for upload. The holder's connection is called later, unless `settled` is called before.
+
+        `owner` as in `RouterChannel.offer`.
         """
         self._channel.offer(holder, records, owner)
         self._woken.set()
 
     def settled(self, holder: Holder) -> None:
-        """The request has no more use for what is stored."""
+        """Record that the request does not need its stored records any more."""
         self._channel.settled(holder, self._clocks.monotonic_s())
         self._woken.set()
 
     def left(self, holder: Holder) -> None:
-        """A log may want what is stored."""
+        """Record that a log may want what is stored."""
         self._channel.left(holder, self._clocks.monotonic_s())
         self._woken.set()
 
     async def run(self) -> None:
-        """Until it is cancelled. What is under way then is left to the sweep of another start."""
+        """Run until cancelled. Uploads under way then are left to a later sweep."""
         try:
             await asyncio.gather(self._go_on_always(), self._sweep_always())
         finally:
@@ -108,7 +109,7 @@ class RouterUploads:
                 task.cancel()
 
     async def _go_on_always(self) -> None:
-        """A defect stops nothing for good: requests that wait meanwhile go inline."""
+        """Continue after any defect: requests that wait meanwhile go inline."""
         while True:
             try:
                 await self._go_on()
@@ -156,7 +157,7 @@ class RouterUploads:
                 self._store.blobs.put_blob, upload.object_id.blob_name, *[memoryview(one) for one in upload.chunks]
             )
             custom_metadata = await self._call(put)
-        except Exception as error:  # a storage manager of anybody's may raise anything; the requests go inline
+        except Exception as error:  # any storage manager may raise anything; the requests go inline
             self._metrics.objects.labels("upload_failed").inc()
             log.warning("router_upload_failed", object=str(upload.object_id), reason=failure_label(error))
             for holder in self._channel.failed(upload.object_id, self._clocks.monotonic_s()):
@@ -205,7 +206,7 @@ class RouterUploads:
             self._metrics.objects.labels("swept").inc()
 
     def _list(self) -> list[StoredBlob]:
-        """On a thread. Where a bucket does not answer, what the others have is swept all the same."""
+        """List on a thread. If a bucket does not answer, objects in the others are swept all the same."""
         listed: list[StoredBlob] = []
         with suppress(IncompleteListingError):
             for blob in self._store.blobs.list_blobs(ROUTER_KIND):

@@ -1,7 +1,7 @@
-"""What a running cluster has of a plan already: a plan that is made anew keeps to it.
+"""Finds the parts of a plan that a running cluster already has, so that a new plan keeps them.
 
-A listener's Metadata names brokers as that listener's clients reach them, which may be a zone's gateways. So where
-brokers stand is read from their own listeners.
+A listener's Metadata names brokers as that listener's clients reach them, possibly through a zone's gateways. So
+brokers' hosts are read from their own listeners.
 """
 
 from collections.abc import Mapping
@@ -14,22 +14,22 @@ from kafka_log.server_properties import BrokerProperties
 
 @dataclass(frozen=True, slots=True)
 class RunningPlan:
-    """Of a cluster that runs."""
+    """The existing parts of a plan."""
 
     brokers: list[BrokerSite]
     rules: PlanRules
-    """Those that are asked for, at the admin tools' ports that there are."""
+    """The requested rules, with the existing ports for admin tools."""
     loopback_bases: Mapping[str, int] = field(default_factory=dict)
-    """Of the zones that have listeners."""
+    """Bases of the zones that have listeners."""
 
 
 def running_plan(
     told: Mapping[int, BrokerSite], properties: Mapping[int, BrokerProperties], rules: PlanRules
 ) -> RunningPlan:
-    """`told` is what the listener that was asked says of each broker, `properties` what the brokers themselves do.
+    """Return the existing plan. `told` is what the asked listener says of each broker, `properties` what brokers say.
 
-    A listener that clients have now stays as it is, for agents: one that was renamed would be missed by all who ask a
-    broker that is not restarted yet. Raises PlanError.
+    Clients' present listener stays, for agents: everybody who asks a broker that is not restarted yet would miss a
+    renamed one. Raises PlanError.
     """
     prefix = rules.listener_prefix
     zones = dict.fromkeys(site.zone for site in told.values())
@@ -49,7 +49,7 @@ def running_plan(
 def _agents_listener(
     told: Mapping[int, BrokerSite], properties: Mapping[int, BrokerProperties], planned: set[str]
 ) -> str:
-    """The one that all brokers have for clients beside what a plan makes: that which was asked, or the only one.
+    """Return the client listener that all brokers have besides a plan's: the one that was asked, or the only one.
 
     Empty: there is none.
     """
@@ -90,18 +90,18 @@ def _site(told: BrokerSite, broker: BrokerProperties, agents: str, rules: PlanRu
 
 
 def _has_zones(broker: BrokerProperties) -> bool:
-    """Whether a listener looks as one for another zone's clients."""
+    """Whether a listener looks like one for another zone's clients."""
     names = broker.advertised_listeners.keys() - {broker.inter_broker_listener_name}
     return any(_leads_to_an_agent(broker, name) for name in names)
 
 
 def _leads_to_an_agent(broker: BrokerProperties, name: str) -> bool:
-    """Bound to loopback, and advertised elsewhere."""
+    """Whether a listener is bound to loopback, and advertised elsewhere."""
     return broker.listeners[name].host == LOOPBACK != broker.advertised_listeners[name].host
 
 
 def _base(name: str, properties: Mapping[int, BrokerProperties]) -> int | None:
-    """Of this listener's loopback ports; None: no broker has it there."""
+    """Return the base of this listener's loopback ports; None if no broker has it there."""
     bases = {
         broker_id: broker.listeners[name].port - broker_id
         for broker_id, broker in properties.items()

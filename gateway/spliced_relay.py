@@ -1,8 +1,8 @@
-"""A client's connection at the agent beside its broker, frame by frame: routed Produce requests are spliced.
+"""Relays a client's connection at the agent beside its broker, frame by frame: routed Produce requests are spliced.
 
-`SpliceCore` decides, this carries it out: `RouterReads` reads objects, for all connections of an agent. The gateway's
-end, or the broker's, ends both; what was not given to the broker then is dropped. Consumers' answers may go with links
-(`ConsumerAnswers`).
+`SpliceCore` decides, this carries it out; `RouterReads` reads objects, for all connections of an agent. When the
+gateway's or the broker's connection ends, both end; what the broker has not got then is dropped. Consumers' answers may
+contain links (`ConsumerAnswers`).
 """
 
 import asyncio
@@ -32,13 +32,13 @@ from rlm.write_path.uploads.adoptable_records import AdoptableRecords
 
 @dataclass(frozen=True, slots=True)
 class RouterReads:
-    """Reads of objects of the RouterChannels; while they fail, they are tried from time to time."""
+    """Reads objects of the RouterChannels; while reads fail, they are retried from time to time."""
 
     store: RouterStore
     breaker: CircuitBreaker
 
     async def read(self, wanted: Read, timeout_s: float) -> bytes | None:
-        """None: it failed, or is not tried."""
+        """Read a range; None if it failed, or is not tried now."""
         loop = asyncio.get_running_loop()
         if not self.breaker.allows(loop.time()):
             return None
@@ -48,10 +48,10 @@ class RouterReads:
                 content = await loop.run_in_executor(
                     self.store.pool, self.store.blobs.get_blob, blob, wanted.start_position, wanted.end_position
                 )
-        except RemoteResourceNotFoundError:  # that is an answer
+        except RemoteResourceNotFoundError:  # a missing object is an answer
             self.breaker.succeeded()
             return None
-        except Exception:  # a storage manager of anybody's may raise anything; the original is asked for
+        except Exception:  # any storage manager may raise anything; the original is requested
             self.breaker.failed(loop.time())
             return None
         self.breaker.succeeded()
@@ -60,19 +60,19 @@ class RouterReads:
 
 @dataclass(frozen=True, slots=True)
 class SplicingContext:
-    """What all connections of one agent share."""
+    """Shared state of all connections of one agent."""
 
     limits: SpliceLimits
     reads: RouterReads
     metrics: ProduceMetrics
     answers_budget: MemoryBudget = field(default_factory=MemoryBudget)
-    """For the broker's answers."""
+    """Limits the broker's answers."""
     adoptable: AdoptableRecords | None = None
-    """With it, ADOPTED_RECORDS may be agreed."""
+    """If set, ADOPTED_RECORDS may be agreed."""
 
 
 class SplicedRelay:
-    """One connection of a gateway, and its twin to the local broker."""
+    """One connection of a gateway, and the matching connection to the local broker."""
 
     def __init__(
         self,
@@ -84,8 +84,9 @@ class SplicedRelay:
         consumers: ConsumerContext | None = None,
         holding: HoldingContext | None = None,
     ) -> None:
-        """`passed` is called whenever something has passed. Without `consumers`, answers go as they are; without
-        `holding`, at once.
+        """`passed` is called whenever something has passed.
+
+        Without `consumers`, answers pass unchanged; without `holding`, at once.
         """
         self._passed = passed
         self._gate = AnswerGate(holding, broker) if holding is not None else None
@@ -107,7 +108,7 @@ class SplicedRelay:
         self._timer = DeadlineTimer(self._look_again)
 
     async def run(self) -> None:
-        """Until either side ends. Raises MalformedFrameError when the gateway says what it may not."""
+        """Relay until either side ends. Raises MalformedFrameError when the gateway sends what it may not."""
         try:
             await run_until_one_ends(self._relay_requests(), self._relay_answers())
         finally:
@@ -158,7 +159,7 @@ class SplicedRelay:
         for action in actions:
             try:
                 self._do_one(action)
-            except ConnectionError:  # whoever reads it learns of it
+            except ConnectionError:  # the task that reads the connection notices its end
                 continue
         self._timer.set(self._core.deadline_s)
 

@@ -1,10 +1,10 @@
-"""Which objects of the RouterChannels nobody wants, as far as the metadata topic tells. For threads.
+"""Finds objects of the RouterChannels that nobody wants, according to the metadata topic. For threads.
 
-An object that no segment names may be one of which a log's agent has not published yet that it wants it. A segment that
-names it is stored soon after it, if ever (`adoptable_records.NAMED_WITHIN_MS`), and told of some time. So it is asked
-only of objects that are long past the former (`router_sweep.KEEP_S`), and those stay beside which a segment was stored
-that the topic may be told of yet. It is answered after a read of the topic to its end, while the topic is not doubted.
-While nothing is known of the topic, nothing is unwanted.
+If no segment names an object, a log's agent may still publish one that does. A segment that names it is stored soon
+after it, if ever (`adoptable_records.NAMED_WITHIN_MS`), and published some time later. So only objects far older than
+that are checked (`router_sweep.KEEP_S`), and an object stays while an unpublished segment was stored at about the same
+time. The check follows a read of the topic to its end, while the topic is not doubted. While nothing is known of the
+topic, nothing is unwanted.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -17,37 +17,37 @@ from plugin.segment_metadata import CombinedSegmentId
 from rlm.write_path.uploads.adoptable_records import NAMED_WITHIN_MS
 
 CLOCKS_MS: Final = 300_000
-"""By which those of gateways, agents and the store may differ."""
+"""How far the clocks of gateways, agents and the store may differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownNames:
-    """What the metadata tells."""
+    """What the metadata says."""
 
     naming: Callable[[RouterObjectId], Collection[CombinedSegmentId]]
     untold_ms: Callable[[int], Collection[int]]
-    """Blocks; when segments were stored, by the store's clock, that were begun before that moment, and that may be told
-    of yet. Raises RemoteStorageError."""
+    """Blocks. Returns when segments were stored, by the store's clock, that were begun before that moment and may still
+    be published. Raises RemoteStorageError."""
     read_to_end: Callable[[], bool]
-    """Blocks; False when the topic could not be read to the end that it has now."""
+    """Blocks; False when the topic could not be read to its present end."""
     doubt: Callable[[], str]
-    """What speaks against concluding from what the topic does not tell; empty when nothing does."""
+    """The reason not to draw conclusions from what the topic lacks; empty if there is none."""
 
 
 class WantedObjects:
-    """Stands for what is known as soon as it is."""
+    """Gives access to the metadata once it is there."""
 
     def __init__(self, near_ms: int = NAMED_WITHIN_MS + CLOCKS_MS) -> None:
-        """`near_ms` is how far from it a segment may be stored, by the store's clock, that names an object."""
+        """`near_ms`: how far from an object, by the store's clock, a segment that names it may be stored."""
         self._near_ms = near_ms
         self._known: KnownNames | None = None
 
     def arrived(self, known: KnownNames) -> None:
-        """Ask this one from now on."""
+        """Use this metadata from now on."""
         self._known = known
 
     def unwanted(self, listed: Iterable[StoredBlob]) -> list[StoredBlob]:
-        """Those that no segment names, or will. Raises RemoteStorageError."""
+        """Return the objects that no segment names or will name. Raises RemoteStorageError."""
         known = self._known
         if known is None:
             return []

@@ -1,8 +1,8 @@
-"""Where a zone's clients connect for brokers of other zones: a port for each of them.
+"""The listener of a zone's clients for brokers of other zones: a port for each broker.
 
-A client's connection becomes one to the agent beside its broker, under the agents' mutual TLS; bytes then pass as they
-are. Whatever fails on the way closes the client's connection, as a broker that is away would: clients then try the next
-address of the name that they were told, and so another gateway of the zone.
+A client's connection is continued to the agent beside its broker, under the agents' mutual TLS; then bytes pass
+unchanged. Any failure closes the client's connection, like a broker that is away: clients then try the next address of
+the name that they know, and so another gateway of the zone.
 """
 
 import asyncio
@@ -33,22 +33,24 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class GatewayContext:
-    """What all of its connections share."""
+    """Shared state of all its connections."""
 
     zone: str
     hello: Hello
-    """With CLIENTS alone."""
+    """With CLIENTS only."""
     peers: Mapping[int, Address]
-    """The agents of the brokers that are reached here, and perhaps others, by broker id; asked at each connection."""
+    """The agents of the brokers that are reached here, and perhaps others, by broker id; looked up for each
+    connection.
+    """
     peer_tls: Callable[[], ssl.SSLContext | None]
     client_tls: Callable[[], ssl.SSLContext | None]
     """Called once, at the start."""
     limits: ClientLimits
     metrics: GatewayMetrics
     routing: RoutingContext | None = None
-    """None: bytes pass as they are. With it, `hello` asks for ROUTED_PRODUCE, LINKED_FETCH, or both."""
+    """None: bytes pass unchanged. Otherwise `hello` asks for ROUTED_PRODUCE, LINKED_FETCH, or both."""
     names_rack: bool = False
-    """Whether consumers that say no rack are given the zone's, so that brokers send them to a replica in it."""
+    """Whether consumers without a rack get the zone's, so that brokers send them to a replica in it."""
 
 
 class ZoneGateway:
@@ -58,26 +60,26 @@ class ZoneGateway:
         self._context = context
         self._clients = ClientListeners(self._serve, context.client_tls, context.limits, context.metrics)
         self._reads: defaultdict[int, CircuitBreaker] = defaultdict(lambda: CircuitBreaker(BreakerLimits()))
-        """Of the objects of the RouterChannel, by the agents of these brokers."""
+        """The state of reads of RouterChannel objects, by the broker whose agent reads."""
         self.unreached: dict[int, str] = {}
-        """Brokers that the last client did not get through to, and why."""
+        """Brokers that the last client did not reach, and why."""
 
     async def start(self, listeners: Mapping[int, Listener]) -> None:
         """Listen at `listeners[broker id]` for clients of that broker. Raises OSError naming the address or file."""
         await self._clients.start(listeners)
 
     async def listen(self, broker_id: int, listener: Listener) -> None:
-        """For clients of one more broker. Raises OSError naming the address."""
+        """Listen for clients of one more broker. Raises OSError naming the address."""
         await self._clients.listen(broker_id, listener)
 
     async def leave(self, broker_id: int) -> None:
-        """For clients of a broker that is gone no more, and close what is left of their connections."""
+        """Stop listening for clients of a broker that has left, and close their remaining connections."""
         await self._clients.leave(broker_id)
         self.unreached.pop(broker_id, None)
 
     @property
     def addresses(self) -> dict[int, Address]:
-        """Where it listens, by the brokers that are reached there."""
+        """The listeners' addresses, by the broker that is reached there."""
         return self._clients.addresses
 
     async def _serve(self, broker_id: int, accepted: socket.socket, _address: str) -> None:
@@ -142,7 +144,7 @@ class ZoneGateway:
         return with_zone(frame, self._context.zone) if self._context.names_rack else frame
 
     async def _reach(self, broker_id: int, peer: FramedConnection) -> tuple[FramedConnection, PeerCapabilities]:
-        """Make `peer` a connection to the broker's agent, which has reached the broker; what both agents have.
+        """Connect `peer` to the broker's agent, which has reached the broker. Returns what both agents have in common.
 
         Raises PeerRefusedError, MalformedFrameError, OSError, ssl.SSLError.
         """
@@ -157,7 +159,7 @@ class ZoneGateway:
             if PeerCapabilities.CLIENTS not in capabilities:
                 raise PeerRefusedError("its agent serves no clients: it is older, or its remote.wal.gateway.enable off")
             peer.write_frame(encode_zone(context.zone))
-            async with asyncio.timeout(2 * timeout_s):  # it takes up to once to find that its broker is away
+            async with asyncio.timeout(2 * timeout_s):  # finding that its broker is away takes up to half of this
                 answer = await peer.read_frame()
             if answer is None:
                 raise ConnectionResetError("its agent closed the connection instead of an answer")
@@ -173,12 +175,12 @@ class ZoneGateway:
             log.info("gateway_reaches_broker", broker=broker_id)
 
     def _not_reached(self, broker_id: int, reason: str, told: str) -> None:
-        """Counted for each client, and told when it is news: clients try again many times a second."""
+        """Count a failed client, and log it only when it is new: clients retry many times a second."""
         self._clients.refuse(reason)
         if self.unreached.get(broker_id) != told:
             self.unreached[broker_id] = told
             log.warning("gateway_does_not_reach_broker", broker=broker_id, reason=reason, error=told)
 
     async def stop(self) -> None:
-        """Take no more clients, and close the connections of all, so that they go to another gateway of the zone."""
+        """Accept no more clients and close all connections, so that they use another gateway of the zone."""
         await self._clients.stop()

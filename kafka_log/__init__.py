@@ -1,1 +1,1 @@
-"""What Kafka writes: record batches, segment files, checkpoints and settings. Pure reading."""
+"""Reads what Kafka writes: record batches, segment files, checkpoints and settings. Never writes."""

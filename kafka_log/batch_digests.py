@@ -1,8 +1,7 @@
-"""SHA-256 of record batches, for those who do not trust where the bytes have been.
+"""SHA-256 of record batches, for users who do not trust where the bytes have been.
 
-The digest of a run is that of its batches' digests, one after the other. So each batch is hashed once, when it is
-uploaded, and the digest of any run of whole batches follows without its bytes. For large batches hashlib lets other
-threads run.
+The digest of a run is the digest of its batches' digests in order. So each batch is hashed once, when it is uploaded,
+and the digest of any run of whole batches follows without its bytes. For large batches hashlib lets other threads run.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,17 +15,17 @@ DIGEST_BYTES: Final = 32
 
 
 def batch_digests(records: Buffer, batches: Sequence[BatchSpan]) -> tuple[bytes, ...]:
-    """Of each batch, 32 bytes."""
+    """Return the SHA-256 of each batch, 32 bytes."""
     with memoryview(records) as view:
         return tuple([sha256(view[batch.start : batch.end]).digest() for batch in batches])
 
 
 def run_digest(digests: Iterable[bytes]) -> bytes:
-    """Of batches one after the other: 32 bytes; none where one of them has no digest."""
+    """Return the digest of consecutive batches, 32 bytes; empty if one of them has no digest."""
     found = list(digests)
     return sha256(b"".join(found)).digest() if all(found) else b""
 
 
 def records_digest(records: Buffer) -> bytes:
-    """Of the run that these bytes are. Raises CorruptBatchError."""
+    """Return the digest of the run in these bytes. Raises CorruptBatchError."""
     return run_digest(batch_digests(records, scan_batches(records, 0, len(records))))

@@ -1,7 +1,7 @@
-"""Fields read from the front of some bytes, never beyond their end; the one place where Kafka's varints are read.
+"""Reads fields from the front of bytes and never beyond their end; the only place that reads Kafka's varints.
 
-A varint has seven bits a byte, least significant first. Whatever does not fit raises what `fault` makes of it, which is
-each format's own error.
+A varint has seven bits a byte, least significant first. Anything that does not fit raises what `fault` makes of it,
+which is each format's own error.
 """
 
 import struct
@@ -20,7 +20,7 @@ class ByteCursor:
         self.position = 0
 
     def fault(self, reason: str, detail: str) -> Exception:
-        """What to raise. `reason` is a short label, the same for all bytes with this fault."""
+        """Return the error to raise. `reason` is a short label, the same for all bytes with this fault."""
         return ValueError(f"{reason} at byte {self.position}: {detail}")
 
     @property
@@ -28,7 +28,7 @@ class ByteCursor:
         return self._end - self.position
 
     def skip(self, size: int) -> int:
-        """Where the next `size` bytes begin."""
+        """Skip `size` bytes; return where they began."""
         start = self.position
         end = start + size
         if size < 0 or end > self._end:
@@ -43,14 +43,14 @@ class ByteCursor:
     def fields(self, layout: struct.Struct) -> tuple[int, ...]:
         start, size = self.position, layout.size
         if start + size > self._end:
-            self.skip(size)  # which raises
+            self.skip(size)  # raises the error
         self.position = start + size
         return layout.unpack_from(self._raw, start)
 
     def unsigned_varint(self, bits: int = 32) -> int:
-        """A number of at most so many bits."""
+        """Read a number of at most so many bits."""
         position, end, raw = self.position, self._end, self._raw
-        if position < end and (byte := raw[position]) < 0x80:  # nearly always
+        if position < end and (byte := raw[position]) < 0x80:  # the usual case
             self.position = position + 1
             return byte
         value = shift = 0
@@ -70,6 +70,6 @@ class ByteCursor:
         raise self.fault("varint", f"a varint of more than {bits} bits")
 
     def signed_varint(self, bits: int = 32) -> int:
-        """Zigzag: small numbers of either sign take few bytes."""
+        """Read a zigzag number: small numbers of either sign take few bytes."""
         encoded = self.unsigned_varint(bits)
         return (encoded >> 1) ^ -(encoded & 1)

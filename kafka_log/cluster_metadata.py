@@ -1,9 +1,9 @@
-"""Topics, replicas and brokers out of KRaft's own log, `__cluster_metadata-0` in a metadata.log.dir. Pure reading.
+"""Reads topics, replicas and brokers from KRaft's own log, `__cluster_metadata-0` in a metadata.log.dir.
 
-The newest snapshot (`<end offset>-<epoch>.checkpoint`) and the segments behind it hold record batches; a record's
-value is an unsigned varint each for frame version, API key and version, then a message in Kafka's flexible encoding.
-Records of other kinds, and tagged fields that say nothing of replicas, are passed over. What is at the log's end may
-not be committed by the quorum; of a cluster that is at rest, all is.
+The newest snapshot (`<end offset>-<epoch>.checkpoint`) and the segments behind it hold record batches. A record's value
+is an unsigned varint each for frame version, API key and version, then a message in Kafka's flexible encoding. Other
+records, and tagged fields without information on replicas, are skipped. Records at the log's end may not be committed
+by the quorum; in a cluster at rest, all are.
 
 Source: metadata/src/main/resources/common/metadata/*.json and MetadataRecordSerde in Apache Kafka 4.4.
 """
@@ -39,9 +39,9 @@ class KRaftPartition:
     directories: tuple[str, ...]
     """The id of each replica's log directory, in the order of the replicas; none before Kafka 3.7."""
     eligible: tuple[int, ...] = ()
-    """Not in sync, and may yet be elected, as they have all that was committed (KIP-966)."""
+    """Replicas not in sync that may still be elected, because they have everything that was committed (KIP-966)."""
     last_known: tuple[int, ...] = ()
-    """Who is elected when nobody is in sync or eligible any more, as an unclean shutdown ended that."""
+    """The replicas to elect when none is in sync or eligible any more after an unclean shutdown."""
 
 
 @dataclass(slots=True)
@@ -55,18 +55,18 @@ class KRaftTopic:
 
 @dataclass(slots=True)
 class KRaftImage:
-    """What the log tells up to its end."""
+    """The content of the log up to its end."""
 
     topics: dict[TopicId, KRaftTopic] = field(default_factory=dict)
     topic_configs: dict[str, dict[str, str]] = field(default_factory=dict)
     """Settings by topic name; only those that were set for the topic."""
     directories: dict[int, tuple[str, ...]] = field(default_factory=dict)
-    """Ids of each broker's log directories, as it registered them last."""
+    """Ids of each broker's log directories, as last registered."""
     end_offset: int = 0
 
 
 def read_cluster_metadata(metadata_log_dir: Path) -> KRaftImage:
-    """The image of `metadata_log_dir`, or of a copy of its `__cluster_metadata-0`.
+    """Read the image of `metadata_log_dir`, or of a copy of its `__cluster_metadata-0`.
 
     Raises LogDirectoryError when it cannot be read, MalformedFileError when it is not understood.
     """
@@ -149,7 +149,7 @@ def _partition_change(image: KRaftImage, reader: MessageReader, _version: int) -
         partition.in_sync = _int32s(fields[0])
     leader = _int32(fields[1]) if 1 in fields else _UNCHANGED_LEADER
     if leader != _UNCHANGED_LEADER:
-        # As in Kafka's PartitionRegistration.merge: whoever is named leads anew, be it the same broker.
+        # As in Kafka's PartitionRegistration.merge: naming a leader starts a new leadership, even of the same broker.
         partition.leader = leader
         partition.leader_epoch += 1
     if 2 in fields:

@@ -1,9 +1,9 @@
-"""Values that stand elsewhere: `${file:/path:key}`, `${dir:/path:file}`, `${env:NAME}`.
+"""Resolves values such as `${file:/path:key}`, `${dir:/path:file}`, `${env:NAME}`.
 
-Resolved as Kafka's FileConfigProvider, DirectoryConfigProvider and EnvVarConfigProvider do (KIP-297, KIP-421), by the
-names that `config.providers` gives them; white space at the ends goes then, as it does with nearly all of Kafka's keys.
-Kafka leaves standing what it cannot resolve. Here that is refused, as a password of that text opens nothing: where it
-is asked for, as what only the broker reads may be resolved by classes that only the broker has.
+They are resolved as Kafka's FileConfigProvider, DirectoryConfigProvider and EnvVarConfigProvider do (KIP-297, KIP-421),
+by the names in `config.providers`; white space at the ends is then removed, as for nearly all of Kafka's keys. Kafka
+leaves unresolvable values unchanged. Here they are an error, because such a text is useless as a password; but only
+when the value is used, because only the broker may have the classes for its own values.
 """
 
 import os
@@ -15,13 +15,13 @@ from pathlib import Path
 import javaproperties
 
 _VARIABLE = re.compile(r"\$\{([^}]*?):(?:([^}]*?):)?([^}]*?)\}")
-"""As Kafka's ConfigTransformer: provider, perhaps a path, key."""
+"""Matches like Kafka's ConfigTransformer: provider, optional path, key."""
 _PACKAGE = "org.apache.kafka.common.config.provider."
 PROVIDERS_KEY = "config.providers"
 
 
 class ConfigProviderError(Exception):
-    """A value's provider is not known here, or does not have it. `key` is that of the value."""
+    """A value's provider is unknown here, or does not have it. `key` is that of the value."""
 
     def __init__(self, key: str, reason: str) -> None:
         self.key = key
@@ -30,9 +30,9 @@ class ConfigProviderError(Exception):
 
 
 class ResolvedProperties(Mapping[str, str]):
-    """Properties whose values are resolved each time that they are asked for.
+    """Properties whose values are resolved each time that they are read.
 
-    To ask for one that cannot be resolved raises ConfigProviderError. Its repr has no values.
+    Reading one that cannot be resolved raises ConfigProviderError. Its repr has no values.
     """
 
     def __init__(self, raw: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> None:
@@ -63,7 +63,7 @@ class ResolvedProperties(Mapping[str, str]):
             raise ConfigProviderError(key, f"${{{name}:...}}: {error}") from error
 
     def _looked_up(self, name: str, path: str, wanted: str) -> str:
-        """Raises ValueError that says why not, OSError."""
+        """Look a value up. Raises ValueError with the reason, OSError."""
         if name not in (one.strip() for one in self._raw.get(PROVIDERS_KEY, "").split(",")):
             raise ValueError(f"{PROVIDERS_KEY} names no provider {name!r}")
         kind = self._raw.get(f"{PROVIDERS_KEY}.{name}.class", "").strip()
@@ -96,7 +96,7 @@ def _of_file(path: Path, wanted: str) -> str:
 
 
 def _of_directory(path: Path, wanted: str) -> str:
-    """A file of its own for each value, as mounted secrets are."""
+    """Return the content of a file that has only this value, like a mounted secret."""
     file = path / wanted
     if not wanted or file.parent != path or not file.is_file():
         raise ValueError(f"{path} has no file {wanted}")

@@ -1,10 +1,9 @@
-"""Which leader wrote what a tail has already handed on, to find out where the log has since become another
-one.
+"""Remembers which leader wrote what a tail has delivered, to detect from where the log has been replaced.
 
-A follower that truncates and then copies the new leader's batches may end with a longer file than before, so
-sizes and positions do not show it. The leader epochs do: an offset has had one writer per epoch, so the log
-is the same up to the first offset whose epoch differs. Compaction leaves holes before batches, which a new leader may
-write to: what another one wrote than a run's differs from the end of what was handed on before it.
+A follower that truncates and then copies the new leader's batches may end with a longer file than before, so sizes and
+positions do not show it. The leader epochs do: an offset has one writer per epoch, so the log is the same up to the
+first offset whose epoch differs. Compaction leaves holes before batches, into which a new leader may write. So a
+difference counts from the end of what was delivered before the differing run.
 """
 
 from typing import NamedTuple
@@ -21,9 +20,9 @@ class EpochRun(NamedTuple):
     leader_epoch: int
     first_offset: int
     end_offset: int
-    """Behind the last batch."""
+    """Offset after the last batch."""
     from_offset: int
-    """Where what came before ends; up to `first_offset` there was no batch."""
+    """End of what came before; there is no batch between it and `first_offset`."""
 
 
 class DeliveredEpochs:
@@ -36,7 +35,7 @@ class DeliveredEpochs:
         self._runs: list[EpochRun] = []
 
     def begin(self, offset: int) -> None:
-        """What is handed on is what the log has from this offset on."""
+        """Start: the delivered offsets are what the log has from this offset on."""
         self._begin = offset
 
     @property
@@ -48,7 +47,7 @@ class DeliveredEpochs:
         return self._runs[-1] if self._runs else None
 
     def add(self, leader_epoch: int, first_offset: int, end_offset: int) -> None:
-        """Take note of [first_offset, end_offset), which lies behind everything before."""
+        """Record [first_offset, end_offset), which lies after everything before."""
         if self._runs and self._runs[-1].leader_epoch == leader_epoch:
             self._runs[-1] = self._runs[-1]._replace(end_offset=end_offset)
             return
@@ -69,16 +68,16 @@ class DeliveredEpochs:
             self._runs[-1] = self._runs[-1]._replace(end_offset=offset)
 
     def epoch_at(self, offset: int) -> int:
-        """The epoch under which `offset` was handed on; UNKNOWN_EPOCH when it was not."""
+        """The epoch under which `offset` was delivered; UNKNOWN_EPOCH when it was not."""
         for run in reversed(self._runs):
             if run.first_offset <= offset < run.end_offset:
                 return run.leader_epoch
         return UNKNOWN_EPOCH
 
     def diverges_at(self, epochs: LeaderEpochs) -> int | None:
-        """From where on another leader may have written what was delivered, as `epochs` say, or None.
+        """From where on another leader may have written what was delivered, according to `epochs`, or None.
 
-        What lies before the first entry has been removed by retention, and is not judged.
+        What lies before the first entry was removed by retention, and is not judged.
         """
         if not epochs.entries:
             return None

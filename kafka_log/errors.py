@@ -1,4 +1,4 @@
-"""What can be wrong with the files that Kafka writes."""
+"""Errors about the files that Kafka writes."""
 
 import errno
 from pathlib import Path
@@ -14,7 +14,7 @@ class LogDirectoryError(Exception):
 
     @property
     def lacks_descriptors(self) -> bool:
-        """Whether the process has no file descriptors left, which says nothing of the directory."""
+        """Whether the process has no file descriptors left, which says nothing about the directory."""
         cause = self.__cause__
         return isinstance(cause, OSError) and cause.errno in (errno.EMFILE, errno.ENFILE)
 

@@ -21,7 +21,7 @@ class MalformedMessageError(ValueError):
 
 
 class MessageReader(ByteCursor):
-    """Kafka's flexible encoding, read from the front. Every method raises MalformedMessageError."""
+    """Reads Kafka's flexible encoding from the front. Every method raises MalformedMessageError."""
 
     __slots__ = ()
 
@@ -48,7 +48,7 @@ class MessageReader(ByteCursor):
         return None if length < 0 else self.take(length)
 
     def compact_array_count(self, least_element_bytes: int, *, nullable: bool = False) -> int:
-        """How many elements follow; there is room for them. A `nullable` array that is null has none."""
+        """Read the number of elements, for which there is room. A `nullable` array that is null has none."""
         count = self.unsigned_varint() - 1
         if count < 0:
             if nullable:
@@ -62,7 +62,7 @@ class MessageReader(ByteCursor):
         self.tagged_fields()
 
     def tagged_fields(self) -> dict[int, bytes]:
-        """The fields' bytes by tag."""
+        """Read the fields' bytes by tag."""
         count = self.unsigned_varint()
         if count * 2 > self.left:
             raise MalformedMessageError("count", f"{count} tagged fields cannot stand in {self.left} bytes")

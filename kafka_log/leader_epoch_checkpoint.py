@@ -1,8 +1,7 @@
-"""`leader-epoch-checkpoint`: where each leader epoch of a partition begins, as Kafka keeps it beside the
-segments.
+"""Reads `leader-epoch-checkpoint`, Kafka's file beside the segments that says where each leader epoch begins.
 
-Kafka replaces the file by renaming a new one over it, and does so before it appends the first batch of a new
-epoch. After a truncation it may lag for a moment.
+Kafka replaces the file by renaming a new one over it, before it appends the first batch of a new epoch. After a
+truncation it may lag for a moment.
 """
 
 from bisect import bisect_left, bisect_right
@@ -39,27 +38,25 @@ class LeaderEpochs:
                 raise ValueError(f"leader epoch {next_epoch} at offset {next_start} does not follow {epoch} at {start}")
 
     def epoch_for(self, offset: int) -> int:
-        """The epoch whose leader wrote `offset`; UNKNOWN_EPOCH when that is before the first entry."""
+        """Return the epoch whose leader wrote `offset`; UNKNOWN_EPOCH when that is before the first entry."""
         index = bisect_right(self._starts, offset) - 1
         return self._epochs[index] if index >= 0 else UNKNOWN_EPOCH
 
     def start_offset(self, epoch: int) -> int | None:
-        """The first offset of `epoch`, or None when that epoch is not in the chain."""
+        """Return the first offset of `epoch`, or None when that epoch is not in the chain."""
         index = bisect_right(self._epochs, epoch) - 1
         return self._starts[index] if index >= 0 and self._epochs[index] == epoch else None
 
     def end_offset_for(self, epoch: int) -> int | None:
-        """Where the next higher epoch begins (so exclusive); None when there is none: the log end is the
-        end."""
+        """Return the (exclusive) end, where the next higher epoch begins; None without one: the log end is the end."""
         index = bisect_right(self._epochs, epoch)
         return self._starts[index] if index < len(self._starts) else None
 
     def end_of(self, epoch: int) -> int | None:
-        """The offset from which on this epoch's records are not the log's; None when nothing ends them.
+        """Return the offset from which on this epoch's records are not the log's; None when nothing ends them.
 
-        An epoch that the chain skips never wrote a record that lasted: 0. One older than the whole chain
-        (whose head goes with the log's start) ends where the chain begins. For one newer than the chain,
-        nothing is known: None.
+        An epoch that the chain skips never wrote a record that lasted: 0. One older than the whole chain (whose head
+        goes with the log's start) ends where the chain begins. For one newer than the chain, nothing is known: None.
         """
         if not self._epochs or epoch > self._epochs[-1]:
             return None
@@ -69,15 +66,15 @@ class LeaderEpochs:
         return self._starts[0] if index == 0 else 0
 
     def epoch_at(self, offset: int) -> int | None:
-        """As `epoch_for`, with None for what is before the first entry."""
+        """Return the epoch whose leader wrote `offset`; None before the first entry."""
         epoch = self.epoch_for(offset)
         return None if epoch == UNKNOWN_EPOCH else epoch
 
     def agrees_to(self, later: "LeaderEpochs", end: int) -> int:
-        """Up to where, at most `end`, the log that had these epochs is the one that has `later` ones.
+        """Return up to where, at most `end`, the log with these epochs equals the log with the `later` ones.
 
-        An offset with the same epoch in both was written by the same leader. What lies before either's first entry, as
-        retention took it, is not judged; nor is anything while one of them has none.
+        An offset with the same epoch in both was written by the same leader. What lies before the first entry of either
+        was removed by retention and is not judged; nor is anything while one of them is empty.
         """
         if not self.entries or not later.entries:
             return end
@@ -93,7 +90,7 @@ class LeaderEpochs:
         return end
 
     def newest_first(self) -> list[int]:
-        """The epochs, descending."""
+        """Return the epochs, descending."""
         return self._epochs[::-1]
 
     @property
@@ -116,11 +113,11 @@ class LeaderEpochs:
 
 
 NO_EPOCHS = LeaderEpochs()
-"""A log that never had a leader."""
+"""The epochs of a log that never had a leader."""
 
 
 def parse_leader_epochs(text: str, path: Path) -> LeaderEpochs:
-    """The content of a checkpoint: version 0, the number of entries, a line "epoch startOffset" for each.
+    """Parse a checkpoint: version 0, the number of entries, a line "epoch startOffset" for each.
 
     Raises MalformedFileError.
     """
@@ -150,7 +147,7 @@ def _entry(line: str) -> tuple[int, int]:
 
 
 def read_leader_epochs(partition_dir: Path) -> LeaderEpochs:
-    """The checkpoint of a partition directory; empty when there is no file yet.
+    """Read the checkpoint of a partition directory; empty when there is no file yet.
 
     Raises MalformedFileError, or OSError when the file cannot be read.
     """

@@ -1,7 +1,7 @@
-"""The partition directories of one of a broker's log directories.
+"""Finds the partition directories in one of a broker's log directories.
 
-A scan asks the file system about new entries only; an entry that keeps its name and inode number is the same
-directory. So scanning a directory of thousands of partitions costs one listing.
+A scan asks the file system about new entries only; an entry with the same name and inode number is the same directory.
+So scanning a directory of thousands of partitions costs one listing.
 """
 
 import os
@@ -22,13 +22,13 @@ _MAX_PARTITION = 2**31 - 1
 
 
 def is_topic_name(name: str) -> bool:
-    """Kafka's rule for topic names (org.apache.kafka.common.internals.Topic), so also safe as a path's part."""
+    """Whether it is a topic name by Kafka's rule (org.apache.kafka.common.internals.Topic), so also safe in a path."""
     return _TOPIC_NAME.fullmatch(name) is not None and name not in (".", "..")
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionDirectory:
-    """A live replica's directory."""
+    """The directory of a live replica."""
 
     topic: str
     partition: int
@@ -42,19 +42,18 @@ class PartitionDirectory:
 
 @dataclass(frozen=True, slots=True)
 class LogDirectoryScan:
-    """What changed since the scan before. A topic made anew under its old name is removed and added."""
+    """The changes since the previous scan. A topic that was recreated under its old name is removed and added."""
 
     added: tuple[PartitionDirectory, ...]
     removed: tuple[PartitionDirectory, ...]
     faults: tuple[MalformedFileError, ...]
-    """Partition directories that were left out, in this scan as in every one until they are mended."""
+    """Partition directories that were left out, now and in every scan until they are repaired."""
 
 
 def parse_partition_directory_name(name: str) -> tuple[str, int] | None:
-    """Topic and partition, or None for whatever is no live replica.
+    """Return topic and partition, or None if it is no live replica.
 
-    Replicas that move in (-future), are being deleted (-delete), or are not the broker's (-stray) end in
-    letters.
+    Replicas that move in (-future), are being deleted (-delete), or are not the broker's (-stray) end in letters.
     """
     match = _PARTITION_DIRECTORY.fullmatch(name)
     if match is None or not is_topic_name(match[1]) or int(match[2]) > _MAX_PARTITION:
@@ -76,8 +75,7 @@ class LogDirectory:
         return MappingProxyType({known.topic_id_partition: known for _, known in self._known.values()})
 
     def scan(self) -> LogDirectoryScan:
-        """Take note of the directory's entries. A replica without partition.metadata yet is left for the
-        next scan.
+        """Scan the directory's entries. A replica without partition.metadata is left for the next scan.
 
         Symbolic links are not followed. Raises LogDirectoryError when the operating system refuses.
         """

@@ -1,4 +1,4 @@
-"""Whether a log on disk is still the one that was handed on, and if not, from which offset on it differs."""
+"""Checks whether a log on disk is still the one that was delivered, and from which offset on it differs."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -21,18 +21,18 @@ class LogLineage:
         self.delivered = DeliveredEpochs()
 
     def divergence_by_checkpoint(self) -> int | None:
-        """The first delivered offset that another leader has written since, as far as the checkpoint knows.
+        """Return the first delivered offset that another leader has written since, according to the checkpoint.
 
-        Its word is checked against the log. None: no difference. Raises MalformedFileError, OSError.
+        The checkpoint is verified against the log. None: no difference. Raises MalformedFileError, OSError.
         """
         divergence = self.delivered.diverges_at(read_leader_epochs(self._directory.path))
         return divergence if divergence is not None and self._has_another_writer(divergence) else None
 
     def divergence_before(self, new_epoch: int) -> int | None:
-        """As `divergence_by_checkpoint`, now that a batch of `new_epoch` follows what was delivered.
+        """Check like `divergence_by_checkpoint`, when a batch of `new_epoch` follows what was delivered.
 
-        Where the checkpoint does not know that epoch yet, or the log seems to go back to an older one, the
-        batch headers of the last epoch's run are looked at as well.
+        If the checkpoint does not know that epoch yet, or the log seems to return to an older one, the batch headers of
+        the last epoch's run are checked as well.
         """
         divergence = self.divergence_by_checkpoint()
         if divergence is not None:
@@ -43,9 +43,10 @@ class LogLineage:
         return self._walk_last_run()
 
     def continue_with(self, spans: Sequence[BatchSpan], next_offset: int) -> int | None:
-        """Take note of batches that follow what was delivered, up to `next_offset`.
+        """Record batches that follow what was delivered, up to `next_offset`.
 
-        An offset: one of them shows that the log is another one from there on, and those from it on are not noted.
+        Returns an offset if one of them shows that the log is another one from there on; those from it on are not
+        recorded.
         """
         delivered = self.delivered
         epoch = delivered.last_epoch
@@ -76,7 +77,7 @@ class LogLineage:
         return batch is None or batch.leader_epoch != self.delivered.epoch_at(max(offset, batch.base_offset))
 
     def _walk_last_run(self) -> int | None:
-        """The first offset from the begin of the last delivered run on whose batch carries another epoch."""
+        """Return the first offset of the last delivered run whose batch carries another epoch."""
         run = self.delivered.last_run
         if run is None:
             return None

@@ -1,4 +1,4 @@
-"""`meta.properties`: whose log directory this is."""
+"""Reads `meta.properties`, the identity of a log directory."""
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -17,7 +17,7 @@ class MetaProperties:
     """The identity of one log directory."""
 
     version: int
-    """1 in every KRaft cluster; 0 was written under ZooKeeper, with broker.id for node.id."""
+    """1 in every KRaft cluster; 0 under ZooKeeper, with broker.id instead of node.id."""
     cluster_id: str
     node_id: int
     directory_id: str | None
@@ -25,7 +25,7 @@ class MetaProperties:
 
 
 def parse_meta_properties(raw: bytes, path: Path) -> MetaProperties:
-    """Raises MalformedFileError that names the key."""
+    """Parse the file. Raises MalformedFileError that names the key."""
     try:
         properties: Mapping[str, str] = javaproperties.loads(raw)
     except ValueError as error:
@@ -48,13 +48,13 @@ def _integer(properties: Mapping[str, str], key: str, path: Path) -> int:
 
 
 def read_meta_properties(log_dir: Path) -> MetaProperties:
-    """The identity of `log_dir`. Raises MalformedFileError, and OSError: the directory is not formatted."""
+    """Read the identity of `log_dir`. Raises MalformedFileError, and OSError if the directory is not formatted."""
     path = log_dir / FILE_NAME
     return parse_meta_properties(path.read_bytes(), path)
 
 
 def directory_ids(log_dirs: Iterable[Path]) -> dict[str, str]:
-    """The ids of those directories that have one, by path."""
+    """Return the ids of those directories that have one, by path."""
     found = {}
     for path in log_dirs:
         with suppress(OSError, MalformedFileError):

@@ -1,10 +1,9 @@
-"""A bounded number of open file descriptors for any number of files that are read again and again.
+"""A bounded number of open file descriptors for any number of files that are read repeatedly.
 
-An OpenFiles may be shared by threads. A file is pinned while it is read, or the lock is held, so that nobody
-closes its descriptor, and with it perhaps gives the number to another file, in the middle of a read. Each
-LogFile belongs to one reader, who uses it from one thread at a time. When all files are pinned, the bound is
-exceeded for that while. Nothing that may wait for a disk is done under the lock, as the last close of a
-deleted file does.
+An OpenFiles may be shared by threads. A file is pinned while it is read, or the lock is held, so that nobody closes its
+descriptor in the middle of a read and the number is reused for another file. Each LogFile belongs to one reader, which
+uses it from one thread at a time. While all files are pinned, the limit is exceeded. Nothing that may wait for a disk
+is done under the lock, for instance the last close of a deleted file.
 """
 
 import errno
@@ -41,15 +40,15 @@ class OpenFiles:
         self._lock = Lock()
         self._open: OrderedDict[LogFile, None] = OrderedDict()
         self._without_nowait: set[int] = set()
-        """Devices whose file system cannot be asked to read without waiting."""
+        """Devices whose file system does not support reads without waiting."""
 
     @property
     def open_count(self) -> int:
-        with self._lock:  # a file that was just opened may stand beside one that is about to be closed for it
+        with self._lock:  # a new file may be open beside one that is about to be closed for it
             return len(self._open)
 
     def pin(self, file: LogFile) -> int:
-        """The file's descriptor, which stays open until `unpin`.
+        """Return the file's descriptor, which stays open until `unpin`.
 
         Raises FileReplacedError when the path leads to another file now, and OSError.
         """
@@ -74,14 +73,14 @@ class OpenFiles:
         return fd
 
     def unpin(self, file: LogFile) -> None:
-        """The counterpart of `pin`."""
+        """Release the descriptor after `pin`."""
         with self._lock:
             file.pins -= 1
             surplus = self._take_surplus()
         _close_all(surplus)
 
     def status(self, file: LogFile) -> os.stat_result:
-        """The file's status, without opening it when it is closed.
+        """Return the file's status, without opening it when it is closed.
 
         Raises FileReplacedError when the path leads to another file now, and OSError.
         """
@@ -94,9 +93,9 @@ class OpenFiles:
         return status
 
     def read_cached(self, file: LogFile, position: int, max_bytes: int) -> bytes:
-        """All from `position` to the end of an open file, if the kernel has it in memory; otherwise nothing.
+        """Return everything from `position` to the end of an open file, if the kernel has it in memory; else nothing.
 
-        Nothing as well when it is more than `max_bytes`. It waits for no disk (preadv(2), RWF_NOWAIT). Raises OSError.
+        Also nothing when it is more than `max_bytes`. Waits for no disk (preadv(2), RWF_NOWAIT). Raises OSError.
         """
         with self._lock:
             if file.identity is None or file.fd < 0 or file.identity[0] in self._without_nowait:
@@ -105,7 +104,7 @@ class OpenFiles:
             size = os.fstat(file.fd).st_size - position
             if not 0 < size <= max_bytes:
                 return b""
-            data = BytesIO(bytes(size))  # the one way to read into what will be bytes without a copy
+            data = BytesIO(bytes(size))  # the only way to read into future bytes without a copy
             try:
                 with data.getbuffer() as buffer:
                     read = os.preadv(file.fd, [buffer], position, os.RWF_NOWAIT)
@@ -119,7 +118,7 @@ class OpenFiles:
         return data.getvalue() if read == size else b""
 
     def close(self, file: LogFile) -> None:
-        """Give up the file's descriptor. Idempotent."""
+        """Close the file's descriptor. Idempotent."""
         with self._lock:
             fd, file.fd, file.pins = file.fd, -1, 0
             self._open.pop(file, None)
@@ -127,17 +126,20 @@ class OpenFiles:
             os.close(fd)
 
     def close_unread(self) -> None:
-        """Give up the descriptors of all files that nobody reads now, as there are none left. They open again."""
+        """Close the descriptors of all files that nobody reads now, when descriptors are lacking.
+
+        They open again later.
+        """
         with self._lock:
             unread = self._take(len(self._open))
         _close_all(unread)
 
     def _take_surplus(self) -> list[int]:
-        """The descriptors that are too many, to be closed; under the lock."""
+        """Take the surplus descriptors, to be closed; under the lock."""
         return self._take(max(len(self._open) - self._limit, 0))
 
     def _take(self, count: int) -> list[int]:
-        """Of those used for longest ago, without the pinned ones."""
+        """Take those unused for longest, without the pinned ones."""
         if not count:
             return []
         taken = []

@@ -1,4 +1,4 @@
-"""`partition.metadata`: which incarnation of a topic a partition directory belongs to."""
+"""Reads `partition.metadata`, which says to which incarnation of a topic a directory belongs."""
 
 from pathlib import Path
 
@@ -9,8 +9,7 @@ FILE_NAME = "partition.metadata"
 
 
 def parse_partition_metadata(text: str, path: Path) -> TopicId:
-    """The topic id in the file's two lines, "version: 0" and "topic_id: <base64>". Raises
-    MalformedFileError."""
+    """Parse the topic id in the lines "version: 0" and "topic_id: <base64>". Raises MalformedFileError."""
     lines = text.splitlines()
     if not lines or lines[0].strip() != "version: 0":
         raise MalformedFileError(path, 1, f"{lines[0] if lines else ''!r}, expected 'version: 0'")
@@ -24,7 +23,7 @@ def parse_partition_metadata(text: str, path: Path) -> TopicId:
 
 
 def read_partition_metadata(partition_dir: Path) -> TopicId:
-    """The topic id of a partition directory.
+    """Read the topic id of a partition directory.
 
     Raises MalformedFileError, and FileNotFoundError for a directory that the broker is still making.
     """

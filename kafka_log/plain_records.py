@@ -1,4 +1,4 @@
-"""Records of batches that are not compressed (magic 2), for logs with few and small ones. Pure reading.
+"""Reads records of uncompressed batches (magic 2), for logs with few and small records.
 
 Source: org.apache.kafka.common.record.internal.DefaultRecord in Apache Kafka 4.3.
 """
@@ -39,11 +39,11 @@ class PlainFile:
             raise MalformedFileError(path, 0, str(error)) from error
         sound = verify_batches(self._raw, spans)
         self.batches = spans[:sound]
-        """Up to the first that is damaged."""
+        """Batches up to the first damaged one."""
         self.damaged = spans[sound] if sound < len(spans) else None
 
     def records(self, batch: BatchSpan) -> Iterator[PlainRecord]:
-        """Of one of the batches; none of a control batch."""
+        """Yield the records of one of the batches; none for a control batch."""
         try:
             header = RecordBatchHeader.parse(self._raw, batch.start)
             if header.is_control:
@@ -58,12 +58,12 @@ class PlainFile:
 
 
 class _RecordReader(MessageReader):
-    """Lengths are zigzag varints."""
+    """Reads records, whose lengths are zigzag varints."""
 
     __slots__ = ()
 
     def record(self, base_offset: int) -> PlainRecord:
-        """The next one."""
+        """Read the next record."""
         length = self.signed_varint()
         left_behind = self.left - length
         self.take(1)

@@ -27,7 +27,7 @@ HEADER_PREFIX_BYTES = 21
 MAGIC = 2
 MIN_LENGTH = BATCH_OVERHEAD_BYTES - LOG_OVERHEAD_BYTES
 MAX_BATCH_BYTES = 128 * 1024 * 1024
-"""What is longer is no batch: `message.max.bytes` is some MB, and a request at most 100 MiB by default."""
+"""Anything longer is no batch: `message.max.bytes` is some MB, and a request at most 100 MiB by default."""
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 """Names of the codec ids in the attributes' lowest three bits."""
@@ -46,7 +46,7 @@ class CorruptBatchError(Exception):
 
 
 class BatchSpan(NamedTuple):
-    """One batch: its identity, and where it lies in the buffer that was scanned."""
+    """One batch: its identity, and its position in the scanned buffer."""
 
     base_offset: int
     last_offset: int
@@ -55,11 +55,11 @@ class BatchSpan(NamedTuple):
     crc: int
     start: int
     end: int
-    """Exclusive, as all ends of positions here."""
+    """Exclusive, like all ends of positions here."""
 
 
 def header_fault(length: int, magic: int, base_offset: int, last_offset_delta: int, next_offset: int) -> str | None:
-    """What is wrong with a header whose base offset may not be below `next_offset`, or None."""
+    """Return what is wrong with a header, or None. Its base offset may not be below `next_offset`."""
     if magic != MAGIC:
         return f"magic {magic}, expected {MAGIC}"
     if not MIN_LENGTH <= length <= MAX_BATCH_BYTES - LOG_OVERHEAD_BYTES:
@@ -72,10 +72,10 @@ def header_fault(length: int, magic: int, base_offset: int, last_offset_delta: i
 
 
 def scan_batches(buffer: Buffer, start: int, end: int) -> list[BatchSpan]:
-    """All whole batches in `buffer[start:end]`, which begins with one. Checksums are not looked at.
+    """Return all whole batches in `buffer[start:end]`, which begins with one. Checksums are not checked.
 
-    Ends without a word at a batch that is cut off by `end`, and at the zeros that end a preallocated file.
-    Raises CorruptBatchError at the first header that cannot be one, and when base offsets do not grow.
+    Ends silently at a batch that is cut off by `end`, and at the zeros that end a preallocated file. Raises
+    CorruptBatchError at the first invalid header, and when base offsets do not grow.
     """
     spans: list[BatchSpan] = []
     append = spans.append
@@ -107,7 +107,7 @@ def scan_batches(buffer: Buffer, start: int, end: int) -> list[BatchSpan]:
 
 
 def verify_batches(buffer: Buffer, spans: Sequence[BatchSpan]) -> int:
-    """How many of the leading spans have the checksum that their header states."""
+    """Return how many of the leading spans have the checksum in their header."""
     with memoryview(buffer) as view:
         for index, span in enumerate(spans):
             if crc32c(view[span.start + HEADER_PREFIX_BYTES : span.end]) != span.crc:
@@ -117,7 +117,7 @@ def verify_batches(buffer: Buffer, spans: Sequence[BatchSpan]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RecordBatchHeader:
-    """The whole header, for tools; the hot path takes `scan_batches`."""
+    """The whole header, for tools; the hot path uses `scan_batches`."""
 
     base_offset: int
     length: int
@@ -136,7 +136,7 @@ class RecordBatchHeader:
 
     @classmethod
     def parse(cls, buffer: Buffer, position: int = 0) -> Self:
-        """The header at `position`. Raises CorruptBatchError when there is none."""
+        """Parse the header at `position`. Raises CorruptBatchError when there is none."""
         if len(buffer) - position < BATCH_OVERHEAD_BYTES:
             raise CorruptBatchError(position, f"{len(buffer) - position} bytes are less than a header")
         header = cls(*_HEADER.unpack_from(buffer, position))
@@ -147,7 +147,7 @@ class RecordBatchHeader:
 
     @property
     def size_bytes(self) -> int:
-        """The whole batch, header included."""
+        """Size of the whole batch, header included."""
         return LOG_OVERHEAD_BYTES + self.length
 
     @property
@@ -156,7 +156,7 @@ class RecordBatchHeader:
 
     @property
     def codec(self) -> str:
-        """One of CODECS; a codec that Kafka added since is named by its id."""
+        """One of CODECS; a newer codec is named by its id."""
         codec_id = self.attributes & 0x07
         return CODECS[codec_id] if codec_id < len(CODECS) else f"codec-{codec_id}"
 

@@ -1,13 +1,12 @@
-"""What segments a partition directory holds, known again at the price of one or two stats while nothing
-changes.
+"""Knows the segments in a partition directory, at the price of one or two stats while nothing changes.
 
-The directory's modification time says whether to list it again. Before Linux 6.13 that time advances in
-ticks of some milliseconds, so a second change within a tick does not show. Two things make up for it: after
-a change the directory is listed a few times more, and the one file name that a roll is sure to create, the
-log end offset's, is asked for by itself.
+The directory's modification time says whether to list it again. Before Linux 6.13 that time advances in ticks of some
+milliseconds, so a second change within a tick does not show. Two measures compensate for it: after a change the
+directory is listed a few times more, and the file that the next roll will create, named by the log end offset, is
+checked separately.
 
-A path says nothing of whose log stands there: a topic may have been made anew under its old name before the first
-look, too. So who knows the topic's id has it compared with the directory's own word.
+A path does not say whose log is there: a topic may have been recreated under its old name, even before the first look.
+So if the topic's id is known, it is compared with the directory's own.
 """
 
 import os
@@ -28,23 +27,23 @@ class SegmentDirectory:
     __slots__ = ("_identity", "_mtime_ns", "_prefix", "_topic_id", "_unsettled", "bases", "is_gone", "path")
 
     def __init__(self, path: Path, topic_id: TopicId | None = None) -> None:
-        """`topic_id`, where known, is whose directory is meant."""
+        """`topic_id`, if known, is the topic that the directory must belong to."""
         self.path = path
         self._topic_id = topic_id
-        """None as well once the directory has told that it is that topic's."""
+        """None also once the directory has confirmed this topic."""
         self._prefix = f"{path}{os.sep}"
         self.bases: list[int] = []
         """Base offsets, ascending."""
         self.is_gone = False
-        """The directory was deleted, renamed, or made anew under its old name. Final."""
+        """The directory was deleted, renamed, or recreated under its old name. Final."""
         self._identity: tuple[int, int] | None = None
         self._mtime_ns = -1
         self._unsettled = 0
 
     def look(self, log_end_offset: int | None = None) -> bool:
-        """Whether the directory changed; then `bases` are those of now. Raises OSError.
+        """Check whether the directory changed; then `bases` are up to date. Raises OSError.
 
-        `log_end_offset`, where known, is where the next roll must happen.
+        `log_end_offset`, if known, is where the next roll must happen.
         """
         try:
             status = self.path.stat()
@@ -68,7 +67,7 @@ class SegmentDirectory:
         return self._list() or is_new_time
 
     def _is_of_another_topic(self) -> bool:
-        """False where the directory does not tell yet: a broker writes that before the first batch."""
+        """Whether it is another topic's; False if it does not say yet: a broker writes that before the first batch."""
         if self._topic_id is None:
             return False
         try:
@@ -80,7 +79,7 @@ class SegmentDirectory:
         return is_another
 
     def relook(self) -> bool:
-        """As `look`, without trust in what was known before."""
+        """Look again, without trusting earlier knowledge."""
         self._mtime_ns = -1
         return self.look()
 
@@ -96,7 +95,7 @@ class SegmentDirectory:
 
     @property
     def is_unsettled(self) -> bool:
-        """A change so short ago that another may hide behind it."""
+        """Whether the last change is so recent that it may hide another."""
         return self._unsettled > 0
 
     @property
@@ -104,15 +103,15 @@ class SegmentDirectory:
         return self._mtime_ns
 
     def file_path(self, base_offset: int) -> Path:
-        """The segment file that begins with `base_offset`, whether it exists or not."""
+        """Return the path of the segment that begins with `base_offset`, whether it exists or not."""
         return self.path / log_file_name(base_offset)
 
     def holding(self, offset: int) -> int | None:
-        """The base offset of the segment that `offset` belongs to; None when it is before the log's start."""
+        """Return the base offset of the segment that `offset` belongs to; None before the log's start."""
         index = bisect_right(self.bases, offset) - 1
         return self.bases[index] if index >= 0 else None
 
     def after(self, base_offset: int) -> int | None:
-        """The base offset of the next segment, or None."""
+        """Return the base offset of the next segment, or None."""
         index = bisect_right(self.bases, base_offset)
         return self.bases[index] if index < len(self.bases) else None

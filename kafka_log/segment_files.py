@@ -1,5 +1,4 @@
-"""The segment files of one partition directory: their names, their sparse index, and walks over batch
-headers."""
+"""The segment files of a partition directory: names, sparse index, and walks over batch headers."""
 
 import os
 import struct
@@ -21,12 +20,12 @@ _INDEX_ENTRY = struct.Struct(">II")
 
 
 def log_file_name(base_offset: int) -> str:
-    """The name of the segment that begins with `base_offset`."""
+    """Return the name of the segment that begins with `base_offset`."""
     return f"{base_offset:020d}.log"
 
 
 def list_segments(partition_dir: Path) -> list[int]:
-    """The base offsets of the live segments, ascending.
+    """Return the base offsets of the live segments, ascending.
 
     Files ending in .deleted, .cleaned and .swap are not (or no longer) part of the log. Raises OSError.
     """
@@ -40,7 +39,7 @@ def list_segments(partition_dir: Path) -> list[int]:
 
 
 class WalkedBatch(NamedTuple):
-    """A batch as its header tells it; its checksum has not been looked at."""
+    """A batch by its header; its checksum was not checked."""
 
     base_offset: int
     last_offset: int
@@ -51,9 +50,9 @@ class WalkedBatch(NamedTuple):
 
 
 def walk_batches(fd: int, position: int, next_offset: int = 0) -> Iterator[WalkedBatch]:
-    """The whole batches from `position` on, headers only, in bounded reads.
+    """Yield the whole batches from `position` on, headers only, in bounded reads.
 
-    Ends at the file's end, at a batch that is not whole, and at whatever is no batch.
+    Ends at the file's end, at an incomplete batch, and at bytes that are no batch.
     """
     size = os.fstat(fd).st_size
     chunk_start, chunk = position, b""
@@ -74,7 +73,7 @@ def walk_batches(fd: int, position: int, next_offset: int = 0) -> Iterator[Walke
 
 
 def is_intact(fd: int, batch: WalkedBatch) -> bool:
-    """Whether the batch has the checksum that its header states."""
+    """Whether the batch has the checksum in its header."""
     raw = os.pread(fd, batch.end_position - batch.position, batch.position)
     span = BatchSpan(
         batch.base_offset,
@@ -88,12 +87,11 @@ def is_intact(fd: int, batch: WalkedBatch) -> bool:
 
 
 def indexed_position(fd: int, log_path: Path, base_offset: int, target_offset: int) -> int:
-    """A position in the segment, at or before the batch that holds `target_offset`, where a batch begins; or
-    0.
+    """Return a position where a batch begins, at or before the batch that holds `target_offset`; or 0.
 
-    Comes from the sparse offset index: pairs of 4 bytes each, an offset relative to the segment's and the
-    position of a batch that begins at or before it. An active segment's index is preallocated, with zeros
-    behind the last entry. What it says is believed only if an intact batch stands there.
+    It comes from the sparse offset index: pairs of 4 bytes each, an offset relative to the segment's and the position
+    of a batch that begins at or before it. An active segment's index is preallocated, with zeros behind the last entry.
+    A position counts only if an intact batch is there.
     """
     try:
         index_fd = os.open(log_path.with_suffix(".index"), os.O_RDONLY | os.O_CLOEXEC)
@@ -122,17 +120,15 @@ def indexed_position(fd: int, log_path: Path, base_offset: int, target_offset: i
 
 
 class Located(NamedTuple):
-    """Where an offset is in a segment: the first batch that reaches it, or the end of the segment's whole
-    batches."""
+    """The place of an offset in a segment: the first batch that reaches it, or the end of the whole batches."""
 
     position: int
     batch: WalkedBatch | None
     end_offset: int
-    """Behind the last offset of the batches before `position`; the segment's base offset when there are
-    none."""
+    """Offset after the last batch before `position`; the segment's base offset without any."""
 
     def resume_offset(self, wanted: int, is_last: bool) -> int:
-        """Where reading goes on: at `wanted`, at the batch around it, or at the log's end if that is lower.
+        """Return where reading continues: at `wanted`, at the batch around it, or at the log's end if that is lower.
 
         A closed segment (not `is_last`) that ends below `wanted` has a hole there, made by compaction.
         """

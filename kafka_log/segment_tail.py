@@ -1,21 +1,19 @@
-"""Follows one partition's log on disk, as a running broker writes it, and hands on its batches in order.
+"""Follows one partition's log on disk while a broker writes it, and delivers its batches in order.
 
-Held true: what `read` returns are whole batches with right checksums, in the order of the file, each behind
-the one before; nothing is handed on twice unless a Truncated event says from which offset on. Nothing is
-ever written.
+`read` returns whole batches with correct checksums, in the order of the file; nothing is delivered twice unless a
+Truncated event says from which offset on. Nothing is ever written.
 
-The state is a segment file, a position in it where a batch begins, and the offset expected there. A broker
-may change everything beneath: it appends, rolls, deletes by retention, swaps in compacted segments, and, as
-a follower, truncates and copies another leader's batches. Three observations put the state in doubt, and
-make the tail find its offset anew by walking batch headers (`_align`): the file is shorter than the
-position; what stands at the position is no batch, or one that is too old; the leader epochs of the log are
-no longer those that were handed on.
+The state is a segment file, a position in it where a batch begins, and the offset expected there. A broker may change
+everything: it appends, rolls, deletes by retention, swaps in compacted segments, and, as a follower, truncates and
+copies another leader's batches. Three observations put the state in doubt, and make the tail find its offset again by
+walking batch headers (`_align`): the file is shorter than the position; the bytes at the position are no batch, or one
+that is too old; the log's leader epochs differ from the delivered ones.
 
-Descriptors survive renaming and deletion, so a deleted segment is read to its end while its descriptor is
-open. When it had to be closed meanwhile, the missing offsets are reported as a Gap.
+Descriptors survive renaming and deletion, so a deleted segment is read to its end while its descriptor is open. If it
+had to be closed meanwhile, the missing offsets are reported as a Gap.
 
-One caller at a time. A tail of a compacted topic sees closed segments either as they were or as they are
-after compaction, so offsets may have holes that are no Gap.
+One caller at a time. A tail of a compacted topic sees closed segments either before or after compaction, so offsets may
+have holes that are no Gap.
 """
 
 from collections.abc import Sequence
@@ -49,12 +47,12 @@ _MAX_RELATIVE_OFFSET = 2**31 - 1
 
 
 class TailRead(NamedTuple):
-    """What one read found. Events come before the records."""
+    """The result of one read. Events come before the records."""
 
     records: bytes
-    """Whole, verified batches, one after the other, perhaps of several leader epochs. Empty: nothing new."""
+    """Whole, verified batches in order, maybe of several leader epochs. Empty: nothing new."""
     spans: list[BatchSpan]
-    """The batches of `records`, positions relative to it."""
+    """The batches of `records`; positions are relative to it."""
     events: tuple[TailEvent, ...]
 
 
@@ -82,26 +80,24 @@ class SegmentTail:
         self._lineage = LogLineage(self._directory)
         self._pending: list[TailEvent] = []
         self._doubted: tuple[int, int, int, int] | None = None
-        """Base, position, file size and directory time at which unreadable bytes made the tail align itself.
-        """
+        """Base, position, file size and directory time at which unreadable bytes made the tail align itself."""
         self._torn_at: tuple[int, int] | None = None
 
     @property
     def next_offset(self) -> int:
-        """The offset expected next; UNKNOWN_OFFSET as long as a tail without start offset has found no
-        segment."""
+        """The offset expected next; UNKNOWN_OFFSET while a tail without start offset has found no segment."""
         return self._next_offset
 
     @property
     def has_untold(self) -> bool:
-        """Whether events were found that the next read tells of: until then, `next_offset` may be too high."""
+        """Whether events wait for the next read: until then, `next_offset` may be too high."""
         return bool(self._pending)
 
     def read(self, max_bytes: int) -> TailRead:
-        """The next batches, of at most `max_bytes` altogether; one that is larger comes alone.
+        """Return the next batches, at most `max_bytes` altogether; a larger one comes alone.
 
-        Raises LogDirectoryError when files cannot be read, MalformedFileError for a broken
-        leader-epoch-checkpoint. Events that had been found stay for the next read then.
+        Raises LogDirectoryError when files cannot be read, MalformedFileError for a broken leader-epoch-checkpoint.
+        Found events then stay for the next read.
         """
         records, spans = b"", list[BatchSpan]()
         try:
@@ -117,11 +113,11 @@ class SegmentTail:
         return TailRead(records, spans, events)
 
     def read_cached(self, max_bytes: int) -> tuple[TailRead, int] | None:
-        """As `read`, of what the kernel has in memory, without waiting for a disk; None: it takes a `read`.
+        """Read what the kernel has in memory, without waiting for a disk; None: it takes a `read`.
 
-        Also how many bytes are left behind it. It goes on at the position, in the last segment that is known, and
-        looks at nothing else. A roll, say, is not seen, so who calls knows from elsewhere that files were appended to
-        and nothing more. Raises LogDirectoryError.
+        Also returns the bytes left behind it. It continues at the position, in the last known segment, and looks at
+        nothing else. It would not see a roll, for instance, so the caller must know that files were only appended to.
+        Raises LogDirectoryError.
         """
         if self._at.file is None or self._pending or self._at.has_zero_tail:
             return None
@@ -140,10 +136,10 @@ class SegmentTail:
         return TailRead(*found, ()), len(data) - spans[-1].end
 
     def backlog_bytes(self) -> int:
-        """Bytes behind the position, as far as known from the last look at the directory.
+        """Return the bytes behind the position, as far as known from the last look at the directory.
 
-        Zeros at the end of a preallocated file count, and so does what the next read tells of: events, and what has
-        come in the place of a file that was deleted. Segments that were deleted since do not. Raises LogDirectoryError.
+        Zeros at the end of a preallocated file count, and so do waiting events and what has replaced a deleted file.
+        Segments that were deleted since do not. Raises LogDirectoryError.
         """
         try:
             if self._at.file is None and not self._align(self._next_offset):
@@ -159,14 +155,14 @@ class SegmentTail:
             raise LogDirectoryError(self._directory.path, str(error)) from error
 
     def _size_bytes(self, base_offset: int) -> int:
-        """Of a segment that may be deleted by now, in which case it holds up nothing else."""
+        """Return the size of a segment; 0 if it was deleted, which must not fail the caller."""
         try:
             return self._directory.file_path(base_offset).stat().st_size
         except FileNotFoundError:
             return 0
 
     def unread_bytes(self) -> int:
-        """Bytes behind the position in the segment that is being read, by a look at its size alone; 0 in doubt."""
+        """Return the bytes behind the position in the present segment, by its size only; 0 in doubt."""
         if self._at.file is None:
             return 0
         try:
@@ -175,11 +171,11 @@ class SegmentTail:
             return 0
 
     def close(self) -> None:
-        """Give up the descriptor. A read opens it again."""
+        """Close the descriptor. A read opens it again."""
         self._at.close()
 
     def _step(self, max_bytes: int) -> tuple[bytes, list[BatchSpan]] | None:
-        """What was found, or None when the state changed and another step is to be made."""
+        """Return what was found, or None when the state changed and another step is needed."""
         if self._directory.is_gone:
             self._pending.append(LogDeleted())
             return b"", []
@@ -220,12 +216,12 @@ class SegmentTail:
         return data[: last.end], spans
 
     def _goes_on(self, spans: Sequence[BatchSpan]) -> bool:
-        """Whether these batches may stand at the position."""
+        """Whether these batches may be at the position."""
         relative_offset = spans[-1].last_offset - self._at.base_offset
         return spans[0].base_offset >= self._next_offset and relative_offset <= _MAX_RELATIVE_OFFSET
 
     def _nothing_whole(self, file: LogFile, data: bytes) -> tuple[bytes, list[BatchSpan]] | None:
-        """The position is at the file's end, at an incomplete or broken batch, at zeros, or wrong."""
+        """Handle a position at the file's end, at an incomplete or broken batch, at zeros, or at a wrong place."""
         size = self._at.size_bytes(file)
         if size < self._at.position:
             self._align(self._next_offset)
@@ -283,10 +279,9 @@ class SegmentTail:
         return has_changed
 
     def _align(self, target: int) -> bool:
-        """Find the batch that holds `target`, at most the next offset, and report what the log no longer
-        holds.
+        """Find the batch that holds `target`, at most the next offset, and report what the log no longer holds.
 
-        False when there is no segment to stand in; then the state is as before.
+        False when there is no segment; then the state is unchanged.
         """
         for _ in range(_MAX_STEPS):
             self._directory.relook()

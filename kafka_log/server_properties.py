@@ -1,7 +1,6 @@
-"""A broker's own server.properties, as far as an agent beside that broker must know it.
+"""Reads a broker's own server.properties, as far as its agent needs it.
 
-Defaults are Kafka's (`ServerConfigs`, `SocketServerConfigs`, `KRaftConfigs` and `ServerLogConfigs` of Kafka
-4).
+Defaults are Kafka's (`ServerConfigs`, `SocketServerConfigs`, `KRaftConfigs` and `ServerLogConfigs` of Kafka 4).
 """
 
 import re
@@ -24,7 +23,7 @@ _LISTENER = re.compile(r"([^:/\s]+)://\[?([0-9a-zA-Z%._:-]*?)\]?:([0-9]{1,5})")
 
 
 class Endpoint(NamedTuple):
-    """Where a listener listens; an empty host means all interfaces."""
+    """A listener's address; an empty host means all interfaces."""
 
     host: str
     port: int
@@ -47,9 +46,9 @@ class BrokerProperties:
     rack: str | None
     process_roles: frozenset[str]
     raw: Mapping[str, str]
-    """Every key of the file, ours and other plugins' too. Holds secrets: never to be logged.
+    """Every key of the file, including ours and other plugins'. Holds secrets: never log it.
 
-    To ask for a value that a provider has, and none here, raises BrokerPropertiesError.
+    Reading a value that no provider here has raises BrokerPropertiesError.
     """
 
     @property
@@ -61,7 +60,7 @@ class BrokerProperties:
 
 
 def load_broker_properties(path: Path, overrides: Mapping[str, str] = MappingProxyType({})) -> BrokerProperties:
-    """The settings in the file at `path`, with `overrides` in the place of its own.
+    """Read the settings in the file at `path`; `overrides` replace its own.
 
     Raises BrokerPropertiesError, and OSError when it cannot be read.
     """
@@ -73,7 +72,7 @@ def load_broker_properties(path: Path, overrides: Mapping[str, str] = MappingPro
 
 
 def parse_broker_properties(raw: Mapping[str, str], path: Path) -> BrokerProperties:
-    """The settings in `raw`; `path` names their origin in errors. Raises BrokerPropertiesError."""
+    """Return the settings in `raw`; `path` names their origin in errors. Raises BrokerPropertiesError."""
     reader = _Reader(raw, path)
     listeners = reader.listeners("listeners", DEFAULT_LISTENERS)
     controller_names = tuple(name.upper() for name in reader.items("controller.listener.names"))
@@ -118,7 +117,7 @@ def _check(properties: BrokerProperties, reader: "_Reader") -> None:
 
 
 class _Resolved(ResolvedProperties):
-    """Errors name the file."""
+    """Properties whose errors name the file."""
 
     def __init__(self, raw: Mapping[str, str], path: Path) -> None:
         super().__init__(raw)
@@ -132,7 +131,7 @@ class _Resolved(ResolvedProperties):
 
 
 class _Reader:
-    """Takes values out of the raw map, and knows how to complain."""
+    """Reads typed values from the raw map, and raises errors that name the key."""
 
     def __init__(self, raw: Mapping[str, str], path: Path) -> None:
         self.raw = _Resolved(raw, path)
@@ -157,7 +156,7 @@ class _Reader:
         return int(text)
 
     def listeners(self, key: str, default: str) -> dict[str, Endpoint]:
-        """Listeners by name; of two under one name (IPv4 and IPv6) the first."""
+        """Return listeners by name; of two with one name (IPv4 and IPv6) the first."""
         found: dict[str, Endpoint] = {}
         for item in self.items(key) or default.split(","):
             match = _LISTENER.fullmatch(item)
@@ -176,7 +175,7 @@ class _Reader:
                 raise self.error(key, f"{item!r}, expected NAME:PROTOCOL with one of {SECURITY_PROTOCOLS}")
             protocols[name.strip().upper()] = protocol.strip().upper()
         if is_default:
-            # Kafka's own rule: as long as nothing is mapped, controllers' listeners are plain.
+            # Kafka's own rule: while nothing is mapped, controllers' listeners are plain.
             for name in controller_names:
                 protocols.setdefault(name, "PLAINTEXT")
         return protocols

@@ -1,18 +1,18 @@
-"""What a SegmentTail tells beside the records that it reads."""
+"""The events of a SegmentTail, beside the records that it reads."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Rolled:
-    """The tail went on to the segment that begins with this offset."""
+    """The tail continued with the segment that begins with this offset."""
 
     new_base_offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class Truncated:
-    """What was handed on from this offset on is no longer in the log; reading goes on from here."""
+    """What was delivered from this offset on is no longer in the log; reading continues from here."""
 
     at_offset: int
 
@@ -21,20 +21,20 @@ class Truncated:
 class Gap:
     """The offsets [from_offset, to_offset) left the log before they were read, or cannot be read any more.
 
-    Should a truncated log be filled up with them again, they are only read if Truncated reaches back to them.
+    If a truncated log gets these offsets again, they are read only if Truncated reaches back to them.
     """
 
     from_offset: int
     to_offset: int
     is_unreadable: bool = False
-    """They stand behind a damaged batch of a closed segment; else the log does not have them any more."""
+    """They are behind a damaged batch of a closed segment; otherwise the log does not have them any more."""
     is_compacted: bool = False
-    """Compaction took them, which a SegmentTail does not tell."""
+    """Compaction removed them; a SegmentTail does not report this."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogDeleted:
-    """The partition directory is gone, or is another one now. Nothing more will come of this tail."""
+    """The partition directory is gone, or is another one now. This tail delivers nothing more."""
 
 
 @dataclass(frozen=True, slots=True)

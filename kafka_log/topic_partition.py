@@ -4,7 +4,7 @@ import base64
 from typing import NamedTuple, NewType
 
 TopicId = NewType("TopicId", bytes)
-"""A topic's 16-byte UUID, as it stands in Fetch frames and in partition.metadata."""
+"""A topic's 16-byte UUID, as in Fetch frames and in partition.metadata."""
 
 TOPIC_ID_BYTES = 16
 
@@ -25,7 +25,7 @@ def topic_id_to_text(topic_id: TopicId) -> str:
 
 
 def topic_id_from_text(text: str) -> TopicId:
-    """The inverse of `topic_id_to_text`.
+    """Parse a UUID in Kafka's text form.
 
     Raises ValueError when the text is not the base64 form of 16 bytes.
     """

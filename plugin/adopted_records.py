@@ -1,12 +1,12 @@
 """Record batches that a combined segment does not hold, but names where a zone gateway stored them. Sans-IO.
 
-A broker that keeps a batch as it came sets its base offset and leader epoch, twelve bytes that no checksum of the batch
-covers, and nothing else. So what a gateway stored on a batch's way to its leader is what the log holds but for these,
-and need not be stored again. Such a segment (version 2 of the format) has a table with a line for each batch that is
-elsewhere; positions of its entries are those that they would have if all were in it.
+When a broker keeps a batch as it came, it only sets base offset and leader epoch, twelve bytes that no checksum of the
+batch covers. So what a gateway stored on a batch's way to its leader equals the log except for these bytes, and need
+not be stored again. Such a segment (version 2 of the format) has a table with a line for each batch that is elsewhere;
+its entries have the positions that they would have if all batches were in it.
 
-docs/object-format.md has the byte tables. All functions that read take bytes that anybody may have written, and raise
-ValueError naming what is wrong.
+docs/object-format.md has the byte tables. All reading functions accept untrusted bytes, and raise ValueError naming
+what is wrong.
 """
 
 import struct
@@ -19,9 +19,9 @@ from plugin.router_object_id import RouterObjectId
 from plugin.segment_metadata import CUSTOM_METADATA_MAX_BYTES
 
 RECORDS_START: Final = 112
-"""Where a segment's records begin, behind its header."""
+"""Position of a segment's records, behind its header."""
 MAX_SOURCES: Final = 12
-"""Objects that one segment may name: so many fit the custom metadata, that of three copies included."""
+"""The most objects that one segment may name: so many fit the custom metadata, also with three copies."""
 STAMPS: Final = ((0, 8), (12, 4))
 """Position and length in a batch of what the leader sets: base offset, leader epoch."""
 
@@ -35,14 +35,14 @@ class BatchSource(NamedTuple):
 
     object_id: RouterObjectId
     custom_metadata: bytes
-    """By which the storage manager finds it."""
+    """The custom metadata by which the storage manager finds it."""
 
 
 class AdoptedBatch(NamedTuple):
     """A batch of some records, and where a gateway stored it."""
 
     start: int
-    """In the records."""
+    """Position in the records."""
     length: int
     source: BatchSource
     source_start: int
@@ -54,7 +54,7 @@ class AdoptedRecords:
 
     records: bytes | memoryview
     batches: tuple[AdoptedBatch, ...]
-    """In their order; equal to what is stored there but for `STAMPS`."""
+    """In their order; equal to what is stored there except for `STAMPS`."""
 
     def __len__(self) -> int:
         return len(self.records)
@@ -64,7 +64,7 @@ class AdoptedRecords:
 
     @property
     def inline(self) -> list[memoryview]:
-        """What is in the segment itself."""
+        """The parts that are in the segment itself."""
         view, position = memoryview(self.records), 0
         parts: list[memoryview] = []
         for batch in self.batches:
@@ -78,12 +78,12 @@ RecordsList = Sequence[bytes | memoryview | AdoptedRecords]
 
 
 class TableLine(NamedTuple):
-    """A batch that is elsewhere, as the table of a segment tells of it."""
+    """A batch that is elsewhere, as in the table of a segment."""
 
     start: int
-    """In the segment, as if all records were in it."""
+    """Position in the segment, as if all records were in it."""
     inline_before: int
-    """Bytes of records in front of it that are in the object."""
+    """Bytes of records before it that are in the object."""
     length: int
     source: BatchSource
     source_start: int
@@ -93,13 +93,13 @@ class TableLine(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AdoptionTable:
-    """All of a segment's."""
+    """The adopted batches of a segment."""
 
     lines: tuple[TableLine, ...]
 
     @classmethod
     def of(cls, records_list: RecordsList, position: int) -> Self:
-        """Of the entries' records, the first of which begin at that position."""
+        """Make it for the entries' records, the first of which begin at that position."""
         lines: list[TableLine] = []
         inline = 0
         for records in records_list:
@@ -118,18 +118,18 @@ class AdoptionTable:
 
     @classmethod
     def read(cls, raw: bytes, crc: int, position: int = RECORDS_START) -> Self:
-        """`decode`, of bytes that must have this CRC32C. Raises ValueError."""
+        """Decode bytes that must have this CRC32C. Raises ValueError."""
         if crc32c(raw) != crc:
             raise ValueError(f"the checksum of the table of adopted batches is wrong, {len(raw)} bytes")
         return cls.decode(raw, position)
 
     @property
     def sources(self) -> tuple[BatchSource, ...]:
-        """Each once, in the order in which they are named first."""
+        """Each once, in the order in which they are first named."""
         return tuple(dict.fromkeys(line.source for line in self.lines))
 
     def encode(self) -> bytes:
-        """Raises ValueError when a value does not fit."""
+        """Encode it. Raises ValueError when a value does not fit."""
         sources = {source: index for index, source in enumerate(self.sources)}
         if len(sources) > MAX_SOURCES:
             raise ValueError(f"batches of {len(sources)} objects; a segment names {MAX_SOURCES}")
@@ -157,7 +157,7 @@ class AdoptionTable:
 
     @classmethod
     def decode(cls, raw: bytes, position: int) -> Self:
-        """The inverse of `encode`; the segment's records begin at that position. Raises ValueError."""
+        """Decode it; the segment's records begin at that position. Raises ValueError."""
         try:
             source_count, line_count = _COUNTS.unpack_from(raw)
             if source_count > MAX_SOURCES:
@@ -189,7 +189,7 @@ def _lines(raw: bytes, sources: Sequence[BatchSource], position: int) -> Iterato
 
 
 def stamped(line: TableLine, data: bytes, at: int) -> bytes:
-    """What the log holds, out of what is stored: `data` is the batch from its byte `at` on."""
+    """Return what the log holds, made from the stored bytes: `data` is the batch from its byte `at` on."""
     if at >= sum(STAMPS[-1]):
         return data
     stored = bytearray(data)

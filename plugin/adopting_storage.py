@@ -1,11 +1,11 @@
-"""Reads combined segments whose batches are in part where gateways stored them, as if all were in them.
+"""Reads combined segments whose batches are partly where gateways stored them, as if all were in them.
 
-It stands around the storage manager that knows all of the cluster's buckets, as a gateway's object may be in another
-bucket than the segment. This is the one place where the bytes of a log are made of what is stored: whoever reads a
-segment by its id, positions and custom metadata gets the log's bytes, and knows of no adoption.
+It wraps the storage manager that knows all of the cluster's buckets, because a gateway's object may be in another
+bucket than the segment. This is the only place where a log's bytes are assembled: readers of a segment by id, positions
+and custom metadata get the log's bytes, and need not know about adoption.
 
-What a range takes is read with few requests: a gap between two wanted parts of an object is read along where that
-costs less than a request. Tables are kept, as a segment is read a few times, and soon.
+A range is read with few requests: a gap between two wanted parts of an object is read along if that costs less than a
+request. Tables are cached, because a segment is read a few times, and soon.
 """
 
 import threading
@@ -35,7 +35,7 @@ from plugin.segment_metadata import (
 
 TABLES_KEPT: Final = 256
 GAP_BYTES: Final = 64 * 1024
-"""Bytes that cost less to read along than a request does."""
+"""So many bytes cost less to read along than a request."""
 
 
 class _Part(NamedTuple):
@@ -47,20 +47,20 @@ class _Part(NamedTuple):
     end: int
     line: TableLine | None = None
     at: int = 0
-    """In the batch."""
+    """Position in the batch."""
 
 
 class AdoptingStorage(RemoteWalStorageManager):
-    """See the module's theory. All but reads goes on as it is."""
+    """The storage that resolves adopted records. Everything except reads is passed on unchanged."""
 
     def __init__(self, storage: RemoteWalStorageManager) -> None:
-        """`storage` is configured."""
+        """`storage` is already configured."""
         self._storage = storage
         self._tables: OrderedDict[CombinedSegmentId, AdoptionTable] = OrderedDict()
         self._lock = threading.Lock()
 
     def configure(self, settings: Mapping[str, str], context: StorageContext) -> None:
-        """Nothing: see the class."""
+        """Do nothing: the wrapped storage is already configured."""
 
     @property
     def adopts(self) -> bool:
@@ -131,14 +131,14 @@ class AdoptingStorage(RemoteWalStorageManager):
         return self._storage.fetch_segment_metadata(replace(stored, custom_metadata=plain))
 
     def delete_log_segment_data(self, combined_segment_id: CombinedSegmentId, custom_metadata: bytes = b"") -> None:
-        """The segment's own object. Those that it names are others' to delete."""
+        """Delete the segment's own object. Objects that it names belong to others."""
         self._storage.delete_log_segment_data(combined_segment_id, split_note(custom_metadata)[0])
 
     def list_log_segments(self, broker_id: int | None = None) -> Iterator[StoredSegment]:
         return self._storage.list_log_segments(broker_id)
 
     def on_loop(self, size_bytes: int, custom_metadata: bytes = b"") -> SegmentsOnLoop | None:
-        """As the storage manager's own, for what is whole in its object: the rest takes several requests."""
+        """Return the wrapped store's, for segments that are whole in their object: others take several requests."""
         plain, note = split_note(custom_metadata)
         return self._storage.on_loop(size_bytes, plain) if note is None else None
 
@@ -169,9 +169,9 @@ _Read = Callable[[int, int], bytes]
 
 
 def _parts(table: AdoptionTable, start: int, end: int) -> Iterator[_Part]:
-    """What bytes [start, end) of a segment are made of, without those of which there are none."""
+    """Yield the non-empty parts of bytes [start, end) of a segment."""
     elsewhere = 0
-    """Bytes in front that are not in the object."""
+    """Bytes before this position that are not in the object."""
     for line in table.lines:
         line_end = line.start + line.length
         if start < line.start:
@@ -189,7 +189,7 @@ def _parts(table: AdoptionTable, start: int, end: int) -> Iterator[_Part]:
 
 
 def _requests(parts: Sequence[_Part]) -> Iterator[list[int]]:
-    """The parts, by number, that one request reads."""
+    """Yield groups of parts, by number, that one request reads."""
     by_source: dict[BatchSource | None, list[int]] = {}
     for index, part in enumerate(parts):
         by_source.setdefault(part.source, []).append(index)

@@ -1,8 +1,8 @@
-"""Where archive objects are stored: a second storage manager, with a class and settings of its own.
+"""The store of archive objects: a second storage manager, with its own class and settings.
 
-The backends are those of combined segments (S3, S3 Express, a directory): the same requests, retries, deadlines and
-unknown outcomes, under keys of another kind. So combined segments may be in S3 Express, and the archive in S3
-Standard; both may also share a bucket, as their keys never meet.
+The backends are those of combined segments (S3, S3 Express, a directory), with the same requests, retries, deadlines
+and unknown outcomes, under other keys. So combined segments may be in S3 Express, and the archive in S3 Standard; both
+may also share a bucket, because their keys never meet.
 """
 
 from collections.abc import Iterator, Mapping
@@ -38,50 +38,55 @@ class StoredArchiveObject:
 
 
 class ArchiveStorage(Protocol):
-    """What is asked of the archive's store. Methods block, may be called from many threads at once, keep their own
-    deadlines, and raise RemoteStorageError or one of its kinds.
+    """The archive's store.
+
+    Methods block, may be called from many threads at once, keep their own deadlines, and raise RemoteStorageError or
+    one of its kinds.
     """
 
     def write(self, object_id: ArchiveObjectId, sealed: SealedCombinedSegment) -> None:
-        """Durable and readable on return. Idempotent; other bytes under the key raise RemoteSegmentConflictError."""
+        """Write an object, durable and readable on return.
+
+        Idempotent; other bytes under the key raise RemoteSegmentConflictError.
+        """
 
     def fetch(self, object_id: ArchiveObjectId, start_position: int, end_position: int) -> bytes:
-        """The bytes [start_position, end_position); the caller checks them. Raises RemoteResourceNotFoundError."""
+        """Return the bytes [start_position, end_position), unchecked. Raises RemoteResourceNotFoundError."""
 
     def fetch_runs(self, stored: StoredArchiveObject) -> tuple[RemoteLogSegmentMetadataEntry, ...]:
-        """What the object says of itself, checked against its key: all that recovery needs.
+        """Return the runs in the object's footer, checked against its key: all that recovery needs.
 
         Raises RemoteSegmentCorruptError.
         """
 
     def delete(self, object_id: ArchiveObjectId) -> None:
-        """Idempotent: deleting what is not there succeeds."""
+        """Delete an object. Idempotent: deleting a missing object succeeds."""
 
     def list(self, topic_id_partition: TopicIdPartition | None = None) -> Iterator[StoredArchiveObject]:
-        """All archive objects of this cluster, or of one partition, in any order; others are passed over."""
+        """List all archive objects of this cluster, or of one partition, in any order; others are ignored."""
 
 
 class ObjectArchiveStorage:
-    """An ArchiveStorage on any of the object backends. Whatever a backend raises fails the one call."""
+    """An ArchiveStorage on any of the object backends. Any error of a backend fails only that call."""
 
     def __init__(self, manager: ObjectWalStorageManager) -> None:
-        """`manager` is configured."""
+        """`manager` is already configured."""
         self._manager = manager
 
     def write(self, object_id: ArchiveObjectId, sealed: SealedCombinedSegment) -> None:
-        """As `ArchiveStorage` says."""
+        """Write an object, durable and readable on return."""
         with defects_as_storage_errors("write", object_id):
             key = self._manager.keys.archive_key_of(object_id)
             self._manager.requests.put(key, sealed.chunks, sealed.size_bytes)
 
     def fetch(self, object_id: ArchiveObjectId, start_position: int, end_position: int) -> bytes:
-        """As `ArchiveStorage` says."""
+        """Return the bytes [start_position, end_position)."""
         with defects_as_storage_errors("fetch", object_id):
             key = self._manager.keys.archive_key_of(object_id)
             return self._manager.requests.get(key, start_position, end_position)
 
     def fetch_runs(self, stored: StoredArchiveObject) -> tuple[RemoteLogSegmentMetadataEntry, ...]:
-        """As `ArchiveStorage` says."""
+        """Return the runs in the object's footer."""
         with defects_as_storage_errors("fetch metadata", stored.key):
             header, runs, note = read_footer(
                 self._manager.requests, stored.key, stored.size_bytes, self._manager.cluster_id
@@ -99,12 +104,12 @@ class ObjectArchiveStorage:
         return runs
 
     def delete(self, object_id: ArchiveObjectId) -> None:
-        """As `ArchiveStorage` says."""
+        """Delete an object."""
         with defects_as_storage_errors("delete", object_id):
             self._manager.requests.delete(self._manager.keys.archive_key_of(object_id))
 
     def list(self, topic_id_partition: TopicIdPartition | None = None) -> Iterator[StoredArchiveObject]:
-        """As `ArchiveStorage` says."""
+        """List archive objects."""
         with defects_as_storage_errors("list", topic_id_partition or ""):
             for item in self._manager.requests.list(self._manager.keys.archive_prefix(topic_id_partition)):
                 object_id = self._manager.keys.parse_archive(item.key)
@@ -113,7 +118,7 @@ class ObjectArchiveStorage:
 
     @property
     def request_counts(self) -> RequestCounts:
-        """Counters since the start."""
+        """Request counters since the start."""
         return self._manager.request_counts
 
     def close(self) -> None:
@@ -128,7 +133,7 @@ def load_archive_storage(
     context: StorageContext,
     impl_prefix: str = DEFAULT_ARCHIVE_IMPL_PREFIX,
 ) -> ObjectArchiveStorage:
-    """A configured archive. `settings` come without their prefix. Raises as `load_storage_manager` does."""
+    """Return a configured archive. `settings` come without their prefix. Raises like `load_storage_manager`."""
     manager = load_storage_manager(class_name, class_path, settings, context, impl_prefix)
     if not isinstance(manager, ObjectWalStorageManager):
         manager.close()

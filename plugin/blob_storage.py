@@ -1,7 +1,7 @@
-"""Storage for what is no segment, beside the segments of the same cluster.
+"""Storage for objects other than segments, beside the segments of the same cluster.
 
-A `RemoteWalStorageManager` may have it (`blobs`); those on `ObjectWalStorageManager` do. One that has none is a whole
-storage manager all the same: what blobs are kept for (snapshots of metadata) is then done without.
+A `RemoteWalStorageManager` may have it (`blobs`); those based on `ObjectWalStorageManager` do. One without it is still
+complete: the features that need blobs (snapshots of metadata) are then missing.
 """
 
 from collections.abc import Iterator
@@ -16,35 +16,36 @@ class StoredBlob:
     name: str
     size_bytes: int
     custom_metadata: bytes = b""
-    """As of a `StoredSegment`."""
+    """Like the custom metadata of a `StoredSegment`."""
     last_modified_ms: int | None = None
-    """By the store's clock; None where a listing did not tell it."""
+    """By the store's clock; None if a listing did not give it."""
 
 
 class BlobStorage(Protocol):
     """Blobs by name: plain names with "/" between them, the first one of `object_keys.BLOB_KINDS`.
 
-    Errors are RemoteStorageError and its kinds; a name that is none is a ValueError. Deadlines and retries are
-    those of the segments' requests.
+    Errors are RemoteStorageError and its kinds; an invalid name is a ValueError. Deadlines and retries are those of the
+    segments' requests.
     """
 
     def put_blob(self, name: str, *chunks: bytes | memoryview) -> bytes:
-        """Write a blob, the chunks one after the other; durable and readable on return. Its custom metadata.
+        """Write a blob, the chunks in order, durable and readable on return. Returns its custom metadata.
 
         Never overwrites: writing the same bytes again succeeds, other bytes under the same name raise
         RemoteSegmentConflictError.
         """
 
     def get_blob(self, blob: StoredBlob, start: int = 0, end: int | None = None) -> bytes:
-        """The bytes [start, end) of a blob, to its end by default. Raises RemoteResourceNotFoundError when it is gone,
-        RemoteSegmentCorruptError when it is shorter than asked.
+        """Return the bytes [start, end) of a blob, to its end by default.
+
+        Raises RemoteResourceNotFoundError when it is gone, RemoteSegmentCorruptError when it is shorter than asked.
         """
 
     def list_blobs(self, directory: str) -> Iterator[StoredBlob]:
-        """The blobs whose names begin with `directory` and "/", in any order.
+        """List the blobs whose names begin with `directory` and "/", in any order.
 
-        Raises IncompleteListingError at the end, as `RemoteWalStorageManager.list_log_segments` does.
+        Raises IncompleteListingError at the end, like `RemoteWalStorageManager.list_log_segments`.
         """
 
     def delete_blob(self, blob: StoredBlob) -> None:
-        """Remove a blob. Idempotent. One whose custom metadata is not known is removed wherever it may be."""
+        """Delete a blob. Idempotent. Without known custom metadata it is deleted wherever it may be."""

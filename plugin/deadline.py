@@ -1,8 +1,8 @@
-"""`asyncio.timeout` for what every object passes, on an event loop that is known.
+"""A cheap `asyncio.timeout` for the hot path, on an event loop that is known.
 
-Python 3.11 asks the kernel for the process's id each time that a running loop is asked for, which `asyncio.timeout`
-does three times. What is promised is the same: at the deadline the task that is inside is cancelled, and leaves with a
-TimeoutError; a cancellation by anybody else stays one, also where both come together.
+Python 3.11 makes a system call each time it looks for the running loop, which `asyncio.timeout` does three times. The
+behaviour is the same: at the deadline the task inside is cancelled, and leaves with a TimeoutError; a cancellation by
+anybody else stays one, also if both come together.
 """
 
 import asyncio

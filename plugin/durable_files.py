@@ -1,12 +1,14 @@
-"""Files that are whole after a crash, or not there (KAFKA-16541): written aside, synced, renamed, and the directory
-synced."""
+"""Writes files that are complete or absent after a crash (KAFKA-16541).
+
+They are written aside, synced and renamed, and the directory is synced.
+"""
 
 import os
 from pathlib import Path
 
 
 def write_durably(path: Path, content: str) -> None:
-    """`path` holds `content` when this returns; until then what it held before. Raises OSError."""
+    """Write `content` to `path`; until this returns, the path keeps its old content. Raises OSError."""
     unfinished = path.with_name(f"{path.name}.tmp")
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     with os.fdopen(descriptor, "w", encoding="ascii") as file:

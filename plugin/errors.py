@@ -40,7 +40,7 @@ class StoreError(OperationError):
 class RemoteStorageError(StoreError):
     """Remote storage did not do what was asked. KIP-405's RemoteStorageException.
 
-    `retry_limit` says how often a backend tries again by itself, None for as long as its deadline allows.
+    `retry_limit` says how often a backend retries by itself, None for as long as its deadline allows.
     """
 
     retry_limit: int | None = None
@@ -53,12 +53,12 @@ class RemoteStorageError(StoreError):
 
 
 def failure_label(error: BaseException) -> str:
-    """The label of a storage manager's failure; "defect" for what it may not raise."""
+    """Return the label of a storage manager's failure; "defect" for what it may not raise."""
     return error.label if isinstance(error, RemoteStorageError) else "defect"
 
 
 def defect_site(error: BaseException) -> str:
-    """The type of an error that nobody thought of, and where it was raised. Its text may hold a record's bytes."""
+    """Return the type of an unexpected error, and where it was raised. Its text may hold a record's bytes."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f" at {'/'.join(Path(frames[-1].filename).parts[-2:])}:{frames[-1].lineno}" if frames else ""
     return f"{type(error).__name__}{where}"
@@ -66,7 +66,7 @@ def defect_site(error: BaseException) -> str:
 
 @contextmanager
 def defects_as_storage_errors(operation: str, key: object) -> Iterator[None]:
-    """What a storage manager may not raise, and does, is a failure of this operation; its label is "defect"."""
+    """Turn an error that a storage manager may not raise into a failure of this operation, with the label "defect"."""
     try:
         yield
     except RemoteStorageError:
@@ -76,13 +76,13 @@ def defects_as_storage_errors(operation: str, key: object) -> Iterator[None]:
 
 
 def defect_as_storage_error(operation: str, key: object, error: Exception) -> RemoteStorageError:
-    """What a storage manager's defect is raised as."""
+    """Return the error for a storage manager's defect."""
     reason = f"a defect of the storage manager: {defect_site(error)}"
     return RemoteStorageError(operation, str(key), reason, "report it", "defect")
 
 
 class RemoteResourceNotFoundError(RemoteStorageError):
-    """The object is not there. KIP-405's RemoteResourceNotFoundException. Trying again does not help."""
+    """The object is not there. KIP-405's RemoteResourceNotFoundException. A retry does not help."""
 
     retriable = False
     label = "not_found"
@@ -110,14 +110,14 @@ class RemoteStorageUnreachableError(RemoteStorageError):
 
 
 class RemoteStorageAccessError(RemoteStorageError):
-    """Credentials are missing or lack a permission; the hint names it. Trying again does not help."""
+    """Credentials are missing or lack a permission; the hint names it. A retry does not help."""
 
     retriable = False
     label = "access"
 
 
 class RemoteStorageSessionExpiredError(RemoteStorageAccessError):
-    """The store no longer takes this session or token. A backend gets a new one and tries once more."""
+    """The store no longer accepts this session or token. A backend gets a new one and tries once more."""
 
     retriable = True
     retry_limit = 1
@@ -125,42 +125,42 @@ class RemoteStorageSessionExpiredError(RemoteStorageAccessError):
 
 
 class RemoteStorageRefusedError(RemoteStorageError):
-    """The store does not take such a request at all. Trying again does not help."""
+    """The store does not accept such a request at all. A retry does not help."""
 
     retriable = False
     label = "refused"
 
 
 class RemoteSegmentConflictError(RemoteStorageError):
-    """The key holds other bytes already. Objects are immutable, so the caller must take a new key."""
+    """The key already holds other bytes. Objects are immutable, so the caller must use a new key."""
 
     retriable = False
     label = "conflict"
 
 
 class RemoteSegmentCorruptError(RemoteStorageError):
-    """The object's bytes do not agree with its checksums or its format; nothing of it may be used."""
+    """The object's bytes contradict its checksums or its format; nothing of it may be used."""
 
     retry_limit = 1
     label = "corrupt"
 
 
 class RemoteStorageConfigError(RemoteStorageError):
-    """A setting is wrong, or the store lacks what the system relies on; the message names the key."""
+    """A setting is wrong, or the store lacks what the system needs; the message names the key."""
 
     retriable = False
     label = "config"
 
 
 class UnknownBucketError(RemoteStorageError):
-    """The object is in a bucket that is not known here: it is neither read nor deleted. Trying again does not help."""
+    """The object is in an unknown bucket: it is neither read nor deleted. A retry does not help."""
 
     retriable = False
     label = "unknown_bucket"
 
 
 class IncompleteListingError(RemoteStorageError):
-    """The end of a listing in which parts of the store are missing: `unanswered`, as `copies_of` names them."""
+    """The end of a listing that lacks parts of the store: `unanswered`, as `copies_of` names them."""
 
     label = "incomplete_listing"
 
@@ -172,7 +172,7 @@ class IncompleteListingError(RemoteStorageError):
 
 
 class ObjectExistsError(RemoteStorageError):
-    """A conditional PUT found the key taken. Never leaves the manager, which looks whose bytes are there."""
+    """A conditional PUT found the key taken. Never leaves the manager, which checks whose bytes are there."""
 
     retriable = False
     label = "exists"

@@ -1,9 +1,9 @@
-"""A storage manager that may not be there yet.
+"""Stands in for a storage manager that may not be there yet.
 
 An agent must relay its broker's replication from its first moment, whether object storage answers or not. Until the
-real storage manager is configured, every call fails as if the store were down, and all bytes go inline. And whatever
-the real one raises is a failure of that call: nobody who asks it for something must end by a defect of it. So is a
-call beyond the ceiling of requests.
+real storage manager is configured, every call fails as if the store were down, and all bytes go inline. Any error of
+the real one is a failure of that call only: no caller may end because of its defect. A call beyond the ceiling of
+requests fails the same way.
 """
 
 import threading
@@ -49,9 +49,9 @@ class GuardedStorageManager(RemoteWalStorageManager):
         gets: RequestCeiling | None = None,
         timed: Callable[[str], AbstractContextManager[None]] = lambda _kind: _UNTIMED,
     ) -> None:
-        """Ceilings for what is priced as a PUT (a LIST is), and as a GET; deletions are free.
+        """Takes ceilings for requests priced as a PUT (including LIST), and as a GET; deletions are free.
 
-        `timed` is put around each call that reaches the real one, by `put`, `get`, `delete` or `list`.
+        `timed` wraps each call that reaches the real one, by `put`, `get`, `delete` or `list`.
         """
         self.puts, self.gets = puts, gets
         self._timed = timed
@@ -60,17 +60,17 @@ class GuardedStorageManager(RemoteWalStorageManager):
         self._away_because = "object storage has not answered since the agent started"
 
     def arrived(self, manager: RemoteWalStorageManager) -> None:
-        """Use this one from now on; it is configured."""
+        """Use this configured storage manager from now on."""
         self._manager = manager
         self._there_since.set()
 
     def did_not_answer(self, reason: str) -> None:
-        """Tell this to who asks, until it is there."""
+        """Report this reason to callers until it is there."""
         self._away_because = reason
 
     @property
     def adopts(self) -> bool:
-        """As the real one."""
+        """Whether the real one can write segments with `AdoptedRecords`."""
         return self._manager is not None and self._manager.adopts
 
     @property
@@ -83,12 +83,12 @@ class GuardedStorageManager(RemoteWalStorageManager):
         return self._there_since.wait(timeout_s)
 
     def configure(self, settings: Mapping[str, str], context: StorageContext) -> None:
-        """Nothing: what arrives is configured already."""
+        """Do nothing: what arrives is already configured."""
 
     def copy_log_segment_data(
         self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: RecordsList
     ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
-        """As the real one."""
+        """Write one combined segment."""
         with self.there("copy", metadata.combined_segment_id) as manager:
             return manager.copy_log_segment_data(metadata, records_list)
 
@@ -99,48 +99,48 @@ class GuardedStorageManager(RemoteWalStorageManager):
         end_position: int,
         custom_metadata: bytes = b"",
     ) -> bytes:
-        """As the real one."""
+        """Read bytes of an object."""
         with self.there("fetch", combined_segment_id) as manager:
             return manager.fetch_log_segment(combined_segment_id, start_position, end_position, custom_metadata)
 
     def fetch_segment_metadata(self, stored: StoredSegment) -> RemoteWalCombinedLogSegmentMetadata:
-        """As the real one."""
+        """Read the metadata in an object's footer."""
         with self.there("fetch metadata", stored.key) as manager:
             return manager.fetch_segment_metadata(stored)
 
     def delete_log_segment_data(self, combined_segment_id: CombinedSegmentId, custom_metadata: bytes = b"") -> None:
-        """As the real one."""
+        """Delete an object."""
         with self.there("delete", combined_segment_id) as manager:
             manager.delete_log_segment_data(combined_segment_id, custom_metadata)
 
     def list_log_segments(self, broker_id: int | None = None) -> Iterator[StoredSegment]:
-        """As the real one."""
+        """List the objects."""
         with self.there("list", "") as manager:
             listed = manager.list_log_segments(broker_id)
         return _each("list", "", listed)
 
     def on_loop(self, size_bytes: int, custom_metadata: bytes = b"") -> SegmentsOnLoop | None:
-        """As the real one."""
+        """Return the real one's calls for the event loop."""
         inner = self._manager.on_loop(size_bytes, custom_metadata) if self._manager is not None else None
         return _GuardedOnLoop(inner, self.there) if inner is not None else None
 
     def copies_of(self, custom_metadata: bytes) -> Sequence[StoredCopy]:
-        """As the real one; what is not there yet has no parts."""
+        """Return where objects are; without the real one, there are no parts."""
         return super().copies_of(custom_metadata) if self._manager is None else self._manager.copies_of(custom_metadata)
 
     @property
     def out_of_step(self) -> Sequence[str]:
-        """As the real one."""
+        """Parts of the store that take no copies now."""
         return self._manager.out_of_step if self._manager is not None else ()
 
     @property
     def blobs(self) -> BlobStorage:
-        """As the real one's; that it has none is told to who asks for one."""
+        """The real one's blobs; a missing real one is reported at each call."""
         return _GuardedBlobs(self.there)
 
     @property
     def request_counts(self) -> RequestCounts:
-        """None were sent before the real one was there."""
+        """Request counters; none before the real one was there."""
         return self._manager.request_counts if self._manager is not None else RequestCounts()
 
     def close(self) -> None:
@@ -149,7 +149,7 @@ class GuardedStorageManager(RemoteWalStorageManager):
             self._manager.close()
 
     def there(self, operation: str, key: object) -> "_Call":
-        """The real one, for one operation. Raises RemoteStorageError where it is not there, or may not be asked."""
+        """Return the real one for one operation. Raises RemoteStorageError if it is missing, or may not be called."""
         if self._manager is None:
             raise RemoteStorageError(operation, str(key), self._away_because)
         self._check_ceiling(operation, key, self._manager.request_counts)
@@ -168,8 +168,9 @@ class GuardedStorageManager(RemoteWalStorageManager):
 
 
 class _Call(AbstractContextManager[RemoteWalStorageManager]):
-    """One call of the real one, timed; its defects are failures of the store. Each object passes three of them, so it
-    is no chain of generators.
+    """One timed call of the real one; its defects are failures of the store.
+
+    A class and no chain of generators, because each object passes three of them.
     """
 
     __slots__ = ("_key", "_manager", "_operation", "_timed")
@@ -200,7 +201,7 @@ _There = Callable[[str, object], AbstractContextManager[RemoteWalStorageManager]
 
 
 class _GuardedOnLoop:
-    """The real one's, as `SegmentsOnLoop`."""
+    """The real one's calls for the event loop, as `SegmentsOnLoop`."""
 
     def __init__(self, segments: SegmentsOnLoop, there: _There) -> None:
         self._segments = segments

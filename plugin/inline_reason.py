@@ -1,4 +1,4 @@
-"""Why a record byte goes to a follower as it is, and not as a link."""
+"""The reasons why a record byte goes to a follower inline, and not as a link."""
 
 from enum import StrEnum
 from typing import Final
@@ -10,28 +10,28 @@ class InlineReason(StrEnum):
     NOT_ENABLED = "not_enabled"
     """The topic is without remote.wal.storage.enable, or not known as led here yet."""
     OWN_ZONE = "own_zone"
-    """The follower stands in the leader's zone, where bytes cost nothing."""
+    """The follower is in the leader's zone, where bytes cost nothing."""
     NO_FOLLOWER_ELSEWHERE = "no_follower_elsewhere"
     NEVER_PAYS = "never_pays"
-    """At the prices that are set, no object of the partition would pay, whatever its size."""
+    """At the configured prices, no object of the partition would pay, whatever its size."""
     LOAD = "load"
-    """What comes is too little for an object."""
+    """Too little comes for an object."""
     LOOK = "look"
-    """What producers bring inline is measured, as a load begins or may have grown."""
+    """The inline rate of producers is measured, because a load begins or may have grown."""
     HELD_UP = "held_up"
-    """Links cost producers their rate, and rest for a while."""
+    """Links slow producers down, and pause for a while."""
     LATENCY_BOUND = "latency_bound"
     """The policy is latency, and upload and read take longer than it allows."""
     WAIT_TIMEOUT = "wait_timeout"
-    """The follower waited for its link in vain: remote.wal.link.wait.max.ms."""
+    """The follower waited too long for its link: remote.wal.link.wait.max.ms."""
     NOT_STORED = "not_stored"
-    """Links are in use, and no upload is about to store it: it is far behind, or uploads fail or are slow."""
+    """Links are in use, but no upload will soon store it: it is far behind, or uploads fail or are slow."""
     NO_AGENT = "no_agent"
     """The other end is no agent, or one that does not understand links."""
     PAUSED = "paused_by_follower"
     """The follower's agent cannot read objects now."""
     DEFECT = "defect"
-    """Links of this connection rest after a defect, or its frames are not understood."""
+    """Links of this connection pause after a defect, or its frames are not understood."""
     UPLOADS_STOPPED = "uploads_stopped"
     """The write path does not run, or the metadata topic takes no records."""
 
@@ -46,4 +46,4 @@ RIGHTLY_INLINE: Final = frozenset(
         InlineReason.LOOK,
     }
 )
-"""Where links would save nothing. All other inline bytes are bytes that could have been saved."""
+"""Reasons for which links would save nothing. All other inline bytes could have been saved."""

@@ -1,4 +1,4 @@
-"""A storage manager from its dotted class name, as the broker's server.properties names it."""
+"""Loads a storage manager by its dotted class name in the broker's server.properties."""
 
 import importlib
 import inspect
@@ -14,7 +14,7 @@ CLASS_NAME_KEY: Final = "remote.log.wal.storage.manager.class.name"
 CLASS_PATH_KEY: Final = "remote.log.wal.storage.manager.class.path"
 
 WITHOUT_SELF_TEST: Final = {"startup.self.test": "false"}
-"""So that credentials for reading are enough."""
+"""Without it, credentials for reading are enough."""
 DEFAULT_CLASS_NAME: Final = "plugin.local_directory.LocalWalStorageManager"
 DEFAULT_IMPL_PREFIX: Final = "rsm.wal.config."
 ARCHIVE_CLASS_NAME_KEY: Final = "remote.wal.archive.storage.manager.class.name"
@@ -23,7 +23,7 @@ DEFAULT_ARCHIVE_IMPL_PREFIX: Final = "rsm.wal.archive.config."
 
 
 def settings_under_prefix(properties: Mapping[str, str], impl_prefix: str = DEFAULT_IMPL_PREFIX) -> dict[str, str]:
-    """The storage manager's own settings out of all properties, prefix removed. No other values are asked for."""
+    """Return the storage manager's own settings, prefix removed. No other values are read."""
     return {key.removeprefix(impl_prefix): properties[key] for key in properties if key.startswith(impl_prefix)}
 
 
@@ -59,7 +59,7 @@ def load_storage_manager(
 
 
 def storage_manager_class(class_name: str, class_path: str | None) -> type[RemoteWalStorageManager]:
-    """The class, its path added to the import path. Raises RemoteStorageConfigError naming the Kafka key."""
+    """Return the class, its path added to the import path. Raises RemoteStorageConfigError naming the Kafka key."""
     if class_path:
         _add_to_import_path(class_path)
     return _find_class(class_name)

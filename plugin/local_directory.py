@@ -1,8 +1,8 @@
 """The backend on a directory: the KIP's LocalWalStorageManager, for tests, demos and shared file systems.
 
-A write goes to a temporary name in the final directory and is then linked to its key, which the file system
-does at once and only if the key is free. A process that is killed between the two leaves the temporary
-file, at most one per upload under way; its name starts with a dot, so no listing takes it for an object.
+A write goes to a temporary name in the final directory and is then linked to its key, which the file system does at
+once and only if the key is free. A process that is killed between the two leaves the temporary file, at most one per
+upload under way; its name starts with a dot, so no listing takes it for an object.
 """
 
 import errno
@@ -150,21 +150,21 @@ class DirectoryStore:
                 return
 
     def list_page(self, prefix: str, page: str | None) -> ListPage:
-        """All at once: there is one page."""
+        """Return everything as one page."""
         with _as_storage_errors("list", prefix):
             return ListPage(list(self._walk(prefix)), None)
 
     def close(self) -> None:
-        """Nothing is held open between calls."""
+        """Do nothing: nothing is held open between calls."""
 
     def _wait_out(self, latency_s: float, began_s: float) -> None:
-        """Until the request has taken as long as one to an object store would, what the disk took included."""
+        """Wait until the request has taken as long as one to an object store would, including the disk's time."""
         left_s = began_s + latency_s - self._clock()
         if left_s > 0:
             self._sleep(left_s)
 
     def _path_of(self, key: str) -> str:
-        """Raises RemoteStorageError for a key that would leave the directory."""
+        """Return the path. Raises RemoteStorageError for a key that would leave the directory."""
         if "\0" in key or any(part in ("", ".", "..") for part in key.split("/")):
             raise RemoteStorageAccessError("open", repr(key), "the key would leave the directory")
         return f"{self._directory}/{key}"
@@ -186,7 +186,7 @@ class DirectoryStore:
                         try:
                             found = item.stat(follow_symlinks=False)
                         except FileNotFoundError:
-                            continue  # deleted since
+                            continue  # deleted meanwhile
                         yield ListedObject(key, found.st_size, found.st_mtime_ns // 1_000_000)
 
 
@@ -203,7 +203,7 @@ def _write_all(file: int, chunks: Sequence[bytes | memoryview]) -> None:
     for first in range(0, len(chunks), _CHUNKS_PER_WRITE):
         pending = chunks[first : first + _CHUNKS_PER_WRITE]
         left = sum(map(len, pending)) - os.writev(file, pending)
-        while left:  # a write may stop anywhere; that is rare, so the rest may cost a copy
+        while left:  # a write may stop anywhere; that is rare, so copying the rest is fine
             rest = b"".join(pending)[-left:]
             left -= os.write(file, rest)
 

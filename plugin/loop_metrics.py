@@ -1,7 +1,7 @@
-"""Counters and histograms that the event loop's thread alone adds to: plain numbers, read when somebody scrapes.
+"""Counters and histograms that only the event loop's thread adds to: plain numbers, read when somebody scrapes.
 
-Those of prometheus_client may be added to by any thread, so each addition is four calls and a lock. An object passes
-some seventy of them on its way through three agents; there, that was an eighth of all that the loop did for it.
+Any thread may add to those of prometheus_client, so each addition costs four calls and a lock. An object passes some
+seventy of them on its way through three agents; that was an eighth of all the loop's work for it.
 """
 
 from bisect import bisect_left
@@ -17,7 +17,7 @@ _NO_LABELS: Final = ()
 
 
 class LoopCount:
-    """What was counted under one value of each label."""
+    """The count for one value of each label."""
 
     __slots__ = ("value",)
 
@@ -25,7 +25,7 @@ class LoopCount:
         self.value: float = 0
 
     def inc(self, amount: float = 1) -> None:
-        """So much more."""
+        """Add so much."""
         self.value += amount
 
 
@@ -43,25 +43,25 @@ class LoopCounter(Collector):
         registry.register(self)
 
     def labels(self, *values: str) -> LoopCount:
-        """Of these labels' values; what adds often keeps it."""
+        """Return the count for these label values; frequent users keep it."""
         count = self._counts.get(values)
         if count is None:
             count = self._counts[values] = LoopCount()
         return count
 
     def inc(self, amount: float = 1) -> None:
-        """So much more, where there are no labels."""
+        """Add so much, if there are no labels."""
         self._whole.value += amount
 
     def collect(self) -> Iterator[CounterMetricFamily]:
-        """On any thread."""
+        """Collect on any thread."""
         (family,) = self.describe()
         for values, count in list(self._counts.items()):
             family.add_metric(values, count.value)
         yield family
 
     def describe(self) -> Iterator[CounterMetricFamily]:
-        """Name and labels, by which a registry refuses another one of this name."""
+        """Return name and labels, by which a registry refuses another metric of this name."""
         yield CounterMetricFamily(self._name, self._documentation, labels=self._labels)
 
 
@@ -82,7 +82,7 @@ class LoopHistogram(Collector):
         registry.register(self)
 
     def observe(self, value: str, amount: float) -> None:
-        """One amount under this value of the label."""
+        """Add one amount under this value of the label."""
         counts = self._counts.get(value)
         if counts is None:
             self._sums[value] = 0.0
@@ -91,7 +91,7 @@ class LoopHistogram(Collector):
         self._sums[value] += amount
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
-        """On any thread."""
+        """Collect on any thread."""
         (family,) = self.describe()
         for value, counts in list(self._counts.items()):
             buckets = list(zip(self._told, accumulate(counts), strict=True))
@@ -99,5 +99,5 @@ class LoopHistogram(Collector):
         yield family
 
     def describe(self) -> Iterator[HistogramMetricFamily]:
-        """As a counter's."""
+        """Return name and labels, by which a registry refuses another metric of this name."""
         yield HistogramMetricFamily(self._name, self._documentation, labels=[self._label])

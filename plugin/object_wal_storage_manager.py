@@ -1,7 +1,7 @@
 """The RemoteWalStorageManager on any object store: format, keys, retries and unknown outcomes.
 
-An object is written under a key that its id alone decides (`plugin.format.object_keys`), by requests that are tried
-again (`plugin.clients.object_requests`).
+An object's key follows from its id (`plugin.format.object_keys`); requests are retried
+(`plugin.clients.object_requests`).
 """
 
 import asyncio
@@ -55,7 +55,7 @@ from plugin.stored_footer import read_footer
 log = structlog.get_logger(__name__)
 
 _TAIL_BYTES: Final = 64 * 1024
-"""Read at an object's end in the hope that the whole footer is in it: some 2,500 entries are."""
+"""Read at an object's end; usually the whole footer is in it: some 2,500 entries are."""
 
 
 class ObjectWalStorageManager(RemoteWalStorageManager):
@@ -75,7 +75,7 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
         self._clock = clock
         self._closed = threading.Event()
         self._sleep = sleep or self._wait_unless_closed
-        self._rng = rng or random.Random()  # noqa: S311 - it spreads retries, it guards nothing
+        self._rng = rng or random.Random()  # noqa: S311 - it spreads retries and guards nothing
         self._new_probe_id = new_probe_id
         self._counts = RequestCounts()
 
@@ -85,12 +85,12 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
-        """On which `on_loop` will be asked, where it was configured with one."""
+        """The loop for `on_loop`, if it was configured with one."""
         return self._context.loop if hasattr(self, "_context") else None
 
     @abstractmethod
     def open_store(self, settings: ObjectBackendSettings) -> ObjectStore:
-        """The store that the settings (of `settings_model`) describe. Raises RemoteStorageConfigError."""
+        """Open the store that the settings (of `settings_model`) describe. Raises RemoteStorageConfigError."""
 
     def configure(self, settings: Mapping[str, str], context: StorageContext) -> None:
         told = unhurried(self.settings_model, settings) if context.can_wait else settings
@@ -158,7 +158,7 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
                 self._requests.passed_over()
 
     def copies_of(self, custom_metadata: bytes) -> Sequence[StoredCopy]:
-        """Its own bucket, also of what names it as one of a list that there is no more (`plugin.zones.buckets`)."""
+        """Return its own bucket, also if the metadata names it as one of a former list (`plugin.zones.buckets`)."""
         if not custom_metadata:
             return super().copies_of(custom_metadata)
         named = NamedCopies.decode(custom_metadata)
@@ -175,7 +175,7 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
         custom_metadata: bytes,
         enough: Callable[[list[bool]], bool],
     ) -> None:
-        """`enough` judges which copies are here: one of them will do, or all must be."""
+        """Check that the copies are here; `enough` decides whether one suffices or all are needed."""
         if not enough([copy.place is not None for copy in self.copies_of(custom_metadata)]):
             raise unknown_bucket(operation, segment_id, custom_metadata)
 
@@ -188,12 +188,12 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
 
     @property
     def requests(self) -> ObjectRequests:
-        """To the store."""
+        """The requests to the store."""
         return self._requests
 
     @property
     def cluster_id(self) -> str:
-        """Whose objects these are."""
+        """The cluster that owns the objects."""
         return self._context.cluster_id
 
     @property
@@ -217,7 +217,7 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
 def _sealed(
     cluster_id: str, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: RecordsList
 ) -> SealedCombinedSegment:
-    # The event's time stamp, not the clock's, so that the same call again writes the same bytes.
+    # The event's time stamp, not the clock's, so that a repeated call writes the same bytes.
     segment = OpenCombinedSegment(SegmentHeader(cluster_id, metadata.combined_segment_id, metadata.event_timestamp_ms))
     for entry, records in zip(metadata.entries, records_list, strict=True):
         segment.append(entry, records)
@@ -230,7 +230,7 @@ def _update(segment_id: CombinedSegmentId, sealed: SealedCombinedSegment) -> Rem
 
 
 class _ObjectsOnLoop:
-    """As `SegmentsOnLoop`."""
+    """Implements `SegmentsOnLoop`."""
 
     def __init__(self, keys: ObjectKeyFactory, requests: ObjectRequests, cluster_id: str) -> None:
         self._keys = keys

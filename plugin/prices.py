@@ -1,11 +1,10 @@
-"""What requests, stored bytes and zone crossings cost. Read from a dated file, never from constants.
+"""The prices of requests, stored bytes and cross-zone traffic, read from a dated file, never from constants.
 
-A section of the file is a class of storage, or a provider's network between its zones; which network counts follows
-from the store, or is said by a setting.
+A section of the file is a class of storage, or a provider's network between its zones; the store or a setting decides
+which network counts.
 
-Of the table each computation asks for those prices that it needs; a missing one is an error, never 0. Agents need few
-of them (`Prices`). The report needs more (brokers, disks, dates), and also computes with older tables, whose fees had
-free bytes.
+Each computation reads the prices that it needs; a missing one is an error, never 0. Agents need few of them (`Prices`).
+The report needs more (brokers, disks, dates), and also computes with older tables, whose fees had free bytes.
 """
 
 import sys
@@ -21,12 +20,12 @@ STANDARD: Final = "s3_standard"
 GCS: Final = "gcs_standard"
 AZURE_PREMIUM: Final = "azure_premium_block_blob"
 NETWORK: Final = "network"
-"""AWS's, and of whatever is no other's."""
+"""AWS's network, also used for unknown providers."""
 
 BYTES_PER_GB = 10**9
 SECONDS_PER_MONTH: Final = 30 * 86_400
 NEVER_PAYS: Final = sys.maxsize
-"""In the place of a size: none is large enough."""
+"""Used instead of a size: none is large enough."""
 S3_STANDARD_CLASS_NAME = "plugin.s3.S3WalStorageManager"
 DEFAULT_PRICES_FILE = Path(__file__).with_name("prices.toml")
 
@@ -36,11 +35,11 @@ _SECTIONS: Final = {
     "plugin.azure_blob.AzureBlobWalStorageManager": AZURE_PREMIUM,
 }
 _NETWORKS: Final = {"gcs": "network_gcp", "azure": "network_azure"}
-"""By what the names of a provider's stores begin with."""
+"""By the prefix of a provider's store names."""
 
 
 class PriceError(ValueError):
-    """The price file lacks a price, or holds one that is none; the message names file and key."""
+    """The price file lacks a price, or has an invalid one; the message names file and key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,7 @@ class StorePrices:
     retrieval_gb: float
 
     def copied(self, copies: int, copy_gb: float) -> "StorePrices":
-        """Of objects that are in so many buckets; `copy_gb` is what writing a gigabyte to another zone's adds."""
+        """Return the prices with so many buckets; `copy_gb` is the extra cost of writing a gigabyte to another zone."""
         return StorePrices(
             storage_gb_month=copies * self.storage_gb_month,
             put_per_1000=copies * self.put_per_1000,
@@ -64,7 +63,7 @@ class StorePrices:
         )
 
     def requests_usd(self, puts: float, gets: float, put_bytes: float, get_bytes: float) -> float:
-        """Dollars for so many requests that moved so many bytes."""
+        """Return dollars for so many requests that moved so many bytes."""
         return (
             puts * self.put_per_1000 / 1000
             + gets * self.get_per_1000 / 1000
@@ -75,45 +74,45 @@ class StorePrices:
 
 @dataclass(frozen=True, slots=True)
 class PriceTable:
-    """US dollars by `section.key`, as they stand in a price file."""
+    """US dollars by `section.key`, as in a price file."""
 
     source: str
     """For error messages: the file, and the table's name in it."""
     confirmed: str
-    """The date as of which somebody looked, ISO 8601."""
+    """The date on which somebody confirmed the prices, ISO 8601."""
     sections: Mapping[str, Mapping[str, object]]
     network: str = NETWORK
-    """The section of the network whose zone borders are crossed."""
+    """The section of the network for cross-zone traffic."""
 
     @classmethod
     def load(cls, file: Path | None = None) -> Self:
-        """The file's table; None: the one that comes with the project. Raises PriceError."""
+        """Load the file's table; None: the one that comes with the project. Raises PriceError."""
         return cls.of(*_read(file))
 
     @classmethod
     def of(cls, table: Mapping[str, object], source: str) -> Self:
-        """From what a TOML file holds. Raises PriceError when the table has no date."""
+        """Make it from a TOML file's content. Raises PriceError when the table has no date."""
         confirmed = table.get("confirmed")
         if confirmed is None:
             raise PriceError(f"{source}: confirmed: the date of the prices is missing")
         return cls(source, str(confirmed), _sections(table))
 
     def usd(self, section: str, key: str) -> float:
-        """One price. Raises PriceError when it is missing, or none."""
+        """Return one price. Raises PriceError when it is missing or invalid."""
         value = self.sections.get(section, {}).get(key)
         if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < float("inf"):
             raise PriceError(f"{self.source}: {section}.{key} must be a price in dollars, not {value!r}")
         return float(value)
 
     def free_bytes_per_request(self, section: str) -> int:
-        """Bytes of each request that upload and retrieval fees leave out; 0 where the table says nothing of it."""
+        """Return the bytes of each request without upload and retrieval fees; 0 if the table does not say."""
         value = self.sections.get(section, {}).get("free_bytes_per_request", 0)
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             raise PriceError(f"{self.source}: {section}.free_bytes_per_request must be a number of bytes")
         return value
 
     def store(self, section: str) -> StorePrices:
-        """All prices of one storage class. Raises PriceError naming the first that is missing."""
+        """Return all prices of one storage class. Raises PriceError naming the first that is missing."""
         return StorePrices(
             storage_gb_month=self.usd(section, "storage_gb_month"),
             put_per_1000=self.usd(section, "put_per_1000"),
@@ -123,12 +122,12 @@ class PriceTable:
         )
 
     def with_network(self, network: str) -> Self:
-        """The same, with the zone borders of that network."""
+        """Return the table with another network for cross-zone traffic."""
         return replace(self, network=network)
 
     @property
     def zone_crossing_gb(self) -> float:
-        """A gigabyte across a zone border once, all that pay for it together."""
+        """The price of a gigabyte that crosses zones once, for all paying sides together."""
         return self._paying_sides * self.usd(self.network, "zone_transfer_gb_per_side")
 
     @property
@@ -140,17 +139,17 @@ class PriceTable:
 
     @property
     def cross_zone_read_gb(self) -> float:
-        """What reading an object from another zone adds per gigabyte."""
+        """The extra cost per gigabyte of reading an object from another zone."""
         return self._to_other_zones("cross_zone_read_gb")
 
     @property
     def cross_zone_write_gb(self) -> float:
-        """What writing an object to another zone's bucket adds per gigabyte."""
+        """The extra cost per gigabyte of writing an object to another zone's bucket."""
         return self._to_other_zones("cross_zone_write_gb")
 
     @property
     def known_cross_zone_write_gb(self) -> float | None:
-        """The same; None where the table has no such price."""
+        """The extra cost per gigabyte of writing to another zone; None if the table has no such price."""
         key = self._key_to_other_zones("cross_zone_write_gb")
         return self.cross_zone_write_gb if key in self.sections.get(self.network, {}) else None
 
@@ -163,24 +162,24 @@ class PriceTable:
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """The price table: one storage class for the WAL, one for archives, and the zone border."""
+    """The price table: one storage class for the WAL, one for archives, and cross-zone traffic."""
 
     s3_express: StorePrices
     s3_standard: StorePrices
     zone_crossing_gb: float
-    """Dollars for a gigabyte that crosses a zone border once, all that pay for it together."""
+    """Dollars for a gigabyte that crosses zones once, for all paying sides together."""
     express_cross_zone_read_gb: float
-    """Dollars that reading a gigabyte from another zone's store adds."""
+    """Extra dollars for reading a gigabyte from another zone's store."""
     others: Mapping[str, StorePrices] = field(default_factory=dict)
     """Further classes of storage, by the names of their sections."""
     copies: int = 1
-    """In so many buckets objects are written; the classes' own prices are for one."""
+    """How many buckets objects are written to; the classes' own prices are for one."""
     cross_zone_write_gb: float = 0.0
-    """Dollars that writing a gigabyte to another zone's bucket adds; asked for where there are copies."""
+    """Extra dollars for writing a gigabyte to another zone's bucket; needed if there are copies."""
 
     @classmethod
     def load(cls, file: Path = DEFAULT_PRICES_FILE, network: str = NETWORK, copies: int = 1) -> Self:
-        """With the borders of that network. Raises PriceError when a price is missing: an unknown price is never 0."""
+        """Load with that network. Raises PriceError when a price is missing: an unknown price is never 0."""
         table, source = _read(file)
         prices = PriceTable(source, "", _sections(table), network)
         further = [name for name, held in prices.sections.items() if "put_per_1000" in held]
@@ -195,24 +194,24 @@ class Prices:
         )
 
     def of_section(self, section: str) -> StorePrices:
-        """Of a class of storage. Raises PriceError when the price file has no such section."""
+        """Return the prices of a storage class. Raises PriceError when the price file has no such section."""
         known = {EXPRESS: self.s3_express, STANDARD: self.s3_standard, **self.others}
         if section not in known:
             raise PriceError(f"the price file has no prices of {section}; it has those of {', '.join(known)}")
         return known[section]
 
     def get_break_even_bytes(self, store: StorePrices) -> int:
-        """The size from which a read of what is stored already is cheaper than its bytes inline, or NEVER_PAYS."""
+        """Return the size from which reading a stored object is cheaper than its inline bytes, or NEVER_PAYS."""
         saved_per_gb = self.zone_crossing_gb - store.retrieval_gb - self.express_cross_zone_read_gb
         if saved_per_gb <= 0:
             return NEVER_PAYS
         return round(store.get_per_1000 / 1000 / saved_per_gb * BYTES_PER_GB)
 
     def break_even_bytes(self, remote_followers: int, store: StorePrices) -> int:
-        """The size from which an object is cheaper than sending its bytes across the border to each follower.
+        """Return the size from which an object is cheaper than sending its bytes across zones to each follower.
 
-        An object costs one PUT and a GET per follower, and per byte its upload and retrievals; inline, a byte costs a
-        crossing per follower. NEVER_PAYS where no size is.
+        An object costs one PUT and a GET per follower, and per byte its upload and retrievals; an inline byte costs a
+        crossing per follower. NEVER_PAYS if no size pays.
         """
         read_gb = store.retrieval_gb + self.express_cross_zone_read_gb
         saved_per_gb = remote_followers * (self.zone_crossing_gb - read_gb) - store.upload_gb
@@ -222,17 +221,17 @@ class Prices:
 
 
 def section_of(class_name: str) -> str:
-    """The section of price tables for a storage manager; S3 Express's for one that is not ours, or has no prices."""
+    """Return the price section of a storage manager; S3 Express's for foreign ones, or ones without prices."""
     return _SECTIONS.get(class_name, EXPRESS)
 
 
 def network_of(section: str) -> str:
-    """The section of price tables for the network of a store's provider."""
+    """Return the price section for the network of a store's provider."""
     return _NETWORKS.get(section.split("_", maxsplit=1)[0], NETWORK)
 
 
 def _read(file: Path | None) -> tuple[Mapping[str, object], str]:
-    """What a price file holds, and its name."""
+    """Return a price file's content, and its name."""
     # The packages may be in a zip, as spark-submit ships them.
     chosen = file or resources.files("plugin") / DEFAULT_PRICES_FILE.name
     file = file or DEFAULT_PRICES_FILE

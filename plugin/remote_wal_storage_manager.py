@@ -17,12 +17,12 @@ from plugin.segment_metadata import (
 )
 
 WHOLE_STORE: Final = ""
-"""The one place of a store that has no parts."""
+"""The only place of a store that has no parts."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredSegment:
-    """An object as the store lists it, metadata or not."""
+    """An object as the store lists it, with or without metadata."""
 
     combined_segment_id: CombinedSegmentId
     key: str
@@ -30,20 +30,20 @@ class StoredSegment:
     last_modified_ms: int
     """The store's own clock, not the writer's."""
     custom_metadata: bytes = b""
-    """By which the storage manager finds the object again; empty where the id is enough."""
+    """The custom metadata by which the storage manager finds the object; empty if the id is enough."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredCopy:
-    """One place of several that hold a whole object."""
+    """One of several places that hold a whole object."""
 
     place: str | None
-    """The part of the store, which fails, and comes back, by itself. None: one that is not known here, where nothing is
-    read or deleted, and of which nothing is concluded."""
+    """The part of the store, which fails and recovers separately. None: an unknown part, where nothing is read or
+    deleted, and about which nothing is concluded."""
     custom_metadata: bytes
-    """By which the storage manager finds this copy, and no other."""
+    """The custom metadata by which the storage manager finds exactly this copy."""
     is_sure: bool = True
-    """Whether the object is expected there; else it may be there."""
+    """Whether the object is expected there; otherwise it may be there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +51,17 @@ class StorageContext:
     """What every backend is told about its user, beside its own settings."""
 
     cluster_id: str
-    """Kafka's cluster id; it is part of every key, so that clusters may share a bucket."""
+    """Kafka's cluster id; part of every key, so that clusters may share a bucket."""
     broker_id: int
     loop: AbstractEventLoop | None = None
-    """On which `on_loop` will be asked, so that connections may be opened there ahead."""
+    """The loop for `on_loop`, so that connections may be opened there ahead."""
     can_wait: bool = False
-    """Nobody's records wait for it, as with a command that a person runs: time-outs that are not set are long ones."""
+    """Whether no records wait for it, as for a command that a person runs: unset time-outs are then long."""
 
 
 @dataclass(slots=True)
 class RequestCounts:
-    """Requests sent to the store, each attempt counted, and the bytes of objects that they moved."""
+    """Requests to the store, each attempt counted, and the bytes of objects that they moved."""
 
     put: int = 0
     get: int = 0
@@ -73,16 +73,15 @@ class RequestCounts:
     failures: dict[str, int] = field(default_factory=dict)
     """Failed attempts by `RemoteStorageError.label`."""
     foreign_objects: int = 0
-    """Objects passed over in listings because their keys are not ours."""
+    """Objects ignored in listings because their keys are not ours."""
     missed_copies: dict[str, int] = field(default_factory=dict)
     """By place, objects that were finished without their copy there."""
 
 
 class SegmentsOnLoop(Protocol):
-    """The two calls that every object takes, to be awaited on the event loop: no thread is asked, nor woken.
+    """The two calls that every object needs, for the event loop, without a thread.
 
-    They do what the storage manager's own of these names do. What must wait after all (a failed attempt's next one)
-    runs in `threads`.
+    They do the same as the storage manager's calls of these names. Retries after a failed attempt run in `threads`.
     """
 
     async def copy_log_segment_data(
@@ -108,30 +107,30 @@ class RemoteWalStorageManager(ABC):
     """
 
     bucket_key: ClassVar[str | None] = None
-    """The setting that names where objects are; None: there can be no bucket for each zone (`plugin.zones.buckets`)."""
+    """The setting that names where objects are; None: a bucket for each zone is impossible (`plugin.zones.buckets`)."""
 
     @property
     def adopts(self) -> bool:
-        """Whether it can write, and read by `AdoptingStorage`, segments with `AdoptedRecords`; by itself none can."""
+        """Whether segments with `AdoptedRecords` can be written, and read through `AdoptingStorage`; by default not."""
         return False
 
     @abstractmethod
     def configure(self, settings: Mapping[str, str], context: StorageContext) -> None:
         """Take the settings under `remote.log.wal.storage.manager.impl.prefix`, prefix removed. Called once.
 
-        Checks that the store keeps what the system relies on (a conditional PUT above all).
-        Raises RemoteStorageConfigError naming the key that is wrong.
+        Checks that the store keeps what the system relies on (a conditional PUT above all). Raises
+        RemoteStorageConfigError naming the key that is wrong.
         """
 
     @abstractmethod
     def copy_log_segment_data(
         self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: RecordsList
     ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
-        """Write one combined segment; `records_list[i]` are the batches of `metadata.entries[i]`, `AdoptedRecords` only
-        where `adopts`. The custom metadata ends with their note then (`plugin.format.adoption_note`).
+        """Write one combined segment; `records_list[i]` are the batches of `metadata.entries[i]`.
 
-        When it returns, the object is durable and readable. Idempotent: calling again with the same
-        metadata and bytes succeeds, whether or not an earlier call took effect. Where the KIP would
+        `AdoptedRecords` are allowed only if `adopts`; the custom metadata then ends with their note
+        (`plugin.format.adoption_note`). When it returns, the object is durable and readable. Idempotent: calling again
+        with the same metadata and bytes succeeds, whether or not an earlier call took effect. Where the KIP would
         overwrite, other bytes under the same id raise RemoteSegmentConflictError: objects are immutable.
         """
 
@@ -143,47 +142,48 @@ class RemoteWalStorageManager(ABC):
         end_position: int,
         custom_metadata: bytes = b"",
     ) -> bytes:
-        """The bytes [start_position, end_position) of an object (the KIP's end is inclusive, ours is not).
+        """Return the bytes [start_position, end_position) of an object (the KIP's end is inclusive, ours is not).
 
-        Raises RemoteResourceNotFoundError when the object is gone, RemoteSegmentCorruptError when it is
-        shorter than asked. The caller checks the bytes' checksum.
+        Raises RemoteResourceNotFoundError when the object is gone, RemoteSegmentCorruptError when it is shorter than
+        asked. The caller checks the bytes' checksum.
         """
 
     @abstractmethod
     def fetch_segment_metadata(self, stored: StoredSegment) -> RemoteWalCombinedLogSegmentMetadata:
-        """The metadata that the object's own footer holds, for recovery without the metadata topic.
+        """Return the metadata in the object's own footer, for recovery without the metadata topic.
 
         Raises RemoteSegmentCorruptError when header, footer or their checksums are wrong.
         """
 
     @abstractmethod
     def delete_log_segment_data(self, combined_segment_id: CombinedSegmentId, custom_metadata: bytes = b"") -> None:
-        """Remove an object. Idempotent: deleting what is not there succeeds."""
+        """Delete an object. Idempotent: deleting a missing object succeeds."""
 
     @abstractmethod
     def list_log_segments(self, broker_id: int | None = None) -> Iterator[StoredSegment]:
-        """All objects of this cluster (or of one broker), in any order (S3 Express lists unsorted).
+        """List all objects of this cluster (or of one broker), in any order (S3 Express lists unsorted).
 
-        Objects that are not ours are passed over and counted, never touched. Where a part of the store does not answer,
-        IncompleteListingError comes after all that the others have: nothing may be concluded from what is missing.
+        Objects that are not ours are counted and ignored. If a part of the store does not answer,
+        IncompleteListingError comes after everything that the others have: nothing may be concluded from missing
+        objects.
         """
 
     def on_loop(self, size_bytes: int, custom_metadata: bytes = b"") -> SegmentsOnLoop | None:
-        """For one call, of so many bytes, of a segment with this custom metadata; None: it is a thread's."""
+        """Return the calls for one request of so many bytes on the event loop; None: use a thread."""
         return None
 
     def copies_of(self, custom_metadata: bytes) -> Sequence[StoredCopy]:
-        """Where objects with this custom metadata are, in the order in which they are to be read; at least one."""
+        """Return where objects with this custom metadata are, in the order to read them; at least one."""
         return (StoredCopy(WHOLE_STORE, custom_metadata),)
 
     @property
     def out_of_step(self) -> Sequence[str]:
-        """Parts of the store that take no copies now: what is written meanwhile has none there."""
+        """Parts of the store that take no copies now, so that objects written meanwhile lack one there."""
         return ()
 
     @property
     def blobs(self) -> BlobStorage | None:
-        """Storage for what is no segment; None where it stores segments only."""
+        """Storage for objects other than segments; None if it stores segments only."""
         return None
 
     @property
@@ -197,7 +197,7 @@ class RemoteWalStorageManager(ABC):
 
 
 def blobs_of(storage: RemoteWalStorageManager, operation: str, key: str) -> BlobStorage:
-    """The storage manager's blobs. Raises RemoteStorageError, of that operation, where it has none."""
+    """Return the storage manager's blobs. Raises RemoteStorageError, for that operation, if it has none."""
     blobs = storage.blobs
     if blobs is None:
         raise RemoteStorageError(operation, key, f"{type(storage).__name__} stores segments only", label="no_blobs")

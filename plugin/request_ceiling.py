@@ -1,7 +1,7 @@
-"""A bound on spending: how many requests of a kind the store may be sent in a minute.
+"""Limits spending: how many requests of a kind may be sent to the store in a minute.
 
-In ordinary use the upload interval and the link policy keep far below it. A defect that makes tiny objects, or asks for
-the same range over and over, would otherwise cost without limit and be seen on the bill. Beyond the ceiling each call
+In normal use the upload interval and the link policy stay far below it. A defect that makes tiny objects, or reads the
+same range over and over, would otherwise cost without limit and show only on the bill. Beyond the ceiling each call
 fails as if the store refused it, so that all bytes go inline until the minute is over.
 """
 
@@ -16,10 +16,10 @@ _WINDOW_S = 60.0
 
 
 class RequestCeiling:
-    """Of one kind of requests. Safe for many threads."""
+    """The ceiling of one kind of requests. Safe for many threads."""
 
     def __init__(self, kind: str, per_minute: int, setting: str, clock: Callable[[], float]) -> None:
-        """`setting` is the key that the bound comes from."""
+        """`setting` is the key with the limit."""
         self.refused = 0
         self._kind = kind
         self._per_minute = per_minute
@@ -32,7 +32,7 @@ class RequestCeiling:
         self._is_reached = False
 
     def admits(self, sent: int) -> bool:
-        """Whether one more call may be made, after so many requests were sent since the start; retries count."""
+        """Whether one more call may be made, after so many requests since the start; retries count."""
         with self._lock:
             now_s = self._clock()
             if now_s - self._since_s >= _WINDOW_S:
@@ -50,7 +50,7 @@ class RequestCeiling:
 
     @property
     def alarm(self) -> str | None:
-        """What to tell while it is reached."""
+        """The alarm text while the ceiling is reached."""
         if not self._is_reached or self._clock() - self._since_s >= _WINDOW_S:
             return None
         return f"object storage was sent {self._per_minute} {self._kind} requests within a minute ({self._setting})"

@@ -1,25 +1,27 @@
-"""The RouterChannel's objects: what names one, and the blob's name that follows from it.
+"""The ids and blob names of the RouterChannel's objects.
 
-An object of the channel holds the record bytes of Produce requests on their way to their leaders, one request after the
-other, as they came and without offsets. It lives for as long as its requests take.
+An object of the channel holds the record bytes of Produce requests on their way to their leaders, in order, as they
+came and without offsets. It lives as long as its requests.
 """
 
 import re
 from typing import Final, NamedTuple, Self
 
 ROUTER_KIND: Final = "router"
-"""The kind of blobs that they are."""
+"""Their kind of blobs."""
 EPOCH_MS: Final = 10_000
-"""How long an epoch of the channel is."""
+"""The length of an epoch of the channel."""
 
 _NAME: Final = re.compile(r"router/(0|[1-9][0-9]{0,9})/([0-9a-f]{12})/([0-9a-f]{10})/([0-9a-f]{12})", re.ASCII)
 
 
 class RouterObjectId(NamedTuple):
-    """Who wrote the object, when, and the how manieth of that agent process it is. No id is ever used twice."""
+    """The writer of the object, its time, and its number among that agent process's objects. No id is ever used
+    twice.
+    """
 
     gateway_id: int
-    """The broker beside which the gateway's agent runs, 0 to 2**31 - 1."""
+    """The broker whose agent is the gateway, 0 to 2**31 - 1."""
     incarnation: int
     """One start of that agent, 48 bits, growing from start to start."""
     epoch: int
@@ -29,23 +31,23 @@ class RouterObjectId(NamedTuple):
 
     @property
     def blob_name(self) -> str:
-        """As of `plugin.blob_storage`."""
+        """The name for `plugin.blob_storage`."""
         gateway_id, incarnation, epoch, sequence = self
         return f"{ROUTER_KIND}/{gateway_id}/{incarnation:012x}/{epoch:010x}/{sequence:012x}"
 
     @property
     def begun_ms(self) -> int:
-        """Not before that, by the writer's clock: milliseconds since 1970."""
+        """A lower bound of its start, by the writer's clock: milliseconds since 1970."""
         return self.epoch * EPOCH_MS
 
     @property
     def begun_until_ms(self) -> int:
-        """Before that."""
+        """An upper bound of its start."""
         return self.begun_ms + EPOCH_MS
 
     @classmethod
     def parse(cls, blob_name: str) -> Self | None:
-        """The inverse of `blob_name`; None for a name that it does not build."""
+        """Parse a blob's name; None for a name that `blob_name` does not build."""
         match = _NAME.fullmatch(blob_name)
         if match is None or int(match[1]) >= 2**31:
             return None
@@ -56,5 +58,5 @@ class RouterObjectId(NamedTuple):
 
 
 def epoch_of(wall_ms: int) -> int:
-    """The epoch of this moment, milliseconds since 1970."""
+    """Return the epoch of this moment, milliseconds since 1970."""
     return wall_ms // EPOCH_MS

@@ -1,8 +1,8 @@
-"""The backend on S3 and what speaks like it, by boto3.
+"""The backend on S3 and compatible stores, by boto3.
 
-The checksum of the whole object travels twice with a PUT: in x-amz-checksum-crc32c, for the store to check
-what arrived, and as metadata `crc32c`, for us to know our own object again after a write whose outcome is
-unknown. botocore's own retries are off: ours know about unknown outcomes and deadlines in total.
+The checksum of the whole object travels twice with a PUT: in x-amz-checksum-crc32c, for the store to check what
+arrived, and as metadata `crc32c`, so that we recognise our own object after a write with an unknown outcome. botocore's
+own retries are off: ours handle unknown outcomes and total deadlines.
 """
 
 import asyncio
@@ -91,7 +91,7 @@ class S3Settings(ObjectBackendSettings):
 
     @property
     def read_timeout_seconds(self) -> float:
-        """What is left of an attempt once it is connected, unless set."""
+        """The rest of an attempt once it is connected, unless set."""
         return (self.read_timeout_ms or self.attempt_timeout_ms - self.connect_timeout_ms) / 1000
 
 
@@ -113,7 +113,7 @@ class S3WalStorageManager(ObjectWalStorageManager):
 
 
 def open_client(settings: S3Settings) -> "S3Client":
-    """A boto3 client as the settings say. Raises RemoteStorageConfigError."""
+    """Return a boto3 client for the settings. Raises RemoteStorageConfigError."""
     check_endpoint(settings.endpoint_url, settings.allow_http)
     session = _session(settings)
     try:
@@ -134,9 +134,9 @@ def open_client(settings: S3Settings) -> "S3Client":
         )
     except (BotoCoreError, ValueError) as error:
         raise RemoteStorageConfigError("configure", "endpoint.url", str(error), "see also region") from error
-    # A PUT would wait for "100 Continue" first, one round trip more; our bodies are small.
+    # A PUT would first wait for "100 Continue", one round trip more; our bodies are small.
     client.meta.events.register_last("before-sign.s3.PutObject", _drop_expect)
-    # A bucket's region is asked for after a redirect; that this, too, is redirected must not go on for ever.
+    # A bucket's region is asked for after a redirect; a redirect of that question must not go on for ever.
     client.meta.events.register_last("before-parameter-build.s3.HeadBucket", _follow_no_redirect)
     return client
 
@@ -150,13 +150,13 @@ def _follow_no_redirect(context: dict[str, dict[str, object]], **_: object) -> N
 
 
 class _FileCredentials(Credentials):
-    """The keys of one profile in a file, as the file has them now; it is looked at for each signature.
+    """The present keys of one profile in a file, which is checked for each signature.
 
-    A file that cannot be read, as while it is replaced, leaves the last keys in use.
+    A file that cannot be read, for instance while it is replaced, leaves the last keys in use.
     """
 
     def __init__(self, file: Path, profile: str) -> None:
-        """Raises RemoteStorageConfigError."""
+        """Read the file. Raises RemoteStorageConfigError."""
         self._file = file
         self._profile = profile
         self._state = _state_of(file)
@@ -165,7 +165,7 @@ class _FileCredentials(Credentials):
         super().__init__(str(first.access_key), str(first.secret_key), first.token, method="credentials.file")
 
     def get_frozen_credentials(self) -> ReadOnlyCredentials:
-        """botocore asks for these, to sign with. Any thread may."""
+        """Return the keys with which botocore signs. For any thread."""
         state = _state_of(self._file)
         if state != self._state:
             try:
@@ -178,7 +178,7 @@ class _FileCredentials(Credentials):
 
 
 def _state_of(file: Path) -> tuple[int, int, int] | None:
-    """What changes with the file's content; None: it is not there."""
+    """Return a value that changes with the file's content; None if the file is missing."""
     try:
         found = file.stat()
     except OSError:
@@ -210,7 +210,7 @@ class _FileProvider(CredentialProvider):
 
 
 def _session(settings: S3Settings) -> boto3.session.Session:
-    """Raises RemoteStorageConfigError."""
+    """Return a session. Raises RemoteStorageConfigError."""
     if settings.credentials_file is None:
         return boto3.session.Session(region_name=settings.region)
     provider = _FileProvider(_FileCredentials(settings.credentials_file, settings.credentials_profile))
@@ -230,7 +230,7 @@ class S3ObjectStore:
         clock: Callable[[], float] = time.monotonic,
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        """On `loop`, if it is known, connections are opened ahead, too."""
+        """On `loop`, if known, connections are opened ahead, too."""
         self._client = client
         self._bucket = settings.bucket
         self._attempt_timeout = settings.attempt_timeout_ms / 1000
@@ -277,7 +277,7 @@ class S3ObjectStore:
                 ContentType="application/octet-stream",
                 Metadata={"crc32c": f"{checksum:08x}"},
             )
-            answer["ETag"]  # what has none comes from something that stores no objects
+            answer["ETag"]  # an answer without it does not come from an object store
 
     def get_range(self, key: str, start: int, end: int) -> bytes:
         deadline = self._clock() + self._attempt_timeout
@@ -285,7 +285,7 @@ class S3ObjectStore:
             if self._direct is not None and (data := self._direct.get(key, start, end)) is not None:
                 return data
             answer = self._client.get_object(Bucket=self._bucket, Key=key, Range=f"bytes={start}-{end - 1}")
-            # One more than asked for tells that the answer is another one.
+            # One more than requested shows that the answer is another one.
             with closing(answer["Body"]) as body:
                 return read_in_time(
                     body.read,
@@ -318,7 +318,7 @@ class S3ObjectStore:
             return ListPage(objects, answer["NextContinuationToken"] if answer["IsTruncated"] else None)
 
     def keeps_versions(self) -> bool:
-        """Whether the bucket keeps what is deleted. Directory buckets cannot."""
+        """Whether the bucket keeps deleted objects. Directory buckets cannot."""
         if self._bucket.endswith(DIRECTORY_BUCKET_SUFFIX):
             return False
         with self._as_storage_errors("versioning", ""):
@@ -330,7 +330,7 @@ class S3ObjectStore:
         self._client.close()
 
     def storage_error(self, operation: str, key: str, error: Exception) -> RemoteStorageError:
-        """The error of ours that says what happened. A client's parser raises what it likes over an odd answer."""
+        """Return our error. A client's parser may raise anything on an odd answer."""
         return as_storage_error(operation, key, error, self._permissions)
 
     @contextmanager

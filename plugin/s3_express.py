@@ -1,13 +1,12 @@
 """The backend on S3 Express One Zone: a directory bucket, and its sessions.
 
-Each request is signed with a session's credentials, which CreateSession hands out for five minutes.
-botocore has a session cache of its own, but it trusts this host's clock and fails with a KeyError where a
-look-alike answers without credentials; so ours takes its place. It holds one session per bucket, refreshes
-it a minute before its end, counted on the monotonic clock from the store's own Date, and forgets it when
-the store says that it has expired: the manager then tries once more.
+Each request is signed with a session's credentials, which CreateSession gives for five minutes. botocore has its own
+session cache, but it trusts this host's clock and fails with a KeyError if a look-alike answers without credentials; so
+ours replaces it. It holds one session per bucket, refreshes it a minute before its end, measured by the monotonic clock
+from the store's own Date, and forgets it when the store says that it has expired: the manager then tries once more.
 
-Directory buckets list in no order and take only prefixes that end in "/", and their ETags are no MD5.
-Nothing here relies on either.
+Directory buckets list in no order and accept only prefixes that end in "/", and their ETags are no MD5. Nothing here
+relies on either.
 """
 
 import asyncio
@@ -72,7 +71,7 @@ class ExpressSession:
     """Seconds from the answer to the end."""
 
     def get_frozen_credentials(self) -> ReadOnlyCredentials:
-        """As botocore's credentials do."""
+        """Return the keys with which botocore signs."""
         return ReadOnlyCredentials(self.access_key, self.secret_key, self.token)
 
 
@@ -89,7 +88,7 @@ class ExpressSessions:
         self._refresh_at = 0.0
 
     def get_credentials(self, bucket: str) -> ExpressSession:
-        """The session, a new one if the old one is near its end. botocore calls this to sign a request."""
+        """Return the session, a new one if the old one is near its end. botocore calls this to sign a request."""
         with self._lock:
             asked_at = self._clock()
             if self._session is None or asked_at >= self._refresh_at:
@@ -98,7 +97,7 @@ class ExpressSessions:
             return self._session
 
     def forget(self) -> None:
-        """The store no longer takes the session."""
+        """Forget the session, which the store no longer accepts."""
         with self._lock:
             self._session = None
 
@@ -125,7 +124,7 @@ class S3ExpressObjectStore(S3ObjectStore):
 
 
 def _use(sessions: ExpressSessions, client: "S3Client") -> None:
-    """Let botocore sign with our sessions: its own resolver, given our cache, registered behind the built-in one."""
+    """Make botocore sign with our sessions: its own resolver with our cache, registered after the built-in one."""
     cache = cast(Any, sessions)  # it only calls get_credentials
     S3ExpressIdentityResolver(client, RefreshableCredentials, cache=cache).register()
 
@@ -147,7 +146,7 @@ def _create_session(client: "S3Client", bucket: str) -> ExpressSession:
 
 
 def _lifetime(answer: Mapping[str, Any], expiration: datetime | None) -> float:
-    """Seconds, both ends told by the store's clock, so that this host's does not matter."""
+    """Return the seconds between both times by the store's clock, so that this host's does not matter."""
     date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
     if expiration is None or date is None:
         return SESSION_SECONDS

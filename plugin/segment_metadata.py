@@ -1,8 +1,8 @@
-"""What is known of a combined segment and of the partitions' records in it (the types of KIP-1176).
+"""The metadata of a combined segment and of the partitions' records in it (the types of KIP-1176).
 
-A combined segment is one immutable object that holds record batches of many partitions. The types carry the
-KIP's names in Python's spelling: `combined_segment_id` is combinedSegmentId, and so on. Positions are bytes
-from the object's first byte, and ranges are half open: [start_file_position, end_file_position).
+A combined segment is one immutable object that holds record batches of many partitions. The types carry the KIP's names
+in Python's spelling: `combined_segment_id` is combinedSegmentId, and so on. Positions are bytes from the object's first
+byte, and ranges are half open: [start_file_position, end_file_position).
 """
 
 from dataclasses import dataclass
@@ -25,10 +25,10 @@ class RemoteLogSegmentState(IntEnum):
 
 
 class CombinedSegmentId(NamedTuple):
-    """combinedSegmentId: who wrote the object, and the how manieth of that agent process it is.
+    """combinedSegmentId: the writer of the object, and its number among that agent process's objects.
 
-    The KIP takes a random UUID. These are 128 bits as well, but they also tell the object's key and its
-    owner, and an agent that starts anew (another incarnation) can never meet a key of its predecessor.
+    The KIP uses a random UUID. These are 128 bits as well, but they also give the object's key and its owner, and a
+    restarted agent (another incarnation) can never use a key of its predecessor.
     """
 
     broker_id: int
@@ -39,9 +39,9 @@ class CombinedSegmentId(NamedTuple):
     """Counts the objects of one incarnation from 0, 48 bits."""
 
     def to_bytes(self) -> bytes:
-        """16 bytes, big endian, so that their order is the order of (broker, incarnation, sequence).
+        """Return 16 bytes, big endian, so that their order is the order of (broker, incarnation, sequence).
 
-        Raises ValueError when a number is beyond what they hold.
+        Raises ValueError when a number does not fit.
         """
         try:
             return b"".join((self.broker_id.to_bytes(4), self.incarnation.to_bytes(6), self.sequence.to_bytes(6)))
@@ -50,7 +50,7 @@ class CombinedSegmentId(NamedTuple):
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Self:
-        """The inverse of `to_bytes`. Raises ValueError when `raw` is not 16 bytes."""
+        """Parse 16 bytes. Raises ValueError when `raw` has another length."""
         if len(raw) != 16:
             raise ValueError(f"a combined segment id has 16 bytes, not {len(raw)}")
         return cls(int.from_bytes(raw[:4]), int.from_bytes(raw[4:10]), int.from_bytes(raw[10:]))
@@ -60,7 +60,7 @@ class CombinedSegmentId(NamedTuple):
 
 
 CUSTOM_METADATA_MAX_BYTES: Final = 1024
-"""So much a storage manager may say of an object."""
+"""The most bytes of custom metadata."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +80,13 @@ class RemoteLogSegmentMetadataEntry:
     crc32c: int
     """CRC32C of the bytes [start_file_position, end_file_position)."""
     sha256: bytes = b""
-    """Of the same bytes, as `kafka_log.batch_digests.run_digest`; empty where its writer took none. Metadata has it,
-    the object's own footer never: who can write the one may write the other.
-    """
+    """SHA-256 of the same bytes, as `kafka_log.batch_digests.run_digest`; empty if its writer took none. Only the
+    metadata has it, never the object's own footer: who can write the object could write the footer."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteWalCombinedLogSegmentMetadata:
-    """A combined segment in one of its states. Every record is whole: a reader needs no predecessor."""
+    """A combined segment in one of its states. Every record is complete: a reader needs no earlier one."""
 
     combined_segment_id: CombinedSegmentId
     entries: tuple[RemoteLogSegmentMetadataEntry, ...]
@@ -98,12 +97,12 @@ class RemoteWalCombinedLogSegmentMetadata:
     size_bytes: int = UNKNOWN_POSITION
     """The whole object's size; unknown until written."""
     custom_metadata: bytes = b""
-    """Opaque to all but the backend (the KIP's customMetadata: for instance a bucket's name)."""
+    """Opaque to all except the backend (the KIP's customMetadata: for instance a bucket's name)."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteWalCombinedLogSegmentMetadataUpdate:
-    """What `copy_log_segment_data` learned: the entries' positions, the size, and the backend's metadata."""
+    """The result of `copy_log_segment_data`: the entries' positions, the size, and the backend's metadata."""
 
     combined_segment_id: CombinedSegmentId
     entries: tuple[RemoteLogSegmentMetadataEntry, ...]

@@ -1,4 +1,4 @@
-"""What an object tells of itself: header, entries and note, read out of it with few requests."""
+"""Reads an object's own header, entries and note with few requests."""
 
 from typing import Final
 
@@ -17,13 +17,13 @@ from plugin.format.combined_segment import (
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
 
 _TAIL_BYTES: Final = 64 * 1024
-"""Read at an object's end in the hope that the whole footer is in it: some 2,500 entries are."""
+"""Read at an object's end; usually the whole footer is in it: some 2,500 entries are."""
 
 
 def read_footer(
     requests: ObjectRequests, key: str, size_bytes: int, cluster_id: str
 ) -> tuple[SegmentHeader, tuple[RemoteLogSegmentMetadataEntry, ...], AdoptionNote | None]:
-    """Header, entries and note out of the object itself, checked, and of that cluster.
+    """Return header, entries and note of the object itself, checked, and of that cluster.
 
     Raises RemoteSegmentCorruptError when they are not, and RemoteStorageError.
     """

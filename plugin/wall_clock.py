@@ -1,8 +1,8 @@
-"""The wall clock, in the one place that asks for it; all else takes a clock as a parameter."""
+"""The wall clock, in the only place that reads it; everything else takes a clock as a parameter."""
 
 import time
 
 
 def wall_ms() -> int:
-    """Milliseconds since 1970."""
+    """Return milliseconds since 1970."""
     return time.time_ns() // 1_000_000  # noqa: TID251

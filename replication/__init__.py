@@ -1,1 +1,1 @@
-"""What followers fetch, by object storage: `leader` makes links, `follower` hydrates them, both share `wire` alone."""
+"""Replication through object storage: `leader` makes links, `follower` reads linked bytes; both share only `wire`."""

@@ -1,1 +1,1 @@
-"""KIP-1176's remote log manager: `write_path` from appends to objects, `lifecycle` of these, and their `archive`."""
+"""KIP-1176's remote log manager: `write_path` makes objects, `archive` merges them, `lifecycle` ends them."""

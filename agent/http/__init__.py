@@ -1,1 +1,1 @@
-"""What the agent tells over HTTP, who may ask it, and the page that a person opens."""
+"""The agent's HTTP endpoint: its pages, who may read them, and the status page for people."""

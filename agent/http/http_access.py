@@ -1,4 +1,4 @@
-"""Who may ask the HTTP endpoint: TLS, certificates of those who ask, a token."""
+"""Access to the HTTP endpoint: TLS, client certificates, a token."""
 
 import base64
 import binascii
@@ -20,14 +20,14 @@ _KEY = "remote.wal.agent.http"
 
 @dataclass(frozen=True, slots=True)
 class HttpAccess:
-    """What the listener asks for; by default nothing."""
+    """What the listener requires; by default nothing."""
 
     tls: ssl.SSLContext | None = None
     token_file: Path | None = None
     """Read at each request, so that a new token takes effect."""
 
     def admits(self, authorization: str) -> bool:
-        """Whether this header shows the token: as a bearer's, or as the password that a browser asks a person for."""
+        """Whether this header has the token: as a bearer's, or as the password that a browser asks for."""
         if self.token_file is None:
             return True
         try:
@@ -51,7 +51,7 @@ def _shown(authorization: str) -> bytes:
 
 
 def read_token(file: Path) -> str:
-    """Raises AgentSettingsError naming key and file."""
+    """Read a token. Raises AgentSettingsError naming key and file."""
     try:
         token = file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -62,7 +62,7 @@ def read_token(file: Path) -> str:
 
 
 def http_access(settings: HttpSettings) -> HttpAccess:
-    """Reads what the settings name. Raises AgentSettingsError naming the key of what cannot be read."""
+    """Read the files that the settings name. Raises AgentSettingsError naming the key of an unreadable one."""
     if settings.token_file is not None:
         read_token(settings.token_file)
     certificate, key = settings.ssl_certificate_file, settings.ssl_key_file
@@ -70,5 +70,5 @@ def http_access(settings: HttpSettings) -> HttpAccess:
         return HttpAccess(None, settings.token_file)
     try:
         return HttpAccess(listening_context(certificate, key, settings.ssl_ca_file), settings.token_file)
-    except OSError as error:  # of TLS, too
+    except OSError as error:  # TLS errors, too
         raise AgentSettingsError(f"{_KEY}.ssl.*: {certificate}, {key}: {error}") from error

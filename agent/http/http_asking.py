@@ -1,4 +1,4 @@
-"""How agents are asked over HTTP: those of a cluster alike, by one authority and by one token."""
+"""Reads pages of agents over HTTP, with the cluster's common authority and token."""
 
 import ssl
 import urllib.request
@@ -11,10 +11,10 @@ from agent.settings.process_settings import HttpSettings
 
 
 def ask_agent_page(endpoint: str, path: str, timeout_s: float, settings: HttpSettings | None = None) -> HTTPResponse:
-    """The agent's answer at `endpoint`, host:port or a URL, as it is registered. Close it.
+    """Return the agent's answer at `endpoint`, host:port or a URL, as it is registered. The caller closes it.
 
-    Raises OSError, and AgentSettingsError for files that cannot be read. The token goes to nobody in plain text, unless
-    that is accepted, or stays on this host.
+    Raises OSError, and AgentSettingsError for unreadable files. The token is not sent in plain text, unless that is
+    accepted or it stays on this host.
     """
     settings = settings or HttpSettings()
     url = f"{endpoint if '://' in endpoint else f'http://{endpoint}'}{path}"
@@ -30,7 +30,7 @@ def ask_agent_page(endpoint: str, path: str, timeout_s: float, settings: HttpSet
 
 
 def _asking_context(settings: HttpSettings) -> ssl.SSLContext:
-    """Shows the same certificate that the own agent shows, which is the host's."""
+    """Return a context that shows the same certificate as the own agent, which is the host's."""
     context = ssl.create_default_context(cafile=str(settings.ssl_ca_file) if settings.ssl_ca_file else None)
     if settings.ssl_ca_file is not None and settings.ssl_certificate_file is not None:
         context.load_cert_chain(settings.ssl_certificate_file, settings.ssl_key_file)

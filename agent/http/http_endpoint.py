@@ -40,27 +40,27 @@ Described = Callable[[], dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What is answered at one path, made anew each time."""
+    """The content at one path, made at each request."""
 
     content_type: str
     body: Callable[[], bytes]
 
 
 def json_page(state: Described) -> Page:
-    """What programs read."""
+    """Return a page for programs."""
     return Page(_JSON, lambda: json.dumps(state()).encode())
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What /readyz says."""
+    """The state that /readyz shows."""
 
     not_ready: Reasons = field(default=list)
     degraded: Reasons = field(default=list)
 
 
 def tell_health(registry: CollectorRegistry, health: Health) -> None:
-    """As metrics, for those who are woken by these."""
+    """Register the health as metrics, for alerts."""
     ready = Gauge("remote_wal_ready", "1 while /readyz answers 200", registry=registry)
     ready.set_function(lambda: not health.not_ready())
     degraded = Gauge(
@@ -78,7 +78,7 @@ class _Answer:
 
 
 class HttpEndpoint:
-    """Serves from `start` until `close`. What it is given is called on the server's threads."""
+    """Serves from `start` until `close`. Its callbacks run on the server's threads."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class HttpEndpoint:
         access: HttpAccess | None = None,
         limits: HttpLimits | None = None,
     ) -> None:
-        """`pages` by path."""
+        """`pages` are by path."""
         self._registry = registry
         self._pages = {"/metrics": Page(CONTENT_TYPE_LATEST, lambda: generate_latest(registry)), **pages}
         self._health = health or Health()
@@ -100,12 +100,12 @@ class HttpEndpoint:
 
     @property
     def address(self) -> Address | None:
-        """Where it serves; None while it does not."""
+        """The address on which it serves; None while it does not."""
         server = self._server
         return None if server is None else Address(server.server_name, server.server_port)
 
     async def run(self, listener: Listener) -> None:
-        """Serve until cancelled. Raises OSError when the address is taken, and what ended serving."""
+        """Serve until cancelled. Raises OSError when the address is taken, and the error that ended serving."""
         loop = asyncio.get_running_loop()
         ended = loop.create_future()
         self.start(listener, lambda defect: loop.call_soon_threadsafe(ended.set_exception, defect))
@@ -115,7 +115,7 @@ class HttpEndpoint:
             await asyncio.to_thread(self.close)
 
     def start(self, listener: Listener, on_defect: Callable[[Exception], object] = lambda _defect: None) -> Address:
-        """Where it serves; for port 0, the port that was free.
+        """Start serving. Returns the address; for port 0, with the port that was free.
 
         `on_defect` is called on the server's thread, if that ends. Raises OSError when the address is taken.
         """

@@ -1,6 +1,6 @@
-"""An HTTP server whose askers cannot exhaust it: a few threads answer, each connection within a bounded time.
+"""An HTTP server that clients cannot exhaust: a few threads answer, each connection within a bounded time.
 
-One that comes while all threads are busy is closed. Under TLS the handshake takes of the same time.
+A connection that comes while all threads are busy is closed. The TLS handshake counts towards the same time.
 """
 
 import math
@@ -25,18 +25,18 @@ _ACCEPT_PAUSE_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """What bounds those who ask."""
+    """Limits for clients."""
 
     threads: int = 16
-    """Answers at once."""
+    """How many requests are answered at once."""
     silence_s: float = 5.0
-    """Without a byte of a request."""
+    """How long a client may send nothing of a request."""
     answer_s: float = 30.0
-    """From the accept until the answer is read, whatever comes meanwhile."""
+    """Time from the accept until the answer is read, whatever comes meanwhile."""
 
 
 class HttpMetrics:
-    """Counts what was not answered."""
+    """Counts connections without an answer."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.closed = Counter(
@@ -49,12 +49,12 @@ class HttpMetrics:
 
 class _Handler(WSGIRequestHandler):
     def parse_request(self) -> bool:
-        """The request is there; what is left is bounded by the server."""
+        """Parse the request; after it, the server's limit applies."""
         self.connection.settimeout(None)
         return super().parse_request()
 
     def log_message(self, format: str, *args: object) -> None:
-        """Requests are not logged: monitors ask every few seconds."""
+        """Log nothing: monitors ask every few seconds."""
 
 
 class HttpServer(ThreadingMixIn, WSGIServer):
@@ -69,13 +69,13 @@ class HttpServer(ThreadingMixIn, WSGIServer):
         metrics: HttpMetrics,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """A socket that was handed over stays open when the server closes: there is no other way to it."""
+        """A socket that was handed over stays open when the server closes, because it cannot be made again."""
         self._limits = limits
         self._tls = tls
         self._closed = metrics.closed
         self._lock = threading.Lock()
         self._open: dict[socket.socket, float] = {}
-        """Since when, of each connection that a thread serves."""
+        """By connection that a thread serves, its start."""
         address = (listener.host, listener.port) if isinstance(listener, Address) else listener.getsockname()[:2]
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, _Handler, bind_and_activate=isinstance(listener, Address))
@@ -86,8 +86,10 @@ class HttpServer(ThreadingMixIn, WSGIServer):
         self.set_app(answer)
 
     def get_request(self) -> tuple[Any, Any]:
-        """Where no connection can be taken, as without file descriptors, the next try would fail at once, too; in a
-        loop, that takes the interpreter from the event loop.
+        """Accept a connection; pause after a failure.
+
+        Without file descriptors, for instance, the next try would fail at once, and a loop of tries would take the
+        interpreter from the event loop.
         """
         try:
             return super().get_request()
@@ -96,7 +98,9 @@ class HttpServer(ThreadingMixIn, WSGIServer):
             raise
 
     def finish_request(self, request: Any, client_address: Any) -> None:
-        """In its thread, so that a handshake holds nobody else up. The socket stays `request`, which may be cut off."""
+        """Serve in its thread, so that a handshake blocks nobody else. `request` stays the socket that may be cut
+        off.
+        """
         if self._tls is None:
             super().finish_request(request, client_address)
             return
@@ -106,7 +110,7 @@ class HttpServer(ThreadingMixIn, WSGIServer):
                 super().finish_request(encrypted, client_address)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """In a thread of its own, if one is free."""
+        """Serve in a thread, if one is free."""
         with self._lock:
             is_free = len(self._open) < self._limits.threads
             if is_free:
@@ -119,13 +123,13 @@ class HttpServer(ThreadingMixIn, WSGIServer):
             super().shutdown_request(request)
 
     def shutdown_request(self, request: Any) -> None:
-        """At the end of each."""
+        """Finish a request."""
         with self._lock:
             self._open.pop(request, None)
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Twice a second: cut off who takes too long, so that its thread ends. Only that thread closes the socket."""
+        """Cut off slow clients, twice a second, so that their threads end. Only that thread closes the socket."""
         oldest_s = time.monotonic() - self._limits.answer_s
         with self._lock:
             for request in [one for one, since_s in self._open.items() if since_s < oldest_s]:
@@ -135,14 +139,14 @@ class HttpServer(ThreadingMixIn, WSGIServer):
                     request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """What answering fails by, the handler answers itself; so this is the connection."""
+        """Count a broken connection: the handler itself answers errors of pages."""
         with self._lock:
-            if self._open.get(request) == math.inf:  # cut off, and counted
+            if self._open.get(request) == math.inf:  # cut off, and already counted
                 return
         self._closed.labels("slow" if isinstance(sys.exc_info()[1], TimeoutError) else "broken").inc()
 
     def server_bind(self) -> None:
-        """As WSGIServer's, but for the question to a name server what this host is called, which may take long."""
+        """Bind like WSGIServer, but without asking a name server for this host's name, which may take long."""
         TCPServer.server_bind(self)
         self._name()
 

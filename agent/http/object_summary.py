@@ -1,4 +1,4 @@
-"""What combined segments there are, as JSON: for the agent's HTTP endpoint. Each agent knows those of all brokers."""
+"""Summarises the combined segments as JSON for the agent's HTTP endpoint. Each agent knows those of all brokers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -9,7 +9,7 @@ from plugin.segment_metadata import RemoteLogSegmentState
 
 
 class TalliedStore(Protocol):
-    """What is asked of the metadata store."""
+    """The metadata store, as used here."""
 
     def tallies(self) -> Sequence[SegmentTally]: ...
 
@@ -19,11 +19,11 @@ class TalliedStore(Protocol):
 
 
 def object_summary(store: TalliedStore, now_ms: int) -> dict[str, Any]:
-    """`objects`: a row for each owner and state, with counts, bytes of one copy, and ages in milliseconds; `totals`:
-    for each state.
+    """Return counts, bytes of one copy and ages: `objects` by owner and state, `totals` by state.
 
-    An age is the time since the last record of a segment, so it is that of its state. None is below 0, though clocks
-    of hosts differ. The deleted ones are in the totals only. Goes through all segments, and decodes no entries.
+    An age is the time in ms since the last record of a segment, so since it has its state. It is never negative,
+    although clocks of hosts differ. Deleted segments are only in the totals. Goes through all segments, and decodes no
+    entries.
     """
     return {
         "objects": [

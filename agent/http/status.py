@@ -1,4 +1,4 @@
-"""What a person wants to know of an agent at one look: gathered from its state for `agent.http.status_page`."""
+"""Gathers what a person wants to see of an agent at one look, for `agent.http.status_page`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,20 +22,20 @@ class Peer:
 
     broker_id: int
     zone: str | None
-    """None: not known, or it has none."""
+    """None if unknown, or if it has none."""
     is_own_zone: bool
     is_bypassed: bool
     sent_bytes: int
-    """Between the two agents, for what that broker follows here."""
+    """Bytes between the two agents, for what that broker follows here."""
     stock_bytes: int
-    """What the same would have been without links."""
+    """The size of the same traffic without links."""
     presence: Presence = NOT_ASKED
-    """Of its agent, as measured."""
+    """Whether its agent is alive, as measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """As of now."""
+    """The agent's state at one time."""
 
     broker_id: int
     cluster_id: str = ""
@@ -48,26 +48,26 @@ class Status:
     """Offsets that no object holds or will hold."""
     is_store_there: bool = False
     store_answered_s_ago: float | None = None
-    """When it last did what it was asked; None: never."""
+    """When the store last did what it was asked; None: never."""
     store_failed: tuple[float, str] | None = None
-    """How many seconds ago the last call failed, and why; None: it did not."""
+    """How many seconds ago the last call failed, and why; None: it did not fail."""
     requests: RequestCounts = field(default_factory=RequestCounts)
     break_even_bytes: int | None = None
-    """From which size on objects pay; None: not known; NEVER_PAYS: none does."""
+    """The size from which on objects pay; None: unknown; NEVER_PAYS: none does."""
     dollars: Dollars = field(default_factory=lambda: Dollars(0, 0, 0))
     topics: dict[str, TopicState] = field(default_factory=dict)
-    """The largest first."""
+    """The largest topic first."""
     partitions: Sequence[PartitionStatus] = ()
-    """The one that lags most first."""
+    """The partition that lags most first."""
     peers: Sequence[Peer] = ()
     broker_away: str | None = None
-    """Why the local broker does not take connections; None: as far as was seen, it does."""
+    """Why the local broker does not accept connections; None: as far as was seen, it does."""
     why: "Mapping[str, WhyInline]" = field(default_factory=dict)
     """By topic."""
 
     @property
     def all_topics(self) -> TopicState:
-        """Their sum."""
+        """The sum of all topics."""
         topics = self.topics.values()
         return TopicState(
             sum(one.partitions for one in topics),
@@ -79,12 +79,12 @@ class Status:
 
     @property
     def links_never_pay(self) -> bool:
-        """At the prices that are set."""
+        """Whether links never pay at the configured prices."""
         return self.break_even_bytes == NEVER_PAYS
 
 
 def status_of(state: AgentState, now_ms: int) -> Status:
-    """On any thread, as the agent's parts are asked for snapshots alone."""
+    """Gather the state. On any thread, because it only asks for snapshots."""
     identity, relaying, run, savings = state.identity, state.relaying, state.storage_run, state.savings
     if identity is None or relaying is None or savings is None:
         return Status(state.broker_id, reasons=state.not_ready(), degraded=state.degraded())

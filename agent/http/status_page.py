@@ -1,7 +1,7 @@
-"""The page that a person opens in a browser: the answer first, then what it rests on.
+"""The page for a person's browser: the answer first, then its details.
 
-It loads nothing and runs nothing: one document with its style in it, made anew every ten seconds by the browser's own
-means. All that comes from elsewhere (topics, zones, reasons) is escaped.
+It loads nothing and runs nothing: one document with its style in it, which the browser reloads every ten seconds. All
+text from elsewhere (topics, zones, reasons) is escaped.
 """
 
 import re
@@ -18,13 +18,13 @@ from replication.follower.peer_watch import NOT_ASKED
 
 MOST_TOPICS, MOST_PARTITIONS = 20, 20
 _UNIT = re.compile(r"(?<=\d) (?=(?:ms|s|min|h|d|[kMGT]?B)\b)")
-"""Between a figure and its unit no line ends."""
+"""Keeps a figure and its unit on one line."""
 _LATE_MS = 60_000
-"""A byte that is not stored for longer is worth a look."""
+"""A byte that waits longer for its upload is worth a look."""
 
 
 def status_page(status: Status, release: str) -> bytes:
-    """The whole document."""
+    """Return the whole document."""
     tone = _tone(status)
     template = Template((resources.files(__package__) / "status_page.html").read_text(encoding="utf-8"))
     filled = template.substitute(
@@ -66,7 +66,7 @@ def _facts(status: Status, release: str) -> str:
 
 
 def _answer(status: Status) -> str:
-    """One sentence for each of the three questions: by links? all stored? worth it?"""
+    """Answer each of three questions in one sentence: by links? all stored? worth it?"""
     return " ".join(f"<span>{part}</span>" for part in (_by_links(status), _stored(status), _saved(status)) if part)
 
 
@@ -93,7 +93,7 @@ def _stored(status: Status) -> str:
         return ""
     if status.gaps:
         return f'<b class="wrong">{status.gaps:,} offsets are lost to storage.</b>'
-    if not total.lag_bytes:  # what went inline may be in no object, where nothing wants it stored
+    if not total.lag_bytes:  # bytes that went inline may be in no object, if nothing needs them stored
         return f"<b>{'Nothing waits to be stored' if total.inline_bytes else 'Everything stored'}.</b>"
     late = ' class="wrong"' if total.oldest_ms > _LATE_MS else ""
     return f"Stored but for the last <b{late}>{duration(total.oldest_ms / 1000)}</b>."
@@ -136,7 +136,7 @@ def _tiles(status: Status) -> str:
 
 
 def _store(status: Status) -> tuple[str, str]:
-    """What is known of the store, and since when."""
+    """Describe the state of the store, and since when."""
     ago = status.store_answered_s_ago
     seen = "never answered yet" if ago is None else f"answered {duration(ago)} ago"
     if status.store_failed is not None:
@@ -148,7 +148,7 @@ def _store(status: Status) -> tuple[str, str]:
 
 
 def _tile(name: str, value: str, more: str, drawn: str = "") -> str:
-    """`drawn` is markup."""
+    """Return a tile; `drawn` is markup."""
     unbroken = _UNIT.sub("\N{NO-BREAK SPACE}", escape(more))
     return f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd>{drawn}<p>{unbroken}</p></div>"
 
@@ -234,7 +234,7 @@ def _reached(peer: Peer) -> str:
 
 
 def _table(heads: Iterable[str], rows: Sequence[Iterable[str]], there_are: int, none: str) -> str:
-    """Cells are escaped already."""
+    """Return a table. Cells are escaped already."""
     if not rows:
         return f'<p class="none">{escape(none)}</p>'
     head = "".join(f"<th>{escape(name)}</th>" for name in heads)
@@ -244,7 +244,7 @@ def _table(heads: Iterable[str], rows: Sequence[Iterable[str]], there_are: int, 
 
 
 def share(moved: TopicState) -> str:
-    """The linked share: 100 % only where nothing went inline."""
+    """Return the linked share as text: 100 % only if nothing went inline."""
     if not moved.moved_bytes:
         return "none"
     permille = 1000 * moved.linked_bytes // moved.moved_bytes
@@ -252,7 +252,7 @@ def share(moved: TopicState) -> str:
 
 
 def size(count: float) -> str:
-    """In decimal units, as clouds bill."""
+    """Format a size in decimal units, as clouds bill."""
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if count < 1000 or unit == "TB":
             return f"{count:,.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
@@ -261,7 +261,7 @@ def size(count: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """To two figures, about."""
+    """Format a duration with about two digits."""
     if seconds < 1:
         return f"{max(seconds, 0) * 1000:.0f} ms"
     if seconds < 120:
@@ -274,7 +274,7 @@ def duration(seconds: float) -> str:
 
 
 def dollars(amount: float) -> str:
-    """Fractions of a cent where there is no more."""
+    """Format dollars, with fractions of a cent for small amounts."""
     if 0 < abs(amount) < 0.0001:
         return "under $0.0001"
     digits = 2 if abs(amount) >= 0.1 or amount == 0 else 4

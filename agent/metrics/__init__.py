@@ -1,1 +1,1 @@
-"""What the agent counts beside what the rooms count themselves, and how it is told to Prometheus."""
+"""The agent's metrics beside those of the rooms, and their presentation to Prometheus."""

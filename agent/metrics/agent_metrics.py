@@ -1,4 +1,4 @@
-"""Metrics that are read off the agent's state when Prometheus asks, instead of being kept up to date."""
+"""Metrics that are read from the agent's state when Prometheus asks, instead of being kept up to date."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -27,7 +27,7 @@ _SNAPSHOT_OUTCOMES = ("saved", "loaded", "refused", "load_failures", "removed")
 
 
 class LedStatus(Protocol):
-    """What is asked of the write path."""
+    """The write path, as used here."""
 
     def status(self) -> Mapping[TopicIdPartition, PartitionStatus]: ...
 
@@ -36,7 +36,7 @@ class LedStatus(Protocol):
 
 
 def _objects(name: str, meaning: str, totals: Mapping[RemoteLogSegmentState, StateTotals]) -> Iterator[Metric]:
-    """How many, and their bytes as far as their sizes are known."""
+    """Yield gauges of the number and, as far as known, the bytes."""
     objects = GaugeMetricFamily(name, meaning, labels=["state"])
     sizes = GaugeMetricFamily(f"{name}_bytes", f"{meaning}: their bytes", labels=["state"])
     for state, total in totals.items():
@@ -46,7 +46,7 @@ def _objects(name: str, meaning: str, totals: Mapping[RemoteLogSegmentState, Sta
 
 
 class StateCollector(Collector):
-    """Requests to the store, lag of the uploads, metadata that waits, objects by state."""
+    """Collects requests to the store, lag of uploads, waiting metadata, and objects by state."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class StateCollector(Collector):
         missing_offsets: Callable[[], int],
         held_offsets: Callable[[], int],
     ) -> None:
-        """`metadata_counters` of `KafkaFollowing`, what is missing in it is 0; the last two are of `LedGaps`."""
+        """`metadata_counters` are `KafkaFollowing`'s, absent ones are 0; the last two are `LedGaps`'s."""
         self._storage = storage
         self._write_path = write_path
         self._publisher = publisher

@@ -1,5 +1,6 @@
-"""What somebody should look at although nothing has failed for good: in /readyz while it lasts, in the log as it comes
-and goes.
+"""Problems that need a look although nothing has failed for good:
+
+in /readyz while they last, in the log as they change.
 """
 
 import asyncio
@@ -15,14 +16,14 @@ log = structlog.get_logger(__name__)
 _INTERVAL_S = 5.0
 
 Watch = Callable[[], str | None]
-"""What is wrong, or None."""
+"""Returns what is wrong, or None."""
 
 
 class Alarms:
-    """Looks at all watches from time to time."""
+    """Checks all watches from time to time."""
 
     def __init__(self, watches: Mapping[str, Watch]) -> None:
-        """By the name that the log has for each."""
+        """`watches` are by their names in the log."""
         self._watches = watches
         self._raised: dict[str, str] = {}
 
@@ -32,17 +33,17 @@ class Alarms:
         return list(self._raised.values())
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Check until cancelled."""
         while True:
             self.look()
             await asyncio.sleep(_INTERVAL_S)
 
     def look(self) -> None:
-        """Once."""
+        """Check once."""
         for name, watch in self._watches.items():
             try:
                 wrong = watch()
-            except Exception as error:  # one that fails must not blind the others
+            except Exception as error:  # a failing watch must not stop the others
                 wrong = f"{name} cannot be watched: {defect_site(error)}"
             if wrong is None:
                 if self._raised.pop(name, None) is not None:
@@ -54,7 +55,7 @@ class Alarms:
 
 
 def upload_lag(partitions: Iterable[PartitionStatus], bound_ms: int) -> str | None:
-    """Whether a record has waited for its upload for longer than the bound."""
+    """Return the problem if a record has waited for its upload for longer than the limit."""
     late = [partition for partition in partitions if partition.lag_age_ms > bound_ms]
     if not late:
         return None

@@ -1,4 +1,4 @@
-"""What an agent has moved for clients, as the record that stands beside its usage record."""
+"""Makes the record of what an agent has moved for clients, which accompanies its usage record."""
 
 from dataclasses import astuple
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def client_usage(beside: UsageRecord, traffic: "ClientTraffic", prices: str) -> ClientUsageRecord:
-    """As of now. `prices` names the section of price tables that the agent's store is paid by."""
+    """Return the record as of now. `prices` names the section of price tables of the agent's store."""
     return ClientUsageRecord(
         beside.broker_id,
         beside.incarnation,

@@ -1,4 +1,6 @@
-"""When each of the agent's loops last did its work: one that hangs, or fails each time, shows in nothing else."""
+"""Records when each of the agent's loops last did its work, because nothing else shows a loop that hangs or always
+fails.
+"""
 
 from collections.abc import Callable
 from enum import StrEnum
@@ -8,21 +10,21 @@ from prometheus_client import CollectorRegistry, Gauge
 
 
 class Loop(StrEnum):
-    """What is done again and again, as long as the agent runs."""
+    """The loops that run as long as the agent does."""
 
     LEADERSHIP = "leadership"
-    """Asked of Kafka."""
+    """Kafka was asked for leadership."""
     PUBLICATION = "publication"
-    """Nothing has waited for too long in the metadata's queue."""
+    """Nothing has waited too long in the metadata's queue."""
     CLUSTER = "cluster"
-    """Topics, replicas and retention asked of Kafka."""
+    """Kafka was asked for topics, replicas and retention."""
     FAILOVER = "failover"
     EXPIRATION = "expiration"
     ORPHANS = "orphans"
 
 
 class LoopTimes:
-    """Told in the event loop; metrics ask on any thread."""
+    """Updated in the event loop; metrics may read on any thread."""
 
     def __init__(self, registry: CollectorRegistry, clock: Callable[[], float]) -> None:
         """`clock` gives monotonic seconds."""
@@ -38,9 +40,9 @@ class LoopTimes:
             idle.labels(loop).set_function(partial(self.idle_s, loop))
 
     def succeeded(self, loop: str) -> None:
-        """It did its work, just now. Raises ValueError where there is no such loop."""
+        """Record that a loop just did its work. Raises ValueError for an unknown loop."""
         self._succeeded_s[Loop(loop)] = self._clock()
 
     def idle_s(self, loop: Loop) -> float:
-        """Since then."""
+        """Return the time since a loop last did its work."""
         return self._clock() - self._succeeded_s[loop]

@@ -53,7 +53,7 @@ The agent serves these as Prometheus text at `/metrics` of `remote.wal.agent.htt
 
 
 class NoLedPartitions:
-    """In the place of the write path, whose parts would open files."""
+    """Replaces the write path, whose parts would open files."""
 
     break_even_bytes: int | None = None
 
@@ -62,7 +62,7 @@ class NoLedPartitions:
 
 
 def metrics_document() -> str:
-    """The whole file."""
+    """Return the whole file."""
     what_they_are, _, stages = (inspect.getdoc(StageTimes) or "").partition("\n\n")
     stage_rows = re.findall(r"`(\w+)` ([^;]+)[;.]", stages.replace("\n", " "))
     return "\n".join(
@@ -89,7 +89,7 @@ def _labels(owner: Metric | Collector) -> tuple[str, ...]:
 
 
 def _collectors() -> list[Collector]:
-    """All of the agent's own, with nothing behind them."""
+    """Return all of the agent's own collectors, with nothing behind them."""
     registry = _Registry()
     StageTimes(registry)
     WriteMetrics(registry)

@@ -1,4 +1,4 @@
-"""Which stores an agent has given up reading from, for Prometheus: a state that lasts, beside the counted changes."""
+"""Shows Prometheus which stores an agent has paused reading from: a lasting state, beside the counted changes."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ WAL = "wal"
 
 
 class PausedReads(Collector):
-    """Reads the breakers when it is asked; a store that was never read from is not told of."""
+    """Reads the breakers when Prometheus asks; stores that were never read from are left out."""
 
     def __init__(self, tiers: Tiers | None) -> None:
         self._tiers = tiers

@@ -1,8 +1,8 @@
-"""What links have saved so far, in dollars of the price table.
+"""Calculates what links have saved so far, in dollars of the price table.
 
-Each agent counts what its broker's followers in other zones were sent, what clients sent and were given that come in by
-it, and what its own requests to the store cost; so the sum over all agents is the cluster's. Left out are what objects
-cost while they are stored, and the archive: `remote-wal report` reckons with these.
+Each agent counts the bytes to its broker's followers in other zones, the bytes of clients that connect to it, and the
+cost of its own requests to the store. So the sum over all agents is the cluster's. The storage of objects and the
+archive are left out; `remote-wal report` includes them.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -22,38 +22,38 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Dollars:
-    """Since the agent started."""
+    """Dollars since the agent started."""
 
     stock: float
-    """What the same frames would have cost at the zone border without links."""
+    """What the same frames would have cost across zones without links."""
     crossings: float
-    """What they did cost there."""
+    """What cross-zone bytes did cost."""
     requests: float
-    """What the store was paid for requests, and for bytes between zones."""
+    """What the store cost for requests, and for bytes between zones."""
 
     @property
     def saved(self) -> float:
-        """Below 0 where it was a loss."""
+        """The saving; negative for a loss."""
         return self.stock - self.crossings - self.requests
 
 
 @dataclass(frozen=True, slots=True)
 class Savings:
-    """Reads off counters that others keep; any thread may ask."""
+    """Reads counters that others keep; any thread may ask."""
 
     prices: Prices
     section: str
-    """Of the price table: the store's class."""
+    """The section of the price table for the store's class."""
     requests: Callable[[], RequestCounts]
     followers: Mapping[int, FollowerTraffic]
     """By broker id."""
     is_own_zone: Callable[[int], bool]
-    """Whether bytes to this broker cross no border."""
+    """Whether bytes to this broker do not cross zones."""
     clients: "ClientTraffic | None" = None
     """None without a zone gateway."""
 
     def dollars(self) -> Dollars:
-        """As of now."""
+        """Return the amounts as of now."""
         crossing = self.prices.zone_crossing_gb / BYTES_PER_GB
         remote = [moved for one, moved in dict(self.followers).items() if not self.is_own_zone(one)]
         stock_bytes = sum(moved.stock_bytes for moved in remote)
@@ -73,7 +73,7 @@ class Savings:
         paid = prices.of_section(self.section).requests_usd(
             counts.put + counts.list, counts.get + counts.head, counts.put_bytes, counts.get_bytes
         )
-        # Standard classes are in no zone; of others, who reads is in another one.
+        # Standard classes are in no zone; for others, readers are in another zone.
         read_gb = 0.0 if self.section == STANDARD else prices.express_cross_zone_read_gb
         copied_bytes = counts.put_bytes * (copies - 1) / copies
         between_zones = counts.get_bytes * read_gb + copied_bytes * prices.cross_zone_write_gb
@@ -81,7 +81,7 @@ class Savings:
 
 
 class SavingsCollector(Collector):
-    """The same, for Prometheus."""
+    """Shows the savings to Prometheus."""
 
     def __init__(self, dollars: Callable[[], Dollars]) -> None:
         self._dollars = dollars

@@ -1,11 +1,11 @@
-"""OpenTelemetry traces of combined segments, from the append to the high watermark, over all agents that have a part.
+"""OpenTelemetry traces of combined segments, from the append to the high watermark, over all agents involved.
 
-Trace and root span follow from the cluster's and the segment's ids, and whether a segment is sampled follows from the
-trace's id: agents need not tell each other anything, and all with the same ratio trace the same segments. The root span
-is the leader's agent's, from its oldest append to stored; stages (`StageTimes`) are below it. Many batches share a
-segment, so of stages that each batch passes by itself the oldest is told.
+Trace and root span are calculated from the ids of cluster and segment, and the trace's id decides whether a segment is
+sampled. So agents need not exchange anything, and all with the same ratio trace the same segments. The root span is the
+leader's agent's, from its oldest append to stored; stages (`StageTimes`) are below it. Many batches share a segment;
+for stages that each batch passes separately, the oldest batch counts.
 
-Spans are sent by a thread of the SDK's; what it cannot send is counted, and dropped.
+A thread of the SDK sends the spans; what it cannot send is counted and dropped.
 """
 
 import hashlib
@@ -36,11 +36,11 @@ log = structlog.get_logger(__name__)
 ROOT: Final = "combined segment"
 _SEND_TIMEOUT_S: Final = 5.0
 _ANCHORED_S: Final = 60.0
-"""So often is looked how the monotonic clock stands to that of the wall, which may be put right."""
+"""How often the wall clock, which may be adjusted, is compared with the monotonic clock."""
 
 
 class SegmentTraces:
-    """As `rlm.write_path.metrics.StageSpans`. Used from the event loop alone."""
+    """Implements `rlm.write_path.metrics.StageSpans`. Used from the event loop only."""
 
     def __init__(self, processor: SpanProcessor, identity: AgentIdentity, sample_ratio: float, clocks: Clocks) -> None:
         """Ended spans go to the processor."""
@@ -62,7 +62,7 @@ class SegmentTraces:
         self._tracer = provider.get_tracer("remote-wal")
 
     def stored(self, segment: UploadedSegment, started_s: float, now_s: float) -> None:
-        """Of the own broker's logs; its upload began at `started_s`."""
+        """Trace a stored object of the own broker's logs; its upload began at `started_s`."""
         found, oldest = self._context(segment.combined_segment_id), segment.oldest_item
         if found is None or oldest is None:
             return
@@ -78,14 +78,14 @@ class SegmentTraces:
         self._stage(found, "uploaded", started_s, now_s, now_s)
 
     def passed(self, stage: str, seconds: float, objects: Iterable[StoredObjectId]) -> None:
-        """These objects' bytes passed the stage just now, and it took so long."""
+        """Trace that these objects' bytes passed the stage just now, which took so long."""
         now_s = self._clocks.monotonic_s()
         for one in set(objects):
             if isinstance(one, CombinedSegmentId) and (found := self._context(one)) is not None:
                 self._stage(found, stage, now_s - seconds, now_s, now_s)
 
     def _context(self, segment_id: CombinedSegmentId) -> SpanContext | None:
-        """That of the segment's root span; None where it is not sampled."""
+        """Return the context of the segment's root span; None if it is not sampled."""
         digest = hashlib.sha256(self._cluster_id + str(segment_id).encode()).digest()
         if int.from_bytes(digest[8:16], "big") >= self._sampled_below:
             return None
@@ -108,7 +108,7 @@ class SegmentTraces:
 
 
 class _Ids(RandomIdGenerator):
-    """A root span's ids are given."""
+    """Generates ids, with given ones for root spans."""
 
     def __init__(self) -> None:
         self.next_root: SpanContext | None = None
@@ -122,8 +122,9 @@ class _Ids(RandomIdGenerator):
 
 
 class CountedExporter(SpanExporter):
-    """Another one's spans, counted by what came of them; a collector that is away is told once, and once that it is
-    back. Called on the SDK's thread.
+    """Passes spans to another exporter and counts the results.
+
+    An absent collector is logged once, and once when it is back. Called on the SDK's thread.
     """
 
     def __init__(self, exporter: SpanExporter, endpoint: str, registry: CollectorRegistry) -> None:
@@ -135,7 +136,7 @@ class CountedExporter(SpanExporter):
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         try:
             result, reason = self._exporter.export(spans), "it refused them, or did not answer"
-        except Exception as error:  # what the exporter raises would end up in a log of its own
+        except Exception as error:  # the exporter's error would otherwise go to a log of its own
             result, reason = SpanExportResult.FAILURE, type(error).__name__
         is_away = result is not SpanExportResult.SUCCESS
         self._spans.labels("failed" if is_away else "sent").inc(len(spans))
@@ -151,7 +152,7 @@ class CountedExporter(SpanExporter):
 
 
 def span_counter(registry: CollectorRegistry) -> Counter:
-    """Of spans by result."""
+    """Return the counter of spans by result."""
     told = "Spans of traces, by whether the collector took them"
     return Counter("remote_wal_trace_spans", told, ["result"], registry=registry)
 
@@ -159,10 +160,11 @@ def span_counter(registry: CollectorRegistry) -> Counter:
 def build_traces(
     settings: TraceSettings, identity: AgentIdentity, clocks: Clocks, registry: CollectorRegistry
 ) -> SegmentTraces:
-    """Where a collector is named. Headers and certificates come from the exporter's own variables
-    (`OTEL_EXPORTER_OTLP_HEADERS` and so on).
+    """Make traces for the configured collector.
+
+    Headers and certificates come from the exporter's own variables (`OTEL_EXPORTER_OTLP_HEADERS` and so on).
     """
     endpoint = settings.otlp_endpoint or ""
-    logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # `CountedExporter` tells it
+    logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # `CountedExporter` logs it
     exporter = CountedExporter(OTLPSpanExporter(endpoint=endpoint, timeout=_SEND_TIMEOUT_S), endpoint, registry)
     return SegmentTraces(BatchSpanProcessor(exporter), identity, settings.sample_ratio, clocks)

@@ -1,4 +1,4 @@
-"""How long calls to the store take, by what came of them, and when it answered last."""
+"""Measures how long calls to the store take, by result, and when it last answered."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,11 +16,11 @@ _BUCKETS_S = (0.002, 0.004, 0.006, 0.008, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.
 ANSWERS = frozenset(
     {"ok", RemoteResourceNotFoundError.label, ObjectExistsError.label, RemoteSegmentConflictError.label}
 )
-"""Results by which a store shows that it does well."""
+"""Results which show that a store works."""
 
 
 class StoreTimes:
-    """Any thread may tell."""
+    """Updated and read on any thread."""
 
     def __init__(self, registry: CollectorRegistry, clock: Callable[[], float]) -> None:
         """`clock` gives monotonic seconds."""
@@ -37,18 +37,18 @@ class StoreTimes:
 
     @property
     def answered_s_ago(self) -> float | None:
-        """How long ago the store did what it was asked; None: it has not since the agent started."""
+        """Seconds since the store did what it was asked; None: it has not since the agent started."""
         return None if self._answered_s is None else max(self._clock() - self._answered_s, 0.0)
 
     @property
     def failed(self) -> tuple[float, str] | None:
-        """How many seconds ago the last call failed, and why; None: it did not."""
+        """How many seconds ago the last call failed, and why; None: it did not fail."""
         failed = self._failed
         return None if failed is None else (max(self._clock() - failed[0], 0.0), failed[1])
 
     @contextmanager
     def timed(self, operation: str) -> Iterator[None]:
-        """Around one call."""
+        """Time one call."""
         begun_s, result = self._clock(), "ok"
         try:
             yield

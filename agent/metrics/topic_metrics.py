@@ -1,4 +1,4 @@
-"""What is told by topic: of the largest alone, as each costs the monitoring several series."""
+"""Metrics by topic, for the largest topics only, because each costs the monitoring several series."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +17,7 @@ Traffic = Mapping[TopicIdPartition, PartitionTraffic]
 
 @dataclass(slots=True)
 class TopicState:
-    """Of a topic's partitions that are led here."""
+    """The state of a topic's partitions that are led here."""
 
     partitions: int = 0
     lag_bytes: int = 0
@@ -26,16 +26,16 @@ class TopicState:
     linked_bytes: int = 0
     inline_bytes: int = 0
     unsaved_bytes: int = 0
-    """Of those inline, what links could have saved."""
+    """Inline bytes that links could have saved."""
 
     @property
     def moved_bytes(self) -> int:
-        """To followers, whichever way."""
+        """All bytes to followers."""
         return self.linked_bytes + self.inline_bytes
 
 
 def by_topic(status: Status, traffic: Traffic) -> dict[str, TopicState]:
-    """What moved most comes first, then what waits most."""
+    """Return the states by topic, sorted by moved bytes, then by waiting bytes."""
     states: defaultdict[str, TopicState] = defaultdict(TopicState)
     for partition, one in status.items():
         state, moved = states[one.topic], traffic.get(partition)
@@ -50,7 +50,7 @@ def by_topic(status: Status, traffic: Traffic) -> dict[str, TopicState]:
 
 
 class TopicCollector(Collector):
-    """The largest topics, for Prometheus. `status` and `traffic` may be asked on any thread."""
+    """Shows the largest topics to Prometheus. `status` and `traffic` may be called on any thread."""
 
     def __init__(self, status: Callable[[], Status], traffic: Callable[[], Traffic], most: int) -> None:
         self._status = status

@@ -1,10 +1,10 @@
-"""Publishes what this agent has moved and asked for, as usage records of the metadata topic.
+"""Publishes what this agent has moved and requested, as usage records in the metadata topic.
 
 A record is due whenever the wall clock passes a multiple of the interval, so that the last one of a day is as of
-midnight, and once more when the agent stops. What a killed agent did since its last record is not told by anybody, nor
-what one that stops relays while its last record is published; reports are then too low by at most one interval of that
-agent. Nothing here is on the path of replication: a record that the publisher does not take is passed over, as the next
-one holds all of it. Beside each stands one of what went by the zone gateway, where that is on.
+midnight, and once more when the agent stops. Nobody reports what a killed agent did after its last record, nor what a
+stopping one relays while its last record is published; reports are then too low by at most one interval of that agent.
+Nothing here is on the path of replication: if the publisher is full, the record is skipped, because the next one
+includes it. A record for the zone gateway accompanies each, if the gateway is on.
 """
 
 import asyncio
@@ -31,14 +31,14 @@ _FEW_MS = 20
 def store_counts(
     settings: AgentSettings, storage: RemoteWalStorageManager, archive: ObjectArchiveStorage | None
 ) -> Iterator[tuple[str, RequestCounts]]:
-    """Of each of the agent's stores, the section of price tables that its requests are paid by, and its counters."""
+    """Yield for each of the agent's stores its section of price tables, and its request counters."""
     yield settings.storage.price_section, storage.request_counts
     if archive is not None:
         yield settings.archive.price_section, archive.request_counts
 
 
 class UsageReport:
-    """Counts nothing itself: it reads off counters that others keep. Use it in the event loop."""
+    """Publishes counters that others keep. Use it in the event loop."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class UsageReport:
         interval_ms: int,
         clients: Callable[[UsageRecord], ClientUsageRecord] | None = None,
     ) -> None:
-        """`stores`: see `store_counts`. `clients` gives what stands beside a record; None: nothing does."""
+        """`stores`: see `store_counts`. `clients` makes the record that accompanies another; None: there is none."""
         self._identity = identity
         self._stores = stores
         self._metrics = metrics
@@ -61,7 +61,7 @@ class UsageReport:
         self._sequence = 0
 
     async def run(self) -> None:
-        """Publish until cancelled, and then once more: the publisher must still take it."""
+        """Publish until cancelled, and then once more: the publisher must still accept it."""
         try:
             await self.publish_when_due(asyncio.sleep)
         except asyncio.CancelledError:
@@ -69,17 +69,17 @@ class UsageReport:
             raise
 
     async def publish_when_due(self, sleep: Callable[[float], Awaitable[None]]) -> None:
-        """Publish for ever. The first record follows at once: a baseline of zero, from which on nothing is missing."""
+        """Publish for ever. The first record follows at once: a baseline of zero, after which nothing is missing."""
         self.publish()
         while True:
             due_ms = (self._wall_ms() // self._interval_ms + 1) * self._interval_ms
             while (left_ms := due_ms - self._wall_ms()) > _FEW_MS:
-                # The wall clock may be set anew meanwhile, so no more than an interval is waited for.
+                # The wall clock may be adjusted meanwhile, so wait at most for an interval.
                 await sleep(min(left_ms, self._interval_ms) / 1000)
             self.publish()
 
     def publish(self) -> None:
-        """One record as of now, and what stands beside it: never that alone, as it is read by the other's sequence."""
+        """Publish a record as of now, and the one that accompanies it: never that alone, because readers need both."""
         record = self.record()
         try:
             self._publisher.publish(record)
@@ -90,7 +90,7 @@ class UsageReport:
             log.warning("usage_not_published", error=str(error), consequence="the next record tells of it")
 
     def record(self) -> UsageRecord:
-        """All counters as of now."""
+        """Return all counters as of now."""
         metrics = self._metrics
         return UsageRecord(
             self._identity.broker_id,

@@ -1,1 +1,1 @@
-"""The agent's settings: one section for each room, in SI units, and what follows from them alone."""
+"""The agent's settings: one section for each room, in SI units, and values derived from them."""

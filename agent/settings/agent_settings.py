@@ -1,7 +1,7 @@
 """The agent's settings, from the broker's own server.properties.
 
-An unmodified broker passes over keys that it does not know, so one file configures both. The keys of KIP-1176 keep
-their names, and ours follow its style. `docs/configuration.md` is generated from the sections here.
+An unmodified broker ignores unknown keys, so one file configures both. The keys of KIP-1176 keep their names, and ours
+follow its style. `docs/configuration.md` is generated from the sections here.
 """
 
 from typing import Any
@@ -38,7 +38,7 @@ MAX_ARCHIVE_RUNS = 4096
 
 
 class AgentSettings(BaseModel):
-    """All that the file says, in sections."""
+    """All settings of the file, in sections."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
@@ -66,13 +66,13 @@ class AgentSettings(BaseModel):
 
     @property
     def price_network(self) -> str:
-        """The section of the price table that the zone borders are paid by."""
+        """The section of the price table for cross-zone traffic."""
         return self.link.prices_network or network_of(self.storage.price_section)
 
     @model_validator(mode="before")
     @classmethod
     def _in_sections(cls, keys: dict[str, Any]) -> dict[str, Any]:
-        """What no section knows stays on top, and is refused."""
+        """Sort keys into sections. Keys of no section stay at the top, and are refused."""
         rest = dict(keys)
         sections: dict[str, Any] = {
             name: {key: rest.pop(key) for key in known if key in rest} for name, known in cls._keys().items()
@@ -81,7 +81,7 @@ class AgentSettings(BaseModel):
 
     @classmethod
     def _keys(cls) -> dict[str, dict[str, FieldInfo]]:
-        """By the name of the section."""
+        """Return the keys by section name."""
         return {
             name: {field.alias or "": field for field in section.annotation.model_fields.values()}
             for name, section in cls.model_fields.items()
@@ -90,5 +90,5 @@ class AgentSettings(BaseModel):
 
     @classmethod
     def documented(cls) -> dict[str, FieldInfo]:
-        """Every key, in the order of the documentation."""
+        """Return every key, in the order of the documentation."""
         return {key: field for known in cls._keys().values() for key, field in known.items()}

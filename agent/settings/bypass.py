@@ -1,9 +1,8 @@
-"""The way past dead agents, out of the settings: which listeners of the brokers, and how they are spoken to.
+"""Makes the bypass around dead agents from the settings: the brokers' listeners, and the protocol they speak.
 
-What the local broker says on its inter-broker connections is passed on as it is. Where that is PLAINTEXT, it is this
-agent that proves itself to the other broker: by its certificate, or by the SASL login of its Kafka client. Where it is
-SASL, the local broker itself logs in there, so the listener must want SASL too, and the agent adds no login. Where it
-is SSL, the agent proves itself as with PLAINTEXT.
+What the local broker sends on its inter-broker connections is passed on unchanged. If that is PLAINTEXT or SSL, this
+agent authenticates itself to the other broker: by its certificate, or by the SASL login of its Kafka client. If it is
+SASL, the local broker itself logs in there, so the listener must use SASL too, and the agent adds no login.
 """
 
 import ssl
@@ -25,7 +24,7 @@ _KEY = "remote.wal.agent.bypass"
 
 
 def check_bypass(settings: AgentSettings, broker: BrokerProperties, file: Path) -> None:
-    """Raises AgentSettingsError, naming the key."""
+    """Check the settings. Raises AgentSettingsError, naming the key."""
     if not settings.bypass.brokers:
         return
     _check_addresses(settings, file)
@@ -74,7 +73,7 @@ def _check_files(settings: AgentSettings, protocol: str, file: Path) -> None:
 def bypass(
     broker: BrokerProperties, settings: AgentSettings, client: KafkaClientConfig, clock: Callable[[], float]
 ) -> Bypass | None:
-    """None where dead agents are not bypassed. Raises AgentSettingsError when there is no login for a listener.
+    """Return the bypass; None if dead agents are not bypassed. Raises AgentSettingsError when a login is missing.
 
     `clock` gives monotonic seconds.
     """
@@ -108,9 +107,9 @@ def _login(client: KafkaClientConfig) -> "SaslLogin":
 
 
 def tls_context(settings: AgentSettings) -> ssl.SSLContext | None:
-    """For a connection to another broker's listener, by files read now; its certificate must name the host dialled.
+    """Return a context for a connection to another broker's listener, from files read now.
 
-    None where these listeners speak no TLS. Raises OSError, ssl.SSLError.
+    Its certificate must name the dialled host. None if these listeners have no TLS. Raises OSError, ssl.SSLError.
     """
     if not settings.bypass.security_protocol.endswith("SSL"):
         return None
@@ -123,7 +122,9 @@ def tls_context(settings: AgentSettings) -> ssl.SSLContext | None:
 
 
 def _files(settings: AgentSettings) -> tuple[Path | None, Path | None, Path | None]:
-    """Certificate, key and authority: certificate and key are both those for the bypass, or both the agent's own."""
+    """Return certificate, key and authority. Certificate and key are either both the bypass's, or both the agent's
+    own.
+    """
     own = settings.bypass.ssl_certificate_file, settings.bypass.ssl_key_file
     if not any(own):
         own = settings.tls.certificate_file, settings.tls.key_file

@@ -80,7 +80,7 @@ kept in the compacted topic `__remote_wal_topic_settings`; running agents take a
 
 
 def configuration_document() -> str:
-    """The whole file."""
+    """Return the whole file."""
     shared = tuple(ObjectBackendSettings.model_fields)
     backends = (
         ("Every storage manager", _model_rows(ObjectBackendSettings)),
@@ -99,7 +99,7 @@ def configuration_document() -> str:
 
 
 def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """A table in Markdown; the last cell of a row is prose, in which nothing is markup."""
+    """Return a table in Markdown; the last cell of a row is prose without markup."""
     head = tuple(header)
     lines = [head, ("---",) * len(head), *((*cells, _prose(last)) for *cells, last in map(tuple, rows))]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)

@@ -25,7 +25,7 @@ ALL: Final = "*"
 
 
 def parse_broker_ids(value: object) -> object:
-    """`2,3`, or `*`."""
+    """Parse `2,3`, or `*`."""
     if not isinstance(value, str) or value.strip() == ALL:
         return ALL if isinstance(value, str) else value
     ids = [item.strip() for item in value.split(",") if item.strip()]
@@ -38,7 +38,7 @@ def parse_broker_ids(value: object) -> object:
 
 
 def parse_zone_listeners(value: object) -> object:
-    """`az2=CLIENT_AZ2,az3=CLIENT_AZ3`."""
+    """Parse `az2=CLIENT_AZ2,az3=CLIENT_AZ3`."""
     if not isinstance(value, str):
         return value
     listeners: dict[str, str] = {}
@@ -56,7 +56,7 @@ BrokerIdsSetting = Annotated[dict[int, None] | Literal["*"], BeforeValidator(par
 
 
 def parse_networks(value: object) -> object:
-    """`10.1.0.0/16=az1,10.2.0.0/16=az2`."""
+    """Parse `10.1.0.0/16=az1,10.2.0.0/16=az2`."""
     if not isinstance(value, str):
         return value
     networks: dict[Network, str] = {}
@@ -74,7 +74,7 @@ ZoneListenersSetting = Annotated[dict[str, str], BeforeValidator(parse_zone_list
 
 
 class GatewaySettings(Section, alias_generator=keyed(f"{_KEY}.")):
-    """Clients of this zone on their way to brokers of others, and those of other zones on their way to this broker."""
+    """Settings for clients of this zone with brokers of others, and for clients of other zones with this broker."""
 
     enable: bool = Field(
         False, description="Whether clients reach brokers of other zones by the agents of their own. See gateway.md."
@@ -170,17 +170,17 @@ class GatewaySettings(Section, alias_generator=keyed(f"{_KEY}.")):
     peer_ssl_key_file: Path | None = Field(None, description="Its private key, PEM.")
 
     def reached(self, others: Iterable[int]) -> list[int]:
-        """The brokers that clients reach here, where these are the other ones that are known."""
+        """Return the brokers that clients reach here; `others` are the other known brokers."""
         return sorted(set(others) if self.brokers == ALL else self.brokers)
 
     @property
     def by_agents(self) -> set[str]:
-        """The broker's listeners whose clients come by agents."""
+        """The broker's listeners whose clients come through agents."""
         return {*self.zone_listeners.values(), self.admin_listener, self.durable_listener} - {""}
 
 
 class GatewayProduceSettings(Section, alias_generator=keyed(f"{_KEY}.produce.")):
-    """Clients' Produce requests by object storage, where both the gateway and the broker's agent have it on."""
+    """Settings for Produce requests through object storage; both the gateway and the broker's agent must have it on."""
 
     enable: bool = Field(
         False,
@@ -214,7 +214,7 @@ class GatewayProduceSettings(Section, alias_generator=keyed(f"{_KEY}.produce."))
 
 
 def check_gateway(settings: GatewaySettings, peers: PeerSettings, broker: BrokerProperties, file: Path) -> None:
-    """Raises AgentSettingsError, naming the key."""
+    """Check the settings. Raises AgentSettingsError, naming the key."""
     if not settings.enable:
         return
     if not broker.rack:
@@ -244,7 +244,7 @@ def check_gateway(settings: GatewaySettings, peers: PeerSettings, broker: Broker
 
 
 def _check_listeners(settings: GatewaySettings, broker: BrokerProperties, file: Path) -> None:
-    """Whether those that are named are the broker's."""
+    """Check that the named listeners are the broker's."""
     named = {f"zone.listeners: {zone}=": name for zone, name in settings.zone_listeners.items()}
     if settings.admin_listener:
         named["admin.listener: "] = settings.admin_listener
@@ -270,7 +270,7 @@ def _check_listeners(settings: GatewaySettings, broker: BrokerProperties, file: 
 
 
 def _check_durable(settings: GatewaySettings, file: Path) -> None:
-    """Whether nobody is led past where answers are held."""
+    """Check that no client can avoid the agent that holds answers."""
     if settings.acks_pipelined_enable and not settings.durable_listener:
         raise AgentSettingsError(
             f"{file}: {_KEY}.acks.pipelined.enable: clients of this broker's zone would not come by the agent; set "

@@ -1,4 +1,4 @@
-"""Where metrics, health and state are served: on loopback, encrypted and to whom it may concern, or as was accepted."""
+"""Checks the HTTP listener: on loopback, or encrypted and with access control, or as explicitly accepted."""
 
 import ipaddress
 
@@ -10,7 +10,7 @@ _KEY = "remote.wal.agent.http"
 
 
 def is_loopback(host: str) -> bool:
-    """Whether nobody but this host reaches it, as far as the name itself tells."""
+    """Whether only this host reaches it, as far as the name itself shows."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -18,7 +18,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_http_listener(listener: Listener, settings: HttpSettings, source: object) -> None:
-    """Raises AgentSettingsError, naming the key, and `source`, which says to listen there."""
+    """Check the listener. Raises AgentSettingsError naming the key, and `source`, which asks to listen there."""
     is_encrypted = has_pair(settings.ssl_certificate_file, settings.ssl_key_file, f"{source}: {_KEY}.ssl.*")
     if settings.ssl_ca_file is not None and not is_encrypted:
         raise AgentSettingsError(f"{source}: {_KEY}.ssl.ca.file: needs {_KEY}.ssl.certificate.file and .key.file")

@@ -1,4 +1,4 @@
-"""How the agent reaches Kafka, from the broker's own settings."""
+"""Makes the agent's Kafka client configuration from the broker's own settings."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ _KEY = "remote.wal.agent.client.listener"
 
 
 def client_config(broker: BrokerProperties, settings: ClientSettings) -> KafkaClientConfig:
-    """How the agent reaches Kafka. Raises AgentSettingsError."""
+    """Return the client configuration. Raises AgentSettingsError."""
     servers = settings.bootstrap_servers
     if servers is None:
         listener = broker.listeners[bootstrap_listener(broker, settings)]
@@ -22,7 +22,7 @@ def client_config(broker: BrokerProperties, settings: ClientSettings) -> KafkaCl
 
 
 def bootstrap_listener(broker: BrokerProperties, settings: ClientSettings) -> str:
-    """The broker's own, by which the agent reaches Kafka where no servers are named. Raises AgentSettingsError."""
+    """Return the broker's listener for the agent if no servers are named. Raises AgentSettingsError."""
     client = client_listeners(broker)
     if not client:
         raise AgentSettingsError(
@@ -32,13 +32,13 @@ def bootstrap_listener(broker: BrokerProperties, settings: ClientSettings) -> st
 
 
 def client_listeners(broker: BrokerProperties) -> list[str]:
-    """All but those for brokers and controllers, in their order."""
+    """Return all listeners except those for brokers and controllers, in their order."""
     reserved = {broker.inter_broker_listener_name, *broker.controller_listener_names}
     return [name for name in broker.listeners if name not in reserved]
 
 
 def check_client(broker: BrokerProperties, settings: AgentSettings, file: Path) -> None:
-    """Raises AgentSettingsError, naming the key."""
+    """Check the settings. Raises AgentSettingsError, naming the key."""
     name, gateway = settings.client.client_listener, settings.gateway
     if name and name not in client_listeners(broker):
         raise AgentSettingsError(f"{file}: {_KEY}: {name} is none of the broker's listeners for clients")

@@ -1,4 +1,4 @@
-"""The settings of metadata and of what becomes of stored objects. See `agent.settings.setting_types`."""
+"""The settings of metadata and of the life of stored objects. See `agent.settings.setting_types`."""
 
 from pydantic import Field
 
@@ -6,7 +6,7 @@ from agent.settings.setting_types import Seconds, Section, keyed
 
 
 class MetadataSettings(Section, alias_generator=keyed("remote.wal.log.metadata.")):
-    """The agents' topics, and what is written into them from time to time."""
+    """The agents' topics, and what is periodically written into them."""
 
     topic_num_partitions: int = Field(12, ge=1, description="Partitions of __remote_wal_log_metadata, when it is made.")
     topic_replication_factor: int = Field(
@@ -45,7 +45,7 @@ class MetadataSettings(Section, alias_generator=keyed("remote.wal.log.metadata."
 
 
 class LifecycleSettings(Section, alias_generator=keyed("remote.wal.")):
-    """What becomes of stored objects: expiration, orphans, failover, care."""
+    """Settings of expiration, orphans, failover and care."""
 
     retention_s: Seconds = Field(
         3_600_000,

@@ -1,4 +1,4 @@
-"""What of the process's memory is for frames: all that the other parts may take by their settings is taken off."""
+"""Calculates the memory for frames: the process's memory without what other parts may take by their settings."""
 
 from dataclasses import dataclass
 
@@ -12,28 +12,27 @@ INDEX_BYTES = 96 * MIB
 PUBLICATION_BYTES = 64 * MIB
 """Metadata that waits for its topic."""
 CLIENT_BYTES = 128 * 1024
-"""What is buffered for a client's connection at most (`gateway.byte_relay`): a chunk and what waits, each way."""
+"""The most that is buffered for a client's connection (`gateway.byte_relay`): a chunk and what waits, each way."""
 CLIENT_FRAMES_BYTES = 52 * MIB
-"""Frames of clients whose records go by object storage, three times: to brokers, from brokers, and here. And once more
-what the write path compares with logs. An answer of consumers' default `fetch.max.bytes` fits in.
-"""
+"""Frames of clients whose records use object storage. Counted three times (to brokers, from brokers, and here), and
+once more for what the write path compares with logs. An answer of consumers' default `fetch.max.bytes` fits in."""
 ADMIN_FRAMES_BYTES = 16 * MIB
 """Frames of admin tools, twice: to the broker, and from it."""
 HELD_FRAMES_BYTES = 16 * MIB
-"""Where answers are held, twice: requests of the own zone's clients, and answers to all whose frames are not routed, as
-they pass. A larger answer of a consumer passes alone: it waits for others' to be sent, which takes 30 seconds at most.
-"""
+"""If answers are held, counted twice: requests of the own zone's clients, and answers to all whose frames are not
+routed, as they pass. A larger answer of a consumer passes alone: it waits for others to be sent, which takes at most 30
+seconds."""
 HELD_ANSWERS_BYTES = 8 * MIB
-"""Answers that wait for records to be stored: to producers, and what is behind them on a connection."""
+"""Answers that wait for records to be stored: those to producers, and those behind them on a connection."""
 MIN_FRAME_BYTES = 64 * MIB
-"""In all: fetches of some megabytes side by side."""
+"""The total minimum: fetches of some megabytes side by side."""
 
 
 def other_bytes(settings: AgentSettings) -> int:
-    """What is not for frames."""
+    """Return the memory that is not for frames."""
     uploads = settings.log_manager.combiner_thread_pool_size
     upload_bytes = settings.log_manager.combiner_task_upload_bytes
-    # At this agent as the gateway, and as many at the broker's side.
+    # For this agent as the gateway, and as many for the broker's side.
     client_bytes = 2 * settings.gateway.max_connections * CLIENT_BYTES if settings.gateway.enable else 0
     by_objects = settings.gateway_produce.enable or settings.gateway.fetch_links_enable
     client_bytes += 3 * CLIENT_FRAMES_BYTES if settings.gateway.enable and by_objects else 0
@@ -57,15 +56,15 @@ def other_bytes(settings: AgentSettings) -> int:
 
 @dataclass(frozen=True, slots=True)
 class FrameBytes:
-    """What the frames of all connections together may hold, by the way that they go."""
+    """The memory for the frames of all connections together, by direction."""
 
     requests: int
-    """From other agents to the local broker."""
+    """Limits frames from other agents to the local broker."""
     to_followers: int
     from_leaders: int
 
 
 def frame_bytes(settings: AgentSettings) -> FrameBytes:
-    """A quarter for requests, which are small, the rest for responses."""
+    """Return a quarter for requests, which are small, and the rest for responses."""
     eighth = (settings.process.memory_bytes - other_bytes(settings)) // 8
     return FrameBytes(2 * eighth, 3 * eighth, 3 * eighth)

@@ -23,7 +23,7 @@ SecurityProtocol = Literal["SSL", "SASL_SSL", "PLAINTEXT", "SASL_PLAINTEXT"]
 
 
 class PeerSettings(Section, alias_generator=keyed("remote.wal.agent.")):
-    """Where agents and brokers find each other."""
+    """Addresses of agents and brokers for each other."""
 
     peer_listener: AddressSetting = Field(
         Address("127.0.0.1", 19090), description="Where other agents connect: host:port. Not loopback only with TLS."
@@ -45,7 +45,7 @@ class PeerSettings(Section, alias_generator=keyed("remote.wal.agent.")):
 
 
 class TraceSettings(Section, alias_generator=keyed("remote.wal.traces.")):
-    """Where single objects' ways are told of."""
+    """Settings of traces of single objects."""
 
     otlp_endpoint: HttpUrlSetting | None = Field(
         None,
@@ -58,7 +58,7 @@ class TraceSettings(Section, alias_generator=keyed("remote.wal.traces.")):
 
 
 class HttpSettings(Section, alias_generator=keyed("remote.wal.agent.http.")):
-    """Where metrics, health and state are served."""
+    """The listener for metrics, health and state."""
 
     listener: AddressSetting = Field(
         Address("127.0.0.1", 19095),
@@ -90,7 +90,7 @@ class HttpSettings(Section, alias_generator=keyed("remote.wal.agent.http.")):
 
     @property
     def registered(self) -> str:
-        """As others find it: host:port, or a URL under TLS."""
+        """The address that others use: host:port, or a URL under TLS."""
         return str(self.listener) if self.ssl_certificate_file is None else f"https://{self.listener}"
 
 
@@ -113,7 +113,7 @@ class ClientSettings(Section, alias_generator=keyed("remote.wal.agent.")):
 
 
 class ProcessSettings(Section, alias_generator=keyed("remote.wal.agent.")):
-    """The process: its directory, its end, its memory, how often it looks."""
+    """The process: its directory, its end, its memory, its intervals."""
 
     state_directory: Path = Field(
         Path("/var/lib/remote-wal"), description="For the lock that keeps a second agent away; not a log directory."
@@ -173,7 +173,7 @@ class AccessSettings(Section, alias_generator=keyed("remote.wal.agent.")):
 
 
 class BypassSettings(Section, alias_generator=keyed("remote.wal.agent.bypass.")):
-    """The way past agents that are dead."""
+    """The bypass around dead agents."""
 
     brokers: PeersSetting = Field(
         alias="remote.wal.agent.bypass",
@@ -212,7 +212,7 @@ class BypassSettings(Section, alias_generator=keyed("remote.wal.agent.bypass."))
 
 
 class BrokerTlsSettings(Section, alias_generator=keyed("remote.wal.agent.broker.ssl.")):
-    """What the agent shows its own broker, and whom it trusts there, where the inter-broker listener speaks TLS."""
+    """The agent's certificate for its own broker, and its trust there, if the inter-broker listener uses TLS."""
 
     certificate_file: Path | None = Field(
         None,
@@ -226,7 +226,7 @@ class BrokerTlsSettings(Section, alias_generator=keyed("remote.wal.agent.broker.
 
 
 class TlsSettings(Section, alias_generator=keyed("remote.wal.agent.ssl.")):
-    """What agents prove themselves to each other with."""
+    """The agents' certificates for each other."""
 
     certificate_file: Path | None = Field(
         None, description="PEM certificate for mutual TLS between agents; it must name broker-<id>."

@@ -9,7 +9,7 @@ from agent.settings.setting_types import Seconds, Section, keyed
 
 
 class LinkSettings(Section, alias_generator=keyed("remote.wal.link.")):
-    """When followers get links, and how long is waited for them."""
+    """When followers get links, and how long responses wait for them."""
 
     latency_bound_s: Seconds = Field(
         20,
@@ -70,12 +70,12 @@ class LinkSettings(Section, alias_generator=keyed("remote.wal.link.")):
 
     @property
     def takes_digests(self) -> bool:
-        """Whether CRC32C alone does not do."""
+        """Whether CRC32C alone is not sufficient."""
         return self.digest == "sha256"
 
 
 class HydrationSettings(Section, alias_generator=keyed("remote.wal.hydration.")):
-    """Reading what links stand for."""
+    """Settings of reading linked ranges."""
 
     thread_pool_size: int = Field(
         8,
@@ -99,7 +99,7 @@ class HydrationSettings(Section, alias_generator=keyed("remote.wal.hydration."))
 
 
 class CatchUpSettings(Section, alias_generator=keyed("remote.wal.catch.up.")):
-    """Links for followers that are far behind, and reading them."""
+    """Links for followers that are far behind, and their reads."""
 
     read_ahead_bytes: int = Field(
         16 * 1024 * 1024,

@@ -1,7 +1,7 @@
-"""What the agent's settings are made of: sections, each of them for one room, in SI units.
+"""The building blocks of the agent's settings: sections, each of them for one room, in SI units.
 
-Keys, defaults and bounds are stated as in server.properties, where times are whole milliseconds: what ends in
-_s here ends in .ms there. Everybody is given the section that is for them, and nobody the whole file.
+Keys, defaults and bounds are as in server.properties, where times are whole milliseconds: what ends in _s here ends in
+.ms there. Each room gets its own section, and none the whole file.
 """
 
 import pwd
@@ -24,14 +24,14 @@ class AgentSettingsError(Exception):
 
 
 def has_pair(certificate: Path | None, key: Path | None, where: str) -> bool:
-    """Whether a certificate and its key are named. `where` says which ones. Raises AgentSettingsError for one alone."""
+    """Whether a certificate and its key are named; `where` names them. Raises AgentSettingsError for one alone."""
     if (certificate is None) != (key is None):
         raise AgentSettingsError(f"{where}: certificate and key file belong together")
     return certificate is not None
 
 
 def parse_address(value: object) -> object:
-    """`host:port`, with IPv6 addresses in brackets."""
+    """Parse `host:port`, with IPv6 addresses in brackets."""
     if not isinstance(value, str):
         return value
     host, colon, port = value.strip().rpartition(":")
@@ -41,7 +41,7 @@ def parse_address(value: object) -> object:
 
 
 def parse_peers(value: object) -> object:
-    """`1@host:port,2@host:port`: the agents by broker id."""
+    """Parse `1@host:port,2@host:port`: the agents by broker id."""
     if not isinstance(value, str):
         return value
     peers: dict[int, object] = {}
@@ -56,7 +56,7 @@ def parse_peers(value: object) -> object:
 
 
 def parse_http_url(value: object) -> object:
-    """`http://host...` or `https://host...`."""
+    """Parse `http://host...` or `https://host...`."""
     if isinstance(value, str) and not (urlsplit(value).scheme in ("http", "https") and urlsplit(value).hostname):
         raise ValueError(f"{value!r} is no URL that begins with http:// or https://")
     return value
@@ -67,7 +67,7 @@ def _parse_buckets(value: object) -> object:
 
 
 def parse_user(value: object) -> object:
-    """A user of this host, by name or number, as its number."""
+    """Parse a user of this host, by name or number. Returns its number."""
     if not isinstance(value, str) or value.isdecimal():
         return value
     try:
@@ -85,18 +85,18 @@ UserSetting = Annotated[int | None, BeforeValidator(parse_user)]
 RequestNamesSetting = Annotated[frozenset[str], BeforeValidator(parse_request_names)]
 if TYPE_CHECKING:
     Seconds = float
-    """Of a field whose name ends in _s."""
+    """The type of a field whose name ends in _s."""
 else:
     Seconds = int  # what stands in the file, and is judged there: whole milliseconds. `Section` makes seconds of it
 
 
 def milliseconds(seconds: float) -> int:
-    """As Kafka counts time."""
+    """Return milliseconds, as Kafka counts time."""
     return round(seconds * 1000)
 
 
 def keyed(prefix: str) -> Callable[[str], str]:
-    """The keys of a section's fields, by their names."""
+    """Return a function that makes a section's keys from the names of its fields."""
 
     def key_of(field_name: str) -> str:
         name = f"{field_name.removesuffix('_s')}_ms" if field_name.endswith("_s") else field_name
@@ -106,7 +106,7 @@ def keyed(prefix: str) -> Callable[[str], str]:
 
 
 class Section(BaseModel):
-    """What one room is told. Its keys are those that `keyed` makes, unless a field has an alias of its own."""
+    """One room's settings. `keyed` makes their keys, unless a field has an alias of its own."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", arbitrary_types_allowed=True, validate_default=True, hide_input_in_errors=True

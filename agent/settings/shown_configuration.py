@@ -1,8 +1,8 @@
-"""The configuration as /config shows it: what counts, defaults among it, and no secret.
+"""The configuration as /config shows it: the effective values, defaults included, and no secret.
 
-Shown are values of keys that are known to hold none: the agent's own, which name files and never what is in them, and
-those of the storage managers that come with it. Of any other key, as a storage manager of somebody else's takes, the
-name alone is shown. Kafka's own keys are not: the broker's file has passwords.
+Values are shown only for keys that never hold secrets: the agent's own, which name files and never have their content,
+and those of the included storage managers. For any other key, for instance of somebody else's storage manager, only the
+name is shown. Kafka's own keys are left out, because the broker's file has passwords.
 """
 
 import re
@@ -25,14 +25,14 @@ _STORE_KEYS: Final = frozenset(
         "read.timeout.ms", "region", "startup.self.test", "tls.ca.file", "total.timeout.ms",
     }
 )  # fmt: skip
-"""Of our own storage managers; with `zone.<zone>.` in front, too."""
+"""Keys of our own storage managers; also valid after `zone.<zone>.`."""
 _ZONE = re.compile(r"^zone\.[^.]+\.")
 _LOGIN = re.compile(r"//[^/@]*@")
-"""In a URL."""
+"""Matches a login in a URL."""
 
 
 def shown_configuration(broker: BrokerProperties, settings: AgentSettings) -> dict[str, Any]:
-    """As JSON: each key with its value, and which of them were set."""
+    """Return as JSON each key with its value, and which of them were set."""
     spec = storage_spec(settings.storage, broker)
     archive = settings.archive.storage_manager_impl_prefix
     stores = {
@@ -62,7 +62,7 @@ def _of_store(prefix: str, given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _in_file(key: str, value: Any) -> Any:
-    """Times are whole milliseconds there, seconds here."""
+    """Convert a value to the file's form: whole milliseconds there, seconds here."""
     return round(value * 1000) if key.endswith(".ms") and isinstance(value, float) else value
 
 

@@ -1,4 +1,4 @@
-"""Which storage manager the agent, or a tool beside it, uses for combined segments: from the broker's settings."""
+"""Says which storage manager the agent, or a tool beside it, uses for combined segments, from the broker's settings."""
 
 from agent.settings.upload_settings import StorageSettings
 from kafka_log.server_properties import BrokerProperties
@@ -7,7 +7,7 @@ from plugin.zones.buckets import StorageSpec
 
 
 def storage_spec(settings: StorageSettings, broker: BrokerProperties) -> StorageSpec:
-    """For the agent of this broker: with a bucket for each zone, it writes to that of its own."""
+    """Return it for the agent of this broker: with a bucket for each zone, it writes to that of its own."""
     prefix = settings.manager_impl_prefix
     return StorageSpec(
         settings.manager_class_name,

@@ -14,7 +14,7 @@ from plugin.zones.buckets import ACKNOWLEDGED_KEY, BUCKETS_KEY, COPIES_KEY, chec
 
 
 class StorageSettings(Section, alias_generator=keyed("remote.log.wal.storage.")):
-    """Whether there is object storage, and by which storage manager."""
+    """Whether there is object storage, and which storage manager."""
 
     system_enable: bool = Field(
         False, description="Whether the agent uploads and links at all (KIP-1176). Off, it relays everything as it is."
@@ -73,7 +73,7 @@ class StorageSettings(Section, alias_generator=keyed("remote.log.wal.storage."))
 
     @property
     def price_section(self) -> str:
-        """That section."""
+        """The section of the price table for the store."""
         return self.prices_store or section_of(self.manager_class_name)
 
 
@@ -128,7 +128,7 @@ class LogManagerSettings(Section, alias_generator=keyed("remote.wal.log.manager.
 
 
 class AlarmSettings(Section, alias_generator=keyed("remote.wal.")):
-    """From where on somebody is told, and what is asked of the store at most."""
+    """Limits from which on an alarm is raised, and the most requests to the store."""
 
     upload_lag_alarm_s: Seconds = Field(
         60_000,
@@ -145,7 +145,7 @@ class AlarmSettings(Section, alias_generator=keyed("remote.wal.")):
 
 
 class QuotaSettings(Section, alias_generator=keyed("remote.wal.log.manager.")):
-    """How much the write path may open and upload."""
+    """Limits on open files and uploads of the write path."""
 
     open_files: int = Field(1024, ge=16, description="Segment files that are kept open at most.")
     copy_max_bytes_per_second: int | None = Field(
@@ -240,5 +240,5 @@ class ArchiveSettings(Section, alias_generator=keyed("remote.wal.archive.")):
 
     @property
     def price_section(self) -> str:
-        """The section of the price table that the archive's store is paid by."""
+        """The section of the price table for the archive's store."""
         return self.prices_store or section_of(self.storage_manager_class_name)

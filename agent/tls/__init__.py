@@ -1,1 +1,1 @@
-"""Keys and certificates: those of the broker, and how long they hold."""
+"""Keys and certificates: those of the broker, and how long they are valid."""

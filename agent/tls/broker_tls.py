@@ -1,9 +1,9 @@
-"""TLS between the agent and its own broker, by what the broker's inter-broker listener is configured with.
+"""TLS between the agent and its own broker, by the configuration of the broker's inter-broker listener.
 
-The agent stands on both sides of the local broker: it poses as the other brokers, which the local one dials, and it
-dials the local one for them. It shows the same certificate on both: the broker's own, unless it is given another one.
-Files are looked at for each connection, and read anew when they have changed, so that rotated ones take effect; while
-they cannot be read (one is there, the other not yet), the last good ones stay in use.
+The agent is on both sides of the local broker: it stands in for the other brokers, which the local one dials, and it
+dials the local one for them. It shows the same certificate on both: the broker's own, unless another is configured.
+Files are checked for each connection and read again after a change, so that rotated ones take effect. While they cannot
+be read (only one is replaced so far), the last good ones stay in use.
 """
 
 import os
@@ -29,41 +29,41 @@ Signature = tuple[tuple[int, int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class BrokerTlsPlan:
-    """What there is to read, and what is asked of whom."""
+    """The files to read, and the certificates that each side requires."""
 
     identity: tuple[Store, ...]
     """Key and certificates, in one store or in two."""
     authorities: Store | None
     """None: those that this host trusts."""
     client_auth: ssl.VerifyMode
-    """Whether the broker shows a certificate where it connects."""
+    """Whether the broker must show a certificate when it connects."""
     checks_names: bool
     advertised_host: str
-    """Whom the broker's certificate names."""
+    """The name in the broker's certificate."""
     has_login: bool
-    """Whether brokers log in by SASL on top."""
+    """Whether brokers also log in by SASL."""
 
     @property
     def vouches(self) -> bool:
-        """Whether it is the agent's certificate alone that makes those for whom it dials a broker."""
+        """Whether the agent's certificate alone authenticates those for whom it dials."""
         return self.client_auth is not ssl.CERT_NONE and not self.has_login
 
     def client_context(self) -> ssl.SSLContext:
-        """To dial the broker. Raises AgentSettingsError, OSError, that of TLS included."""
+        """Return a context to dial the broker. Raises AgentSettingsError, OSError, TLS errors included."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = self.checks_names
         self._load(context)
         return context
 
     def server_context(self) -> ssl.SSLContext:
-        """For connections of the broker. Raises the same."""
+        """Return a context for connections of the broker. Raises AgentSettingsError, OSError, TLS errors included."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.verify_mode = self.client_auth
         self._load(context)
         return context
 
     def identity_pem(self) -> bytes:
-        """The key and certificates that are shown. Raises AgentSettingsError, OSError."""
+        """Return the key and certificates that are shown. Raises AgentSettingsError, OSError."""
         return b"\n".join(map(identity_pem, self.identity))
 
     def _load(self, context: ssl.SSLContext) -> None:
@@ -83,12 +83,12 @@ class BrokerTlsPlan:
 
     @property
     def certificates(self) -> tuple[Store, ...]:
-        """What is shown, without a key that has a store of its own, and what is trusted."""
+        """The shown certificates, without a key in its own store, and the trusted ones."""
         shown = [store for store in self.identity if store.key not in (f"{_KEY}.key.file", "ssl.keystore.key")]
         return (*shown, *(() if self.authorities is None else (self.authorities,)))
 
     def covers(self, host: str) -> bool:
-        """Whether what is shown names a host that brokers advertise, where names are looked at.
+        """Whether the shown certificate names a host that brokers advertise, if names are checked.
 
         Raises AgentSettingsError, OSError.
         """
@@ -96,13 +96,13 @@ class BrokerTlsPlan:
 
     @property
     def files(self) -> list[Path]:
-        """All that is read."""
+        """All files that are read."""
         stores = (*self.identity, *(() if self.authorities is None else (self.authorities,)))
         return [store.path for store in stores if store.path is not None]
 
 
 def broker_tls_plan(broker: BrokerProperties, settings: BrokerTlsSettings) -> BrokerTlsPlan | None:
-    """None where the inter-broker listener speaks no TLS. Reads no file. Raises AgentSettingsError."""
+    """Make the plan; None if the inter-broker listener has no TLS. Reads no file. Raises AgentSettingsError."""
     name = broker.inter_broker_listener_name
     protocol = broker.security_protocols.get(name, "")
     if not protocol.endswith("SSL"):
@@ -139,7 +139,7 @@ class _ListenerKeys:
         return self.raw.get(self.prefix + key, self.raw.get(key, default)).strip()
 
     def identity(self) -> tuple[Store, ...]:
-        """The broker's own key and certificates; empty when it names none."""
+        """Return the broker's own key and certificates; empty when it names none."""
         key_password = self.get("ssl.key.password") or None
         if key := self.get("ssl.keystore.key"):
             chain = self.get("ssl.keystore.certificate.chain")
@@ -154,7 +154,7 @@ class _ListenerKeys:
         return (Store("ssl.keystore.location", Path(location), password=password),)
 
     def authorities(self) -> Store | None:
-        """Whom the broker trusts; None where that is left to Java."""
+        """Return the broker's trusted authorities; None if that is left to Java."""
         if pem := self.get("ssl.truststore.certificates"):
             return Store("ssl.truststore.certificates", pem=pem)
         if not (location := self.get("ssl.truststore.location")):
@@ -162,7 +162,10 @@ class _ListenerKeys:
         return Store("ssl.truststore.location", Path(location), password=self.get("ssl.truststore.password") or None)
 
     def client_auth(self, *, with_sasl: bool) -> ssl.VerifyMode:
-        """Beside SASL it counts with the listener's prefix alone (KIP-684). Raises AgentSettingsError."""
+        """Return what the listener requires.
+
+        With SASL only the prefixed key counts (KIP-684). Raises AgentSettingsError.
+        """
         key = "ssl.client.auth"
         asked = self.raw.get(self.prefix + key, "none" if with_sasl else self.raw.get(key, "none")).strip().lower()
         if asked not in _CLIENT_AUTH:
@@ -171,21 +174,21 @@ class _ListenerKeys:
 
 
 class BrokerTls:
-    """The contexts, as new as the files are."""
+    """The contexts, kept up to date with the files."""
 
     def __init__(self, plan: BrokerTlsPlan) -> None:
-        """Raises AgentSettingsError, OSError."""
+        """Read the files. Raises AgentSettingsError, OSError."""
         self._plan = plan
         self._seen = self._look()
         self._client, self._server = self._read()
 
     def client_context(self) -> ssl.SSLContext:
-        """To dial the broker."""
+        """Return a context to dial the broker."""
         self._refresh()
         return self._client
 
     def server_context(self) -> ssl.SSLContext:
-        """For connections of the broker."""
+        """Return a context for connections of the broker."""
         self._refresh()
         return self._server
 
@@ -193,7 +196,7 @@ class BrokerTls:
         seen = self._look()
         if seen == self._seen:
             return
-        self._seen = seen  # before they are read: what changes meanwhile is read again
+        self._seen = seen  # before they are read, so that later changes are read again
         try:
             self._client, self._server = self._read()
         except (AgentSettingsError, OSError) as error:
@@ -220,7 +223,7 @@ def _signature(file: Path) -> tuple[int, int, int]:
 
 
 def _load_identity(context: ssl.SSLContext, pem: bytes, password: str | None) -> None:
-    """OpenSSL takes keys from files alone; this one is in memory, so that no key is written to a disk."""
+    """Load the key. OpenSSL reads keys only from files; this file is in memory, so that no key reaches a disk."""
     descriptor = os.memfd_create("identity")
     try:
         with open(descriptor, "wb", closefd=False) as file:

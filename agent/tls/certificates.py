@@ -1,7 +1,9 @@
-"""How long the agent's certificates still hold: told in metrics, in the log and in /readyz, before others refuse them.
+"""Watches how long the agent's certificates are valid:
 
-A file with several certificates holds as long as the first of them to end; one of authorities, among which old and new
-ones stand side by side while they are exchanged, as long as the last.
+in metrics, in the log and in /readyz, before others refuse them.
+
+A file with several certificates is valid as long as the first of them to end. A file of authorities, with old and new
+ones during an exchange, is valid as long as the last.
 """
 
 import asyncio
@@ -20,13 +22,13 @@ from kafka_log.server_properties import BrokerProperties
 log = structlog.get_logger(__name__)
 
 SOON_DAYS = 21
-"""With fewer left, it is time."""
+"""With fewer days left, it is time to act."""
 _MS_PER_DAY = 86_400_000
 _LOOK_S = 3600.0
 
 
 def certificate_stores(broker: BrokerProperties, settings: AgentSettings) -> dict[str, Store]:
-    """Those that are named, by their keys; the broker's own where the agent shows and trusts these."""
+    """Return the named stores by their keys; the broker's own if the agent shows and trusts these."""
     of = (settings.tls, settings.http, settings.bypass, settings.gateway)
     named = {
         str(type(section).model_fields[name].alias): getattr(section, name)
@@ -40,7 +42,7 @@ def certificate_stores(broker: BrokerProperties, settings: AgentSettings) -> dic
 
 
 def days_left(store: Store, now_ms: int) -> float:
-    """Below 0 where it has expired. Raises OSError, ValueError, AgentSettingsError."""
+    """Return the days left; negative after expiry. Raises OSError, ValueError, AgentSettingsError."""
     from cryptography.x509 import load_pem_x509_certificates
 
     trusted = store.key.endswith("ca.file") or "truststore" in store.key
@@ -51,7 +53,7 @@ def days_left(store: Store, now_ms: int) -> float:
 
 
 def told(store: Store, days: float) -> str | None:
-    """What is to be said of it; None while it holds for long."""
+    """Return the warning for a store; None while it is valid for long."""
     key, file = store.key, store.path or "what stands there"
     if math.isnan(days):
         return f"{key}: {file} cannot be read as certificates"
@@ -61,10 +63,10 @@ def told(store: Store, days: float) -> str | None:
 
 
 class CertificateWatch:
-    """Looks from time to time, as files are exchanged. Used from the event loop; `soon` on any thread."""
+    """Checks from time to time, because files are exchanged. Used from the event loop; `soon` on any thread."""
 
     def __init__(self, registry: CollectorRegistry, stores: Mapping[str, Store], wall_ms: Callable[[], int]) -> None:
-        """`stores` by their keys."""
+        """`stores` are by their keys."""
         self._stores = stores
         self._wall_ms = wall_ms
         self._days = Gauge(
@@ -74,16 +76,16 @@ class CertificateWatch:
             registry=registry,
         )
         self.soon: list[str] = []
-        """What /readyz says of them."""
+        """The texts for /readyz."""
 
     async def run(self, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep) -> None:
-        """Never ends, unless there are none."""
+        """Check for ever, unless there are none."""
         while self._stores:
             await asyncio.to_thread(self.look)
             await sleep(_LOOK_S)
 
     def look(self) -> None:
-        """Read them, and tell of those that end soon: in the log each time, as that is once an hour."""
+        """Read them, and log those that end soon: each time, because that is once an hour."""
         found = {key: self._looked_at(store) for key, store in self._stores.items()}
         for key, days in found.items():
             self._days.labels(key).set(days)

@@ -1,6 +1,6 @@
-"""Keys and certificates out of the stores that a broker has: PEM, and PKCS12. What Java alone reads is refused.
+"""Reads keys and certificates from a broker's stores: PEM and PKCS12. Formats that only Java reads are refused.
 
-A store is judged by what is in it: keytool writes PKCS12 today, which Java also takes where the type says JKS.
+The content of a store decides: keytool writes PKCS12 today, which Java also accepts if the type says JKS.
 """
 
 from dataclasses import dataclass, field
@@ -14,28 +14,28 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12KeyAndCertificates
 
 _OF_JAVA = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
-"""What files of the types JKS and JCEKS begin with."""
+"""The first bytes of files of the types JKS and JCEKS."""
 _PEM = b"-----BEGIN "
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A file, or PEM text that stands in the settings itself."""
+    """A file, or PEM text in the settings themselves."""
 
     key: str
-    """Which setting names it, for errors."""
+    """The setting that names it, for errors."""
     path: Path | None = None
     pem: str = field(default="", repr=False)
     password: str | None = field(default=None, repr=False)
-    """Of a PKCS12 file, or of an encrypted PEM key."""
+    """The password of a PKCS12 file, or of an encrypted PEM key."""
 
     def read(self) -> bytes:
-        """Raises OSError."""
+        """Read it. Raises OSError."""
         return self.path.read_bytes() if self.path is not None else self.pem.encode()
 
 
 def identity_pem(store: Store) -> bytes:
-    """A private key, which may be encrypted still, and its certificates. Raises AgentSettingsError, OSError."""
+    """Return a private key, which may still be encrypted, and its certificates. Raises AgentSettingsError, OSError."""
     content = store.read()
     if _PEM in content:
         return content
@@ -52,7 +52,7 @@ def identity_pem(store: Store) -> bytes:
 
 
 def authorities_pem(store: Store) -> str:
-    """The certificates to trust. Raises AgentSettingsError, OSError."""
+    """Return the certificates to trust. Raises AgentSettingsError, OSError."""
     content = store.read()
     if _PEM in content:
         return content.decode("ascii", "replace")
@@ -65,7 +65,7 @@ def authorities_pem(store: Store) -> str:
 
 
 def first_certificate(pem: bytes) -> "x509.Certificate":
-    """The one that is its holder's own. Raises AgentSettingsError."""
+    """Return the holder's own certificate. Raises AgentSettingsError."""
     from cryptography import x509
 
     try:
@@ -75,7 +75,7 @@ def first_certificate(pem: bytes) -> "x509.Certificate":
 
 
 def names_host(certificate: "x509.Certificate", host: str) -> bool:
-    """Whether it is good for a host, by name or by address (RFC 6125: a star stands for one label)."""
+    """Whether it is valid for a host, by name or by address (RFC 6125: a star replaces one label)."""
     from cryptography import x509
 
     try:
@@ -85,7 +85,7 @@ def names_host(certificate: "x509.Certificate", host: str) -> bool:
     addresses = {str(one) for one in names.get_values_for_type(x509.IPAddress)}
     dns = {one.lower() for one in names.get_values_for_type(x509.DNSName)}
     domain = host.lower().partition(".")[2]
-    by_star = "." in domain and f"*.{domain}" in dns  # of a whole top-level domain OpenSSL takes none
+    by_star = "." in domain and f"*.{domain}" in dns  # OpenSSL accepts no star for a whole top-level domain
     return host in addresses or host.lower() in dns or by_star
 
 

@@ -28,14 +28,14 @@ from rlm.write_path.machine import Machine
 log = structlog.get_logger(__name__)
 
 _FEW = 10
-"""Archive objects are large and few: so many may go whatever their share is."""
+"""Archive objects are large and few: so many may be deleted whatever their share is."""
 
 
 def archive_links(settings: ArchiveSettings, archive: ArchiveStore, prices: Prices) -> ArchiveLinks | None:
-    """What links to archive objects are found by; None when the agent's own archive is off.
+    """Return the source of links to archive objects; None when the agent's own archive is off.
 
-    Then it still knows of objects, but its peers may not be able to read them either. Where reading from the archive
-    never pays, topics with the policy `always` alone are given such links.
+    It then still knows of objects, but its peers may not be able to read them either. If reading from the archive never
+    pays, only topics with the policy `always` get such links.
     """
     if not settings.enable:
         return None
@@ -46,7 +46,7 @@ def archive_links(settings: ArchiveSettings, archive: ArchiveStore, prices: Pric
 
 
 def archiving_limits(settings: AgentSettings) -> ArchivingLimits:
-    """Of the task, of care, and of healing, which is less free than that of combined segments."""
+    """Return the limits of task, care, and healing, which is stricter than for combined segments."""
     archive, lifecycle, healing = settings.archive, settings.lifecycle, healing_limits(settings.lifecycle)
     prepared_ttl_ms = milliseconds(archive.prepared_ttl_s)
     return ArchivingLimits(
@@ -76,7 +76,7 @@ def archiving_limits(settings: AgentSettings) -> ArchivingLimits:
 def build_archiving(
     around: Surroundings, kept: Kept, kafka: KafkaFollowing, duties: Callable[[], CareDuties]
 ) -> Archiving:
-    """`duties` is called on a thread."""
+    """Build the archive. `duties` is called on a thread."""
     metadata = kafka.metadata
     sources = ArchiveSources(
         around.identity.cluster_id,

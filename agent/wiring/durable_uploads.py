@@ -1,4 +1,4 @@
-"""The write path as those see it who hold answers until records are stored (`gateway.durable`). Event loop only."""
+"""The write path for those who hold answers until records are stored (`gateway.durable`). Event loop only."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class KnownTopics:
-    """What an agent knows of topics."""
+    """An agent's knowledge of topics."""
 
     durable: frozenset[str]
     names: Mapping[TopicId, str]
-    """Of those that have a replica here."""
+    """Names of topics that have a replica here."""
 
 
 class AwaitedUploads(Protocol):
-    """What is asked of the write path."""
+    """The write path, as used here."""
 
     def hurry(self, partition: TopicIdPartition, *, hurried: bool = True) -> None: ...
 
@@ -42,28 +42,28 @@ class AwaitedUploads(Protocol):
 
 
 class DurableUploads:
-    """Of all runs of the write path."""
+    """Combines all runs of the write path."""
 
     def __init__(self, uploads: AwaitedUploads, logs: "DurableLogs") -> None:
         self._uploads = uploads
         self._logs = logs
         self._directories: dict[TopicIdPartition, tuple[Path, int]] = {}
-        """Of durable logs that are led, each with its inode."""
+        """Directories of durable logs that are led, each with its inode."""
         logs.is_same_log = self._is_same_log
         self.published = PublishedOffsets(uploads, logs)
 
     def arrived(self) -> None:
-        """The write path runs."""
+        """Record that the write path runs."""
         self._logs.logs_arrived(self)
 
     def left(self, assignments: Sequence[Assignment]) -> None:
-        """It does not any more, and whatever it led is not led."""
+        """Record that it does not run any more, so that its logs are not led."""
         self._logs.logs_left()
         for one in assignments:
             self.published.partition_released(one.topic_id_partition)
 
     def assigned(self, assignments: Sequence[Assignment], topics: KnownTopics) -> None:
-        """What is led here from now on."""
+        """Set what is led here from now on."""
         self.published.assigned(assignments)
         self.topics_known(topics)
         self._directories = {
@@ -74,7 +74,7 @@ class DurableUploads:
         self._logs.assigned(assignments)
 
     def _bound(self, log: TopicIdPartition, directory: Path) -> tuple[Path, int] | None:
-        """The directory, if it is that log's. A topic that is made anew gets a directory of the same name."""
+        """Return the directory, if it is that log's. A recreated topic gets a directory of the same name."""
         known = self._directories.get(log)
         if known is not None and known[0] == directory and self._is_same_log(log):
             return known
@@ -92,15 +92,15 @@ class DurableUploads:
             return False
 
     def topics_known(self, topics: KnownTopics) -> None:
-        """Perhaps before anything is known to be led."""
+        """Set the known topics, possibly before anything is known to be led."""
         self._logs.topics_known(topics.durable, topics.names)
 
     def settled(self, partition: TopicIdPartition) -> None:
-        """Its log was read to the end, and all of it was stored before: no upload tells of it."""
+        """Handle a log that was read to its end with everything stored: no upload will report it."""
         self._logs.look(partition)
 
     def told_of_gaps(self, gaps: GapListener) -> GapListener:
-        """The listener that tells this one as well."""
+        """Return a listener that notifies both the given one and the durable logs."""
         return _GapsToldOn(gaps, self._logs)
 
     # StoredLogs.
@@ -112,14 +112,14 @@ class DurableUploads:
         self._uploads.came_freely(partition, size)
 
     def awaited(self, partition: TopicIdPartition) -> None:
-        """Of a log that was not looked at yet, an upload may have nothing to tell; so its end is to be told of."""
+        """Report a log's end even without an upload: a log that was not looked at yet may have nothing to upload."""
         uploaded = self._uploads.uploaded_offset(partition)
         if uploaded is None or uploaded < 0:
             self._uploads.hurry(partition)
 
 
 class _GapsToldOn:
-    """A GapListener. What a log lost to retention is gone as it should be; what cannot be read is not stored."""
+    """A GapListener. Records lost to retention are gone as intended; records that cannot be read are not stored."""
 
     def __init__(self, gaps: GapListener, logs: "DurableLogs") -> None:
         self._gaps = gaps

@@ -1,4 +1,4 @@
-"""The zone gateway, put together from the settings: where clients of this zone connect, and the door to this broker."""
+"""Puts the zone gateway together from the settings: listeners for this zone's clients, and the door to this broker."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -51,24 +51,24 @@ _OF_LINKS = PeerCapabilities.CUSTOM_METADATA | PeerCapabilities.ARCHIVE_LINKS | 
 
 @dataclass(frozen=True, slots=True)
 class ClientGateway:
-    """What was made. Use it in the event loop."""
+    """The parts of the gateway. Use it in the event loop."""
 
     clients: ZoneGateway
     ports: BrokerPorts
     door: ClientDoor
     capabilities: PeerCapabilities
-    """That the gateway asks for, and the door grants."""
+    """The capabilities that the gateway asks for, and the door grants."""
     traffic: ClientTraffic
-    """Of both sides."""
+    """The traffic of both sides."""
     peers: Mapping[int, Address]
-    """The agents of other brokers, of which some may come later."""
+    """The agents of other brokers; some may come later."""
     produce: ProduceRouting | None = None
     held: DurableHolding | None = None
-    """What holds answers; None where none are."""
+    """The part that holds answers; None if none are held."""
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     async def start(self, settings: GatewaySettings, handed: ListeningSockets) -> None:
-        """Listen for clients, at sockets that were handed over where there are such.
+        """Listen for clients, at handed-over sockets where there are any.
 
         Raises OSError naming the address or file, ssl.SSLError.
         """
@@ -81,7 +81,10 @@ class ClientGateway:
         await self.ports.start(settings, handed)
 
     async def keep_to_peers(self, settings: GatewaySettings) -> bool:
-        """Once started, listen for those that clients reach now and for no others. Whether it does for all of them."""
+        """After the start, listen for the brokers that clients reach now and for no others.
+
+        Returns whether all are served.
+        """
         wanted, listening = set(settings.reached(self.peers)), self.clients.addresses.keys()
         for broker_id in listening - wanted:
             await self.clients.leave(broker_id)
@@ -114,13 +117,13 @@ class ClientGateway:
 
     @property
     def adoptable(self) -> AdoptableRecords | None:
-        """What the write path need not upload; None where it uploads all."""
+        """The records that the write path need not upload; None if it uploads all."""
         return self.produce.splicing.adoptable if self.produce is not None else None
 
     def metadata_is_followed(
         self, metadata: FollowedMetadata, storage: RemoteWalStorageManager, may_delete: Callable[[], bool]
     ) -> None:
-        """By it is told what logs want of the gateways' objects, while `may_delete`."""
+        """Use this metadata to find what logs want of the gateways' objects, while `may_delete`."""
 
         def doubt() -> str:
             return metadata.doubt() if may_delete() else "the lease in the bucket is not known to be this cluster's"
@@ -132,19 +135,19 @@ class ClientGateway:
 
     @property
     def degraded(self) -> list[str]:
-        """What clients miss."""
+        """What does not work for clients."""
         away = self.clients.unreached
         told = [f"clients here do not reach broker {one}: {why}" for one, why in sorted(away.items())]
         return told + (self.held.degraded if self.held is not None else [])
 
     @property
     def durable(self) -> "DurableLogs | None":
-        """Which logs' answers are held; None where none are."""
+        """The logs whose answers are held; None if none are."""
         return self.held.holding.logs if self.held is not None else None
 
 
 def client_address(settings: GatewaySettings, broker_id: int) -> Address:
-    """Where clients connect for that broker."""
+    """Return the address at which clients connect for that broker."""
     return Address(settings.listen_host, settings.port_base + broker_id)
 
 
@@ -156,9 +159,10 @@ def build_gateway(
     clocks: Clocks,
     peers: Mapping[int, Address],
 ) -> ClientGateway:
-    """`peers` are the known agents, of all brokers that are reached here at least.
+    """Build the gateway. `peers` are the known agents, at least of all brokers that are reached here.
 
-    `leader` and `follower` are those of replication; `store` may be away."""
+    `leader` and `follower` are those of replication; `store` may be away.
+    """
     broker, settings = configuration.broker, configuration.settings.gateway
     hello, registry = follower.hello, follower.metrics.registry
     traffic = ClientTraffic(broker.rack or "")
@@ -205,7 +209,10 @@ def _linked(
     configuration: Configuration,
     traffic: ClientTraffic,
 ) -> tuple[ProduceRouting, ConsumerContext]:
-    """The same with links in consumers' answers. Stage times are those of replication, so theirs are not told."""
+    """Add links in consumers' answers.
+
+    Stage times are replication's, so consumers get separate ones that are not shown.
+    """
     settings = configuration.settings
     untold, metrics = StageTimes(CollectorRegistry()), ConsumeMetrics(follower.metrics.registry, traffic)
     defects = cache(lambda one: LinkDefects(follower.metrics, follower.clock, leader=one))

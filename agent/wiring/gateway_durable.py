@@ -1,4 +1,4 @@
-"""Durable acknowledgement, put together from the settings: what holds answers, and what asks and tells of markers."""
+"""Puts durable acknowledgement together from the settings: holding answers, and asking and answering about markers."""
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +25,7 @@ _LOOKS_AT_ONCE = 2
 
 @dataclass(frozen=True, slots=True)
 class DurableHolding:
-    """What was made."""
+    """The parts of durable acknowledgement."""
 
     holding: "HoldingContext"
     door: "LogDoor"
@@ -35,7 +35,7 @@ class DurableHolding:
 
     @property
     def degraded(self) -> list[str]:
-        """What clients miss."""
+        """What does not work for clients."""
         told = []
         if self.holding.metrics.are_refused_late:
             told.append("producers are told to try again: what they sent was not stored or replicated in time")
@@ -45,7 +45,7 @@ class DurableHolding:
         return told
 
     async def stop(self) -> None:
-        """Clients' connections are closed before."""
+        """Stop it. Clients' connections are closed before."""
         await self.waits.close()
         await self.asking.close()
         self.threads.shutdown(wait=False, cancel_futures=True)
@@ -54,7 +54,7 @@ class DurableHolding:
 def build_durable(
     configuration: Configuration, leader: LeaderContext, peers: Mapping[int, Address]
 ) -> DurableHolding | None:
-    """None where no answers are held. `leader` is that of replication, `peers` are the known agents."""
+    """Build it; None if no answers are held. `leader` is that of replication, `peers` are the known agents."""
     if not configuration.settings.gateway.durable_listener:
         return None
     from gateway.durable.answer_gate import HoldingContext

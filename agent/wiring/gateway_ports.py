@@ -1,4 +1,4 @@
-"""The ports by which clients reach the broker beside this agent, put together from the settings.
+"""Puts together the ports at which clients reach the broker beside this agent, from the settings.
 
 One is for admin tools, one for clients of all zones that ask for brokers.
 """
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BrokerPorts:
-    """What was made; each is None, and nothing of it is loaded, where it is off."""
+    """The ports; each is None, and its code is not loaded, if it is off."""
 
     broker_id: int
     admin: "AdminPort | None" = None
@@ -40,7 +40,7 @@ class BrokerPorts:
     own_zone: "OwnZonePort | None" = None
 
     async def start(self, settings: GatewaySettings, handed: ListeningSockets) -> None:
-        """Raises OSError naming the address or file, ssl.SSLError."""
+        """Start listening. Raises OSError naming the address or file, ssl.SSLError."""
         if self.admin is not None:
             own = Address(settings.listen_host, settings.port_base + self.broker_id)
             await self.admin.start(handed.take("admin", own))
@@ -60,7 +60,7 @@ class BrokerPorts:
 def build_broker_ports(
     configuration: Configuration, limits: ClientLimits, metrics: GatewayMetrics, holding: "HoldingContext | None"
 ) -> BrokerPorts:
-    """Those that are on; that for clients of the own zone where answers are held."""
+    """Build the ports that are on; that for clients of the own zone if answers are held."""
     settings = configuration.settings.gateway
     admin = _admin_port(configuration, limits, metrics) if settings.admin_listener else None
     bootstrap = _bootstrap_port(configuration, limits, metrics) if settings.bootstrap_listener else None
@@ -113,7 +113,9 @@ def _bootstrap_port(configuration: Configuration, limits: ClientLimits, metrics:
 
 
 def _same_host() -> ssl.SSLContext:
-    """To the broker beside this agent, by an address of this host, whose certificate may name another one."""
+    """Return a context for the broker beside this agent, at an address of this host that its certificate may not
+    name.
+    """
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -121,13 +123,13 @@ def _same_host() -> ssl.SSLContext:
 
 
 def local_address(broker: BrokerProperties, listener: str) -> Address:
-    """Where this agent dials a listener of its broker."""
+    """Return the address at which this agent dials a listener of its broker."""
     where = broker.listeners[listener]
     return Address(where.host or "127.0.0.1", where.port)
 
 
 def client_tls(settings: GatewaySettings) -> Callable[[], ssl.SSLContext | None]:
-    """What clients' TLS ends by."""
+    """Return the server context for clients' TLS."""
     certificate, key, authority = settings.ssl_certificate_file, settings.ssl_key_file, settings.ssl_ca_file
     if certificate is None or key is None:
         return lambda: None

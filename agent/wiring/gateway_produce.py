@@ -1,4 +1,4 @@
-"""Clients' Produce requests by object storage, put together from the settings, at the gateway and beside the broker."""
+"""Puts Produce requests through object storage together from the settings, at the gateway and beside the broker."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -26,12 +26,12 @@ from rlm.write_path.uploads.adoptable_records import AdoptableRecords, AdoptionL
 
 _RETRY_S, _RETRY_MAX_S = 0.1, 5.0
 _LEFT_INLINE_S = 1.0
-"""An interval that nothing goes by: requests that are not linked are not queued."""
+"""An interval with no effect: requests that are not linked are not queued."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProduceRouting:
-    """What was made."""
+    """The parts for Produce requests."""
 
     routing: RoutingContext
     splicing: SplicingContext
@@ -43,7 +43,7 @@ class ProduceRouting:
 def build_produce_routing(
     configuration: Configuration, hello: Hello, store: BlobStorage, clocks: Clocks, metrics: ProduceMetrics
 ) -> ProduceRouting:
-    """`hello` names the gateway: its broker and incarnation. `store` may be away."""
+    """Build it. `hello` names the gateway: its broker and incarnation. `store` may be away."""
     settings, prices = configuration.settings.gateway_produce, configuration.prices
     costs = RouteCosts.of(prices, prices.of_section(configuration.settings.storage.price_section))
     decider = RouteDecider(LinkPolicy(settings.policy), costs, settings.interval_s, CircuitBreaker(BreakerLimits()))

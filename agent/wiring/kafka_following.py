@@ -1,7 +1,7 @@
-"""The agent's own use of Kafka: its topics, its metadata, its settings, and leadership. All of it off the data path.
+"""The agent's own use of Kafka: its topics, its metadata, its settings, and leadership. None is on the data path.
 
-Everything here waits for brokers that are not up yet, and none of it is needed to relay replication: until it is ready,
-no partition is led as far as the agent knows, and all bytes go inline.
+Everything here waits for brokers that are not up yet, and relaying needs none of it: until it is ready, no partition
+counts as led, and all bytes go inline.
 """
 
 import asyncio
@@ -62,8 +62,9 @@ class KafkaFollowing:
         register: Callable[[], None],
         zones: Zones,
     ) -> None:
-        """`on_assignments` is called in the event loop, whenever they may have changed; `register` publishes this
-        incarnation's registration to the metadata topic; `zones` are told where the brokers stand.
+        """`on_assignments` is called in the event loop, whenever they may have changed.
+
+        `register` publishes this incarnation's registration to the metadata topic; `zones` gets the brokers' zones.
         """
         self._settings = settings
         self._leaders = partial(LeadershipReader, client, identity.broker_id)
@@ -97,22 +98,22 @@ class KafkaFollowing:
         self.on_agents: Callable[[Mapping[int, AgentRegistration]], object] = lambda _agents: None
         """Called in the event loop with all agents' registrations, once they are known and at each change."""
         self.on_topics_read: Callable[[], object] = lambda: None
-        """Called once, in the event loop, when topics' settings are known, and nothing of leadership yet."""
+        """Called once, in the event loop, when topics' settings are known, but not leadership yet."""
         self._missing = {"metadata topics", "topic settings", "metadata"}
 
     @property
     def metadata(self) -> FollowedMetadata:
-        """What the metadata topic tells."""
+        """What is known from the metadata topic."""
         return self.readers.metadata
 
     @property
     def lease(self) -> LeaseWatch:
-        """Whether what is in the bucket is this cluster's."""
+        """The lease, which says whether the bucket is this cluster's."""
         return self.readers.lease
 
     @property
     def topic_settings(self) -> SettingsReader:
-        """What the settings topic tells, of topics and of agents."""
+        """What is known from the settings topic, about topics and agents."""
         return self.readers.topic_settings
 
     @property
@@ -132,7 +133,7 @@ class KafkaFollowing:
 
     @property
     def metadata_counters(self) -> Mapping[str, int]:
-        """Of reading the metadata topic; `fenced_out` is 1 while this incarnation does not count."""
+        """Counters of reading the metadata topic; `fenced_out` is 1 while this incarnation is not valid."""
         return Counter(self.metadata.counters) + Counter(fenced_out=int(self.incarnation.fenced_because is not None))
 
     @property
@@ -141,7 +142,7 @@ class KafkaFollowing:
         return sorted(name for name, topic in self.topic_settings.topics.items() if topic.enable)
 
     def resume_point(self, assignment: Assignment) -> ResumePoint:
-        """What of this log is to be uploaded, as the metadata topic tells, which was read before anything is led.
+        """Return what of this log must be uploaded, by the metadata topic, which was read before anything is led.
 
         Raises ResumeUnknownError.
         """
@@ -155,7 +156,7 @@ class KafkaFollowing:
         self._follow_agents()
         await self._in_thread(self.replicas.look)
         self.on_topics_read()
-        # What is in no object is known only then: taken on before, a log would be uploaded anew, or left out in part.
+        # Only then is it known what is in no object: before, a log would be uploaded again, or left out in part.
         await self._until_read("metadata", self.metadata.was_read)
         if self.incarnation.look():
             await self._in_thread(self._register)
@@ -196,7 +197,7 @@ def _register(
     identity: AgentIdentity,
     log_directories: Sequence[LogDirectory],
 ) -> None:
-    """Blocks. By it `describe` finds this agent."""
+    """Register the agent, so that `describe` finds it. Blocks."""
     retention = wal_retention(settings.lifecycle)
     registration = AgentRegistration(
         identity.broker_id,
@@ -223,7 +224,7 @@ def _register(
 
 
 def wal_retention(settings: LifecycleSettings) -> WalRetention:
-    """How long this agent keeps combined segments."""
+    """Return how long this agent keeps combined segments."""
     return WalRetention(milliseconds(settings.retention_s), milliseconds(settings.retention_lagging_max_s))
 
 

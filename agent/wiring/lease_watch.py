@@ -1,4 +1,4 @@
-"""Looks after the lease in the bucket (`rlm.lifecycle.lease`), with what is recorded of it in the settings topic."""
+"""Runs the lease in the bucket (`rlm.lifecycle.lease`), with its record in the settings topic."""
 
 import asyncio
 import secrets
@@ -22,7 +22,7 @@ _FIRST_LOOKS_S = 2.0
 
 
 class LeasesInTopic:
-    """`RecordedLeases`, of one broker's agent or of a command run beside it."""
+    """Implements `RecordedLeases` for one broker's agent or a command that runs beside it."""
 
     def __init__(self, client: KafkaClientConfig, reader: SettingsReader, broker_id: int) -> None:
         """`reader` follows the topic."""
@@ -31,13 +31,13 @@ class LeasesInTopic:
         self._broker_id = broker_id
 
     def read(self) -> Collection[LeaseValue] | None:
-        """All of them; None: it was not read to its end."""
+        """Return all recorded leases; None: the topic was not read to its end."""
         if not self._reader.read_to_end(_READ_TIMEOUT_S):
             return None
         return {lease for leases in self._reader.leases.values() for lease in leases}
 
     def record(self, lease: LeaseValue) -> None:
-        """Raises MetadataTopicError."""
+        """Record a lease. Raises MetadataTopicError."""
         writer = SettingsWriter(self._client)
         try:
             writer.record_leases(self._broker_id, with_lease(self._reader.leases.get(self._broker_id, ()), lease))
@@ -46,12 +46,12 @@ class LeasesInTopic:
 
 
 def make_lease(blobs: BlobStorage, recorded: LeasesInTopic) -> Lease:
-    """With values that nobody guesses."""
+    """Return a lease whose values nobody can guess."""
     return Lease(blobs, recorded, lambda: secrets.token_hex(16), time.monotonic)
 
 
 class LeaseWatch:
-    """Use it in the event loop."""
+    """Runs one agent's lease. Use it in the event loop."""
 
     def __init__(self, lease: Lease) -> None:
         self._lease = lease
@@ -59,16 +59,16 @@ class LeaseWatch:
 
     @property
     def lost_because(self) -> str | None:
-        """Why nothing is uploaded; None while nothing speaks against it."""
+        """Why nothing is uploaded; None while there is no reason."""
         return self._lease.lost_because
 
     @property
     def may_delete(self) -> bool:
-        """Whether this cluster holds the lease, as far as is known; a store that has no blobs has no lease."""
+        """Whether this cluster holds the lease, as far as is known; a store without blobs has no lease."""
         return self._lease.may_delete or not self._is_there
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         while True:
             try:
                 await asyncio.to_thread(self._lease.look)

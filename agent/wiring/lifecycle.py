@@ -26,13 +26,13 @@ from rlm.lifecycle.orphans import HealingLimits
 from rlm.lifecycle.release import LongTermTier, TopicWatch
 
 _UNPUBLISHED_MAX_S = 10.0
-"""Metadata that waits for longer: nothing is deleted meanwhile. Its end of an upload may be among it, so this is far
-below the time-to-live of uploads whose end is not known."""
+"""Nothing is deleted while metadata waits longer than this for publication. It may include the end of an upload, so
+this is far below the time-to-live of uploads with an unknown end."""
 _DELETE_THREADS = 4
 
 
 def healing_limits(settings: LifecycleSettings) -> HealingLimits:
-    """What of orphans may be healed without a word from somebody."""
+    """Return how many orphans may be healed without confirmation."""
     return HealingLimits(settings.orphans_heal_max_percent, settings.orphans_heal_min_objects)
 
 
@@ -45,8 +45,9 @@ def build_lifecycle(
     on_observation: Callable[[Observation], None],
     declare_loss: Callable[[DeclaredGap], None],
 ) -> Lifecycle:
-    """`is_under_way` tells of uploads; `on_observation` is called before anything is concluded from it. `declare_loss`
-    is told what a led log lost without an election.
+    """Build it. `is_under_way` reports uploads; `on_observation` is called before conclusions are drawn.
+
+    `declare_loss` is called with what a led log lost without an election.
     """
     settings, metadata, metrics = around.settings.lifecycle, kafka.metadata, kept.metrics.lifecycle
     store, wall_ms, broker_id = metadata.store, around.clocks.wall_ms, around.identity.broker_id
@@ -133,5 +134,5 @@ def _build_planner(settings: LifecycleSettings, kafka: KafkaFollowing, tier: Lon
     limits = ExpirationLimits(
         milliseconds(settings.expiration_delete_grace_s), milliseconds(settings.uncommitted_ttl_s)
     )
-    spread = random.Random()  # noqa: S311 - it spreads retries, it guards nothing
+    spread = random.Random()  # noqa: S311 - it spreads retries and guards nothing
     return ExpirationPlanner(kafka.metadata.store, tier, limits, spread)

@@ -1,4 +1,4 @@
-"""Where this agent, its broker and the other agents are found, and how it names itself, out of the settings."""
+"""Derives from the settings the addresses and the identity of this agent, its broker and the other agents."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ from replication.wire.peer_protocol import CAPABILITIES, Hello, PeerCapabilities
 
 
 def peer_tls(settings: TlsSettings) -> PeerTls | None:
-    """What agents prove themselves with; None where they speak plaintext."""
+    """Return the agents' certificates for each other; None if they speak plaintext."""
     certificate, key, authority = settings.certificate_file, settings.key_file, settings.ca_file
     if certificate is None or key is None or authority is None:
         return None
@@ -21,7 +21,7 @@ def peer_tls(settings: TlsSettings) -> PeerTls | None:
 
 
 def gateway_tls(settings: TlsSettings, gateway: GatewaySettings) -> PeerTls | None:
-    """What the gateway shows to other agents. Without TLS between agents nobody asks for it."""
+    """Return the gateway's certificate for other agents. Without TLS between agents nobody asks for it."""
     own = peer_tls(settings)
     certificate, key = gateway.peer_ssl_certificate_file, gateway.peer_ssl_key_file
     if own is None or certificate is None or key is None:
@@ -30,28 +30,30 @@ def gateway_tls(settings: TlsSettings, gateway: GatewaySettings) -> PeerTls | No
 
 
 def peer_addresses(broker: BrokerProperties, settings: PeerSettings) -> dict[int, Address]:
-    """The other agents by broker id."""
+    """Return the other agents' addresses by broker id."""
     return {broker_id: peer for broker_id, peer in settings.peers.items() if broker_id != broker.node_id}
 
 
 def replica_listeners(broker: BrokerProperties, settings: PeerSettings) -> dict[int, Address]:
-    """Where this agent poses as each other broker, by broker id."""
+    """Return the addresses at which this agent stands in for each other broker, by broker id."""
     return {broker_id: posing_address(settings, broker_id) for broker_id in peer_addresses(broker, settings)}
 
 
 def posing_address(settings: PeerSettings, broker_id: int) -> Address:
-    """Where this agent poses as that broker."""
+    """Return the address at which this agent stands in for that broker."""
     return Address(settings.replica_listen_host, settings.replica_port_base + broker_id)
 
 
 def broker_listener(broker: BrokerProperties) -> Address:
-    """The local broker's own inter-broker listener."""
+    """Return the local broker's own inter-broker listener."""
     listener = broker.listeners[broker.inter_broker_listener_name]
     return Address(listener.host or "127.0.0.1", listener.port)
 
 
 def broker_requests(broker: BrokerProperties, settings: AccessSettings) -> BrokerRequests:
-    """What brokers may ask each other. The clients of KIP-405's metadata manager count where they come by agents."""
+    """Return the requests that brokers may send each other, with those of KIP-405's metadata manager if it uses
+    agents.
+    """
     raw, inter_broker = broker.raw, broker.inter_broker_listener_name
     is_tiered = raw.get("remote.log.storage.system.enable", "").lower() == "true"
     listener = raw.get("remote.log.metadata.manager.listener.name", inter_broker)
@@ -60,15 +62,18 @@ def broker_requests(broker: BrokerProperties, settings: AccessSettings) -> Broke
 
 
 def max_request_bytes(broker: BrokerProperties) -> int:
-    """What the brokers take, as far as the own one tells. One that takes less refuses what is larger itself."""
+    """Return the largest request that brokers accept, as far as the own one shows.
+
+    Others refuse larger ones themselves.
+    """
     return max(int(broker.raw.get("socket.request.max.bytes", "0")), DEFAULT_MAX_FRAME_BYTES)
 
 
 def own_hello(identity: AgentIdentity, *, archives: bool, takes_digests: bool = False, shares: bool = False) -> Hello:
-    """Without an archive of its own it says nothing of links to archive objects, as it could read none.
+    """Return this agent's hello. Without an archive of its own it cannot read archive objects, and so excludes them.
 
-    A leader's agent that gave it such a link would have to send the whole response once more, inline. `shares`: it
-    reads objects for others of its zone.
+    Otherwise a leader's agent would have to send each such response again, inline. `shares`: it reads objects for
+    others of its zone.
     """
     unread = PeerCapabilities.NONE if archives else PeerCapabilities.ARCHIVE_LINKS
     wanted = PeerCapabilities.LINK_DIGESTS if takes_digests else PeerCapabilities.NONE

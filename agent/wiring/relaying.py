@@ -1,6 +1,6 @@
-"""Relaying, put together from the settings: both proxies, and what they need to relay inline.
+"""Puts relaying together from the settings: both proxies, and what they need to relay inline.
 
-It stands on nothing that may fail beside it: the write path and object storage come late, and may go again.
+It depends on nothing that may fail beside it: the write path and object storage come later, and may go again.
 """
 
 from collections.abc import Callable
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Relaying:
-    """What was made. Use it in the event loop."""
+    """The parts of relaying. Use it in the event loop."""
 
     leader: LeaderProxy
     follower: FollowerProxy
@@ -79,12 +79,12 @@ class Relaying:
     peer_watch: PeerWatch
     store_times: StoreTimes
     gateway: "ClientGateway | None" = None
-    """None where it is off: nothing of it is loaded then."""
+    """None if it is off: its code is not loaded then."""
     neighbours: Neighbours | None = None
-    """None where each agent reads for itself."""
+    """None if each agent reads for itself."""
 
     async def start(self, configuration: Configuration, handed: ListeningSockets) -> None:
-        """Listen for the local broker and for other agents, at sockets that were handed over where there are such.
+        """Listen for the local broker and for other agents, at handed-over sockets where there are any.
 
         Raises OSError naming the address.
         """
@@ -117,7 +117,7 @@ def build_relaying(
     archive: Callable[[], ArchiveReads | None],
     clock: Callable[[], float],
 ) -> Relaying:
-    """`archive` gives the archive's store, as soon as it is there; `clock` gives monotonic seconds."""
+    """Build relaying. `archive` returns the archive's store once it is there; `clock` gives monotonic seconds."""
     settings, broker = configuration.settings, configuration.broker
     store_times = StoreTimes(registry, clock)
     storage = GuardedStorageManager(*_ceilings(settings.alarms, clock), store_times.timed)
@@ -176,7 +176,7 @@ def _found_peers(
 
 
 def _with_broker_tls(context: LeaderContext, own: BrokerTlsPlan | None) -> tuple[LeaderContext, BrokerTls | None]:
-    """The same towards the broker's own listener; None: that has no TLS."""
+    """Add TLS to the broker's own listener, if it has any."""
     if own is None:
         return context, None
     broker_tls = BrokerTls(own)
@@ -186,7 +186,7 @@ def _with_broker_tls(context: LeaderContext, own: BrokerTlsPlan | None) -> tuple
 def _follower_context(
     configuration: Configuration, leader: LeaderContext, hydration: HydrationCache, broker_tls: BrokerTls | None
 ) -> FollowerContext:
-    """Of the agent whose leader's side has `leader`, as far as both sides share it."""
+    """Return the follower's context, which shares parts with the leader's."""
     settings, metrics = configuration.settings, leader.metrics
     limits = catch_up_read_limits(settings.catch_up, settings.hydration)
     tls = peer_tls(settings.tls)
@@ -220,7 +220,7 @@ def _hello(settings: AgentSettings, identity: AgentIdentity) -> Hello:
 
 
 def _with_gateway(context: LeaderContext, gateway: "ClientGateway") -> LeaderContext:
-    """The same for clients that come by others' gateways, and for agents that ask for durable logs."""
+    """Add clients that come through others' gateways, and agents that ask for durable logs."""
     context = replace(_granting(context, gateway.capabilities), clients=gateway.door)
     if gateway.held is None:
         return context
@@ -228,13 +228,13 @@ def _with_gateway(context: LeaderContext, gateway: "ClientGateway") -> LeaderCon
 
 
 def _giving_ranges(context: LeaderContext, follower: FollowerContext) -> LeaderContext:
-    """To other agents of the zone."""
+    """Let other agents of the zone read ranges here."""
     door = RangeDoor(follower, context.budget, context.zones.is_own, context.limits.idle_timeout_s)
     return replace(_granting(context, PeerCapabilities.RANGES), ranges=door)
 
 
 def _granting(context: LeaderContext, capabilities: PeerCapabilities) -> LeaderContext:
-    """To those who connect."""
+    """Return the context with a hello that grants these capabilities."""
     granted = context.hello.capabilities | capabilities
     return replace(context, hello=replace(context.hello, capabilities=granted))
 
@@ -277,7 +277,7 @@ def _frame_budget(way: str, max_bytes: int, metrics: ReplicationMetrics) -> Memo
 
 
 def catch_up_read_limits(settings: CatchUpSettings, hydration: HydrationSettings) -> CatchUpReadLimits:
-    """A quarter of the cache at most, and half of the time that a response has."""
+    """Use at most a quarter of the cache, and half of the time that a response has."""
     return CatchUpReadLimits(
         settings.thread_pool_size,
         settings.fetch_max_bytes_per_second,
@@ -287,7 +287,7 @@ def catch_up_read_limits(settings: CatchUpSettings, hydration: HydrationSettings
 
 
 def _leader_limits(configuration: Configuration) -> LeaderLimits:
-    """Gaps are read along where that is cheaper than another request; stale is what followers gave up waiting for."""
+    """Read gaps along if that is cheaper than another request; a response is stale when followers have given up."""
     settings, store = configuration.settings, configuration.store_prices
     return LeaderLimits(
         settings.link.wait_max_s,

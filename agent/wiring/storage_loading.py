@@ -1,7 +1,7 @@
-"""Brings the storage manager to those who wait for it, however long the store is away, or refuses what it is told.
+"""Loads the storage manager, however long the store is away, or reports why it refuses the settings.
 
-With a bucket for each zone, each comes by itself. What stands for all of them is there once each was tried, and one of
-them is: another zone's bucket that is away keeps nothing from beginning, and the own one only uploads.
+With a bucket for each zone, each is loaded separately. The combined one is ready once each was tried and one of them
+works: another zone's missing bucket delays nothing, and the own one delays only uploads.
 """
 
 import asyncio
@@ -23,11 +23,11 @@ log = structlog.get_logger(__name__)
 
 RETRY_S = 2.0
 _REFUSED_RETRY_S = 30.0
-"""A setting, or what the store lacks, changes by a person's hand."""
+"""Time between tries after a refusal, because a person must change the setting or the store."""
 
 
 class StorageLoading:
-    """Neither may take replication with it: until then all bytes go inline, and /readyz says why."""
+    """Loads it without affecting replication: until then all bytes go inline, and /readyz says why."""
 
     def __init__(self, spec: StorageSpec, context: StorageContext, storage: GuardedStorageManager) -> None:
         self._spec = spec
@@ -41,7 +41,7 @@ class StorageLoading:
         """Why other zones' buckets are not there, by their names."""
 
     async def run(self) -> None:
-        """Until all of it is there."""
+        """Run until everything is loaded."""
         self._context = replace(self._context, loop=asyncio.get_running_loop())
         if self._spec.buckets:
             await self._run_buckets()
@@ -94,7 +94,7 @@ class StorageLoading:
         self.missing = failure
 
     async def _until(self, load: Callable[[], None], tried: Callable[[str | None], None]) -> None:
-        """Try until it succeeds; `tried` is told of each failure, and at the end None."""
+        """Try until it succeeds; `tried` is called with each failure, and at the end with None."""
         while True:
             pause_s = await self._try_once(load, tried)
             if pause_s is None:
@@ -102,7 +102,7 @@ class StorageLoading:
             await asyncio.sleep(pause_s)
 
     async def _try_once(self, load: Callable[[], None], tried: Callable[[str | None], None]) -> float | None:
-        """Seconds until the next try; None when it succeeded."""
+        """Try once. Returns the seconds until the next try; None when it succeeded."""
         try:
             await asyncio.to_thread(load)
         except RemoteStorageError as error:

@@ -1,4 +1,4 @@
-"""What follows Kafka, and all that stands on it: made anew as one, when what follows Kafka failed."""
+"""Follows Kafka, with everything that depends on it: made again as one when following Kafka failed."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -36,7 +36,7 @@ WRITE_PATH, LIFECYCLE, ARCHIVE, USAGE = "write path", "lifecycle", "archive", "u
 
 
 class StorageRun:
-    """Create and use it in the event loop."""
+    """One run of these parts. Create and use it in the event loop."""
 
     def __init__(self, around: Surroundings, kept: Kept) -> None:
         self._around = around
@@ -86,7 +86,7 @@ class StorageRun:
         self._tell_of_kafka()
 
     def _tell_of_kafka(self) -> None:
-        """To those who want to know what is followed."""
+        """Connect the callbacks of what follows Kafka."""
         kafka, loop, gateway = self.kafka, asyncio.get_running_loop(), self._around.relaying.gateway
         kafka.topics.hold_publication = self._kept.publisher.hold
         kafka.leadership.on_known = lambda: self._kept.loops.succeeded(Loop.LEADERSHIP)
@@ -101,7 +101,7 @@ class StorageRun:
                 gateway.durable.ask_anew = kafka.leadership.look_again
 
     def start(self) -> None:
-        """Begin all but following Kafka, in this order: the registration goes before what is uploaded."""
+        """Begin everything except following Kafka, in this order: the registration goes before uploads."""
         self._register()
         for part, run in self._runs():
             self._around.supervisor.start(part, run)
@@ -112,7 +112,7 @@ class StorageRun:
         publish_registration(self._kept.publisher, own, now_ms)
 
     async def stop(self) -> None:
-        """End them in an order in which what is left is uploaded, and published last."""
+        """End them in order, so that what is left is uploaded, and published last."""
         for part, _ in self._runs():
             await self._around.supervisor.stop(part)
         self._kept.next_segment_id = self.write_path.next_segment_id
@@ -141,7 +141,7 @@ class StorageRun:
 
     @property
     def degraded(self) -> list[str]:
-        """What waits for a person, while all that replication needs is done."""
+        """What waits for a person, while replication has all it needs."""
         doubt = self.kafka.metadata.doubt()
         told = [f"{doubt}: no orphan is healed before `remote-wal metadata rebuild`"] if doubt else []
         if self.kafka.leadership.is_known and (away := self.kafka.leadership.unknown_because):
@@ -156,7 +156,7 @@ class StorageRun:
         return told + [str(problem) for problem in self.kafka.topics.problems]
 
     def objects(self) -> dict[str, Any]:
-        """What combined segments there are; any thread may ask."""
+        """Return the combined segments that exist; any thread may ask."""
         return object_summary(self.kafka.metadata.store, self._around.clocks.wall_ms())
 
     @property
@@ -165,13 +165,13 @@ class StorageRun:
         return self._archiving.storage if self._archiving is not None else None
 
     def assigned(self, assignments: Sequence[Assignment]) -> None:
-        """These partitions are led here from now on."""
+        """Set the partitions that are led here from now on."""
         self._assignments = assignments
         self.write_path.assign(assignments)
         self._archived.led(assignments)
         if self._lifecycle is not None:
             self._lifecycle.led(assignments)
-        # What is not read yet of the topic would look like a hole in the log.
+        # Unread records of the topic would look like a hole in the log.
         if self._archiving is not None and self.kafka.metadata.is_read:
             self._archiving.assign(assignments)
 
@@ -193,7 +193,7 @@ class StorageRun:
             self._lifecycle = None
 
     def _cluster_seen(self, observation: Observation) -> None:
-        # Before anything is deleted as it lies below a log's start.
+        # Must come before a deletion because of a log's start.
         self._gaps.began(observation.view.log_start, self._assignments)
         self._archived.cluster_seen(observation)
 

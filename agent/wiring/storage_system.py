@@ -1,11 +1,12 @@
-"""All of the agent but relaying: what `remote.log.wal.storage.system.enable` turns on, in parts that begin anew.
+"""The agent without relaying: what `remote.log.wal.storage.system.enable` turns on, in parts that are restarted.
 
-Theory. What follows Kafka is what the others stand on: uploads go on where the metadata store says, objects go when it
-says so. When it failed, what it knows is not to be trusted, and all that stands on it is made anew with it
-(`StorageRun`); until then nothing is led, and all bytes go inline. When another part failed, it alone is. Two things
-are kept, as nothing else knows of them: records that wait to be published, and the sequence numbers that were used.
+The other parts depend on the one that follows Kafka: uploads continue where the metadata store says, and objects are
+deleted when it says so. When it failed, its knowledge is not trusted, and everything that depends on it is made again
+with it (`StorageRun`); until then no partition is led, and all bytes go inline. When another part failed, only that is
+restarted. Two things are kept, because nothing else has them: records that wait for publication, and the used sequence
+numbers.
 
-Imported once relaying has begun, as it takes far longer to import. Create and use it in the event loop.
+Imported once relaying has begun, because its import takes far longer. Create and use it in the event loop.
 """
 
 import asyncio
@@ -38,7 +39,7 @@ STORAGE_LOADING, PUBLICATION, ALARMS = "object storage", "metadata publication",
 
 
 class StorageSystem:
-    """See the module's theory."""
+    """The parts and what outlives them. See the module's theory."""
 
     def __init__(self, around: Surroundings) -> None:
         self._around = around
@@ -78,7 +79,7 @@ class StorageSystem:
             loops,
         )
         self.current: StorageRun | None = None
-        """None while they are made anew."""
+        """None while they are being restarted."""
         self.alarms = Alarms(
             {
                 "upload_lag": self._upload_lag,
@@ -100,13 +101,13 @@ class StorageSystem:
         supervisor.start(ALARMS, self.alarms.run)
 
     async def stop(self) -> None:
-        """Upload and publish what is left, as far as the shutdown's time allows, and let go of everything.
+        """Upload and publish what is left, as far as the shutdown time allows, and release everything.
 
-        Relaying must go on meanwhile: the metadata topic itself is replicated through it.
+        Relaying must continue meanwhile: the metadata topic itself is replicated through it.
         """
         supervisor, timeout_s = self._around.supervisor, self._around.settings.process.shutdown_timeout_s
         await supervisor.stop(ALARMS)
-        if self.current is not None:  # before Kafka's clients, whose end may take its time
+        if self.current is not None:  # before Kafka's clients, which may take long to end
             await self.current.stop()
         await supervisor.stop(KAFKA)
         await asyncio.to_thread(self.publisher.flush, timeout_s)
@@ -117,12 +118,12 @@ class StorageSystem:
 
     @property
     def incarnation(self) -> int:
-        """The one that uploads."""
+        """The incarnation that uploads."""
         return self._around.identity.incarnation
 
     @property
     def missing(self) -> list[str]:
-        """What is missing for all of the agent's work, but for parts that are down."""
+        """What is missing for all of the agent's work, except parts that are down."""
         reasons = [*(self.current.missing if self.current is not None else []), *self.alarms.reasons]
         if (stalled := self.publication.stalled_because) is not None:
             reasons = [*reasons, f"metadata is not published, so all goes inline: {stalled}"]
@@ -150,7 +151,7 @@ class StorageSystem:
             log.warning("incarnation_taken", incarnation=identity.incarnation, above=above)
 
     async def _run_until_fenced(self) -> int:
-        """Returns the incarnation above which another one is to be taken."""
+        """Run. Returns the incarnation above which another one must be taken."""
         around, above = self._around, -1
         run = StorageRun(around, self._kept)
         collector = StateCollector(

@@ -1,4 +1,4 @@
-"""What the storage system is made in, and what of it outlives its failures."""
+"""What the storage system needs from outside, and what outlives its failures."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from rlm.write_path.metrics import ArchiveMetrics, LifecycleMetrics, WriteMetric
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Of one incarnation."""
+    """The surroundings of one incarnation."""
 
     configuration: Configuration
     identity: AgentIdentity
@@ -31,7 +31,7 @@ class Surroundings:
     supervisor: Supervisor
     clocks: Clocks
     next_incarnation: Callable[[int], int]
-    """One above the given one, and all that there were here."""
+    """Returns an incarnation above the given one, and above all that existed here."""
 
     @property
     def settings(self) -> AgentSettings:
@@ -43,7 +43,7 @@ class Surroundings:
 
 
 class StorageMetrics:
-    """Kept up to date by what is made anew."""
+    """Metrics that are kept across restarts."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.write = WriteMetrics(registry)
@@ -53,7 +53,7 @@ class StorageMetrics:
 
 @dataclass(slots=True)
 class Kept:
-    """What is made once, and what goes on over failures."""
+    """What is made once and kept across failures."""
 
     publisher: RemoteWalMetadataPublisher
     publication: PublicationWatch

@@ -1,4 +1,4 @@
-"""The threads that read the agents' own topics, and Kafka's of tiered storage."""
+"""The threads that read the agents' own topics, and Kafka's topic of tiered storage."""
 
 import asyncio
 import time
@@ -23,7 +23,7 @@ _LOOK_S = 1.0
 
 
 class TopicReaders:
-    """They end by defects alone."""
+    """The readers. They end only by defects."""
 
     def __init__(
         self,
@@ -50,12 +50,12 @@ class TopicReaders:
         self._all = (self.metadata.consumer, self.topic_settings, tier)
 
     def start(self) -> None:
-        """Once the topics are there."""
+        """Start reading; the topics must exist."""
         for reader in self._all:
             reader.start()
 
     async def watch(self) -> None:
-        """Until cancelled. Raises what ended one of them for good."""
+        """Watch until cancelled. Raises what ended one of them for good."""
         while True:
             for reader in self._all:
                 if reader.failure is not None:

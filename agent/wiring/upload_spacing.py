@@ -1,4 +1,4 @@
-"""Tells the write path from time to time how far apart its uploads are to be, by what all agents make of late."""
+"""Sets from time to time how far apart the write path's uploads must be, by the recent rates of all agents."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -13,12 +13,12 @@ _LOOK_S: Final = 1.0
 
 
 class UploadSpacing:
-    """From when it is made until `end`, in the event loop."""
+    """Runs from its creation until `end`, in the event loop."""
 
     def __init__(
         self, decider: LinkDecider, objects_per_s: Callable[[], Mapping[int, float]], bound_per_s: int, told: Gauge
     ) -> None:
-        """`objects_per_s` of each agent that makes any; all together are to make `bound_per_s`."""
+        """`objects_per_s` returns each uploading agent's rate; `bound_per_s` is the limit for all together."""
         self._decider = decider
         self._objects_per_s = objects_per_s
         self._bound_per_s = bound_per_s
@@ -31,5 +31,5 @@ class UploadSpacing:
         self._next = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
 
     def end(self) -> None:
-        """Look no more."""
+        """Stop."""
         self._next.cancel()

@@ -1,10 +1,10 @@
-"""The write path as a part of the agent: the log manager and what it is put together from, made anew for each run.
+"""The write path as a part of the agent: the log manager and its parts, made again for each run.
 
-Theory. A log manager that met a defect is let go of as if its process had been killed: what was under way is uploaded
-again from where the metadata topic tells, under new sequence numbers, and links to what it had stored are forgotten.
-The sequence goes on, as no key is ever written twice. An end in order uploads what was read before.
+A log manager that met a defect is dropped as if its process had been killed: what was under way is uploaded again from
+where the metadata topic says, under new sequence numbers, and links to what it had stored are forgotten. The sequence
+continues, because no key is ever written twice. An orderly end uploads what was read before.
 
-Belongs to the event loop, but for `failed`, `status`, `put_off`, `is_under_way` and `logs`.
+Belongs to the event loop, except `failed`, `status`, `put_off`, `is_under_way` and `logs`.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class WritePathContext:
-    """What the write path asks of those who follow Kafka, and tells them."""
+    """What the write path needs from the part that follows Kafka."""
 
     resume: Callable[[Assignment], ResumePoint]
     gaps: GapListener
@@ -54,15 +54,15 @@ class WritePathContext:
     answer: Answer
     """Takes answers to requests for tails."""
     logs: Callable[[Callable[[TopicIdPartition], StoredLog | None]], StoredLogs]
-    """Makes the led logs beside what metadata tells, from how far they are stored."""
+    """Makes the led logs with their metadata, from how far they are stored."""
     topics: Callable[[], KnownTopics]
-    """As they are known now; once Kafka has told what is led."""
+    """Returns the topics known now; used once Kafka has said what is led."""
     objects_per_s: Callable[[], Mapping[int, float]]
-    """Of each agent that makes any, of late."""
+    """Returns the recent rate of each agent that uploads."""
 
 
 def log_manager_limits(settings: AgentSettings) -> LogManagerLimits:
-    """How much the write path takes on at once."""
+    """Return how much the write path handles at once."""
     limits, quotas = settings.log_manager, settings.quotas
     retry_s, retry_max_s = limits.task_retry_interval_s, limits.task_retry_interval_max_s
     upload_bytes = limits.combiner_task_upload_bytes
@@ -89,25 +89,25 @@ def log_manager_limits(settings: AgentSettings) -> LogManagerLimits:
 
 @dataclass(frozen=True, slots=True)
 class WhyInline:
-    """How a topic's bytes went of late from here, for people."""
+    """How a topic's recent bytes travelled from here, for people."""
 
     minute: float | None
-    """The linked share; None: nothing moved."""
+    """The linked share of the last minute; None: nothing moved."""
     hour: float | None
     reasons: Mapping[str, int]
     """Bytes of the last hour that went inline, by `InlineReason`."""
     now: str
-    """Why bytes go inline now, where they do."""
+    """Why bytes go inline now, if they do."""
 
     @classmethod
     def of(cls, recent: RecentTraffic, now: str, now_s: float) -> Self:
-        """As of now."""
+        """Make it as of now."""
         reasons = {way: size for way, size in recent.moved(3600, now_s).most_common() if way != "linked"}
         return cls(recent.share(60, now_s), recent.share(3600, now_s), reasons, now)
 
     @property
     def told(self) -> str:
-        """In words; empty where nothing went inline in the last minute."""
+        """The text; empty if nothing went inline in the last minute."""
         if self.minute is None or self.minute == 1.0:
             return ""
         reasons = ", ".join(f"{size / 1e6:,.1f} MB {reason}" for reason, size in self.reasons.items())
@@ -116,7 +116,7 @@ class WhyInline:
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """What is made anew for each run."""
+    """The parts that are made for each run."""
 
     manager: RemoteWalLogManager
     combine: RLMWalCombineTask
@@ -124,14 +124,14 @@ class _Running:
 
 
 class WritePath:
-    """See the module's theory."""
+    """The write path of the agent, over its restarts. See the module's theory."""
 
     def __init__(self, around: Surroundings, kept: Kept, context: WritePathContext) -> None:
         self._around = around
         self._kept = kept
         self._context = context
         self.next_segment_id = kept.next_segment_id
-        """For the next run."""
+        """The first id of the next run."""
         self._loop = asyncio.get_running_loop()
         self._assignments: Sequence[Assignment] = ()
         self._running: _Running | None = None
@@ -143,7 +143,7 @@ class WritePath:
         self._durable = DurableUploads(self, gateway.durable) if gateway is not None and gateway.durable else None
 
     async def run(self) -> None:
-        """Upload until cancelled, and then what was read before, as far as the shutdown's time allows.
+        """Upload until cancelled, and then what was read before, as far as the shutdown time allows.
 
         Raises the defect that ended it.
         """
@@ -169,7 +169,7 @@ class WritePath:
             raise
         finally:
             if not self._failure.cancel() and not self._failure.cancelled():
-                self._failure.exception()  # it is told of, or came second
+                self._failure.exception()  # mark as retrieved: it was reported, or came second
             try:
                 await manager.stop(flush_timeout_s)
             finally:
@@ -187,7 +187,7 @@ class WritePath:
             self._durable.left(self._assignments)
 
     def failed(self, defect: Exception) -> None:
-        """A call met a defect: begin anew."""
+        """Restart after a call met a defect."""
         self._loop.call_soon_threadsafe(self._fail, defect)
 
     def _fail(self, defect: Exception) -> None:
@@ -203,7 +203,7 @@ class WritePath:
             self._durable.assigned(assignments, self._context.topics())
 
     def topics_read(self) -> None:
-        """Topics' settings are known: what agents themselves produce must not wait for what is led."""
+        """Record that topics' settings are known: what agents themselves produce must not wait for leadership."""
         if self._durable is not None:
             self._durable.topics_known(self._context.topics())
 
@@ -232,12 +232,12 @@ class WritePath:
     # For metrics and `describe`, on other threads.
 
     def status(self) -> Mapping[TopicIdPartition, PartitionStatus]:
-        """The led partitions; none while there is no log manager."""
+        """Return the led partitions; none while there is no log manager."""
         running = self._running
         return running.manager.status() if running is not None else {}
 
     def why(self) -> Mapping[str, WhyInline]:
-        """For each topic that is led here: how much of it is linked, and why bytes go inline."""
+        """Return for each topic led here how much of it is linked, and why bytes go inline."""
         running = self._running
         told = running.manager.told_why() if running is not None else {}
         recent, now_s = dict(self._around.relaying.metrics.traffic.recent), self._around.clocks.monotonic_s()
@@ -256,21 +256,21 @@ class WritePath:
 
     @property
     def link_round_ms(self) -> float | None:
-        """How long an upload and a read take of late; None before the first."""
+        """How long an upload and a read take recently; None before the first."""
         return (self._decider.link_ms or None) if self._decider is not None else None
 
     def put_off(self) -> Mapping[TopicIdPartition, str]:
-        """Partitions that are not uploaded, as it is not known from where; and why."""
+        """Return partitions that are not uploaded because the start is unknown, and why."""
         running = self._running
         return dict(running.manager.put_off) if running is not None else {}
 
     def is_under_way(self, segment_id: CombinedSegmentId) -> bool:
-        """See RLMWalCombineTask."""
+        """Whether the segment's upload is under way, see RLMWalCombineTask."""
         running = self._running
         return running is not None and running.combine.is_under_way(segment_id)
 
     def _tried(self, call: Callable[[RemoteWalLogManager], None]) -> None:
-        """Who calls is another part, and does not fail by a defect of this one."""
+        """Call the log manager; its defect must not fail the caller, which is another part."""
         if self._running is None:
             return
         try:

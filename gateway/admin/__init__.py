@@ -1,1 +1,1 @@
-"""Topics' settings by Kafka's own tools: what brokers do not know of a request is answered here, the rest by them."""
+"""Topic settings through Kafka's own tools: the agent handles what brokers do not know, the broker the rest."""

@@ -1,7 +1,7 @@
-"""Frames of admin requests and answers, read and written by kafka-python's schemas. Sans-IO.
+"""Reads and writes frames of admin requests and answers, by kafka-python's schemas. Sans-IO.
 
-Holds true: a frame counts as understood only if it is written again just as it came, byte for byte. So nothing of what
-is passed on in an edited frame can be lost, whatever a client or a newer broker put in.
+A frame counts as understood only if writing it again gives the same bytes. So an edited frame loses nothing, whatever a
+client or a newer broker put in.
 """
 
 from enum import IntEnum
@@ -26,7 +26,7 @@ MAX_READ_BYTES: Final = 16 * 1024 * 1024
 
 
 class AdminApi(IntEnum):
-    """Kafka's api keys of the requests that are looked at."""
+    """Kafka's API keys of the requests that are looked at."""
 
     CREATE_TOPICS = 19
     DESCRIBE_CONFIGS = 32
@@ -57,12 +57,12 @@ def is_read(header: RequestHeader, size: int) -> bool:
 
 
 def read_request(api: AdminApi, version: int, frame: Buffer) -> Any:
-    """Kafka-python's message, its header included. Raises MalformedFrameError where it is not understood."""
+    """Return kafka-python's message, header included. Raises MalformedFrameError if it is not understood."""
     return _read(_REQUESTS[api], version, frame)
 
 
 def read_answer(api: AdminApi, version: int, frame: Buffer) -> Any:
-    """As `read_request`."""
+    """Return kafka-python's message. Raises MalformedFrameError if it is not understood."""
     return _read(_ANSWERS[api], version, frame)
 
 
@@ -75,7 +75,7 @@ def _read(kind: Any, version: int, frame: Buffer) -> Any:
     try:
         message = kind.decode(bytes(frame), version=version, header=True)
         again = written(message)
-    except Exception as error:  # its decoder may fail in any way on what is none of its frames
+    except Exception as error:  # its decoder may fail in any way on a frame that is not its own
         raise MalformedFrameError(0, f"{kind.__name__} of version {version} is not read: {error!r}") from error
     if again != frame:
         raise MalformedFrameError(0, f"{kind.__name__} of version {version} has what would be lost")

@@ -1,8 +1,8 @@
-"""Where admin tools connect to have topics' settings of ours beside those of Kafka: each frame passes this agent.
+"""The port for admin tools, which then see our topic settings beside Kafka's: each frame passes this agent.
 
-Tools ask any broker that Metadata names. So every agent has such a port for its own broker, which has a listener that
-advertises it: a tool that came by one of them finds the ports of all, and nothing has to be rewritten. Frames are read
-in the pool, as a description of many topics takes long to read, and are passed on in the order in which they came.
+Tools ask any broker that Metadata names. So every agent has such a port for its own broker, and the broker has a
+listener that advertises it: a tool that uses one of them finds the ports of all, and nothing must be rewritten. Frames
+are read in the pool, because reading a description of many topics takes long, and are passed on in their order.
 """
 
 import asyncio
@@ -33,20 +33,20 @@ _WITHOUT_OURS = {"not_read", "not_understood", "too_large"}
 
 @dataclass(frozen=True, slots=True)
 class AdminContext:
-    """What all of its connections share."""
+    """Shared state of all its connections."""
 
     broker: Address
-    """The broker's listener for them."""
+    """The broker's listener for admin tools."""
     settings: TopicSettingsStore
     pool: Executor
-    """Of one thread, so that what is read and then written is not written meanwhile."""
+    """A pool of one thread, so that reading and then writing settings is never interleaved."""
     client_tls: Callable[[], ssl.SSLContext | None]
     limits: ClientLimits
     metrics: GatewayMetrics
     requests_budget: MemoryBudget
     answers_budget: MemoryBudget
     takes_records: bool = True
-    """Else who produces here is no admin tool, and its connection ends: its answers would not be held."""
+    """Whether Produce is allowed. If not, a producer's connection ends, because its answers would not be held."""
 
 
 class AdminPort(FramedPort):
@@ -69,17 +69,20 @@ class AdminPort(FramedPort):
 
 
 class AdminRelay:
-    """One connection of a tool, and its twin to the broker."""
+    """One connection of a tool, and the matching connection to the broker."""
 
     def __init__(self, context: AdminContext, client: FramedConnection, broker: FramedConnection) -> None:
         self._context = context
         self._client = client
         self._broker = broker
         self._pending: dict[int, PendingRequest] = {}
-        """By correlation id."""
+        """Pending requests by correlation id."""
 
     async def run(self) -> None:
-        """Until either side ends. Raises MalformedFrameError when an answer is not understood that is to be merged."""
+        """Relay until either side ends.
+
+        Raises MalformedFrameError when an answer that must be merged is not understood.
+        """
         await run_until_one_ends(self._relay_requests(), self._relay_answers())
 
     async def _relay_requests(self) -> None:
@@ -88,7 +91,7 @@ class AdminRelay:
             await self._broker.drain()
 
     async def _looked_at(self, frame: Buffer) -> Buffer:
-        """The request as it goes on. What is not understood goes on as it is, for the broker to judge."""
+        """Return the request as it is passed on. The broker decides about requests that are not understood."""
         try:
             header = parse_request_header(frame)
             if header.api_key == PRODUCE_API_KEY and not self._context.takes_records:

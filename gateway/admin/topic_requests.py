@@ -1,14 +1,14 @@
-"""What becomes of requests that name topics' settings of ours, which brokers do not know. Sans-IO but for the store.
+"""Handles requests that name our topic settings, which brokers do not know. Sans-IO except the store.
 
-Theory. Our keys are cut out and the rest goes to the broker, which authorises and decides: what it refuses gets nothing
-of ours. A request that has nothing but our keys still goes there, with no changes for the resource: brokers authorise
-it as any other. Where one of our values is refused, the topic is taken out of the request, as Kafka changes all of a
-resource or nothing, and its refusal joins the broker's answer. Then what the broker accepted is written.
+Our keys are cut out and the rest goes to the broker, which authorises and decides: if it refuses, nothing of ours is
+set. A request with only our keys still goes there, without changes for the resource, so that the broker authorises it.
+If one of our values is refused, the topic is taken out of the request, because Kafka changes all of a resource or
+nothing, and our refusal is added to the broker's answer. Then the part that the broker accepted is written.
 
-Keys of ours that nobody knows stay in the request: the broker refuses them by name.
+Keys with our prefix that are unknown stay in the request: the broker refuses them by name.
 
-The older AlterConfigs replaces all of a topic's settings, ours among them: a key that it does not name goes back to its
-default, even where it names none of ours. Who reads by this port, changes and writes back loses nothing.
+The older AlterConfigs replaces all of a topic's settings, including ours: a key that it does not name returns to its
+default, even if it names none of ours. A tool that reads through this port, changes and writes back loses nothing.
 """
 
 from abc import ABC, abstractmethod
@@ -28,7 +28,7 @@ from replication.wire.kafka_frame import MalformedFrameError, RequestHeader
 
 _NO_ERROR: Final = 0
 _UNKNOWN_SERVER_ERROR: Final = -1
-"""That clients do not try again by themselves: the broker's part is done."""
+"""An error that clients do not retry by themselves: the broker's part is done."""
 _INVALID_CONFIG: Final = 40
 _TOPIC: Final = 2
 """The type of a resource that is a topic."""
@@ -40,46 +40,48 @@ Changes = dict[str, str | None]
 
 
 class _Operation(IntEnum):
-    """Of IncrementalAlterConfigs."""
+    """Operations of IncrementalAlterConfigs."""
 
     SET = 0
     DELETE = 1
 
 
 class TopicSettingsStore(Protocol):
-    """Where topics' settings are. Blocks."""
+    """The store of topic settings. Blocks."""
 
     def read(self) -> Mapping[str, TopicSettings]:
-        """Those that are set, as of now, by topic. Raises MetadataTopicError."""
+        """Return the settings as of now, by topic. Raises MetadataTopicError."""
 
     def why_not_durable(self) -> str | None:
-        """What keeps topics from being durable; None: nothing. Raises MetadataTopicError."""
+        """Return why topics cannot be durable; None if they can. Raises MetadataTopicError."""
 
     def topic_config(self, topic: str) -> Mapping[str, str | None]:
-        """The topic's configuration in Kafka, without our keys. Raises MetadataTopicError."""
+        """Return the topic's configuration in Kafka, without our keys. Raises MetadataTopicError."""
 
     def write(self, settings: Mapping[str, TopicSettings]) -> None:
-        """Durable when this returns. Raises MetadataTopicError."""
+        """Write settings, durable when this returns. Raises MetadataTopicError."""
 
     def change(self, changes: Mapping[str, Callable[[TopicSettings], TopicSettings]]) -> None:
-        """Write what each makes of the topic's settings, whoever else changes them meanwhile; as `write`."""
+        """Write what each function makes of the topic's settings, safe against concurrent changes; raises like
+        `write`.
+        """
 
 
 class PendingRequest(ABC):
-    """A request whose answer is to be merged."""
+    """A request whose answer must be merged."""
 
     @abstractmethod
     def settle(self, answer: Buffer, store: TopicSettingsStore) -> tuple[bytes, str]:
-        """The answer for the client, and what has become of our part in a word. Blocks.
+        """Return the answer for the client, and the result of our part in a word. Blocks.
 
-        Raises MalformedFrameError when the broker's answer is not understood, so that nobody knows what it decided.
+        Raises MalformedFrameError when the broker's answer is not understood, so that its decision is unknown.
         """
 
 
 def look_at(header: RequestHeader, frame: Buffer, store: TopicSettingsStore) -> tuple[Buffer, PendingRequest | None]:
-    """What goes to the broker, and what awaits its answer; None where nothing of the request is ours. Blocks.
+    """Return what goes to the broker, and the pending request; None if nothing in it is ours. Blocks.
 
-    Raises MalformedFrameError when the request is not understood: it may go on as it is.
+    Raises MalformedFrameError when the request is not understood: it may be passed on unchanged.
     """
     api = AdminApi(header.api_key)
     if api in (AdminApi.CREATE_TOPICS, AdminApi.INCREMENTAL_ALTER_CONFIGS) and not _names_ours(frame):
@@ -98,15 +100,15 @@ def _names_ours(frame: Buffer) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Verdicts:
-    """What a request wants of our keys, by topic."""
+    """The wanted changes of our keys, by topic."""
 
     store: TopicSettingsStore
     wanted: dict[str, Changes] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
-    """Why, by topic."""
+    """Reasons by topic."""
 
     def judge(self, topic: str, changes: Changes, config: Callable[[], Config]) -> None:
-        """`config` tells what the topic's configuration in Kafka will be."""
+        """Check one topic's changes; `config` returns the topic's configuration in Kafka after the request."""
         try:
             wanted = changed_settings(topic, TopicSettings(), changes)
             if wanted.wal_retention_ms == AS_LOCAL and (reason := why_not_as_local(config())) is not None:
@@ -173,17 +175,17 @@ def _replaced(version: int, message: Any, verdicts: _Verdicts) -> PendingRequest
 
 
 def _config(named: Any) -> Config:
-    """What a resource of a request sets in Kafka."""
+    """Return what a resource of a request sets in Kafka."""
     return {one.name: one.value for one in named.configs}
 
 
 def _altered_config(resource: Any, store: TopicSettingsStore) -> Config:
-    """The topic's configuration in Kafka with what a request changes. Raises MetadataTopicError."""
+    """Return the topic's configuration in Kafka after a request's changes. Raises MetadataTopicError."""
     return {**store.topic_config(resource.resource_name), **_config(resource)}
 
 
 def _cut_out(named: Any) -> list[Any]:
-    """The keys of ours that a resource of a request names, which it does not any more."""
+    """Remove our keys from a resource of a request, and return them."""
     ours = [one for one in named.configs if one.name in SETTING_KEYS]
     named.configs = [one for one in named.configs if one.name not in SETTING_KEYS]
     return ours
@@ -198,7 +200,7 @@ def _awaited(api: AdminApi, version: int, message: Any, verdicts: _Verdicts) -> 
 
 def _described(version: int, message: Any) -> PendingRequest | None:
     asked = {
-        one.resource_name: frozenset(one.configuration_keys or ())  # brokers tell all where none is named
+        one.resource_name: frozenset(one.configuration_keys or ())  # brokers describe all keys if none is named
         for one in message.resources
         if one.resource_type == _TOPIC
     }
@@ -222,7 +224,7 @@ def _is_ours(topic: str) -> bool:
 
 
 def _failures(topics: Iterable[str], write: Callable[[], object]) -> tuple[dict[str, str], str]:
-    """Why what the broker accepted was not written, by topic; and the outcome."""
+    """Write what the broker accepted. Returns the reasons of failures by topic, and the outcome."""
     try:
         write()
     except (MetadataTopicError, TopicSettingsError) as error:
@@ -363,4 +365,4 @@ _LOOKED_AT: Final[Mapping[AdminApi, Callable[[int, Any, _Verdicts], PendingReque
     AdminApi.ALTER_CONFIGS: _replaced,
     AdminApi.INCREMENTAL_ALTER_CONFIGS: _altered,
 }
-"""What is cut out of each request; None where it goes on as it is."""
+"""Cuts our keys out of each request; None if it is passed on unchanged."""

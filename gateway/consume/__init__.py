@@ -1,1 +1,1 @@
-"""Consumers' Fetch responses by object storage, sans-IO. See docs/gateway.md."""
+"""Consumers' Fetch responses through object storage. Sans-IO; see docs/gateway.md."""

@@ -1,15 +1,15 @@
-"""A client's Fetch responses at the agent beside its broker: what is in object storage goes as links. Sans-IO.
+"""Replaces records in a client's Fetch responses by links, at the agent beside its broker. Sans-IO.
 
-Frames go in as the broker is sent them, its responses, and the time; what to send to the gateway comes out, or until
-when to wait for uploads.
+It takes the frames for the broker, the broker's responses, and the time, and returns what to send to the gateway, or
+until when to wait for uploads.
 
-Holds true: nothing of a response changes but which of its records come at once. A batch comes as the broker sent it, by
-itself or by a link (`ResponseLinks`), or the consumer asks for it again, as for one that was cut off. So isolation,
-aborted transactions, watermarks, sessions, throttling and errors are the broker's own.
+A response changes only in which of its records come at once. A batch comes as the broker sent it, inline or by a link
+(`ResponseLinks`), or the consumer asks for it again, as for one that was cut off. So isolation, aborted transactions,
+watermarks, sessions, throttling and errors are the broker's own.
 
-A response is linked only when its Fetch is the only one under way, as it always is with the clients we know; then the
-next Fetch says that it arrived. A client that sends Fetch requests ahead gets all inline, or has to connect anew when
-its gateway cannot read an object.
+A response is linked only when its Fetch is the only one under way, as always with the clients we know; then the next
+Fetch means that it arrived. A client that sends several Fetch requests ahead gets everything inline, or has to
+reconnect when its gateway cannot read an object.
 """
 
 import struct
@@ -39,7 +39,7 @@ log = structlog.get_logger(__name__)
 
 _BEGIN: Final = struct.Struct(">hhi")  # api key, api version, correlation id
 _MAX_UNDER_WAY: Final = 16
-"""Fetch requests of a connection, beyond which it is no consumer's that we know."""
+"""The most Fetch requests under way on a connection; with more it is no consumer that we know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class _AtHand:
 
 
 class ConsumerLinks:
-    """Of one connection. All times are monotonic seconds."""
+    """The links of one connection. All times are monotonic seconds."""
 
     def __init__(
         self,
@@ -72,26 +72,26 @@ class ConsumerLinks:
         costs: ReadCosts,
         read_ahead: ReadAhead | None,
     ) -> None:
-        """`context` is as for followers; `read_ahead` finds what the link index does not hold."""
+        """`context` is the same as for followers; `read_ahead` finds what the link index does not hold."""
         self._worth = ReadWorth(costs)
         self._context = context
         self._side = side
         self._metrics = metrics
         self._fetches: dict[int, _Fetch] = {}
-        """Under way, by correlation id."""
+        """Fetch requests under way, by correlation id."""
         self._at_hand: _AtHand | None = None
         self._is_understood = True
-        """What the client asks for by Fetch."""
+        """Whether the client's Fetch requests are understood."""
         self._defects = LinkDefects(context.metrics, context.clock)
         links = (side.capabilities | PeerCapabilities.LINKS) & ~PeerCapabilities.CATCH_UP
         self._links = ResponseLinks(context, self._defects, links, read_ahead)
 
     def close(self) -> None:
-        """The connection ended."""
+        """Release everything: the connection ended."""
         self._links.arrived()
 
     def control(self, kind: MessageKind, body: Buffer) -> ToFollower | None:
-        """A message of the gateway about links. Raises MalformedFrameError, ConnectionResetError."""
+        """Handle the gateway's message about links. Raises MalformedFrameError, ConnectionResetError."""
         frame = self._links.control(kind, body)
         if frame is None:
             return None
@@ -99,7 +99,7 @@ class ConsumerLinks:
         return ToFollower(MessageKind.KAFKA, (frame,))
 
     def asked(self, frame: Buffer, now_s: float) -> None:
-        """The broker is about to be sent a frame that begins so."""
+        """Note a frame that is about to be sent to the broker, by its begin."""
         if len(frame) < _BEGIN.size:
             return
         api_key, api_version, correlation_id = _BEGIN.unpack_from(frame)
@@ -112,7 +112,7 @@ class ConsumerLinks:
                 self._fetches[correlation_id] = _Fetch(api_version, now_s)
 
     def response(self, frame: Buffer, now_s: float) -> ToFollower | WaitForUploads:
-        """What to send in its place; or when to `look_again`, before the next response."""
+        """Return the message to send instead, or until when to wait for `look_again`, before the next response."""
         correlation_id = int.from_bytes(bytes(frame[:4]), "big", signed=True)
         fetch = self._fetches.pop(correlation_id, None)
         if fetch is None:
@@ -137,7 +137,7 @@ class ConsumerLinks:
         return self._answer(None)
 
     def _is_worth(self, at_hand: _AtHand, record_bytes: int, reads: int, now_s: float) -> bool:
-        """Whether links to so many of its bytes pay for so many reads, or are wanted at any price."""
+        """Whether linking so many of its bytes pays for so many reads, or links are wanted at any price."""
         led = self._context.led
         return self._worth.pays(record_bytes, reads, now_s) or any(
             led.is_always_linked(partition)
@@ -146,7 +146,7 @@ class ConsumerLinks:
         )
 
     def look_again(self, now_s: float) -> ToFollower | WaitForUploads:
-        """As `response`, of the one that waits: something was stored, a mode changed, or the time came."""
+        """Decide again about the waiting response: something was stored, a mode changed, or the time came."""
         step = self._links.step(self._side.gateway.broker_id, now_s)
         if isinstance(step, WaitForUploads):
             return step
@@ -158,7 +158,7 @@ class ConsumerLinks:
         return self._answer(step)
 
     def _tell_traffic(self, view: FetchResponseView) -> None:
-        """Which of it the consumer's zone has a replica of."""
+        """Count which of its records have a replica in the consumer's zone."""
         zone = self._side.zone
         for records in view.fields:
             size, has_replica = records.records_end - records.records_start, None

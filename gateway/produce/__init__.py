@@ -1,1 +1,1 @@
-"""Produce requests by object storage: the gateway cuts records out, the agent beside the leader splices them in."""
+"""Produce requests through object storage: the gateway cuts records out, the agent beside the leader puts them back."""

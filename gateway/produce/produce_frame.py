@@ -1,9 +1,8 @@
-"""Where the records stand in a client's Produce request, without decoding them.
+"""Finds the records in a client's Produce request without decoding them.
 
 A frame here is what follows the four-byte size prefix. Versions 9 to 13 are understood, the flexible ones (KIP-482),
-with request header v2; where it is asked for, those from 3 on, which Kafka 4 still takes. All else, what is older or
-newer, of another API, or malformed, is `Unread`: it goes on as it came, for the broker to judge. So nothing is ever
-raised here.
+with request header v2; if requested, also those from 3 on, which Kafka 4 still takes. Anything else (older, newer,
+another API, malformed) is `Unread`: it passes unchanged, and the broker decides. So nothing is ever raised here.
 
 Source: Kafka's message definitions RequestHeader and ProduceRequest; KIP-482, KIP-516 (topic ids, version 13).
 """
@@ -21,10 +20,10 @@ PRODUCE_API_KEY = 0
 MIN_PRODUCE_VERSION = 9
 """The first flexible version; Kafka 2.8 and newer take it."""
 MIN_TRANSACTIONAL_VERSION = 3
-"""The first of those before it whose records are batches as Kafka keeps them (magic 2)."""
+"""The first older version whose records are batches as Kafka keeps them (magic 2)."""
 MAX_PRODUCE_VERSION = 13
 TOPIC_ID_VERSION = 13
-"""From here on topics are named by id (KIP-516)."""
+"""The first version that names topics by id (KIP-516)."""
 ACKS_ALL = -1
 ACKS_NONE = 0
 ACKS_LEADER = 1
@@ -35,22 +34,22 @@ _INT16 = struct.Struct(">h")
 _MIN_PARTITION_BYTES = 6
 """Index, length of the records, tags."""
 _MIN_TOPIC_BYTES = 6
-"""Before KIP-482: the name's length, the number of partitions."""
+"""Size in versions before KIP-482: the name's length, the number of partitions."""
 _MIN_INFLEXIBLE_PARTITION_BYTES = 8
 
 
 class Unread(Enum):
-    """Why a frame goes on as it is; the value labels a counter."""
+    """Why a frame passes unchanged; the value labels a counter."""
 
     OTHER_API = "other_api"
     VERSION = "version"
     MALFORMED = "malformed"
     COSTLY = "costly"
-    """Beyond the bound on what reading one frame may take."""
+    """Beyond the limit on what reading one frame may take."""
 
 
 class ProducedRecords(NamedTuple):
-    """One partition of a Produce request, and where its records stand in the frame."""
+    """One partition of a Produce request, and the position of its records in the frame."""
 
     topic_id: TopicId | None
     """None before version 13, which names topics."""
@@ -58,7 +57,7 @@ class ProducedRecords(NamedTuple):
     """None from version 13 on."""
     partition: int
     records_start: int
-    """Behind the varint with the records' length."""
+    """Position after the varint with the records' length."""
     records_end: int
 
 
@@ -70,7 +69,7 @@ class ProduceRequestView:
     correlation_id: int
     acks: int
     acks_position: int
-    """Where `acks` stands in the frame, as a 16-bit integer."""
+    """Position of `acks` in the frame, a 16-bit integer."""
     timeout_ms: int
     fields: tuple[ProducedRecords, ...]
 
@@ -133,7 +132,7 @@ def _scan(cursor: FrameCursor, api_version: int, correlation_id: int) -> Produce
 
 
 def _scan_inflexible(cursor: FrameCursor, api_version: int, correlation_id: int) -> ProduceRequestView:
-    """Before KIP-482: lengths and counts are of fixed size, null is -1, and nothing has tags."""
+    """Scan a version before KIP-482: lengths and counts have fixed sizes, null is -1, and nothing has tags."""
     cursor.skip(_API.size)
     cursor.skip(max(cursor.int16(), 0))  # client id
     cursor.skip(max(cursor.int16(), 0))  # transactional id

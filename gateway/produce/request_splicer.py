@@ -1,6 +1,6 @@
-"""Cuts the records out of a Produce request, and puts the very same frame together again.
+"""Cuts the records out of a Produce request, and puts the same frame together again.
 
-Nothing that fails a check here reaches a broker: the agent beside the leader asks the gateway for the original then.
+Nothing that fails a check here reaches a broker: the agent beside the leader then asks the gateway for the original.
 """
 
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ from kafka_log.crc32c import Buffer, crc32c
 from plugin.router_object_id import RouterObjectId
 
 MIN_CUT_BYTES: Final = 64
-"""Smaller records stay in the skeleton: where they are takes ten bytes as well."""
+"""Smaller records stay in the skeleton: naming their position takes ten bytes as well."""
 
 
 class RouteSpliceError(Exception):
-    """Bytes of an object are not those that a request was cut by. `request_number` names it."""
+    """Bytes of an object are not those that were cut out of the request. `request_number` names it."""
 
     def __init__(self, request: ZoneRouteRequest, reason: str) -> None:
         self.request_number = request.number
@@ -26,7 +26,7 @@ class RouteSpliceError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CutRequest:
-    """A Produce request, with the record bytes that are to be uploaded told from the rest."""
+    """A Produce request, and which of its bytes are records to upload."""
 
     frame: Buffer
     spans: tuple[tuple[int, int], ...]
@@ -34,19 +34,19 @@ class CutRequest:
 
     @property
     def records(self) -> list[memoryview]:
-        """What is uploaded, in the order of the frame, as parts of it: nothing is copied."""
+        """The records to upload, in the order of the frame, as views of it: nothing is copied."""
         view = memoryview(self.frame)
         return [view[start:end] for start, end in self.spans]
 
     @property
     def linked_bytes(self) -> int:
-        """Of all records that are uploaded."""
+        """Size of all records to upload."""
         return sum([end - start for start, end in self.spans])
 
     def routed(
         self, number: int, object_id: RouterObjectId, start_position: int, custom_metadata: bytes
     ) -> ZoneRouteRequest:
-        """The request to send once its records are stored there, one after the other."""
+        """Return the request to send once its records are stored there, one after the other."""
         view = memoryview(self.frame)
         cuts: list[RecordsCut] = []
         skeleton: list[Buffer] = []
@@ -63,7 +63,7 @@ class CutRequest:
 
 
 def cut_request(frame: Buffer, view: ProduceRequestView) -> CutRequest | None:
-    """What of a request may travel by object storage; None when there is nothing, or too much to name."""
+    """Return what of a request may travel through object storage; None if nothing, or too much to name."""
     spans = tuple(
         [(one.records_start, one.records_end) for one in view.fields
          if one.records_end - one.records_start >= MIN_CUT_BYTES]
@@ -72,7 +72,7 @@ def cut_request(frame: Buffer, view: ProduceRequestView) -> CutRequest | None:
 
 
 def splice_request(request: ZoneRouteRequest, hydrated: Buffer) -> list[Buffer]:
-    """The client's frame without its size prefix: buffers to be written one after the other.
+    """Return the client's frame without its size prefix: buffers to be written one after the other.
 
     `hydrated` is what the object holds from `start_position` to `end_position`. Raises RouteSpliceError when it is
     anything but the bytes that were cut out.

@@ -1,24 +1,23 @@
-"""One client connection at the gateway: what becomes of each frame, in which order, and what is kept. Sans-IO.
+"""Decides for one client connection at the gateway how and in which order frames are sent, and what is kept. Sans-IO.
 
-Frames, answers, ends of uploads and the time go in; actions come out, to be done in their order.
+It takes frames, answers, ends of uploads and the time, and returns actions to be done in their order.
 
-Holds true:
+- Frames are sent strictly in the order in which they came, while uploads run side by side: a ready frame waits for
+  those in front. If the upload of the first one has not ended `put_wait_max_s` after it came, it goes inline.
+- One copy of a request reaches the broker. Either the frame is sent, or a ZoneRouteRequest, which is not yet a copy.
+  The original follows at most once, when the leader's agent asks for it, which it does only instead of splicing. So the
+  original of a ZoneRouteRequest is kept until its answer.
+- What is kept is bounded: by requests and bytes here (`is_full`: do not read more from the client), and by how much
+  follows a ZoneRouteRequest that may yet be requested inline, because the leader's agent holds that (`Window`).
+- When a connection closes, its unsent requests are dropped. The client has had no answer, and may have sent them again
+  on another connection.
+- Requests with acks=0 go inline: no answer would show when the original may be dropped, and a client that closes its
+  connection right after them relies on their being sent.
 
-- Frames go on strictly in the order in which they came, while uploads run side by side: who is ready waits for who is
-  in front. One in front whose upload has not ended `put_wait_max_s` after it came goes inline.
-- One copy of a request reaches the broker. What goes on is either the frame, or a ZoneRouteRequest, which is not yet
-  a copy; the original follows at most once, when the leader's agent asks for it, which it does only instead of
-  splicing. So the original of what went as a ZoneRouteRequest is kept until its answer.
-- What is kept is bounded: by requests and bytes here (`is_full`: read no more of the client), and by how much follows
-  a ZoneRouteRequest that may yet be asked for inline, as that is held at the leader's agent (`Window`).
-- Requests of a connection that closed are dropped if they did not go on. The client has had no answer, and may have
-  sent them again on another way.
-- Requests with acks=0 go inline: no answer would tell when the original may be let go, and a client that closes its
-  connection right after them relies on their being on their way.
-
-A request's number counts those of this connection that were offered to the RouterChannel. Once for each `Settled` is
-told, or `Left`: where the leader's agent adopts (`adopts`), what was spliced is the write path's as well, until it has
-said otherwise. So its `outcome` is awaited beside the answer, and where it was adopted, or nobody will say, it is left.
+A request's number counts those of this connection that were offered to the RouterChannel. For each, either `Settled` or
+`Left` comes once. If the leader's agent adopts (`adopts`), a spliced request also belongs to the write path until that
+has said otherwise. So its `outcome` is awaited besides the answer, and if it was adopted, or nobody will say, it is
+left.
 """
 
 import struct
@@ -55,13 +54,13 @@ DEFAULT_WINDOW: Final = Window()
 
 @dataclass(frozen=True, slots=True)
 class RouteLimits:
-    """Of one client connection; sizes in bytes."""
+    """Limits of one client connection; sizes in bytes."""
 
     put_wait_max_s: float
-    """From when a request came."""
+    """Measured from the arrival of a request."""
     kept_requests: int = 64
     kept_bytes: int = 32 * 1024 * 1024
-    """Of requests that wait, and of originals. One frame may be larger."""
+    """Limit for waiting requests and originals. One frame may be larger."""
     window: Window = DEFAULT_WINDOW
 
 
@@ -74,20 +73,20 @@ class StoredRecords(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """Have these records uploaded; `stored` or `not_stored` is to follow, unless `Settled` comes before."""
+    """Upload these records; `stored` or `not_stored` must follow, unless `Settled` comes before."""
 
     number: int
     records: list[memoryview]
 
 
 class Settled(NamedTuple):
-    """The request has no more use for what is stored, or is to be stored."""
+    """The request does not need its stored or queued records any more."""
 
     number: int
 
 
 class Left(NamedTuple):
-    """The request's records may be wanted by a log: they are not ours to delete any more."""
+    """A log may want the request's records: we must not delete them any more."""
 
     number: int
 
@@ -105,7 +104,7 @@ class ForwardRoute(NamedTuple):
 
 
 class SendOriginal(NamedTuple):
-    """Send this frame to the leader's agent in the place of the request with this number."""
+    """Send this frame to the leader's agent instead of the request with this number."""
 
     number: int
     frame: Buffer
@@ -122,7 +121,7 @@ Action = Offer | Settled | Left | ForwardInline | ForwardRoute | SendOriginal | 
 
 @dataclass(slots=True)
 class _Waiting:
-    """A frame that has not gone on."""
+    """A frame that was not sent yet."""
 
     frame: Buffer
     came_s: float
@@ -130,7 +129,7 @@ class _Waiting:
     cut: CutRequest | None = None
     """None: it goes inline."""
     route: ZoneRouteRequest | None = None
-    """Once its records are stored."""
+    """Set once its records are stored."""
     correlation_id: int = 0
 
     @property
@@ -140,18 +139,18 @@ class _Waiting:
 
 @dataclass(slots=True)
 class _UnderWay:
-    """A request that went as a ZoneRouteRequest and is not answered."""
+    """A request that was sent as a ZoneRouteRequest and is not answered."""
 
     number: int
     frame: Buffer | None
     """None once it was sent inline after all."""
     frames_before: int
     bytes_before: int
-    """What had gone on when it did, itself included."""
+    """Bytes sent by then, this request included."""
 
 
 class RouteCore:
-    """See the module's theory. All times are monotonic seconds."""
+    """The requests of one connection. See the module's theory. All times are monotonic seconds."""
 
     def __init__(
         self,
@@ -160,19 +159,20 @@ class RouteCore:
         *,
         adopts: bool = False,
     ) -> None:
-        """`is_linked` is asked for each request that could go by object storage, with the size of its records.
-        `adopts` is whether the leader's agent tells the outcome of each that it splices.
+        """`is_linked` is called for each request that could use object storage, with the size of its records.
+
+        `adopts` says whether the leader's agent reports the outcome of each request that it splices.
         """
         self._adopts = adopts
         self._outcomes: dict[int, bool | None] = {}
-        """Of what was answered, or told of, but not both; None: it was answered."""
+        """Requests with an answer or an outcome but not both; None: it was answered."""
         self._limits = limits
         self._is_linked = is_linked
         self._waiting: deque[_Waiting] = deque()
         self._offered: dict[int, _Waiting] = {}
-        """Those whose upload has not ended, by number."""
+        """Requests whose upload has not ended, by number."""
         self._under_way: dict[int, _UnderWay] = {}
-        """By correlation id, in the order in which they went on."""
+        """By correlation id, in the order in which they were sent."""
         self._next_number = 0
         self._sent_frames = self._sent_bytes = 0
         self._kept_bytes = 0
@@ -180,13 +180,13 @@ class RouteCore:
 
     @property
     def is_full(self) -> bool:
-        """Whether no more is to be read of the client."""
+        """Whether to stop reading from the client."""
         kept = len(self._waiting) + len(self._under_way)
         return kept >= self._limits.kept_requests or self._kept_bytes >= self._limits.kept_bytes
 
     @property
     def kept_bytes(self) -> int:
-        """Of requests that wait, and of originals."""
+        """Bytes of waiting requests and of originals."""
         return self._kept_bytes
 
     @property
@@ -200,7 +200,7 @@ class RouteCore:
     # Requests, from the client to the leader's agent.
 
     def frame_came(self, frame: Buffer, now_s: float) -> list[Action]:
-        """A whole frame of the client."""
+        """Handle a whole frame of the client."""
         if self._is_closed:
             return []
         waiting = self._read(frame, now_s)
@@ -228,25 +228,25 @@ class RouteCore:
         return waiting
 
     def stored(self, number: int, where: StoredRecords, now_s: float) -> list[Action]:
-        """The request's records are stored."""
+        """Record that the request's records are stored."""
         waiting = self._offered.pop(number, None)
         if waiting is not None and waiting.cut is not None:
             waiting.route = waiting.cut.routed(number, *where)
         return self._go_on(now_s)
 
     def not_stored(self, number: int, now_s: float) -> list[Action]:
-        """They will not be, or nobody knows: the request goes inline."""
+        """Record that they will not be stored, or that nobody knows: the request goes inline."""
         waiting = self._offered.get(number)
         if waiting is None:
             return self._go_on(now_s)
         return [self._inline(waiting), *self._go_on(now_s)]
 
     def look_again(self, now_s: float) -> list[Action]:
-        """Time has passed."""
+        """Handle the passing of time."""
         return self._go_on(now_s)
 
     def _go_on(self, now_s: float) -> list[Action]:
-        """What is in front and ready goes on."""
+        """Send the first frames that are ready."""
         return list(self._steps(now_s))
 
     def _steps(self, now_s: float) -> Iterator[Action]:
@@ -285,7 +285,9 @@ class RouteCore:
     # What comes back from the leader's agent.
 
     def inline_asked(self, number: int, now_s: float) -> list[Action]:
-        """The leader's agent could not splice this request. Raises MalformedFrameError when it may not ask so."""
+        """Handle that the leader's agent could not splice this request. Raises MalformedFrameError when it may not
+        ask.
+        """
         if self._is_closed:
             return []
         asked = next((one for one in self._under_way.values() if one.number == number), None)
@@ -296,7 +298,7 @@ class RouteCore:
         return [SendOriginal(number, frame), Settled(number), *self._go_on(now_s)]
 
     def outcome(self, number: int, adopted: bool) -> list[Action]:
-        """What became of a request that was spliced. Raises MalformedFrameError when it may not be told."""
+        """Handle the outcome of a spliced request. Raises MalformedFrameError when it may not be reported."""
         if self._is_closed:
             return []
         if number in self._outcomes and self._outcomes.pop(number) is None:
@@ -309,7 +311,7 @@ class RouteCore:
         return []
 
     def answered(self, frame: Buffer, now_s: float) -> list[Action]:
-        """The broker's answer to some request of the client."""
+        """Handle the broker's answer to some request of the client."""
         if self._is_closed:
             return []
         actions: list[Action] = [Deliver(frame)]
@@ -317,7 +319,7 @@ class RouteCore:
             return actions
         (correlation_id,) = _CORRELATION_ID.unpack_from(frame, 0)
         if correlation_id in self._under_way:
-            # Brokers answer in order, so what went before it was answered too, or never will be.
+            # Brokers answer in order, so earlier requests were answered too, or never will be.
             while True:
                 one = next(iter(self._under_way))
                 actions += self._done(self._under_way.pop(one))
@@ -339,7 +341,7 @@ class RouteCore:
         return [_ended(request.number, adopted)]
 
     def closed(self) -> list[Action]:
-        """The client's connection ended, or that to the leader's agent did: both end."""
+        """Handle the end of the client's or the agent's connection: both end."""
         actions: list[Action] = [Settled(one.number) for one in self._waiting if one.cut is not None]
         for request in self._under_way.values():
             actions += self._done(request)

@@ -1,11 +1,11 @@
-"""Link or inline, for Produce requests: by size, price, and whether uploads are quick. Sans-IO.
+"""Decides between link and inline for Produce requests: by size, price, and whether uploads are fast. Sans-IO.
 
-Linked, a request costs a read and, per byte, upload and retrieval; the object, which it shares with others, costs a
-PUT. Inline, a byte costs a crossing of the border. So records that are smaller than what pays for their read never go
-by object storage; and beyond that, what is left of all of them must pay for the PUT (`RouteCosts.net_bytes`). Whether
-an interval brings that is `LinkDecider`'s matter, as it is where followers fetch.
+A linked request costs a read and, per byte, upload and retrieval; the object, which it shares with others, costs a PUT.
+An inline byte costs cross-zone traffic. So records that are too small to pay for their read never use object storage;
+and what all of them save beyond that must pay for the PUT (`RouteCosts.net_bytes`). `LinkDecider` decides whether an
+interval brings that, as it does for followers.
 
-A request whose leader stands in the gateway's own zone crosses no border; it is never asked for here.
+A request whose leader is in the gateway's own zone does not cross zones; it is never asked for here.
 """
 
 import math
@@ -19,7 +19,7 @@ from rlm.write_path.commit.group_commit import Urgency
 from rlm.write_path.commit.link_policy import CostLimits, LinkDecider, LinkMode
 
 _READERS: Final = 1
-"""Of a request's records: the agent beside the leader."""
+"""Readers of a request's records: only the agent beside the leader."""
 _URGENCY: Final = {
     LinkPolicy.ALWAYS: Urgency.LINKS,
     LinkPolicy.COST: Urgency.PAYING_LINKS,
@@ -28,16 +28,16 @@ _URGENCY: Final = {
 
 @dataclass(frozen=True, slots=True)
 class RouteCosts:
-    """What requests cost, in bytes at the border."""
+    """The costs of requests, in bytes across zones."""
 
     read_bytes: float
-    """So many bytes inline cost as much as a read; inf: no byte that is linked saves anything."""
+    """So many inline bytes cost as much as a read; inf: no linked byte saves anything."""
     put_bytes: float
-    """As many as a PUT."""
+    """So many inline bytes cost as much as a PUT."""
 
     @classmethod
     def of(cls, prices: Prices, store: StorePrices) -> Self:
-        """By the price table."""
+        """Calculate the costs by the price table."""
         together = prices.break_even_bytes(_READERS, store)
         if together == NEVER_PAYS:
             return cls(math.inf, math.inf)
@@ -45,12 +45,12 @@ class RouteCosts:
         return cls(together * read_share, together * (1 - read_share))
 
     def net_bytes(self, size: int) -> int:
-        """What is left of a request's record bytes to pay for the PUT; 0: they do not even pay for their read."""
+        """Return what a request's record bytes save towards the PUT; 0: they do not even pay for their read."""
         return max(int(size - self.read_bytes), 0) if self.read_bytes < math.inf else 0
 
 
 class RouteDecider:
-    """Of one gateway, as an object of the channel holds what comes on all of its connections.
+    """Decides for one gateway, because an object of the channel holds requests of all its connections.
 
     All times are monotonic seconds.
     """
@@ -64,7 +64,7 @@ class RouteDecider:
         self._decider = LinkDecider(CostLimits(break_even, interval_s, upload_wait_max_s=interval_s, first_look_s=0.0))
 
     def is_linked(self, size: int, now_s: float) -> bool:
-        """Whether a request with so many record bytes, that crosses a border, is to go by object storage."""
+        """Whether a cross-zone request with so many record bytes should use object storage."""
         net_bytes = self._costs.net_bytes(size)
         self._decider.appended(net_bytes, now_s, now_s)
         if not net_bytes and self._policy is not LinkPolicy.ALWAYS:
@@ -73,7 +73,7 @@ class RouteDecider:
         return mode is LinkMode.LINK and self._breaker.allows(now_s)
 
     def net_bytes(self, size: int) -> int:
-        """See `RouteCosts`."""
+        """Return the bytes that count towards the PUT, see `RouteCosts`."""
         return self._costs.net_bytes(size)
 
     @property
@@ -83,15 +83,15 @@ class RouteDecider:
 
     @property
     def paying_bytes(self) -> float:
-        """From so many net bytes on an object pays."""
+        """The net bytes from which on an object pays."""
         return self._costs.put_bytes
 
     def expected_bytes(self, now_s: float) -> float:
-        """Net bytes that an interval brings at the rate of late."""
+        """Return the net bytes that an interval brings at the recent rate."""
         return self._decider.expected_bytes(now_s)
 
     def judge(self, net_bytes: int, now_s: float) -> bool:
-        """Whether what an interval has brought is to be uploaded; if not, requests go inline for a while."""
+        """Whether to upload what an interval has brought; if not, requests go inline for a while."""
         if self._policy is LinkPolicy.ALWAYS:
             return True
         if self._decider.pays(net_bytes):
@@ -101,10 +101,10 @@ class RouteDecider:
         return False
 
     def uploaded(self, duration_s: float) -> None:
-        """An upload took so long, and was not slow."""
+        """Record that an upload took so long, and was not slow."""
         self._decider.uploaded(duration_s)
         self._breaker.succeeded()
 
     def failed(self, now_s: float) -> None:
-        """An upload failed, or requests did not wait for it any longer."""
+        """Record that an upload failed, or that requests did not wait for it any longer."""
         self._breaker.failed(now_s)

@@ -17,19 +17,19 @@ _OUTCOME: Final = struct.Struct(">QB")
 
 
 def encode_number(number: int) -> bytes:
-    """What comes first in these messages."""
+    """Return the number with which these messages begin."""
     return _NUMBER.pack(number)
 
 
 def decode_number(body: Buffer) -> int:
-    """Of a ROUTE_INLINE_REQUEST. Raises MalformedFrameError."""
+    """Parse a ROUTE_INLINE_REQUEST. Raises MalformedFrameError."""
     if len(body) != _NUMBER.size:
         raise MalformedFrameError(0, f"a request's number of {len(body)} bytes")
     return split_original(body)[0]
 
 
 def split_original(body: Buffer) -> tuple[int, Buffer]:
-    """The number and the frame of an ORIGINAL. Raises MalformedFrameError."""
+    """Return the number and the frame of an ORIGINAL. Raises MalformedFrameError."""
     if len(body) < _NUMBER.size:
         raise MalformedFrameError(0, f"an original of {len(body)} bytes")
     number: int = _NUMBER.unpack_from(body, 0)[0]
@@ -37,12 +37,12 @@ def split_original(body: Buffer) -> tuple[int, Buffer]:
 
 
 def encode_outcome(number: int, adopted: bool) -> bytes:
-    """A ROUTE_OUTCOME."""
+    """Encode a ROUTE_OUTCOME."""
     return _OUTCOME.pack(number, adopted)
 
 
 def decode_outcome(body: Buffer) -> tuple[int, bool]:
-    """The inverse of `encode_outcome`. Raises MalformedFrameError."""
+    """Parse a ROUTE_OUTCOME. Raises MalformedFrameError."""
     if len(body) != _OUTCOME.size:
         raise MalformedFrameError(0, f"an outcome of {len(body)} bytes")
     number, adopted = _OUTCOME.unpack(body)

@@ -31,9 +31,9 @@ from plugin.segment_metadata import CUSTOM_METADATA_MAX_BYTES
 from replication.wire.kafka_frame import FrameCursor, MalformedFrameError, encode_unsigned_varint
 
 MAX_CUTS: Final = 4096
-"""Of one request; so what a payload costs to read is bounded. A request that would have more goes inline."""
+"""The most cuts in one request, which bounds the cost of reading it. A request that would have more goes inline."""
 MAX_POSITION: Final = 2**32 - 1
-"""In an object, in bytes."""
+"""The highest position in an object, in bytes."""
 
 _UINT32: Final = struct.Struct(">I")
 _MIN_CUT_BYTES: Final = 6
@@ -41,13 +41,13 @@ _NUMBER_BITS: Final = 48
 
 
 class RecordsCut(NamedTuple):
-    """Record bytes of one partition that were taken out."""
+    """Record bytes of one partition that were cut out."""
 
     skeleton_position: int
     """Where they go into the skeleton."""
     length: int
     crc32c: int
-    """As the client sent them."""
+    """CRC32C of the bytes as the client sent them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +55,15 @@ class ZoneRouteRequest:
     """A Produce request on its way to the agent beside the leader."""
 
     number: int
-    """Counts the requests of the client's connection that went so."""
+    """Counts the requests of the client's connection that were sent this way."""
     original_frame_bytes: int
     object_id: RouterObjectId
     start_position: int
-    """Where the first cut's bytes begin in the object; each cut's follow those of the one before."""
+    """Position of the first cut's bytes in the object; each cut's bytes follow those of the one before."""
     cuts: tuple[RecordsCut, ...]
     skeleton: Sequence[Buffer]
     custom_metadata: bytes = b""
-    """The object's, as its storage manager gave it."""
+    """The object's custom metadata, as its storage manager gave it."""
 
     @property
     def end_position(self) -> int:
@@ -72,7 +72,7 @@ class ZoneRouteRequest:
 
     @property
     def linked_bytes(self) -> int:
-        """Of all cuts."""
+        """Size of all cuts."""
         return sum([cut.length for cut in self.cuts])
 
 

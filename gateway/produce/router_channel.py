@@ -40,7 +40,7 @@ DELETE_AGAIN_MAX_S: Final = 60.0
 
 
 class ChannelObject(NamedTuple):
-    """What to upload: the chunks, one after the other."""
+    """An upload: the chunks, one after the other."""
 
     object_id: RouterObjectId
     chunks: list[Buffer]
@@ -48,19 +48,19 @@ class ChannelObject(NamedTuple):
 
 
 class DueDeletion(NamedTuple):
-    """What to delete; `deleted` or `not_deleted` is to follow."""
+    """A deletion to make; `deleted` or `not_deleted` must follow."""
 
     object_id: RouterObjectId
     custom_metadata: bytes
 
 
 class Round(NamedTuple):
-    """What becomes of the queue now."""
+    """What happens to the queue now."""
 
     uploads: list[ChannelObject]
-    """To be begun; `stored` or `failed` is to follow for each."""
+    """Uploads to begin; `stored` or `failed` must follow for each."""
     refused: list[Hashable]
-    """They go inline, and are not held any more."""
+    """Holders whose requests go inline; the channel does not hold them any more."""
 
 
 class _State(Enum):
@@ -81,7 +81,7 @@ class _Queued:
 class _Object:
     started_s: float
     positions: dict[Hashable, int]
-    """Where each of those begin whose records it was made of."""
+    """By holder, where its records begin."""
     holders: set[Hashable]
     state: _State = _State.UPLOADING
     custom_metadata: bytes = b""
@@ -94,9 +94,9 @@ class _Object:
 
 
 class RouterChannel:
-    """See the module's theory. All times are monotonic seconds, but for `wall_ms`, milliseconds since 1970.
+    """The objects and the queue. Times are monotonic seconds, except `wall_ms`, milliseconds since 1970.
 
-    A holder stands for one request; it is the caller's, and is never used twice.
+    A holder stands for one request; the caller chooses it and never uses it twice.
     """
 
     def __init__(
@@ -117,22 +117,23 @@ class RouterChannel:
     # Grouping.
 
     def offer(self, holder: Hashable, records: Sequence[Buffer], owner: int | None = None) -> None:
-        """Upload these, which must not change meanwhile, together with others' of the same owner: the broker whose
-        agent may adopt them, or none.
+        """Queue records, which must not change meanwhile, to be uploaded together with others of the same owner.
+
+        The owner is the broker whose agent may adopt them; None if nobody adopts.
         """
         size_bytes = sum(map(len, records))
         self._queue[holder] = _Queued(records, size_bytes, self._decider.net_bytes(size_bytes), owner)
         self._queued_bytes += size_bytes
 
     def next_step(self, now_s: float) -> Step:
-        """Call `round` now, or wait."""
+        """Return whether to call `round` now, or to wait."""
         urgency = self._decider.urgency if self._queue else Urgency.ARCHIVE
         expected_bytes, paying_bytes = self._decider.expected_bytes(now_s), self._decider.paying_bytes
         load = Load(self._queued_bytes, math.inf, False, expected_bytes, urgency, paying_bytes)
         return self._commit.next_step(load, now_s)
 
     def round(self, now_s: float, wall_ms: int) -> Round:
-        """The uploads that begin now with what is queued, as far as it pays."""
+        """Return the uploads that begin now with what is queued, as far as it pays."""
         uploads: list[ChannelObject] = []
         while self._queue and isinstance(self.next_step(now_s), UploadNow):
             if not self._decider.judge(sum(one.net_bytes for one in self._queue.values()), now_s):
@@ -169,7 +170,7 @@ class RouterChannel:
     def stored(
         self, object_id: RouterObjectId, custom_metadata: bytes, now_s: float
     ) -> list[tuple[Hashable, StoredRecords]]:
-        """An upload took effect: where the records are of those who still hold it."""
+        """Record a successful upload. Returns where the records are for those who still hold it."""
         one = self._objects[object_id]
         self._commit.stored(one.started_s)
         if not one.is_slow:
@@ -183,7 +184,9 @@ class RouterChannel:
         ]
 
     def failed(self, object_id: RouterObjectId, now_s: float) -> list[Hashable]:
-        """An upload failed, whether or not it took effect: those who waited for it, and do not hold it any more."""
+        """Record a failed upload, whose outcome may be unknown. Returns those who waited; they do not hold it any
+        more.
+        """
         one = self._objects[object_id]
         self._commit.failed(one.started_s, now_s)
         if not one.is_slow:
@@ -196,7 +199,7 @@ class RouterChannel:
         return waited
 
     def settled(self, holder: Hashable, now_s: float) -> None:
-        """The request has no more use for what is stored, or queued. Idempotent."""
+        """Record that the request does not need its stored or queued records any more. Idempotent."""
         queued = self._queue.pop(holder, None)
         if queued is not None:
             self._queued_bytes -= queued.size_bytes
@@ -211,7 +214,7 @@ class RouterChannel:
         self._let_go_if_done(object_id, now_s)
 
     def left(self, holder: Hashable, now_s: float) -> None:
-        """The request was answered, and a log may want what is stored."""
+        """Record that the request was answered, and a log may want what is stored."""
         object_id = self._held.get(holder)
         if object_id is not None:
             self._objects[object_id].is_left = True
@@ -227,23 +230,23 @@ class RouterChannel:
             one.state, one.delete_at_s = _State.GARBAGE, now_s
 
     def is_live(self, object_id: RouterObjectId) -> bool:
-        """Whether the channel knows of this object and will see to its end itself."""
+        """Whether the channel knows this object and will delete it itself."""
         return object_id in self._objects
 
     @property
     def objects(self) -> int:
-        """Those that are uploaded, stored, or to be deleted."""
+        """How many objects are being uploaded, stored, or to be deleted."""
         return len(self._objects)
 
     # Deletion.
 
     @property
     def next_deletion_s(self) -> float:
-        """When something is to be deleted; inf: not before something happens."""
+        """When the next deletion is due; inf: not before something happens."""
         return min((one.delete_at_s for one in self._objects.values()), default=math.inf)
 
     def due_deletions(self, now_s: float) -> list[DueDeletion]:
-        """What to delete now."""
+        """Return the deletions that are due now."""
         due: list[DueDeletion] = []
         for object_id, one in self._objects.items():
             if one.delete_at_s <= now_s:
@@ -252,11 +255,11 @@ class RouterChannel:
         return due
 
     def deleted(self, object_id: RouterObjectId) -> None:
-        """It is gone."""
+        """Record a successful deletion."""
         del self._objects[object_id]
 
     def not_deleted(self, object_id: RouterObjectId, now_s: float) -> None:
-        """The deletion failed, whether or not it took effect."""
+        """Record a failed deletion, whose outcome may be unknown."""
         one = self._objects[object_id]
         one.back_off_s = min(2 * one.back_off_s or DELETE_AGAIN_S, DELETE_AGAIN_MAX_S)
         one.delete_at_s = now_s + one.back_off_s

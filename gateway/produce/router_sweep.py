@@ -1,14 +1,15 @@
-"""Which objects of the RouterChannels nobody will delete any more: those of gateways that died. Sans-IO.
+"""Finds objects of RouterChannels that nobody will delete any more: those of gateways that died. Sans-IO.
 
-What is older than `keep_s` and not in the sweeper's own channel goes, whoever wrote it. Any gateway sweeps for all.
-Ages are told by the store's clock alone: the newest object that was ever listed says how late it is there at least, and
-from then on the time that has passed here. So a host whose clock is wrong deletes nothing that others still need. A
-gateway that was away for so long and goes on (a process that stood still, a host that was suspended) loses nothing by
-it: a read that finds no object is asked for inline, as after any failed read.
+Objects that are older than `keep_s` and not in the sweeper's own channel are deleted, whoever wrote them. Any gateway
+sweeps for all. Ages use the store's clock only: the newest object that was ever listed gives a lower bound of the time
+there, to which the time that has passed here is added. So a host whose clock is wrong deletes nothing that others still
+need. A gateway that was frozen for that long and continues loses nothing: if a read finds no object, the original is
+requested inline, as after any failed read.
 
-What a log wants stays (`gateway.wanted_objects`), however old: who cares for its segments deletes it with the last one.
+What a log wants stays (`gateway.wanted_objects`), however old: the agent that cares for the log's segments deletes it
+with the last one.
 
-This also finds what a gateway's own uploads leave that failed, were deleted, and took effect afterwards.
+The sweep also finds objects of a gateway's own failed uploads that were deleted and took effect afterwards.
 """
 
 import math
@@ -19,23 +20,23 @@ from plugin.blob_storage import StoredBlob
 from plugin.router_object_id import RouterObjectId
 
 KEEP_S: Final = 3600.0
-"""Longer than clients wait for an answer (`delivery.timeout.ms` is two minutes), and than a log's agent may store what
-names it (`adoptable_records.NAMED_WITHIN_MS`), clocks that differ included."""
+"""Longer than clients wait for an answer (`delivery.timeout.ms` is two minutes), and longer than a log's agent may
+store what names it (`adoptable_records.NAMED_WITHIN_MS`), with differences of clocks included."""
 
 
 class RouterSweep:
-    """Of one gateway."""
+    """The sweep of one gateway."""
 
     def __init__(self, is_live: Callable[[RouterObjectId], bool], keep_s: float = KEEP_S) -> None:
-        """`is_live` says whether its own channel sees to the object."""
+        """`is_live` says whether its own channel will delete the object."""
         self._is_live = is_live
         self._keep_s = keep_s
         self._store_ms: float = -math.inf
-        """How late it was at the store at least, at `_at_s`."""
+        """A lower bound of the store's time, at `_at_s`."""
         self._at_s = 0.0
 
     def dead(self, listed: Collection[StoredBlob], now_s: float) -> list[StoredBlob]:
-        """Those of a listing that are to be deleted now; `now_s` is monotonic."""
+        """Return the objects of a listing that must be deleted now; `now_s` is monotonic."""
         passed_ms = (now_s - self._at_s) * 1000
         written = [one.last_modified_ms for one in listed if one.last_modified_ms is not None]
         self._store_ms, self._at_s = max([self._store_ms + passed_ms, *written]), now_s

@@ -1,17 +1,15 @@
-"""One connection of a gateway, at the agent beside the leader: requests are spliced and go on in order. Sans-IO.
+"""Splices the requests of one gateway connection, at the agent beside the leader, and sends them in order. Sans-IO.
 
-Messages, ends of reads and the time go in; actions come out, to be done in their order.
+It takes messages, ends of reads and the time, and returns actions to be done in their order.
 
-Holds true:
-
-- Frames go to the broker strictly in the order in which they came; reads run side by side, and who is ready waits for
-  who is in front.
-- A request goes to the broker once: spliced, or as the original. The original is asked for when the read failed, is
-  late, or brought other bytes; from then on whatever the read brings is not looked at.
-- A request may name objects of the gateway and incarnation that the connection's hello named, and of no other: nobody
-  has a leader read what another wrote.
-- What is held is bounded (`Window`): a gateway that sends more behind a request which waits is no gateway of ours, and
-  its connection is closed. What is read is bounded by `reading_bytes`; who is beyond it waits for its turn.
+- Frames go to the broker strictly in the order in which they came; reads run side by side, and a ready frame waits for
+  those in front.
+- A request goes to the broker once: spliced, or as the original. The original is requested when the read failed, is
+  late, or gave other bytes; from then on the read's result is ignored.
+- A request may only name objects of the gateway and incarnation in the connection's hello: nobody can make a leader
+  read what another gateway wrote.
+- What is held is bounded (`Window`): a gateway that sends more behind a waiting request is not one of ours, and its
+  connection is closed. Reads are bounded by `reading_bytes`; requests beyond it wait for their turn.
 
 When the connection ends, what did not go to the broker is dropped, so no request is produced after its client is gone.
 """
@@ -32,18 +30,18 @@ from replication.wire.kafka_frame import MalformedFrameError
 
 @dataclass(frozen=True, slots=True)
 class SpliceLimits:
-    """Of one connection; sizes in bytes."""
+    """Limits of one connection; sizes in bytes."""
 
     read_wait_max_s: float
-    """From when a request came."""
+    """Measured from the arrival of a request."""
     max_frame_bytes: int
     reading_bytes: int = 32 * 1024 * 1024
-    """At once; one request may be larger."""
+    """Bytes read at the same time; one request may be larger."""
     window: Window = DEFAULT_WINDOW
 
 
 class AskReason(Enum):
-    """Why a request is asked for inline; the value labels a counter."""
+    """Why the original of a request is requested; the value labels a counter."""
 
     FAILED = "read_failed"
     LATE = "read_late"
@@ -51,7 +49,7 @@ class AskReason(Enum):
 
 
 class Read(NamedTuple):
-    """Read these bytes of an object; `was_read` or `not_read` is to follow."""
+    """Read these bytes of an object; `was_read` or `not_read` must follow."""
 
     number: int
     object_id: RouterObjectId
@@ -61,13 +59,13 @@ class Read(NamedTuple):
 
 
 class ToBroker(NamedTuple):
-    """Send one frame made of these buffers."""
+    """Send one frame made of these buffers to the broker."""
 
     buffers: list[Buffer]
 
 
 class Spliced(NamedTuple):
-    """The request was put together out of these bytes of its object, and goes to the broker when it is in front."""
+    """The request was put together from these bytes of its object, and goes to the broker in its turn."""
 
     request: ZoneRouteRequest
     content: Buffer
@@ -85,10 +83,10 @@ Action = Read | ToBroker | Spliced | AskInline
 
 @dataclass(slots=True)
 class _Held:
-    """A frame that has not gone to the broker."""
+    """A frame that was not sent to the broker yet."""
 
     size_bytes: int
-    """As it came, for the window."""
+    """Size as it came, for the window."""
     ready: list[Buffer] | None = None
     request: ZoneRouteRequest | None = None
     came_s: float = 0.0
@@ -97,10 +95,10 @@ class _Held:
 
 
 class SpliceCore:
-    """See the module's theory. All times are monotonic seconds."""
+    """The requests of one connection. See the module's theory. All times are monotonic seconds."""
 
     def __init__(self, limits: SpliceLimits, gateway_id: int, incarnation: int, *, tells_spliced: bool = False) -> None:
-        """Of the connection's hello. `tells_spliced` is whether `Spliced` is wanted."""
+        """Ids are from the connection's hello. `tells_spliced`: whether `Spliced` is wanted."""
         self._tells_spliced = tells_spliced
         self._limits = limits
         self._writer = gateway_id, incarnation
@@ -117,14 +115,14 @@ class SpliceCore:
         return None if first is None else first.came_s + self._limits.read_wait_max_s
 
     def frame_came(self, frame: Buffer) -> list[Action]:
-        """A Kafka frame as the client sent it. Raises MalformedFrameError."""
+        """Handle a Kafka frame as the client sent it. Raises MalformedFrameError."""
         if not self._held:
             return [ToBroker([frame])]
         self._hold(_Held(len(frame), [frame]))
         return []
 
     def request_came(self, payload: Buffer, now_s: float) -> list[Action]:
-        """A ZoneRouteRequest. Raises MalformedFrameError."""
+        """Handle a ZoneRouteRequest. Raises MalformedFrameError."""
         request = decode_route_request(payload, self._limits.max_frame_bytes)
         if request.object_id[:2] != self._writer:
             raise MalformedFrameError(0, f"{request.object_id} is not of gateway {self._writer}")
@@ -159,7 +157,7 @@ class SpliceCore:
         return reads
 
     def was_read(self, number: int, content: Buffer) -> list[Action]:
-        """What the object holds there."""
+        """Handle a read that gave these bytes."""
         held = self._read_ended(number)
         if held is None or held.request is None:
             return self._begin_reads()
@@ -173,13 +171,13 @@ class SpliceCore:
         return [*spliced, *self._go_on(), *self._begin_reads()]
 
     def not_read(self, number: int) -> list[Action]:
-        """The read failed, or is not even tried."""
+        """Handle a read that failed, or that is not even tried."""
         held = self._read_ended(number)
         asked = [] if held is None else [self._ask(number, held, AskReason.FAILED)]
         return [*asked, *self._begin_reads()]
 
     def look_again(self, now_s: float) -> list[Action]:
-        """Time has passed."""
+        """Handle the passing of time."""
         actions: list[Action] = []
         for number, held in list(self._pending.items()):
             if not held.is_asked and now_s >= held.came_s + self._limits.read_wait_max_s:
@@ -188,7 +186,7 @@ class SpliceCore:
         return [*actions, *self._begin_reads()]
 
     def original_came(self, number: int, frame: Buffer) -> list[Action]:
-        """What was asked for. Raises MalformedFrameError."""
+        """Handle a requested original. Raises MalformedFrameError."""
         held = self._pending.pop(number, None)
         if held is None or not held.is_asked or held.request is None:
             raise MalformedFrameError(0, f"the original of request {number}, which was not asked for")
@@ -198,7 +196,7 @@ class SpliceCore:
         return self._go_on()
 
     def _read_ended(self, number: int) -> _Held | None:
-        """None when nobody waits for it any more."""
+        """Return the request; None when nobody waits for the read any more."""
         held = self._pending.get(number)
         if held is None or held.is_asked or held.request is None:
             return None
@@ -212,7 +210,7 @@ class SpliceCore:
         return AskInline(number, reason)
 
     def _go_on(self) -> list[Action]:
-        """What is in front and ready goes to the broker."""
+        """Send the first frames that are ready to the broker."""
         return list(self._ready())
 
     def _ready(self) -> Iterator[Action]:

@@ -1,1 +1,1 @@
-"""Requests to object stores: attempts, trying again within a deadline, and the clients that make them."""
+"""Requests to object stores: attempts, retries within a deadline, and the clients that make them."""

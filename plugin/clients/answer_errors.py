@@ -1,8 +1,8 @@
-"""What a store's answer that is no success means, as one of `plugin.errors`: by HTTP status and the error's code.
+"""Translates a store's unsuccessful answer into `plugin.errors`, by HTTP status and the error's code.
 
 The codes are those of "Error responses" in the S3 API reference, which Google's XML API shares, and of "Blob Storage
 error codes" in Azure's. An answer of 500 leaves the outcome of a write unknown; the manager sends the same write again,
-so nothing here has to tell which it was.
+so nothing here has to find out.
 """
 
 from collections.abc import Mapping
@@ -45,7 +45,7 @@ _WRONG_BUCKET: Final = {
 
 
 def error_of_answer(operation: str, key: str, status: int, code: str, permissions: Permissions) -> RemoteStorageError:
-    """The error of ours; `key` is the object's, or what is listed."""
+    """Return our error; `key` is the object's, or the listed prefix."""
     reason = f"{status} {code}"
     if status == 412 or code == "BlobAlreadyExists":
         return ObjectExistsError(operation, key, reason)

@@ -14,7 +14,7 @@ def _kafka_style(field_name: str) -> str:
 
 
 class ObjectBackendSettings(BaseModel):
-    """What all object backends can be told. Each backend adds its own; unknown names are refused."""
+    """The settings of all object backends. Each backend adds its own; unknown names are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=_kafka_style, hide_input_in_errors=True)
 
@@ -52,10 +52,10 @@ _TOTAL_KEY: Final = "total.timeout.ms"
 
 
 def unhurried(model: type[ObjectBackendSettings], settings: Mapping[str, str]) -> dict[str, str]:
-    """The settings, with long time-outs where they say nothing of them: for who has nothing to do but wait.
+    """Add long time-outs for unset ones: for a program that can wait.
 
-    The defaults of `model` are an agent's, which sends the bytes inline sooner than it waits. What is set stays in
-    force: a key of an attempt stands for all of these, and of a total alone an attempt is a quarter at most.
+    The defaults of `model` are an agent's, which rather sends bytes inline than waits. Explicit settings keep their
+    meaning: a key of an attempt stands for all of these, and with only a total, an attempt is a quarter at most.
     """
     added: dict[str, str] = {}
     if _TOTAL_KEY not in settings:
@@ -71,13 +71,13 @@ def unhurried(model: type[ObjectBackendSettings], settings: Mapping[str, str]) -
 
 
 def _milliseconds(settings: Mapping[str, str], key: str) -> int:
-    """0 where it is not set, or is no number, which is told with all else that is wrong."""
+    """Return a setting; 0 if it is not set, or is no number, which is reported with all other errors."""
     text = settings.get(key, "")
     return int(text) if text.strip().isdecimal() else 0
 
 
 def check_endpoint(url: str | None, allow_http: bool) -> None:
-    """Raises RemoteStorageConfigError where `endpoint.url` is none, or is plain http and that was not permitted."""
+    """Raise RemoteStorageConfigError if `endpoint.url` is invalid, or is plain http without permission."""
     if url is None:
         return
     parts = urlsplit(url)
@@ -93,7 +93,7 @@ S = TypeVar("S", bound=ObjectBackendSettings)
 
 
 def parse_settings(model: type[S], settings: Mapping[str, str]) -> S:
-    """The settings, checked. Raises RemoteStorageConfigError naming the first wrong key, not its value."""
+    """Return the checked settings. Raises RemoteStorageConfigError naming the first wrong key, not its value."""
     try:
         return model.model_validate(dict(settings))
     except ValidationError as error:

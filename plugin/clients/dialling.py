@@ -1,4 +1,4 @@
-"""Dials a host at all of its addresses: one that is silent must not keep the next one from being tried."""
+"""Connects to a host at all of its addresses: a silent one must not prevent the next from being tried."""
 
 import asyncio
 import socket
@@ -18,10 +18,10 @@ async def connect(
     server_name: str | None = None,
     handshake_timeout_s: float | None = None,
 ) -> Protocol:
-    """Connect within the time, of which each address has an equal share, and the last one all that is left.
+    """Connect within the time. Each address gets an equal share of it, the last one all that is left.
 
-    `server_name` is whom the certificate must name, if not the host. Raises OSError, TimeoutError and ssl.SSLError
-    among it: that of the address that was tried last.
+    `server_name` is the name that the certificate must have, if not the host. Raises OSError, including TimeoutError
+    and ssl.SSLError: the error of the last address.
     """
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(timeout_s):
@@ -39,7 +39,7 @@ async def connect(
                         ssl_handshake_timeout=handshake_timeout_s if tls is not None else None,
                     )
             except OSError as error:
-                if not left or isinstance(error, ssl.SSLError):  # one that answers so is no silent one
+                if not left or isinstance(error, ssl.SSLError):  # an address with a TLS error is not silent
                     raise
             else:
                 return connection

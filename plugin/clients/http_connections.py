@@ -1,12 +1,11 @@
-"""Kept connections to one host, and one HTTP/1.1 exchange at a time over each, at what the sockets cost.
+"""Kept connections to one host, each with one HTTP/1.1 exchange at a time, with little overhead over the sockets.
 
-Theory. Whoever takes a connection has it alone until its answer was read to the end; then it is kept for the next. A
-connection that was kept is looked at before it is used again: a host that has closed it, or said something that nobody
-asked for, gets a new one. One whose answer was not read to its end, or that failed, is closed. Nothing is sent twice
-here, and no redirect is followed.
+A caller has a connection alone until its answer was read to the end; then it is kept for the next. A kept connection is
+checked before it is used again: if the host has closed it or sent unrequested bytes, a new one is made. A connection
+that failed, or whose answer was not read to its end, is closed. Nothing is sent twice here, and no redirect is
+followed.
 
-OSError (ssl.SSLError and TimeoutError among them) and http.client.HTTPException are all that comes out. Safe for many
-threads.
+Only OSError (including ssl.SSLError and TimeoutError) and http.client.HTTPException are raised. Safe for many threads.
 """
 
 import contextlib
@@ -24,28 +23,28 @@ from urllib.parse import urlsplit
 from plugin.clients.http_messages import AnswerReader, HttpAnswer, HttpRequest
 
 _SENT_TOGETHER_BYTES: Final = 16 * 1024
-"""Up to this size, a copy of a body costs less than a call of its own, and a record of TLS."""
+"""Up to this size, copying a body costs less than a system call and a TLS record of its own."""
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """Seconds, and how many connections are kept while nobody uses them."""
+    """Time limits in seconds, and how many unused connections are kept."""
 
     connect_timeout: float
-    """To be connected, and again for the TLS handshake."""
+    """Limit for connecting, and again for the TLS handshake."""
     read_timeout: float
-    """To wait for bytes, or for all that is sent to be taken."""
+    """Limit for waiting for bytes, or until all sent bytes are accepted."""
     kept: int
     attempt_timeout: float
-    """From the request to the end of its answer, looked at whenever bytes came."""
+    """Time from the request to the end of its answer, checked whenever bytes came."""
 
 
 class HttpConnections:
-    """See the module's theory."""
+    """The connections to one host. See the module's theory."""
 
     def __init__(self, url: str, tls: ssl.SSLContext | None, limits: RequestLimits) -> None:
-        """`url`: any of the host's; `tls`, where it is https."""
+        """`url`: any of the host's; `tls` is needed for https."""
         parts = urlsplit(url)
         self._tls = tls
         self._host = parts.hostname or ""
@@ -54,7 +53,7 @@ class HttpConnections:
         self._kept: deque[socket.socket] = deque()
         self._lock = threading.Lock()
         self._closed = False
-        weakref.finalize(self, _close, self._kept)  # one that nobody has closed leaves no sockets either
+        weakref.finalize(self, _close, self._kept)  # so that unclosed pools leave no sockets either
 
     def open_some(self, count: int) -> None:
         """Connect ahead of the first request. Raises OSError."""
@@ -62,14 +61,13 @@ class HttpConnections:
             self._keep(self._connect())
 
     def exchange(self, request: HttpRequest, most: int, is_late: Callable[[], bool] = lambda: False) -> HttpAnswer:
-        """Send the request, and give its answer; of a success at most so many bytes.
+        """Send the request, and return its answer; of a success at most so many bytes.
 
-        `is_late` is asked whenever bytes came: a host that gives byte by byte would hold a thread for as long as it
-        likes.
+        `is_late` is called whenever bytes came, because a host that sends byte by byte could hold a thread without end.
         """
         connection = self._take() or self._connect()
         try:
-            # A host may answer, and close, before it has all of a body that it does not want.
+            # A host may answer and close before it has read a body that it does not want.
             with contextlib.suppress(BrokenPipeError):
                 together = len(request.body) <= _SENT_TOGETHER_BYTES
                 connection.sendall(request.head() + request.body if together else request.head())
@@ -87,11 +85,11 @@ class HttpConnections:
 
     @property
     def is_closed(self) -> bool:
-        """Whether none is kept any more."""
+        """Whether the pool is closed."""
         return self._closed
 
     def close(self) -> None:
-        """Those that are in use are closed after their answers."""
+        """Close the pool. Connections in use are closed after their answers."""
         with self._lock:
             self._closed = True
             _close(self._kept)
@@ -101,7 +99,7 @@ class HttpConnections:
             with self._lock:
                 if not self._kept:
                     return None
-                connection = self._kept.pop()  # the last used, so that what is too many grows old and is closed
+                connection = self._kept.pop()  # the last used, so that surplus ones grow old and are closed
             if self._is_quiet(connection):
                 return connection
             connection.close()
@@ -115,7 +113,7 @@ class HttpConnections:
             connection.close()
 
     def _is_quiet(self, connection: socket.socket) -> bool:
-        """Neither closed nor saying anything; TLS's own messages, such as tickets, are read on the way."""
+        """Whether it is neither closed nor has sent anything; TLS's own messages, such as tickets, are read here."""
         asked = select.poll()
         asked.register(connection, select.POLLIN)
         if not asked.poll(0) and not (isinstance(connection, ssl.SSLSocket) and connection.pending()):

@@ -1,10 +1,10 @@
-"""HTTP/1.1 as bytes alone: the head of a request, and one answer from the first byte to the last.
+"""HTTP/1.1 as bytes only: the head of a request, and an answer from the first byte to the last.
 
-Theory. Whoever has the connection asks the reader where the next bytes belong, puts them there, and tells how many
-came. So a body comes from the socket into one buffer. Nothing here waits, or knows of sockets; a thread that blocks and
-a protocol on an event loop read by the same rules.
+The owner of the connection asks the reader for a buffer, fills it, and reports how many bytes came. So a body goes from
+the socket into one buffer. Nothing here waits, or knows of sockets; a blocking thread and a protocol on an event loop
+use the same code.
 
-What is no HTTP/1.1 answer raises what http.client would: BadStatusLine, LineTooLong, IncompleteRead.
+An invalid HTTP/1.1 answer raises what http.client would: BadStatusLine, LineTooLong, IncompleteRead.
 """
 
 from collections.abc import Mapping
@@ -16,13 +16,13 @@ from typing import Final
 _HEAD_MAX_BYTES: Final = 32 * 1024
 _BLOCK_BYTES: Final = 16 * 1024
 _ODD_BODY_MAX_BYTES: Final = 64 * 1024
-"""Of an answer that is no success: an error's text."""
+"""Limit for an answer that is no success: an error's text."""
 _END: Final = b"\r\n\r\n"
 
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """What is sent."""
+    """A request."""
 
     method: str
     target: str
@@ -30,32 +30,32 @@ class HttpRequest:
     body: bytes = b""
 
     def head(self) -> bytes:
-        """All before the body."""
+        """Return everything before the body."""
         lines = "".join([f"{name}: {value}\r\n" for name, value in self.headers.items()])
         return f"{self.method} {self.target} HTTP/1.1\r\n{lines}\r\n".encode("latin-1")
 
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """What came, interim answers left out."""
+    """An answer without interim answers."""
 
     status: int
     headers: Mapping[str, str]
-    """Names in small letters; of a name that came twice the last."""
+    """Names in small letters; for a repeated name the last value."""
     content: bytes
     is_kept: bool
-    """Whether the connection is good for another request."""
+    """Whether the connection can be used for another request."""
 
 
 class AnswerReader:
-    """See the module's theory. Of one answer."""
+    """Reads one answer. See the module's theory."""
 
     __slots__ = (
         "_body", "_chunks", "_content", "_filled", "_headers", "_keeps", "_left", "_most", "_raw", "_status", "answer",
     )  # fmt: skip
 
     def __init__(self, most: int) -> None:
-        """`most`: so many bytes of a success are read; of what is longer the rest stays on the connection."""
+        """`most`: so many bytes of a success are read; the rest stays on the connection."""
         self._most = most
         self._raw = bytearray(_BLOCK_BYTES)
         self._filled = 0
@@ -64,24 +64,24 @@ class AnswerReader:
         self._keeps = False
         self._content = BytesIO()
         self._body: memoryview | None = None
-        """What `_content`, of which bytes are had without a copy, is to hold of a length that is known; else the answer
-        is in `_raw` until its end."""
+        """Memory of `_content`, which avoids a copy, for a body of known length; otherwise the answer is in `_raw`
+        until its end."""
         self._left: int | None = None
-        """Of the announced length, what is beyond `_most`; None: it ends where the connection does, or by chunks."""
+        """The part of the announced length beyond `_most`; None: it ends with the connection, or is chunked."""
         self._chunks: _Chunks | None = None
         self.answer: HttpAnswer | None = None
-        """All of it, once it is there."""
+        """The answer, once it is complete."""
 
     def buffer(self) -> memoryview:
-        """Where the next bytes belong; never empty before the answer is there."""
+        """Return the buffer for the next bytes; never empty before the answer is complete."""
         if self._body is not None:
             return self._body[self._filled :]
-        if len(self._raw) == self._filled:  # in place it cannot grow while somebody has the last view
+        if len(self._raw) == self._filled:  # it cannot grow in place while somebody has the last view
             self._raw = self._raw + bytes(self._filled or _BLOCK_BYTES)
         return memoryview(self._raw)[self._filled :]
 
     def received(self, count: int) -> bool:
-        """So many bytes are in `buffer`; whether the answer is there. Raises HTTPException."""
+        """Count bytes put into `buffer`. Returns whether the answer is complete. Raises HTTPException."""
         self._filled += count
         if self._body is not None:
             self._end_of_sized()
@@ -92,7 +92,7 @@ class AnswerReader:
         return self.answer is not None
 
     def ended(self) -> HttpAnswer:
-        """The connection ended. Raises HTTPException where the answer did not."""
+        """Handle the connection's end. Raises HTTPException if the answer is incomplete."""
         if self.answer is not None:
             return self.answer
         if not self._status:
@@ -141,7 +141,7 @@ class AnswerReader:
             taken = len(rest[: len(self._body)])
             self._body[:taken] = rest[:taken]
             self._filled = taken
-            # More than was announced: nobody asked for that, and the connection is not used again.
+            # More than was announced is unrequested, so the connection is not used again.
             self._keeps = self._keeps and len(rest) == taken
             self._end_of_sized()
             return
@@ -177,7 +177,7 @@ class _Chunks:
         self._unread = b""
 
     def take(self, data: bytes) -> bytes:
-        """What came behind the body's end."""
+        """Add data. Returns what came behind the body's end."""
         data = self._unread + data
         while not self.is_whole:
             line, found, rest = data.partition(b"\r\n")
@@ -209,7 +209,7 @@ def _chunk_size(line: bytes) -> int:
 
 
 def _parsed(head: bytes) -> tuple[int, dict[str, str], bool]:
-    """Status, headers, and whether the server speaks HTTP/1.1."""
+    """Return status, headers, and whether the server speaks HTTP/1.1."""
     first, *lines = head.decode("latin-1").split("\r\n")
     version, _, rest = first.partition(" ")
     status = rest[:3]

@@ -1,11 +1,11 @@
-"""Kept connections to one host on an event loop, and one exchange at a time over each: no thread is asked, nor woken.
+"""Kept connections to one host on an event loop, each with one exchange at a time, without threads.
 
-Theory. As in `plugin.clients.http_connections`: whoever takes a connection has it alone until its answer is there, and
-one that failed, or was not read to its end, is closed. That a host has closed one that nobody uses, or says something
-unasked on it, the loop tells at once. Nothing is sent twice here, and no redirect is followed.
+Like `plugin.clients.http_connections`: a caller has a connection alone until its answer is complete, and one that
+failed, or was not read to its end, is closed. The loop reports at once when a host closes an unused connection, or
+sends unrequested bytes. Nothing is sent twice here, and no redirect is followed.
 
-OSError (ssl.SSLError and TimeoutError among them) and http.client.HTTPException are all that comes out. For one event
-loop alone; `close` for any thread.
+Only OSError (including ssl.SSLError and TimeoutError) and http.client.HTTPException are raised. For one event loop
+only; `close` for any thread.
 """
 
 import asyncio
@@ -22,16 +22,16 @@ from plugin.clients.http_connections import DEFAULT_PORTS, RequestLimits
 from plugin.clients.http_messages import AnswerReader, HttpAnswer, HttpRequest
 
 _UNASKED: Final = 1
-"""Bytes that are had of what nobody asked for."""
+"""Bytes that are read of unrequested data."""
 
 
 class LoopConnections:
-    """See the module's theory."""
+    """The connections to one host. See the module's theory."""
 
     def __init__(
         self, url: str, tls: ssl.SSLContext | None, limits: RequestLimits, loop: asyncio.AbstractEventLoop
     ) -> None:
-        """`url`: any of the host's; `tls`, where it is https."""
+        """`url`: any of the host's; `tls` is needed for https."""
         parts = urlsplit(url)
         self._tls = tls
         self._host = parts.hostname or ""
@@ -44,9 +44,9 @@ class LoopConnections:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def exchange(self, request: HttpRequest, most: int) -> HttpAnswer:
-        """Send the request, and give its answer; of a success at most so many bytes.
+        """Send the request, and return its answer; of a success at most so many bytes.
 
-        So many are under way at once as connections may be kept; the others wait, in the order in which they came.
+        As many exchanges run at once as connections may be kept; the others wait, in the order in which they came.
         """
         kept = self._kept
         if self._in_use < self._limits.kept:
@@ -75,7 +75,7 @@ class LoopConnections:
         try:
             await turn
         except asyncio.CancelledError:
-            if not turn.cancelled():  # it was given already
+            if not turn.cancelled():  # the turn was already given
                 self._give_turn()
             raise
 
@@ -97,7 +97,7 @@ class LoopConnections:
             self._kept.append(connection)
 
     def close(self) -> None:
-        """Those that are in use are closed after their answers."""
+        """Close the pool. Connections in use are closed after their answers."""
         with contextlib.suppress(RuntimeError):  # the loop has ended, and its connections with it
             self._loop.call_soon_threadsafe(self._close)
 
@@ -112,7 +112,7 @@ class LoopConnections:
 
 
 class _Connection(asyncio.BufferedProtocol):
-    """One exchange at a time."""
+    """A connection with one exchange at a time."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -151,7 +151,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         reader = self._reader
-        # An answer's last byte may have come, and the one who waits for it not had its turn yet.
+        # An answer may be complete while its waiter had no turn yet.
         return reader.buffer() if reader is not None and reader.answer is None else memoryview(self._unasked)
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -180,7 +180,7 @@ class _Connection(asyncio.BufferedProtocol):
             self._waiting.set_exception(error)
 
     def _is_late(self, waiting: asyncio.Future[HttpAnswer], read_timeout_s: float, deadline_s: float) -> None:
-        """Asked when an answer may have stood still for too long: bytes that come do not move the timer."""
+        """Check whether an answer has stalled: arriving bytes do not move the timer."""
         if waiting.done():
             return
         now_s, until_s = self._loop.time(), min(self._heard_s + read_timeout_s, deadline_s)

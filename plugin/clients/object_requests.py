@@ -1,11 +1,11 @@
-"""Requests to an object store: tried again, within deadlines, counted; whole objects that are never overwritten.
+"""Requests to an object store with retries, deadlines and counters; whole objects are never overwritten.
 
-Theory. An object is written only if nothing is there. So when a write's outcome is not known (a 500, a time-out, a lost
-answer), the same write is simply sent again. If the store then says that the key is taken, size and checksum tell whose
-bytes these are: ours, and the write has succeeded, or other ones, and the caller must take a new key. Nothing is ever
-deleted on an unknown outcome.
+An object is written only if its key is free. So when a write's outcome is unknown (a 500, a time-out, a lost answer),
+the same write is sent again. If the store then says that the key is taken, size and checksum tell whose bytes these
+are. If they are ours, the write has succeeded; if not, the caller must use a new key. Nothing is ever deleted on an
+unknown outcome.
 
-Safe for many threads; what is shared are the store, which is safe itself, and the counters, which have a lock.
+Safe for many threads; the shared parts are the store, which is safe itself, and the counters, which have a lock.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class ObjectRequests:
-    """See the module's theory. Errors are RemoteStorageError and its kinds."""
+    """The requests to one store. Errors are RemoteStorageError and its kinds."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class ObjectRequests:
         rng: random.Random,
     ) -> None:
         self.store = store
-        """For what is asked of some stores alone, and once."""
+        """For rare requests that only some stores support."""
         self._loop_store = store if isinstance(store, LoopStore) else None
         self.counts = counts
         self._counts_lock = threading.Lock()
@@ -99,7 +99,7 @@ class ObjectRequests:
     async def put_on_loop(
         self, key: str, chunks: Sequence[bytes | memoryview], size_bytes: int, threads: Executor
     ) -> None:
-        """As `put`, where the loop is admitted; all after a failed attempt runs in `threads`."""
+        """Write on the event loop, if it admits that; retries run in `threads`."""
         deadline = self._retrier.deadline()
         self._count_put(size_bytes)
         store = self._loop_store
@@ -116,13 +116,13 @@ class ObjectRequests:
         try:
             return await attempt
         except RemoteStorageError as error:
-            failed = error.with_traceback(None)  # which holds the request's body
+            failed = error.with_traceback(None)  # the traceback holds the request's body
         return await asyncio.get_running_loop().run_in_executor(threads, others, failed)
 
     def _check_that_it_is_ours(
         self, key: str, chunks: Sequence[bytes | memoryview], size_bytes: int, deadline: float
     ) -> None:
-        """The key is taken: by an earlier attempt of ours, which is success, or by something else."""
+        """Check a taken key: an earlier attempt of ours means success, other bytes a conflict."""
 
         def attempt() -> ObjectHead:
             with self._counts_lock:
@@ -142,7 +142,7 @@ class ObjectRequests:
             )
 
     def get(self, key: str, start: int, end: int) -> bytes:
-        """The bytes [start, end)."""
+        """Return the bytes [start, end)."""
         return self._get(key, start, end, self._retrier.deadline())
 
     def _get(self, key: str, start: int, end: int, deadline: float, failed: RemoteStorageError | None = None) -> bytes:
@@ -156,7 +156,7 @@ class ObjectRequests:
         return self._retrier.call(_after(failed, attempt), deadline)
 
     async def get_on_loop(self, key: str, start: int, end: int, threads: Executor) -> bytes:
-        """As `get`, where the loop is admitted; all after a failed attempt runs in `threads`."""
+        """Read on the event loop, if it admits that; retries run in `threads`."""
         _check_range(key, start, end)
         deadline = self._retrier.deadline()
         store = self._loop_store
@@ -179,7 +179,7 @@ class ObjectRequests:
         return data
 
     def delete(self, key: str) -> None:
-        """Idempotent: deleting what is not there succeeds."""
+        """Delete an object. Idempotent: deleting a missing object succeeds."""
 
         def attempt() -> None:
             with self._counts_lock:
@@ -189,7 +189,7 @@ class ObjectRequests:
         self._retrier.call(attempt, self._retrier.deadline())
 
     def list(self, prefix: str) -> Iterator[ListedObject]:
-        """All objects whose key starts with `prefix`, which ends in "/"; in any order."""
+        """List all objects whose key starts with `prefix`, which ends in "/"; in any order."""
         page: str | None = None
         asked = set[str]()
         while True:
@@ -245,7 +245,7 @@ def _check_range(key: str, start: int, end: int) -> None:
 
 
 def _after(failed: RemoteStorageError | None, attempt: Callable[[], T]) -> Callable[[], T]:
-    """`attempt`, behind one that was made elsewhere, and failed so."""
+    """Return `attempt` preceded by one that was made elsewhere and failed."""
     made = [failed] if failed is not None else []
 
     def next_attempt() -> T:

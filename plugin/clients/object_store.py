@@ -1,7 +1,7 @@
-"""What the storage manager asks of an object store: a few requests, each one attempt.
+"""The storage manager's interface to an object store: a few requests, each one attempt.
 
-Retries, deadlines in total, keys and the object format are the manager's. A store makes one request per
-call, keeps the deadline per attempt, and turns whatever its client library raises into `plugin.errors`.
+Retries, total deadlines, keys and the object format belong to the manager. A store makes one request per call, keeps
+the deadline per attempt, and turns its client library's errors into `plugin.errors`.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ class ObjectHead:
 
     size_bytes: int
     crc32c: int | None
-    """Of the whole object; None when the writer gave none, so it was not us."""
+    """CRC32C of the whole object; None when the writer gave none, so it was not us."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +25,12 @@ class ListedObject:
     key: str
     size_bytes: int
     last_modified_ms: int
-    """The store's clock."""
+    """By the store's clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListPage:
-    """A part of a listing, in any order; `next_page` asks for the following part, None ends it."""
+    """A part of a listing, in any order; `next_page` requests the following part, None ends it."""
 
     objects: Sequence[ListedObject]
     next_page: str | None
@@ -38,10 +38,10 @@ class ListPage:
 
 @runtime_checkable
 class VersionedStore(Protocol):
-    """A store that can tell whether it keeps what is deleted."""
+    """A store that can say whether it keeps deleted objects."""
 
     def keeps_versions(self) -> bool:
-        """Raises RemoteStorageError."""
+        """Whether deleted objects are kept as versions. Raises RemoteStorageError."""
 
 
 class ObjectStore(Protocol):
@@ -51,22 +51,22 @@ class ObjectStore(Protocol):
     """
 
     def put_if_absent(self, key: str, chunks: Sequence[bytes | memoryview]) -> None:
-        """Write an object whose bytes are the chunks one after the other; durable and readable on return.
+        """Write an object whose bytes are the chunks in order; durable and readable on return.
 
-        Raises ObjectExistsError when the key is taken, and never alters what is there.
+        Raises ObjectExistsError when the key is taken, and never alters the existing object.
         """
 
     def get_range(self, key: str, start: int, end: int) -> bytes:
-        """The bytes [start, end), fewer where the object ends before. Raises RemoteResourceNotFoundError."""
+        """Return the bytes [start, end), fewer if the object ends before. Raises RemoteResourceNotFoundError."""
 
     def head(self, key: str) -> ObjectHead:
-        """Size and checksum. Raises RemoteResourceNotFoundError."""
+        """Return size and checksum. Raises RemoteResourceNotFoundError."""
 
     def delete(self, key: str) -> None:
-        """Remove the object; succeeds when there is none."""
+        """Delete the object; succeeds when there is none."""
 
     def list_page(self, prefix: str, page: str | None) -> ListPage:
-        """Objects whose key starts with `prefix`, which ends in "/"; `page` comes from the part before."""
+        """List objects whose key starts with `prefix`, which ends in "/"; `page` comes from the part before."""
 
     def close(self) -> None:
         """Release connections. Idempotent."""
@@ -74,16 +74,16 @@ class ObjectStore(Protocol):
 
 @runtime_checkable
 class LoopStore(ObjectStore, Protocol):
-    """An ObjectStore of which the two requests that every object takes can be awaited on an event loop as well.
+    """An ObjectStore whose two requests for every object can be awaited on an event loop as well.
 
-    They are what the calls of the same name are, errors included. For one event loop alone.
+    They behave like the calls of the same name, errors included. For one event loop only.
     """
 
     def admits_on_loop(self, size_bytes: int) -> bool:
-        """Whether a request of so many bytes would not hold the loop up now: nothing in it blocks, or takes long."""
+        """Whether a request of so many bytes would not block the loop now."""
 
     async def put_if_absent_on_loop(self, key: str, chunks: Sequence[bytes | memoryview]) -> None:
-        """As `put_if_absent`."""
+        """Write an object, see `put_if_absent`."""
 
     async def get_range_on_loop(self, key: str, start: int, end: int) -> bytes:
-        """As `get_range`."""
+        """Read a range, see `get_range`."""

@@ -1,7 +1,7 @@
-"""What obstore raises, turned into `plugin.errors`.
+"""Turns obstore's errors into `plugin.errors`.
 
-obstore tells what happened in its errors' text alone, and that text holds the request's URL, in which a token may
-stand. So status, error code and kind are read out of it, and nothing else of it goes on.
+obstore describes failures only in its errors' text, and that text has the request's URL, which may contain a token. So
+status, error code and kind are parsed from it, and the rest is never passed on.
 """
 
 import re
@@ -32,11 +32,11 @@ _NO_CONNECTION: Final = (
     ("InvalidCertificate", "TLS: the certificate is not trusted", "see tls.ca.file", "tls"),
     ("Too many open files", "no file descriptor is left", "raise the agent's limit of open files", "file_descriptors"),
 )
-"""What stands in the text, and what it means."""
+"""Parts of the text, and what they mean."""
 
 
 def as_storage_error(operation: str, key: str, error: Exception, permissions: Permissions) -> RemoteStorageError:
-    """The error of ours that says what happened; `key` is the object's, or what is listed."""
+    """Return our error; `key` is the object's, or the listed prefix."""
     if isinstance(error, RemoteStorageError):
         return error
     text = str(error)
@@ -46,7 +46,7 @@ def as_storage_error(operation: str, key: str, error: Exception, permissions: Pe
         return RemoteStorageAccessError(operation, key, reason, _CREDENTIALS_HINT)
     if status is not None:
         code = _CODE.search(text)
-        # Azure says 409 to a write on a taken key, which it also says of other things, and Google 412.
+        # Azure answers 409 to a write on a taken key, but also in other cases; Google answers 412.
         name = code[1] if code else "BlobAlreadyExists" if type(error).__name__ == "AlreadyExistsError" else ""
         return _of_status(operation, key, int(status[1]), name, permissions)
     return _without_status(operation, key, error, text)

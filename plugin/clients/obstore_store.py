@@ -1,14 +1,14 @@
-"""An ObjectStore by obstore, which binds Rust's object_store: of Google Cloud Storage and Azure Blob Storage.
+"""An ObjectStore by obstore, which binds Rust's object_store: for Google Cloud Storage and Azure Blob Storage.
 
-obstore's own retries are off, as ours know about unknown outcomes and deadlines in total. The checksum of the whole
-object travels as metadata `crc32c`, for us to know our own object again; on their way the bytes are TLS's matter, as
-obstore sends no checksum that the store would compare.
+obstore's own retries are off, because ours handle unknown outcomes and total deadlines. The checksum of the whole
+object travels as metadata `crc32c`, so that we recognise our own object. In transit only TLS protects the bytes,
+because obstore sends no checksum for the store to compare.
 
-Listings. obstore gives a listing as one stream, and the store's page tokens stay inside it. So a stream that has more
-is kept, under its prefix and the last key that it gave; who asks for the part behind that key goes on with it. After a
-failure the stream is gone, and the listing is asked for anew from that key on: both stores list in the order of keys.
-What is not a listing at all is parsed as an empty one; so an empty one counts only when the store also says that a key
-which cannot be there is not there.
+obstore gives a listing as one stream, and hides the store's page tokens. So an unfinished stream is kept, under its
+prefix and the last key that it gave; a request for the part behind that key continues it. After a failure the stream is
+gone, and the listing starts again from that key: both stores list in the order of keys. An answer that is no listing at
+all is parsed as an empty one; so an empty listing counts only when the store also says that a key which cannot exist
+does not exist.
 """
 
 import datetime
@@ -38,11 +38,11 @@ T = TypeVar("T")
 
 _KEPT_LISTINGS: Final = 16
 _NO_OBJECT: Final = "no-such-object"
-"""No key of ours ends so."""
+"""No key of ours ends like this."""
 
 
 class ObstoreSettings(ObjectBackendSettings):
-    """What both stores can be told."""
+    """Settings of both stores."""
 
     endpoint_url: str | None = Field(default=None, description="For stores other than the provider's own.")
     allow_http: bool = Field(
@@ -59,7 +59,7 @@ class ObstoreSettings(ObjectBackendSettings):
 
 
 def client_options(settings: ObstoreSettings) -> "ClientConfig":
-    """For obstore's HTTP client. Raises RemoteStorageConfigError."""
+    """Return the options of obstore's HTTP client. Raises RemoteStorageConfigError."""
     check_endpoint(settings.endpoint_url, settings.allow_http)
     options: ClientConfig = {
         "allow_http": settings.allow_http,
@@ -79,7 +79,7 @@ def client_options(settings: ObstoreSettings) -> "ClientConfig":
 
 
 def one_attempt(settings: ObstoreSettings) -> "RetryConfig":
-    """obstore tries nothing again."""
+    """Return a configuration without obstore's own retries."""
     return {
         "max_retries": 0,
         "retry_timeout": datetime.timedelta(milliseconds=settings.attempt_timeout_ms),
@@ -88,7 +88,7 @@ def one_attempt(settings: ObstoreSettings) -> "RetryConfig":
 
 
 def read_setting(key: str, file: Path) -> str:
-    """What stands in a file that a setting names. Raises RemoteStorageConfigError, without what stands there."""
+    """Read a file that a setting names. Raises RemoteStorageConfigError, without the content."""
     try:
         return file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -96,7 +96,7 @@ def read_setting(key: str, file: Path) -> str:
 
 
 def opened(key: str, hint: str, make: Callable[[], T]) -> T:
-    """A store of obstore's. Raises RemoteStorageConfigError naming `key`, without obstore's text."""
+    """Open an obstore store. Raises RemoteStorageConfigError naming `key`, without obstore's text."""
     try:
         return make()
     except (BaseError, ValueError, OSError) as error:
@@ -105,7 +105,7 @@ def opened(key: str, hint: str, make: Callable[[], T]) -> T:
 
 
 class ObstoreObjectStore:
-    """See the module's theory. Safe for many threads."""
+    """The store. See the module's theory. Safe for many threads."""
 
     def __init__(self, store: "GCSStore | AzureStore", permissions: Permissions, page_objects: int) -> None:
         """`page_objects`: how many objects a page of the store's listings holds."""
@@ -149,7 +149,7 @@ class ObstoreObjectStore:
             kept = self._listings.pop((prefix, page), None) if page is not None else None
         listing = kept or iter(obstore.list(self._store, prefix, offset=page, chunk_size=self._page_objects))
         found = next(listing, ())
-        # Azure passes over a place to begin at that it does not know of.
+        # Azure ignores an unknown start position.
         while page is not None and found and found[-1]["path"] <= page:
             found = next(listing, ())
         if not found and page is None:
@@ -163,7 +163,7 @@ class ObstoreObjectStore:
             return ListPage(objects, None)
         with self._lock:
             self._listings[prefix, objects[-1].key] = listing
-            while len(self._listings) > _KEPT_LISTINGS:  # those that nobody went on with
+            while len(self._listings) > _KEPT_LISTINGS:  # abandoned listings
                 self._listings.popitem(last=False)
         return ListPage(objects, objects[-1].key)
 
@@ -180,6 +180,6 @@ class ObstoreObjectStore:
     def _ask(self, operation: str, key: str, ask: Callable[[], T]) -> T:
         try:
             return ask()
-        except Exception as error:  # obstore raises also what is no error of its own
+        except Exception as error:  # obstore also raises errors that are not its own
             failed = as_storage_error(operation, key, error, self._permissions)
-        raise failed  # here, so that obstore's text, which may hold a token, is no part of it
+        raise failed  # raised here, so that obstore's text, which may hold a token, is not attached

@@ -1,9 +1,8 @@
-"""Trying again: which errors, how long to wait, and when to give up.
+"""Retries calls: which errors, how long to wait, and when to give up.
 
-A call has a deadline in total; each attempt has one of its own, which the store keeps. No attempt is
-started that could end after the deadline in total, so a call never takes longer than that. Waits are
-exponential with full jitter (Brooker, "Exponential Backoff And Jitter"), so that agents which failed
-together do not come back together.
+A call has a total deadline; each attempt has one of its own, which the store keeps. No attempt is started that could
+end after the total deadline, so a call never takes longer. Waits are exponential with full jitter (Brooker,
+"Exponential Backoff And Jitter"), so that agents which failed together do not come back together.
 """
 
 import random
@@ -29,7 +28,7 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Retrier:
-    """Runs calls under one policy; `on_failure` hears of every failed attempt. Safe for many threads."""
+    """Runs calls under one policy; `on_failure` is called with every failed attempt. Safe for many threads."""
 
     policy: RetryPolicy
     clock: Callable[[], float]
@@ -39,11 +38,11 @@ class Retrier:
     on_failure: Callable[[RemoteStorageError], None]
 
     def deadline(self) -> float:
-        """The end, on `clock`, of a call that starts now. Requests that serve one call share it."""
+        """Return the end, on `clock`, of a call that starts now. Requests that serve one call share it."""
         return self.clock() + self.policy.total_timeout
 
     def call(self, attempt: Callable[[], T], deadline: float) -> T:
-        """What `attempt` returns, tried again while its errors allow and the deadline leaves room.
+        """Return what `attempt` returns, retried while its errors allow and the deadline leaves time.
 
         Raises the last attempt's RemoteStorageError, and keeps none: its traceback holds the request's body.
         """

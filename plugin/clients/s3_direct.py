@@ -1,13 +1,13 @@
-"""PUT and ranged GET of one bucket's objects, over connections of our own: in threads that wait, or on the event loop.
+"""PUT and ranged GET of one bucket's objects, over our own connections: in waiting threads, or on the event loop.
 
-Theory. A boto3 call builds, dispatches and parses for longer than an object of some 100 KB takes to travel. What it
+Building, dispatching and parsing a boto3 call takes longer than an object of some 100 KB needs to travel. What boto3
 finds out is the same for each object of a bucket: where the bucket is, and how its requests are signed. So boto3 is
-asked once (`plugin.clients.s3_route`), and after that for its client's credentials and sessions alone, which it
-refreshes. That may take long. So the event loop signs by what a thread was given less than half a minute ago; after
-that the next request is a thread's.
+asked once (`plugin.clients.s3_route`), and after that only for its client's credentials and sessions, which it
+refreshes. That may take long. So the event loop signs with what a thread got less than half a minute ago; after that
+the next request goes to a thread.
 
-What is not plainly this bucket's answer is boto3's: where it is redirected, is signed for another region, or a proxy is
-set, the caller is told to send the same request by boto3, which follows, and the route is asked for anew.
+An answer that is not plainly this bucket's is left to boto3: after a redirect, a signature for another region, or with
+a proxy, the caller is told to send the same request by boto3, which handles these, and the route is looked up again.
 """
 
 import asyncio
@@ -41,16 +41,17 @@ if TYPE_CHECKING:
 
 _OPENED_AHEAD: Final = 4
 _ANSWER_MAX_BYTES: Final = 64 * 1024
-"""Of what is no object."""
+"""Limit for answers that are no objects."""
 _BLOCK_BYTES: Final = 64 * 1024
-"""Memory for so much is had at each read, which gives one record of TLS at most: for a body's rest it would be had, and
-let go of, some hundred times."""
+"""Read size; one read gives one TLS record at most, so allocating the whole rest of a body each time would be
+wasteful.
+"""
 _LOOP_MAX_BYTES: Final = 1024 * 1024
 _HASHED_ON_LOOP_MAX_BYTES: Final = 64 * 1024
-"""Where a body is signed, by a SHA-256 of it."""
+"""Limit for bodies that must be signed, by a SHA-256 of them."""
 _SIGNER_KEPT_S: Final = 30.0
-"""On the event loop, without asking botocore whether credentials are to be refreshed. It does that longer before their
-end, as sessions do."""
+"""How long the event loop signs without asking botocore for refreshed credentials. botocore refreshes them, and
+sessions, longer before their end than that."""
 _OF_CREDENTIALS: Final = frozenset({400, 401, 403})
 _CHECKSUM: Final = "x-amz-checksum-crc32c"
 _ELSEWHERE: Final = frozenset(
@@ -61,7 +62,7 @@ _ELSEWHERE: Final = frozenset(
 class _Operation(NamedTuple):
     method: str
     name: str
-    """botocore's."""
+    """botocore's name."""
 
 
 _PUT: Final = _Operation("PUT", "PutObject")
@@ -82,30 +83,30 @@ class _Way:
         self._on_loop: LoopConnections | None = None
         self._opening: asyncio.Task[None] | None = None
         self.known_signer: S3Signer | None = None
-        """The one that a thread was given last."""
+        """The signer that a thread got last."""
         self._signs_until = 0.0
         self.connections = HttpConnections(route.url, self._tls, limits)
         self.is_boto3s = bool(get_environ_proxies(route.url).get(parts.scheme))
-        """All requests are."""
+        """Whether all requests are left to boto3."""
 
     def signer(self, now: float) -> S3Signer | None:
-        """May block; None where requests are boto3's. Raises what botocore does."""
+        """Return the signer; None if requests are left to boto3. May block. Raises botocore's errors."""
         signer = self._route.signer(self.known_signer)
         self.known_signer, self._signs_until = signer, now + _SIGNER_KEPT_S
         self.is_boto3s = signer is None
         return signer
 
     def distrust_signer(self) -> None:
-        """The store may know its credentials no more."""
+        """Forget the signer: the store may not accept its credentials any more."""
         self._signs_until = 0.0
 
     def admits_on_loop(self, size_bytes: int, now: float) -> bool:
-        """Whether a request of so many bytes may be sent on the event loop, as nobody needs to be asked first."""
+        """Whether a request of so many bytes may be sent on the event loop, without asking botocore first."""
         most = _HASHED_ON_LOOP_MAX_BYTES if self._signs_bodies else _LOOP_MAX_BYTES
         return now < self._signs_until and size_bytes <= most and self.known_signer is not None
 
     def on_loop(self) -> LoopConnections:
-        """Of the loop that runs; there is one for all time."""
+        """Return the connections of the running loop; it is always the same loop."""
         if self._on_loop is None:
             loop = asyncio.get_running_loop()
             self._on_loop = LoopConnections(self._route.url, self._tls, self._limits, loop)
@@ -113,16 +114,16 @@ class _Way:
         return self._on_loop
 
     def open_on_loop(self) -> None:
-        """Be connected there before the first request."""
+        """Connect on the loop before the first request."""
         if not self.connections.is_closed:
             self.on_loop()
-        if self.connections.is_closed:  # meanwhile
+        if self.connections.is_closed:  # it was closed meanwhile
             self.close()
 
     def request(
         self, signer: S3Signer, operation: _Operation, key: str, headers: Mapping[str, str], body: bytes
     ) -> HttpRequest:
-        """Signed."""
+        """Return a signed request."""
         path = self._path + quote(key, safe="/~")
         payload = EMPTY_PAYLOAD
         if body:
@@ -141,7 +142,7 @@ class _Way:
 
 
 class S3Direct:
-    """See the module's theory. Raises what botocore, http.client and sockets raise, and errors of `plugin.errors`.
+    """The requests to one bucket. Raises errors of botocore, http.client, sockets and `plugin.errors`.
 
     Safe for many threads.
     """
@@ -149,7 +150,7 @@ class S3Direct:
     def __init__(
         self, client: "S3Client", bucket: str, ca_file: str | None, limits: RequestLimits, clock: Callable[[], float]
     ) -> None:
-        """`ca_file`: certificates to trust instead of those that boto3 would."""
+        """`ca_file`: certificates to trust instead of those of boto3."""
         self._routes = Routes(client, bucket)
         self._ca_file = ca_file
         self._limits = limits
@@ -163,9 +164,7 @@ class S3Direct:
         self._closed = False
 
     def open_ahead(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        """Be connected before the first request is made, on that loop as well; one that fails is left to that request
-        to tell.
-        """
+        """Connect before the first request, also on that loop; the first request reports a failure."""
         with contextlib.suppress(Exception):
             way = self._way()
             if not way.is_boto3s:
@@ -174,25 +173,27 @@ class S3Direct:
                     loop.call_soon_threadsafe(way.open_on_loop)
 
     def put(self, key: str, body: bytes, checksum: int) -> bool:
-        """Whether the object was written, its CRC32C being `checksum`; else boto3 is to send the request."""
+        """Write an object with this CRC32C. False: boto3 must send the request."""
         return _is_stored(key, checksum, self._ask(_PUT, key, _put_headers(checksum), body))
 
     async def put_on_loop(self, key: str, body: bytes, checksum: int) -> bool:
-        """As `put`, where the loop is admitted."""
+        """Write on the event loop, if it admits that."""
         return _is_stored(key, checksum, await self._await(_PUT, key, _put_headers(checksum), body))
 
     def get(self, key: str, start: int, end: int) -> bytes | None:
-        """The bytes [start, end), and one more where the answer is another one; None: boto3 is to send the request."""
+        """Return the bytes [start, end), and one more if the answer is another one; None: boto3 must send the
+        request.
+        """
         answer = self._ask(_GET, key, _range_headers(start, end), b"", end - start + 1)
         return answer.content if answer is not None else None
 
     async def get_on_loop(self, key: str, start: int, end: int) -> bytes | None:
-        """As `get`, where the loop is admitted."""
+        """Read on the event loop, if it admits that."""
         answer = await self._await(_GET, key, _range_headers(start, end), b"", end - start + 1)
         return answer.content if answer is not None else None
 
     def admits_on_loop(self, size_bytes: int) -> bool:
-        """Whether a request of so many bytes may be awaited: nobody is to be asked first, and nothing in it is long."""
+        """Whether a request of so many bytes may be awaited: no blocking call, and no long computation."""
         way = self._known
         return way is not None and way.admits_on_loop(size_bytes, self._clock())
 
@@ -206,7 +207,7 @@ class S3Direct:
     def _ask(
         self, operation: _Operation, key: str, headers: Mapping[str, str], body: bytes, most: int = _ANSWER_MAX_BYTES
     ) -> HttpAnswer | None:
-        """What the store answered, at most so many bytes of it; None where it is boto3's."""
+        """Return the store's answer, at most so many bytes of it; None: it is left to boto3."""
         way = self._way()
         signer = way.signer(self._clock()) if not way.is_boto3s else None
         if signer is None:
@@ -255,7 +256,7 @@ class S3Direct:
 
 
 async def _ahead(connections: LoopConnections) -> None:
-    with contextlib.suppress(Exception):  # which a request will tell
+    with contextlib.suppress(Exception):  # the request will report it
         await connections.open_some(_OPENED_AHEAD - 1)
 
 
@@ -275,7 +276,7 @@ def _range_headers(start: int, end: int) -> dict[str, str]:
 def _is_stored(key: str, checksum: int, answer: HttpAnswer | None) -> bool:
     if answer is None:
         return False
-    answer.headers["etag"]  # what has none comes from something that stores no objects
+    answer.headers["etag"]  # an answer without it does not come from an object store
     sent = _in_base64(checksum)
     received = answer.headers.get(_CHECKSUM, sent)
     if received != sent:
@@ -290,10 +291,10 @@ def _in_base64(checksum: int) -> str:
 def read_in_time(
     read: Callable[[int], bytes], most: int, is_late: Callable[[], bool], operation: str, key: str
 ) -> bytes:
-    """At most so many bytes of a body. `read` takes how many it may give, and gives none at the end.
+    """Return at most so many bytes of a body. `read` takes how many it may give, and returns nothing at the end.
 
-    A store that gives byte by byte would hold a thread for as long as it likes. So this raises
-    RemoteStorageTimeoutError; and what `read` does.
+    Raises RemoteStorageTimeoutError if it is late, because a store that sends byte by byte could hold a thread without
+    end; and what `read` raises.
     """
     blocks, left = list[bytes](), most
     while left and (block := read(min(left, _BLOCK_BYTES))):
@@ -305,13 +306,13 @@ def read_in_time(
 
 
 def _host(parts: SplitResult) -> str:
-    """As botocore signs it: without a port that goes without saying."""
+    """Return the host as botocore signs it: without a default port."""
     port = {"http": ":80", "https": ":443"}[parts.scheme]
     return parts.netloc.lower().removesuffix(port)
 
 
 def _tls(ca_file: str | None) -> ssl.SSLContext:
-    """What boto3 would trust."""
+    """Return a context that trusts what boto3 would."""
     trusted = Path(
         ca_file
         or botocore.session.get_session().get_config_variable("ca_bundle")

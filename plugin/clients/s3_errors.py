@@ -1,7 +1,7 @@
-"""What botocore, sockets and http.client raise, as `plugin.errors`: the kind, the label for counters, and a hint.
+"""Turns errors of botocore, sockets and http.client into `plugin.errors`: the kind, the label for counters, and a hint.
 
-What the store's own answers mean, `plugin.clients.answer_errors` says. No answer leaves the outcome of a write unknown,
-as an answer of 500 does.
+`plugin.clients.answer_errors` handles the store's own answers. Without an answer the outcome of a write is unknown, as
+after an answer of 500.
 """
 
 import errno
@@ -27,7 +27,7 @@ from plugin.errors import (
 )
 
 _CONNECTION_ERRORS: Final = (boto.BotoCoreError, HTTPError, HTTPException, OSError)
-"""What is raised where there is no answer, streaming of bodies included."""
+"""Errors without an answer, also while bodies are streamed."""
 
 _NO_CREDENTIALS: Final = (
     boto.NoCredentialsError,
@@ -43,7 +43,7 @@ _CHAIN_MAX: Final = 16
 
 
 def as_storage_error(operation: str, key: str, error: Exception, permissions: Permissions) -> RemoteStorageError:
-    """The error of ours that says what happened; `key` is the object's, or what is listed."""
+    """Return our error; `key` is the object's, or the listed prefix."""
     if isinstance(error, RemoteStorageError):
         return error
     if isinstance(error, boto.ClientError):
@@ -89,12 +89,12 @@ def _without_connection(operation: str, key: str, error: Exception) -> RemoteSto
 
 
 def _cause(error: BaseException) -> object:
-    """What botocore wrapped; its own text repeats the URL."""
+    """Return what botocore wrapped; its own text repeats the URL."""
     return getattr(error, "kwargs", {}).get("error", error)
 
 
 def _chain(error: BaseException) -> Iterator[object]:
-    """The error, what botocore wrapped, and what these came from."""
+    """Yield the error, what botocore wrapped, and the causes of both."""
     left: list[object] = [error]
     for _ in range(_CHAIN_MAX):
         if not left:

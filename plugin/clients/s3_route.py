@@ -1,8 +1,7 @@
-"""Where a bucket's objects are, and how requests for them are signed, as boto3 finds it out.
+"""Finds out from boto3 where a bucket's objects are, and how requests for them are signed.
 
-Theory. boto3 is asked by a request that it builds and does not send (`Routes`). Of what it says a route keeps where to,
-and asks its signer for the credentials each time, as that is what refreshes them; sessions of S3 Express are
-credentials as well.
+boto3 is given a request that it builds but does not send (`Routes`). A route keeps the destination, and asks boto3's
+signer for the credentials each time, because that refreshes them; sessions of S3 Express are credentials as well.
 """
 
 import threading
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 _PROBE_KEY: Final = "k"
 _TOKEN_HEADERS: Final = {"s3v4": SECURITY_TOKEN, "v4-s3express": SESSION_TOKEN}
-"""By botocore's names of the kinds of signatures that are ours; their classes are others where awscrt is there."""
+"""By botocore's names of the kinds of signatures that we support; with awscrt their classes differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +27,19 @@ class Route:
     """How boto3 would send a request for an object of the bucket."""
 
     url: str
-    """What an object's key is appended to."""
+    """An object's key is appended to it."""
     context: Mapping[str, Any]
-    """botocore's, of the request."""
+    """botocore's context of the request."""
     botocores_signer: Any
     how: Mapping[str, Any]
     """Name, region and version of signatures."""
 
     def signer(self, known: S3Signer | None) -> S3Signer | None:
-        """By the credentials of now: the one that is `known`, if they are the same; None: such signatures are not ours.
+        """Return a signer with the present credentials: `known` if they are the same; None:
 
-        May block, as credentials are refreshed. Raises what botocore does.
+        such signatures are not ours.
+
+        May block while credentials are refreshed. Raises botocore's errors.
         """
         token_header = _TOKEN_HEADERS.get(self.how["signature_version"])
         if token_header is None:
@@ -54,7 +55,7 @@ class Route:
 
     @property
     def signs_bodies(self) -> bool:
-        """Whether a PUT's body is to be hashed; under TLS it goes without, unless that was configured."""
+        """Whether a PUT's body must be hashed; under TLS it need not be, unless configured."""
         configured = (self.context["client_config"].s3 or {}).get("payload_signing_enabled")
         return not self.url.startswith("https") if configured is None else bool(configured)
 
@@ -66,17 +67,17 @@ class _Built(Exception):  # noqa: N818 - no error: it leaves boto3 with what was
 
 
 class Routes:
-    """Asks boto3 how it would send a request, and keeps it from doing so."""
+    """Asks boto3 how it would send a request, and stops it from doing so."""
 
     def __init__(self, client: "S3Client", bucket: str) -> None:
         self._client = client
         self._bucket = bucket
         self._asking = threading.local()
-        # Behind what knows S3 Express' sessions, which registers for requests of all kinds.
+        # Registered after the handler of S3 Express sessions, which handles requests of all kinds.
         client.meta.events.register_last("before-sign.s3", self._stop)
 
     def find(self) -> Route:
-        """Where the bucket is by what boto3 knows now. Raises what boto3 does before it sends anything."""
+        """Return the bucket's route by what boto3 knows now. Raises what boto3 raises before it sends anything."""
         self._asking.now = True
         try:
             self._client.put_object(Bucket=self._bucket, Key=_PROBE_KEY, Body=b"")

@@ -1,8 +1,9 @@
-"""Signatures of S3 requests (AWS Signature Version 4, as S3 and S3 Express want it), with what is the same kept.
+"""Signatures of S3 requests (AWS Signature Version 4 for S3 and S3 Express), with the constant parts cached.
 
-Theory. botocore's signer takes some 330 calls for a request, most of them over headers that are always the same ones.
-Here the key of a day is derived once, and what is signed is what our own client sends: no query, a path that is quoted
-already, headers without odd spaces. Tests hold it against botocore's own.
+botocore's signer takes some 330 calls for a request, most of them for constant headers. Here the key of a day is
+derived once, and only what our own client sends is signed: no query, an already quoted path, headers without odd
+spaces. Tests compare it with botocore's.
+
 Source: docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html
 """
 
@@ -18,12 +19,12 @@ UNSIGNED_PAYLOAD: Final = "UNSIGNED-PAYLOAD"
 EMPTY_PAYLOAD: Final = hashlib.sha256().hexdigest()
 SECURITY_TOKEN: Final = "x-amz-security-token"  # noqa: S105 - a header's name
 SESSION_TOKEN: Final = "x-amz-s3session-token"  # noqa: S105
-"""S3 Express'."""
+"""The header of S3 Express."""
 _ALGORITHM: Final = "AWS4-HMAC-SHA256"
 
 
 class S3Signer:
-    """Of one set of credentials, for one region."""
+    """Signs with one set of credentials, for one region."""
 
     def __init__(self, credentials: ReadOnlyCredentials, region: str, service: str, token_header: str) -> None:
         self.credentials = credentials
@@ -33,7 +34,7 @@ class S3Signer:
         self._of_day: tuple[str, bytes] = ("", b"")
 
     def signed(self, method: str, path: str, headers: Mapping[str, str], payload: str, wall_s: float) -> dict[str, str]:
-        """The headers, named in small letters, with those of the signature; `payload` is what stands for the body."""
+        """Return the headers, named in small letters, with those of the signature; `payload` represents the body."""
         moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(wall_s))
         day = moment[:8]
         told = {**headers, **self._token, "x-amz-date": moment, "x-amz-content-sha256": payload}

@@ -1,1 +1,1 @@
-"""The bytes and the keys of what is stored: sans-IO."""
+"""The bytes and the keys of what is stored. Sans-IO."""

@@ -1,8 +1,8 @@
-"""What the custom metadata of a combined segment tells of records that it does not hold (`plugin.adopted_records`).
+"""The part of a combined segment's custom metadata about records that it does not hold (`plugin.adopted_records`).
 
-It ends with a note, beside each bucket that it names: where the table of such batches stands in the object, and which
-objects it names. So who reads a segment finds the table at once, and who wonders whether a gateway's object is still
-wanted asks the metadata alone.
+For each named bucket, the custom metadata ends with a note: where the table of such batches is in the object, and which
+objects it names. So a reader of a segment finds the table at once, and to find out whether a gateway's object is still
+wanted, the metadata is enough.
 """
 
 import hashlib
@@ -23,21 +23,21 @@ _NAMED_BYTES: Final = sum(_ID_BYTES)
 
 
 class AdoptionNote(NamedTuple):
-    """What an object's custom metadata tells of records that are elsewhere."""
+    """What an object's custom metadata says of records that are elsewhere."""
 
     table_start: int
-    """In the object."""
+    """Position in the object."""
     table_bytes: int
     table_crc32c: int
     sources: tuple[RouterObjectId, ...]
 
     @classmethod
     def of(cls, table: AdoptionTable, encoded: bytes, table_start: int) -> Self:
-        """Of a table that stands there."""
+        """Make it for a table at that position."""
         return cls(table_start, len(encoded), crc32c(encoded), tuple(one.object_id for one in table.sources))
 
     def encode(self) -> bytes:
-        """Raises ValueError when a value does not fit."""
+        """Encode it. Raises ValueError when a value does not fit."""
         try:
             head = _NOTE.pack(_MARK, *self[:3], len(self.sources))
             named = [number.to_bytes(size) for one in self.sources for number, size in zip(one, _ID_BYTES, strict=True)]
@@ -47,8 +47,8 @@ class AdoptionNote(NamedTuple):
 
 
 def split_note(custom_metadata: bytes) -> tuple[bytes, AdoptionNote | None]:
-    """An object's custom metadata without its note, and the note. One that cannot be read is left where it is."""
-    if not custom_metadata:  # as that of each object of a store without parts
+    """Return an object's custom metadata without its note, and the note. An unreadable note is left in place."""
+    if not custom_metadata:  # like that of each object of a store without parts
         return custom_metadata, None
     copies = NamedCopies.decode(custom_metadata)
     split = [_split_one(one) for one in (*copies.taken, *copies.doubtful)]
@@ -61,7 +61,7 @@ def split_note(custom_metadata: bytes) -> tuple[bytes, AdoptionNote | None]:
 
 
 def join_note(custom_metadata: bytes, note: AdoptionNote) -> bytes:
-    """The inverse of `split_note`."""
+    """Add a note; the inverse of `split_note`."""
     copies, encoded = NamedCopies.decode(custom_metadata), note.encode()
     return NamedCopies(
         tuple(one + encoded for one in copies.taken), tuple(one + encoded for one in copies.doubtful)

@@ -1,17 +1,17 @@
-"""The archive's objects: one partition's batches in offset order, in the very format of a combined segment.
+"""The archive's objects: one partition's batches in offset order, in the format of a combined segment.
 
-A combined segment whose entries are all of one partition, in order and without overlaps, is all that an archive
-object has to be (S3Stream's StreamObject, beside its StreamSetObjects). So header, footer, trailer and
-checksums are those of `plugin.format.combined_segment`; only the key differs, and the entries keep three more promises,
-which `check_runs` holds them to:
+A combined segment whose entries are all of one partition, in order and without overlaps, is a complete archive object
+(S3Stream's StreamObject, beside its StreamSetObjects). So header, footer, trailer and checksums are those of
+`plugin.format.combined_segment`. Only the key differs, and the entries keep three more promises, which `check_runs`
+checks:
 
-- all are of one partition, their leader epochs never go down;
-- they tile the object's range: the first begins at its first offset, each at the offset behind the one before, the
-  last ends at its last offset. Where the log has a hole (a compacted one), the run behind it begins in the hole, so
-  that every offset of the range leads to the batch that a fetch at this offset would begin with;
-- they are short, so that a lookup leads to a small range with a checksum of its own.
+- all are of one partition, and their leader epochs never decrease;
+- they tile the object's range: the first begins at its first offset, each at the offset behind the one before, the last
+  ends at its last offset. If the log has a hole (a compacted one), the run behind it begins in the hole, so that every
+  offset of the range leads to the batch with which a fetch at this offset would begin;
+- they are short, so that a lookup leads to a small range with its own checksum.
 
-In the header stands the writer id: who wrote the object, and the how manieth archive object of that agent it is.
+The header has the writer id: the agent that wrote the object, and the number of the object among its archive objects.
 """
 
 from bisect import bisect_left
@@ -36,8 +36,9 @@ class OpenArchiveObject:
     def __init__(
         self, cluster_id: str, object_id: ArchiveObjectId, created_ms: int, run_bytes: int, *, digests: bool = False
     ) -> None:
-        """`run_bytes` is how long a run becomes at most, unless a single batch is longer. With `digests`, runs have
-        a SHA-256.
+        """`run_bytes` is the greatest length of a run, unless a single batch is longer.
+
+        With `digests`, runs have a SHA-256.
         """
         self._segment = OpenCombinedSegment(SegmentHeader(cluster_id, object_id.writer_id, created_ms))
         self._id = object_id
@@ -50,7 +51,7 @@ class OpenArchiveObject:
         self._covered_to = object_id.first_offset - 1
 
     def append(self, leader_epoch: int, last_offset: int, records: memoryview, batches: Sequence[BatchSpan]) -> None:
-        """Take these batches of `records`, which are all that the log has up to and with `last_offset`.
+        """Add these batches of `records`, which are everything that the log has up to and with `last_offset`.
 
         Raises ValueError when they are not in order.
         """
@@ -91,7 +92,7 @@ class OpenArchiveObject:
 
 
 def check_runs(object_id: ArchiveObjectId, runs: Sequence[RemoteLogSegmentMetadataEntry]) -> None:
-    """Raises ValueError unless `runs` keep the promises of the module's theory."""
+    """Raise ValueError unless `runs` keep the promises of the module's theory."""
     expected, leader_epoch = object_id.first_offset, -1
     for run in runs:
         if run.topic_id_partition != object_id.topic_id_partition:
@@ -107,6 +108,6 @@ def check_runs(object_id: ArchiveObjectId, runs: Sequence[RemoteLogSegmentMetada
 
 
 def run_holding(runs: Sequence[RemoteLogSegmentMetadataEntry], offset: int) -> RemoteLogSegmentMetadataEntry | None:
-    """The run that holds `offset`; None outside of the object's range. `runs` tile a range, ascending."""
+    """Return the run that holds `offset`; None outside of the object's range. `runs` tile a range, ascending."""
     at = bisect_left(runs, offset, key=lambda run: run.last_offset)
     return runs[at] if at < len(runs) and runs[at].first_offset <= offset else None

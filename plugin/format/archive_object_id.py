@@ -1,4 +1,4 @@
-"""What archive objects are called, and how it is told which of the two stores has an object."""
+"""The ids of archive objects, and the type that distinguishes them from combined segments' ids."""
 
 import struct
 from typing import NamedTuple, Self
@@ -18,13 +18,13 @@ class ArchiveObjectId(NamedTuple):
     last_offset: int
     """Inclusive."""
     writer_id: CombinedSegmentId
-    """The agent's broker and incarnation, and a sequence that counts its archive objects. Used once: an upload
-    that failed leaves it unused, as its outcome may be unknown."""
+    """The agent's broker and incarnation, and a sequence that counts its archive objects. Used once: a failed upload
+    leaves it unused, because its outcome may be unknown."""
 
     def to_bytes(self) -> bytes:
-        """52 bytes, big endian: topic id, partition, first and last offset, writer id.
+        """Return 52 bytes, big endian: topic id, partition, first and last offset, writer id.
 
-        Raises ValueError when one is beyond what they hold.
+        Raises ValueError when one does not fit.
         """
         (topic_id, partition), first, last, writer_id = self
         try:
@@ -34,7 +34,7 @@ class ArchiveObjectId(NamedTuple):
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Self:
-        """The inverse of `to_bytes`. Raises ValueError for what cannot be an archive object's id."""
+        """Parse 52 bytes. Raises ValueError for what cannot be an archive object's id."""
         if len(raw) != ARCHIVE_OBJECT_ID_BYTES:
             raise ValueError(f"an archive object id has {ARCHIVE_OBJECT_ID_BYTES} bytes, not {len(raw)}")
         topic_id, partition, first, last, writer_id = _ID.unpack(raw)

@@ -1,12 +1,12 @@
-"""How an object's custom metadata names several buckets, each of which holds all of it.
+"""Names several buckets in an object's custom metadata, each of which holds the whole object.
 
-One bucket is named as ever, by its id and what its own storage manager says. Where there are more, a mark that is no
-bucket's id stands before the list, so that those who do not know of copies take it for a bucket that they do not know:
-they neither read nor delete the object, and conclude nothing of it.
+A single bucket is named by its id and its own storage manager's metadata. For several, a mark that is no bucket's id
+comes before the list. So readers that do not know of copies see an unknown bucket: they neither read nor delete the
+object, and conclude nothing about it.
 
     mark 8 bytes | number that took it 1 | for each bucket: length 2, id 8, what its storage manager says
 
-Those that took the object come first, the nearest to the writer at their head. Behind them stand those whose answer was
+Buckets that took the object come first, the nearest to the writer at their head. Behind them are those whose answer was
 not waited for, or was an error: nothing is expected there, but a write may have taken effect, so it is deleted there.
 """
 
@@ -25,16 +25,16 @@ _LENGTH_BYTES: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class NamedCopies:
-    """Each bucket by the custom metadata of an object that is in it alone."""
+    """Buckets, each as the custom metadata of an object that is only in it."""
 
     taken: tuple[bytes, ...]
-    """They have the object; at least one."""
+    """Buckets that have the object; at least one."""
     doubtful: tuple[bytes, ...] = ()
-    """They may have it."""
+    """Buckets that may have it."""
 
     @classmethod
     def decode(cls, custom_metadata: bytes) -> Self:
-        """What cannot be read names one bucket, which is none."""
+        """Parse custom metadata. Unreadable metadata becomes one bucket that does not exist."""
         if not custom_metadata.startswith(MARK):
             return cls((custom_metadata,))
         named: list[bytes] = []
@@ -49,7 +49,7 @@ class NamedCopies:
         return cls(tuple(named[:number]), tuple(named[number:]))
 
     def encode(self) -> bytes:
-        """The inverse of `decode`."""
+        """Encode it; the inverse of `decode`."""
         if len(self.taken) == 1 and not self.doubtful:
             return self.taken[0]
         listed = b"".join(len(one).to_bytes(_LENGTH_BYTES) + one for one in (*self.taken, *self.doubtful))
@@ -57,7 +57,7 @@ class NamedCopies:
 
 
 def joined(listed: Iterable[StoredSegment]) -> dict[CombinedSegmentId, StoredSegment]:
-    """Each object once, whatever number of buckets it was listed in: its custom metadata names them all."""
+    """Return each object once, in however many buckets it was listed: its custom metadata names them all."""
     objects: dict[CombinedSegmentId, StoredSegment] = {}
     for stored in listed:
         known = objects.setdefault(stored.combined_segment_id, stored)
@@ -67,7 +67,7 @@ def joined(listed: Iterable[StoredSegment]) -> dict[CombinedSegmentId, StoredSeg
 
 
 def joined_with(known: StoredSegment, other: StoredSegment) -> StoredSegment:
-    """Two listed copies of one object as one; its time is the younger one's."""
+    """Combine two listed copies of one object; the time is the later one."""
     copies = NamedCopies.decode(known.custom_metadata), NamedCopies.decode(other.custom_metadata)
     taken = tuple(dict.fromkeys(one for each in copies for one in each.taken))
     last_modified_ms = max(known.last_modified_ms, other.last_modified_ms)
@@ -75,5 +75,5 @@ def joined_with(known: StoredSegment, other: StoredSegment) -> StoredSegment:
 
 
 def copies_taken(custom_metadata: bytes) -> int:
-    """How many buckets hold an object with this custom metadata: all that reports and listings want to know of it."""
+    """Return how many buckets hold an object with this custom metadata, for reports and listings."""
     return custom_metadata[BUCKET_ID_BYTES] if custom_metadata.startswith(MARK) and custom_metadata != MARK else 1

@@ -2,16 +2,16 @@
 
 docs/object-format.md has the byte tables.
 
-An object is written once and whole. While batches are gathered it is an OpenCombinedSegment; `seal` lays it
-out and gives a SealedCombinedSegment, whose entries know their positions. The payloads are never copied: a
-sealed segment is a list of chunks, which a backend writes one after the other.
+An object is written once and whole. While batches are gathered it is an OpenCombinedSegment; `seal` lays it out and
+returns a SealedCombinedSegment, whose entries know their positions. The payloads are never copied: a sealed segment is
+a list of chunks, which a backend writes in order.
 
-Where batches are stored elsewhere already (`plugin.adopted_records`), a table of them stands behind the records that
-the object holds, and positions are those that all records would have. That is version 2; all others are of version 1.
+If batches are already stored elsewhere (`plugin.adopted_records`), a table of them comes behind the records that the
+object holds, and positions are those that all records would have. That is version 2; all others are version 1.
 
-The footer holds the header's checksum, so a header and a footer of different objects do not pass as one. A
-reader starts from the object's end: trailer, then footer, then header. All functions that read take bytes
-that anybody may have written, and raise ValueError naming what is wrong.
+The footer holds the header's checksum, so a header and a footer of different objects do not match. A reader starts from
+the object's end: trailer, then footer, then header. All reading functions accept untrusted bytes, and raise ValueError
+naming what is wrong.
 """
 
 import struct
@@ -27,7 +27,7 @@ from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataE
 
 FORMAT_VERSION: Final = 1
 ADOPTING_VERSION: Final = 2
-"""Of objects with batches that are elsewhere."""
+"""The version of objects with batches that are elsewhere."""
 VERSIONS: Final = (FORMAT_VERSION, ADOPTING_VERSION)
 HEADER_BYTES: Final = RECORDS_START
 TRAILER_BYTES: Final = 16
@@ -40,13 +40,13 @@ _VERSION: Final = struct.Struct("<H")
 _VERSION_AT: Final = 8
 _CRC: Final = struct.Struct("<I")
 _TABLE: Final = struct.Struct("<III")
-"""Where the table of adopted batches stands, its length and checksum."""
+"""Position of the table of adopted batches, its length and checksum."""
 _TRAILER: Final = struct.Struct("<II8s")
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentHeader:
-    """Whose object it is."""
+    """The identity of an object."""
 
     cluster_id: str
     combined_segment_id: CombinedSegmentId
@@ -56,19 +56,19 @@ class SegmentHeader:
 
 @dataclass(frozen=True, slots=True)
 class SealedCombinedSegment:
-    """A whole object, ready to be written. `chunks`, one after the other, are its bytes."""
+    """A whole object, ready to be written; `chunks` in order are its bytes."""
 
     header: SegmentHeader
     entries: tuple[RemoteLogSegmentMetadataEntry, ...]
     chunks: tuple[bytes | memoryview, ...]
     size_bytes: int
     note: AdoptionNote | None = None
-    """Where some of its batches are stored elsewhere."""
+    """Present if some of its batches are stored elsewhere."""
 
 
 @dataclass(slots=True)
 class OpenCombinedSegment:
-    """Gathers record batches in the order in which they will stand in the object. Not for several threads."""
+    """Gathers record batches in the order of the object. Not for several threads."""
 
     header: SegmentHeader
     _entries: list[RemoteLogSegmentMetadataEntry] = field(default_factory=list)
@@ -76,10 +76,9 @@ class OpenCombinedSegment:
     _position: int = HEADER_BYTES
 
     def append(self, entry: RemoteLogSegmentMetadataEntry, records: bytes | memoryview | AdoptedRecords) -> None:
-        """Take the batches of one entry. The positions and checksum that `entry` brings are not looked at; its
-        SHA-256 stays with it, and goes into no footer.
+        """Add the batches of one entry. The positions and checksum in `entry` are ignored.
 
-        Raises ValueError when there are no records.
+        Its SHA-256 is kept, but goes into no footer. Raises ValueError when there are no records.
         """
         if not len(records):
             raise ValueError(f"no records for {entry.topic_id_partition}")
@@ -124,7 +123,7 @@ def _inline(records_list: RecordsList) -> list[bytes | memoryview]:
 
 @dataclass(frozen=True, slots=True)
 class FooterLocation:
-    """Where the footer stands in the object: [start, end), and the checksum that its bytes must have."""
+    """The footer's position in the object, [start, end), and the checksum that its bytes must have."""
 
     start: int
     end: int
@@ -132,7 +131,7 @@ class FooterLocation:
 
 
 def encode_header(header: SegmentHeader, version: int = FORMAT_VERSION) -> bytes:
-    """HEADER_BYTES bytes. Raises ValueError when a value does not fit."""
+    """Return HEADER_BYTES bytes. Raises ValueError when a value does not fit."""
     cluster_id = header.cluster_id.encode("ascii")
     if not 0 < len(cluster_id) <= MAX_CLUSTER_ID_BYTES:
         raise ValueError(f"a cluster id has 1 to {MAX_CLUSTER_ID_BYTES} characters, not {len(cluster_id)}")
@@ -148,7 +147,7 @@ def encode_header(header: SegmentHeader, version: int = FORMAT_VERSION) -> bytes
 
 
 def decode_header(raw: bytes) -> SegmentHeader:
-    """The inverse of `encode_header`; looks at the first HEADER_BYTES bytes. Raises ValueError."""
+    """Parse the first HEADER_BYTES bytes. Raises ValueError."""
     if len(raw) < HEADER_BYTES:
         raise ValueError(f"the object ends at byte {len(raw)}, inside its header")
     magic, version, id_length, broker_id, incarnation, sequence, created_ms, cluster_id, reserved = _HEADER.unpack_from(
@@ -172,7 +171,7 @@ def decode_header(raw: bytes) -> SegmentHeader:
 
 
 def locate_footer(trailer: bytes, object_bytes: int) -> FooterLocation:
-    """Where the footer is, from the object's last TRAILER_BYTES bytes and its size. Raises ValueError."""
+    """Find the footer from the object's last TRAILER_BYTES bytes and its size. Raises ValueError."""
     if object_bytes < HEADER_BYTES + TRAILER_BYTES or len(trailer) != TRAILER_BYTES:
         raise ValueError(f"an object of {object_bytes} bytes is too short for a combined segment")
     length, crc, magic = _TRAILER.unpack(trailer)
@@ -187,10 +186,10 @@ def locate_footer(trailer: bytes, object_bytes: int) -> FooterLocation:
 def decode_footer(
     header: bytes, footer: bytes, location: FooterLocation
 ) -> tuple[SegmentHeader, tuple[RemoteLogSegmentMetadataEntry, ...]]:
-    """Header and entries of one object, checked against each other and against the object's layout.
+    """Parse header and entries of one object, checked against each other and against the object's layout.
 
-    Raises ValueError when a checksum is wrong, the two belong to different objects, or the entries do not
-    fill the space between header and footer exactly.
+    Raises ValueError when a checksum is wrong, the two belong to different objects, or the entries do not fill the
+    space between header and footer exactly.
     """
     if len(footer) != location.end - location.start or crc32c(footer) != location.crc32c:
         raise ValueError(f"the footer's checksum is wrong, bytes {location.start} to {location.end}")
@@ -211,9 +210,9 @@ def decode_footer(
 
 
 def table_place(header: bytes, footer: bytes) -> tuple[int, int, int] | None:
-    """Where the table of adopted batches stands, its length and CRC; None in an object that holds all its records.
+    """Return position, length and CRC of the table of adopted batches; None if the object holds all its records.
 
-    Of what `decode_footer` judges. Raises ValueError where the footer is too short.
+    The input has passed `decode_footer`. Raises ValueError if the footer is too short.
     """
     if _VERSION.unpack_from(header, _VERSION_AT)[0] != ADOPTING_VERSION:
         return None
@@ -224,7 +223,7 @@ def table_place(header: bytes, footer: bytes) -> tuple[int, int, int] | None:
 
 
 def _fills(entries: Sequence[RemoteLogSegmentMetadataEntry], end: int | None) -> bool:
-    """`end` is None where records are elsewhere: their place is not in the object."""
+    """Whether the entries fill the object. `end` is None if records are elsewhere, not in the object."""
     expected = HEADER_BYTES
     for entry in entries:
         if entry.start_file_position != expected:

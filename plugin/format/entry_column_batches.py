@@ -1,10 +1,10 @@
-"""Entry columns of many combined segments at once, without a loop over segments or entries.
+"""Decodes the entry columns of many combined segments at once, without a loop over segments or entries.
 
 A store that loads half a million blocks of twenty entries cannot afford numpy's fixed costs for each block.
 
-What `plugin.format.entry_columns` does for one block, this does for all blocks of a batch of records, each as long as
-it likes: every field of every block is gathered by one numpy operation. A block that `entry_columns.check` would
-refuse is left out and marked; the caller asks `entry_columns` for the reason.
+It does what `plugin.format.entry_columns` does for one block, for all blocks of a batch of records of any length: every
+field of every block is gathered by one numpy operation. A block that `entry_columns.check` would refuse is left out and
+marked; the caller asks `entry_columns` for the reason.
 """
 
 from collections.abc import Sequence
@@ -51,19 +51,19 @@ _FOLLOW, _STORED, _UNKNOWN = 0, 1, 2
 _FEW_BYTES: Final = 4096
 """Blocks of so many bytes together are decoded one by one in less time than all numpy operations take to begin."""
 PADDING_BYTES: Final = _HEADS_BYTES
-"""So many bytes must stand behind the last block, as heads are gathered before their end is known."""
+"""So many bytes must follow the last block, because heads are gathered before their end is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class EntryBatch:
-    """The entries of all good blocks, one after the other. All arrays but `is_good` and `counts` are per entry."""
+    """The entries of all good blocks, in order. All arrays except `is_good` and `counts` are per entry."""
 
     is_good: Bools
     """Per block."""
     counts: Ints
     """Entries per block; 0 for a block that is not good."""
     block: Ints
-    """Which block the entry is of."""
+    """The block of each entry."""
     topic_ids: NDArray[np.uint8]
     """Shape (entries, 16)."""
     partition: Ints
@@ -76,10 +76,10 @@ class EntryBatch:
 
 @dataclass(frozen=True, slots=True)
 class EntryRuns:
-    """Which runs of offsets stand in some blocks: a row per entry, in the order of the blocks."""
+    """Runs of offsets in some blocks: a row per entry, in the order of the blocks."""
 
     topic_ids: list[bytes]
-    """The blocks' topic tables one after the other; an id may stand in it many times."""
+    """The blocks' topic tables in order; an id may occur many times."""
     block: Ints
     topic: Ints
     """Index into `topic_ids`."""
@@ -90,14 +90,14 @@ class EntryRuns:
 
 
 def gather(data: NDArray[np.uint8], starts: Ints, size: int) -> NDArray[np.uint8]:
-    """The bytes [start, start + size) for each start, shape (starts, size)."""
+    """Return the bytes [start, start + size) for each start, shape (starts, size)."""
     if not len(starts):
         return np.empty((0, size), dtype=np.uint8)
     return np.ascontiguousarray(sliding_window_view(data, size)[starts])
 
 
 def decode_blocks(data: NDArray[np.uint8], starts: Ints, ends: Ints) -> EntryBatch:
-    """Decode the blocks [start, end) of `data`, behind whose last one `PADDING_BYTES` follow. Raises nothing."""
+    """Decode the blocks [start, end) of `data`; `PADDING_BYTES` must follow the last one. Raises nothing."""
     layout = _layout(data, starts, ends)
     good = layout.is_good
     columns: dict[str, Ints] = {}
@@ -113,7 +113,7 @@ def decode_blocks(data: NDArray[np.uint8], starts: Ints, ends: Ints) -> EntryBat
 
 
 def decode_blocks_of(data: NDArray[np.uint8], starts: Ints, ends: Ints, wanted: Bools) -> EntryBatch:
-    """The same for some of the blocks; the others are not good."""
+    """Decode some of the blocks; the others count as not good."""
     chosen = np.flatnonzero(wanted)
     found = decode_blocks(data, starts[chosen], ends[chosen])
     is_good, counts = np.zeros(len(starts), dtype=np.bool_), np.zeros(len(starts), dtype=np.int64)
@@ -122,7 +122,7 @@ def decode_blocks_of(data: NDArray[np.uint8], starts: Ints, ends: Ints, wanted: 
 
 
 def decode_runs(blocks: Sequence[bytes]) -> EntryRuns:
-    """The runs of blocks that passed `entry_columns.check`."""
+    """Return the runs of blocks that passed `entry_columns.check`."""
     if sum(map(len, blocks)) <= _FEW_BYTES:
         return _runs_one_by_one(blocks)
     data = np.frombuffer(b"".join((*blocks, bytes(PADDING_BYTES))), dtype=np.uint8)
@@ -176,7 +176,7 @@ class _Layout:
     first_position: Ints
     topics_start: Ints
     minima: Ints
-    """Shape (blocks, columns), as `widths` and `column_starts`."""
+    """Shape (blocks, columns), like `widths` and `column_starts`."""
     widths: Ints
     column_starts: Ints
 
@@ -218,7 +218,7 @@ def _layout(data: NDArray[np.uint8], starts: Ints, ends: Ints) -> _Layout:
 def _column(
     data: NDArray[np.uint8], layout: _Layout, index: int, lowest: int, wanted: Bools
 ) -> tuple[Ints, NDArray[np.int64]]:
-    """The column's values for all entries (0 where the block is not wanted), and blocks where one is out of range."""
+    """Return the column's values for all entries (0 for unwanted blocks), and blocks where one is out of range."""
     counts = layout.counts
     values = np.zeros(int(counts.sum()), dtype=np.int64)
     minima = layout.minima[:, index]

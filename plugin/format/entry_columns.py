@@ -28,7 +28,7 @@ from plugin.segment_metadata import UNKNOWN_POSITION, RemoteLogSegmentMetadataEn
 
 FORMAT_VERSION: Final = 1
 DIGEST_VERSION: Final = 2
-"""Of blocks with digests."""
+"""The version of blocks with digests."""
 
 _POSITIONS_FOLLOW: Final = 0
 _POSITIONS_STORED: Final = 1
@@ -39,10 +39,10 @@ COLUMN_HEAD: Final = struct.Struct("<qB")
 _CODE_OF_WIDTH: Final = {1: "B", 2: "H", 4: "I", 8: "Q"}
 _DTYPE_OF_WIDTH: Final = {width: np.dtype(f"<u{width}") for width in _CODE_OF_WIDTH}
 _HIGHEST_OFFSET: Final = 2**62
-"""Half of what Kafka's int64 could hold: no log gets there, and no sum of two columns can overflow."""
+"""Half of what Kafka's int64 can hold: no log gets there, and no sum of two columns can overflow."""
 MAX_ENTRIES: Final = 2**24
 _FEW_ENTRIES: Final = 64
-"""So many numbers are gone through in less time than numpy takes to begin."""
+"""So many numbers are handled in less time than numpy takes to begin."""
 
 
 class _Column(NamedTuple):
@@ -66,10 +66,10 @@ _COLUMN_HEADS: Final = {count: struct.Struct("<" + "qB" * count) for count in (l
 
 
 def encode(entries: Sequence[RemoteLogSegmentMetadataEntry], *, digests: bool = False) -> bytes:
-    """The entries as one block, in their order; with their `digests` where all have one.
+    """Encode the entries as one block, in their order; with their `digests` if all have one.
 
-    Either all entries have positions or none has (both UNKNOWN_POSITION). Raises ValueError when they are
-    mixed, or a value is outside what Kafka can hold.
+    Either all entries have positions or none has (both UNKNOWN_POSITION). Raises ValueError when they are mixed, or a
+    value is outside what Kafka can hold.
     """
     if len(entries) > MAX_ENTRIES:
         raise ValueError(f"{len(entries)} entries; a block holds {MAX_ENTRIES}")
@@ -105,7 +105,7 @@ def encode(entries: Sequence[RemoteLogSegmentMetadataEntry], *, digests: bool = 
 
 
 def decode(block: bytes | memoryview) -> tuple[RemoteLogSegmentMetadataEntry, ...]:
-    """The inverse of `encode`. Raises ValueError, naming the byte, for what cannot be decoded."""
+    """Decode a block. Raises ValueError, naming the byte, for what cannot be decoded."""
     layout = _checked_layout(block)
     topic_index, partition, leader_epoch, first_offset, delta, length, crc32c, *stored_starts = (
         _plain_column(block, layout, index) for index in range(len(layout.specs))
@@ -146,11 +146,11 @@ def _digest(block: bytes | memoryview, layout: "_Layout", index: int) -> bytes:
 
 
 def decode_columns(block: bytes | memoryview) -> dict[str, NDArray[np.int64] | NDArray[np.void]]:
-    """The block as arrays, without a loop over entries.
+    """Decode the block as arrays, without a loop over entries.
 
-    Keys: `topic_ids` (one 16-byte void per topic), and for every entry, int64: `topic_index` (into
-    topic_ids), `partition`, `leader_epoch`, `first_offset`, `last_offset`, `start_file_position`,
-    `end_file_position`, `crc32c`. Raises ValueError as `decode` does.
+    Keys: `topic_ids` (one 16-byte void per topic), and for every entry, int64: `topic_index` (into topic_ids),
+    `partition`, `leader_epoch`, `first_offset`, `last_offset`, `start_file_position`, `end_file_position`, `crc32c`.
+    Raises ValueError like `decode`.
     """
     layout = _checked_layout(block)
     raw = {spec.name: _numpy_column(block, layout, index) for index, spec in enumerate(layout.specs)}
@@ -179,14 +179,14 @@ def check(block: bytes | memoryview) -> None:
 
 
 def entry_count(block: bytes | memoryview) -> int:
-    """How many entries a checked block holds."""
+    """Return how many entries a checked block holds."""
     return int(HEAD.unpack_from(block)[3])
 
 
 def find(
     block: bytes | memoryview, topic_id_partition: TopicIdPartition, leader_epoch: int, offsets: tuple[int, int]
 ) -> RemoteLogSegmentMetadataEntry | None:
-    """The entry of that partition and epoch whose (first, last) offsets are `offsets`; None without one."""
+    """Return the entry of that partition and epoch with these (first, last) offsets; None without one."""
     columns = decode_columns(block)
     topics = np.flatnonzero(columns["topic_ids"] == np.void(topic_id_partition.topic_id))
     found = np.flatnonzero(
@@ -204,7 +204,7 @@ def find(
 
 
 def _position_mode(entries: Sequence[RemoteLogSegmentMetadataEntry]) -> tuple[int, int]:
-    """How the block tells the positions, and the first one."""
+    """Return how the block gives the positions, and the first one."""
     if not entries:
         return _POSITIONS_FOLLOW, 0
     first = expected = entries[0].start_file_position
@@ -244,11 +244,11 @@ class _Layout(NamedTuple):
     starts: tuple[int, ...]
     digests_start: int
     digest_bytes: int
-    """Of each entry; 0 in a block without digests."""
+    """Bytes of each entry; 0 in a block without digests."""
 
 
 def _read_layout(block: bytes | memoryview) -> _Layout:
-    """Where everything stands; checked against the bytes there are before anything is allocated."""
+    """Read the positions of all parts, checked against the bytes there are before anything is allocated."""
     if len(block) < HEAD.size:
         raise ValueError(f"entry columns end at byte {len(block)}, inside the head of {HEAD.size} bytes")
     version, positions, reserved, count, topic_count, first_position = HEAD.unpack_from(block)
@@ -296,9 +296,9 @@ def _read_layout(block: bytes | memoryview) -> _Layout:
 
 
 def _checked_layout(block: bytes | memoryview) -> _Layout:
-    """The layout of a block whose values are all in range. Raises ValueError.
+    """Return the layout of a block whose values are all in range. Raises ValueError.
 
-    Most columns cannot leave their range whatever their deltas are, so only the others are looked at.
+    Most columns cannot leave their range whatever their deltas are, so only the others are checked.
     """
     layout = _read_layout(block)
     for index, (spec, width, minimum) in enumerate(zip(layout.specs, layout.widths, layout.minima, strict=True)):
@@ -335,6 +335,6 @@ def _numpy_column(block: bytes | memoryview, layout: _Layout, index: int) -> NDA
 
 
 def _plain_column(block: bytes | memoryview, layout: _Layout, index: int) -> Sequence[int]:
-    """Without numpy: where values are wanted one by one, making them at once costs less."""
+    """Return a column without numpy: if values are needed one by one, converting them at once costs less."""
     deltas, minimum = _deltas(block, layout, index), layout.minima[index]
     return [minimum + delta for delta in deltas] if minimum else deltas

@@ -34,7 +34,7 @@ _BLOB_PART: Final = re.compile(r"[a-z0-9][a-z0-9.-]{0,127}", re.ASCII)
 _MAX_PREFIX_CHARACTERS: Final = 512
 
 BLOB_KINDS: Final = frozenset({"metadata-snapshots", "lease", ROUTER_KIND})
-"""What may stand in a cluster's place in the store beside segments."""
+"""The first names of blobs, which are beside the segments in a cluster's part of the store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +63,12 @@ class ObjectKeyFactory:
         return cls(prefix, cluster_id)
 
     def key_of(self, combined_segment_id: CombinedSegmentId) -> str:
-        """The key of one combined segment."""
+        """Return the key of one combined segment."""
         broker_id, incarnation, sequence = combined_segment_id
         return f"{self.prefix}{self.cluster_id}/{broker_id}/{incarnation:012x}/{sequence:012x}.rwal"
 
     def parse(self, key: str) -> CombinedSegmentId | None:
-        """The inverse of `key_of`; None when the key is not one that `key_of` builds for this cluster."""
+        """Parse a key; None when it is not one that `key_of` builds for this cluster."""
         start = self.list_prefix()
         if not key.startswith(start):
             return None
@@ -78,16 +78,16 @@ class ObjectKeyFactory:
         return CombinedSegmentId(int(match[1]), int(match[2], 16), int(match[3], 16))
 
     def list_prefix(self, broker_id: int | None = None) -> str:
-        """What all keys of the cluster, or of one broker, start with."""
+        """Return the prefix of all keys of the cluster, or of one broker."""
         return f"{self.prefix}{self.cluster_id}/" + ("" if broker_id is None else f"{broker_id}/")
 
     def archive_key_of(self, object_id: ArchiveObjectId) -> str:
-        """The key of one archive object."""
+        """Return the key of one archive object."""
         prefix = self.archive_prefix(object_id.topic_id_partition)
         return f"{prefix}{object_id.first_offset:020}-{object_id.last_offset:020}-{object_id.writer_id}.rwal"
 
     def parse_archive(self, key: str) -> ArchiveObjectId | None:
-        """The inverse of `archive_key_of`; None when the key is not one that it builds for this cluster."""
+        """Parse a key; None when it is not one that `archive_key_of` builds for this cluster."""
         start = self.archive_prefix()
         match = _ARCHIVE_OBJECT.fullmatch(key, len(start)) if key.startswith(start) else None
         if match is None:
@@ -103,17 +103,17 @@ class ObjectKeyFactory:
         )
 
     def archive_prefix(self, topic_id_partition: TopicIdPartition | None = None) -> str:
-        """What the keys of all archive objects of the cluster, or of one partition, start with."""
+        """Return the prefix of all archive objects' keys of the cluster, or of one partition."""
         start = f"{self.prefix}{self.cluster_id}/archive/"
         if topic_id_partition is None:
             return start
         return f"{start}{topic_id_partition.topic_id.hex()}/{topic_id_partition.partition}/"
 
     def blob_key(self, name: str) -> str:
-        """The key of a blob that is no segment, such as `metadata-snapshots/1/…`.
+        """Return the key of a blob, such as `metadata-snapshots/1/…`.
 
-        Raises ValueError when the name is not one of plain names with "/" between them, the first of them one
-        of `BLOB_KINDS`.
+        Raises ValueError when the name is not made of plain names with "/" between them, the first of them one of
+        `BLOB_KINDS`.
         """
         kind, *rest = name.split("/")
         if kind not in BLOB_KINDS or not rest or any(not _BLOB_PART.fullmatch(part) for part in rest):
@@ -121,13 +121,13 @@ class ObjectKeyFactory:
         return f"{self.prefix}{self.cluster_id}/{name}"
 
     def blob_prefix(self, directory: str) -> str:
-        """What the keys of all blobs in a directory begin with; a kind of blobs is one. Raises ValueError."""
+        """Return the prefix of all blobs' keys in a directory; a kind of blobs is one. Raises ValueError."""
         if directory in BLOB_KINDS:
             return f"{self.list_prefix()}{directory}/"
         return self.blob_key(directory) + "/"
 
     def parse_blob(self, key: str) -> str | None:
-        """The inverse of `blob_key`; None when the key is not one that it builds for this cluster."""
+        """Parse a key; None when it is not one that `blob_key` builds for this cluster."""
         start = self.list_prefix()
         name = key[len(start) :]
         try:
@@ -136,16 +136,18 @@ class ObjectKeyFactory:
             return None
 
     def probe_key(self, broker_id: int, probe_id: str) -> str:
-        """Where the start-up self-test writes; `parse` never takes it for a segment."""
+        """Return the key for the self-test at the start; `parse` never takes it for a segment."""
         return f"{self.list_prefix(broker_id)}probe-{probe_id}"
 
     def listable_probe(self, broker_id: int, probe_id: str) -> tuple[str, str]:
-        """A prefix for probes alone, so that few keys are listed, and a key in it. `parse` takes neither for ours."""
+        """Return a prefix for probes only, so that few keys are listed, and a key in it; neither parses as ours."""
         prefix = f"{self.list_prefix(broker_id)}probes/"
         return prefix, f"{prefix}{probe_id}"
 
     def cluster_of(self, key: str) -> str | None:
-        """The id of the cluster, this one or another, whose object a key names; None for what is no object of ours."""
+        """Return the id of the cluster, this or another, whose object a key names; None if it is none of our
+        objects.
+        """
         if not key.startswith(self.prefix):
             return None
         cluster_id, _, _ = key[len(self.prefix) :].partition("/")

@@ -1,4 +1,4 @@
-"""The storage managers of buckets, and the one store that they make together."""
+"""Loads the storage managers of buckets, and combines them to one store."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -18,8 +18,9 @@ from plugin.zones.zoned_storage import ZonedWalStorageManager
 def load_bucket(
     spec: StorageSpec, bucket: BucketSpec, context: StorageContext, *, is_written: bool
 ) -> RemoteWalStorageManager:
-    """The storage manager of one bucket; what is not written to is not tested by a write. Raises as
-    `load_storage_manager` does.
+    """Load the storage manager of one bucket; one that is not written to is not tested by a write.
+
+    Raises like `load_storage_manager`.
     """
     settings = dict(bucket.settings)
     if not is_written and issubclass(storage_manager_class(spec.class_name, spec.class_path), ObjectWalStorageManager):
@@ -28,14 +29,14 @@ def load_bucket(
 
 
 def bucket_plan(spec: StorageSpec) -> BucketPlan:
-    """By what its class is told a bucket with. Raises RemoteStorageConfigError."""
+    """Plan the buckets, by the setting in which the class expects a bucket. Raises RemoteStorageConfigError."""
     return plan_buckets(spec, storage_manager_class(spec.class_name, spec.class_path).bucket_key)
 
 
 def bring_bucket(
     guard: GuardedStorageManager, spec: StorageSpec, bucket: BucketSpec, context: StorageContext, *, is_written: bool
 ) -> None:
-    """`load_bucket` to those who wait for it; they are told of a failure, and it is raised."""
+    """Run `load_bucket` for those who wait for it; they are told of a failure, which is also raised."""
     try:
         guard.arrived(load_bucket(spec, bucket, context, is_written=is_written))
     except RemoteStorageError as error:
@@ -44,9 +45,9 @@ def bring_bucket(
 
 
 def load_storage(spec: StorageSpec, context: StorageContext) -> RemoteWalStorageManager:
-    """For tools, which write nothing: the one storage manager, or that of all buckets, those that are away included.
+    """Load the store for tools, which write nothing: one storage manager, or all buckets, absent ones included.
 
-    Raises as `load_storage_manager` does; with a list of buckets only where none of them is there.
+    Raises like `load_storage_manager`; with a list of buckets only if none of them is there.
     """
     if not spec.buckets:
         return AdoptingStorage(load_bucket(spec, BucketSpec("", spec.settings), context, is_written=False))
@@ -73,7 +74,7 @@ def zoned_storage(
     managers: Mapping[bytes, RemoteWalStorageManager],
     clock: Callable[[], float] = time.monotonic,
 ) -> ZonedWalStorageManager:
-    """One store of the planned buckets' storage managers."""
+    """Return one store of the planned buckets' storage managers."""
     buckets = {bucket_id: Bucket(bucket.name, managers[bucket_id]) for bucket_id, bucket in plan.buckets.items()}
     writer = None
     if plan.copies:

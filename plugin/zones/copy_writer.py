@@ -1,16 +1,16 @@
-"""Writes an object to several buckets at once, and says which of them took it.
+"""Writes an object to several buckets at once, and reports which of them took it.
 
-Theory, after Kafka's in-sync replicas. An object is finished when all buckets that are in step took it, and these are
-at least the set number (min.insync.replicas). A bucket falls out of step when it fails, or when it is not done within
-`PATIENCE_S` after so many others were: so a bucket that is away, or slow, costs that once, and not for each object. It
-is tried again every `REST_S` by one object, for which nobody waits, and is in step again when it took that.
-Where the buckets in step are too few, all are tried and waited for.
+The rules follow Kafka's in-sync replicas. An object is finished when all in-sync buckets took it, and these are at
+least the configured number (min.insync.replicas). A bucket falls out of sync when it fails, or when it is not done
+within `PATIENCE_S` after enough others were: so an absent or slow bucket costs that once, and not for each object.
+Every `REST_S` one object is tried there, for which nobody waits, and if that succeeds the bucket is in sync again. If
+too few buckets are in sync, all are tried and waited for.
 
-Below the set number the upload fails, as one to a single bucket does, and what was written is left to what clears up
-after every upload without an end: nothing is deleted here, as no outcome is certain. A conflict in one bucket is one of
-the object, whatever the others say: the key was used by another writer.
+Below the configured number the upload fails, like one to a single bucket, and what was written is left to the clean-up
+of uploads without an end: nothing is deleted here, because no outcome is certain. A conflict in one bucket is a
+conflict of the object, whatever the others say: another writer used the key.
 
-Thread-safe. Each bucket has threads of its own, so that writes that hang in one leave the others alone.
+Thread-safe. Each bucket has its own threads, so that hanging writes in one do not affect the others.
 """
 
 import threading
@@ -35,11 +35,11 @@ from plugin.segment_metadata import (
 log = structlog.get_logger(__name__)
 
 PATIENCE_S: Final = 0.5
-"""For a bucket that is in step, once the set number of others took an object."""
+"""Patience with an in-sync bucket, once the configured number of others took an object."""
 REST_S: Final = 10.0
-"""Between two tries of a bucket that is out of step."""
+"""Time between two tries of a bucket that is out of sync."""
 _THREADS: Final = 16
-"""For each bucket; beyond it a bucket that need not be waited for is passed over."""
+"""Threads for each bucket; beyond it, a bucket that need not be waited for is skipped."""
 
 Update = RemoteWalCombinedLogSegmentMetadataUpdate
 
@@ -60,14 +60,14 @@ class _Target:
         self.pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="bucket-copy")
 
     def is_to_be_tried(self) -> bool:
-        """Whether an object is to be written there though it could be left out."""
+        """Whether to write an object there although it could be left out."""
         with self._lock:
             if self.in_step:
                 return self._under_way < _THREADS
             return not self._under_way and self._clock() >= self._rests_until_s
 
     def write(self, metadata: RemoteWalCombinedLogSegmentMetadata, records: RecordsList) -> Future[Update]:
-        """Begin."""
+        """Begin a write."""
         with self._lock:
             self._under_way += 1
         return self.pool.submit(self._write, metadata, records)
@@ -87,7 +87,7 @@ class _Target:
                 self._under_way -= 1
 
     def fell_behind(self, reason: str) -> None:
-        """It failed, or others were done long ago."""
+        """Record that it failed, or that others were done long ago."""
         with self._lock:
             was_in_step, self.in_step = self.in_step, False
             self._rests_until_s = self._clock() + REST_S
@@ -95,7 +95,7 @@ class _Target:
             log.warning("bucket_out_of_step", bucket=self.name, reason=reason, consequence="objects without its copy")
 
     def _took_one(self, started_s: float) -> None:
-        """What began before its rest was over is what it was too slow for."""
+        """Record a success. Writes from before the end of its pause only show that it was too slow for them."""
         with self._lock:
             is_back = not self.in_step and started_s >= self._rests_until_s
             self.in_step |= is_back
@@ -104,7 +104,7 @@ class _Target:
 
 
 class CopyWriter:
-    """See the module's theory."""
+    """The writer to all buckets. See the module's theory."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class CopyWriter:
         acknowledged: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """The buckets by id, name and storage manager, that of the own zone first."""
+        """The buckets are by id, name and storage manager, that of the own zone first."""
         self._targets = [_Target(*one, clock) for one in buckets]
         self._acknowledged = acknowledged
         self._lock = threading.Lock()
@@ -121,11 +121,11 @@ class CopyWriter:
 
     @property
     def out_of_step(self) -> list[str]:
-        """Buckets that do not take objects now."""
+        """Buckets that take no objects now."""
         return [target.name for target in self._targets if not target.in_step]
 
     def write(self, metadata: RemoteWalCombinedLogSegmentMetadata, records: RecordsList) -> Update:
-        """As `RemoteWalStorageManager.copy_log_segment_data`; the custom metadata names all buckets."""
+        """Write one combined segment; the custom metadata names all buckets."""
         tried = [target for target in self._targets if target.is_to_be_tried()]
         if sum(target.in_step for target in tried) < self._acknowledged:
             tried = self._targets
@@ -141,7 +141,7 @@ class CopyWriter:
         return replace(next(iter(taken.values())), custom_metadata=copies.encode())
 
     def _taken(self, pending: dict[Future[Update], _Target], awaited: set[_Target]) -> dict[_Target, Update]:
-        """Who took it. Raises what a storage manager raised, where these are too few."""
+        """Return the buckets that took it. Raises a storage manager's error if these are too few."""
         taken: dict[_Target, Update] = {}
         failures: list[BaseException] = []
         while pending:
@@ -166,6 +166,6 @@ class CopyWriter:
         return taken
 
     def close(self) -> None:
-        """Writes under way may finish or not."""
+        """Shut down; writes under way may or may not finish."""
         for target in self._targets:
             target.pool.shutdown(wait=False, cancel_futures=True)

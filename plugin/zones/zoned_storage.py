@@ -1,17 +1,17 @@
 """One store made of a bucket for each zone: written to in the own zone, read and deleted in all.
 
-Theory. An object's custom metadata begins with the id of its bucket (`plugin.format.bucket_id`); the rest is the
-bucket's own storage manager's. What names no bucket was written before there was a list, and is in the unnamed one; or
-its upload never ended, and left no custom metadata: so it is looked for in the others too, and deleted in all. What
-names a bucket that is not known here is neither read nor deleted.
+An object's custom metadata begins with the id of its bucket (`plugin.format.bucket_id`); the rest is the bucket's own
+storage manager's. An object that names no bucket was written before there was a list, and is in the unnamed one; or its
+upload never ended and left no custom metadata. So it is looked for in the other buckets too, and deleted in all.
+Objects in an unknown bucket are neither read nor deleted.
 
-Where objects are copied (`plugin.zones.copy_writer`), the custom metadata names all buckets that have, or may have,
-the object (`plugin.format.bucket_copies`). It is read in the own zone's if that has it, else in the first; in the next
-where one fails, and there first for a while; and deleted in all of them. A listing tells of it once for each.
+If objects are copied (`plugin.zones.copy_writer`), the custom metadata names all buckets that have, or may have, the
+object (`plugin.format.bucket_copies`). It is read in the own zone's if that has it, else in the first; if one fails,
+the next is used, and preferred for a while; and it is deleted in all of them. A listing gives it once for each.
 
-Each bucket stands for itself: it may be away, or come late, and only what is asked of it fails. One that does not
-answer a deletion is asked for no other one for a while, so that its time-outs do not hold up those of the others. A
-listing gives what the others have, and tells at its end which bucket did not answer.
+Each bucket is independent: it may be away, or come late, and only calls to it fail. A bucket that does not answer a
+deletion is not asked for another one for a while, so that its time-outs do not delay the others' deletions. A listing
+gives what the others have, and reports at its end which bucket did not answer.
 """
 
 import time
@@ -51,7 +51,7 @@ _AVOIDED_S: Final = 60.0
 
 
 class ZonedWalStorageManager(RemoteWalStorageManager):
-    """See the module's theory. Its buckets are configured already, each by itself."""
+    """The store of all buckets, each already configured. See the module's theory."""
 
     def __init__(
         self,
@@ -65,17 +65,17 @@ class ZonedWalStorageManager(RemoteWalStorageManager):
         self._writer = writer
 
     def configure(self, settings: Mapping[str, str], context: StorageContext) -> None:
-        """Nothing: see the class."""
+        """Do nothing: the buckets are already configured."""
 
     @property
     def adopts(self) -> bool:
-        """Where all that it writes to can, and it writes no copies: what a gateway has stored is in one bucket."""
+        """Whether all written buckets can, and no copies are written: a gateway's object is in one bucket only."""
         if self._writer is not None:
             return False
         return self._buckets.own is not None and all(bucket.manager.adopts for bucket in self._buckets.all)
 
     def copies_of(self, custom_metadata: bytes) -> Sequence[StoredCopy]:
-        """By the buckets' names, the nearest first."""
+        """Return the places by the buckets' names, the nearest first."""
         if not custom_metadata:
             bucket = self._buckets.holding(custom_metadata)
             return (StoredCopy(bucket.name if bucket is not None else None, custom_metadata),)
@@ -91,7 +91,7 @@ class ZonedWalStorageManager(RemoteWalStorageManager):
     def copy_log_segment_data(
         self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: RecordsList
     ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
-        """In the own zone's bucket, and in those that copies go to."""
+        """Write to the own zone's bucket, and to those for copies."""
         if self._writer is not None:
             return self._writer.write(metadata, records_list)
         bucket_id, bucket = self._buckets.written("copy", str(metadata.combined_segment_id))
@@ -105,7 +105,7 @@ class ZonedWalStorageManager(RemoteWalStorageManager):
         end_position: int,
         custom_metadata: bytes = b"",
     ) -> bytes:
-        """Where no bucket is named, in the unnamed one first, and in each of the others while it is not there."""
+        """Read an object. If no bucket is named, the unnamed one is tried first, then the others."""
 
         def fetch(bucket: Bucket, rest: bytes) -> bytes:
             return bucket.manager.fetch_log_segment(combined_segment_id, start_position, end_position, rest)
@@ -126,7 +126,7 @@ class ZonedWalStorageManager(RemoteWalStorageManager):
     def _first_of(
         self, operation: str, segment_id: CombinedSegmentId, custom_metadata: bytes, fetch: Callable[[Bucket, bytes], R]
     ) -> R:
-        """Of the first copy that can be had."""
+        """Read the first copy that is available."""
         copies = self.copies_of(custom_metadata)
         if len(copies) == 1:
             return fetch(*self._buckets.known(operation, segment_id, custom_metadata))
@@ -147,7 +147,7 @@ class ZonedWalStorageManager(RemoteWalStorageManager):
         return bucket is not None and self._clock() < bucket.avoided_until_s
 
     def delete_log_segment_data(self, combined_segment_id: CombinedSegmentId, custom_metadata: bytes = b"") -> None:
-        """In all buckets where none is named. Raises when one that may have it does not answer."""
+        """Delete, in all buckets if none is named. Raises when one that may have it does not answer."""
         named = [copy.custom_metadata for copy in self.copies_of(custom_metadata)]
         known = partial(self._buckets.known, "delete", combined_segment_id)
         in_each(
@@ -166,7 +166,7 @@ class ZonedWalStorageManager(RemoteWalStorageManager):
             raise
 
     def list_log_segments(self, broker_id: int | None = None) -> Iterator[StoredSegment]:
-        """Of all buckets. Raises IncompleteListingError at the end where one did not answer."""
+        """List all buckets. Raises IncompleteListingError at the end if one did not answer."""
         key = "-" if broker_id is None else f"broker {broker_id}"
         return self._buckets.listed(key, lambda one: one.list_log_segments(broker_id))
 
@@ -176,7 +176,7 @@ class ZonedWalStorageManager(RemoteWalStorageManager):
 
     @property
     def request_counts(self) -> RequestCounts:
-        """Of all buckets."""
+        """The sums over all buckets."""
         sums = RequestCounts()
         for counts in (bucket.manager.request_counts for bucket in self._buckets.all):
             for name in ("put", "get", "head", "delete", "list", "put_bytes", "get_bytes", "foreign_objects"):
@@ -200,7 +200,7 @@ class ZonedWalStorageManager(RemoteWalStorageManager):
 
 
 def _first_answer(attempts: Sequence[Callable[[], R]]) -> R:
-    """Of those who are asked in turn. That nobody has it is known only if all say so."""
+    """Return the first answer. A missing object is certain only if all buckets say so."""
     failures: list[RemoteStorageError] = []
     for attempt in attempts:
         try:
@@ -217,7 +217,7 @@ class _ZonedBlobs:
         self._buckets = buckets
 
     def put_blob(self, name: str, *chunks: bytes | memoryview) -> bytes:
-        """In the own zone's bucket."""
+        """Write to the own zone's bucket."""
         bucket_id, bucket = self._buckets.written("put", name)
         return bucket_id + blobs_of(bucket.manager, "put", name).put_blob(name, *chunks)
 
@@ -225,11 +225,11 @@ class _ZonedBlobs:
         return self._holder("get", blob).get_blob(blob, start, end)
 
     def list_blobs(self, directory: str) -> Iterator[StoredBlob]:
-        """Of all buckets, as `list_log_segments`."""
+        """List all buckets, like `list_log_segments`."""
         return self._buckets.listed(directory, lambda one: blobs_of(one, "list", directory).list_blobs(directory))
 
     def delete_blob(self, blob: StoredBlob) -> None:
-        """In all buckets where none is named, as its upload never ended then."""
+        """Delete, in all buckets if none is named, because then its upload never ended."""
         everywhere = (blobs_of(one.manager, "delete", blob.name) for one in self._buckets.all)
         holders = [self._holder("delete", blob)] if blob.custom_metadata else everywhere
         in_each(holders, lambda one: one.delete_blob(blob))

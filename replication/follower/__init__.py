@@ -1,1 +1,1 @@
-"""The follower's side: links become the leader's bytes again, by way of its agent or past it."""
+"""The follower's side: turns links back into the leader's bytes, through the leader's agent or past it."""

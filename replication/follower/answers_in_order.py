@@ -1,7 +1,7 @@
-"""Answers of one connection, in the order in which the broker gave them, though one may come twice. Sans-IO.
+"""Keeps the answers of one connection in the broker's order, although one may be sent twice. Sans-IO.
 
-A linked answer that cannot be put together is asked for as the broker sent it. What the leader's agent had sent by then
-comes before that original, and must not overtake it: clients take answers for those of their requests, in order.
+A linked answer that cannot be put together is requested again as the broker sent it. Answers that the leader's agent
+had sent by then arrive before that original and must not overtake it: clients match answers to their requests by order.
 """
 
 from collections import deque
@@ -13,18 +13,18 @@ Answer = tuple[MessageKind, memoryview]
 
 
 class AnswersInOrder:
-    """What came goes in, what is next comes out."""
+    """Takes answers as they arrive, and gives them in the broker's order."""
 
     def __init__(self) -> None:
         self._waiting: deque[Answer] = deque()
         self._awaited: int | None = None
 
     def asked_for(self, correlation_id: int) -> None:
-        """The answer that came out last is asked for as it was; nothing comes out before it."""
+        """Record that the answer given last was requested again as original; nothing is given before it arrives."""
         self._awaited = correlation_id
 
     def came(self, kind: MessageKind, body: memoryview) -> None:
-        """Linked or not."""
+        """Take an answer that arrived, linked or not."""
         if self._awaited is not None and kind is MessageKind.KAFKA and _correlation_id(body) == self._awaited:
             self._awaited = None
             self._waiting.appendleft((kind, body))
@@ -32,7 +32,7 @@ class AnswersInOrder:
             self._waiting.append((kind, body))
 
     def next(self) -> Answer | None:
-        """None: nothing may go on now."""
+        """Return the next answer; None while nothing may be passed on."""
         return self._waiting.popleft() if self._waiting and self._awaited is None else None
 
 

@@ -1,6 +1,7 @@
-"""One connection of the local broker, and its twin to the leader's broker itself: every frame as it is, as in stock.
+"""Relays one connection of the local broker straight to the leader's broker, unchanged, as stock Kafka does.
 
-Nobody else tells why a broker that is refused on this way does not replicate, so its first Fetch is looked at.
+Nothing else reports a broker that is refused on this route and therefore does not replicate. So the first Fetch and its
+answer are checked.
 """
 
 import structlog
@@ -17,11 +18,11 @@ from replication.wire.relay_tasks import run_until_one_ends
 log = structlog.get_logger(__name__)
 
 _REFUSALS = {29: "TOPIC_AUTHORIZATION_FAILED", 31: "CLUSTER_AUTHORIZATION_FAILED"}
-"""What a broker answers to a replica's Fetch without ClusterAction."""
+"""Errors that a broker answers to a replica's Fetch without the right ClusterAction."""
 
 
 _REQUESTS = 0
-"""The place of that task: the local broker ended it, not the leader's."""
+"""Index of the requests task: if it ended first, the local broker closed the connection, not the leader's."""
 
 
 class BypassRelay:
@@ -35,7 +36,7 @@ class BypassRelay:
         metrics: ReplicationMetrics,
         requests: BrokerRequests,
     ) -> None:
-        """`broker` is the local one, `leader` the other, connected and logged in. `requests` may pass."""
+        """`broker` is the local broker; `leader` is connected and logged in. Only `requests` may pass."""
         self._leader_id = leader_id
         self._broker = broker
         self._leader = leader
@@ -45,7 +46,7 @@ class BypassRelay:
         self._asked = self._answered = self._looked = False
 
     async def run(self) -> None:
-        """Only an unexpected error is raised."""
+        """Relay until either side ends. Only an unexpected error is raised."""
         try:
             ended = await run_until_one_ends(self._relay_requests(), self._relay_responses())
             if self._asked and not self._answered and _REQUESTS not in ended:
@@ -74,14 +75,14 @@ class BypassRelay:
             await self._broker.drain()
 
     def _look(self, frame: Buffer, request: RequestHeader) -> None:
-        """Whether the broker lets this principal replicate."""
+        """Check whether the broker lets this principal replicate."""
         if int.from_bytes(bytes(frame[:4]), "big", signed=True) != request.correlation_id:
             return
         self._looked, self._first_fetch = True, None
         try:
             view = scan_fetch_response(frame, request.api_version)
         except MalformedFrameError:
-            return  # it is for the broker to judge
+            return  # the local broker decides about a malformed frame
         codes = {view.error_code, *(field.error_code for field in view.fields)} & _REFUSALS.keys()
         for code in sorted(codes)[:1]:
             self._refused("bypass_not_authorized", _REFUSALS[code])

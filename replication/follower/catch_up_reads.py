@@ -1,11 +1,11 @@
-"""Reads for a local broker that is far behind: ahead of need, side by side, and within a quota.
+"""Reads for a local broker that is far behind: ahead of its requests, in parallel, and within a quota.
 
-Such reads come in megabytes, from many leaders at once. So that they do not delay the ranges that were stored just now,
-they have threads of their own, a share of the cache's memory of their own, and a `ReadQuota` in bytes per second. Of
-what the quota refuses, hints are let go, and what a response needs is asked for inline.
+Such reads come in megabytes, from many leaders at once. They must not delay the ranges that were stored just now. So
+they have their own threads, their own share of the cache's memory, and a `ReadQuota` in bytes per second. When the
+quota refuses a read, a hint is dropped, and a range that a response needs is requested inline.
 
-What is read stands in the `HydrationCache` as any other range, from the moment on in which it is planned, and only what
-is missing there is planned, so nothing is read twice. Used from the event loop alone.
+Ranges are in the `HydrationCache` like any other, from the moment in which they are planned, and only missing ranges
+are planned. So nothing is read twice. Used from the event loop only.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class CatchUpReads:
         clock: Callable[[], float],
         pool: Callable[[int, str], Executor] = thread_pool,
     ) -> None:
-        """`pool` makes so many threads of that name."""
+        """`pool` makes a pool of so many threads with that name."""
         self._cache = cache
         self._metrics = metrics
         self._clock = clock
@@ -47,7 +47,7 @@ class CatchUpReads:
     def read_ahead(
         self, object_id: StoredObjectId, ranges: tuple[tuple[int, int], ...], custom_metadata: bytes = b""
     ) -> None:
-        """These ranges will be asked for soon. A hint, let go where it does not fit."""
+        """Read ranges that will be requested soon. This is a hint, dropped if it does not fit the quota."""
         for start, end in chain.from_iterable(self._cache.ranges.missing(object_id, *wanted) for wanted in ranges):
             if not self._quota.has_room(end - start):
                 self._metrics.fault("catch_up_over_budget")
@@ -58,7 +58,7 @@ class CatchUpReads:
                 return
 
     async def fetch_all(self, links: Sequence[SegmentLink]) -> list[memoryview]:
-        """The links' bytes. Raises HydrationError."""
+        """Return the links' bytes. Raises HydrationError."""
         missing: defaultdict[StoredObjectId, list[tuple[int, int]]] = defaultdict(list)
         custom_metadata = {link.object_id: link.custom_metadata for link in links}
         for link in links:
@@ -78,12 +78,12 @@ class CatchUpReads:
         )
 
     def close(self) -> None:
-        """Reads under way are abandoned, planned ones never begin."""
+        """Abandon reads under way; planned ones never begin."""
         self._closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _plan(self, object_id: StoredObjectId, start: int, end: int, custom_metadata: bytes) -> str | None:
-        """Have the range read when the quota lets it; or why not."""
+        """Have the range read when the quota allows it. Returns why not otherwise."""
         now_s, size = self._clock(), end - start
         if self._quota.is_spent(now_s):
             return "over_quota"

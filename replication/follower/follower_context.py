@@ -1,4 +1,4 @@
-"""What all connections on which links are hydrated share."""
+"""Holds what all connections on which links are hydrated share."""
 
 import ssl
 from collections.abc import Callable
@@ -17,19 +17,19 @@ from rlm.write_path.metrics import StageTimes
 
 @dataclass(frozen=True, slots=True)
 class FollowerLimits:
-    """In seconds and bytes."""
+    """Limits in seconds and bytes."""
 
     hydration_timeout_s: float
     max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES
     frame_timeout_s: float = 30.0
     first_frame_timeout_s: float = HELLO_TIMEOUT_S
-    """For the TLS handshake, and again for the first frame."""
+    """Limit for the TLS handshake, and again for the first frame."""
     max_connections_to_one: int = 128
-    """Of the local broker to each other one. It needs one for each fetcher, and a few more."""
+    """The most connections of the local broker to each other broker. It needs one for each fetcher, and a few more."""
     restart_s: float = 3.0
-    """For so long a leader's agent that refuses connections may be about to start anew."""
+    """An agent that refuses connections may be restarting for so long."""
     wants_digests: bool = False
-    """Whether no link without a SHA-256 is taken."""
+    """Whether links without a SHA-256 are refused."""
 
     @property
     def max_response_bytes(self) -> int:
@@ -39,7 +39,7 @@ class FollowerLimits:
 
 @dataclass(frozen=True, slots=True)
 class FollowerContext:
-    """What all relays of one agent share."""
+    """Shared state of all relays of one agent."""
 
     hello: Hello
     limits: FollowerLimits
@@ -48,14 +48,14 @@ class FollowerContext:
     metrics: ReplicationMetrics
     catch_up: CatchUpReads
     tls: Callable[[], ssl.SSLContext | None]
-    """Towards other agents."""
+    """For connections to other agents."""
     clock: Callable[[], float]
     """Monotonic seconds."""
     budget: MemoryBudget = field(default_factory=MemoryBudget)
-    """For the leaders' agents' messages, and for the bytes that responses are put together from."""
+    """Limits messages from the leaders' agents, and the bytes that responses are put together from."""
     requests: BrokerRequests = field(default_factory=BrokerRequests)
-    """What may be asked where this agent poses as another broker."""
+    """The requests that may be sent where this agent stands in for another broker."""
     broker_tls: Callable[[], ssl.SSLContext | None] = lambda: None
-    """Towards the local broker, for each of its connections."""
+    """For the local broker, made for each of its connections."""
     broker_uid: int | None = None
-    """The user as whom the local broker runs, if nobody else may connect in its place."""
+    """The local broker's user, if nobody else may connect in its place."""

@@ -1,9 +1,9 @@
-"""The follower's side: the local broker's replica fetcher dials here instead of the leader.
+"""The listener that the local broker's replica fetchers dial instead of the leader.
 
-Requests go on to the leader's agent untouched. Of what comes back, Kafka frames go to the broker untouched; linked
-responses are put together first (`HydratedResponses`).
+Requests go on to the leader's agent unchanged. Kafka frames that come back go to the broker unchanged; linked responses
+are put together first (`HydratedResponses`).
 
-One `_FollowerRelay` serves one connection of the broker. Either side's end ends both.
+One `_FollowerRelay` serves one connection of the broker. When either side ends, both end.
 """
 
 import asyncio
@@ -45,31 +45,31 @@ _USER_HINT = "see remote.wal.agent.replica.user; only the local broker connects 
 
 
 class FollowerProxy:
-    """Listens where the local broker looks for its peers: one listener for each other broker."""
+    """Listens at the addresses where the local broker expects its peers: one listener for each other broker."""
 
     def __init__(self, context: FollowerContext, peers: KnownPeers, bypass: Bypass | None = None) -> None:
-        """`peers` are the other agents, of which some may come later; so may be ways past them."""
+        """`peers` are the other agents, and `bypass` the routes past them; both may grow later."""
         self._context = context
         self._peers = peers
         self._defects: dict[int, LinkDefects] = {}
         self._listeners: dict[int, PeerListener] = {}
         self._relays: dict[asyncio.Task[None], int] = {}
-        """With the brokers on whose behalf."""
+        """Running relays, with the broker that each stands in for."""
         self._shares: dict[int, ConnectionShares] = {}
         self.bypasses = LeaderBypasses(bypass, self._way_to, context.metrics, context.requests)
-        """The ways past dead agents."""
+        """The routes past dead agents."""
 
     def _way_to(self, broker_id: int) -> AgentWay:
         return AgentWay(partial(self._reach_agent, broker_id), partial(self._relay, broker_id), self._unconnected)
 
     async def start(self, listeners: Mapping[int, Listener]) -> None:
-        """Listen at `listeners[broker id]` on behalf of that broker. Raises OSError naming the address."""
+        """Listen at `listeners[broker id]` for that broker. Raises OSError naming the address."""
         for broker_id, listener in listeners.items():
             await self.listen(broker_id, listener)
         self.keep_bypasses()
 
     async def listen(self, broker_id: int, listener: Listener) -> None:
-        """On behalf of one more broker. Raises OSError naming the address."""
+        """Listen for one more broker. Raises OSError naming the address."""
         to_one = self._context.limits.max_connections_to_one
         self._shares.setdefault(broker_id, ConnectionShares(to_one, to_one))
         self._defects.setdefault(broker_id, LinkDefects(self._context.metrics, self._context.clock, leader=broker_id))
@@ -78,11 +78,11 @@ class FollowerProxy:
         self._listeners[broker_id] = taking
 
     def keep_bypasses(self) -> None:
-        """In step with whom this agent poses as, and with the ways that are known now."""
+        """Update the bypasses to the brokers that this agent stands in for and to the routes known now."""
         self.bypasses.keep_to(self._listeners)
 
     async def leave(self, broker_id: int) -> None:
-        """Listen no more on behalf of a broker that is gone, and close what is left of its connections."""
+        """Stop listening for a broker that has left, and close its remaining connections."""
         self._context.metrics.held.versions.left(broker_id)
         await self._listeners.pop(broker_id).close()
         tasks = [task for task, leader_id in self._relays.items() if leader_id == broker_id]
@@ -92,7 +92,7 @@ class FollowerProxy:
 
     @property
     def addresses(self) -> dict[int, Address]:
-        """Where it listens, by the brokers on whose behalf."""
+        """The listeners' addresses, by the broker that each stands in for."""
         return {one: Address(*found.sockets[0].getsockname()[:2]) for one, found in self._listeners.items()}
 
     def _fault(self, reason: str) -> None:
@@ -100,11 +100,11 @@ class FollowerProxy:
 
     @property
     def connections(self) -> int:
-        """How many are held, whatever they have said yet."""
+        """How many connections are held, also those that have sent nothing yet."""
         return len(self._relays)
 
     def _accepted(self, broker_id: int, accepted: socket.socket, _address: str) -> None:
-        """All come from this host. So what one leader's connections take is kept from the others'."""
+        """Take a connection. All come from this host, so each leader's connections have a limit of their own."""
         try:
             if self._context.broker_uid is not None:
                 check_owner(accepted, self._context.broker_uid)
@@ -125,7 +125,7 @@ class FollowerProxy:
         task.add_done_callback(lambda _: self._shares[broker_id].leave(share))
 
     async def _take(self, broker_id: int, accepted: socket.socket) -> None:
-        """Under TLS the local broker judges the certificate that is shown for the broker it meant to dial."""
+        """Make the TLS handshake if there is one: the local broker checks our certificate for the broker it dials."""
         limits = self._context.limits
         broker = FramedConnection(limits.max_frame_bytes, limits.frame_timeout_s, budget=self._context.budget)
         try:
@@ -145,7 +145,9 @@ class FollowerProxy:
             broker.close()
 
     async def _has_asked(self, broker: FramedConnection) -> bool:
-        """A broker asks at once. Until it has, nobody else is bothered: not the leader's agent, nor its broker."""
+        """Whether the broker sent a request. A broker does so at once; before that, the leader's side is not
+        contacted.
+        """
         try:
             async with asyncio.timeout(self._context.limits.first_frame_timeout_s):
                 if await broker.frame_is_there():
@@ -170,7 +172,7 @@ class FollowerProxy:
         except (OSError, ssl.SSLError) as error:
             self._context.metrics.fault("peer_unreachable")
             log.warning("peer_unreachable", leader=broker_id, error=str(error) or type(error).__name__)
-        except Exception as error:  # the next connection shall not meet it again
+        except Exception as error:  # the defect ends this connection only
             self._defects[broker_id].met("connection", error)
         finally:
             broker.close()
@@ -183,7 +185,10 @@ class FollowerProxy:
             leader.close()
 
     async def _reach_restarting_agent(self, broker_id: int) -> FramedConnection:
-        """Tried for as long as a restart takes: a broker that is turned away does not ask again for a second."""
+        """Connect to the agent; retry for as long as a restart takes.
+
+        A broker whose connection is refused does not try again for a second.
+        """
         until_s = self._context.clock() + self._context.limits.restart_s
         while True:
             try:
@@ -218,7 +223,7 @@ class FollowerProxy:
         return FramedConnection(max_bytes, limits.frame_timeout_s, budget=self._context.budget)
 
     async def stop(self) -> None:
-        """Close all listeners and connections; the brokers connect again when an agent is back."""
+        """Close all listeners and connections. The brokers reconnect when an agent is back."""
         for listener in self._listeners.values():
             await listener.close()
         tasks = list(self._relays)
@@ -228,7 +233,7 @@ class FollowerProxy:
 
 
 class _FollowerRelay:
-    """One connection of the broker, and its twin to the leader's agent."""
+    """One connection of the broker, and the matching connection to the leader's agent."""
 
     def __init__(
         self,
@@ -241,7 +246,7 @@ class _FollowerRelay:
         self._leader_id = leader_id
         self._refusals = Refusals()
         self._asked = 0
-        """Requests of the broker, each of which has one answer; but for what is produced without one."""
+        """Requests of the broker so far; each has one answer, except Produce with acks=0."""
         self._context = context
         self._defects = defects
         self._broker = broker
@@ -250,7 +255,7 @@ class _FollowerRelay:
         self._peer_bytes = PeerByteCount(context.metrics, "follower", leader)
 
     async def run(self) -> None:
-        """Until either side ends. Only an unexpected error is raised."""
+        """Relay until either side ends. Only an unexpected error is raised."""
         try:
             with self._responses.told_of_breakers():
                 await run_until_one_ends(self._relay_requests(), self._responses.receive(), self._responses.relay())
@@ -277,7 +282,7 @@ class _FollowerRelay:
             await self._leader.drain()
 
     def _may_pass(self, frame: Buffer) -> bool:
-        """Whether brokers ask that; else it was answered here. Raises RequestRefusedError."""
+        """Whether this request may pass. If not, it was answered here, or RequestRefusedError is raised."""
         self._asked += 1
         try:
             self._context.requests.check(frame)
@@ -289,7 +294,7 @@ class _FollowerRelay:
             return False
         return True
 
-    # As `ResponseTaker`.
+    # ResponseTaker.
 
     def passed(self) -> None:
         self._peer_bytes.update()

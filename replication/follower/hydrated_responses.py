@@ -1,11 +1,11 @@
-"""What a leader's agent sends on one connection, on its way to who asked: linked responses are put together first.
+"""Turns what a leader's agent sends on one connection back into Kafka responses, and passes them on in order.
 
-Linked responses are hydrated from object storage, verified and spliced. When that fails, or takes longer than
-`hydration_timeout_s`, the leader's agent is asked for the original bytes. After a defect of links, whoever's it is,
-there are none from that leader for a while (`LinkDefects`). Announcements are acted on while a response still waits, so
-that the next range is on its way before it is needed.
+Linked responses are hydrated from object storage, verified and spliced. If that fails or takes longer than
+`hydration_timeout_s`, the leader's agent is asked for the original bytes. After a defect of links, on either side,
+links from that leader pause for a while (`LinkDefects`). Announcements are acted on while a response still waits, so
+that the next range is being read before it is needed.
 
-Responses go on in the order in which they came. `receive` and `relay` run side by side.
+Responses are passed on in the order in which they arrived. `receive` and `relay` run side by side.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ log = structlog.get_logger(__name__)
 
 _RESPONSES_AHEAD = 8
 _HASHED_HERE_BYTES = 64 * 1024
-"""So much is hashed in less time than another thread takes to begin."""
+"""Hashing so many bytes takes less time than handing them to another thread."""
 _LINKED_KINDS = (MessageKind.LINKED, MessageKind.LINKED_OLD)
 _ANNOUNCING_KINDS = (
     MessageKind.ANNOUNCE,
@@ -51,14 +51,14 @@ _ANNOUNCING_KINDS = (
 
 
 class UndigestedLinkError(MalformedFrameError):
-    """A link without a SHA-256, where each must have one."""
+    """A link has no SHA-256 although each must have one."""
 
     def __init__(self) -> None:
         super().__init__(0, "a link without a SHA-256, from an agent without remote.wal.link.digest=sha256")
 
 
 async def _spliced(response: LinkedResponse, data: Sequence[Buffer]) -> list[Buffer]:
-    """The response put together, all its checksums and digests looked at. Raises SpliceError."""
+    """Put the response together and check all its checksums and digests. Raises SpliceError."""
     links, spliced = response.links, splice(response, data)
     if sum([link.length for link in links if link.sha256]) < _HASHED_HERE_BYTES:
         verify_digests(links, data)
@@ -68,20 +68,20 @@ async def _spliced(response: LinkedResponse, data: Sequence[Buffer]) -> list[Buf
 
 
 class ResponseTaker(Protocol):
-    """Whose connection it is."""
+    """The owner of the connection."""
 
     def passed(self) -> None:
-        """A message has come."""
+        """Called for each message that arrived."""
 
     def frame_came(self, frame: Buffer) -> None:
-        """A Kafka frame that goes on as it is, in its turn. Raises ConnectionError."""
+        """Called in turn for a Kafka frame that goes on unchanged. Raises ConnectionError."""
 
     def message_came(self, kind: MessageKind, body: Buffer) -> None:
-        """What is neither a response nor announced, at once. Raises MalformedFrameError."""
+        """Called at once for a message that is neither a response nor an announcement. Raises MalformedFrameError."""
 
 
 class HydratedResponses:
-    """Of one connection to a leader's agent."""
+    """The responses of one connection to a leader's agent."""
 
     def __init__(
         self,
@@ -93,8 +93,10 @@ class HydratedResponses:
         *,
         is_told_ahead: bool = True,
     ) -> None:
-        """Responses go `to` who asked. `is_told_ahead`: objects are announced here, so that one of them can be the
-        probe of a store that failed; else it is the next response that is.
+        """Responses go `to` the requester.
+
+        `is_told_ahead`: objects are announced on this connection, so an announced range probes a store that failed;
+        otherwise the next response does.
         """
         self._context = context
         self._leader = leader
@@ -107,7 +109,7 @@ class HydratedResponses:
         """When the last response was put together."""
         self._memory = ResponseMemory(context.budget)
         self._asked_last = 0
-        """The correlation id of the last Fetch. A linked response answers it, as it is the only one under way."""
+        """The correlation id of the last Fetch. Only one Fetch is under way, so a linked response answers it."""
         self._responses = ResponsesAhead(_RESPONSES_AHEAD, asyncio.get_running_loop())
         self._in_order = AnswersInOrder()
 
@@ -124,13 +126,13 @@ class HydratedResponses:
             self._memory.close()
 
     def will_ask(self, frame: Buffer) -> None:
-        """This request is about to be sent to the leader's agent."""
+        """Note the request that is about to be sent to the leader's agent."""
         if int.from_bytes(bytes(frame[:2]), "big") == FETCH_API_KEY:
             self._asked_last = int.from_bytes(bytes(frame[4:8]), "big", signed=True)
         self._links.tell()
 
     async def receive(self) -> None:
-        """Act on announcements at once; queue all responses in order. Raises MalformedFrameError."""
+        """Act on announcements at once, and queue all responses in order. Raises MalformedFrameError."""
         while (message := await self.channel.receive()) is not None:
             self._taker.passed()
             kind, body = message
@@ -157,7 +159,7 @@ class HydratedResponses:
             self._context.catch_up.read_ahead(announcement.object_id, announcement.ranges, announcement.custom_metadata)
 
     async def relay(self) -> None:
-        """Until the leader's agent has ended the connection."""
+        """Pass on responses until the leader's agent has ended the connection."""
         while (message := await self._responses.get()) is not None:
             self._in_order.came(*message)
             while (message := self._in_order.next()) is not None:
@@ -201,7 +203,7 @@ class HydratedResponses:
         self._context.stage_times.observe("spliced", self.spliced_at_s - started_s, (link.object_id for link in links))
 
     async def _refuse_bytes(self, error: SpliceError) -> None:
-        """They are not what the leader linked, read twice."""
+        """Handle bytes that still differ from what the leader linked after a second read."""
         self._context.hydration.proved_wrong(error.link)
         log.error("splice_refused", segment=str(error.link.object_id), reason=error.reason)
         self._defects.corrupt(error)
@@ -209,7 +211,7 @@ class HydratedResponses:
         await self._ask_inline("corrupt", str(error))
 
     async def _refuse_links(self, where: str, error: Exception) -> None:
-        """This response and those that follow for a while go inline."""
+        """Ask for this response inline, and pause links for a while."""
         if isinstance(error, ForgedRangeError):
             self._context.hydration.proved_wrong(error.link)
         self._defects.met(where, error)
@@ -217,10 +219,10 @@ class HydratedResponses:
         await self._ask_inline("defect", type(error).__name__)  # its text may hold a record's bytes
 
     async def _hydrated(self, response: LinkedResponse, is_old: bool) -> list[Buffer]:
-        """The response spliced. A range that proves wrong is read once more, past the cache.
+        """Return the response spliced. A range whose bytes are wrong is read once more from the store.
 
-        `is_old`: the local broker is far behind, so the reads keep to their quota. What names an archive object is old,
-        whatever the leader's agent called it.
+        `is_old`: the local broker is far behind, so the reads keep to their quota. Links to archive objects always
+        count as old, however the leader's agent marked the response.
         """
         links = response.links
         is_old = is_old or bool([link for link in links if isinstance(link.object_id, ArchiveObjectId)])
@@ -239,12 +241,12 @@ class HydratedResponses:
                     self._context.hydration.proved_wrong(error.link)
                     return await _spliced(response, await fetch_all(links))
         except TimeoutError as error:
-            if not is_old:  # large reads that take their time are no sign of a store that fails
+            if not is_old:  # slow large reads do not mean that the store fails
                 self._context.hydration.timed_out(self._context.hydration.not_there(links))
             raise HydrationError("timeout", "object storage did not answer in time") from error
 
     async def _ask_inline(self, reason: str, detail: str) -> None:
-        """Have the leader's agent send the original; it comes as a Kafka frame."""
+        """Ask the leader's agent for the original, which comes as a Kafka frame."""
         self._in_order.asked_for(self._asked_last)
         self._context.metrics.fault(f"inline_requested_{reason}")
         log.warning("inline_requested", reason=reason, detail=detail, correlation_id=self._asked_last)

@@ -1,18 +1,18 @@
-"""Fetches ranges of stored objects for the follower's side, each byte once, ahead of need where announced.
+"""Reads ranges of stored objects for the follower's side: each byte once, and ahead of need if announced.
 
-What is there, on its way, or waited for is in the `RangeCache`; how an object is read, and whether the place where it
-is may be asked at all, is for that place's reader to say (`replication.follower.tiers`). What is in a place that is not
-known is not read. Of several that hold the object, the nearest is read that is not given up, and the next one when that
-fails. What is announced with a `ZoneReading` is asked of the neighbour that reads it for all of the zone, and read from
-the store when that one does not give it (`replication.follower.neighbours`). A neighbour is given nothing that came, or
-is to come, from another: so no two wait for each other.
+The `RangeCache` has what is read, being read, or waited for. Each place of objects has a reader that knows how an
+object is read there and whether that place may be asked now (`replication.follower.tiers`). Objects in an unknown place
+are not read. If several places hold the object, the nearest working one is read, and the next one after a failure. A
+range announced with a `ZoneReading` is requested from the neighbour that reads it for the zone, and from the store if
+that neighbour does not give it (`replication.follower.neighbours`). A neighbour never gets a range that comes from
+another neighbour, so no two wait for each other.
 
-Memory is bounded: announcements beyond half of the cache are let go, as they are only hints. A follower's Fetch that
-waits for a range waits here as in KIP-405's purgatory, with the caller's deadline; the retries are the storage
-manager's.
+Memory is bounded: announcements beyond half of the cache are dropped, because they are only hints. A follower's Fetch
+that waits for a range waits here with the caller's deadline, as in KIP-405's purgatory. The storage manager does the
+retries.
 
-Used from the event loop alone; reads run in `remote.wal.hydration.thread.pool.size` threads for each place, or in a
-pool that the caller names (`replication.follower.catch_up_reads`).
+Used from the event loop only. Reads run in `remote.wal.hydration.thread.pool.size` threads for each place, or in a pool
+that the caller names (`replication.follower.catch_up_reads`).
 """
 
 import asyncio
@@ -37,7 +37,7 @@ from rlm.write_path.metrics import StageTimes
 
 
 class HydrationError(Exception):
-    """The bytes could not be had from object storage in time. `reason` labels the counter."""
+    """The bytes could not be read from object storage in time. `reason` labels the counter."""
 
     def __init__(self, reason: str, detail: str) -> None:
         self.reason = reason
@@ -46,7 +46,7 @@ class HydrationError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class HydrationLimits:
-    """Threads, and the bytes that are cached or under way."""
+    """The number of threads, and the bytes that may be cached or being read."""
 
     threads: int
     cache_bytes: int
@@ -60,17 +60,17 @@ class NeighbourReads(Protocol):
     def own_id(self) -> int: ...
 
     def reader(self, zone: ZoneReading) -> int | None:
-        """Whom to ask, the own broker included; None: nobody who would give anything."""
+        """The broker to ask, which may be our own; None if nobody would give the range."""
 
     async def ask(self, neighbour: int, wanted: CachedRange, read: tuple[int, int]) -> bytes | None:
-        """The range; None: it is to be read from the store. What is wrong is counted, and raises nothing."""
+        """Return the range; None if it must be read from the store. Errors are counted, not raised."""
 
     def gave_wrong_bytes(self, neighbour: int) -> None:
-        """What it gave is not what the leader has."""
+        """Record that a neighbour gave bytes that differ from the leader's."""
 
 
 class HydrationCache:
-    """Ranges of combined segments and archive objects that were read last, and reads of what is missing."""
+    """Recently read ranges of combined segments and archive objects, and reads of missing ones."""
 
     def __init__(
         self,
@@ -82,7 +82,9 @@ class HydrationCache:
         archive: Callable[[], ArchiveReads | None] = lambda: None,
         pool: Callable[[int, str], Executor] = thread_pool,
     ) -> None:
-        """`archive` gives the archive's store, as soon as it is there; `pool` makes so many threads of that name."""
+        """`archive` returns the archive's store once it is there; `pool` makes a pool of that many threads and that
+        name.
+        """
         self._stage_times = stage_times
         self._metrics = metrics
         self._clock = clock
@@ -93,10 +95,10 @@ class HydrationCache:
         self.ranges = RangeCache(limits.cache_bytes)
         self._is_closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
-        """The one that all of this runs on, once it was asked for."""
+        """The loop that all of this runs on, once known."""
         self._asking: set[asyncio.Task[None]] = set()
         self.in_flight_bytes = 0
-        """Of reads in the pool for what is new, and of what neighbours are asked for."""
+        """Bytes being read in the pool for new data, or requested from neighbours."""
         self.neighbours: NeighbourReads | None = None
         """None: every range is read from the store."""
 
@@ -107,9 +109,9 @@ class HydrationCache:
         custom_metadata: bytes = b"",
         zone: ZoneReading | None = None,
     ) -> None:
-        """These ranges will be asked for soon. While storage fails, one of them is the probe.
+        """Read ranges that will be requested soon. While the storage fails, one of them is the probe.
 
-        With `zone`, its reader reads what all of the zone want, and the others ask it.
+        With `zone`, its reader reads what the whole zone wants, and the others ask that reader.
         """
         reader = self.neighbours.reader(zone) if zone is not None and self.neighbours is not None else None
         if zone is not None and self.neighbours is not None and reader == self.neighbours.own_id:
@@ -132,9 +134,9 @@ class HydrationCache:
         return self.in_flight_bytes + size <= self._max_in_flight_bytes
 
     def planned(self, object_id: StoredObjectId, start: int, end: int, custom_metadata: bytes) -> CachedRange:
-        """A range to be read, by `read`. Raises HydrationError where it is not: its place is not known, or given up.
+        """Plan a range for `read`. Raises HydrationError if its place is unknown or failing.
 
-        A place that is given up is asked now and then.
+        A place that keeps failing is probed now and then.
         """
         tiers = self.tiers.of(object_id, custom_metadata)
         for tier, copy in tiers:
@@ -145,7 +147,7 @@ class HydrationCache:
         raise HydrationError(UnknownBucketError.label, "the place where the object is is not known here")
 
     async def fetch(self, object_id: StoredObjectId, start: int, end: int, custom_metadata: bytes = b"") -> memoryview:
-        """The bytes [start, end) of an object. Raises HydrationError."""
+        """Return the bytes [start, end) of an object. Raises HydrationError."""
         found = self.ranges.covering(object_id, start, end)
         if not found:
             found = [self._fetch(object_id, start, end, custom_metadata)]
@@ -157,7 +159,7 @@ class HydrationCache:
         self._waiting[wait] = waiting
         try:
             return await waiting
-        except Exception as error:  # a backend's defect, too, must not hold up replication
+        except Exception as error:  # a backend's defect must not stop replication either
             told = str(error) if isinstance(error, RemoteStorageError) else defect_site(error)
             raise HydrationError(failure_label(error), told) from error
         finally:
@@ -166,7 +168,10 @@ class HydrationCache:
     async def given(
         self, object_id: StoredObjectId, start: int, end: int, read: tuple[int, int], custom_metadata: bytes
     ) -> memoryview:
-        """The bytes [start, end) for a neighbour; where they are not there, `read` is read. Raises HydrationError."""
+        """Return the bytes [start, end) for a neighbour.
+
+        If they are missing, all of `read` is read. Raises HydrationError.
+        """
         found = self.ranges.covering(object_id, start, end)
         if any(one.data is None and one.neighbour is not None for one in found):
             raise HydrationError("asked_elsewhere", "another neighbour was asked for it")
@@ -177,14 +182,14 @@ class HydrationCache:
         return await self.fetch(object_id, start, end, custom_metadata)
 
     def proved_wrong(self, link: SegmentLink) -> None:
-        """Forget an object with a link whose bytes are wrong: the next fetch reads it anew, from the store."""
+        """Forget an object after a link with wrong bytes, so that the next fetch reads it from the store."""
         for one in self.ranges.covering(link.object_id, link.start_position, link.end_position):
             if one.neighbour is not None and self.neighbours is not None:
                 self.neighbours.gave_wrong_bytes(one.neighbour)
         self.ranges.discard(link.object_id)
 
     def not_there(self, links: Iterable[SegmentLink]) -> list[tuple[StoredObjectId, bytes]]:
-        """Whose bytes were not read from the store yet, and the copies that they are being read from."""
+        """Return the linked objects that the store has not delivered yet, and the copies being read."""
         return [
             (link.object_id, one.copy)
             for link in links
@@ -193,13 +198,13 @@ class HydrationCache:
         ]
 
     def timed_out(self, waited_for: Iterable[tuple[StoredObjectId, bytes]]) -> None:
-        """A caller gave up waiting for objects with such custom metadata: as good as a failure of their places."""
+        """Count a caller's time-out while it waited for such objects as a failure of their places."""
         tiers = {id(tier): tier for one in waited_for for tier, _ in self.tiers.of(*one)[:1]}
         for tier in tiers.values():
             tier.failed(self._clock())
 
     def close(self) -> None:
-        """Fetches under way are abandoned."""
+        """Abandon fetches under way."""
         self._is_closed = True
         self.tiers.close()
         for task in self._asking:
@@ -212,7 +217,7 @@ class HydrationCache:
         return wanted
 
     def _ask(self, neighbour: int, zone: ZoneReading, wanted: CachedRange) -> None:
-        """Have a range given by a neighbour; but where the store is being probed, it is the probe."""
+        """Request a range from a neighbour, unless it serves as the probe of a failing store."""
         self.in_flight_bytes += wanted.end - wanted.start
         if self.neighbours is None or self.tiers.is_given_up(wanted.custom_metadata):
             self.read(wanted, None, self._not_in_flight)
@@ -244,7 +249,7 @@ class HydrationCache:
         self.in_flight_bytes -= size
 
     def read(self, wanted: CachedRange, pool: Executor | None, ended: Callable[[int], None]) -> None:
-        """Read what was `planned`; `ended` is told of its bytes.
+        """Read what was `planned`; `ended` is called with its bytes afterwards.
 
         `pool` is None for the place's own.
         """
@@ -268,7 +273,7 @@ class HydrationCache:
         data: bytes | None,
         error: BaseException | None,
     ) -> None:
-        """Neither `data` nor an `error`: it will not be read."""
+        """Handle the end of a read. Neither `data` nor `error` means that it will not be read."""
         if error is not None:
             self._metrics.fault(f"hydration_{failure_label(error)}")
             tier.failed(self._clock(), error)
@@ -292,7 +297,7 @@ class HydrationCache:
                 future.set_result(wait.data())
 
     def _goes_on(self, wanted: CachedRange) -> bool:
-        """Whether there is another copy to be read, behind the one that failed."""
+        """Whether another copy is read now after this one failed."""
         tiers = self.tiers.of(wanted.object_id, wanted.custom_metadata)
         behind = [copy for _, copy in tiers].index(wanted.copy) + 1
         for tier, copy in tiers[behind:]:
@@ -303,12 +308,12 @@ class HydrationCache:
         return False
 
     def abandon(self, wanted: CachedRange) -> None:
-        """The range will not be read, as this agent ends: cancel who waits for it."""
+        """Cancel the waiting callers: the range will not be read because this agent ends."""
         for future in self._futures(wanted.waiting):
             future.cancel()
 
     def _futures(self, waits: list[RangeWait]) -> list[asyncio.Future[memoryview]]:
-        """Of those who have not given up, nor were told already."""
+        """The futures of waiting callers that have neither given up nor got an answer."""
         found = (self._waiting.get(wait) for wait in waits)
         return [future for future in found if future is not None and not future.done()]
 
@@ -317,7 +322,7 @@ _WasRead = Callable[[bytes | None, BaseException | None], None]
 
 
 async def _read_here(reading: Awaitable[bytes], was_read: _WasRead) -> None:
-    """What came of it is told at once: a callback of the task would be called a turn of the event loop later."""
+    """Await a read and report its result at once: a callback of the task would run one turn of the event loop later."""
     try:
         data = await reading
     except asyncio.CancelledError:

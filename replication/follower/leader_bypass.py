@@ -1,12 +1,12 @@
-"""A way around a leader's agent that is dead: to its broker, inline, as in stock Kafka.
+"""A route around a leader's dead agent: straight to its broker, inline, as in stock Kafka.
 
-Holds true: at any time all connections of the local broker to one leader take one way. A change of the way closes
-those that took the other one, so that the broker's fetchers begin anew, as after any broken connection. One that is new
-waits for the agent as long as the agent may be away, as nothing has been sent on it yet.
+At any time, all connections of the local broker to one leader use one route. A change of route closes the connections
+on the other one, so that the broker's fetchers reconnect as after any broken connection. A new connection waits as long
+as the agent may be away, because nothing has been sent on it yet.
 
-An agent is dead when it does not answer a hello: a process that is gone, or one that stands still, whose kernel still
-takes connections. The latter is looked for when a connection that waits for an answer gets none. Whether the agent is
-back is found by probes; no connection of the broker is risked for it.
+An agent is dead when it does not answer a hello: its process is gone, or it is frozen while its kernel still accepts
+connections. The bypass looks for a frozen one when a connection that waits for an answer gets none. Probes find out
+whether the agent is back; no connection of the broker is risked for that.
 """
 
 import asyncio
@@ -33,33 +33,36 @@ _UNREACHABLE = (OSError, ssl.SSLError, PeerRefusedError)  # TimeoutError is an O
 
 
 class BypassWay(NamedTuple):
-    """Where a broker listens for other hosts."""
+    """A broker's listener for other hosts."""
 
     address: Address
     server_name: str | None = None
-    """Whom its certificate must name; None: the host that is dialled. Who registers an address proves nothing by it."""
+    """The name that its certificate must have; None means the dialled host. Registering an address proves no
+    identity.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Bypass:
-    """How to get past dead agents."""
+    """How to reach brokers past their dead agents."""
 
     brokers: Mapping[int, Address]
-    """Listeners of the brokers, by broker id, that take connections from other hosts."""
+    """By broker id, the brokers' listeners that take connections from other hosts."""
     limits: RouteLimits
     tls: Callable[[], ssl.SSLContext | None]
-    """Made anew for each connection, so that rotated files take effect."""
+    """Called for each connection, so that rotated files take effect."""
     clock: Callable[[], float]
     """Monotonic seconds."""
     login: Callable[[FramedConnection], Awaitable[None]] | None = None
-    """The agent's own, on each connection; None: the local broker's frames begin at once. Raises as AgentWay.reach."""
+    """The agent's own login on each connection; None if the local broker's frames begin at once. Raises like
+    AgentWay.reach."""
     takes_registered: bool = False
-    """Whether what is registered counts, too: where certificates say who listens there."""
+    """Whether registered addresses count too: only where certificates prove who listens there."""
     registered: dict[int, Address] = field(default_factory=dict)
-    """Likewise, of brokers that may not be in `brokers`."""
+    """Listeners that brokers registered; they may include brokers that `brokers` lacks."""
 
     def way_to(self, broker_id: int) -> BypassWay | None:
-        """What is listed goes before what is registered; None: there is no way."""
+        """Return the route; a configured listener goes before a registered one. None if there is no route."""
         listed, registered = self.brokers.get(broker_id), self.registered.get(broker_id)
         if listed is not None:
             return BypassWay(listed)
@@ -68,19 +71,19 @@ class Bypass:
 
 @dataclass(frozen=True, slots=True)
 class AgentWay:
-    """The usual way, by the leader's agent."""
+    """The normal route, through the leader's agent."""
 
     reach: Callable[[], Awaitable[FramedConnection]]
     """Connect, and exchange hellos. Raises OSError, ssl.SSLError, PeerRefusedError."""
     relay: Callable[[FramedConnection, FramedConnection], Awaitable[None]]
-    """From the local broker's connection to that of the agent, until either ends; closes neither."""
+    """Relay from the local broker's connection to the agent's until either ends; closes neither."""
     unconnected: Callable[[], FramedConnection]
-    """A connection for what comes from a leader, with this agent's limits."""
+    """Make a connection object for what comes from a leader, with this agent's limits."""
 
 
 @dataclass(slots=True)
 class _Silence:
-    """Since when nothing has passed on a connection, and after how long that gives reason to ask."""
+    """Since when nothing has passed on a connection, and how long that is accepted."""
 
     patience_s: float
     since_s: float
@@ -88,7 +91,7 @@ class _Silence:
 
 
 class LeaderBypass:
-    """Serves the local broker's connections to one leader, by its agent or past it."""
+    """Serves the local broker's connections to one leader, through its agent or past it."""
 
     def __init__(
         self,
@@ -98,7 +101,7 @@ class LeaderBypass:
         metrics: ReplicationMetrics,
         requests: BrokerRequests,
     ) -> None:
-        """`requests` are those that may pass, on either way."""
+        """Only `requests` may pass, on either route."""
         self.leader_id = leader_id
         self._bypass = bypass
         self._agent = agent
@@ -107,9 +110,9 @@ class LeaderBypass:
         self._clock = bypass.clock
         self._route = LeaderRoute(bypass.limits)
         self._brokers: dict[FramedConnection, None] = {}
-        """The local broker's connections that take the present way."""
+        """The local broker's connections on the present route."""
         self._silences: dict[FramedConnection, _Silence] = {}
-        """Of connections to the agent."""
+        """Silence of the connections to the agent."""
 
     @property
     def is_bypassed(self) -> bool:
@@ -117,7 +120,7 @@ class LeaderBypass:
         return self._route.is_bypassed
 
     async def serve(self, broker: FramedConnection) -> None:
-        """One connection of the local broker, until it ends."""
+        """Serve one connection of the local broker until it ends."""
         agent = await self._reached_agent()
         leader = agent or self._agent.unconnected()
         self._brokers[broker] = None
@@ -133,7 +136,7 @@ class LeaderBypass:
             leader.close()
 
     async def _reached_broker(self, leader: FramedConnection) -> bool:
-        """Whether the leader's broker took the connection, and the login."""
+        """Connect to the leader's broker and log in. Returns whether both succeeded."""
         way = self._bypass.way_to(self.leader_id)
         if way is None:
             return False  # it has just gone
@@ -150,7 +153,7 @@ class LeaderBypass:
         return True
 
     async def watch(self) -> None:
-        """Look whether the agent stands still, and while it is bypassed whether it is back. Until cancelled."""
+        """Check whether the agent is frozen, and, while it is bypassed, whether it is back. Runs until cancelled."""
         while True:
             await asyncio.sleep(self._route.probe_wait_s if self.is_bypassed else self._bypass.limits.attempt_s)
             try:
@@ -160,12 +163,12 @@ class LeaderBypass:
                     agent = await self._reached_agent()
                     if agent is not None:
                         agent.close()
-            except Exception:  # a defect here must not keep the other way closed for good
+            except Exception:  # a defect here must not block the other route for good
                 self._metrics.fault("bypass_defect")
                 log.exception("bypass_defect", leader=self.leader_id)
 
     def end(self) -> None:
-        """There is no such way any more: what took it begins anew."""
+        """End this bypass: connections on it are closed and must begin again."""
         if self.is_bypassed:
             self._metrics.bypass.peers.dec()
             for broker in self._brokers:
@@ -174,7 +177,7 @@ class LeaderBypass:
     def _is_silent(self) -> bool:
         """Whether nothing has passed on a connection for longer than a replica's fetch may wait.
 
-        One that nobody uses is silent, too; so the patience with it grows until something passes again.
+        An unused connection is silent, too; so the patience with it grows until something passes again.
         """
         now_s, found = self._clock(), False
         for agent, silence in self._silences.items():
@@ -187,7 +190,7 @@ class LeaderBypass:
         return found
 
     async def _reached_agent(self) -> FramedConnection | None:
-        """A connection to the agent, tried for until it has been away for too long; None: it is bypassed."""
+        """Connect to the agent; retry until it has been away for too long. None: it is bypassed."""
         route, first = self._route, True
         while not route.is_bypassed:
             began_s = self._clock()
@@ -225,7 +228,10 @@ class LeaderBypass:
             self._switched(None)
 
     def _switched(self, error: Exception | None) -> None:
-        """Tell it, and close what took the other way. `error`: why the agent is bypassed; None: it is not any more."""
+        """Log a change of route, and close the connections on the other one.
+
+        `error` says why the agent is bypassed; None means that it is used again.
+        """
         if error is not None:
             log.error("agent_bypassed", leader=self.leader_id, error=_text(error), path="inline")
         else:

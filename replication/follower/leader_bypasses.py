@@ -1,6 +1,6 @@
-"""The ways past dead agents, one for each leader whose broker is known to listen for that.
+"""The routes past dead agents: one for each leader whose broker has a listener for that.
 
-They are kept in step with the leaders that this agent poses as: a way that is new counts for connections from then on.
+They follow the leaders that this agent stands in for; a new route serves connections from then on.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from replication.wire.peer_connection import Address
 
 
 class LeaderBypasses(Mapping[int, LeaderBypass]):
-    """By broker id. Use it in the event loop; `stop` ends it."""
+    """The bypasses by broker id. Use it in the event loop; `stop` ends it."""
 
     def __init__(
         self,
@@ -22,7 +22,7 @@ class LeaderBypasses(Mapping[int, LeaderBypass]):
         metrics: ReplicationMetrics,
         requests: BrokerRequests,
     ) -> None:
-        """`bypass` None: there never is a way. `way_of` gives the usual one to a leader."""
+        """`bypass` is None if there is never a bypass. `way_of` returns the normal route to a leader."""
         self._bypass = bypass
         self._way_of = way_of
         self._metrics = metrics
@@ -31,13 +31,13 @@ class LeaderBypasses(Mapping[int, LeaderBypass]):
         self._watches: dict[int, asyncio.Task[None]] = {}
 
     def learned(self, registered: Mapping[int, Address]) -> None:
-        """All that brokers' agents have registered now. Counts with `keep_to`."""
+        """Replace the listeners that brokers' agents have registered. Takes effect with `keep_to`."""
         if self._bypass is not None and self._bypass.takes_registered:
             self._bypass.registered.clear()
             self._bypass.registered.update(registered)
 
     def keep_to(self, leader_ids: Iterable[int]) -> None:
-        """Have a way past the agent of each of these to whose broker there is one, and of no others."""
+        """Have a bypass for each of these leaders whose broker can be reached, and for no others."""
         bypass = self._bypass
         wanted = {one for one in leader_ids if bypass is not None and bypass.way_to(one) is not None}
         for broker_id in self._bypasses.keys() - wanted:
@@ -57,7 +57,7 @@ class LeaderBypasses(Mapping[int, LeaderBypass]):
         return sorted(one for one, bypass in self._bypasses.items() if bypass.is_bypassed)
 
     async def stop(self) -> None:
-        """Look no more whether agents are back. Connections are their owner's."""
+        """Stop probing agents. The connections belong to their owner."""
         watches = list(self._watches.values())
         for watch in watches:
             watch.cancel()

@@ -1,29 +1,29 @@
-"""Which way leads to a leader: by its agent, or past it to its broker. Sans-IO; one for each leader.
+"""Decides the route to one leader: through its agent, or past it to its broker. Sans-IO.
 
-By the agent while it answers. Past it when it has not for `after_s`: a restart of the agent should be shorter. It is
-asked twice at least, as it may be this process that stood still. Back by the agent when all probes of `return_after_s`
-were answered. Each change of way costs the local broker's fetcher a back-off, so an agent that does not stay is trusted
-later each time.
+The agent is used while it answers. It is bypassed when it has not answered for `after_s`; a restart should be shorter.
+At least two attempts must fail, because this process itself may have been frozen. The agent is used again when all
+probes of `return_after_s` were answered. Each change costs the local broker's fetcher a back-off, so an agent that
+fails again soon must answer longer each time.
 """
 
 from dataclasses import dataclass
 
 _MIN_FAILURES = 2
 _LASTING = 10
-"""A return that lasted for so many times `return_after_s` counts as good."""
+"""A return counts as lasting after this many times `return_after_s`."""
 _MAX_DOUBLINGS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class RouteLimits:
-    """In seconds."""
+    """Limits in seconds."""
 
     after_s: float
-    """How long the agent must have been asked in vain."""
+    """How long the agent must fail to answer."""
     return_after_s: float
     """How long it must answer until it is used again."""
     probe_s: float = 1.0
-    """Between two probes; after one without an answer twice as long, up to `probe_max_s`."""
+    """Time between two probes; doubled after each unanswered one, up to `probe_max_s`."""
     probe_max_s: float = 15.0
 
     @property
@@ -33,7 +33,7 @@ class RouteLimits:
 
 
 class LeaderRoute:
-    """Attempts and probes go in, with the time; whether the agent is bypassed comes out."""
+    """Takes the results of attempts and probes with their time, and says whether the agent is bypassed."""
 
     def __init__(self, limits: RouteLimits) -> None:
         self.limits = limits
@@ -47,7 +47,7 @@ class LeaderRoute:
         self._doublings = 0
 
     def attempt_failed(self, began_s: float, now_s: float) -> bool:
-        """The agent did not answer an attempt. True when it is to be bypassed from now on."""
+        """Record an attempt that the agent did not answer. True when it is bypassed from now on."""
         if self.is_bypassed:
             return False
         self._failing_since_s = began_s if self._failing_since_s is None else min(began_s, self._failing_since_s)
@@ -63,7 +63,7 @@ class LeaderRoute:
         return True
 
     def attempt_answered(self) -> bool:
-        """The agent answered an attempt. False when another attempt had it bypassed meanwhile."""
+        """Record an attempt that the agent answered. False when another attempt caused a bypass meanwhile."""
         if not self.is_bypassed:
             self._failing_since_s = None
             self._failures = 0
@@ -71,16 +71,16 @@ class LeaderRoute:
 
     @property
     def steady_s(self) -> float:
-        """For how long the agent must answer this time."""
+        """How long the agent must answer this time."""
         return float(self.limits.return_after_s * 2**self._doublings)
 
     def probe_failed(self) -> None:
-        """The agent did not answer a probe."""
+        """Record a probe that the agent did not answer."""
         self._answering_since_s = None
         self.probe_wait_s = min(2 * self.probe_wait_s, self.limits.probe_max_s)
 
     def probe_answered(self, now_s: float) -> bool:
-        """The agent answered a probe. True when it is to be used again."""
+        """Record a probe that the agent answered. True when it is used again from now on."""
         self.probe_wait_s = self.limits.probe_s
         if self._answering_since_s is None:
             self._answering_since_s = now_s

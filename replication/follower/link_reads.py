@@ -1,7 +1,7 @@
-"""The bytes that a linked response stands for, by as few reads as makes sense.
+"""Reads the bytes of a linked response in a small number of reads.
 
-Links may name any positions of an object. So what lies between two of them is read along only where it is little:
-otherwise two links of some bytes would have all of an object read.
+Links may name any positions of an object. The gap between two of them is read only if it is small: otherwise two links
+of some bytes could cause a read of a whole object.
 """
 
 import asyncio
@@ -18,13 +18,13 @@ from replication.wire.link import SegmentLink
 from replication.wire.peer_protocol import coalesce_ranges
 
 READ_ALONG_BYTES: Final = 64 * 1024
-"""So much between two links takes less time than another request does."""
+"""Reading so many bytes between two links takes less time than another request."""
 
 Range = tuple[int, int]
 
 
 async def fetch_links(cache: HydrationCache, links: Sequence[SegmentLink]) -> list[memoryview]:
-    """The links' bytes, in their order. Raises HydrationError."""
+    """Return the links' bytes in their order. Raises HydrationError."""
     if len(links) == 1:
         only = links[0]
         return [await cache.fetch(only.object_id, only.start_position, only.end_position, only.custom_metadata)]
@@ -42,7 +42,7 @@ async def fetch_links(cache: HydrationCache, links: Sequence[SegmentLink]) -> li
 
 
 def _reads(cache: HydrationCache, object_id: StoredObjectId, wanted: list[Range]) -> Sequence[Range]:
-    """What to ask for, ascending: nothing in between where all that is wanted is there, or on its way."""
+    """Return the ranges to request, ascending. Gaps are left out if everything wanted is cached or being read."""
     exact = coalesce_ranges(wanted, max_gap_bytes=0, max_ranges=math.inf)
     if not any(cache.ranges.missing(object_id, *each) for each in exact):
         return exact
@@ -50,6 +50,6 @@ def _reads(cache: HydrationCache, object_id: StoredObjectId, wanted: list[Range]
 
 
 def _part_of(found: list[tuple[int, memoryview]], link: SegmentLink) -> memoryview:
-    """The link's bytes out of an object's ranges, which ascend and hold each link whole."""
+    """Return the link's bytes out of an object's ranges, which ascend and each hold whole links."""
     start, data = found[bisect_right(found, link.start_position, key=itemgetter(0)) - 1]
     return data[link.start_position - start : link.end_position - start]

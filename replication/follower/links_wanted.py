@@ -1,4 +1,4 @@
-"""Whether a leader's agent is to send links: it is told when that changes."""
+"""Tells a leader's agent when to send links and when to stop."""
 
 import contextlib
 
@@ -9,13 +9,14 @@ from replication.wire.peer_protocol import MessageKind
 
 
 class LinksWanted:
-    """Of one connection."""
+    """The state of one connection."""
 
     def __init__(
         self, context: FollowerContext, defects: LinkDefects, channel: PeerChannel, *, is_told_ahead: bool
     ) -> None:
-        """`is_told_ahead`: objects are announced, so that one of them can be the probe of a store that failed; else it
-        is the next response that is.
+        """`is_told_ahead`: objects are announced on this connection, so an announced range probes a store that failed.
+
+        Otherwise the next response does.
         """
         self._context = context
         self._defects = defects
@@ -23,15 +24,15 @@ class LinksWanted:
         self._is_told_ahead = is_told_ahead
         self._are_paused = False
         self.newest: bytes | None = None
-        """The custom metadata of the leader's newest object; None before one was told of."""
+        """The custom metadata of the leader's newest object; None before the first one."""
 
     def given(self, custom_metadata: bytes) -> None:
-        """A link came, to an object of this one."""
+        """Record a link to an object with this custom metadata."""
         if not self._is_told_ahead:
             self.newest = custom_metadata
 
     def tell(self) -> None:
-        """Look whether that has changed."""
+        """Tell the leader's agent if the answer has changed."""
         tiers, now_s = self._context.hydration.tiers, self._context.clock()
         given_up = tiers.is_given_up(self.newest) if self._is_told_ahead else tiers.rest(self.newest, now_s)
         paused = given_up or self._defects.links_rest

@@ -1,8 +1,8 @@
-"""Asks every other agent, every two seconds, whether it is there, and remembers when it last answered.
+"""Asks every other agent every two seconds whether it is alive, and remembers when it last answered.
 
-Each is asked on a connection of its own (`PeerCapabilities.PRESENCE`), which stays open, so that a process that ends is
-noticed at once, and one that stands still, or a host that is gone, within seconds. An agent that does not know the
-question says hello and nothing more, which counts for an answer, too.
+Each agent is asked on a connection of its own (`PeerCapabilities.PRESENCE`), which stays open. So a process that ends
+is noticed at once, and one that is frozen or whose host is gone within seconds. An agent that does not know the
+question only says hello, which counts as an answer, too.
 """
 
 import asyncio
@@ -24,18 +24,18 @@ log = structlog.get_logger(__name__)
 _INTERVAL_S = 2.0
 _ANSWER_S = 3.0
 STALE_S = 10.0
-"""What was measured longer ago says nothing of now."""
+"""An answer that is older says nothing about now."""
 _NOT_THERE = (OSError, ssl.SSLError, PeerRefusedError, MalformedFrameError)  # TimeoutError is an OSError
 
 
 @dataclass(frozen=True, slots=True)
 class Presence:
-    """What is known of another agent."""
+    """What is known about whether another agent is alive."""
 
     answered_s_ago: float | None = None
-    """None: it never has since this agent started."""
+    """None: it has never answered since this agent started."""
     failure: str | None = None
-    """Why it did not answer when it was asked last; None: it did, or was not asked yet."""
+    """Why it did not answer last time; None if it did or was not asked yet."""
 
     @property
     def is_there(self) -> bool:
@@ -53,7 +53,7 @@ class _Seen:
 
 
 class PeerWatch:
-    """Runs in the event loop; any thread may ask `presence`."""
+    """Runs in the event loop; any thread may call `presence`."""
 
     def __init__(self, context: FollowerContext, peers: KnownPeers, clock: Callable[[], float]) -> None:
         """`clock` gives monotonic seconds."""
@@ -65,7 +65,7 @@ class PeerWatch:
         self._asking: dict[int, asyncio.Task[None]] = {}
 
     def presence(self, broker_id: int) -> Presence:
-        """What is known of this broker's agent now."""
+        """Return what is known about this broker's agent now."""
         seen = self._seen.get(broker_id)
         if seen is None:
             return NOT_ASKED
@@ -74,12 +74,12 @@ class PeerWatch:
 
     @property
     def silent(self) -> dict[int, Presence]:
-        """The agents that were asked and are not there, by broker id."""
+        """The agents that were asked and did not answer, by broker id."""
         asked = {one: self.presence(one) for one in sorted(self._seen.copy())}
         return {one: found for one, found in asked.items() if not found.is_there and found != NOT_ASKED}
 
     async def run(self) -> None:
-        """Ask all that are known, until cancelled."""
+        """Ask all known agents, until cancelled."""
         try:
             while True:
                 for left in self._asking.keys() - self._peers.keys():
@@ -91,7 +91,7 @@ class PeerWatch:
                 await asyncio.sleep(_INTERVAL_S)
                 for asking in self._asking.values():
                     if asking.done():
-                        asking.result()  # a defect: all is begun anew
+                        asking.result()  # raises a defect, so that everything begins again
         finally:
             asked = list(self._asking.values())
             self._asking.clear()
@@ -119,7 +119,7 @@ class PeerWatch:
                 connection.close()
 
     async def _ask(self, broker_id: int, connection: FramedConnection | None) -> FramedConnection | None:
-        """Returns the connection to ask again on, if the agent takes another question. Raises _NOT_THERE."""
+        """Ask once. Returns the connection if the agent takes another question on it. Raises _NOT_THERE."""
         opened = connection or FramedConnection(frame_timeout_s=_ANSWER_S, budget=self._context.budget)
         address = self._peers.get(broker_id)
         if address is None:

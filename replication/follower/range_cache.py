@@ -1,12 +1,12 @@
-"""Which ranges of stored objects are there, which are being read, and who waits for them. Sans-IO.
+"""Knows which ranges of stored objects are cached, which are being read, and who waits for them. Sans-IO.
 
-A range that is there, or on its way, is not to be read again (single flight). A caller's range may be spread over
-several that were read, as links end where responses do, and reads where the leader's agent found the end of a run.
+A range that is cached or being read is not read again (single flight). A caller's range may span several ranges that
+were read, because links end where responses do, and reads end where the leader's agent found the end of a run.
 
-What is evicted is ranges, first those of the object that was read from the store the longest ago: a range that is found
-here makes its object no younger, as the one broker that all is read for seldom asks twice. An archive object is as
-large as many combined segments, and one follower reads it from end to end. Whoever waits for a range keeps its bytes,
-whatever becomes of it here.
+Eviction removes ranges, first those of the object that was read from the store the longest ago. A hit does not make an
+object younger: everything is read for one broker, which seldom asks twice. An archive object is as large as many
+combined segments, and one follower reads it from end to end. A caller that waits for a range keeps its bytes even after
+eviction.
 """
 
 from collections import OrderedDict
@@ -17,7 +17,7 @@ from plugin.format.archive_object_id import StoredObjectId
 
 @dataclass(slots=True, eq=False)
 class CachedRange:
-    """Bytes [start, end) of an object, which are there or being read."""
+    """Bytes [start, end) of an object, cached or being read."""
 
     object_id: StoredObjectId
     start: int
@@ -25,16 +25,16 @@ class CachedRange:
     data: bytes | None = None
     waiting: list["RangeWait"] = field(default_factory=list)
     custom_metadata: bytes = b""
-    """The object's, by which its storage manager finds it."""
+    """The object's custom metadata, by which its storage manager finds it."""
     copy: bytes = b""
-    """The custom metadata of that copy of the object alone which is being read."""
+    """The custom metadata of the one copy of the object that is being read."""
     neighbour: int | None = None
-    """The broker whose agent gives it, or gave it; None: it is read from the store."""
+    """The broker whose agent gives the range, or gave it; None: it is read from the store."""
 
 
 @dataclass(slots=True, eq=False)
 class RangeWait:
-    """Somebody who wants bytes [start, end) of an object, which these ranges hold between them, in order."""
+    """A caller that wants bytes [start, end) of an object, which these ranges hold together, in order."""
 
     start: int
     end: int
@@ -47,11 +47,11 @@ class RangeWait:
 
     @property
     def is_over(self) -> bool:
-        """Whether all is there."""
+        """Whether all the bytes have arrived."""
         return all(one.data is not None for one in self.ranges)
 
     def data(self) -> memoryview:
-        """The bytes, once all is there."""
+        """Return the bytes, once all have arrived."""
         position, pieces = self.start, []
         for one in self.ranges:
             if one.data is not None:
@@ -61,17 +61,17 @@ class RangeWait:
 
 
 class RangeCache:
-    """Ranges of combined segments and archive objects that were read last."""
+    """Recently read ranges of combined segments and archive objects."""
 
     def __init__(self, max_bytes: int) -> None:
-        """`max_bytes` bounds what is there; the range that was read last stays whatever its size."""
+        """`max_bytes` bounds the cached bytes; the range that was read last stays whatever its size."""
         self._max_bytes = max_bytes
         self._objects: OrderedDict[StoredObjectId, list[CachedRange]] = OrderedDict()
         self.size_bytes = 0
-        """Of what is there."""
+        """Size of the cached bytes."""
 
     def missing(self, object_id: StoredObjectId, start: int, end: int) -> list[tuple[int, int]]:
-        """The parts of [start, end) that are neither there nor being read, in order."""
+        """Return the parts of [start, end) that are neither cached nor being read, in order."""
         parts: list[tuple[int, int]] = []
         for known in sorted(self._objects.get(object_id, ()), key=lambda known: known.start):
             if known.start >= end:
@@ -84,13 +84,13 @@ class RangeCache:
     def reading(
         self, object_id: StoredObjectId, start: int, end: int, custom_metadata: bytes = b"", copy: bytes = b""
     ) -> CachedRange:
-        """The range is being read from now on; `arrived` or `failed` must follow."""
+        """Add a range that is being read from now on; `arrived` or `failed` must follow."""
         wanted = CachedRange(object_id, start, end, custom_metadata=custom_metadata, copy=copy)
         self._objects.setdefault(object_id, []).append(wanted)
         return wanted
 
     def covering(self, object_id: StoredObjectId, start: int, end: int) -> list[CachedRange]:
-        """The fewest ranges that hold these bytes between them, in order; none when some of the bytes are missing."""
+        """Return the fewest ranges that hold these bytes together, in order; none when bytes are missing."""
         ranges = self._objects.get(object_id, ())
         found: list[CachedRange] = []
         while start < end:
@@ -103,7 +103,7 @@ class RangeCache:
         return found
 
     def arrived(self, wanted: CachedRange, data: bytes) -> list[RangeWait]:
-        """The range was read; whose wait is over."""
+        """Store the bytes of a range that was read. Returns the waits that are over."""
         wanted.data = data
         waiting, wanted.waiting = wanted.waiting, []
         if wanted in self._objects.get(wanted.object_id, ()):
@@ -113,18 +113,18 @@ class RangeCache:
         return [wait for wait in waiting if wait.is_over]
 
     def failed(self, wanted: CachedRange) -> list[RangeWait]:
-        """The range could not be read, and is not remembered; who waits in vain."""
+        """Drop a range that could not be read. Returns the waits that get no bytes."""
         if wanted in self._objects.get(wanted.object_id, ()):
             self._drop(wanted)
         return wanted.waiting
 
     def discard(self, object_id: StoredObjectId) -> None:
-        """Forget an object, so that what is wanted of it next is read anew."""
+        """Forget an object, so that its ranges are read again when they are wanted next."""
         for each in self._objects.pop(object_id, ()):
             self.size_bytes -= len(each.data or b"")
 
     def _evict(self, newest: CachedRange) -> None:
-        """Forget what was read longest ago, until the rest fits; `newest` stays: it is about to be asked for."""
+        """Drop the ranges read longest ago until the rest fits. `newest` stays, because it will be requested soon."""
         if self.size_bytes <= self._max_bytes:
             return
         for oldest in [each for ranges in self._objects.values() for each in ranges]:

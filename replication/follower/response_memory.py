@@ -1,4 +1,4 @@
-"""The memory that one connection's responses take, from when they come until who asked has them."""
+"""Counts the memory of one connection's responses, from their arrival until the requester has them."""
 
 import asyncio
 
@@ -8,26 +8,26 @@ from replication.wire.memory_reservation import reserve
 
 
 class ResponseMemory:
-    """All of it is taken from the process's budget."""
+    """Memory taken from the process's budget."""
 
     def __init__(self, budget: MemoryBudget) -> None:
         self._budget = budget
         self._held_bytes = 0
-        """For messages that are queued, and for what is put together now."""
+        """Bytes for queued messages, and for the response that is put together now."""
         self._passing_bytes = 0
-        """What of it is on its way to who asked."""
+        """Bytes of these that are on their way to the requester."""
 
     def came(self, size: int) -> None:
-        """A message was received, and is there."""
+        """Count a message that has arrived."""
         self._held_bytes += size
         self._budget.take(size)
 
     def passes(self, size: int) -> None:
-        """A message that came is next."""
+        """Mark the next message as on its way to the requester."""
         self._passing_bytes = size
 
     async def make_room(self, size: int, timeout_s: float) -> None:
-        """Wait for what this message is put together from. Raises HydrationError."""
+        """Wait for the memory to put this message together. Raises HydrationError."""
         if not self._budget.try_take(size):
             try:
                 async with asyncio.timeout(timeout_s):
@@ -38,11 +38,11 @@ class ResponseMemory:
         self._passing_bytes += size
 
     def passed(self) -> None:
-        """It is given to who asked."""
+        """Release a message that was passed on to the requester."""
         self._give_back(self._passing_bytes)
 
     def close(self) -> None:
-        """The connection ended, whatever is left."""
+        """Release everything that is left; the connection ended."""
         self._give_back(self._held_bytes)
 
     def _give_back(self, size: int) -> None:

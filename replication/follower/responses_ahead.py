@@ -1,6 +1,6 @@
-"""Responses that came, and wait for their turn: as many as may, between one task that gives and one that takes.
+"""A bounded queue of responses between one producing task and one consuming task.
 
-What asyncio.Queue does for any number of tasks takes four times the steps, for each response.
+asyncio.Queue, which serves any number of tasks, takes four times the steps for each response.
 """
 
 import asyncio
@@ -10,18 +10,18 @@ from replication.follower.answers_in_order import Answer
 
 
 class ResponsesAhead:
-    """In order. None is the end."""
+    """Responses in order; None marks the end."""
 
     def __init__(self, most: int, loop: asyncio.AbstractEventLoop) -> None:
         self._most = most
         self.loop = loop
-        """Kept, as Python 3.11 asks the kernel each time which one runs."""
+        """Kept, because Python 3.11 makes a system call each time it looks for the running loop."""
         self._came: deque[Answer | None] = deque()
         self._taker: asyncio.Future[None] | None = None
         self._giver: asyncio.Future[None] | None = None
 
     async def put(self, response: Answer | None) -> None:
-        """Wait while as many as may be are there."""
+        """Add a response; wait while the queue is full."""
         while len(self._came) >= self._most:
             self._giver = self.loop.create_future()
             try:
@@ -33,7 +33,7 @@ class ResponsesAhead:
             self._taker.set_result(None)
 
     async def get(self) -> Answer | None:
-        """The next one."""
+        """Return the next response; wait for one if there is none."""
         while not self._came:
             self._taker = self.loop.create_future()
             try:

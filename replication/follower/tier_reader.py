@@ -1,9 +1,9 @@
-"""One place that followers read from: how a range is read there, and whether it is to be asked at all.
+"""Reads ranges in one place that holds objects, and knows whether that place may be asked now.
 
-Combined segments are in one store, or in a bucket of each zone; archive objects are in another store. Each of these may
-fail, or be missing here, while the others answer. So each has a circuit breaker and threads of its own: while it is
-given up, links to what it has are refused at once, and a response that names one comes inline, whole; responses that
-name other places alone are read as ever. Of a place of combined segments the leaders' agents are told that write there.
+Combined segments are in one store, or in one bucket for each zone; archive objects are in another store. Each place may
+fail or be missing while the others work. So each has its own circuit breaker and threads. While a place is paused,
+links to its objects are refused at once, and a response with such a link comes inline as a whole; other responses are
+hydrated as usual. If the place holds combined segments, the leaders' agents that write there are told.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine
@@ -22,21 +22,21 @@ from replication.wire.metrics import ReplicationMetrics
 log = structlog.get_logger(__name__)
 
 Fetch = Callable[[CachedRange, bytes], bytes]
-"""Of a range, and the custom metadata of the copy that is to be read."""
+"""Reads a range, by the custom metadata of the copy to read."""
 
 
 FetchOnLoop = Callable[[CachedRange, bytes, Executor], Awaitable[bytes] | None]
-"""The same, on the event loop; None where it is to be done on a thread."""
+"""Like `Fetch`, on the event loop; returns None if the read must run on a thread."""
 
 
 class ArchiveReads(Protocol):
-    """What is asked of the archive's store: see `plugin.archive_storage`."""
+    """The archive's store, see `plugin.archive_storage`."""
 
     def fetch(self, object_id: ArchiveObjectId, start_position: int, end_position: int) -> bytes: ...
 
 
 class TierReader:
-    """Reads of one place. All but `read` is for the event loop alone."""
+    """Reads in one place. Everything except `read` is for the event loop only."""
 
     def __init__(
         self,
@@ -46,33 +46,33 @@ class TierReader:
         pool: Executor,
         fetch_on_loop: FetchOnLoop = lambda _wanted, _copy, _threads: None,
     ) -> None:
-        """`on_breaker_change` is told True when the place is given up for a while, False when it answers again."""
+        """`on_breaker_change` is called with True when the place is paused, with False when it answers again."""
         self._fetch = fetch
         self._fetch_on_loop = fetch_on_loop
         self._on_breaker_change = on_breaker_change
         self.breaker = CircuitBreaker(limits)
         self.pool = pool
-        """For reads of what is new."""
+        """Threads for reads of new data."""
 
     def read(self, wanted: CachedRange, copy: bytes) -> bytes:
-        """The range's bytes in this place, by the custom metadata `copy`. On a thread.
+        """Read the range's bytes in this place, by the custom metadata `copy`. Runs on a thread.
 
-        Raises RemoteStorageError, and whatever a backend's defect may be.
+        Raises RemoteStorageError, and anything that a defective backend raises.
         """
         return _checked(self._fetch(wanted, copy))
 
     def on_loop(self, wanted: CachedRange, copy: bytes) -> Coroutine[Any, Any, bytes] | None:
-        """As `read`, to be awaited; None where the place is to be read on a thread."""
+        """Return a read like `read` to be awaited; None if the place must be read on a thread."""
         fetched = self._fetch_on_loop(wanted, copy, self.pool)
         return _awaited(fetched) if fetched is not None else None
 
     def answered(self) -> None:
-        """A read succeeded."""
+        """Record a successful read."""
         if self.breaker.succeeded():
             self._on_breaker_change(False)
 
     def failed(self, now_s: float, error: BaseException | None = None) -> None:
-        """A read failed, or took too long. That an object is gone is an answer as any."""
+        """Record a read that failed or took too long. A missing object counts as an answer."""
         if isinstance(error, RemoteResourceNotFoundError):
             self.answered()
         elif self.breaker.failed(now_s):
@@ -90,7 +90,7 @@ async def _awaited(fetched: Awaitable[object]) -> bytes:
 
 
 def segment_fetch(storage: RemoteWalStorageManager) -> Fetch:
-    """Of combined segments."""
+    """Return the function that reads combined segments."""
 
     def fetch(wanted: CachedRange, copy: bytes) -> bytes:
         if isinstance(wanted.object_id, ArchiveObjectId):
@@ -101,7 +101,7 @@ def segment_fetch(storage: RemoteWalStorageManager) -> Fetch:
 
 
 def segment_fetch_on_loop(storage: RemoteWalStorageManager) -> FetchOnLoop:
-    """Of combined segments."""
+    """Return the function that reads combined segments on the event loop."""
 
     def fetch(wanted: CachedRange, copy: bytes, threads: Executor) -> Awaitable[bytes] | None:
         segments = storage.on_loop(wanted.end - wanted.start, copy)
@@ -113,7 +113,7 @@ def segment_fetch_on_loop(storage: RemoteWalStorageManager) -> FetchOnLoop:
 
 
 def archive_fetch(archive: Callable[[], ArchiveReads | None]) -> Fetch:
-    """Of archive objects, whose store `archive` gives as soon as it is there."""
+    """Return the function that reads archive objects; `archive` returns their store once it is there."""
 
     def fetch(wanted: CachedRange, _copy: bytes) -> bytes:
         if not isinstance(wanted.object_id, ArchiveObjectId):
@@ -128,7 +128,7 @@ def archive_fetch(archive: Callable[[], ArchiveReads | None]) -> Fetch:
 
 
 def archive_told(metrics: ReplicationMetrics) -> Callable[[bool], None]:
-    """Counts and tells that the archive is given up, or answers again."""
+    """Return a callback that counts and logs when archive reads pause or resume."""
 
     def changed(is_open: bool) -> None:
         event = "archive_reads_paused" if is_open else "archive_reads_resumed"

@@ -1,7 +1,7 @@
-"""The places that followers read from, and which of them have an object.
+"""Knows the places that followers read from, and which of them have an object.
 
-The storage manager says by an object's custom metadata which places of combined segments have it, the nearest first;
-one that it does not know is not read. Archive objects are in a place of their own. Used from the event loop alone.
+By an object's custom metadata, the storage manager says which places of combined segments have it, the nearest first;
+unknown places are not read. Archive objects have a place of their own. Used from the event loop only.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ class _KnownCopy(NamedTuple):
 
 
 class Tiers:
-    """Their readers; one of a place of combined segments is made when something in it is wanted first."""
+    """The readers of all places. A reader of combined segments is made when something in its place is first wanted."""
 
     def __init__(
         self,
@@ -34,25 +34,25 @@ class Tiers:
         breaker: BreakerLimits,
         make_pool: Callable[[], Executor],
     ) -> None:
-        """`archive` makes the archive's reader; each place has a pool of its own."""
+        """`archive` makes the archive's reader; each place has its own pool."""
         self._storage = storage
         self._breaker = breaker
         self._make_pool = make_pool
         self._segments: dict[str, TierReader] = {}
         self.archive = archive(make_pool())
         self.on_breaker_change: list[Callable[[bool], None]] = []
-        """Called with True when a place of combined segments is given up for a while, with False when it answers."""
+        """Called with True when a place of combined segments is paused, with False when it answers again."""
 
     def of(self, object_id: StoredObjectId, custom_metadata: bytes) -> list[tuple[TierReader, bytes]]:
-        """What reads where the object is, and by which custom metadata; none where that is not known."""
+        """Return the readers of the places that have the object, each with its custom metadata; empty if unknown."""
         if isinstance(object_id, ArchiveObjectId):
             return [(self.archive, custom_metadata)]
         return [(self._segment_tier(copy.place), copy.custom_metadata) for copy in self._copies(custom_metadata)]
 
     def is_given_up(self, custom_metadata: bytes | None) -> bool:
-        """Whether combined segments with this custom metadata cannot be had for now: no links to them are wanted.
+        """Whether combined segments with this custom metadata cannot be read now, so links to them are not wanted.
 
-        None for what no segment was seen of yet.
+        None stands for a leader of which no segment was seen yet.
         """
         places = [copy.place for copy in self._copies(custom_metadata or b"")]
         if not places:
@@ -60,7 +60,7 @@ class Tiers:
         return all(place in self._segments and self._segments[place].breaker.is_open for place in places)
 
     def rest(self, custom_metadata: bytes | None, now_s: float) -> bool:
-        """`is_given_up`, and it is not time yet to try again."""
+        """Whether `is_given_up` holds and it is too early for another try."""
         places = [copy.place for copy in self._copies(custom_metadata or b"")]
         return self.is_given_up(custom_metadata) and not any(
             self._segments[place].breaker.is_due(now_s) for place in places
@@ -77,7 +77,7 @@ class Tiers:
         return {place: tier.breaker.is_open for place, tier in list(self._segments.items())}
 
     def close(self) -> None:
-        """Reads under way are abandoned."""
+        """Abandon reads under way."""
         for tier in (self.archive, *self._segments.values()):
             tier.pool.shutdown(wait=False, cancel_futures=True)
 

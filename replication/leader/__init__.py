@@ -1,1 +1,1 @@
-"""The leader's side: responses of the local broker become links where what they hold is stored."""
+"""The leader's side: replaces records in the local broker's responses by links if they are stored."""

@@ -1,12 +1,12 @@
-"""Links for followers that are far behind: batches that the link index no longer holds, or never did.
+"""Links for followers that are far behind: for batches that the link index has dropped or never had.
 
-When a follower asks for what was uploaded long ago, by an earlier incarnation or by an earlier leader, its response
-waits while the next entries of the metadata store are read and proved in a thread (`rlm.archive.stored_runs`); then
-their batches stand in `FoundBatches`, beside the link index, and `LinkPlanner` links them as any. Reading goes on ahead
-of the follower, and its agent is told which ranges will be asked for, so that it reads them side by side: what to read,
-and how far ahead, is for `ReadAhead` to say.
+When a follower asks for what was uploaded long ago, or by an earlier incarnation or leader, its response waits while a
+thread reads the next entries of the metadata store and proves them (`rlm.archive.stored_runs`). Their batches then go
+into `FoundBatches`, beside the link index, and `LinkPlanner` links them like any others. Reading continues ahead of the
+follower, and its agent is told which ranges will be requested, so that it reads them in parallel. `ReadAhead` decides
+what to read and how far ahead.
 
-Used from the event loop alone.
+Used from the event loop only.
 """
 
 import asyncio
@@ -28,14 +28,16 @@ from rlm.write_path.machine import thread_pool
 log = structlog.get_logger(__name__)
 
 _THREADS = 1
-"""The log is read from the page cache, where the broker's own read has just put it, or from one disk."""
+"""One thread: the log is read from the page cache, where the broker's own read has just put it, or from one disk."""
 
 Announce = Callable[[StoredObjectId, list[tuple[int, int]], bytes], None]
-"""Tell the follower's agent that it will be given links to these ranges of an object with this custom metadata."""
+"""Tells the follower's agent that it will get links to these ranges of an object with this custom metadata."""
 
 
 class CatchUp:
-    """What all connections of a leader's agent share: the batches that were found again, and the thread that finds."""
+    """Shared by all connections of a leader's agent: the batches that were found again, and the thread that finds
+    them.
+    """
 
     def __init__(
         self,
@@ -46,7 +48,7 @@ class CatchUp:
         clock: Callable[[], float],
         pool: Callable[[int, str], Executor] = thread_pool,
     ) -> None:
-        """`index` is the agent's link index; `pool` makes so many threads of that name."""
+        """`index` is the agent's link index; `pool` makes a pool of so many threads with that name."""
         self.limits = limits
         self.metrics = metrics
         self.found = FoundBatches(index, logs, limits.max_batches, clock)
@@ -54,7 +56,7 @@ class CatchUp:
         self._pool = pool(_THREADS, "catch-up")
 
     async def read(self, wanted: WantedRead) -> FoundRuns:
-        """The runs, whose batches can be found from now on. Raises as `rlm.archive.stored_runs`."""
+        """Return the runs; their batches can be found from now on. Raises like `rlm.archive.stored_runs`."""
         found = await asyncio.get_running_loop().run_in_executor(
             self._pool, self._logs.runs, wanted.log, wanted.offset, self.limits.read_bytes, wanted.archive
         )
@@ -64,17 +66,17 @@ class CatchUp:
         return found
 
     def close(self) -> None:
-        """Reads under way are abandoned."""
+        """Abandon reads under way."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 class FollowerCatchUp:
-    """One follower's connection: makes the reads that its `ReadAhead` wants."""
+    """Makes the reads that one follower's `ReadAhead` wants."""
 
     def __init__(
         self, shared: CatchUp, announce: Announce, notify: Callable[[], None], capabilities: PeerCapabilities
     ) -> None:
-        """`notify` has waiting responses look again; `capabilities` are those that both agents have."""
+        """`notify` wakes waiting responses; `capabilities` are those that both agents have."""
         self._shared = shared
         self._announce = announce
         self._notify = notify
@@ -83,7 +85,7 @@ class FollowerCatchUp:
         self.plan = ReadAhead(shared.found, shared.limits, shared.metrics, links_archive)
 
     def begin_reads(self) -> None:
-        """Those that the plan wants by now."""
+        """Begin the reads that the plan wants now."""
         for wanted in self.plan.take_wanted():
             if not wanted.is_dropped:
                 task = asyncio.get_running_loop().create_task(self._read(wanted), name="catch-up")
@@ -97,7 +99,7 @@ class FollowerCatchUp:
         except (LogDirectoryError, MalformedFileError) as error:
             self._shared.metrics.fault("catch_up_log_unreadable")
             log.warning("catch_up_log_unreadable", partition=str(wanted.log.topic_id_partition), error=str(error))
-        finally:  # also after a defect: who waits must go on without
+        finally:  # also after a defect: waiting responses must continue without the runs
             custom_metadata = {run.object_id: run.custom_metadata for run in found.runs}
             for object_id, ranges in self.plan.was_read(wanted, found).items():
                 self._announce(object_id, ranges, custom_metadata[object_id])
@@ -111,7 +113,7 @@ class FollowerCatchUp:
             log.error("catch_up_defect", error=str(defect), exc_info=defect)
 
     def close(self) -> None:
-        """The connection ended."""
+        """End the plan and its reads: the connection ended."""
         self.plan.close()
         for task in self._tasks:
             task.cancel()

@@ -1,4 +1,4 @@
-"""A response that may wait for uploads, until it is decided how it goes on."""
+"""Waits with a response until its uploads are stored or its time is over."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -11,13 +11,13 @@ from replication.wire.framed_connection import FramedConnection
 
 
 class ResponseCore(Protocol):
-    """As `RelayCore`."""
+    """The part of `RelayCore` that handles responses."""
 
     def response(self, frame: Buffer, now_s: float) -> ToFollower | WaitForUploads:
-        """What to send in its place; or when to `look_again`, before the next response."""
+        """Return the message to send instead, or until when to wait for `look_again`, before the next response."""
 
     def look_again(self, now_s: float) -> ToFollower | WaitForUploads:
-        """As `response`, of the one that waits."""
+        """Decide again about the response that waits."""
 
 
 async def decided(
@@ -28,10 +28,11 @@ async def decided(
     begin_reads: Callable[[], None],
     send: Callable[[ToFollower], None] | None = None,
 ) -> ToFollower:
-    """What to send to `peer`. `begin_reads` is called whenever the core may have found what to read.
+    """Return the message to send to `peer`. `begin_reads` is called whenever the core may have found something to read.
 
-    `send` does it: what waited for an upload then goes in the very turn of the event loop in which that was announced.
-    Raises ConnectionResetError when the peer is gone meanwhile, and what the core raises.
+    If `send` is given, it sends the message: a response that waited for an upload then goes out in the same turn of the
+    event loop as the announcement. Raises ConnectionResetError when the peer is gone meanwhile, and what the core
+    raises.
     """
     clock = context.clock
     step = core.response(frame, clock())

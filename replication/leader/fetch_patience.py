@@ -1,18 +1,17 @@
-"""For how much, and for how long, the broker should gather what it sends a follower, sans-IO.
+"""Decides how much, and for how long, the broker should gather before it answers a follower. Sans-IO.
 
-A broker answers a follower's fetch as soon as it has a single batch (replica.fetch.min.bytes is 1). Where producers
-wait for their replicas, that is the first of many that come within milliseconds; it waits here for its link, the
-follower gets this one alone, and all the others take another trip of the fetch. So while much is uploaded, the broker
-is asked to gather as much as the last uploads held for this follower, or for a bounded time. A link is not given before
-the upload's end in any case, so nothing is later for it. A follower that lacks something stored gets it at once: what
-it lacks may be what those producers wait for who would bring the rest.
+A broker answers a follower's fetch as soon as it has a single batch (replica.fetch.min.bytes is 1). If producers wait
+for their replicas, that is the first of many batches that come within milliseconds. The answer waits here for its link,
+the follower gets this one batch only, and all others need another round trip. So while much is uploaded, the broker is
+asked to gather as many bytes as the last uploads held for this follower, for a bounded time. This delays nothing,
+because a link is not given before the end of the upload. A follower that lacks something stored is not made to wait:
+producers may wait for exactly that before they send more.
 
-Where most of the bytes do not come within that time (rounds are longer, or nobody waits for them), asking made the
-follower later and saved little, so it is left alone for a while, longer with each such wait in a row.
+If most of the bytes do not come within that time (rounds are longer, or nobody waits for them), waiting delayed the
+follower and saved little. Then waiting pauses for a while, longer with each such wait in a row.
 
-It is no part of `rlm.write_path.commit.group_commit`, which says when an upload starts: here the broker is asked to
-wait, for each follower's connection by itself and by what that follower has. What a round is, and all constants, are
-from there.
+This differs from `rlm.write_path.commit.group_commit`, which decides when an upload starts. Here the broker is asked to
+wait, for each follower's connection separately. The definition of a round and all constants come from there.
 """
 
 import math
@@ -31,21 +30,21 @@ from rlm.write_path.commit.group_commit import (
 
 
 class FetchPatience:
-    """Of one follower's connection. All times are monotonic seconds."""
+    """The state of one follower's connection. All times are monotonic seconds."""
 
     def __init__(self, wait_max_ms: int) -> None:
-        """`wait_max_ms` bounds how long the broker is asked to wait; 0: requests stay as they are."""
+        """`wait_max_ms` bounds how long the broker is asked to wait; 0: requests are not changed."""
         self._wait_max_ms = wait_max_ms
         self._round = RoundSize()
         self._uploaded_s = -math.inf
         self._pause = DoublingPause(GATHER_PAUSE_MIN_S, GATHER_PAUSE_MAX_S)
         self.fetch_offsets: dict[TopicIdPartition, int] = {}
-        """What the follower has: in a fetch session only what changed is asked for anew."""
+        """What the follower has. Kept, because a request in a fetch session lists only changes."""
         self._lacking: dict[TopicIdPartition, int] = {}
-        """What is stored beyond."""
+        """By partition, the stored offset that the follower lacks."""
 
     def uploaded(self, next_offsets: Mapping[TopicIdPartition, int], size_bytes: int, now_s: float) -> None:
-        """An object was uploaded that has so many bytes for this follower, up to these offsets."""
+        """Record an upload that has so many bytes for this follower, up to these offsets."""
         for partition, next_offset in next_offsets.items():
             if next_offset > self.fetch_offsets.get(partition, -1):
                 self._lacking[partition] = next_offset
@@ -55,20 +54,20 @@ class FetchPatience:
         self._uploaded_s = now_s
 
     def fetched(self, partition: TopicIdPartition, offset: int) -> None:
-        """The follower has all below this offset."""
+        """Record that the follower has everything below this offset."""
         self.fetch_offsets[partition] = offset
         if offset >= self._lacking.get(partition, math.inf):
             del self._lacking[partition]
 
     def dropped(self, partition: TopicIdPartition) -> None:
-        """The partition is not led here any more, or was truncated."""
+        """Forget a partition that is not led here any more or was truncated."""
         self.fetch_offsets.pop(partition, None)
         self._lacking.pop(partition, None)
 
     def wait(self, max_wait_ms: int, min_bytes: int, now_s: float) -> tuple[int, int] | None:
-        """The max wait and the min bytes to ask for, given those that the follower asks for; None: just these.
+        """Return the max wait and min bytes to request instead of the follower's own; None: leave them unchanged.
 
-        Never a longer wait, and never for less.
+        It never asks for a longer wait or for fewer bytes than the follower does.
         """
         is_bulk = self._round.size_bytes >= BULK_BYTES and now_s - self._uploaded_s <= GATHER_RECENT_S
         if not is_bulk or self._lacking or not self._pause.is_over(now_s):
@@ -77,7 +76,7 @@ class FetchPatience:
         return (wait_ms, gathered_bytes) if wait_ms > 0 and gathered_bytes > min_bytes else None
 
     def answered(self, size_bytes: int, now_s: float) -> None:
-        """The broker answered a request that `wait` had changed by so many bytes."""
+        """Record the broker's answer to a request that `wait` had changed."""
         if size_bytes >= self._round.size_bytes * GATHER_MOST:
             self._pause.reset()
         else:

@@ -1,6 +1,6 @@
-"""How far followers have fetched partitions that somebody waits for. Event loop only.
+"""Tracks how far followers have fetched the partitions that somebody waits for. Event loop only.
 
-A follower's fetch offset says what it has, and nothing about the ISR. So it only tells when to ask the broker for its
+A follower's fetch offset says what it has, and nothing about the ISR. So it only says when to ask the broker for its
 high watermark; it never proves that something is replicated.
 """
 
@@ -10,24 +10,24 @@ from collections.abc import Callable, Iterable
 from kafka_log.topic_partition import TopicIdPartition
 
 MAX_PARTITIONS = 20_000
-"""Whose offsets are remembered; all are forgotten beyond it, as deleted topics' partitions are among them."""
+"""The most partitions to remember. Beyond it all are forgotten, because deleted topics' partitions are among them."""
 STALE_FETCHES = 16
-"""A follower that was silent while so many fetches came is not waited for: it lags, or was moved away."""
+"""A follower that was silent while so many fetches came is ignored: it lags, or was moved away."""
 
 
 class FollowerOffsets:
-    """Remembers followers' fetch offsets, for watched partitions alone, and wakes those that wait for one."""
+    """Remembers followers' fetch offsets of watched partitions only, and wakes callers that wait for one."""
 
     def __init__(self) -> None:
         self._fetches = 0
         self._offsets: dict[TopicIdPartition, dict[int, tuple[int, int]]] = {}
-        """By follower, for the partitions that were ever waited for: its offset, and the number of its last fetch."""
+        """By follower, for each partition that was ever waited for: its offset, and the number of its last fetch."""
         self._waiting: dict[TopicIdPartition, dict[Callable[[], object], int]] = {}
 
     def wait(self, partition: TopicIdPartition, end_offset: int, wake: Callable[[], object]) -> None:
-        """Call `wake` once, when all followers that were seen have fetched up to `end_offset`.
+        """Call `wake` once, when all known followers have fetched up to `end_offset`; at once if they already have.
 
-        Of several offsets that one `wake` waits for, the lowest counts. Calls at once where that is so already.
+        If one `wake` waits for several offsets, the lowest counts.
         """
         if len(self._offsets) > MAX_PARTITIONS:
             self._offsets.clear()
@@ -39,16 +39,16 @@ class FollowerOffsets:
             waiting[wake] = min(end_offset, waiting.get(wake, end_offset))
 
     def forget(self, wake: Callable[[], object]) -> None:
-        """Never call it again."""
+        """Never call `wake` again."""
         for waiting in self._waiting.values():
             waiting.pop(wake, None)
 
     def watched(self, asked: Iterable[tuple[TopicIdPartition, int]]) -> list[tuple[TopicIdPartition, int]]:
-        """Those of a follower's partitions and fetch offsets that are to be told to `fetched`."""
+        """Return those of a follower's partitions and fetch offsets that `fetched` needs."""
         return [one for one in asked if one[0] in self._offsets] if self._offsets else []
 
     def fetched(self, partition: TopicIdPartition, follower: int, offset: int) -> None:
-        """The broker was sent a follower's Fetch from this offset on."""
+        """Record that the broker was sent a follower's Fetch from this offset on."""
         offsets = self._offsets.setdefault(partition, {})
         self._fetches += 1
         offsets[follower] = offset, self._fetches
@@ -64,6 +64,6 @@ class FollowerOffsets:
         return min(current, default=math.inf)
 
     def drop_follower(self, follower: int) -> None:
-        """Its connection ended; those that wait for it ask when their time comes."""
+        """Forget a follower whose connection ended; callers that wait for it continue at their own deadline."""
         for offsets in self._offsets.values():
             offsets.pop(follower, None)

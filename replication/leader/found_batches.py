@@ -1,12 +1,12 @@
-"""Batches that were found again, beside the link index, for followers that are far behind. Sans-IO.
+"""Batches that were found again for followers that are far behind, kept beside the link index. Sans-IO.
 
-Holds true: what is found here was proved against the leader's own log, its object was finished when it was proved, and
-is looked at again each time another object is linked, at the latest after a second; nothing is linked whose deletion
-was started. (An object stays for a grace time after that, far longer than a second.) Bounded: the oldest batches are
-forgotten first.
+A batch is found here only if it was proved against the leader's own log and its object was finished then. The object is
+checked again whenever the connection links another object, and after a second at the latest; objects whose deletion was
+started are not linked. (An object still stays for a grace time, far longer than a second.) Bounded: the oldest batches
+are forgotten first.
 
-A follower is far behind as well when its batches need not be found again: the link index still has them, in objects
-that are not among the newest, or they were found for another follower.
+A follower can also be far behind while the link index still has its batches, in objects that are not among the newest,
+or while they were found for another follower.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,24 +20,24 @@ from rlm.write_path.core.led_views import FoundRuns, ProvedRun, StoredLog
 
 _LIVING_FOR_S = 1.0
 _NEWEST_OBJECTS = 40
-"""Links to one of so many are no sign of a follower that is far behind; a second at the usual interval."""
+"""Links to one of so many newest objects do not mean that a follower is far behind; a second at the usual interval."""
 
 
 class StoredLogs(Protocol):
-    """The led logs beside what metadata tells of their objects."""
+    """The led logs and what metadata says about their objects."""
 
     def stored_log(self, partition: TopicIdPartition) -> StoredLog | None:
-        """None when the partition is not led here, or not known yet."""
+        """Return the log; None when the partition is not led here, or not known yet."""
 
     def runs(self, log: StoredLog, offset: int, max_bytes: int, archive: bool) -> FoundRuns:
-        """See `rlm.archive.stored_runs`; `archive` is whether archive objects will do. Called in a thread."""
+        """Find runs, see `rlm.archive.stored_runs`; `archive` allows archive objects. Called in a thread."""
 
     def is_living(self, object_id: StoredObjectId) -> bool:
-        """Whether the object is finished and its deletion was not started, as far as metadata tells."""
+        """Whether the object is finished and its deletion was not started, according to the metadata."""
 
 
 class FoundBatches:
-    """What all connections of a leader's agent share."""
+    """Shared by all connections of a leader's agent."""
 
     def __init__(self, index: LinkIndex, logs: StoredLogs, max_batches: int, clock: Callable[[], float]) -> None:
         """`index` is the agent's link index."""
@@ -49,7 +49,7 @@ class FoundBatches:
         self._looked_at: tuple[StoredObjectId, float] | None = None
 
     def uploaded(self, segment: CombinedSegmentId) -> None:
-        """This agent has stored an object."""
+        """Record that this agent has stored an object."""
         self._newest = segment
 
     def is_new(self, object_id: StoredObjectId) -> bool:
@@ -60,7 +60,7 @@ class FoundBatches:
         return newest.sequence - object_id.sequence < _NEWEST_OBJECTS
 
     def behind(self, partition: TopicIdPartition, offset: int) -> StoredLog | None:
-        """The log, if what it has at `offset` was uploaded, and not just now."""
+        """Return the log, if its batch at `offset` was uploaded, and not just now."""
         known = self._logs.stored_log(partition)
         if known is None or offset >= known.uploaded_offset:
             return None
@@ -68,7 +68,10 @@ class FoundBatches:
         return None if listed is not None and self.is_new(listed.object_id) else known
 
     def find(self, partition: TopicIdPartition, base_offset: int) -> StoredBatch | None:
-        """The batch that begins at this offset, in an object that is not to be deleted; compare its header prefix."""
+        """Return the batch at this offset, in an object that is not being deleted.
+
+        The caller compares its header prefix.
+        """
         stored = self._found.find(partition, base_offset)
         if stored is None:
             return None
@@ -81,7 +84,10 @@ class FoundBatches:
         return stored
 
     def list_run(self, partition: TopicIdPartition, run: ProvedRun) -> None:
-        """What is in a living combined segment too stays listed as that, which each follower's agent understands."""
+        """List a run's batches.
+
+        Those found in a living combined segment keep that entry, which every follower can read.
+        """
         batches: Sequence[tuple[int, StoredBatch]] = stored_batches(
             run.object_id, run.entry.start_file_position, run.records, run.batches, run.custom_metadata, run.digests
         )
@@ -90,21 +96,21 @@ class FoundBatches:
         self._found.add(partition, batches)
 
     def _is_in_segment(self, partition: TopicIdPartition, base_offset: int, stored: StoredBatch) -> bool:
-        """Whether the batch, of an archive object, was found in a combined segment before."""
+        """Whether the batch of an archive object was found in a combined segment before."""
         listed = self.find(partition, base_offset)
         if listed is None or isinstance(listed.object_id, ArchiveObjectId):
             return False
         return listed.header_prefix == stored.header_prefix
 
     def drop_from(self, partition: TopicIdPartition, offset: int) -> None:
-        """The log was truncated there."""
+        """Forget what was found at `offset` and above: the log was truncated there."""
         self._found.drop_from(partition, offset)
 
     def drop(self, partition: TopicIdPartition) -> None:
-        """The partition is not led here any more."""
+        """Forget a partition that is not led here any more."""
         self._found.drop(partition)
 
     def drop_object(self, object_id: StoredObjectId) -> None:
-        """The object's deletion was started."""
+        """Forget an object whose deletion was started."""
         self._found.drop_object(object_id)
         self._looked_at = None

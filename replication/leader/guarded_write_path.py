@@ -1,8 +1,8 @@
-"""The write path as relays see it: perhaps not there yet, perhaps failed a moment ago.
+"""Gives relays access to the write path, which may not exist yet or may have failed.
 
-Relaying begins before the write path, and survives it. While there is none, nothing is led as far as relays know, so
-all bytes go inline. A call that meets a defect gives that same answer, and the write path is told that it failed; no
-connection ends by it.
+Relaying begins before the write path, and survives its failure. Without it, no partition is led as far as relays know,
+so all bytes go inline. A call that meets a defect gets the same answer, and the write path is told that it failed; no
+connection ends because of it.
 """
 
 from collections.abc import Callable, Iterable
@@ -21,26 +21,29 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class WritePathAnswers:
-    """Of one run of the write path."""
+    """The answers of one run of the write path."""
 
     led: LedPartitions
     logs: StoredLogs
     failed: Callable[[Exception], None]
-    """A call met this; any thread may tell."""
+    """Called with a defect that a call met; from any thread."""
 
 
 class GuardedWritePath:
-    """`LedPartitions` for relays, `StoredLogs` for catching up. Event loop; `is_living` and `runs` on any thread."""
+    """Implements `LedPartitions` for relays and `StoredLogs` for catch-up.
+
+    For the event loop; `is_living` and `runs` on any thread.
+    """
 
     def __init__(self) -> None:
         self._path: WritePathAnswers | None = None
 
     def arrived(self, path: WritePathAnswers) -> None:
-        """Ask this one from now on."""
+        """Use this write path from now on."""
         self._path = path
 
     def left(self) -> None:
-        """There is none any more."""
+        """Use no write path from now on."""
         self._path = None
 
     # LedPartitions.
@@ -72,7 +75,7 @@ class GuardedWritePath:
         return self._asked(lambda path: path.logs.stored_log(partition), None)
 
     def runs(self, log: StoredLog, offset: int, max_bytes: int, archive: bool) -> FoundRuns:
-        """Defects are for the caller: it goes on without."""
+        """Find runs. Defects are raised: the caller continues without runs."""
         path = self._path
         return FoundRuns([]) if path is None else path.logs.runs(log, offset, max_bytes, archive)
 

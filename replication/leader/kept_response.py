@@ -1,4 +1,4 @@
-"""The original of a linked response, kept so that it can be sent inline when hydration fails."""
+"""Keeps the original of a linked response, so that it can be sent inline when hydration fails."""
 
 from kafka_log.crc32c import Buffer
 from replication.wire.kafka_frame import MalformedFrameError
@@ -6,7 +6,7 @@ from replication.wire.memory_budget import MemoryBudget
 
 
 class KeptResponse:
-    """Of one connection: one at a time, let go of where others need the memory. Event loop only."""
+    """The kept response of one connection: one at a time, dropped when others need the memory. Event loop only."""
 
     def __init__(self, budget: MemoryBudget) -> None:
         self._budget = budget
@@ -14,20 +14,21 @@ class KeptResponse:
         self._let_go_of: int | None = None
 
     def keep(self, correlation_id: int, frame: Buffer) -> None:
-        """In the place of what was kept before."""
+        """Keep this response instead of the one before."""
         self.drop()
         self._kept = correlation_id, frame
         self._budget.keep(self, len(frame), self._let_go)
 
     def drop(self) -> None:
-        """Nobody will ask for it any more."""
+        """Forget the response: nobody will ask for it any more."""
         if self._kept is not None:
             self._budget.keep_no_more(self)
             self._kept = None
 
     def take(self, correlation_id: int) -> Buffer:
-        """The response with this correlation id. Raises ConnectionResetError when it was let go of, MalformedFrameError
-        when it was never kept.
+        """Return the response with this correlation id.
+
+        Raises ConnectionResetError when it was dropped, MalformedFrameError when it was never kept.
         """
         if self._kept is None and self._let_go_of == correlation_id:
             raise ConnectionResetError("the response was not kept, as memory was short; the follower fetches it again")

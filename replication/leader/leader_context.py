@@ -1,4 +1,4 @@
-"""What all connections of a leader's agent share."""
+"""Holds what all connections of a leader's agent share."""
 
 import ssl
 from collections.abc import Callable, Container
@@ -21,58 +21,58 @@ from rlm.write_path.metrics import StageTimes
 
 
 class ClientConnections(Protocol):
-    """Serves connections of clients in other zones, which come by the agents there."""
+    """Serves connections of clients in other zones, which come through the agents there."""
 
     async def serve(self, peer: FramedConnection, gateway: Hello, capabilities: PeerCapabilities) -> None:
-        """One of them, after the hellos, until it ends; `gateway` is that of the agent which connected."""
+        """Serve one of them, after the hellos, until it ends; `gateway` is the connecting agent's hello."""
 
 
 class RangeConnections(Protocol):
-    """Gives other agents of the zone what this one reads for them."""
+    """Gives other agents of the zone what this agent reads for them."""
 
     async def serve(self, peer: FramedConnection, asker: Hello) -> None:
-        """One connection, after the hellos, until it ends; `asker` is the hello of who connected."""
+        """Serve one connection, after the hellos, until it ends; `asker` is the other agent's hello."""
 
 
 class LogConnections(Protocol):
     """Tells other agents when durable logs that are led here are stored."""
 
     async def serve(self, peer: FramedConnection) -> None:
-        """One connection, after the hellos, until it ends."""
+        """Serve one connection, after the hellos, until it ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderLimits:
-    """In seconds and bytes."""
+    """Limits in seconds and bytes."""
 
     link_wait_max_s: float
     break_even_bytes: int
     gather_max_ms: int
-    """For how long the broker is asked to gather what a follower gets, while much is uploaded; 0: never."""
+    """How long the broker is asked to gather bytes for a follower while much is uploaded; 0: never."""
     range_gap_bytes: int
-    """Ranges of a combined segment's announcement that are closer than this are read as one."""
+    """Announced ranges of a combined segment are read as one if their gap is smaller than this."""
     watermark_wait_ms: int = 0
-    """For how long the broker lets a follower wait that was not told of a high watermark; 0: as long as it asks for."""
+    """How long a follower that is owed a high watermark may wait at the broker; 0: as long as it asks for."""
     share_min_readers: int = 0
-    """From so many agents of a zone on that read an object, one of them reads it for all; 0: each reads for itself."""
+    """If so many agents of a zone read an object, one reads it for all; 0: each reads for itself."""
     stale_after_s: float = 30.0
-    """A response later than this is of no use: the follower's broker has given up (replica.socket.timeout.ms)."""
+    """A response later than this is useless: the follower's broker has given up (replica.socket.timeout.ms)."""
     allow_plain_connections: bool = True
     max_connections: int = 1024
-    """Of all together that are no known broker's, as those that have not said their hello yet."""
+    """The most connections of peers that are not known brokers, for instance those that have not said hello yet."""
     max_connections_of_one: int = 128
-    """Of each known broker, and of each address otherwise."""
+    """The most connections of each known broker, and of each other address."""
     hello_timeout_s: float = HELLO_TIMEOUT_S
-    """For the TLS handshake and the first frame together."""
+    """Limit for the TLS handshake and the first frame together."""
     max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES
     frame_timeout_s: float = 30.0
     idle_timeout_s: float = 600.0
-    """For connections on which neither side says anything, however long the broker would keep them."""
+    """Limit for connections on which neither side says anything, however long the broker would keep them."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderContext:
-    """What all relays of one agent share."""
+    """Shared state of all relays of one agent."""
 
     hello: Hello
     limits: LeaderLimits
@@ -87,24 +87,24 @@ class LeaderContext:
     uploads: UploadSignal = field(default_factory=UploadSignal)
     follower_offsets: FollowerOffsets = field(default_factory=FollowerOffsets)
     followers: Container[int] = frozenset()
-    """The brokers that are told apart. A peer names its replica as it likes, and what is counted for each is kept."""
+    """The known brokers. A peer may claim any replica id, and the counts for each id are kept."""
     budget: MemoryBudget = field(default_factory=MemoryBudget)
-    """For the local broker's responses, those that are kept included."""
+    """Limits the local broker's responses, kept ones included."""
     request_budget: MemoryBudget = field(default_factory=MemoryBudget)
-    """For what other agents send."""
+    """Limits what other agents send."""
     catch_up: CatchUp | None = None
-    """None: followers that are far behind get inline what the index does not hold."""
+    """None: what the index does not hold goes inline to followers that are far behind."""
     zones: Zones = field(default_factory=Zones)
-    """Followers in the own one get no links."""
+    """Followers in the own zone get no links."""
     requests: BrokerRequests = field(default_factory=BrokerRequests)
-    """What peers may ask the broker."""
+    """The requests that peers may send to the broker."""
     clients: ClientConnections | None = None
-    """None: clients of other zones are refused. With it, `hello` grants CLIENTS."""
+    """None: clients of other zones are refused. Otherwise `hello` grants CLIENTS."""
     ranges: RangeConnections | None = None
-    """None: other agents are given no ranges. With it, `hello` grants RANGES."""
+    """None: other agents get no ranges. Otherwise `hello` grants RANGES."""
     stored_logs: LogConnections | None = None
-    """None: other agents are told nothing of logs. With it, `hello` grants STORED_LOGS."""
+    """None: other agents learn nothing about logs. Otherwise `hello` grants STORED_LOGS."""
     broker_tls: Callable[[], ssl.SSLContext | None] = lambda: None
-    """Towards the local broker, for each connection to it."""
+    """For the local broker, made for each connection to it."""
     broker_name: str | None = None
-    """Whom its certificate must name, if not the host that is dialled."""
+    """The name that its certificate must have, if not the dialled host."""

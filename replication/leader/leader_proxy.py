@@ -1,11 +1,11 @@
-"""The leader's side: other agents dial here, and behind it stands the local broker's own listener.
+"""The listener that other agents dial; behind it is the local broker's own listener.
 
-Requests go to the broker as they are, but for what a replica fetch waits for while much is uploaded (`FetchPatience`).
-Responses come back untouched, except Fetch responses to a replica on a connection that began with a hello: there
-`LinkPlanner` puts links in the place of record bytes that are in object storage.
+Requests go to the broker unchanged, except how long and for how much a replica fetch waits while much is uploaded
+(`FetchPatience`). Responses come back unchanged, except Fetch responses to a replica on a connection that began with a
+hello: there `LinkPlanner` replaces record bytes that are in object storage by links.
 
-A connection without a hello is relayed as it is (a follower without an agent), where that is permitted, and never under
-TLS: a certificate counts for what its owner says it is. One that is for a client of another zone is given to
+A connection without a hello (a follower without an agent) is relayed unchanged if that is permitted, and never under
+TLS: a certificate counts for what its owner says it is. A connection for a client of another zone goes to
 `LeaderContext.clients`, one for ranges of objects to `LeaderContext.ranges`.
 """
 
@@ -51,7 +51,7 @@ _LOOK_S = 2.0
 
 @contextmanager
 def _written_together(peers: Sequence[FramedConnection]) -> Iterator[None]:
-    """An announcement, and the response that waited for what it tells."""
+    """Send an announcement and the response that waited for that upload in one write."""
     for peer in peers:
         peer.gather()
     try:
@@ -62,7 +62,7 @@ def _written_together(peers: Sequence[FramedConnection]) -> Iterator[None]:
 
 
 async def _answer_presence(own: Hello, peer: FramedConnection, asker: Hello) -> None:
-    """A connection of another agent, which asks again and again whether this one is there."""
+    """Answer another agent, which asks again and again on this connection whether we are alive."""
     check_certificate(peer, asker)
     agree(own, asker)
     answer = replace(own, capabilities=PeerCapabilities.PRESENCE).encode()
@@ -72,7 +72,7 @@ async def _answer_presence(own: Hello, peer: FramedConnection, asker: Hello) -> 
 
 
 class LeaderProxy:
-    """The peer listener. Also an UploadListener: what is stored becomes links and announcements here."""
+    """The peer listener. It is also an UploadListener: stored batches become links and announcements here."""
 
     def __init__(self, context: LeaderContext) -> None:
         self._context = context
@@ -82,7 +82,7 @@ class LeaderProxy:
         self._shares = ConnectionShares(limits.max_connections, limits.max_connections_of_one)
         self._tasks: dict[asyncio.Task[None], None] = {}
         self.relays: dict[LeaderRelay, None] = {}
-        """One for each connection whose peer was taken."""
+        """One relay for each accepted connection."""
         self._unreached = News()
         self._watermarks = WatermarkTimes(context.stage_times)
         self._found = context.catch_up.found if context.catch_up is not None else None
@@ -94,17 +94,17 @@ class LeaderProxy:
 
     @property
     def addresses(self) -> list[Address]:
-        """Where it listens."""
+        """The addresses on which it listens."""
         return [Address(*one.getsockname()[:2]) for one in self._listener.sockets]
 
     @property
     def connections(self) -> int:
-        """How many are held, whatever they have said yet."""
+        """How many connections are held, also those that have sent nothing yet."""
         return len(self._tasks)
 
     @property
     def broker_unreachable(self) -> str | None:
-        """Why the local broker did not take the last connection that was meant for it; None: it did."""
+        """Why the local broker refused the last connection to it; None if it accepted."""
         return self._unreached.present
 
     def _accepted(self, accepted: socket.socket, address: str) -> None:
@@ -170,13 +170,15 @@ class LeaderProxy:
             self._shares.leave(share)
 
     def _not_reached(self, error: OSError) -> None:
-        """Counted for each connection, and told when it is news: peers try again many times a second."""
+        """Count a failed connection to the broker, and log it only when it is new: peers retry many times a second."""
         self._context.metrics.fault("broker_unreachable")
         if self._unreached.is_new(str(error)):
             log.warning("broker_unreachable", broker=str(self._context.broker), error=str(error))
 
     async def watch_broker(self) -> None:
-        """While the local broker is away, look whether it is back, as perhaps nobody else dials it. Until cancelled."""
+        """While the local broker is away, check whether it is back, because perhaps nobody dials it. Until
+        cancelled.
+        """
         while True:
             await asyncio.sleep(_LOOK_S)
             if self._unreached.present is None:
@@ -190,13 +192,13 @@ class LeaderProxy:
                 broker.close()
 
     async def _dial(self, broker: FramedConnection) -> None:
-        """Raises OSError, that of TLS included."""
+        """Connect to the local broker. Raises OSError, TLS errors included."""
         context = self._context
         await connect_framed(context.broker, broker, context.broker_tls(), server_name=context.broker_name)
         self._unreached.is_over()
 
     def _tell_refusal(self, broker: FramedConnection) -> None:
-        """In TLS 1.3 a broker judges this agent's certificate after the handshake, and closes."""
+        """Log that the broker refused our certificate: in TLS 1.3 it checks that after the handshake, and closes."""
         if self._context.broker_tls() is None or broker.bytes_received or broker.is_writable:
             return
         self._context.metrics.fault("broker_tls")
@@ -204,7 +206,7 @@ class LeaderProxy:
         log.error("broker_tls_failed", broker=str(self._context.broker), error=error, hint=_HINT)
 
     async def _served_apart(self, peer: FramedConnection, hello: Hello, share: ConnectionShare) -> bool:
-        """Whether it was a connection for something else than replication, which has ended."""
+        """Serve a connection that is not for replication until it ends. Returns whether it was one."""
         if PeerCapabilities.CLIENTS in hello.capabilities:
             await self._serve_client(peer, hello, share)
         elif PeerCapabilities.PRESENCE in hello.capabilities:
@@ -218,22 +220,23 @@ class LeaderProxy:
         return True
 
     async def _serve_ranges(self, peer: FramedConnection, hello: Hello, share: ConnectionShare) -> None:
-        """A connection of another agent of the zone, for what this one reads for both."""
+        """Serve another agent of the zone, for ranges that this agent reads for both."""
         granted = self._greet(peer, hello, share)
         if self._context.ranges is None or PeerCapabilities.RANGES not in granted:
             raise PeerRefusedError(f"broker {hello.broker_id}'s agent asks for ranges, which nothing gives here")
         await self._context.ranges.serve(peer, hello)
 
     async def _serve_logs(self, peer: FramedConnection, hello: Hello, share: ConnectionShare) -> None:
-        """A connection of another agent, which asks how far logs are stored. One that is told nothing hears it by the
-        hello, and ends the connection.
+        """Serve another agent that asks how far logs are stored.
+
+        Without an answer to give, the hello says so, and that agent ends the connection.
         """
         granted = self._greet(peer, hello, share)
         if self._context.stored_logs is not None and PeerCapabilities.STORED_LOGS in granted:
             await self._context.stored_logs.serve(peer)
 
     async def _serve_client(self, peer: FramedConnection, hello: Hello, share: ConnectionShare) -> None:
-        """A connection for a client of another zone. It takes nothing of what connections of agents share."""
+        """Serve a client of another zone. It uses nothing of what connections of agents share."""
         check_certificate(peer, hello, GATEWAY_ROLES)
         capabilities = agree(self._context.hello, hello)
         peer.write_frame(self._context.hello.encode())
@@ -243,7 +246,7 @@ class LeaderProxy:
         await self._context.clients.serve(peer, hello, capabilities)
 
     def _greet(self, peer: FramedConnection, hello: Hello, share: ConnectionShare) -> PeerCapabilities:
-        """Answer a hello; what both agents understand."""
+        """Answer a hello. Returns the capabilities that both agents have."""
         check_certificate(peer, hello)
         capabilities = agree(self._context.hello, hello)
         if hello.broker_id in self._context.followers:
@@ -263,24 +266,24 @@ class LeaderProxy:
             self._context.catch_up.close()
 
     def segment_deletion_started(self, segment_id: CombinedSegmentId) -> None:
-        """Give no link to this object any more."""
+        """Stop linking to this object."""
         self._context.index.drop_object(segment_id)
         if self._found is not None:
             self._found.drop_object(segment_id)
 
     @property
     def replication_is_pending(self) -> bool:
-        """Whether followers have yet to take something that is stored."""
+        """Whether followers have yet to fetch something that is stored."""
         return self._watermarks.any_ahead
 
     def links_left_out(self) -> None:
-        """Some will not come: whoever waits looks again."""
+        """Wake waiting responses: some of the links they wait for will not come."""
         self._context.uploads.notify()
 
     # UploadListener.
 
     def segment_uploaded(self, segment: UploadedSegment) -> None:
-        """List the batches, announce the segment to those who follow its partitions, and wake who waits."""
+        """List the batches, announce the segment to the followers of its partitions, and wake waiting responses."""
         oldest = segment.oldest_item if self._context.stage_times.spans is not None else None
         digests = segment.digests or repeat((), len(segment.items))
         for item, entry, of_item in zip(segment.items, segment.entries, digests, strict=True):
@@ -307,7 +310,7 @@ class LeaderProxy:
         )
 
     def _announce(self, segment: UploadedSegment) -> None:
-        """A hint, which a peer that lags can do without. One that reads for others must be told."""
+        """Announce a segment. A slow peer is skipped, because this is a hint, unless it reads for others."""
         limits, segment_id = self._context.limits, segment.combined_segment_id
         told = {relay: relay.core.uploaded(segment) for relay in self.relays if relay.peer.is_writable}
         wanted: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
@@ -321,7 +324,7 @@ class LeaderProxy:
                 relay.announce(segment, ranges, readings.get(relay.core.follower_id) if relay in sharing else None)
 
     def partition_truncated(self, partition: TopicIdPartition, offset: int) -> None:
-        """Forget what is dead."""
+        """Forget what lies at the offset and above."""
         self._context.index.drop_from(partition, offset)
         if self._found is not None:
             self._found.drop_from(partition, offset)
@@ -329,7 +332,7 @@ class LeaderProxy:
             relay.core.truncated(partition)
 
     def partition_released(self, partition: TopicIdPartition) -> None:
-        """Forget the partition; whoever waits for its links looks again."""
+        """Forget the partition, and wake responses that wait for its links."""
         self._context.index.drop(partition)
         if self._found is not None:
             self._found.drop(partition)

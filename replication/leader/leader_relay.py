@@ -1,4 +1,4 @@
-"""One connection from another agent, and its twin to the local broker: carries out what the `RelayCore` says."""
+"""Relays one connection from another agent to the local broker, as the `RelayCore` decides."""
 
 import asyncio
 
@@ -26,9 +26,9 @@ from rlm.write_path.uploads.uploaded_segment import UploadedSegment
 log = structlog.get_logger(__name__)
 
 _IDLE_PLACE = 2
-"""Among the tasks of a relay."""
+"""Index of the idle check among the tasks of a relay."""
 _LARGE_REQUEST_BYTES = 8 * 1024
-"""Above it, reading takes milliseconds: all other connections get their turn before the next one."""
+"""Reading a larger request takes milliseconds, so all other connections get their turn before the next one."""
 
 
 class LeaderRelay:
@@ -43,8 +43,9 @@ class LeaderRelay:
         watermarks: WatermarkTimes,
         proven_id: int | None = None,
     ) -> None:
-        """`capabilities` are those that both agents have; None for a peer that is no agent. `proven_id` is the broker
-        that the peer's certificate names; None without TLS.
+        """`capabilities` are those that both agents have; None for a peer that is no agent.
+
+        `proven_id` is the broker that the peer's certificate names; None without TLS.
         """
         self._context = context
         self._broker = broker
@@ -62,7 +63,7 @@ class LeaderRelay:
         self.core = RelayCore(context, capabilities, watermarks, self.read_ahead)
 
     async def run(self, first_request: Buffer | None) -> None:
-        """Until either side ends. `first_request` was read already, from a peer without a hello."""
+        """Relay until either side ends. `first_request` was read already, from a peer without a hello."""
         if first_request is not None:
             if not self._context.limits.allow_plain_connections:
                 raise PeerRefusedError("a connection without a hello, where only agents may connect")
@@ -84,13 +85,13 @@ class LeaderRelay:
     def announce(
         self, segment: UploadedSegment, ranges: list[tuple[int, int]], zone: ZoneReading | None = None
     ) -> None:
-        """Tell the follower's agent what it will be given links to, and who of its zone reads the object with it."""
+        """Tell the follower's agent what it will get links to, and which agents of its zone read the object with it."""
         self._tell(self.core.announced(segment, ranges, zone))
 
     def announce_ahead(
         self, object_id: StoredObjectId, ranges: list[tuple[int, int]], custom_metadata: bytes = b""
     ) -> None:
-        """Tell the agent of a follower that is far behind what it will be given links to."""
+        """Tell the agent of a follower that is far behind what it will get links to."""
         if self.peer.is_writable:
             self._tell(self.core.read_ahead(object_id, ranges, custom_metadata))
 
@@ -146,7 +147,10 @@ class LeaderRelay:
             self._catch_up.begin_reads()
 
     def send(self, message: ToFollower) -> None:
-        """As it is understood there: a peer without an agent gets the frame alone. Raises ConnectionError."""
+        """Send a message in a form that the peer reads: one without an agent gets the frame only.
+
+        Raises ConnectionError.
+        """
         if self._channel is not None:
             self._channel.send(message.kind, *message.body)
         else:

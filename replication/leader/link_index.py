@@ -1,10 +1,10 @@
-"""Which record batches of the partitions led here are in object storage, and where.
+"""Lists which record batches of the partitions led here are in object storage, and where.
 
-Holds true: a batch is listed only after its object was stored durably, with the first 21 bytes of its header. These
-hold base offset, length, leader epoch, magic and the CRC32C of all that follows, so a batch in a response whose header
-begins alike is the batch that was stored. Anything else (an older leader's version of the same offset, say) differs.
+A batch is listed only after its object was stored durably, together with the first 21 bytes of its header: base offset,
+length, leader epoch, magic and the CRC32C of everything that follows. So a batch in a response whose header begins with
+the same bytes is the batch that was stored; for instance, an older leader's version of the same offset differs.
 
-Used from the event loop alone. Bounded: the oldest objects' batches are dropped first; a batch that is not listed goes
+Used from the event loop only. Bounded: the oldest objects' batches are dropped first. A batch that is not listed goes
 inline, so dropping costs money and never data.
 """
 
@@ -31,9 +31,9 @@ class StoredBatch(NamedTuple):
     start_position: int
     end_position: int
     custom_metadata: bytes = b""
-    """The object's, by which its storage manager finds it."""
+    """The object's custom metadata, by which its storage manager finds it."""
     sha256: bytes = b""
-    """Of the batch; empty where none was taken."""
+    """SHA-256 of the batch; empty where none was taken."""
 
 
 def stored_batches(
@@ -44,8 +44,9 @@ def stored_batches(
     custom_metadata: bytes = b"",
     digests: Sequence[bytes] = (),
 ) -> list[tuple[int, StoredBatch]]:
-    """(base offset, batch) of each, as `LinkIndex.add` takes them. `records` stand there in the object; `digests` are
-    the batches' SHA-256, or none.
+    """Return (base offset, batch) pairs for `LinkIndex.add`.
+
+    `records` begin at `start_position` in the object; `digests` are the batches' SHA-256, or empty.
     """
     return [
         (
@@ -74,11 +75,11 @@ class LinkIndex:
         self._listed_batches = 0
 
     def __len__(self) -> int:
-        """Batches listed, dropped partitions' not yet forgotten ones included."""
+        """How many batches are listed; a dropped partition's count until they are forgotten."""
         return self._listed_batches
 
     def add(self, partition: TopicIdPartition, batches: Iterable[tuple[int, StoredBatch]]) -> None:
-        """List (base offset, batch) pairs of one object that is stored."""
+        """List (base offset, batch) pairs of one stored object."""
         by_base_offset = dict(batches)
         if not by_base_offset:
             return
@@ -92,22 +93,22 @@ class LinkIndex:
             self._forget_oldest()
 
     def find(self, partition: TopicIdPartition, base_offset: int) -> StoredBatch | None:
-        """The stored batch that begins at this offset; the caller compares the header prefix."""
+        """Return the stored batch that begins at this offset. The caller compares the header prefix."""
         batches = self._partitions.get(partition)
         return batches.get(base_offset) if batches is not None else None
 
     def drop(self, partition: TopicIdPartition) -> None:
-        """Forget a partition, as when its leadership is lost or its topic deleted."""
+        """Forget a partition, for instance when its leadership is lost or its topic deleted."""
         self._partitions.pop(partition, None)
 
     def drop_from(self, partition: TopicIdPartition, offset: int) -> None:
-        """Forget what was stored at `offset` and above, as when the log was truncated there."""
+        """Forget what was stored at `offset` and above, for instance because the log was truncated there."""
         batches = self._partitions.get(partition, {})
         for base_offset in [base for base in batches if base >= offset]:
             del batches[base_offset]
 
     def drop_object(self, object_id: StoredObjectId) -> None:
-        """Forget an object's batches, as when its deletion was started."""
+        """Forget an object's batches, for instance because its deletion was started."""
         for partition, base_offsets in self._listed_of.pop(object_id, ()):
             self._forget(partition, object_id, base_offsets)
 
@@ -115,7 +116,7 @@ class LinkIndex:
         partition, object_id, base_offsets = self._oldest_first.popleft()
         self._listed_batches -= len(base_offsets)
         listed = self._listed_of.get(object_id)
-        if listed:  # this is its oldest part
+        if listed:  # this is the object's oldest part
             del listed[0]
             if not listed:
                 del self._listed_of[object_id]
@@ -127,7 +128,7 @@ class LinkIndex:
             return
         for base_offset in base_offsets:
             listed = batches.get(base_offset)
-            if listed is not None and listed.object_id == object_id:  # not one that was stored again since
+            if listed is not None and listed.object_id == object_id:  # the batch was not stored again since
                 del batches[base_offset]
         if not batches:
             del self._partitions[partition]

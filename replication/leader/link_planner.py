@@ -1,17 +1,17 @@
-"""Decides what becomes of one Fetch response: links, waiting for links, or the bytes as they are.
+"""Decides about one Fetch response: send links, wait for links, or send the bytes unchanged.
 
 Sans-IO: the leader proxy hands in the response and the time, and asks again whenever an upload finished, a mode changed
-or the time came that the last answer named. Rules:
+or the time of the last answer came. Rules:
 
 - A batch is linked only if the index holds one with the same header prefix, so it equals the leader's.
-- A response is answered with what is ready. A partition whose newest batches are not stored yet gets the stored ones
-  alone, or nothing this time: the follower asks again from where it stands, as it does after a cut-off batch.
-- What was uploaded before the index began, or was forgotten by it, is looked for as `OlderBatches`.
+- A response is sent with what is ready. If a partition's newest batches are not stored yet, only its stored ones are
+  sent, or none this time: the follower asks again from there, as it does after a cut-off batch.
+- Batches that were uploaded before the index began, or that it has forgotten, are looked up in `OlderBatches`.
 - A partition waits for its links at most `wait_max_s`, over as many responses as it takes; then its bytes go inline.
-- An object with custom metadata is linked only where the follower's agent understands that, a batch without a digest
-  only where none is asked for; where such is met, nothing is waited for on its connection.
+- An object with custom metadata is linked only if the follower's agent understands that, and a batch without a digest
+  only if no digests are required. If such a batch is met, nothing on its connection waits.
 - In partitions where inline is cheaper, links are used only when they save enough (a follower that catches up, the
-  first consumer of a partition that no other zone follows). For these, no upload is waited for.
+  first consumer of a partition that no other zone follows). No upload is waited for there.
 """
 
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ from rlm.write_path.core.led_views import LedPartitions
 
 @dataclass(frozen=True, slots=True)
 class PassThrough:
-    """Send the frame as it is."""
+    """Send the frame unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class WaitForUploads:
 
     until_s: float
     partitions: tuple[TopicIdPartition, ...]
-    """Whose uploads are awaited."""
+    """The partitions whose uploads are awaited."""
 
 
 Verdict = PassThrough | WaitForUploads | SendLinked
@@ -48,28 +48,30 @@ Verdict = PassThrough | WaitForUploads | SendLinked
 
 @dataclass(frozen=True, slots=True)
 class PlannerLimits:
-    """How long a partition waits for links, what links must save where inline is cheaper, and what may be linked."""
+    """How long a partition waits for links, how much links must save where inline is cheaper, and what may be
+    linked.
+    """
 
     wait_max_s: float
     break_even_bytes: int
     custom_metadata: bool = True
-    """Whether the follower's agent understands links to objects that have it."""
+    """Whether the follower's agent understands links to objects with custom metadata."""
     digests: bool = False
-    """Whether the follower's agent takes no link without a SHA-256."""
+    """Whether the follower's agent refuses links without a SHA-256."""
 
 
 class OlderBatches(Protocol):
-    """Where batches are found that the index does not hold: see `replication.leader.read_ahead`."""
+    """A source of batches that the index does not hold, see `replication.leader.read_ahead`."""
 
     def find(self, partition: TopicIdPartition, base_offset: int) -> StoredBatch | None:
-        """As LinkIndex."""
+        """Return the batch that begins at this offset."""
 
     def expected(self, partition: TopicIdPartition, offset: int) -> bool:
         """Whether the batch at this offset may be found soon."""
 
 
 class LinkPlanner:
-    """Plans the responses of one connection, one at a time; remembers since when partitions wait."""
+    """Plans the responses of one connection, one at a time, and remembers since when partitions wait."""
 
     def __init__(
         self, index: LinkIndex, led: LedPartitions, limits: PlannerLimits, older: OlderBatches | None = None
@@ -86,14 +88,14 @@ class LinkPlanner:
         self._met_what_is_not_taken = False
 
     def begin(self, frame: Buffer, view: FetchResponseView, follower_id: int) -> None:
-        """Take up a response. Partitions that are not of this agent's concern stay as they are.
+        """Begin with a response. Partitions that this agent does not handle are not changed.
 
-        `follower_id` is CONSUMER_REPLICA_ID for a replica that is not known.
+        `follower_id` is CONSUMER_REPLICA_ID for an unknown replica.
         """
         self._frame = frame
         self._begun_s = None
         self._fields = []
-        # One object combines the partitions, so it is their sum that decides whether it pays.
+        # One object combines the partitions, so their sum decides whether a link pays.
         self._size_bytes = sum(records.records_end - records.records_start for records in view.fields)
         for records in view.fields:
             if records.records_end == records.records_start or records.topic_id is None or records.error_code:
@@ -101,7 +103,7 @@ class LinkPlanner:
             partition = TopicIdPartition(records.topic_id, records.partition)
             try:
                 batches = scan_batches(frame, records.records_start, records.records_end)
-            except CorruptBatchError:  # an old message format, or worse: the follower's broker shall judge
+            except CorruptBatchError:  # an old message format, or a damaged batch: the follower's broker decides
                 continue
             if not batches:
                 continue
@@ -118,7 +120,7 @@ class LinkPlanner:
         return bool(self._fields)
 
     def decide(self, now_s: float) -> Verdict:
-        """What to do with the response at hand, as of now."""
+        """Decide about this response as of now."""
         if not self._fields:
             return PassThrough()
         if self._begun_s is None:
@@ -128,7 +130,7 @@ class LinkPlanner:
         waiting = self._still_waiting(now_s, self._begun_s)
         if not self._links_pay():
             if not waiting or any(planned.gave_up for planned in self._fields):
-                for planned in waiting:  # they go along inline
+                for planned in waiting:  # they are sent inline as well
                     del self._waiting_since[planned.partition]
                 return PassThrough()
             since = min(self._waiting_since[planned.partition] for planned in waiting)
@@ -137,7 +139,7 @@ class LinkPlanner:
         return linked if linked.response.items <= MAX_ITEMS else PassThrough()
 
     def why_inline(self, partition: TopicIdPartition) -> InlineReason:
-        """Why the partition's bytes go as they are with the response at hand."""
+        """Why the partition's bytes go inline in this response."""
         planned = next((one for one in self._fields if one.partition == partition), None)
         if planned is None or planned.mode is not LinkMode.LINK:
             return self._led.why_inline(partition)
@@ -161,22 +163,22 @@ class LinkPlanner:
             planned.stored.append(stored)
 
     def _is_taken(self, stored: StoredBatch) -> bool:
-        """Whether the follower's agent takes a link to it."""
+        """Whether the follower's agent accepts a link to it."""
         if stored.custom_metadata and not self._limits.custom_metadata:
             return False
         return bool(stored.sha256) or not self._limits.digests
 
     def _still_waiting(self, now_s: float, begun_s: float) -> list[PlannedField]:
-        """Fields without any link whose uploads are worth waiting for, and whose patience has not run out."""
+        """Return the fields without links that still wait: their uploads are worth it and their time is not over."""
         waiting = []
         for planned in self._fields:
             if planned.stored or planned.gave_up or not self._is_worth_waiting(planned):
                 self._waiting_since.pop(planned.partition, None)
                 continue
             since = self._waiting_since.setdefault(planned.partition, begun_s)
-            if now_s < since + self._limits.wait_max_s:  # the very sum that is told as the time to ask again
+            if now_s < since + self._limits.wait_max_s:  # the same sum that `decide` returns as the time to ask again
                 waiting.append(planned)
-            else:  # these bytes go inline now; whether the next ones wait again is for `_led` to say
+            else:  # these bytes go inline now; `_led` says whether the next ones wait again
                 del self._waiting_since[planned.partition]
                 planned.gave_up = True
         return waiting

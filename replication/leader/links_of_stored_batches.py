@@ -1,8 +1,8 @@
-"""Where stored batches become links: a Fetch response whose first batches, field by field, are in object storage.
+"""Makes links of stored batches: of a Fetch response whose first batches, field by field, are in object storage.
 
-Sans-IO. A link stands for a run of batches that lie one after the other in one object, and carries the CRC32C of the
-very bytes that the leader's broker returned for them; its SHA-256 is that of the batches as they were read of the
-leader's own log, when they were stored or found again.
+Sans-IO. A link names a run of adjacent batches in one object. Its CRC32C is taken over the bytes that the leader's
+broker returned for them; its SHA-256 comes from the batches as they were read from the leader's own log, when they were
+stored or found again.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from rlm.write_path.commit.link_policy import LinkMode
 
 @dataclass(slots=True)
 class PlannedField:
-    """A records field under consideration. `stored` is the run of its first batches that are in object storage."""
+    """A records field being planned. `stored` is the run of its first batches that are in object storage."""
 
     records: RecordsField
     partition: TopicIdPartition
@@ -28,11 +28,11 @@ class PlannedField:
     mode: LinkMode
     stored: list[StoredBatch] = field(default_factory=list)
     gave_up: bool = False
-    """It has waited for as long as it may, so in this response its bytes go inline."""
+    """It has waited as long as it may, so its bytes go inline in this response."""
 
     @property
     def linked_bytes(self) -> int:
-        """Bytes that links would stand for."""
+        """The bytes that links would replace."""
         return self.batches[len(self.stored) - 1].end - self.batches[0].start if self.stored else 0
 
 
@@ -50,9 +50,9 @@ class SendLinked:
 def with_links(
     frame: Buffer, fields: Sequence[PlannedField], waiting: set[TopicIdPartition], digests: bool = False
 ) -> SendLinked:
-    """The response with links in the place of what is stored.
+    """Return the response with links instead of what is stored.
 
-    Of `waiting` partitions, none of whose batches is stored yet, nothing is sent this time. `digests`: links have one.
+    Nothing is sent this time for `waiting` partitions that have no stored batch yet. `digests`: links carry a digest.
     """
     cuts: list[Cut] = []
     skeleton: list[Buffer] = []
@@ -69,7 +69,7 @@ def with_links(
         if planned.stored:
             last = planned.batches[len(planned.stored) - 1]
             linked.append((planned.partition, last.last_offset + 1, planned.linked_bytes))
-            rest = frame[last.end : planned.batches[-1].end]  # who reads passes over a batch that is cut off
+            rest = frame[last.end : planned.batches[-1].end]  # the reader ignores a batch that is cut off
             if planned.mode is LinkMode.INLINE and len(rest):
                 parts.append(InlineBytes(rest))
                 inline.append((planned.partition, len(rest)))
@@ -82,7 +82,7 @@ def with_links(
 
 
 def _links(frame: memoryview, planned: PlannedField, digests: bool) -> list[Part]:
-    """One link for each run of batches that lie one after the other in one object."""
+    """Return one link for each run of batches that are adjacent in one object."""
     links: list[Part] = []
     stored, first = planned.stored, 0
     for index in range(1, len(stored) + 1):

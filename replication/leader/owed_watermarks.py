@@ -1,13 +1,14 @@
-"""For how long the broker should let a follower wait that was not told of a high watermark yet, sans-IO.
+"""Decides how long a follower that has not seen the latest high watermark may wait at the broker. Sans-IO.
 
-A consumer at a follower gets records below the high watermark that the follower was told of. A leader tells it with the
-follower's next answer: with the next records, or once the Fetch request's max wait is over. It does not answer sooner
-because the high watermark has risen. So while a follower has more than the high watermark that it was told of, its
-requests may wait for a short time alone, and it hears of it with the answer that brings no records. An answer whose
-records would wait for an upload first is given without them: they are asked for again, and wait as they would have.
+A consumer at a follower gets records below the high watermark that this follower knows. The leader sends it with the
+follower's next answer: with the next records, or when the Fetch request's max wait is over. It does not answer sooner
+because the high watermark has risen. So while a follower has records above the high watermark that it knows, its
+requests get a short max wait, and an answer without records brings the high watermark. If an answer's records would
+wait for an upload first, it is sent without them: they are requested again, and wait then.
 
-The high watermark may stay where it is, as while another replica is away. So after some answers in vain each wait is
-twice as long as the one before, up to the follower's own, until it gets further or is told of more.
+The high watermark may not move, for instance while another replica is away. So after some unsuccessful answers each
+wait is twice as long as the one before, up to the follower's own, until the follower or its known high watermark moves
+on.
 """
 
 from typing import Final
@@ -15,31 +16,33 @@ from typing import Final
 from kafka_log.topic_partition import TopicIdPartition
 
 IN_VAIN: Final = 8
-"""So many short waits follow each other before they get longer: the slowest replica takes a round of its own."""
+"""So many short waits follow each other before they get longer: the slowest replica needs a round of its own."""
 READ_AGAIN_BYTES: Final = 64 * 1024
-"""Of an answer that may be given without its records, while they wait for an upload: the broker reads them twice."""
+"""The largest answer that may be sent without its records while they wait for an upload: the broker reads them
+twice.
+"""
 
 
 class OwedWatermarks:
-    """Of one follower's connection."""
+    """The state of one follower's connection."""
 
     def __init__(self, wait_ms: int) -> None:
-        """`wait_ms` is the short wait; 0: requests stay as they are."""
+        """`wait_ms` is the short wait; 0: requests are not changed."""
         self._wait_ms = wait_ms
         self._offsets: dict[TopicIdPartition, int] = {}
-        """The follower has all below; in a fetch session only what changed is asked for anew."""
+        """The follower has everything below. Kept, because a request in a fetch session lists only changes."""
         self._told: dict[TopicIdPartition, int] = {}
-        """The high watermarks that it was told of."""
+        """The high watermarks that the follower knows."""
         self._owed: set[TopicIdPartition] = set()
         self._in_vain = 0
 
     def fetched(self, partition: TopicIdPartition, offset: int) -> None:
-        """The follower has all below this offset."""
+        """Record that the follower has everything below this offset."""
         if self._wait_ms:
             self._learn(self._offsets, partition, offset)
 
     def told(self, partition: TopicIdPartition, high_watermark: int) -> bool:
-        """An answer that goes to the follower has this one. Whether that is news of what was owed."""
+        """Record a high watermark in an answer to the follower. Returns whether it was owed."""
         if not self._wait_ms:
             return False
         is_news = partition in self._owed and high_watermark > self._told[partition]
@@ -57,13 +60,13 @@ class OwedWatermarks:
             self._owed.discard(partition)
 
     def dropped(self, partition: TopicIdPartition) -> None:
-        """The partition is not led here any more, or was truncated."""
+        """Forget a partition that is not led here any more or was truncated."""
         self._offsets.pop(partition, None)
         self._told.pop(partition, None)
         self._owed.discard(partition)
 
     def wait_ms(self, max_wait_ms: int) -> int | None:
-        """The max wait to ask for, given that which the follower asks for; None: just this."""
+        """Return the max wait to request instead of the follower's own; None: leave it unchanged."""
         if not self._owed:
             return None
         wait_ms = self._wait_ms << max(self._in_vain - IN_VAIN, 0)

@@ -1,10 +1,11 @@
-"""A peer whose certificate names its broker fetches as this broker's replica, and as no other.
+"""Checks that a peer whose certificate names a broker fetches only as that broker's replica.
 
-Who could fetch as another broker's replica would have Kafka take records for replicated that are not: a high watermark
-that is ahead, and acknowledged records that one crash loses. So under TLS each Fetch is read up to who asks, however
-large it is; large ones in steps, between which all other connections have their turn. A version of Fetch that is newer
-than this agent is counted and read as the newest that it knows, as Kafka adds tagged fields since that one: who names
-another replica in it is refused. What cannot be read so is passed on: the broker may be newer, too, and must go on.
+A peer that fetches as another broker's replica could make Kafka count records as replicated that are not: the high
+watermark would be too high, and one crash could lose acknowledged records. So under TLS each Fetch is read up to its
+replica id, however large it is. Large ones are read in steps, so that all other connections get their turn. A Fetch
+version that is newer than this agent is counted, and read as the newest that it knows, because Kafka has only added
+tagged fields since: if it names another replica, it is refused. A frame that cannot be read that way is passed on: the
+broker may be newer, too, and must keep working.
 """
 
 from collections.abc import Generator, Iterator
@@ -16,20 +17,22 @@ from replication.wire.kafka_frame import MalformedFrameError, parse_request_head
 from replication.wire.metrics import ReplicationMetrics
 
 ITEMS_IN_A_STEP = 1024
-"""Some two milliseconds."""
+"""So many items take about two milliseconds."""
 _FETCH = "Fetch"
 
 
 class OwnFetches:
-    """Of one connection."""
+    """The check of one connection."""
 
     def __init__(self, broker_id: int | None, metrics: ReplicationMetrics) -> None:
-        """None: nothing is proven, so nothing is asked for."""
+        """`broker_id` is None if nothing is proven, so that nothing is checked."""
         self._broker_id = broker_id
         self._metrics = metrics
 
     def check(self, frame: Buffer) -> Iterator[None]:
-        """Whether this request is the peer's own, step by step. Raises RequestRefusedError, MalformedFrameError."""
+        """Check step by step whether this request is the peer's own. Raises RequestRefusedError,
+        MalformedFrameError.
+        """
         if self._broker_id is None:
             return
         header = parse_request_header(frame)

@@ -1,11 +1,10 @@
-"""What to find for one follower that is far behind, how far ahead of it, and what its agent is told. Sans-IO.
+"""Plans what to find for one follower that is far behind, how far ahead, and what to announce to its agent. Sans-IO.
 
-Reads come out, what they found goes in, and the ranges that will be linked come out. Bounded: what is read ahead, and
-what is announced, by bytes for each connection, shared by its partitions.
+It gives reads, takes what they found, and gives the ranges that will be linked. Bounded: bytes that are read ahead or
+announced are limited for each connection and shared by its partitions.
 
-One link to an object that is not among the newest, wherever it stands in a response, shows that a follower is far
-behind; then the rest of that partition is read ahead. In a steady state one look at each link of a response is all that
-is done here.
+One link to an object that is not among the newest, anywhere in a response, shows that a follower is far behind; then
+the rest of that partition is read ahead. In a steady state this costs one look at each link of a response.
 """
 
 from collections import deque
@@ -24,25 +23,25 @@ Ranges = list[tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class CatchUpLimits:
-    """In bytes and batches."""
+    """Limits in bytes and batches."""
 
     ahead_bytes: int
-    """For each follower's connection: what may be read ahead of it, and announced to it, in all partitions."""
+    """For each follower's connection: the bytes that may be read ahead and announced, in all partitions together."""
     read_bytes: int = 2 * 1024 * 1024
-    """What is read and proved at a time. A response waits for one such read."""
+    """The bytes that are read and proved at a time. A response waits for one such read."""
     max_batches: int = 100_000
 
 
 @dataclass(slots=True, eq=False)
 class WantedRead:
-    """The next runs of a log, to be read and proved from this offset on."""
+    """The next runs of a log, which are to be read and proved from this offset on."""
 
     log: StoredLog
     offset: int
     archive: bool
-    """Whether runs of archive objects will do."""
+    """Whether runs of archive objects may be used."""
     is_dropped: bool = False
-    """Nobody wants what it finds any more."""
+    """Nobody wants its result any more."""
 
 
 @dataclass(slots=True)
@@ -51,14 +50,14 @@ class _Window:
 
     start: int
     end: int
-    """Behind the last offset that was read."""
+    """The offset after the last one that was read."""
     ahead: deque[tuple[int, int, int]] = field(default_factory=deque)
-    """(last offset, bytes, bytes of them that were announced) of what was read and not linked yet."""
+    """What was read and not linked yet: (last offset, bytes, announced bytes of them)."""
     ahead_bytes: int = 0
     announced_bytes: int = 0
     reading: WantedRead | None = None
     nothing_to: int = 0
-    """Exclusive. No object holds the offsets from `end` up to here, or none that can be proved."""
+    """Exclusive end of a gap: no object holds the offsets from `end` up to here in a form that can be proved."""
 
     def linked_up_to(self, next_offset: int) -> None:
         while self.ahead and self.ahead[0][0] < next_offset:
@@ -68,7 +67,7 @@ class _Window:
         self.end = max(self.end, next_offset)
 
     def links_to(self, run: ProvedRun) -> tuple[int, int]:
-        """The range of the object that the follower will be given links to, when the run is the next."""
+        """The range of the object that the follower will get links to, if the run is the next."""
         first = next((batch.start for batch in run.batches if batch.last_offset >= self.end), 0)
         return run.entry.start_file_position + first, run.entry.end_file_position
 
@@ -81,7 +80,7 @@ class _Window:
 
 
 class ReadAhead:
-    """Of one follower's connection, partition by partition. `OlderBatches` for its link planner."""
+    """The plan for one follower's connection, by partition. It implements `OlderBatches` for the link planner."""
 
     def __init__(
         self, found: FoundBatches, limits: CatchUpLimits, metrics: ReplicationMetrics, links_archive: bool
@@ -96,18 +95,21 @@ class ReadAhead:
 
     @property
     def ahead_bytes(self) -> dict[TopicIdPartition, int]:
-        """Of each partition in which the follower is far behind: what was read and not linked yet."""
+        """Bytes that were read and not linked yet, for each partition in which the follower is far behind."""
         return {partition: window.ahead_bytes for partition, window in self._windows.items()}
 
     def find(self, partition: TopicIdPartition, base_offset: int) -> StoredBatch | None:
-        """See FoundBatches. What was found for another follower may be what this one's agent does not understand."""
+        """Find a batch, see FoundBatches, but only in an object that this follower's agent understands.
+
+        Another follower's search may have found it in an archive object.
+        """
         stored = self._found.find(partition, base_offset)
         if stored is not None and isinstance(stored.object_id, ArchiveObjectId) and not self._links_archive:
             return None
         return stored
 
     def expected(self, partition: TopicIdPartition, offset: int) -> bool:
-        """Whether the batch at this offset, which nobody has found yet, is being looked for; has it looked for."""
+        """Whether the batch at this offset is being looked for; starts the search if needed."""
         window = self._windows.get(partition)
         if window is not None:
             if window.reading is not None:
@@ -116,12 +118,15 @@ class ReadAhead:
                 return False
         elif self._found.behind(partition, offset) is None:
             return False
-        window = self._windows[partition] = _Window(offset, offset)  # one that was there reads nothing now
+        window = self._windows[partition] = _Window(offset, offset)  # a window that was there reads nothing now
         self._read_on(partition, window)
         return window.reading is not None
 
     def sent(self, sent: SendLinked) -> bool:
-        """A linked response was sent; whether the follower is far behind, so that it is to be read with restraint."""
+        """Record a linked response.
+
+        Returns whether the follower is far behind, so that its reads must keep to the quota.
+        """
         is_old = any(not self._found.is_new(link.object_id) for link in sent.response.links)
         if not is_old and not self._windows:
             return False
@@ -139,23 +144,23 @@ class ReadAhead:
         return is_behind
 
     def forget(self, partition: TopicIdPartition) -> None:
-        """The follower has caught up, or the partition's log was truncated or is not led here any more."""
+        """Drop a partition: the follower has caught up, or its log was truncated or is not led here any more."""
         window = self._windows.pop(partition, None)
         if window is not None and window.reading is not None:
             window.reading.is_dropped = True
 
     def close(self) -> None:
-        """The connection ended."""
+        """Drop all reads: the connection ended."""
         for partition in list(self._windows):
             self.forget(partition)
 
     def take_wanted(self) -> list[WantedRead]:
-        """The reads that are to begin now. `was_read` must follow for each."""
+        """Return the reads to begin now. `was_read` must follow for each."""
         wanted, self._wanted = self._wanted, []
         return wanted
 
     def was_read(self, read: WantedRead, found: FoundRuns) -> dict[StoredObjectId, Ranges]:
-        """A read ended, perhaps with nothing. What to announce: all partitions together may have so much announced."""
+        """Record the end of a read, also an empty one. Returns what to announce, within the limit of all partitions."""
         partition = read.log.topic_id_partition
         window = self._windows.get(partition)
         if read.is_dropped or window is None:
@@ -167,7 +172,7 @@ class ReadAhead:
         return ranges
 
     def _read_on(self, partition: TopicIdPartition, window: _Window) -> None:
-        """Read the next runs, unless enough was read ahead, or all."""
+        """Read the next runs, unless enough was read ahead, or the end is reached."""
         share_bytes = max(self._limits.ahead_bytes // len(self._windows), self._limits.read_bytes)
         if window.reading is not None or window.end < window.nothing_to or window.ahead_bytes >= share_bytes:
             return
@@ -177,7 +182,7 @@ class ReadAhead:
             self._wanted.append(window.reading)
 
     def _took(self, window: _Window, runs: list[ProvedRun]) -> dict[StoredObjectId, Ranges]:
-        """What to announce of the runs; the rest is linked without that."""
+        """Return what to announce of the runs; the rest is linked without an announcement."""
         ranges: dict[StoredObjectId, Ranges] = {}
         free_bytes = self._limits.ahead_bytes - sum(each.announced_bytes for each in self._windows.values())
         for run in runs:

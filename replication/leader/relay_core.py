@@ -1,13 +1,13 @@
-"""What becomes of the frames between another agent and the local broker, connection by connection. Sans-IO.
+"""Decides about the frames between another agent and the local broker, for one connection. Sans-IO.
 
-Frames, messages and uploads go in, with the time; what is to be sent to the broker or to the follower comes out, or
+It takes frames, messages and uploads with their time, and returns what to send to the broker or to the follower, or
 until when to wait for links.
 
-Holds true: a link is only ever sent where the peer said that it understands links, for bytes that this very response
-contains, and never to a follower in the own zone. The original of a linked response is kept until the follower's next
-request, so that it can be sent inline when hydration fails. A response is linked only when it is the only one under way
-on its connection, as is always so with Kafka's replica fetchers; so "the next request" means that the response arrived.
-What goes wrong in looking into frames, in planning and in linking never keeps a frame from going on as it came.
+A link is sent only if the peer said that it understands links, only for bytes in this response, and never to a follower
+in the own zone. The original of a linked response is kept until the follower's next request, so that it can be sent
+inline when hydration fails. A response is linked only when it is the only one under way on its connection, as always
+with Kafka's replica fetchers; so the next request means that the response arrived. An error in scanning, planning or
+linking never prevents a frame from being passed on unchanged.
 """
 
 from collections import deque
@@ -58,7 +58,7 @@ log = structlog.get_logger(__name__)
 
 
 class ToFollower(NamedTuple):
-    """Send this message."""
+    """Send this message to the follower's agent."""
 
     kind: MessageKind
     body: Sequence[Buffer]
@@ -72,13 +72,13 @@ class _RequestUnderWay:
     gathers: bool = False
     """Whether the broker was asked to gather more than the follower asks for."""
     offsets: Sequence[tuple[TopicIdPartition, int]] = ()
-    """What a follower asks for anew of the partitions led here, and from where on."""
+    """The partitions led here that a follower's request lists, with their fetch offsets."""
     watched: Sequence[tuple[TopicIdPartition, int]] = ()
-    """What a follower asks for of partitions whose replication somebody waits for, and from where on."""
+    """The partitions in the request whose replication somebody waits for, with their fetch offsets."""
 
 
 class RelayCore:
-    """One connection from another agent, and its twin to the local broker. All times are monotonic seconds."""
+    """The decisions for one connection from another agent. All times are monotonic seconds."""
 
     def __init__(
         self,
@@ -100,10 +100,10 @@ class RelayCore:
         self.patience = FetchPatience(context.limits.gather_max_ms)
         self._owed = OwedWatermarks(context.limits.watermark_wait_ms)
         self.follower_id = CONSUMER_REPLICA_ID
-        """As it says of itself; CONSUMER_REPLICA_ID while it is none of the known followers."""
+        """The replica id that it gives; CONSUMER_REPLICA_ID if it is not a known follower."""
 
     def close(self) -> None:
-        """The connection ended."""
+        """Release everything: the connection ended."""
         self._links.arrived()
         self._watermarks.drop_follower(self.follower_id)
         self._context.follower_offsets.drop_follower(self.follower_id)
@@ -113,10 +113,10 @@ class RelayCore:
         """Whether no request is under way, and no response waits."""
         return not self._under_way and self._at_hand is None
 
-    # Uploads and read-ahead: what the follower's agent is told before it asks.
+    # Uploads and read-ahead: what to tell the follower's agent before it asks.
 
     def uploaded(self, segment: UploadedSegment) -> list[tuple[int, int]]:
-        """An object is stored: the ranges of it that the follower will be given links to."""
+        """Record a stored object. Returns its ranges that the follower will get links to."""
         if PeerCapabilities.LINKS not in self._capabilities or self._context.zones.is_own(self.follower_id):
             return []
         entries = [
@@ -134,13 +134,13 @@ class RelayCore:
 
     @property
     def shares_reads(self) -> bool:
-        """Whether the follower's agent may read with others of its zone: not while it has paused links."""
+        """Whether the follower's agent may read together with others of its zone: not while it has paused links."""
         return PeerCapabilities.SHARED_READS in self._capabilities and self._links.are_given(self.follower_id)
 
     def announced(
         self, segment: UploadedSegment, ranges: list[tuple[int, int]], zone: ZoneReading | None
     ) -> ToFollower | None:
-        """These ranges, which others of the follower's `zone` read with it. A peer that lags can do without."""
+        """Announce these ranges, which others of the follower's `zone` read with it. A slow peer may miss it."""
         joined = coalesce_ranges(ranges, self._context.limits.range_gap_bytes)
         announcement = Announcement(segment.combined_segment_id, joined, segment.custom_metadata)
         return self._announced(MessageKind.ANNOUNCE, announcement, zone)
@@ -148,9 +148,10 @@ class RelayCore:
     def read_ahead(
         self, object_id: StoredObjectId, ranges: list[tuple[int, int]], custom_metadata: bytes = b""
     ) -> ToFollower | None:
-        """What a follower that is far behind will be given links to.
+        """Announce what a follower that is far behind will get links to.
 
-        Gaps are priced by the combined segments' store; in the archive, what adjoins is joined, and no more.
+        The allowed gap depends on the price of the combined segments' store. In the archive, only adjacent ranges are
+        joined.
         """
         if PeerCapabilities.CATCH_UP not in self._capabilities:
             return None
@@ -170,12 +171,12 @@ class RelayCore:
         return ToFollower(kind, (announcement.encode(),))
 
     def forget(self, partition: TopicIdPartition) -> None:
-        """The partition is not led here any more; nothing of it will be linked."""
+        """Forget a partition that is not led here any more; nothing of it will be linked."""
         self._followed.discard(partition)
         self.truncated(partition)
 
     def truncated(self, partition: TopicIdPartition) -> None:
-        """What was read ahead of the follower may be of a log that is none any more."""
+        """Drop what was read ahead of the follower: it may be from the truncated part of the log."""
         self.patience.dropped(partition)
         self._owed.dropped(partition)
         self._links.truncated(partition)
@@ -183,12 +184,12 @@ class RelayCore:
     # Requests, from the follower to the broker.
 
     def control(self, kind: MessageKind, body: Buffer) -> ToFollower | None:
-        """A message that is no Kafka frame. Raises MalformedFrameError, ConnectionResetError."""
+        """Handle a message that is no Kafka frame. Raises MalformedFrameError, ConnectionResetError."""
         frame = self._links.control(kind, body)
         return None if frame is None else ToFollower(MessageKind.KAFKA, (frame,))
 
     def request(self, frame: Buffer, now_s: float) -> Buffer:
-        """The frame to send to the broker; `request_sent` must follow.
+        """Return the frame to send to the broker; `request_sent` must follow.
 
         Raises MalformedFrameError, RequestRefusedError.
         """
@@ -205,7 +206,9 @@ class RelayCore:
         return frame
 
     def request_sent(self, size: int) -> None:
-        """Producers wait for what the request tells the broker, so what is learnt from it comes after."""
+        """Evaluate a request after it was sent: producers wait for it to reach the broker, so evaluation comes
+        second.
+        """
         self._context.metrics.relayed("request", SIZE_PREFIX.size + size, self.follower_id)
         if self.follower_id == CONSUMER_REPLICA_ID:
             return
@@ -219,7 +222,7 @@ class RelayCore:
             self._defects.met("request", error)
 
     def _fetch_request(self, frame: Buffer, request: _RequestUnderWay) -> Buffer:
-        """The request as it goes on."""
+        """Return the request as it is passed on."""
         try:
             view = scan_fetch_request(frame, request.header.api_version)
         except MalformedFrameError as error:
@@ -253,7 +256,10 @@ class RelayCore:
         request: _RequestUnderWay,
         offsets: list[tuple[TopicIdPartition, int]],
     ) -> Buffer:
-        """The request, to be answered with as much as the next upload will probably hold, or with a high watermark."""
+        """Return the request with a changed wait:
+
+        for the bytes of the next upload, or for a high watermark that is owed.
+        """
         for partition, offset in offsets:
             self.patience.fetched(partition, offset)
             self._owed.fetched(partition, offset)
@@ -266,9 +272,10 @@ class RelayCore:
         return frame if wait_ms is None else with_fetch_wait(frame, view, wait_ms, view.min_bytes)
 
     def _forget_follower(self) -> None:
-        """It asked for what we do not know; in a fetch session that holds until it asks for something else.
+        """Forget a follower's offsets after a request that we could not read.
 
-        Links are given by what a response holds, so only what rests on the follower's offsets ends with them.
+        In a fetch session such a request counts until the next change. Links depend only on the response, so only what
+        uses the follower's offsets ends.
         """
         self.patience = FetchPatience(wait_max_ms=0)
         self._owed = OwedWatermarks(wait_ms=0)
@@ -277,7 +284,7 @@ class RelayCore:
     # Responses, from the broker to the follower.
 
     def response(self, frame: Buffer, now_s: float) -> ToFollower | WaitForUploads:
-        """What to send in its place; or when to `look_again`, before the next response.
+        """Return the message to send instead, or until when to wait for `look_again`, before the next response.
 
         Raises MalformedFrameError, ConnectionResetError.
         """
@@ -308,7 +315,7 @@ class RelayCore:
         return self._answer(request, frame, view, None, now_s)
 
     def look_again(self, now_s: float) -> ToFollower | WaitForUploads:
-        """As `response`, of the one that waits: something was stored, a mode changed, or the time came."""
+        """Decide again about the waiting response: something was stored, a mode changed, or the time came."""
         if self._at_hand is None:
             raise RuntimeError("no response waits")
         step = self._links.step(self.follower_id, now_s)
@@ -321,7 +328,7 @@ class RelayCore:
         return self._answer(request, frame, view, step, now_s)
 
     def _request_of(self, frame: Buffer) -> _RequestUnderWay:
-        """The request that a response answers. Those before it were of the kind that gets none (acks=0)."""
+        """Return the request that a response answers. Requests before it get no answer (acks=0)."""
         correlation_id = int.from_bytes(bytes(frame[:4]), "big", signed=True)
         while self._under_way:
             request = self._under_way.popleft()
@@ -330,7 +337,7 @@ class RelayCore:
         raise MalformedFrameError(0, "a response without a request")
 
     def _learn(self, request: _RequestUnderWay, frame: Buffer, view: FetchResponseView, now_s: float) -> bool:
-        """Whether it tells of a high watermark that was owed, and has few records beside."""
+        """Evaluate a response. Returns whether it is small and brings a high watermark that was owed."""
         tells_owed = False
         for records in view.fields:
             if records.topic_id is not None and not records.error_code:
@@ -387,7 +394,7 @@ class RelayCore:
 
 
 def _not_scanned(metrics: ReplicationMetrics, what: str, error: MalformedFrameError) -> None:
-    """The frame is passed on as it is: it is for the brokers to judge. What belongs to it goes inline."""
+    """Count and log a frame that was not read. It is passed on unchanged, and its records go inline."""
     if isinstance(error, CostlyFrameError):
         metrics.fault(f"{what}_not_read_{error.bound}")
         log.warning("frame_not_read", frame=what, error=str(error))

@@ -1,7 +1,7 @@
-"""By which agents of other zones consumers read a partition led here, of late.
+"""Tracks through which agents of other zones consumers have recently read a partition led here.
 
-They read objects as followers' agents do, each of them once for all of its consumers. So links pay for them as for
-followers, and a partition that nobody in another zone follows is linked for them.
+They read objects like followers' agents do, each object once for all of their consumers. So links pay for them as for
+followers, and a partition that nobody in another zone follows is still linked for them.
 """
 
 from collections.abc import Callable
@@ -9,23 +9,23 @@ from collections.abc import Callable
 from kafka_log.topic_partition import TopicIdPartition
 
 KEEP_S = 300.0
-"""A consumer that is away for longer is as one that comes anew: its first bytes may go inline, while links begin."""
+"""A consumer that was away for longer counts as new: its first bytes may go inline while links begin."""
 
 
 class RemoteReaders:
-    """Told in the event loop; any thread may ask."""
+    """Updated in the event loop; any thread may read."""
 
     def __init__(self, clock: Callable[[], float], keep_s: float = KEEP_S) -> None:
         """`clock` gives monotonic seconds."""
         self.on_new: Callable[[], None] = lambda: None
-        """Called when one reads that did not count until now."""
+        """Called when an agent reads that did not count until now."""
         self._clock = clock
         self._keep_s = keep_s
         self._read_s: dict[TopicIdPartition, dict[int, float]] = {}
         self._swept_s = clock()
 
     def read(self, partition: TopicIdPartition, broker_id: int) -> None:
-        """A consumer was sent records of this partition by the agent beside this broker."""
+        """Record that a consumer got records of this partition through the agent of this broker."""
         now_s = self._clock()
         if now_s - self._swept_s >= self._keep_s:
             self._swept_s = now_s
@@ -36,7 +36,7 @@ class RemoteReaders:
             self.on_new()
 
     def of(self, partition: TopicIdPartition) -> frozenset[int]:
-        """The brokers beside which they are."""
+        """Return the brokers whose agents read this partition."""
         return self._living(self._read_s.get(partition, {}))
 
     def _living(self, read_s: dict[int, float]) -> frozenset[int]:

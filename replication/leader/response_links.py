@@ -1,8 +1,7 @@
-"""Links in the place of the records of one connection's responses, and how long to wait for them. Sans-IO.
+"""Replaces the records of one connection's responses by links, and says how long to wait for them. Sans-IO.
 
-Whatever goes wrong in here sends the original (`LinkDefects`): that links cannot be planned is no reason not to
-replicate. The original of a linked response is kept, one at a time, until the reader's agent cannot ask for it any
-more.
+Any failure in here sends the original (`LinkDefects`): replication must continue when links cannot be planned. The
+original of a linked response is kept, one at a time, until the reader's agent can no longer ask for it.
 """
 
 from kafka_log.crc32c import Buffer
@@ -50,16 +49,16 @@ class ResponseLinks:
         self._is_waiting = False
 
     def arrived(self) -> None:
-        """The response that was linked last, if any, has arrived: nobody will ask for its original."""
+        """Drop the kept original: the response that was linked last has arrived."""
         self._kept.drop()
 
     def are_given(self, follower_id: int) -> bool:
-        """Whether this follower's responses may be linked now: to one in the own zone, bytes cost nothing."""
+        """Whether this follower's responses may be linked now; not in the own zone, where bytes cost nothing."""
         is_able = self._understands_links and not self._is_paused and not self._defects.links_rest
         return is_able and not self._context.zones.is_own(follower_id)
 
     def control(self, kind: MessageKind, body: Buffer) -> Buffer | None:
-        """A message of the reader's agent; the original that it asks for.
+        """Handle a message of the reader's agent. Returns the original if it asks for that.
 
         Raises MalformedFrameError, ConnectionResetError.
         """
@@ -79,7 +78,7 @@ class ResponseLinks:
         return None
 
     def begin(self, frame: Buffer, view: FetchResponseView, follower_id: int, received_s: float, now_s: float) -> bool:
-        """Take up a response; False when it is to be sent as it is. All times are monotonic seconds."""
+        """Begin with a response; False when it must be sent unchanged. All times are monotonic seconds."""
         self._begun_s, self._is_waiting = now_s, False
         try:
             self._planner.begin(frame, view, follower_id)
@@ -91,7 +90,7 @@ class ResponseLinks:
         return True
 
     def step(self, follower_id: int, now_s: float) -> SendLinked | WaitForUploads | None:
-        """The response with links, or until when to wait for them at most; None to send it as it is."""
+        """Return the response with links, or until when to wait for them at most; None to send it unchanged."""
         if not self.are_given(follower_id):
             return None
         try:
@@ -111,7 +110,7 @@ class ResponseLinks:
         return verdict if isinstance(verdict, SendLinked) else None
 
     def why_inline(self, partition: TopicIdPartition, follower_id: int) -> InlineReason:
-        """Why the partition's bytes go as they are with the response at hand."""
+        """Why the partition's bytes go inline in this response."""
         if self._context.zones.is_own(follower_id):
             return InlineReason.OWN_ZONE
         if not self._understands_links:
@@ -123,7 +122,7 @@ class ResponseLinks:
     def message(
         self, sent: SendLinked, correlation_id: int, original: Buffer
     ) -> tuple[MessageKind, list[Buffer]] | None:
-        """It is about to be sent, and the original kept; None to send the original."""
+        """Encode a linked response that is about to be sent, and keep its original. None: send the original."""
         try:
             body = encode_linked_response(sent.response)
             is_old = self._read_ahead is not None and self._read_ahead.sent(sent)
@@ -134,6 +133,6 @@ class ResponseLinks:
         return MessageKind.LINKED_OLD if is_old and self._is_told_of_old else MessageKind.LINKED, body
 
     def truncated(self, partition: TopicIdPartition) -> None:
-        """What was read ahead of the follower may be of a log that is none any more."""
+        """Drop what was read ahead of the follower: it may be from the truncated part of the log."""
         if self._read_ahead is not None:
             self._read_ahead.forget(partition)

@@ -1,37 +1,38 @@
-"""Has those who wait for an upload look again. Used from the event loop alone."""
+"""Wakes responses that wait for an upload. Used from the event loop only."""
 
 import asyncio
 from collections.abc import Callable
 
 Look = Callable[[], float | None]
-"""Gives after how many seconds to look again by itself; None: what was waited for is there, and the wait is over."""
+"""Returns the seconds until the next look without a signal; None when the wait is over."""
 
 
 class UploadSignal:
-    """Those who wait look in the order in which they came, as everywhere where who is first would be chance otherwise.
+    """Wakes waiting responses in the order in which they came, so that their order does not depend on chance.
 
-    What is told `now` is looked at before the call returns: what is sent by it can go with the announcement of what was
-    stored, in one write.
+    With `notify_now`, they look before the call returns: their answer can then go out in one write with the
+    announcement.
     """
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
-        """Kept, as Python 3.11 asks the kernel each time which one runs."""
+        """Kept, because Python 3.11 makes a system call each time it looks for the running loop."""
         self._waiting: dict[_Wait, None] = {}
 
     def notify(self) -> None:
-        """A mode changed, or the like: look again, in the next turn."""
+        """Look again in the next turn of the loop: a mode changed, or something similar."""
         for one in self._waiting:
             one.look_soon()
 
     def notify_now(self) -> None:
-        """Something was stored: look again. Raises nothing that a look does."""
+        """Look again at once: something was stored. Exceptions of a look are not raised here."""
         for one in list(self._waiting):
             one.look()
 
     async def until(self, look: Look, first_s: float) -> None:
-        """Until `look` says that it is over, which is asked when somebody notifies and when its time has come, the
-        first time after `first_s`. Raises what it does.
+        """Wait until `look` says that the wait is over; raises what `look` raises.
+
+        `look` is called at each signal and when its own time has come, the first time after `first_s`.
         """
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
@@ -45,7 +46,7 @@ class UploadSignal:
 
 
 class _Wait:
-    """Of one who looks."""
+    """One waiting caller."""
 
     __slots__ = ("_is_looking", "_look", "_loop", "_soon", "_timer", "over")
 
@@ -62,7 +63,7 @@ class _Wait:
             self._soon = self._loop.call_soon(self.look)
 
     def look(self) -> None:
-        if self._is_looking:  # what it found notifies in its turn
+        if self._is_looking:  # what a look finds notifies again later
             self.look_soon()
             return
         self.end()

@@ -1,7 +1,7 @@
-"""How long it takes from an append until the high watermark passes it: what a producer with acks=all waits for.
+"""Measures the time from an append until the high watermark passes it: the wait of a producer with acks=all.
 
-A leader advances its high watermark when the last in-sync follower asks for what comes next. So the moment is taken
-from the followers' requests as they pass; a response that tells a high watermark settles what is left, as when a
+A leader advances its high watermark when the last in-sync follower asks for the next offset. So the time is taken from
+the followers' requests as they pass. A response that reports a high watermark settles the rest, for instance when a
 follower is not in sync.
 """
 
@@ -13,19 +13,19 @@ from plugin.segment_metadata import CombinedSegmentId
 from rlm.write_path.metrics import StageTimes
 
 _MAX_TRACKED = 1024
-"""Per partition; beyond it, new appends go unmeasured until the watermark moves."""
+"""Limit for each partition; beyond it, new appends are not measured until the watermark moves."""
 
 
 @dataclass(slots=True)
 class _Tracked:
     ahead: deque[tuple[int, float, tuple[CombinedSegmentId, ...]]] = field(default_factory=deque)
-    """(next offset, when the append was noticed, of which object to tell), ascending."""
+    """(next offset, when the append was noticed, the objects to report with it), ascending."""
     fetch_offsets: dict[object, int] = field(default_factory=dict)
-    """By follower: the offset that it asked for last."""
+    """By follower: the last offset that it asked for."""
 
 
 class WatermarkTimes:
-    """Measures the stage `high_watermark`. Used from the event loop alone."""
+    """Measures the stage `high_watermark`. Used from the event loop only."""
 
     def __init__(self, stage_times: StageTimes) -> None:
         self._stage_times = stage_times
@@ -44,33 +44,33 @@ class WatermarkTimes:
         seen_s: float,
         objects: tuple[CombinedSegmentId, ...] = (),
     ) -> None:
-        """Batches below `next_offset`, noticed at this time, are stored; `objects` are told of with their time."""
+        """Record stored batches below `next_offset`, noticed at this time; `objects` are reported with their time."""
         ahead = self._partitions.setdefault(partition, _Tracked()).ahead
         if len(ahead) < _MAX_TRACKED:
             ahead.append((next_offset, seen_s, objects))
             self._ahead += 1
 
     def fetched(self, partition: TopicIdPartition, follower: object, offset: int, now_s: float) -> None:
-        """A follower asks for this offset, so it has all below."""
+        """Record that a follower asks for this offset, so it has everything below."""
         tracked = self._partitions.get(partition)
         if tracked is not None:
             tracked.fetch_offsets[follower] = offset
             self._passed(tracked, min(tracked.fetch_offsets.values()), now_s)
 
     def passed(self, partition: TopicIdPartition, high_watermark: int, now_s: float) -> None:
-        """The leader's broker reports this high watermark."""
+        """Record the high watermark that the leader's broker reports."""
         tracked = self._partitions.get(partition)
         if tracked is not None:
             self._passed(tracked, high_watermark, now_s)
 
     def drop(self, partition: TopicIdPartition) -> None:
-        """The partition is not led here any more."""
+        """Forget a partition that is not led here any more."""
         tracked = self._partitions.pop(partition, None)
         if tracked is not None:
             self._ahead -= len(tracked.ahead)
 
     def drop_follower(self, follower: object) -> None:
-        """The follower's connection ended."""
+        """Forget a follower whose connection ended."""
         for tracked in self._partitions.values():
             tracked.fetch_offsets.pop(follower, None)
 

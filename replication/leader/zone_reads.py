@@ -1,8 +1,8 @@
-"""Which agents of other zones read an object together, sans-IO: each zone's readers, and what they want between them.
+"""Plans which agents of another zone read an object together: each zone's readers, and the ranges they want. Sans-IO.
 
-From so many readers in a zone on as the setting says, one of them reads for all. A reader is there if it is told of the
-object now, as only who is connected and keeps up is; so who is gone is not chosen. One whose zone is not known, or that
-does not understand, reads for itself.
+If a zone has as many readers as the setting says, one of them reads for all. A reader counts if it gets the
+announcement of the object now, which requires that it is connected and keeps up; so an agent that is gone is never
+chosen. An agent whose zone is unknown, or that does not understand shared reads, reads for itself.
 """
 
 from collections import Counter, defaultdict
@@ -20,9 +20,10 @@ Ranges = list[tuple[int, int]]
 def zone_readings(
     segment_id: CombinedSegmentId, wanted: Mapping[int, Ranges], zones: Zones, min_readers: int, gap_bytes: int
 ) -> dict[int, ZoneReading]:
-    """What to tell each broker of those that read with others. `wanted` are the ranges of all that understand.
+    """Return what to announce to each broker that reads together with others.
 
-    At least two do, however few `min_readers` allows.
+    `wanted` has the ranges of all agents that understand shared reads. At least two read together, also if
+    `min_readers` is lower.
     """
     by_zone: defaultdict[str, list[int]] = defaultdict(list)
     for broker_id in wanted:
@@ -38,7 +39,7 @@ def zone_readings(
 
 
 def reads_for(brokers: Iterable[int], zones: Zones, min_readers: int) -> dict[int, int | str]:
-    """Of these brokers, which read an object: each by itself, or for its zone where that reads together."""
+    """Return which reader fetches an object for each of these brokers: itself, or its zone if that reads together."""
     zone_of = {broker_id: zones.of(broker_id) for broker_id in brokers}
     counts = Counter(zone_of.values())
     shares = max(min_readers, 2) if min_readers else float("inf")

@@ -1,1 +1,1 @@
-"""What goes over connections: Kafka's Fetch frames, links, the protocol between agents, framing and its bounds."""
+"""The wire format: Kafka's Fetch frames, links, the protocol between agents, framing and its limits."""

@@ -1,12 +1,12 @@
-"""Which requests one broker may send another by way of the agents. Sans-IO.
+"""Decides which requests one broker may send another through the agents. Sans-IO.
 
-The inter-broker listener takes every request that Kafka has. What reaches it comes from the peers of the agent, or from
-any process on its host, and has there the rights of a broker's principal. So both agents on the way pass on what
-brokers are known to ask each other, and no more. As a broker does with an API that a listener of it does not have, the
-connection is closed; nobody can answer in the words of an API that nobody knows.
+The inter-broker listener takes every request that Kafka has, with the rights of a broker's principal. Requests reach it
+from other agents or from any process on the agent's host. So both agents on the way pass only the requests that brokers
+are known to send each other. For any other request the connection is closed, as a broker does for an API that its
+listener lacks: no answer can be encoded for an unknown API.
 
 Source: Kafka's ReplicaFetcherThread, TransactionMarkerChannelManager, AddPartitionsToTxnManager, PersisterStateManager,
-ShareGroupDLQStateManager and TopicBasedRemoteLogMetadataManager, of 3.9 to 4.4.
+ShareGroupDLQStateManager and TopicBasedRemoteLogMetadataManager, 3.9 to 4.4.
 """
 
 from collections.abc import Iterable
@@ -48,7 +48,7 @@ BROKER_REQUESTS = {
     ),
     "dead-letter queues of share groups (KIP-1191, from 4.4 on)": ("CreateTopics", "Produce"),
 }
-"""What brokers ask each other, by what for."""
+"""The requests that brokers send each other, by purpose."""
 METADATA_MANAGER_REQUESTS = (
     "ApiVersions",
     "Metadata",
@@ -62,13 +62,13 @@ METADATA_MANAGER_REQUESTS = (
     "GetTelemetrySubscriptions",
     "PushTelemetry",
 )
-"""What the clients of KIP-405's own metadata manager ask. They use a listener that the broker's settings name."""
+"""The requests that the clients of KIP-405's own metadata manager send. Broker settings name the listener they use."""
 ALL_REQUESTS = "*"
 _KEY_BYTES = 2
 
 
 class RequestRefusedError(PeerRefusedError):
-    """A request that is not to pass here. `api` is its name, from a bounded set."""
+    """A request may not pass here. `api` is its name, from a bounded set."""
 
     def __init__(self, api: str, reason: str) -> None:
         self.api = api
@@ -76,7 +76,7 @@ class RequestRefusedError(PeerRefusedError):
 
 
 def parse_request_names(value: object) -> object:
-    """`Produce,Metadata,93`: requests by Kafka's names, or by their keys; or all."""
+    """Parse a list such as `Produce,Metadata,93`: names of Kafka's requests, API keys, or `*` for all."""
     if not isinstance(value, str):
         return value
     names = frozenset(filter(None, (part.strip() for part in value.split(","))))
@@ -87,16 +87,16 @@ def parse_request_names(value: object) -> object:
 
 
 class BrokerRequests:
-    """Those that may pass."""
+    """The set of requests that may pass."""
 
     def __init__(self, more: Iterable[str] = ()) -> None:
-        """`more` beside what brokers ask each other: names, keys, or all."""
+        """`more` adds to what brokers send each other: names, keys, or `*` for all."""
         named = {name for group in BROKER_REQUESTS.values() for name in group}.union(more)
         self._pass_all = ALL_REQUESTS in named
         self._keys = {int(name) if name.isdecimal() else _NAMES.index(name) for name in named if name != ALL_REQUESTS}
 
     def check(self, frame: Buffer) -> None:
-        """Raises RequestRefusedError."""
+        """Raise RequestRefusedError if the request may not pass."""
         key = int.from_bytes(frame[:_KEY_BYTES], "big")
         if self._pass_all or (key in self._keys and len(frame) >= _KEY_BYTES):
             return

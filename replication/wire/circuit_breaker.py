@@ -1,4 +1,4 @@
-"""Stops using what keeps failing, and tries it again from time to time. Sans-IO."""
+"""Stops calls to something that keeps failing, and probes it from time to time. Sans-IO."""
 
 from dataclasses import dataclass
 
@@ -24,15 +24,17 @@ class CircuitBreaker:
 
     @property
     def is_open(self) -> bool:
-        """Whether calls are to be avoided; a probe may still be due."""
+        """Whether calls should be avoided; a probe may still be due."""
         return self._open_until_s is not None
 
     def is_due(self, now_s: float) -> bool:
-        """Whether a call would be let through."""
+        """Whether `allows` would let a call through now."""
         return self._open_until_s is None or now_s >= self._open_until_s
 
     def allows(self, now_s: float) -> bool:
-        """Whether a call may be made. While open, one call each time the wait is over: the probe."""
+        """Whether a call may be made. While the breaker is open, one call passes each time the wait is over: the
+        probe.
+        """
         if not self.is_due(now_s):
             return False
         if self._open_until_s is None:
@@ -42,7 +44,7 @@ class CircuitBreaker:
         return True
 
     def succeeded(self) -> bool:
-        """A call succeeded. True when this closed the breaker."""
+        """Record a successful call. Returns True when this closed the breaker."""
         closed = self._open_until_s is not None
         self._failures = 0
         self._open_until_s = None
@@ -51,10 +53,10 @@ class CircuitBreaker:
         return closed
 
     def failed(self, now_s: float) -> bool:
-        """A call failed. True when this opened the breaker."""
+        """Record a failed call. Returns True when this opened the breaker."""
         self._failures += 1
         if self._open_until_s is not None:
-            if self._is_probing:  # else it began before, beside those that opened it, and tells nothing new
+            if self._is_probing:  # else the call began before the breaker opened and says nothing new
                 self._is_probing = False
                 self._open_s = min(2 * self._open_s, self._limits.open_max_s)
                 self._open_until_s = now_s + self._open_s

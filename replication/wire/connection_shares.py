@@ -1,19 +1,19 @@
-"""How many connections whom may hold, sans-IO.
+"""Limits how many connections each peer may hold. Sans-IO.
 
-A connection counts from its accept on, for the address that it comes from. Once it has proved to be the agent of
-another broker it counts for that broker alone. So nobody takes another's share: neither a broker whose agent went
-wrong, nor strangers, nor connections that never get through their handshake.
+A connection counts for its source address from the moment it is accepted. Once it has proved to be another broker's
+agent, it counts for that broker only. So nobody can use up another's share: neither a broken agent, nor strangers, nor
+connections that never finish their handshake.
 """
 
 from collections import Counter
 from dataclasses import dataclass
 
 Holder = str | int
-"""An address, or a broker's id."""
+"""A source address, or a broker's id."""
 
 
 class TooManyConnectionsError(Exception):
-    """`holder` has its share already, or all together have."""
+    """`holder` already has its share, or the limit for all together is reached."""
 
     def __init__(self, holder: Holder, held: int) -> None:
         self.holder = holder
@@ -23,7 +23,7 @@ class TooManyConnectionsError(Exception):
 
 @dataclass(slots=True)
 class ConnectionShare:
-    """One connection's. `holder` changes once."""
+    """The share that one connection takes. `holder` changes at most once."""
 
     address: str
     holder: Holder
@@ -31,17 +31,19 @@ class ConnectionShare:
 
 
 class ConnectionShares:
-    """Of one listener."""
+    """The connections that one listener holds, counted by holder."""
 
     def __init__(self, max_unnamed: int, max_of_one: int) -> None:
-        """`max_unnamed` bounds all together that are no known broker's, `max_of_one` each address and each broker."""
+        """`max_unnamed` bounds all connections of unknown holders together, `max_of_one` each address and each
+        broker.
+        """
         self._max_unnamed = max_unnamed
         self._max_of_one = max_of_one
         self._held: Counter[Holder] = Counter()
         self._unnamed = 0
 
     def enter(self, address: str) -> ConnectionShare:
-        """A connection was accepted. Raises TooManyConnectionsError."""
+        """Count a connection that was just accepted. Raises TooManyConnectionsError."""
         if self._unnamed >= self._max_unnamed:
             raise TooManyConnectionsError(address, self._held[address])
         self._add(address)
@@ -49,7 +51,7 @@ class ConnectionShares:
         return ConnectionShare(address, address)
 
     def name(self, share: ConnectionShare, broker_id: int) -> None:
-        """It is this broker's agent. Raises TooManyConnectionsError."""
+        """Count this connection for a broker's agent from now on. Raises TooManyConnectionsError."""
         self._add(broker_id)
         self._drop(share)
         share.holder = broker_id
@@ -60,7 +62,7 @@ class ConnectionShares:
         self._held[holder] += 1
 
     def leave(self, share: ConnectionShare) -> None:
-        """The connection ended, or counts elsewhere from now on. Idempotent."""
+        """Stop counting a connection: it ended, or is counted elsewhere from now on. Idempotent."""
         if not share.has_left:
             share.has_left = True
             self._drop(share)

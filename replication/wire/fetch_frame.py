@@ -1,8 +1,8 @@
-"""Where the records stand in Kafka's Fetch frames, without decoding them.
+"""Finds the records in Kafka's Fetch frames without decoding the records.
 
-A frame here is what follows the four-byte size prefix. Versions 12 to 18 are understood: all are flexible (KIP-482), so
-lengths are unsigned varints that count one more than what they announce, and 0 stands for null. Everything that is not
-a position of records is passed over, never interpreted: the frame is later copied around the records, byte for byte.
+A frame here is what follows the four-byte size prefix. Versions 12 to 18 are understood. All are flexible (KIP-482):
+lengths are unsigned varints of the length plus one, and 0 means null. Everything else in the frame is skipped and never
+interpreted, because the frame is later copied around the records byte for byte.
 
 Source: Kafka's message definitions RequestHeader, FetchRequest and FetchResponse; KIP-482, KIP-516 and KIP-903.
 
@@ -25,9 +25,9 @@ MIN_FETCH_VERSION = 12
 """The first flexible version; Kafka 2.7 and newer send it."""
 MAX_FETCH_VERSION = 18
 TOPIC_ID_VERSION = 13
-"""From here on topics are named by id (KIP-516)."""
+"""The first version that names topics by id (KIP-516)."""
 REPLICA_STATE_VERSION = 15
-"""From here on the replica's id is a tagged field (KIP-903)."""
+"""The first version that has the replica's id in a tagged field (KIP-903)."""
 
 CONSUMER_REPLICA_ID = -1
 
@@ -39,16 +39,16 @@ _FETCH_WAIT = struct.Struct(">ii")
 """Max wait in milliseconds, min bytes."""
 _INT32 = struct.Struct(">i")
 _NO_RECORDS = b"\x01"
-"""As a compact length, which is one more than the bytes."""
+"""An empty records field: a compact length is the number of bytes plus one."""
 
 _CLUSTER_ID_TAG = 0
 _REPLICA_STATE_TAG = 1
 _PARTITION_TAG_BYTES = MappingProxyType({0: 16, 1: 8})
-"""The replica's directory (KIP-853), and its high watermark (KIP-1166)."""
+"""Sizes by tag: the replica's directory (KIP-853) and its high watermark (KIP-1166)."""
 
 
 class RecordsField(NamedTuple):
-    """One partition of a Fetch response, and where its records stand in the frame."""
+    """One partition of a Fetch response, and the position of its records in the frame."""
 
     topic_id: TopicId | None
     """None in version 12, which names topics."""
@@ -58,7 +58,7 @@ class RecordsField(NamedTuple):
     error_code: int
     high_watermark: int
     length_start: int
-    """Where the varint with the records' length begins."""
+    """Position of the varint with the records' length."""
     records_start: int
     records_end: int
 
@@ -74,7 +74,7 @@ class FetchResponseView:
 
 
 class FetchedPartition(NamedTuple):
-    """What a Fetch request asks for in one partition."""
+    """One partition that a Fetch request asks for."""
 
     topic_id: TopicId | None
     topic_name: str | None
@@ -85,18 +85,21 @@ class FetchedPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FetchRequestView:
-    """Who fetches (`CONSUMER_REPLICA_ID` for a consumer) and what; partitions unchanged in a session are not listed."""
+    """The parts of a Fetch request that the agent needs. Partitions unchanged in the fetch session are not listed.
+
+    `replica_id` is the follower's broker id, or `CONSUMER_REPLICA_ID` for a consumer.
+    """
 
     replica_id: int
     max_wait_ms: int
     min_bytes: int
     wait_position: int
-    """Where `max_wait_ms` stands in the frame; `min_bytes` follows it."""
+    """Position of `max_wait_ms` in the frame; `min_bytes` follows it."""
     partitions: tuple[FetchedPartition, ...]
     rack: str = ""
-    """The zone that the consumer says it is in; empty: it says none."""
+    """The zone that the consumer says it is in; empty if it gives none."""
     rack_position: int = 0
-    """Where the rack stands in the frame, its length included."""
+    """Position of the rack in the frame, its length included."""
 
 
 def understands_fetch(api_version: int) -> bool:
@@ -151,7 +154,7 @@ def _scan_partition(cursor: FrameCursor, topic_id: TopicId | None, topic_name: s
 
 
 def scan_fetch_request(frame: Buffer, api_version: int) -> FetchRequestView:
-    """Who asks in a Fetch request of versions 12 to 18, and for what. Raises MalformedFrameError, CostlyFrameError."""
+    """Read a Fetch request of versions 12 to 18. Raises MalformedFrameError, CostlyFrameError."""
     if len(frame) > MAX_READ_REQUEST_BYTES:
         raise CostlyFrameError(0, "size", f"a request of {len(frame)} bytes")
     cursor = FrameCursor(frame)
@@ -192,23 +195,23 @@ def scan_fetch_request(frame: Buffer, api_version: int) -> FetchRequestView:
 
 
 def with_rack(frame: Buffer, view: FetchRequestView, rack: str) -> bytes:
-    """A copy of a Fetch request that says no rack, with this one (KIP-392)."""
+    """Return a copy of a Fetch request with this rack (KIP-392). The request must have none."""
     named = rack.encode()
     before, after = frame[: view.rack_position], frame[view.rack_position + 1 :]
     return b"".join((before, encode_unsigned_varint(len(named) + 1), named, after))
 
 
 def with_fetch_wait(frame: Buffer, view: FetchRequestView, max_wait_ms: int, min_bytes: int) -> Buffer:
-    """A copy of a Fetch request in which the broker is asked to gather so many bytes, for so long at most."""
+    """Return a copy of a Fetch request with another maximum wait and minimum of bytes."""
     changed = bytearray(frame)
     _FETCH_WAIT.pack_into(changed, view.wait_position, max_wait_ms, min_bytes)
     return changed
 
 
 def without_records(frame: Buffer, view: FetchResponseView) -> list[Buffer]:
-    """The parts of a Fetch response without its records, as brokers answer where a quota leaves no room for them.
+    """Return the parts of a Fetch response without its records, like a broker's answer when a quota is used up.
 
-    Offsets and sessions are as they were: who is answered so asks for the same records again.
+    Offsets and sessions do not change, so the receiver asks for the same records again.
     """
     whole, parts, position = memoryview(frame), list[Buffer](), 0
     for field in view.fields:
@@ -218,10 +221,10 @@ def without_records(frame: Buffer, view: FetchResponseView) -> list[Buffer]:
 
 
 def replica_of(frame: Buffer, api_version: int) -> Generator[None, None, int]:
-    """Who asks in a Fetch request of any version up to 18, of any size: a step for each item that is looked at.
+    """Find the replica id in a Fetch request of any version up to 18 and any size; yield after each item.
 
-    What is read is just what Kafka reads: its tagged fields have the sizes that they say, or the frame is malformed, so
-    that no frame says one thing here and another to the broker. Raises MalformedFrameError.
+    It reads exactly what Kafka reads: a tagged field whose size differs from what its tag says makes the frame
+    malformed. So no frame can mean one thing here and another to the broker. Raises MalformedFrameError.
     """
     cursor = FrameCursor(frame, math.inf)
     cursor.skip(8)  # api key, version, correlation id
@@ -251,7 +254,7 @@ def replica_of(frame: Buffer, api_version: int) -> Generator[None, None, int]:
 
 
 def _skip_tags(cursor: FrameCursor, known: Mapping[int, int] = MappingProxyType({})) -> Iterator[None]:
-    """`known` are the sizes of those that Kafka reads without looking at what they say of theirs."""
+    """Skip tagged fields. `known` has the sizes of the tags that Kafka reads without checking the size in the frame."""
     if cursor.skip_no_tags():
         return
     for _ in range(cursor.tagged_field_count()):

@@ -1,7 +1,7 @@
-"""The frames of one connection as they arrive: put together, counted against memory, and queued. Sans-IO.
+"""Assembles the frames that one connection receives, counts their memory, and queues them. Sans-IO.
 
-Holds true: a size is judged before anything is allocated for it, and memory grows with what really arrived. Large
-frames are received straight into their own buffer.
+A size prefix is checked before anything is allocated for it, and memory grows only with the bytes that really arrived.
+Large frames are received straight into their own buffer.
 """
 
 import struct
@@ -20,7 +20,7 @@ _FIRST_ALLOCATION_BYTES = 128 * 1024
 
 
 class FrameSizeError(ConnectionError):
-    """A size prefix that no honest peer sends. `reason` labels the counter."""
+    """The size prefix is one that no honest peer sends. `reason` labels the counter."""
 
     def __init__(self, reason: str, size: int) -> None:
         self.reason = reason
@@ -28,7 +28,7 @@ class FrameSizeError(ConnectionError):
 
 
 class FrameAssembler:
-    """Where the stream's next bytes go, and the whole frames that come out of it."""
+    """Gives the buffer for the stream's next bytes, and cuts whole frames out of what arrived."""
 
     def __init__(self, max_frame_bytes: int) -> None:
         self._max_frame_bytes = max_frame_bytes
@@ -38,25 +38,25 @@ class FrameAssembler:
         self._large_bytes = 0
         self._received_bytes = 0
         self.large: bytearray | None = None
-        """As much of a frame that is larger than the staging buffer as there is room for by now."""
+        """The buffer of a frame that is larger than the staging buffer, as far as it is allocated."""
         self.is_large = False
-        """Whether such a frame is under way."""
+        """Whether a large frame is being received."""
         self.fault: FrameSizeError | None = None
-        """The stream's end, as far as it can be read."""
+        """The fault after which the stream cannot be read further."""
 
     @property
     def is_partial(self) -> bool:
-        """Whether a frame has begun and is not whole."""
+        """Whether a frame has begun and is not complete."""
         return self._staged > 0 or self.is_large
 
     def buffer(self) -> memoryview:
-        """Where the next bytes go."""
+        """Return the buffer for the next bytes."""
         if self.large is None:
             return self._view[self._staged :]
         return memoryview(self.large)[self._received_bytes :]
 
     def received_large(self, nbytes: int) -> bytearray | None:
-        """So many bytes of the large frame were written into the buffer; the frame, if it is whole now."""
+        """Count bytes of the large frame that were written into the buffer. Returns the frame once it is complete."""
         self._received_bytes += nbytes
         if self.large is None or self._received_bytes < self._large_bytes:
             return None
@@ -64,9 +64,9 @@ class FrameAssembler:
         return frame
 
     def received(self, nbytes: int, frames: deque[Buffer]) -> int:
-        """So many bytes were written into the buffer, and no large frame is under way: append those that are whole.
+        """Count bytes written into the buffer while no large frame is being received; append the complete frames.
 
-        Gives their size. A large one may begin, or a `fault` be found.
+        Returns the size of the appended frames. A large frame may begin here, or a `fault` be found.
         """
         end = self._staged + nbytes
         position = whole_bytes = 0
@@ -93,13 +93,13 @@ class FrameAssembler:
 
     @property
     def room_wanted(self) -> int:
-        """By how many bytes the large frame's buffer must grow before more of it is read; 0: there is room."""
+        """The bytes by which the large frame's buffer must grow before more can be read; 0 if there is room."""
         if self.large is None or self._received_bytes < len(self.large):
             return 0
         return min(self._large_bytes, max(2 * len(self.large), _FIRST_ALLOCATION_BYTES)) - len(self.large)
 
     def grow(self, more: int) -> None:
-        """Make so much room."""
+        """Enlarge the large frame's buffer by so many bytes."""
         if self.large is not None:
             grown = bytearray(len(self.large) + more)
             grown[: self._received_bytes] = memoryview(self.large)[: self._received_bytes]
@@ -107,15 +107,15 @@ class FrameAssembler:
 
 
 class FrameInbox:
-    """What one connection has received and not yet passed on, all of it counted in the budget."""
+    """The frames that one connection has received and not yet passed on, all counted in the memory budget."""
 
     def __init__(self, max_frame_bytes: int, budget: MemoryBudget, on_room: Callable[[], None]) -> None:
-        """`on_room` is called when what kept reading has gone: see `is_full`."""
+        """`on_room` is called when reading may continue after `is_full`."""
         self._budget = budget
         self._on_room = on_room
         self._queued_bytes = 0
         self._held_bytes = 0
-        """Taken from the budget: frames that are being received, that are queued, and the one taken last."""
+        """Bytes taken from the budget: frames being received, queued frames, and the frame taken last."""
         self._lags = False
         self._waits_for_memory = False
         self._ticket = 0
@@ -123,12 +123,12 @@ class FrameInbox:
         self.assembler = FrameAssembler(max_frame_bytes)
         self.frames: deque[Buffer] = deque()
         self.is_full = False
-        """Whether nothing more is to be read now: the owner lags, or a large frame waits for memory."""
+        """Whether reading must pause: the owner lags, or a large frame waits for memory."""
         self.last_bytes = 0
-        """Of the frame that was taken last, and is not done with."""
+        """Size of the frame that was taken last and is not released yet."""
 
     def received(self, nbytes: int) -> bool:
-        """So many bytes were written into the assembler's buffer. Whether a frame is whole."""
+        """Count bytes written into the assembler's buffer. Returns whether a frame is complete."""
         self.bytes_received += nbytes
         assembler, frames = self.assembler, self.frames
         if assembler.is_large:
@@ -141,7 +141,7 @@ class FrameInbox:
             if assembler.large is not None:
                 self._ticket = self._budget.ticket()
                 taken_bytes += len(assembler.large)
-        if taken_bytes:  # of what is there already
+        if taken_bytes:  # for bytes that have already arrived
             self._held_bytes += taken_bytes
             self._budget.take(taken_bytes)
         if assembler.is_large and (more := assembler.room_wanted):
@@ -154,7 +154,7 @@ class FrameInbox:
         return True
 
     def _make_room(self, more: int) -> None:
-        """For what comes next of a large frame, as soon as the budget has it."""
+        """Enlarge the large frame's buffer as soon as the budget allows it."""
         if self._budget.try_take(more):
             self._grown(more)
             return
@@ -172,7 +172,7 @@ class FrameInbox:
         self.assembler.grow(more)
 
     def take(self) -> Buffer:
-        """The first of `frames`."""
+        """Remove and return the first of `frames`."""
         frame = self.frames.popleft()
         self.last_bytes = len(frame)
         self._queued_bytes -= len(frame)
@@ -182,14 +182,14 @@ class FrameInbox:
         return frame
 
     def done_with_last(self) -> None:
-        """The frame that was taken last is not held any more."""
+        """Release the memory of the frame that was taken last."""
         size, self.last_bytes = self.last_bytes, 0
         if self._held_bytes:
             self._held_bytes -= size
             self._budget.give_back(size)
 
     def close(self) -> None:
-        """Nothing more arrives, and what is queued is not counted any more."""
+        """Release the memory of everything queued; nothing more arrives."""
         self._budget.forget(self)
         size, self._held_bytes = self._held_bytes, 0
         self._budget.give_back(size)

@@ -1,7 +1,9 @@
-"""A TCP connection that carries frames: four bytes of size, then so many bytes (Kafka's framing, and our peers').
+"""A TCP connection that carries frames:
 
-Reading stops while the owner lags, or while all connections together hold more than their `MemoryBudget`, so a fast
-sender waits in TCP and not in our memory (`FrameInbox`). Used from the event loop alone.
+a four-byte size, then so many bytes (Kafka's framing, and that between agents).
+
+Reading pauses while the owner lags, or while all connections together hold more than their `MemoryBudget`. So a fast
+sender waits in TCP and not in our memory (`FrameInbox`). Used from the event loop only.
 """
 
 import asyncio
@@ -13,20 +15,20 @@ from replication.wire.frame_inbox import SIZE_PREFIX, STAGING_BYTES, FrameInbox
 from replication.wire.memory_budget import MemoryBudget
 
 DEFAULT_MAX_FRAME_BYTES = 100 * 1024 * 1024
-"""As the broker's socket.request.max.bytes, which bounds requests alone."""
+"""Kafka's default of socket.request.max.bytes, which bounds requests only."""
 RESPONSE_FACTOR = 2
-"""Responses may be so many times larger."""
+"""Responses may be larger than requests by this factor."""
 
 _WRITE_HIGH_WATER_BYTES = 1024 * 1024
 
 
 class _FrameTimer:
-    """For a frame that began and does not go on."""
+    """Fails the connection when a frame has begun and is not completed in time."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self.handle: asyncio.TimerHandle | None = None
-        """None while it does not run."""
+        """None while the timer does not run."""
 
     def start(self, late: Callable[[Exception], None]) -> None:
         error = TimeoutError("a frame did not arrive whole in time")
@@ -39,21 +41,21 @@ class _FrameTimer:
 
 
 class _Writing:
-    """Whether the peer keeps up, and what is not sent yet."""
+    """The sending side: whether the peer keeps up, and what is not sent yet."""
 
     __slots__ = ("caught_up", "gathered", "lags")
 
     def __init__(self) -> None:
         self.lags = False
-        """Asked for at each frame."""
+        """Whether the peer does not keep up; read for each frame."""
         self.caught_up = asyncio.Event()
-        """For who waits until it does not."""
+        """Set while the peer keeps up."""
         self.gathered: list[Buffer] | None = None
-        """What is written meanwhile, while frames are gathered."""
+        """Frames written while gathering is on; None otherwise."""
 
 
 class FramedConnection(asyncio.BufferedProtocol):
-    """Reads and writes whole frames: the protocol of one connection, which the event loop's own calls begin."""
+    """Reads and writes whole frames as an asyncio protocol of one connection."""
 
     def __init__(
         self,
@@ -62,7 +64,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         on_connected: Callable[["FramedConnection"], None] | None = None,
         budget: MemoryBudget | None = None,
     ) -> None:
-        """A frame that began must be complete within `frame_timeout_s`, or the connection is closed."""
+        """A frame that has begun must be complete within `frame_timeout_s`, or the connection is closed."""
         self.bytes_sent = 0
         self.frames_sent = 0
         self.error: Exception | None = None
@@ -71,7 +73,8 @@ class FramedConnection(asyncio.BufferedProtocol):
         self._on_connected = on_connected
         self._transport: asyncio.Transport | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        """Kept from `connection_made` on: Python 3.11 asks the kernel each time which one runs."""
+        """Kept from `connection_made` on, because Python 3.11 makes a system call each time it looks for the running
+        loop."""
         self._reader: asyncio.Future[None] | None = None
         self._reading_paused = False
         self._writing = _Writing()
@@ -88,7 +91,7 @@ class FramedConnection(asyncio.BufferedProtocol):
             self._on_connected(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Called by the event loop: where the next bytes go."""
+        """Called by the event loop: return the buffer for the next bytes."""
         return self._inbox.assembler.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -104,7 +107,7 @@ class FramedConnection(asyncio.BufferedProtocol):
             self._update_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Called by the event loop; a frame that is not complete is discarded."""
+        """Called by the event loop; an incomplete frame is discarded."""
         self._closed = True
         self.error = self.error or exc
         self._timer.stop()
@@ -123,7 +126,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         self._writing.caught_up.set()
 
     def _update_reading(self) -> None:
-        """Stop reading, or go on with it. While we do not read, nobody is to blame for a frame that does not go on."""
+        """Pause or resume reading. While we do not read, an incomplete frame is not the peer's fault."""
         if self._closed:
             return
         pause = self._inbox.is_full
@@ -147,16 +150,16 @@ class FramedConnection(asyncio.BufferedProtocol):
     # The owner's side.
 
     async def read_frame(self) -> Buffer | None:
-        """The next frame without its size prefix, or None when the connection ended (`error` may say why).
+        """Return the next frame without its size prefix, or None when the connection ended (`error` may say why).
 
-        The frame before it is done with.
+        This releases the frame before it.
         """
         if self._inbox.last_bytes:
             self._inbox.done_with_last()
         return self._inbox.take() if await self.frame_is_there() else None
 
     async def frame_is_there(self) -> bool:
-        """Wait until a frame can be read at once. False: the connection ended."""
+        """Wait until a frame can be read at once. False if the connection ended."""
         while not self._inbox.frames:
             if self._closed:
                 return False
@@ -180,21 +183,22 @@ class FramedConnection(asyncio.BufferedProtocol):
             _send(self._transport, size, (SIZE_PREFIX.pack(size), *buffers))
 
     def gather(self) -> None:
-        """Send what is written from now on together, by `send_gathered`, which must follow in this turn of the event
-        loop: each write is a call of the system, and a record of TLS, for the peer as well.
+        """Hold back what is written from now on until `send_gathered`, so that all of it is sent in one system call.
+
+        `send_gathered` must follow in the same turn of the event loop. One call also means one TLS record for the peer.
         """
         self._writing.gathered = []
 
     def send_gathered(self) -> None:
-        """Send it. A connection that has ended meanwhile loses it, as all that was written before."""
+        """Send what was gathered. A connection that has ended meanwhile loses it, like everything written before."""
         gathered, self._writing.gathered = self._writing.gathered, None
         if gathered and self._transport is not None and not self._closed:
             _send(self._transport, sum(map(len, gathered)), gathered)
 
     async def drain(self, patience_s: float | None = None) -> None:
-        """Wait until the peer keeps up again, for so long at most; None: for `frame_timeout_s`.
+        """Wait at most so long until the peer keeps up again; None means `frame_timeout_s`.
 
-        Raises ConnectionError when it is gone or too slow.
+        Raises ConnectionError when the peer is gone or too slow.
         """
         if self._writing.lags:
             try:
@@ -207,7 +211,7 @@ class FramedConnection(asyncio.BufferedProtocol):
 
     @property
     def bytes_received(self) -> int:
-        """With the size prefixes."""
+        """Bytes received, size prefixes included."""
         return self._inbox.bytes_received
 
     @property
@@ -221,9 +225,9 @@ class FramedConnection(asyncio.BufferedProtocol):
         return self._transport.get_extra_info("peercert") if self._transport is not None else None
 
     def detach(self) -> asyncio.Transport:
-        """Give the transport away, for bytes that are no frames; its protocol is to be set at once.
+        """Hand over the transport for bytes that are not frames; the caller sets its new protocol at once.
 
-        Raises ConnectionError when the connection is closed, or has received what nobody has read.
+        Raises ConnectionError when the connection is closed, or has received bytes that nobody has read.
         """
         transport, inbox = self._transport, self._inbox
         if self._closed or transport is None:
@@ -246,7 +250,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         self._wake_reader()
 
     def abort(self) -> None:
-        """Close at once; the peer sees a broken connection and no half of a frame that looks whole."""
+        """Close at once. The peer sees a broken connection and never half a frame that looks complete."""
         self._closed = True
         if self._transport is not None:
             self._transport.abort()

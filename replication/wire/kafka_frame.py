@@ -1,10 +1,10 @@
-"""What the frames of Kafka's flexible versions (KIP-482) have in common, without decoding them.
+"""Reads what all frames of Kafka's flexible versions (KIP-482) have in common.
 
-A frame here is what follows the four-byte size prefix. Lengths are unsigned varints that count one more than what they
-announce, and 0 stands for null.
+A frame here is what follows the four-byte size prefix. Lengths are unsigned varints of the length plus one, and 0 means
+null.
 
-Input is hostile until proven otherwise. Every length and count is held against the bytes that are left before anything
-is done with it, and what does not fit raises `MalformedFrameError`.
+Input is hostile until proven otherwise. Every length and count is checked against the bytes that are left before it is
+used, and one that does not fit raises `MalformedFrameError`.
 """
 
 import struct
@@ -15,9 +15,8 @@ from kafka_log.crc32c import Buffer
 from kafka_log.topic_partition import TOPIC_ID_BYTES, TopicId
 
 MAX_SCANNED_ITEMS = 16384
-"""Of all arrays and tagged fields of a frame together. Each costs microseconds on the event loop, and may be of two
-bytes, so it is their number that bounds what reading a frame takes.
-"""
+"""The most array items and tagged fields in one frame. Each may take only two bytes but costs microseconds on the event
+loop, so their number bounds the time to read a frame."""
 
 _REQUEST_HEADER = struct.Struct(">hhih")
 _INT16 = struct.Struct(">h")
@@ -34,7 +33,10 @@ class MalformedFrameError(ValueError):
 
 
 class CostlyFrameError(MalformedFrameError):
-    """Reading this frame would hold all others up. It may be as good as any; `bound` names the one it is beyond."""
+    """Reading this frame would block the event loop too long.
+
+    The frame may be valid; `bound` names the limit it exceeds.
+    """
 
     def __init__(self, position: int, bound: str, reason: str) -> None:
         self.bound = bound
@@ -77,7 +79,7 @@ def encode_unsigned_varint(value: int) -> bytes:
 
 
 class FrameCursor(ByteCursor):
-    """A position in a frame, of a flexible version but where something else is said."""
+    """A position in a frame. Methods are for flexible versions unless they say otherwise."""
 
     __slots__ = ("_items", "_max_items")
 
@@ -99,7 +101,7 @@ class FrameCursor(ByteCursor):
         return TopicId(bytes(self.take(TOPIC_ID_BYTES)))
 
     def array_length(self, min_item_bytes: int) -> int:
-        """A compact array's length, null as 0, held against what its items need at least."""
+        """Read a compact array's length; null counts as 0. Checks that the frame has room for that many items."""
         position = self.position
         length = max(self.unsigned_varint() - 1, 0)
         if length:
@@ -109,11 +111,11 @@ class FrameCursor(ByteCursor):
         return length
 
     def compact_string(self) -> str:
-        """Null as an empty one."""
+        """Read a compact string; null becomes an empty string."""
         return bytes(self.take(max(self.unsigned_varint() - 1, 0))).decode("utf-8", "replace")
 
     def inflexible_array_length(self, min_item_bytes: int) -> int:
-        """As `array_length`, of versions before KIP-482."""
+        """Read an array's length in versions before KIP-482, with the checks of `array_length`."""
         position = self.position
         length = max(self.int32(), 0)
         if length * min_item_bytes > self._end - self.position:
@@ -122,12 +124,12 @@ class FrameCursor(ByteCursor):
         return length
 
     def string(self) -> str:
-        """Of versions before KIP-482. Null as an empty one."""
+        """Read a string in versions before KIP-482; null becomes an empty string."""
         return bytes(self.take(max(self.int16(), 0))).decode("utf-8", "replace")
 
     def skip_tagged_fields(self) -> None:
-        """Whatever is in them."""
-        if self.position < self._end and self._raw[self.position] == 0:  # none, as nearly always
+        """Skip all tagged fields, whatever they hold."""
+        if self.position < self._end and self._raw[self.position] == 0:  # no tagged fields: nearly always
             self.position += 1
             return
         for _ in range(self.tagged_field_count()):
@@ -135,14 +137,14 @@ class FrameCursor(ByteCursor):
             self.skip(self.unsigned_varint())
 
     def skip_no_tags(self) -> bool:
-        """Whether there are none, as nearly always. Then they are passed."""
+        """Skip an empty list of tagged fields, the usual case. Returns whether it was empty."""
         if self.position < self._end and self._raw[self.position] == 0:
             self.position += 1
             return True
         return False
 
     def skip_untagged(self, count: int, item_bytes: int) -> bool:
-        """Whether so many items of one size follow, each with no tags behind. Then all are passed, in one step."""
+        """Skip so many items of one size in one step. Returns False and skips nothing if an item has tagged fields."""
         size = item_bytes + 1
         run = memoryview(self._raw)[self.position : self.position + count * size]
         if len(run) < count * size or bytes(run[item_bytes::size]) != bytes(count):
@@ -151,7 +153,7 @@ class FrameCursor(ByteCursor):
         return True
 
     def tagged_field_count(self) -> int:
-        """How many tags follow, each with a size and so many bytes."""
+        """Read how many tagged fields follow; each has a tag, a size and so many bytes."""
         position = self.position
         count = self.unsigned_varint()
         if count * 2 > self._end - self.position:
@@ -160,12 +162,12 @@ class FrameCursor(ByteCursor):
         return count
 
     def _will_pass(self, items: int) -> None:
-        """Before the first of them is looked at."""
+        """Count items against the frame's limit before the first of them is read."""
         self._items += items
         if self._items > self._max_items:
             raise CostlyFrameError(self.position, "items", f"more than {self._max_items} items")
 
     def expect_end(self) -> None:
-        """Raises MalformedFrameError when bytes are left over."""
+        """Raise MalformedFrameError when bytes are left over."""
         if self.position != self._end:
             raise MalformedFrameError(self.position, f"{self._end - self.position} bytes left over")

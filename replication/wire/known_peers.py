@@ -1,7 +1,7 @@
-"""The other agents' addresses: those of a list that was there at the start, and those under which agents registered.
+"""The other agents' addresses: those of the configured list, and those that agents registered.
 
-Where both name one, the listed address is asked first: it may be another way than everybody's. An address that answered
-is kept while it fails, as agents are restarted, until its agent registers another one; one that never did gives way to
+If a broker has both, the listed address is tried first, because it may be a special route. An address that answered is
+kept while it fails (agents restart) until the agent registers another one. An address that never answered gives way to
 the other.
 """
 
@@ -20,18 +20,18 @@ class KnownPeers(Mapping[int, Address]):
         self._failures: dict[int, int] = {}
 
     def learned(self, registered: Mapping[int, Address]) -> None:
-        """All that are registered now."""
+        """Replace the registered addresses by all that are registered now."""
         for broker_id in self._registered.keys() | registered.keys():
             if self._registered.get(broker_id) != registered.get(broker_id):
                 self._answered.pop(broker_id, None)
         self._registered = dict(registered)
 
     def answered(self, broker_id: int, address: Address) -> None:
-        """Its agent said hello there."""
+        """Record that the broker's agent said hello at this address."""
         self._answered[broker_id] = address
 
     def failed(self, broker_id: int, address: Address) -> None:
-        """It did not."""
+        """Record that no hello came from this address."""
         if self.get(broker_id) == address and self._answered.get(broker_id) != address:
             self._failures[broker_id] = self._failures.get(broker_id, 0) + 1
 

@@ -1,29 +1,29 @@
-"""The linked response: a Fetch response whose records were replaced by where they are in object storage.
+"""The linked response: a Fetch response in which links to object storage replace the records.
 
 A linked response travels only between two agents. It carries the original frame with some records fields cut out (the
-skeleton), and for each cut what belongs there: runs of bytes of an object (`SegmentLink`), or bytes as they are
-(`InlineBytes`), in order. The reader puts the fields together and never has to understand the Fetch frame itself.
+skeleton). For each cut it lists what belongs there, in order: ranges of bytes of an object (`SegmentLink`), or the
+bytes themselves (`InlineBytes`). The reader fills in the fields and need not understand the Fetch frame itself.
 
 A link names a combined segment by its writer's broker id, incarnation and sequence, or an archive object by partition,
 offsets and writer. It cannot name a bucket, a key or a URL: the reader builds the key itself, within its own store and
-cluster. Links to archive objects (`PeerCapabilities.ARCHIVE_LINKS`) are long and few: each has its object's whole id.
-Custom metadata, which the reader's storage manager finds a combined segment by, is opaque here; the first link to a
-segment has it for all that follow (`PeerCapabilities.CUSTOM_METADATA`), and where there is none, it takes no byte.
+cluster. Links to archive objects (`PeerCapabilities.ARCHIVE_LINKS`) are long and rare: each has its object's whole id.
+Custom metadata, by which the reader's storage manager finds a combined segment, is opaque here. Only the first link to
+a segment carries it (`PeerCapabilities.CUSTOM_METADATA`); where there is none, it takes no byte.
 
 Layout (integers big endian, `varint` is Kafka's unsigned varint):
 
-    original frame size   uint32
-    segment count         varint
-      broker id varint, incarnation uint48, sequence uint48         per segment
-    cut count             varint
-      position in the skeleton, from the previous cut   varint      per cut
-      part count                                        varint
-        kind 0: segment index varint, start position varint, length varint, CRC32C uint32
-        kind 1: length varint, bytes
-        kind 2: archive object id (52 bytes), start position varint, length varint, CRC32C uint32
-        kind 3: segment index varint, length varint, custom metadata of that segment from here on; the rest as kind 0
-        a link's kind with its highest bit: behind the CRC32C, SHA-256 (32 bytes; `PeerCapabilities.LINK_DIGESTS`)
-    skeleton              the rest
+original frame size   uint32
+segment count         varint
+broker id varint, incarnation uint48, sequence uint48         per segment
+cut count             varint
+position in the skeleton, from the previous cut   varint      per cut
+part count                                        varint
+    kind 0: segment index varint, start position varint, length varint, CRC32C uint32
+    kind 1: length varint, bytes
+    kind 2: archive object id (52 bytes), start position varint, length varint, CRC32C uint32
+    kind 3: segment index varint, length varint, custom metadata of that segment from here on; the rest as kind 0
+    a link's kind with its highest bit: behind the CRC32C, SHA-256 (32 bytes; `PeerCapabilities.LINK_DIGESTS`)
+skeleton              the rest
 """
 
 import struct
@@ -47,8 +47,8 @@ _HAS_DIGEST = 0x80
 _VARINT_BITS = 63
 
 MAX_ITEMS = 8192
-"""Objects, cuts and parts of one response together; so what a payload of megabytes costs is bounded before it is read.
-A response that would have more goes inline."""
+"""The most objects, cuts and parts in one response together, which bounds the cost of reading a payload of megabytes. A
+response that would have more goes inline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +61,9 @@ class SegmentLink:
     crc32c: int
     """CRC32C of those bytes as the leader's broker returned them in this very response."""
     custom_metadata: bytes = b""
-    """The combined segment's, as its storage manager gave it."""
+    """The combined segment's custom metadata, as its storage manager gave it."""
     sha256: bytes = b""
-    """Of those bytes (`kafka_log.batch_digests`); empty where it was not agreed on."""
+    """SHA-256 of those bytes (`kafka_log.batch_digests`); empty unless both agents agreed on digests."""
 
     @property
     def end_position(self) -> int:
@@ -88,10 +88,10 @@ Part = SegmentLink | InlineBytes
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A records field that was taken out; no parts at all means that the field is now empty."""
+    """A records field that was cut out; no parts at all means that the field is now empty."""
 
     skeleton_position: int
-    """Where the field, its length varint included, goes into the skeleton."""
+    """Where the field, including its length varint, goes into the skeleton."""
     parts: tuple[Part, ...]
 
     @property
@@ -108,7 +108,7 @@ class LinkedResponse:
     cuts: tuple[Cut, ...]
     skeleton: Sequence[Buffer]
     links: tuple[SegmentLink, ...] = field(init=False, compare=False, repr=False)
-    """All of them, in the order of the frame. Found once: each step of a response's way asks for them."""
+    """All links in the order of the frame. Collected once, because each step on a response's way asks for them."""
 
     def __post_init__(self) -> None:
         links = tuple([part for cut in self.cuts for part in cut.parts if isinstance(part, SegmentLink)])
@@ -116,7 +116,7 @@ class LinkedResponse:
 
     @property
     def items(self) -> int:
-        """What `MAX_ITEMS` bounds; no object is counted that no link names."""
+        """The number that `MAX_ITEMS` bounds: cuts, parts, and the objects that links name."""
         parts = [part for cut in self.cuts for part in cut.parts]
         return len(self.cuts) + len(parts) + len({part.object_id for part in parts if isinstance(part, SegmentLink)})
 
@@ -152,7 +152,7 @@ def encode_linked_response(response: LinkedResponse) -> list[Buffer]:
 
 
 def _encode_link(link: SegmentLink, segments: Mapping[CombinedSegmentId, int], told: dict[int, bytes]) -> bytes:
-    """`told` is the custom metadata of segments that links before this one have named."""
+    """Encode one link. `told` has the custom metadata of the segments that earlier links named."""
     digest = _HAS_DIGEST if link.sha256 else 0
     if isinstance(link.object_id, ArchiveObjectId):
         named = bytes((_ARCHIVE_LINK | digest,)) + link.object_id.to_bytes()
@@ -199,12 +199,12 @@ def decode_linked_response(payload: Buffer, max_frame_bytes: int) -> LinkedRespo
 
 
 def _field_bytes(length: int) -> int:
-    """Of so many bytes of records, with their length before them."""
+    """The size of a records field: so many bytes of records, and their length before them."""
     return len(encode_unsigned_varint(length + 1)) + length
 
 
 def _expect_each_range_once(links: Sequence[SegmentLink]) -> None:
-    """An object's bytes are of one partition's log, where they stand once. Raises MalformedFrameError."""
+    """Raise MalformedFrameError if two links overlap: an object's bytes belong to one log, where they occur once."""
     ends: dict[StoredObjectId, int] = {}
     for link in sorted(links, key=lambda one: one.start_position):
         if link.start_position < ends.get(link.object_id, 0):

@@ -1,9 +1,9 @@
-"""What becomes of links after a defect: they rest, and the leader's bytes go inline meanwhile.
+"""Pauses links to one peer after a defect; meanwhile the leader's bytes go inline.
 
-A message that the other agent's version makes otherwise, a response that our own planning stumbles over: met once, it
-is met again by the next fetch, which asks for the same records. So nothing here ends a connection. The response at
-hand goes inline, and all that follow on this way do, for a while that doubles while defects go on. Bytes that are not
-what was linked count only where response after response has them.
+A defect is a message that the other agent's version encodes differently, or a response that our own planning fails on.
+The next fetch asks for the same records and would meet the defect again. So a defect never ends a connection: this
+response goes inline, and so do the following ones for a while that doubles while defects go on. A store's bytes that do
+not match their link count as a defect only when several responses in a row have them.
 """
 
 from collections.abc import Callable
@@ -21,11 +21,11 @@ log = structlog.get_logger(__name__)
 FIRST_REST_S: Final = 10.0
 LONGEST_REST_S: Final = 600.0
 _CORRUPT_MAX: Final = 3
-"""One response may meet a damaged object. Where so many in a row do, links cost reads and bring nothing."""
+"""One response may meet a damaged object. After so many in a row, links cost reads and bring nothing."""
 
 
 class LinkRest:
-    """How long links rest, sans-IO. All times are monotonic seconds."""
+    """How long links are paused. Sans-IO; all times are monotonic seconds."""
 
     def __init__(self) -> None:
         self._rest_s = 0.0
@@ -36,7 +36,7 @@ class LinkRest:
         return now_s >= self._until_s
 
     def begin(self, now_s: float) -> float:
-        """A defect was met: the rest in seconds that begins with it; 0 when one is under way."""
+        """Record a defect. Returns the seconds of the pause that begins with it; 0 if a pause is under way."""
         if not self.is_over(now_s):
             return 0.0
         goes_on = now_s < self._until_s + LONGEST_REST_S
@@ -46,7 +46,7 @@ class LinkRest:
 
 
 class LinkDefects:
-    """Defects on the way to or from one peer, each counted, told once for each rest."""
+    """Counts the defects on the way to or from one peer, and logs one line for each pause."""
 
     def __init__(self, metrics: ReplicationMetrics, clock: Callable[[], float], **peer: int) -> None:
         """`peer` names the other agent's broker in the log."""
@@ -58,21 +58,21 @@ class LinkDefects:
 
     @property
     def links_rest(self) -> bool:
-        """Whether all is to go inline."""
+        """Whether everything must go inline now."""
         return not self._rest.is_over(self._clock())
 
     def spliced(self) -> None:
-        """A linked response was put together."""
+        """Record that a linked response was put together."""
         self._corrupt_in_a_row = 0
 
     def corrupt(self, error: SpliceError) -> None:
-        """What was linked in a response is not what the store has: a defect only where it happens again and again."""
+        """Record that stored bytes do not match a link: a defect only if it happens several times in a row."""
         self._corrupt_in_a_row += 1
         if self._corrupt_in_a_row >= _CORRUPT_MAX:
             self.met("corrupt", error)
 
     def met(self, where: str, error: BaseException) -> None:
-        """A defect; `where` labels the counter."""
+        """Record a defect; `where` labels the counter."""
         self._metrics.fault(f"link_defect_{where}")
         rest_s = self._rest.begin(self._clock())
         if rest_s:

@@ -1,20 +1,19 @@
-"""How much of memory the frames of all connections on one side of an agent may take together. Sans-IO.
+"""Limits the memory that the frames of all connections on one side of an agent take together. Sans-IO.
 
-Each connection has bounds of its own, but there are many. So what is received and not yet passed on is counted here,
-for all of them; who would go beyond the bound stops reading its socket, and its peer waits in TCP. Those who wait go
-on in the order in which their frames began.
+Each connection has limits of its own, but there are many connections. So bytes that were received and not yet passed on
+are counted here for all of them. A connection that would exceed the limit stops reading its socket, and its peer waits
+in TCP. Waiting connections continue in the order in which their frames began.
 
-Small frames never wait for memory: they are there before anybody can ask, and all that matters to Kafka's protocol is
-in them. While the bound is passed, a connection has one of them queued at most. Large ones wait piece by piece.
+Small frames never wait: they have arrived before anybody can ask, and Kafka's protocol depends on them. While the limit
+is exceeded, a connection queues at most one of them. Large frames wait piece by piece.
 
-It never comes to a standstill: when nothing is left that could be given back but what those who wait hold themselves
-(halves of large frames), the first of them goes on whatever the bound. So the bound may be passed by one large frame,
-and by the small frames. And what is only kept in case somebody asks for it again is let go before anybody waits: a peer
-that stands still must not hold up the others.
+There is no deadlock. When only waiting connections hold memory (halves of large frames), the first of them continues
+despite the limit. So the limit may be exceeded by one large frame and by the small frames. Bytes that are kept only in
+case somebody asks for them again are dropped before anybody waits, so a stalled peer does not block the others.
 
-An agent has several of these: for what other agents ask, for what goes to them, and for what comes from them. What the
-second holds waits for another agent to read, what the third holds waits for the local broker alone: with one budget for
-both, two agents could wait for each other. And who fills the first with half requests holds up no response.
+An agent has several budgets: for other agents' requests, for responses to them, and for responses from them. The second
+waits for another agent to read, the third for the local broker only: with one budget for both, two agents could wait
+for each other. And a peer that fills the first with half requests blocks no response.
 """
 
 import math
@@ -32,10 +31,10 @@ class _Waiter:
 
 
 class MemoryBudget:
-    """Bytes that are held, and who waits for more."""
+    """Bytes that are held, and the connections that wait for more."""
 
     def __init__(self, max_bytes: float = math.inf, on_wait: Callable[[], None] = lambda: None) -> None:
-        """`on_wait` hears of each time that somebody has to wait."""
+        """`on_wait` is called each time somebody has to wait."""
         self.used = 0
         self.peak = 0
         self._max_bytes = max_bytes
@@ -47,39 +46,39 @@ class MemoryBudget:
 
     @property
     def is_spent(self) -> bool:
-        """Whether who has something queued should stop reading."""
+        """Whether a connection that has a frame queued should stop reading."""
         return self.used > self._max_bytes
 
     def take(self, size: int) -> None:
-        """It is there already."""
+        """Count bytes that have already arrived."""
         self.used += size
         self.peak = max(self.peak, self.used)
 
     def try_take(self, size: int) -> bool:
-        """False when it has to be waited for; nobody is overtaken."""
+        """Take so much at once. False if it must be waited for, also when others wait already."""
         if self._waiting or self.used + size > self._max_bytes:
             return False
         self.take(size)
         return True
 
     def give_back(self, size: int) -> None:
-        """It is not held any more."""
+        """Count bytes as free again."""
         self.used -= size
         if self._waiting:
             self._let_go_on()
 
     def keep(self, owner: Hashable, size: int, let_go: Callable[[], None]) -> None:
-        """Take what may be let go of when others need it; `let_go` is told."""
+        """Take memory that may be dropped when others need it; `let_go` is called then."""
         self.take(size)
         self._kept[owner] = size, let_go
 
     def keep_no_more(self, owner: Hashable) -> None:
-        """Give it back, unless it was let go of."""
+        """Give back what `keep` took, unless it was dropped before."""
         size, _ = self._kept.pop(owner, (0, None))
         self.give_back(size)
 
     def ticket(self) -> int:
-        """A place in the order, to be kept for as long as a frame takes."""
+        """Return a place in the waiting order, to be kept until the frame is complete."""
         return next(self._tickets)
 
     def wait(self, owner: Hashable, ticket: int, size: int, held: int, go_on: Callable[[], None]) -> None:
@@ -92,7 +91,7 @@ class MemoryBudget:
             self._on_wait()
 
     def forget(self, owner: Hashable) -> None:
-        """It waits no more. What it held is given back by `give_back`."""
+        """Stop waiting. What the owner held is given back by `give_back`."""
         waiter = self._waiting.pop(owner, None)
         if waiter is not None:
             self._held_by_waiting -= waiter.held

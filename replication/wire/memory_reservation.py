@@ -6,7 +6,7 @@ from replication.wire.memory_budget import MemoryBudget
 
 
 async def reserve(budget: MemoryBudget, size: int) -> None:
-    """Take so much, and wait for it where need be."""
+    """Take so much memory, and wait for it if necessary."""
     if budget.try_take(size):
         return
     granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()

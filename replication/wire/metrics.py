@@ -1,4 +1,4 @@
-"""What replication tells of itself: bytes by the way they took, requests to peers, and every fault by its reason."""
+"""Replication's metrics: bytes by the way they took, requests to peers, and every fault by its reason."""
 
 from collections import Counter as Counter_
 from collections import defaultdict, deque
@@ -25,36 +25,36 @@ _REFUSED_HINT = "what is to pass beside brokers' own requests is named by remote
 
 @dataclass(slots=True)
 class PartitionTraffic:
-    """Record bytes of one partition that followers were given, once per follower."""
+    """Record bytes of one partition that followers got, counted once per follower."""
 
     linked_bytes: int = 0
     inline_bytes: int = 0
     unsaved_bytes: int = 0
-    """Of those inline, what links could have saved: see `RIGHTLY_INLINE`."""
+    """Inline bytes that links could have saved, see `RIGHTLY_INLINE`."""
 
 
 class RecentTraffic:
-    """What followers were given of a topic in the last hour. Other threads may ask for shares."""
+    """The record bytes that followers got of a topic in the last hour. Other threads may ask for shares."""
 
     def __init__(self) -> None:
         self._spans = deque[tuple[int, Counter_[str]]](maxlen=round(_HOUR_S / _SPAN_S))
-        """Bytes by inline reason, or as linked, in each span of time, by its number; without those without any."""
+        """Bytes by inline reason or as linked, for each time span by its number; empty spans are left out."""
 
     def add(self, way: str, size: int, now_s: float) -> None:
-        """So many bytes took this way."""
+        """Count bytes that took this way."""
         span = int(now_s // _SPAN_S)
         if not self._spans or self._spans[-1][0] != span:
             self._spans.append((span, Counter_()))
         self._spans[-1][1][way] += size
 
     def share(self, over_s: float, now_s: float) -> float | None:
-        """The linked share since then; None: nothing moved."""
+        """The linked share of the bytes in that time; None if nothing moved."""
         moved = self.moved(over_s, now_s)
         total = moved.total()
         return moved[_LINKED] / total if total else None
 
     def moved(self, over_s: float, now_s: float) -> Counter_[str]:
-        """Bytes since then, by inline reason, or as `linked`."""
+        """The bytes in that time, by inline reason or as `linked`."""
         since = int((now_s - over_s) // _SPAN_S)
         return sum((Counter_(dict(bytes_)) for span, bytes_ in list(self._spans) if span > since), Counter_())
 
@@ -65,12 +65,12 @@ class FollowerTraffic:
 
     peer_bytes: int = 0
     stock_bytes: int = 0
-    """What the same frames have without links."""
+    """The size of these frames without links."""
 
 
 @dataclass(slots=True)
 class Traffic:
-    """What is told apart further than in metrics."""
+    """Byte counts in more detail than metrics have."""
 
     by_partition: defaultdict[TopicIdPartition, PartitionTraffic] = field(
         default_factory=lambda: defaultdict(PartitionTraffic)
@@ -78,14 +78,14 @@ class Traffic:
     by_topic: defaultdict[tuple[TopicId, int], PartitionTraffic] = field(
         default_factory=lambda: defaultdict(PartitionTraffic)
     )
-    """By topic id and follower's broker id, of partitions with the feature on."""
+    """By topic id and follower's broker id, for partitions with the feature on."""
     by_follower: defaultdict[int, FollowerTraffic] = field(default_factory=lambda: defaultdict(FollowerTraffic))
     """By the follower's broker id; -1 for connections without a replica's fetches."""
     recent: defaultdict[TopicId, "RecentTraffic"] = field(default_factory=lambda: defaultdict(RecentTraffic))
 
 
 class CatchUpMetrics:
-    """Of followers that are far behind."""
+    """Metrics of followers that are far behind."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.found_bytes = Counter(
@@ -93,20 +93,20 @@ class CatchUpMetrics:
             "Record bytes found in objects for followers that are far behind",
             registry=registry,
         )
-        """Also where they were not announced."""
+        """Includes objects that were not announced."""
         self.read_bytes = Counter(
             "remote_wal_catch_up_read_bytes",
             "Bytes of objects read for the local broker while it is far behind",
             registry=registry,
         )
-        """The quota is for these."""
+        """The catch-up quota limits these."""
         self.wait_seconds = Counter(
             "remote_wal_catch_up_wait_seconds", "Time for which the quota held such reads back", registry=registry
         )
 
 
 class BypassMetrics:
-    """Of the way past dead agents."""
+    """Metrics of the bypass around dead agents."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.bytes = Counter(
@@ -115,19 +115,19 @@ class BypassMetrics:
             ["direction"],
             registry=registry,
         )
-        """These cross the zone border."""
+        """These bytes cross zones."""
         self.switches = Counter(
             "remote_wal_bypass_switches",
             "Changes of the way to a leader: past its agent to the broker, or back to the agent",
             ["to"],
             registry=registry,
         )
-        """To `broker` past its agent, or back to `agent`."""
+        """`to` is `broker` (past its agent) or `agent` (back to it)."""
         self.peers = Gauge("remote_wal_bypassed_peers", "Other agents that are bypassed now", registry=registry)
 
 
 class SharedReadMetrics:
-    """Of the agents of a zone that read objects for each other."""
+    """Metrics of the agents of a zone that read objects for each other."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.ranges = Counter(
@@ -136,27 +136,28 @@ class SharedReadMetrics:
             ["outcome", "role"],
             registry=registry,
         )
-        """As `asker` or `giver`. All that was not `given` is read from the store; `wrong` was given, and proved so."""
+        """`role` is `asker` or `giver`. Ranges that were not `given` are read from the store; `wrong` ones were given
+        but failed the check."""
         self.bytes = Counter(
             "remote_wal_shared_bytes", "Bytes of such ranges that were given", ["direction"], registry=registry
         )
-        """They stay in the zone."""
+        """These bytes stay in the zone."""
 
     def asked(self, outcome: str, size: int = 0) -> None:
-        """A neighbour was asked for a range."""
+        """Count a range that a neighbour was asked for."""
         self.ranges.labels(outcome, "asker").inc()
         if size:
             self.bytes.labels("received").inc(size)
 
     def gave(self, outcome: str, size: int = 0) -> None:
-        """A neighbour asked for a range."""
+        """Count a range that a neighbour asked for."""
         self.ranges.labels(outcome, "giver").inc()
         if size:
             self.bytes.labels("sent").inc(size)
 
 
 class ConnectionMetrics:
-    """Of all connections: how many are held, what memory that takes, and what ended some of them."""
+    """Metrics of all connections: their number, their memory, and what ended some of them."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.frame_bytes = Gauge(
@@ -168,14 +169,14 @@ class ConnectionMetrics:
             ["listener"],
             registry=registry,
         )
-        """As `refused_requests`."""
+        """Labelled like `refused_requests`."""
         self.refused_requests = Counter(
             "remote_wal_refused_requests",
             "Requests that brokers do not ask each other, or not in this one's name: each ended its connection",
             ["listener", "api"],
             registry=registry,
         )
-        """At the `peer` listener, or where the agent poses as a `replica`."""
+        """`listener` is `peer`, or `replica` where the agent stands in for the leader."""
         self.versions = PeerVersions(registry)
 
 
@@ -187,14 +188,14 @@ class ReplicationMetrics:
         self.peer_bytes = LoopCounter(
             "remote_wal_peer_bytes", "Bytes between agents", ["role", "direction"], registry=registry
         )
-        """These cross the zone border."""
+        """These bytes cross zones."""
         self.stock_bytes = LoopCounter(
             "remote_wal_stock_bytes",
             "Bytes that the relayed frames have without links",
             ["direction"],
             registry=registry,
         )
-        """Stock Kafka would have sent these."""
+        """The bytes that stock Kafka would have sent."""
         self.record_bytes = LoopCounter(
             "remote_wal_replicated_record_bytes", "Record bytes given to followers", ["path"], registry=registry
         )
@@ -213,11 +214,11 @@ class ReplicationMetrics:
         self.bypass = BypassMetrics(registry)
         self.shared_reads = SharedReadMetrics(registry)
         self.faults = Counter("remote_wal_faults", "Faults that replication survived", ["reason"], registry=registry)
-        """All that was answered by falling back or closing a connection."""
+        """Every fault that was answered by falling back or by closing a connection."""
         self.traffic = Traffic()
 
     def linked(self, partition: TopicIdPartition, size: int, follower_id: int, now_s: float) -> None:
-        """So many record bytes were linked for a follower."""
+        """Count record bytes that were linked for a follower."""
         self.traffic.recent[partition.topic_id].add(_LINKED, size, now_s)
         self.traffic.by_partition[partition].linked_bytes += size
         self.traffic.by_topic[partition.topic_id, follower_id].linked_bytes += size
@@ -226,7 +227,7 @@ class ReplicationMetrics:
     def inline(
         self, partition: TopicIdPartition | None, size: int, follower_id: int, reason: InlineReason, now_s: float
     ) -> None:
-        """So many record bytes were sent as they are; None for topics without the feature."""
+        """Count record bytes that were sent inline; `partition` is None for topics without the feature."""
         self.inline_bytes.labels(reason.value).inc(size)
         if partition is not None:
             if reason is not InlineReason.OWN_ZONE:
@@ -238,29 +239,29 @@ class ReplicationMetrics:
         self.record_bytes.labels("inline").inc(size)
 
     def relayed(self, direction: str, size: int, follower_id: int) -> None:
-        """A frame that has so many bytes without links, as `request` or `response`."""
+        """Count a frame by its size without links; `direction` is `request` or `response`."""
         self.stock_bytes.labels(direction).inc(size)
         self.traffic.by_follower[follower_id].stock_bytes += size
 
     def fault(self, reason: str) -> None:
-        """One fault."""
+        """Count one fault."""
         self.faults.labels(reason).inc()
 
     def request_refused(self, listener: str, error: RequestRefusedError, **where: object) -> None:
-        """Count and tell it, answered or not."""
+        """Count and log a refused request, whether it was answered or not."""
         self.held.refused_requests.labels(listener, error.api).inc()
         self.fault("request_refused")
         log.error("request_refused", listener=listener, error=str(error), hint=_REFUSED_HINT, **where)
 
     def connection_ended(self, side: str, error: Exception | None) -> None:
-        """Count and tell it, if a frame ended the connection whose size no honest peer sends."""
+        """Count and log it if the connection ended with a frame size that no honest peer sends."""
         if isinstance(error, FrameSizeError):
             self.fault(f"{side}_frame_{error.reason}")
             log.warning("connection_refused", side=side, error=str(error))
 
 
 class CountsBytes(Protocol):
-    """A connection that counts."""
+    """A connection that counts its bytes."""
 
     @property
     def bytes_received(self) -> int: ...
@@ -270,7 +271,7 @@ class CountsBytes(Protocol):
 
 
 class PeerByteCount:
-    """Carries what a connection between agents has counted over to the metrics."""
+    """Adds the bytes that a connection between agents has counted to the metrics."""
 
     def __init__(self, metrics: ReplicationMetrics, role: str, connection: CountsBytes) -> None:
         self._metrics = metrics
@@ -280,7 +281,7 @@ class PeerByteCount:
         self._counted_sent = self._counted_received = 0
 
     def update(self, follower_id: int | None = None) -> None:
-        """Count what was added since the last time; at the leader's end, for this follower."""
+        """Add the bytes since the last call; at the leader's end, for this follower."""
         sent, received = self._connection.bytes_sent, self._connection.bytes_received
         if follower_id is not None:
             added = sent - self._counted_sent + received - self._counted_received

@@ -1,7 +1,7 @@
-"""Questions to another agent over one connection, each with a number, as answers come in any order.
+"""Asks another agent numbered questions over one connection; answers may come in any order.
 
-The connection is made when something is asked first, and anew when something is asked after it ended. When it ends,
-whoever waits is told.
+The connection is made for the first question, and again for the next question after it ended. When it ends, every
+waiting caller gets an error.
 """
 
 import asyncio
@@ -20,14 +20,14 @@ Connect = Callable[[], Awaitable[FramedConnection]]
 
 
 class NumberedQuestions(Generic[Answer]):
-    """To one agent. Use it in the event loop; `close` it."""
+    """Questions to one agent. Use it in the event loop; `close` it."""
 
     def __init__(
         self, connect: Connect, read: Callable[[MessageKind, memoryview], tuple[int, Answer | Exception]]
     ) -> None:
-        """`read` has of a message which question it answers, and how: an exception is raised where that was asked.
+        """`read` returns the number of the question that a message answers, and the answer or an exception to raise.
 
-        It raises MalformedFrameError where the message is no answer, which ends the connection.
+        It raises MalformedFrameError if the message is no answer, which ends the connection.
         """
         self._connect = connect
         self._read = read
@@ -37,9 +37,10 @@ class NumberedQuestions(Generic[Answer]):
         self._running: asyncio.Task[None] | None = None
 
     async def ask(self, kind: MessageKind, body: Callable[[int], Buffer]) -> Answer:
-        """The answer to the message whose body is made for its number. The caller bounds the time.
+        """Send a message with a new number and return the answer. The caller bounds the time.
 
-        Raises what was answered, what `connect` raises, ConnectionError, MalformedFrameError.
+        `body` makes the message for its number. Raises the exception that was answered, what `connect` raises,
+        ConnectionError, MalformedFrameError.
         """
         channel = await self._connected()
         number = next(self._numbers)
@@ -52,7 +53,7 @@ class NumberedQuestions(Generic[Answer]):
             del self._asked[number]
 
     async def _connected(self) -> PeerChannel:
-        """Whoever asks meanwhile waits for the same attempt, which goes on when one of them has given up."""
+        """Return the connection. Concurrent callers share one attempt, which continues if one of them gives up."""
         if self._channel is None:
             loop = asyncio.get_running_loop()
             self._channel = loop.create_future()
@@ -68,7 +69,7 @@ class NumberedQuestions(Generic[Answer]):
             connected.set_result(channel)
             while (message := await channel.receive()) is not None:
                 self._came(*message)
-        except Exception as defect:  # whoever asked is told
+        except Exception as defect:  # waiting callers get it
             error = defect
         finally:
             self._channel = None
@@ -76,13 +77,13 @@ class NumberedQuestions(Generic[Answer]):
                 connection.close()
             if not connected.done():
                 connected.set_exception(error)
-                connected.exception()  # perhaps nobody waits any more
+                connected.exception()  # mark as retrieved: perhaps nobody waits any more
             for answer in self._asked.values():
                 if not answer.done():
                     answer.set_exception(error)
 
     def _came(self, kind: MessageKind, body: memoryview) -> None:
-        """Nobody waits for what comes too late."""
+        """Hand an answer to its caller, and drop one that comes too late."""
         number, told = self._read(kind, body)
         answer = self._asked.get(number)
         if answer is None or answer.done():
@@ -93,7 +94,7 @@ class NumberedQuestions(Generic[Answer]):
             answer.set_result(told)
 
     async def close(self) -> None:
-        """Whoever waits is told that the connection ended."""
+        """Close the connection; waiting callers get an error."""
         if self._running is not None:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)

@@ -1,9 +1,9 @@
-"""Messages between agents over one connection, small ones packed.
+"""Exchanges messages between agents over one connection, and compresses the small ones.
 
-What is left of a linked response, and the requests, say nearly the same each time: client ids, topic ids, partitions.
-So small messages go through one DEFLATE stream per direction (RFC 1951), flushed at each message with the constant end
-of a sync flush left out, as RFC 7692 does for WebSocket messages. A message says in its kind whether it is packed;
-large ones, which hold record bytes that producers have compressed already, never are.
+Requests and linked responses repeat nearly the same content: client ids, topic ids, partitions. So small messages go
+through one DEFLATE stream per direction (RFC 1951), flushed after each message without the constant end of a sync
+flush, as RFC 7692 does for WebSocket. A message's kind says whether it is packed. Large messages hold record bytes that
+producers have already compressed, and are never packed.
 
 Unpacking is bounded: a packed message that grows beyond `MAX_UNPACKED_BYTES` is malformed.
 """
@@ -47,7 +47,7 @@ class PeerChannel:
         self._connection.write_frame(_PACKED_KINDS[kind], memoryview(packed)[: -len(_SYNC_FLUSH_END)])
 
     async def receive(self) -> tuple[MessageKind, memoryview] | None:
-        """The next message; None at the end. Raises MalformedFrameError."""
+        """Return the next message; None at the end. Raises MalformedFrameError."""
         payload = await self._connection.read_frame()
         if payload is None:
             return None

@@ -20,13 +20,13 @@ log = structlog.get_logger(__name__)
 HELLO_TIMEOUT_S = 5.0
 BROKER_ROLES = ("broker",)
 GATEWAY_ROLES = ("gateway", "broker")
-"""Who may connect for clients: a gateway with a certificate of its own can do nothing else."""
+"""The certificate roles that may connect for clients. A gateway with a certificate of its own can do nothing else."""
 _CLUSTER = "cluster-"
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where something listens."""
+    """A host and port where something listens."""
 
     host: str
     port: int
@@ -36,7 +36,7 @@ class Address:
 
 
 Listener = Address | socket.socket
-"""Where to listen, or what listens there already: a socket that a service manager has handed over."""
+"""An address to listen on, or a listening socket that a service manager has handed over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,21 +51,23 @@ class PeerTls:
     ca_file: Path
 
     def client_context(self) -> ssl.SSLContext:
-        """For connections to other agents; read anew at each use, so that rotated files take effect."""
+        """Context for connections to other agents. The files are read at each use, so that rotated files take
+        effect.
+        """
         context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=str(self.ca_file))
-        context.check_hostname = False  # the certificate is held against the broker id instead
+        context.check_hostname = False  # the certificate is checked against the broker id instead
         return _loaded(context, self.certificate_file, self.key_file)
 
     def server_context(self) -> ssl.SSLContext:
-        """For the peer listener."""
+        """Context for the peer listener."""
         return listening_context(self.certificate_file, self.key_file, self.ca_file)
 
 
 def listening_context(certificate_file: Path, key_file: Path, ca_file: Path | None) -> ssl.SSLContext:
-    """For a listener; with an authority, whoever connects must show a certificate of it.
+    """Context for a listener; with `ca_file`, clients must show a certificate of that authority.
 
-    The files are read anew at each handshake, so that rotated ones take effect. Those that cannot be read then (one is
-    there, the other not yet) leave the last good ones in use.
+    The files are read at each handshake, so that rotated ones take effect. If they cannot be read then (only one is
+    replaced so far), the last good ones stay in use.
     """
 
     def load() -> ssl.SSLContext:
@@ -102,9 +104,9 @@ async def connect_framed(
     timeout_s: float = 5.0,
     server_name: str | None = None,
 ) -> FramedConnection:
-    """Connect within `timeout_s`, to the first of the host's addresses to answer.
+    """Connect within `timeout_s` to the first of the host's addresses that answers.
 
-    `server_name` is whom the certificate must name, if not the host dialled.
+    `server_name` is the name that the certificate must have, if it is not the dialled host.
 
     Raises OSError (TimeoutError included) or ssl.SSLError.
     """
@@ -117,11 +119,11 @@ async def exchange_hellos(
     expected_broker_id: int,
     heard: Callable[[Hello, Hello], None] = lambda _own, _peer: None,
 ) -> PeerCapabilities:
-    """As the side that connected: say hello, and return what both agents understand.
+    """Say hello as the connecting side, and return the capabilities that both agents have.
 
-    `heard` gets both hellos, the own one first, once the peer is who it should be.
+    `heard` gets both hellos, our own first, once the peer has proved to be the expected one.
 
-    Raises PeerRefusedError when another broker's agent or another cluster's answers, ConnectionError when none does.
+    Raises PeerRefusedError when another broker's agent or another cluster answers, ConnectionError when nobody does.
     """
     connection.write_frame(own.encode())
     async with asyncio.timeout(HELLO_TIMEOUT_S):
@@ -141,10 +143,10 @@ async def exchange_hellos(
 
 
 def check_certificate(connection: FramedConnection, peer: Hello, roles: tuple[str, ...] = BROKER_ROLES) -> None:
-    """Under TLS, hold the certificate against what the peer claims to be.
+    """Under TLS, check that the peer's certificate covers what the peer claims to be.
 
-    It names the broker in one of these roles. Where it names clusters, it is good for no other; `agree` holds the
-    peer's cluster against the own one. Raises PeerRefusedError.
+    It must name the broker in one of these roles. If it names clusters, it is valid only for those; `agree` compares
+    the peer's cluster with our own. Raises PeerRefusedError.
     """
     certificate = connection.peer_certificate
     if certificate is None:

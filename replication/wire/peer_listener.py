@@ -1,6 +1,6 @@
-"""Where other agents dial: accepts connections one by one, so that each is known before its TLS handshake.
+"""Accepts connections from other agents one by one, so that each is counted before its TLS handshake.
 
-asyncio's own servers tell of a connection when its handshake is over; one that never ends would be counted nowhere.
+asyncio's own servers report a connection only after its handshake, so one that never finishes would not be counted.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 
 _BACKLOG = 128
 ACCEPT_PAUSE_S = 1.0
-"""Where no connection can be taken, as without file descriptors, the next try would fail at once, too."""
+"""Pause after a failed accept: without free file descriptors, for instance, the next try would fail at once, too."""
 
 
 class PeerListener:
@@ -30,7 +30,7 @@ class PeerListener:
         failed: Callable[[], object],
         pause_s: float = ACCEPT_PAUSE_S,
     ) -> None:
-        """`accepted` is given each connection and the address it comes from, `failed` is called when none is taken."""
+        """`accepted` gets each connection and its source address; `failed` is called when accepting fails."""
         self._accepted = accepted
         self._failed = failed
         self._pause_s = pause_s
@@ -38,7 +38,7 @@ class PeerListener:
         self.sockets: list[socket.socket] = []
 
     async def start(self, listener: Listener) -> None:
-        """Raises OSError naming the address."""
+        """Start to listen. Raises OSError with the address in it."""
         self.sockets = await _bound(listener) if isinstance(listener, Address) else [listener]
         for one in self.sockets:
             one.setblocking(False)
@@ -50,7 +50,7 @@ class PeerListener:
         while True:
             try:
                 connection, address = await loop.sock_accept(listening)
-            except ConnectionError:  # it went while it waited
+            except ConnectionError:  # the client closed it before it was accepted
                 continue
             except OSError as error:
                 self._failed()
@@ -60,7 +60,7 @@ class PeerListener:
             self._accepted(connection, str(address[0]))
 
     async def close(self) -> None:
-        """Take no more. Idempotent."""
+        """Stop accepting. Idempotent."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -69,7 +69,7 @@ class PeerListener:
 
 
 async def _bound(address: Address) -> list[socket.socket]:
-    """A socket for each address that the name stands for, as asyncio's servers have."""
+    """Bind a socket to each address that the name resolves to, as asyncio's servers do."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(address.host or None, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     bound: list[socket.socket] = []
@@ -89,9 +89,9 @@ async def _bound(address: Address) -> list[socket.socket]:
 
 
 async def shake_hands(accepted: socket.socket, connection: FramedConnection, tls: ssl.SSLContext | None) -> None:
-    """Make a connection of what was accepted; under TLS with its handshake. The caller bounds the time.
+    """Make a connection from an accepted socket, with its TLS handshake if `tls` is given. The caller bounds the time.
 
-    A peer that goes meanwhile leaves `connection` closed. Raises PeerRefusedError when it is none of ours.
+    If the peer leaves meanwhile, `connection` is closed. Raises PeerRefusedError when it is none of our agents.
     """
     loop = asyncio.get_running_loop()
     try:

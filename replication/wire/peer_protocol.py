@@ -54,7 +54,9 @@ from replication.wire.kafka_frame import MalformedFrameError
 
 HELLO_MAGIC = b"RWAL"
 PROTOCOL_VERSION = 1
-"""Another one only where capabilities cannot say what differs: agents of two versions have none in common."""
+"""Changes only for differences that capabilities cannot express. Agents of two versions have no capability in
+common.
+"""
 MAX_HELLO_BYTES = 512
 MAX_ANNOUNCED_RANGES = 256
 
@@ -66,40 +68,42 @@ _CORRELATION = struct.Struct(">i")
 
 
 class PeerCapabilities(Flag, boundary=CONFORM):
-    """What an agent understands, or two agents have in common. Bits of newer agents are ignored."""
+    """What an agent understands, or what two agents have in common. Bits of newer agents are ignored."""
 
     NONE = 0
     LINKS = 1
-    """LINKED, ANNOUNCE; without it everything goes inline."""
+    """LINKED and ANNOUNCE; without it everything goes inline."""
     CATCH_UP = 2
-    """READ_AHEAD, LINKED_OLD: a follower is told that it is far behind."""
+    """READ_AHEAD, LINKED_OLD: a follower learns that it is far behind."""
     ARCHIVE_LINKS = 4
     """READ_ARCHIVE_AHEAD, and links to archive objects."""
     CUSTOM_METADATA = 8
-    """Links and announcements with their object's custom metadata: without it, what is in such objects goes inline."""
+    """Links and announcements carry their object's custom metadata. Without it, data in such objects goes inline."""
     CLIENTS = 16
-    """A connection for a client in another zone, instead of replication: asked for, or, in the answer, granted."""
+    """The connection is for a client in another zone, not for replication: requested, or, in the answer, granted."""
     ROUTED_PRODUCE = 32
-    """With CLIENTS: messages follow instead of bytes, as Produce requests may go by object storage."""
+    """With CLIENTS: messages follow instead of bytes, because Produce requests may go through object storage."""
     LINKED_FETCH = 64
-    """With CLIENTS: messages follow instead of bytes, as consumers' Fetch responses may come with links."""
+    """With CLIENTS: messages follow instead of bytes, because consumers' Fetch responses may contain links."""
     ADOPTED_RECORDS = 128
-    """With ROUTED_PRODUCE: what gateways stored may stay what logs are stored as."""
+    """With ROUTED_PRODUCE: objects that gateways stored may serve as the stored form of the log."""
     LINK_DIGESTS = 256
-    """Links have a SHA-256, and none without is taken: said by agents that are set so alone."""
+    """Links have a SHA-256, and links without are refused. Only agents with that setting announce it."""
     SHARED_READS = 512
     """ANNOUNCE_SHARED: one agent of a zone reads an object for all of them."""
     RANGES = 1024
-    """A connection for ranges of objects, instead of replication: asked for, or, in the answer, granted."""
+    """The connection is for ranges of objects, not for replication: requested, or, in the answer, granted."""
 
     STORED_LOGS = 2048
-    """A connection for questions of durable logs, instead of replication: asked for, or, in the answer, granted."""
+    """The connection is for questions about durable logs, not for replication: requested, or, in the answer,
+    granted.
+    """
     PRESENCE = 4096
-    """A connection that asks whether the agent is there, instead of replication: asked for, or granted."""
+    """The connection asks only whether the agent is there: requested, or, in the answer, granted."""
 
 
 MESSAGES = PeerCapabilities.ROUTED_PRODUCE | PeerCapabilities.LINKED_FETCH
-"""With any of these, messages pass for a client, instead of bytes."""
+"""With any of these, messages instead of bytes are exchanged for a client."""
 _BY_SETTINGS = (
     PeerCapabilities.LINK_DIGESTS
     | PeerCapabilities.SHARED_READS
@@ -108,11 +112,11 @@ _BY_SETTINGS = (
     | PeerCapabilities.PRESENCE
 )
 CAPABILITIES = ~(PeerCapabilities.CLIENTS | MESSAGES | PeerCapabilities.ADOPTED_RECORDS | _BY_SETTINGS)
-"""What is understood here of replication, whatever the settings."""
+"""What this release understands of replication, whatever the settings."""
 
 
 class MessageKind(IntEnum):
-    """A payload's first byte, without the bit for packed ones."""
+    """A payload's first byte, without the bit that marks packed ones."""
 
     KAFKA = 0
     LINKED = 1
@@ -136,12 +140,12 @@ class MessageKind(IntEnum):
 
 
 class PeerRefusedError(Exception):
-    """The other agent is not one to talk to: another cluster, no agent at all, or not the broker it claims."""
+    """The other side is not the expected agent: another cluster, another broker, or no agent at all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Who speaks, and what it understands."""
+    """The first message on a connection: who speaks, and what it understands."""
 
     cluster_id: str
     broker_id: int
@@ -150,14 +154,14 @@ class Hello:
     version: int = PROTOCOL_VERSION
 
     def encode(self) -> bytes:
-        """The hello's payload."""
+        """Return the hello's payload."""
         cluster_id = self.cluster_id.encode()
         fields = self.version, self.capabilities.value, self.broker_id, self.incarnation, len(cluster_id)
         return _HELLO.pack(HELLO_MAGIC, *fields) + cluster_id
 
     @classmethod
     def decode(cls, payload: Buffer) -> "Hello":
-        """Raises MalformedFrameError when the payload is no hello."""
+        """Parse a hello. Raises MalformedFrameError when the payload is none."""
         if len(payload) > MAX_HELLO_BYTES or len(payload) < _HELLO.size:
             raise MalformedFrameError(0, f"a hello of {len(payload)} bytes")
         magic, version, capabilities, broker_id, incarnation, cluster_id_bytes = _HELLO.unpack_from(payload, 0)
@@ -173,7 +177,7 @@ def is_hello(payload: Buffer) -> bool:
 
 
 def agree(own: Hello, peer: Hello) -> PeerCapabilities:
-    """What both understand; nothing where their versions differ.
+    """Return the capabilities that both have; none if their versions differ.
 
     Raises PeerRefusedError when the peer belongs to another cluster.
     """
@@ -184,16 +188,16 @@ def agree(own: Hello, peer: Hello) -> PeerCapabilities:
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """An object that is stored, and the ranges of it that the follower will be given links to."""
+    """A stored object, and its ranges that the follower will get links to."""
 
     object_id: StoredObjectId
     ranges: tuple[tuple[int, int], ...]
     """[start, end) positions in bytes, ascending and apart."""
     custom_metadata: bytes = b""
-    """The combined segment's; opaque here."""
+    """The combined segment's custom metadata; opaque here."""
 
     def encode(self) -> bytes:
-        """The message's body; the message's kind tells which kind of object it names."""
+        """Return the message's body. The message's kind says which kind of object it names."""
         return b"".join(
             (
                 self.object_id.to_bytes(),
@@ -204,14 +208,14 @@ class Announcement:
 
     @classmethod
     def decode(cls, body: Buffer) -> "Announcement":
-        """Of a combined segment, from a message's body. Raises MalformedFrameError."""
+        """Parse an announcement of a combined segment from a message's body. Raises MalformedFrameError."""
         ranges, rest = decode_ranges(body, _SEGMENT_ID_BYTES)
         segment_id = CombinedSegmentId.from_bytes(bytes(body[:_SEGMENT_ID_BYTES]))
         return cls(segment_id, ranges, _decode_custom_metadata(rest) if rest else b"")
 
     @classmethod
     def decode_archive(cls, body: Buffer) -> "Announcement":
-        """Of an archive object, from a message's body. Raises MalformedFrameError."""
+        """Parse an announcement of an archive object from a message's body. Raises MalformedFrameError."""
         ranges, rest = decode_ranges(body, ARCHIVE_OBJECT_ID_BYTES)
         if rest:
             raise MalformedFrameError(0, f"{len(rest)} bytes behind the ranges of an archive object")
@@ -222,12 +226,12 @@ class Announcement:
 
 
 def encode_ranges(ranges: tuple[tuple[int, int], ...]) -> bytes:
-    """Their number less one in a byte, then start and end of each."""
+    """Encode the number of ranges less one as a byte, then start and end of each."""
     return b"".join((bytes((len(ranges) - 1,)), *(_RANGE.pack(start, end) for start, end in ranges)))
 
 
 def decode_ranges(body: Buffer, position: int) -> tuple[tuple[tuple[int, int], ...], bytes]:
-    """The ranges at this position, and what follows them. Raises MalformedFrameError."""
+    """Decode the ranges at this position; also return what follows them. Raises MalformedFrameError."""
     first = position + 1
     if len(body) < first:
         raise MalformedFrameError(0, f"an announcement of {len(body)} bytes")
@@ -249,12 +253,12 @@ def _decode_custom_metadata(body: bytes) -> bytes:
 
 
 def encode_inline_request(correlation_id: int) -> bytes:
-    """The message's body."""
+    """Return the message's body."""
     return _CORRELATION.pack(correlation_id)
 
 
 def decode_inline_request(body: Buffer) -> int:
-    """The correlation id, from a message's body. Raises MalformedFrameError."""
+    """Parse the correlation id from a message's body. Raises MalformedFrameError."""
     if len(body) != _CORRELATION.size:
         raise MalformedFrameError(0, f"an inline request of {len(body)} bytes")
     correlation_id: int = _CORRELATION.unpack_from(body, 0)[0]
@@ -264,7 +268,7 @@ def decode_inline_request(body: Buffer) -> int:
 def coalesce_ranges(
     ranges: list[tuple[int, int]], max_gap_bytes: int, max_ranges: float = MAX_ANNOUNCED_RANGES
 ) -> tuple[tuple[int, int], ...]:
-    """Ascending ranges joined where the bytes between them cost less to read than another request.
+    """Join ascending ranges if reading the gap between them costs less than another request.
 
     Beyond `max_ranges` the last range covers the rest.
     """

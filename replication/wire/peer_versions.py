@@ -1,7 +1,7 @@
-"""Which other agents speak another protocol version than this one, as each said in its last hello.
+"""Tracks the other agents whose protocol version differs from ours, by their last hello.
 
-Nothing is linked between two versions, so that while a release is brought in bytes may go inline for long, and nothing
-fails. This is how it is told.
+Nothing is linked between two versions. So during a rolling upgrade bytes may go inline for long without any failure;
+this makes it visible.
 """
 
 import structlog
@@ -13,7 +13,7 @@ log = structlog.get_logger(__name__)
 
 
 class PeerVersions:
-    """Told in the event loop, once for each connection; any thread may ask."""
+    """Updated in the event loop, once for each connection; any thread may read."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._others: dict[int, int] = {}
@@ -26,11 +26,11 @@ class PeerVersions:
 
     @property
     def others(self) -> dict[int, int]:
-        """The versions that are not this agent's own, by broker id, ascending."""
+        """The versions that differ from this agent's own, by broker id, ascending."""
         return dict(sorted(self._others.copy().items()))
 
     def heard(self, own: Hello, peer: Hello) -> None:
-        """Another known broker's agent said hello."""
+        """Record the hello of another known broker's agent."""
         if peer.version == own.version:
             if self._others.pop(peer.broker_id, None) is not None:
                 log.info("peer_of_this_version", broker=peer.broker_id, version=peer.version)
@@ -39,5 +39,5 @@ class PeerVersions:
             log.warning("peer_of_another_version", broker=peer.broker_id, version=peer.version, own=own.version)
 
     def left(self, broker_id: int) -> None:
-        """That broker is gone."""
+        """Forget a broker that has left."""
         self._others.pop(broker_id, None)

@@ -1,11 +1,12 @@
-"""Refusals in Kafka's own words, where a response has an error for the whole of a request. Sans-IO.
+"""Answers refused requests in Kafka's own protocol, if the response has an error field for the whole request. Sans-IO.
 
-Such a request is answered with CLUSTER_AUTHORIZATION_FAILED, as by a broker whose authorizer says no, and the
-connection goes on. All else ends its connection, as do
+Such a request gets CLUSTER_AUTHORIZATION_FAILED, as from a broker whose authorizer denies it, and the connection stays
+open. These cases end the connection:
 
-- versions that are not known here, and responses that tell errors item by item, as one would have to read the request;
-- a request that comes while another is under way, as responses come in the order of requests;
-- one more than a few on one connection: each is logged, and who goes on is no program that was set up wrongly.
+- versions that are unknown here, and responses that report errors item by item, because the request would have to be
+  read;
+- a request that comes while another is under way, because responses must come in the order of requests;
+- more than a few refusals on one connection: each is logged, and a client that keeps asking is not just misconfigured.
 """
 
 from functools import cache
@@ -44,7 +45,7 @@ def responses() -> dict[int, tuple[Any, int]]:
     return {
         response.API_KEY: (response, first)
         for response, first in (
-            (FetchResponse, 12),  # the first that is read here
+            (FetchResponse, 12),  # the first version that is read here
             (ListGroupsResponse, 0),
             (InitProducerIdResponse, 0),
             (DescribeAclsResponse, 0),
@@ -62,13 +63,16 @@ def responses() -> dict[int, tuple[Any, int]]:
 
 
 class Refusals:
-    """Of one connection."""
+    """Answers the refused requests of one connection."""
 
     def __init__(self) -> None:
         self._left = ANSWERS_ON_A_CONNECTION
 
     def answer(self, frame: Buffer, error: RequestRefusedError, *, is_idle: bool) -> bytes:
-        """What to send to who asked. `is_idle`: no other request is under way. Raises `error` where nothing is."""
+        """Return the answer to a refused request. `is_idle`: no other request is under way.
+
+        Raises `error` if the request cannot be answered.
+        """
         answer = _answer(frame) if is_idle and self._left else None
         if answer is None:
             raise error

@@ -1,4 +1,4 @@
-"""The tasks of a relay: side by side until one of them ends."""
+"""Runs the tasks of a relay side by side until one of them ends."""
 
 import asyncio
 from collections.abc import Coroutine, Sequence
@@ -7,7 +7,9 @@ from replication.wire.framed_connection import FramedConnection
 
 
 async def until_idle(connections: Sequence[FramedConnection], idle_s: float) -> None:
-    """Until none of these has received a byte in a whole interval of so many seconds: once or twice as long as that."""
+    """Wait until none of these has received a byte for a whole interval of `idle_s`, which takes one or two
+    intervals.
+    """
     before, received = -1, sum(one.bytes_received for one in connections)
     while received != before:
         await asyncio.sleep(idle_s)
@@ -15,9 +17,9 @@ async def until_idle(connections: Sequence[FramedConnection], idle_s: float) -> 
 
 
 async def run_until_one_ends(*relays: Coroutine[None, None, None]) -> set[int]:
-    """Run these until one ends, then cancel the others; which ended, by their places.
+    """Run these until one ends, then cancel the others. Returns the indexes of those that ended.
 
-    Raises what an ended one raised, unless it is a ConnectionError: that is how connections end.
+    Raises what an ended one raised, except ConnectionError: that is how connections end.
     """
     tasks = [asyncio.get_running_loop().create_task(each) for each in relays]
     try:

@@ -1,6 +1,6 @@
-"""The agent's own login to another broker, before it relays the local broker's frames there (KIP-152).
+"""Logs the agent in at another broker before it relays the local broker's frames there (KIP-152).
 
-For listeners with SASL where the local broker speaks without: it says nothing of a login, so its agent does.
+Needed for listeners with SASL when the local broker speaks without SASL and therefore never logs in itself.
 """
 
 import asyncio
@@ -27,14 +27,17 @@ _CLIENT_ID = "remote-wal-bypass"
 
 @dataclass(frozen=True, slots=True)
 class SaslLogin:
-    """Who logs in, and how."""
+    """Credentials and mechanism of a login."""
 
     mechanism: str
     username: str
     password: str = field(repr=False)
 
     async def on(self, connection: FramedConnection) -> None:
-        """Log in. Raises PeerRefusedError when the broker says no, OSError (TimeoutError too) when it says nothing."""
+        """Log in on this connection.
+
+        Raises PeerRefusedError when the broker refuses, OSError (also TimeoutError) without answer.
+        """
         async with asyncio.timeout(_TIMEOUT_S):
             handshake = SaslHandshakeRequest(mechanism=self.mechanism, version=_HANDSHAKE_VERSION)
             answer = await _asked(connection, handshake, SaslHandshakeResponse)
@@ -55,7 +58,7 @@ class SaslLogin:
 
 
 def _received(exchange: Any, token: bytes) -> None:
-    """Also proves the broker, where the mechanism does."""
+    """Process the broker's token, which also authenticates the broker if the mechanism does that."""
     try:
         exchange.receive(token)
     except (ValueError, KeyError) as error:

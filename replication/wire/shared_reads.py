@@ -1,11 +1,11 @@
-"""What agents of one zone say of the objects that one of them reads for all, sans-IO.
+"""Messages about objects that one agent of a zone reads for all of them. Sans-IO.
 
-A leader's agent knows who in a zone follows partitions of an object, and which of these agents are there: they are
-connected. So it says with each announcement whom of them to ask, in order, and what the first one is to read. All of a
-zone are told the same at the same time, so none of them has to know who else lives.
+A leader's agent knows which brokers of a zone follow partitions of an object, and which of their agents are connected.
+So each announcement says which of them to ask, in order, and what the first one must read. All agents of a zone get the
+same list at the same time, so none needs to know which others are alive.
 
-The order is by rendezvous hashing: objects are spread evenly over the readers, and when one goes, only the objects that
-it would have read move.
+The order comes from rendezvous hashing: it spreads objects evenly over the readers, and when a reader leaves, only the
+objects that it would have read move.
 """
 
 import struct
@@ -28,12 +28,12 @@ MAX_REQUEST_BYTES = _REQUEST.size + CUSTOM_METADATA_MAX_BYTES
 
 
 class RangeRefusal(IntEnum):
-    """Why a neighbour does not give a range."""
+    """The reason why a neighbour does not give a range."""
 
     BUSY = 0
-    """It reads and gives as much as it may."""
+    """It already reads and gives as much as it may."""
     NOT_READ = 1
-    """Its own read failed, or it asks another one itself."""
+    """Its own read failed, or it asks another agent itself."""
 
 
 _REASONS = {one.value: one.name.lower() for one in RangeRefusal}
@@ -41,25 +41,25 @@ _REASONS = {one.value: one.name.lower() for one in RangeRefusal}
 
 @dataclass(frozen=True, slots=True)
 class ZoneReading:
-    """Who of a zone reads an object, and which of its bytes they want together."""
+    """Which agents of a zone read an object, and which of its bytes they want together."""
 
     readers: tuple[int, ...]
-    """Brokers, in the order in which their agents are to be asked; the first reads for all."""
+    """Brokers in the order in which to ask their agents; the first reads for all."""
     ranges: tuple[tuple[int, int], ...]
     """[start, end) positions in bytes, ascending and apart."""
 
     def around(self, start: int, end: int) -> tuple[int, int]:
-        """What is read for all where these bytes are wanted."""
+        """The range to read for all agents when these bytes are wanted."""
         return next((each for each in self.ranges if each[0] <= start and end <= each[1]), (start, end))
 
     def encode(self) -> bytes:
-        """It goes in front of an announcement's body."""
+        """Encode it; it goes in front of an announcement's body."""
         readers = (_READER.pack(one) for one in self.readers)
         return b"".join((bytes((len(self.readers),)), *readers, encode_ranges(self.ranges)))
 
     @classmethod
     def decode(cls, body: Buffer) -> tuple["ZoneReading", bytes]:
-        """And the announcement's body. Raises MalformedFrameError."""
+        """Parse it; also return the announcement's body. Raises MalformedFrameError."""
         end = 1 + body[0] * _READER.size if len(body) else 1
         if len(body) <= end:
             raise MalformedFrameError(0, f"a shared announcement of {len(body)} bytes")
@@ -69,7 +69,7 @@ class ZoneReading:
 
 
 def in_order(segment_id: CombinedSegmentId, readers: Iterable[int]) -> tuple[int, ...]:
-    """By rendezvous hashing: who of these is to read the object, and who in its place."""
+    """Return the readers in the order of rendezvous hashing: the first reads the object, the next ones replace it."""
     key = segment_id.to_bytes()
 
     def weight(reader: int) -> tuple[bytes, int]:
@@ -80,7 +80,10 @@ def in_order(segment_id: CombinedSegmentId, readers: Iterable[int]) -> tuple[int
 
 @dataclass(frozen=True, slots=True)
 class RangeRequest:
-    """Bytes [start, end) of a combined segment; `read` is to be read where they are not there."""
+    """A request for bytes [start, end) of a combined segment.
+
+    If they are not cached, the neighbour reads all of `read`.
+    """
 
     number: int
     segment_id: CombinedSegmentId
@@ -90,13 +93,13 @@ class RangeRequest:
     custom_metadata: bytes = b""
 
     def encode(self) -> bytes:
-        """The message's body."""
+        """Return the message's body."""
         raw_id = self.segment_id.to_bytes()
         return _REQUEST.pack(self.number, raw_id, self.start, self.end, *self.read) + self.custom_metadata
 
     @classmethod
     def decode(cls, body: Buffer) -> "RangeRequest":
-        """From a message's body. Raises MalformedFrameError."""
+        """Parse a request from a message's body. Raises MalformedFrameError."""
         if not _REQUEST.size <= len(body) <= MAX_REQUEST_BYTES:
             raise MalformedFrameError(0, f"a range request of {len(body)} bytes")
         number, raw_id, start, end, read_start, read_end = _REQUEST.unpack_from(body)
@@ -107,12 +110,14 @@ class RangeRequest:
 
 
 def encode_answer(number: int, data: Buffer) -> bytes:
-    """What goes in front of the data."""
+    """Return what goes in front of the data."""
     return _ANSWER.pack(number, crc32c(data))
 
 
 def decode_answer(body: memoryview) -> tuple[int, memoryview | None]:
-    """The request's number, and the data; None where it was altered on its way. Raises MalformedFrameError."""
+    """Return the request's number and the data; None for data that was altered on its way. Raises
+    MalformedFrameError.
+    """
     if len(body) < _ANSWER.size:
         raise MalformedFrameError(0, f"an answer of {len(body)} bytes")
     number, checksum = _ANSWER.unpack_from(body)
@@ -121,12 +126,12 @@ def decode_answer(body: memoryview) -> tuple[int, memoryview | None]:
 
 
 def encode_refusal(number: int, why: RangeRefusal) -> bytes:
-    """The message's body."""
+    """Return the message's body."""
     return _REFUSAL.pack(number, why)
 
 
 def decode_refusal(body: Buffer) -> tuple[int, str]:
-    """The request's number, and why. Raises MalformedFrameError."""
+    """Return the request's number and the reason. Raises MalformedFrameError."""
     if len(body) != _REFUSAL.size:
         raise MalformedFrameError(0, f"a refusal of {len(body)} bytes")
     number, why = _REFUSAL.unpack(body)

@@ -1,7 +1,7 @@
-"""Who holds the other end of a connection of this host: the kernel is asked by netlink (sock_diag(7)), over both IPs.
+"""Asks the kernel which user holds the other end of a local connection, by netlink (sock_diag(7)), for IPv4 and IPv6.
 
-Asked is for the one socket whose two addresses are these, the other way round. Only an established one counts: of a
-socket that was closed the kernel forgets the owner, and says root.
+The question is for the one socket with the same two addresses in reverse order. Only an established socket counts: for
+a closed one the kernel forgets the owner and reports root.
 """
 
 import os
@@ -25,11 +25,11 @@ _ADDRESS_BYTES, _ANSWER_BYTES, _TIMEOUT_S = 16, 4096, 1.0
 
 
 class NotTheBrokerError(PeerRefusedError):
-    """A connection that is not held by whom it must be held by, as far as the kernel says."""
+    """The connection's other end belongs to another user than the broker's, as far as the kernel says."""
 
 
 def check_owner(accepted: socket.socket, uid: int) -> None:
-    """Raises NotTheBrokerError, also where the kernel does not say."""
+    """Raise NotTheBrokerError if another user holds the peer's end, or if the kernel does not say."""
     try:
         owner = _owner_of_peer(accepted)
     except OSError as error:
@@ -39,7 +39,7 @@ def check_owner(accepted: socket.socket, uid: int) -> None:
 
 
 def _owner_of_peer(accepted: socket.socket) -> int:
-    """Raises OSError."""
+    """Return the user id of the peer's end. Raises OSError."""
     own, peer = accepted.getsockname(), accepted.getpeername()
     ports = _PORTS.pack(peer[1], own[1])
     addresses = b"".join(

@@ -1,4 +1,4 @@
-"""Puts a linked response together again, and proves that it is what the leader's broker sent.
+"""Puts a linked response together again, and checks that it is what the leader's broker sent.
 
 Nothing that fails a check here reaches a broker: the caller then asks the leader's agent for the bytes inline.
 """
@@ -13,7 +13,7 @@ from replication.wire.link import InlineBytes, LinkedResponse, SegmentLink
 
 
 class SpliceError(Exception):
-    """Bytes from object storage are not those that the link stands for. `link` names them."""
+    """Bytes from object storage are not those that the link names. `link` is that link."""
 
     def __init__(self, link: SegmentLink, reason: str) -> None:
         self.link = link
@@ -22,13 +22,13 @@ class SpliceError(Exception):
 
 
 class ForgedRangeError(SpliceError):
-    """Bytes with the right CRC32C and another SHA-256: no accident."""
+    """The bytes have the right CRC32C and another SHA-256: this is no accident."""
 
 
 def verify_digests(links: Sequence[SegmentLink], hydrated: Sequence[Buffer]) -> None:
-    """Hold what passed `splice` against the links' SHA-256, where they have one. Raises ForgedRangeError.
+    """Check what passed `splice` against the links' SHA-256, if they have one. Raises ForgedRangeError.
 
-    A millisecond for 2 MB at most, so large ones are for another thread than the event loop's.
+    It takes a millisecond for 2 MB, so large responses belong on another thread than the event loop's.
     """
     for link, data in zip(links, hydrated, strict=True):
         if link.sha256 and records_digest(data) != link.sha256:
@@ -36,11 +36,11 @@ def verify_digests(links: Sequence[SegmentLink], hydrated: Sequence[Buffer]) -> 
 
 
 def verify_hydrated(link: SegmentLink, hydrated: Buffer, above: int = -1) -> int:
-    """Hold the bytes that were fetched for a link against it: length, CRC32C, and a chain of whole batch headers.
+    """Check the bytes that were fetched for a link: length, CRC32C, and a chain of whole batch headers.
 
-    The CRC32C was taken by the leader's agent over the bytes in its broker's own response, so equality here is
-    equality with those, base offsets and leader epochs included. Offsets ascend, and are above `above`, as no honest
-    leader gives the same batch twice. Returns the last offset; raises SpliceError.
+    The leader's agent took the CRC32C over the bytes in its broker's own response. So equal CRCs mean equal bytes, base
+    offsets and leader epochs included. Offsets must ascend, and be above `above`, because no honest leader sends the
+    same batch twice. Returns the last offset; raises SpliceError.
     """
     if len(hydrated) != link.length:
         raise SpliceError(link, f"{len(hydrated)} bytes instead of {link.length}")

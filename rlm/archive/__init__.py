@@ -1,1 +1,1 @@
-"""Combined segments merged into archive objects, one partition each, and found in them again."""
+"""Merges combined segments into archive objects of one partition each, and finds records in them."""

@@ -1,19 +1,19 @@
-"""The care of archive objects: deletion in two phases, metadata kept alive, orphans found.
+"""Takes care of archive objects: deletes them in two phases, keeps their metadata alive, finds orphans.
 
-Care belongs to the agent of the broker that wrote an object, or to its caretaker; only it publishes about that
-broker's objects, under the incarnation that is registered, so what it reads of its predecessor is all that counts.
+Care belongs to the agent of the broker that wrote an object, or to its caretaker. Only that agent publishes about the
+broker's objects, under the registered incarnation, so what it reads of its predecessor is complete.
 
-Deletion: an object of which no log needs anything, or that was never committed in its time, is told as
-DELETE_SEGMENT_STARTED, and with that leaves the index. Once the store knows that, and a grace time is over in which
-readers may still hold its place, it is deleted, and told as DELETE_SEGMENT_FINISHED. Each step may be done again. An
-object that was told as being deleted never comes back, so a late commit cannot revive what is gone.
+Deletion: an object that no log needs, or that was not committed in time, is published as DELETE_SEGMENT_STARTED and
+leaves the index. Once the store has read that, and a grace time for readers is over, the object is deleted and
+published as DELETE_SEGMENT_FINISHED. Each step may be repeated. An object that was published as being deleted never
+comes back, so a late commit cannot revive a deleted object.
 
-An object may live longer than the topic's retention, so what is committed is published again from time to time.
+An object may live longer than the topic's retention, so commits are published again from time to time.
 
-Orphans: an object without metadata (its records died with the agent) is told as being deleted, and goes the same way;
-so does metadata whose object is gone. A listing is judged as in `rlm.lifecycle.orphans`: only by metadata that was read
-to its end afterwards, only of writers whose registration is known, and not while the topic is in doubt or most would
-go. Nor is an object taken for uncommitted then.
+Orphans: an object without metadata (its records died with the agent) is published as being deleted and goes the same
+way; so is metadata whose object is gone. A listing is judged as in `rlm.lifecycle.orphans`: only by metadata that was
+read to its end afterwards, only for writers whose registration is known, and not while the topic is in doubt or most
+objects would go. An object does not count as uncommitted then either.
 """
 
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
@@ -41,7 +41,7 @@ class CareLimits:
     """Times in milliseconds."""
 
     delete_grace_ms: int
-    """From the mark until the object is deleted; longer than any read."""
+    """Time from the mark until the object is deleted; longer than any read."""
     publish_again_ms: int
     """How old a commit's record becomes before it is published again; below half of the topic's retention."""
     orphan_age_ms: int
@@ -50,28 +50,28 @@ class CareLimits:
 
 @dataclass(frozen=True, slots=True)
 class KnownLogs:
-    """What is known of the logs now. Of a partition that is not named, everything is needed."""
+    """What is known of the logs now. Everything is needed of a partition that is not listed."""
 
     bounds: Mapping[TopicIdPartition, LogBounds]
     deleted_topics: Container[TopicId]
-    """Topic ids that are gone for good: told by Kafka, not merely missing from an answer."""
+    """Ids of topics that Kafka says are gone, not topics that are only missing from an answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Orphans:
-    """Where objects and metadata disagree."""
+    """Objects and metadata that disagree."""
 
     objects: tuple[ArchiveObjectId, ...]
-    """Stored, and old, without any metadata."""
+    """Old stored objects without any metadata."""
     metadata: tuple[ArchiveObjectId, ...]
-    """Committed, but not stored."""
+    """Committed objects that are not stored."""
     of_unknown_writers: tuple[ArchiveObjectId, ...] = ()
-    """Stored, and old, without any metadata, nor that of the incarnation that wrote them: never healed."""
+    """Old stored objects without metadata whose writer's incarnation is unknown as well: they are never healed."""
     stored: int = 0
-    """All objects of the brokers in care that the listing told of."""
+    """How many objects the listing has of the brokers in care."""
 
     def doubt(self, topic_doubt: str, limits: HealingLimits) -> str:
-        """Why nothing of it may be healed; empty when nothing speaks against it."""
+        """Why nothing may be healed; empty if healing is safe."""
         going, there = len(self.objects) + len(self.metadata), self.stored + len(self.metadata)
         if topic_doubt or limits.allows(going, there):
             return topic_doubt
@@ -79,7 +79,7 @@ class Orphans:
 
 
 class ArchiveCare:
-    """Blocking; for one thread. May be called at any interval."""
+    """The care of archive objects. Blocking; for one thread. May be called at any interval."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class ArchiveCare:
         metrics: ArchiveMetrics,
         knows_incarnation: Callable[[int, int], bool] = lambda _broker_id, _incarnation: True,
     ) -> None:
-        """`knows_incarnation` tells whether the registration of a broker's incarnation was read."""
+        """`knows_incarnation` says whether the registration of a broker's incarnation was read."""
         self._knows_incarnation = knows_incarnation
         self._archive = archive
         self._storage = storage
@@ -106,11 +106,12 @@ class ArchiveCare:
         unsettled: Collection[ArchiveObjectId] = (),
         metadata_is_whole: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Go one step on with every object of these brokers; `cared_for` is broker id to the registered incarnation.
+        """Take the next step with every object of these brokers; `cared_for` maps broker id to the registered
+        incarnation.
 
-        `unsettled` is RLMArchiveTask's, taken before the call; `metadata_is_whole` blocks until the store knows all
-        that was ever told, and is False when that could not be had. Only once the metadata topic was read beyond that
-        registration. A failure of the store or a full publisher ends the round; the next one goes on.
+        `unsettled` is RLMArchiveTask's, taken before the call. `metadata_is_whole` blocks until the store knows
+        everything that was ever published; False if that fails. Call it only once the metadata topic was read beyond
+        that registration. A failure of the store or a full publisher ends the round; the next one continues.
         """
         try:
             for broker_id, incarnation in cared_for.items():
@@ -126,10 +127,10 @@ class ArchiveCare:
             log.warning("archive_care_ends_early", error=str(error))
 
     def find_orphans(self, now_ms: int, cared_for: Mapping[int, int], read_to_end: Callable[[], bool]) -> Orphans:
-        """Compare the listing with the metadata. Changes nothing. Raises RemoteStorageError, MetadataBehindError.
+        """Compare the listing with the metadata; change nothing. Raises RemoteStorageError, MetadataBehindError.
 
-        `now_ms` is taken before the call; what was committed later is not looked at. `read_to_end` blocks until the
-        store knows all that is in the metadata topic by then; False when that could not be had.
+        `now_ms` is taken before the call; later commits are ignored. `read_to_end` blocks until the store knows
+        everything that is in the metadata topic by then; False if that fails.
         """
         committed = [
             object_id
@@ -159,7 +160,7 @@ class ArchiveCare:
         )
 
     def heal(self, orphans: Orphans, now_ms: int, cared_for: Mapping[int, int]) -> None:
-        """Have them deleted, both kinds. Raises PublicationBacklogFullError, RemoteStorageError."""
+        """Start the deletion of both kinds of orphans. Raises PublicationBacklogFullError, RemoteStorageError."""
         for object_id in (*orphans.objects, *orphans.metadata):
             incarnation = cared_for[object_id.writer_id.broker_id]
             if self._archive.state_of(object_id) is DELETED:

@@ -1,4 +1,4 @@
-"""Looks for orphans of the archive, and heals them. What they are is `rlm.archive.archive_care`'s."""
+"""Looks for orphans of the archive and heals them. `rlm.archive.archive_care` defines what they are."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ArchiveOrphanRounds:
-    """Blocks."""
+    """One search for orphans of the archive. Blocks."""
 
     care: ArchiveCare
     incarnations: Callable[[], Mapping[int, int]]
@@ -29,7 +29,7 @@ class ArchiveOrphanRounds:
     wall_ms: Callable[[], int]
 
     def run_once(self) -> bool:
-        """Find them, and heal them where that is on; False when it is to be tried again soon."""
+        """Find orphans, and heal them if that is on. False if the search must be repeated soon."""
         incarnations, now_ms = self.incarnations(), self.wall_ms()
         if not incarnations:
             return False

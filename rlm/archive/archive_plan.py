@@ -1,17 +1,17 @@
-"""What of a partition is to be archived next, sans-IO.
+"""Plans what of a partition is archived next. Sans-IO.
 
-Theory. A log is archived from its start on, range by range. The range that is next begins at the first offset that is
-in a finished combined segment and not archived, and goes on without a hole: each part begins where the one before
-ended, in the epoch that the leader epoch chain of the log gives to that offset. So records that a failover made dead
-never get in, whatever is still in object storage, and of several copies of a range one is taken.
+A log is archived from its start on, range by range. The next range begins at the first offset that is in a finished
+combined segment and not archived. It has no holes: each part begins where the one before ended, in the epoch that the
+log's leader epoch chain gives to that offset. So records that a failover made dead never get in, whatever is still in
+object storage, and only one of several copies of a range is taken.
 
-The range is archived when it holds `min_bytes`, or when its oldest part is `max_age_ms` old. It ends at a hole (what
-retention removed before it was uploaded, a compacted log, or metadata that is late), at what is archived already, and
-before it would exceed `max_bytes`. Only one range at a time is looked at, so what lies behind a hole waits until what
-is before it is large or old enough, and late metadata has had its time.
+The range is archived when it holds `min_bytes`, or when its oldest part is `max_age_ms` old. It ends at a hole (removed
+by retention before upload, compacted, or late metadata), at what is archived already, and before it would exceed
+`max_bytes`. Only one range is looked at at a time. So what lies behind a hole waits until the range before it is large
+or old enough, which gives late metadata time.
 
-What was published as committed counts as archived from then on, although the store will only know it when the topic
-has been read. A planner keeps the parts that it found, so that a round costs what is new and not what there is.
+A published commit counts as archived at once, although the store learns of it only from the topic. A planner keeps the
+parts that it found, so that a round costs what is new and not everything.
 
 Not for several threads at once; one planner for each partition.
 """
@@ -38,18 +38,18 @@ class ArchiveLimits:
     max_bytes: int
     max_age_ms: int
     max_parts: int = 16_384
-    """So that the Committed record's sources stay far below a record's largest size."""
+    """Keeps the Committed record's sources far below the largest size of a record."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogView:
-    """A led partition's log, as its directory tells."""
+    """A led partition's log, as its directory shows it."""
 
     start_offset: int
     epochs: tuple[tuple[int, int], ...]
     """(leader epoch, its first offset), ascending."""
     end_offset: int = HIGHEST_OFFSET
-    """Nothing from here on is archived: the high watermark, where it is known."""
+    """Nothing from here on is archived: the high watermark, if known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +59,20 @@ class SourcePart:
     leader_epoch: int
     first_offset: int
     last_offset: int
-    """Inclusive. The sources may reach further, on both sides."""
+    """Inclusive. The sources may reach further on both sides."""
     sources: tuple[RemoteWalLogSegmentMetadata, ...]
-    """Any one will do; the best first."""
+    """Any one of them is enough; the best is first."""
 
     @property
     def size_bytes(self) -> int:
-        """What is to be read of the first source; its checksum is that of the whole entry."""
+        """Bytes to read from the first source: its whole entry, because the checksum covers that."""
         entry = self.sources[0].entry
         return entry.end_file_position - entry.start_file_position
 
 
 @dataclass(frozen=True, slots=True)
 class ArchivePlan:
-    """The parts of one archive object, one after the other without a hole."""
+    """The parts of one archive object, in order and without holes."""
 
     topic_id_partition: TopicIdPartition
     parts: tuple[SourcePart, ...]
@@ -87,29 +87,29 @@ class ArchivePlan:
 
     @property
     def source_ids(self) -> list[CombinedSegmentId]:
-        """The combined segments to read it from; others may hold the same."""
+        """The combined segments to read from; others may hold the same records."""
         return [part.sources[0].combined_segment_id for part in self.parts]
 
 
 class WalEntries(Protocol):
-    """What is asked of the metadata of combined segments."""
+    """The metadata of combined segments, as the planner uses it."""
 
     def entries_covering(
         self, topic_id_partition: TopicIdPartition, offset: int, leader_epochs: LeaderEpochChain | None = None
     ) -> list[RemoteWalLogSegmentMetadata]:
-        """As `RemoteWalMetadataStore.entries_covering`."""
+        """See `RemoteWalMetadataStore.entries_covering`."""
 
     def next_offset(
         self, topic_id_partition: TopicIdPartition, offset: int, leader_epochs: LeaderEpochChain
     ) -> int | None:
-        """The first offset above `offset` of this log that is in a finished segment; None: there is none."""
+        """Return the first offset of this log above `offset` that is in a finished segment; None if there is none."""
 
     def published_ms(self, combined_segment_id: CombinedSegmentId) -> int | None:
-        """The time stamp of the segment's state; None when it is not known (any more)."""
+        """Return the time stamp of the segment's state; None when it is not known, or not any more."""
 
 
 class StoreEntries:
-    """WalEntries by a RemoteWalMetadataStore."""
+    """Implements WalEntries with a RemoteWalMetadataStore."""
 
     def __init__(self, store: RemoteWalMetadataStore) -> None:
         self._store = store
@@ -117,18 +117,18 @@ class StoreEntries:
     def entries_covering(
         self, topic_id_partition: TopicIdPartition, offset: int, leader_epochs: LeaderEpochChain | None = None
     ) -> list[RemoteWalLogSegmentMetadata]:
-        """As WalEntries says."""
+        """Return the finished segments' entries that hold this offset."""
         return self._store.entries_covering(topic_id_partition, offset, leader_epochs)
 
     def next_offset(
         self, topic_id_partition: TopicIdPartition, offset: int, leader_epochs: LeaderEpochChain
     ) -> int | None:
-        """As WalEntries says."""
+        """Return the first offset of this log above `offset` that is in a finished segment."""
         stored = self._store.stored_ranges(topic_id_partition, leader_epochs, offset + 1)
         return stored[0][0] if stored else None
 
     def published_ms(self, combined_segment_id: CombinedSegmentId) -> int | None:
-        """As WalEntries says."""
+        """Return the time stamp of the segment's state."""
         segment = self._store.segment(combined_segment_id)
         return None if segment is None else segment.event_timestamp_ms
 
@@ -152,7 +152,7 @@ class PartitionPlanner:
         self._holes: list[tuple[int, int]] = []
 
     def plan(self, log: LogView, now_ms: int) -> ArchivePlan | None:
-        """What to archive now; None when there is nothing large or old enough. Asked again, the same."""
+        """Return what to archive now; None when nothing is large or old enough. Repeated calls give the same plan."""
         self._pending = [named for named in self._pending if self._archive.state_of(named) in (None, STARTED)]
         if log.epochs != self._epochs:
             self._epochs, self._chain, self._pending = log.epochs, LeaderEpochChain(log.epochs), []
@@ -172,23 +172,23 @@ class PartitionPlanner:
         return None
 
     def published(self, object_id: ArchiveObjectId) -> None:
-        """What was planned is in this object, and told as committed."""
+        """Record that the plan is in this object, and published as committed."""
         self._pending.append(object_id)
         self.reset()
 
     def found_empty(self, plan: ArchivePlan) -> None:
-        """What was planned has no batches: its offsets are a hole, as compaction leaves it."""
+        """Record that the planned offsets have no batches: a hole, as compaction leaves it."""
         self._holes.append((plan.first_offset, plan.last_offset))
         self.reset()
 
     def reset(self) -> None:
-        """Look anew for all parts: some could not be read."""
+        """Search all parts again: some could not be read."""
         self._parts = []
         self._size_bytes = 0
         self._oldest_ms = None
 
     def _is_outdated(self, log: LogView) -> bool:
-        """The log's start passed the range, or somebody else archived some of it."""
+        """Whether the log's start passed the range, or another agent archived some of it."""
         if not self._parts:
             return False
         archived = self._archived_from(self._parts[0].first_offset)
@@ -205,7 +205,7 @@ class PartitionPlanner:
                 continue
             if self._wal.entries_covering(self._partition, offset, self._chain):
                 return offset
-            # A hole; what follows it is archived, or in a combined segment, or there is nothing.
+            # A hole: the range after it is archived, or in a combined segment, or there is none.
             following = [found for found in (self._wal.next_offset(self._partition, offset, self._chain),) if found]
             if archived is not None:
                 following.append(archived[0])
@@ -215,7 +215,7 @@ class PartitionPlanner:
         return None
 
     def _extend(self, offset: int, end_offset: int) -> bool:
-        """Take what follows from `offset` on; whether the range is as large as an object may be."""
+        """Add what follows from `offset` on. Returns whether the range is as large as an object may be."""
         archived = self._archived_from(offset)
         before = archived[0] if archived is not None else HIGHEST_OFFSET
         while offset < before:
@@ -240,8 +240,9 @@ class PartitionPlanner:
         return SourcePart(epoch, offset, last, tuple(source for source in found if source.entry.last_offset >= last))
 
     def _archived_from(self, offset: int) -> tuple[int, int] | None:
-        """A range [first, last] at or above `offset` with nothing to archive, as it is archived or told as such, or a
-        hole: the one that begins first.
+        """Return the first range [first, last] at or above `offset` that needs no archiving:
+
+        archived, published, or a hole.
         """
         ranges: list[tuple[int, int]] = [(max(first, offset), last) for first, last in self._holes if last >= offset]
         ranges += [

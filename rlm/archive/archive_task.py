@@ -1,20 +1,23 @@
 """RLMArchiveTask: merges a partition's runs from many combined segments into archive objects (S3Stream's compaction).
 
-Scheduled as KIP-405's thread pool: each led partition of a topic with the archive on has its next processing time, an
-interval after success, a retry interval with back-off after a failure. One partition is processed at a time, so there
-is never more than one object in memory; the reads of its sources run in a pool of their own, and all that is read or
-written waits for a token bucket first, so that uploads and hydration keep the network.
+Partitions are scheduled as in KIP-405's thread pool. Each led partition of a topic with the archive on has its next
+processing time: one interval after success, a retry interval with back-off after a failure. One partition is processed
+at a time, so at most one object is in memory. Its sources are read in a pool of their own. All reads and writes wait
+for a token bucket first, to leave bandwidth for uploads and hydration.
 
 The steps of one object, and what is left when the process dies after each:
 
 1. read the sources (checksum, batch headers, every batch's CRC, epoch): nothing is left;
-2. publish ArchiveObjectPrepared: a prepared object that is not there; its time runs out;
-3. write the object, if nothing is under its key: an object that is prepared; its time runs out, and it is deleted;
-4. publish ArchiveObjectCommitted: if it gets through, the object is in the index and its sources are released by the
-   same record; if not, as after 3.
 
-So the range is either archived or as before, and the next start archives it under a new id. A failure between is
-treated the same way: an id is used once, as the outcome of its write may be unknown.
+2. publish ArchiveObjectPrepared: a prepared object that is not there; its time runs out;
+
+3. write the object, if nothing is under its key: an object that is prepared; its time runs out, and it is deleted;
+
+4. publish ArchiveObjectCommitted: if it gets through, the object is in the index and its sources are released by the
+same record; if not, as after 3.
+
+So the range is either archived or as before, and the next start archives it under a new id. A failure in between is
+handled the same way: each id is used once, because the outcome of its write may be unknown.
 """
 
 import asyncio
@@ -79,16 +82,16 @@ class ArchiveTaskLimits:
     bytes_per_s: int
     """Reads and writes together."""
     threads: int
-    """So many sources are read at a time."""
+    """How many sources are read at a time."""
     prepared_ttl_ms: int
     run_bytes: int = DEFAULT_RUN_BYTES
     digests: bool = False
-    """Whether runs have a SHA-256 in metadata."""
+    """Whether runs have a SHA-256 in the metadata."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveAccess:
-    """What an RLMArchiveTask works with."""
+    """The stores, publisher and pools that an RLMArchiveTask works with."""
 
     cluster_id: str
     wal_storage: RemoteWalStorageManager
@@ -112,7 +115,7 @@ class _Archived:
 
 
 class RLMArchiveTask:
-    """One agent incarnation's archiving. Used from the event loop, but for `unsettled`."""
+    """The archiving of one agent incarnation. For the event loop, except `unsettled`."""
 
     def __init__(
         self,
@@ -123,7 +126,7 @@ class RLMArchiveTask:
         machine: Machine,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`first_writer_id` is that of the first object; its sequence counts archive objects alone."""
+        """`first_writer_id` is the id of the first object; its sequence counts archive objects only."""
         self._access = access
         self._next_writer_id = first_writer_id
         self._limits = limits
@@ -141,8 +144,8 @@ class RLMArchiveTask:
     def unsettled(self) -> frozenset[ArchiveObjectId]:
         """Objects whose commit may still come, or is on its way to the topic and back.
 
-        Whoever looks for prepared objects that were given up must leave these alone, however old they are: a deletion
-        behind a commit would come after the sources were released. Any thread may ask.
+        A search for abandoned prepared objects must skip these, however old they are: a deletion after the commit would
+        come when the sources are already released. Any thread may ask.
         """
         return frozenset(
             named for named in self._unsettled.copy() if self._access.archive.state_of(named) in (None, STARTED)
@@ -150,13 +153,14 @@ class RLMArchiveTask:
 
     @property
     def next_writer_id(self) -> CombinedSegmentId:
-        """Of the next object; none above was ever used."""
+        """The id of the next object; no higher one was ever used."""
         return self._next_writer_id
 
     def assign(self, partitions: Iterable[tuple[TopicIdPartition, Callable[[], LogView | None]]]) -> None:
-        """The led partitions to archive from now on, each with what reads its log; that blocks, and runs in the pool.
+        """Set the led partitions to archive, each with a function that reads its log; that blocks, and runs in the
+        pool.
 
-        What reads a log returns None when the log is not there, and may raise LogDirectoryError or MalformedFileError.
+        The function returns None when the log is not there, and may raise LogDirectoryError or MalformedFileError.
         """
         wanted = dict(partitions)
         for gone in self._partitions.keys() - wanted.keys():
@@ -187,18 +191,18 @@ class RLMArchiveTask:
                     wait.cancel()
 
     async def run_due(self) -> int:
-        """Process what is due now, one partition after the other; how many objects were made."""
+        """Process what is due now, one partition after the other. Returns how many objects were made."""
         made = 0
         while due := self._schedule.take_due(self._clocks.monotonic_s(), 1):
             made += await self._process(due[0])
         return made
 
     def close(self) -> None:
-        """Reads and writes under way may finish or not."""
+        """Shut down the pool; reads and writes under way may or may not finish."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def _process(self, partition: TopicIdPartition) -> bool:
-        """Whether an object was made of the partition's next range."""
+        """Archive the partition's next range. Returns whether an object was made."""
         archived = self._partitions.get(partition)
         plan = None
         try:
@@ -226,7 +230,7 @@ class RLMArchiveTask:
         return None if view is None else archived.planner.plan(view, self._clocks.wall_ms())
 
     async def _archive(self, plan: ArchivePlan) -> ArchiveObjectId | None:
-        """The steps of the module's theory; None when the range is a hole of a compacted log."""
+        """Do the steps of the module's theory. None when the range is a hole of a compacted log."""
         parts = await self._read(plan)
         if not any(checked.batches for checked in parts):
             return None
@@ -275,7 +279,7 @@ class RLMArchiveTask:
         return [part for part in found if part is not None]
 
     async def _read_part(self, part: SourcePart) -> _CheckedPart:
-        """From the first source that is there and sound. Raises what the last one failed with."""
+        """Read from the first source that is there and sound. Raises the last source's error."""
         for source in part.sources[:-1]:
             try:
                 return await self._read_source(part, source)
@@ -301,7 +305,7 @@ class RLMArchiveTask:
             raise RemoteSegmentCorruptError("archive", str(object_id), str(error)) from error
 
     async def _publish_for_sure(self, record: ArchiveRecord) -> None:
-        """The metadata of what was written is never dropped while the process lives."""
+        """Publish, and retry as long as the process lives: metadata of a written object is never dropped."""
         while True:
             try:
                 self._access.publisher.publish(record)
@@ -320,10 +324,10 @@ class RLMArchiveTask:
 
 
 def log_view(directory: Path) -> LogView | None:
-    """A partition directory's start offset and epochs; None when there is no segment (any more).
+    """Read a partition directory's start offset and epochs; None when there is no segment (any more).
 
-    The start is the first segment's; offsets below it that DeleteRecords removed may be archived as well.
-    Raises MalformedFileError or LogDirectoryError.
+    The start is the first segment's; offsets below it that DeleteRecords removed may be archived as well. Raises
+    MalformedFileError or LogDirectoryError.
     """
     try:
         segments = list_segments(directory)
@@ -338,7 +342,7 @@ def log_view(directory: Path) -> LogView | None:
 def _fetch_and_check(
     storage: RemoteWalStorageManager, part: SourcePart, source: RemoteWalLogSegmentMetadata
 ) -> _CheckedPart:
-    """The batches of `part` out of one source. Raises RemoteSegmentCorruptError when they are not what they should."""
+    """Read and check the batches of `part` in one source. Raises RemoteSegmentCorruptError when they are wrong."""
     entry = source.entry
     data = storage.fetch_log_segment(
         source.combined_segment_id, entry.start_file_position, entry.end_file_position, source.custom_metadata

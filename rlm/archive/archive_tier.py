@@ -1,4 +1,4 @@
-"""The archive as the long-term tier that releases entries of combined segments."""
+"""Lets the archive release entries of combined segments, as a long-term tier."""
 
 from collections.abc import Callable
 
@@ -18,24 +18,25 @@ class ArchiveTier:
         is_archived: Callable[[TopicId], bool],
         chain_of: Callable[[TopicIdPartition], LeaderEpochChain | None],
     ) -> None:
-        """`is_archived` tells whether the topic has the archive on and somebody archives it, here or on
-        another broker. `chain_of` gives a led partition's epochs; None for what is led elsewhere.
+        """`is_archived` says whether the topic has the archive on and some agent archives it, here or elsewhere.
+
+        `chain_of` returns a led partition's epochs; None for partitions led elsewhere.
         """
         self._archive = archive
         self._is_archived = is_archived
         self._chain_of = chain_of
 
     def holds(self, entry: RemoteLogSegmentMetadataEntry, /) -> bool:
-        """Whether every record of the entry is archived, but for those that the log does not have."""
+        """Whether every record of the entry that the log has is archived."""
         partition, epoch, last = entry.topic_id_partition, entry.leader_epoch, entry.last_offset
         chain = self._chain_of(partition)
         end = chain.end_of(epoch) if chain is not None else None
         if end is not None and end <= entry.first_offset:
-            return False  # dead as a whole, or the chain is not the whole one: not for the archive to say
+            return False  # dead as a whole, or the chain is incomplete: the archive cannot decide
         return self._archive.covers(partition, epoch, entry.first_offset, last if end is None else min(last, end - 1))
 
     def held_range(self, partition: TopicIdPartition, /) -> HeldRange | None:
-        """Of the newest epoch, from its first archived offset on to the first that is not."""
+        """Return a range in the newest epoch, from its first archived offset to the first hole."""
         chain = self._chain_of(partition)
         epoch = chain.newest_epoch if chain is not None else None
         if chain is None or epoch is None:
@@ -44,5 +45,5 @@ class ArchiveTier:
         return None if found is None else HeldRange(epoch, *found)
 
     def waits_for(self, topic_id: TopicId, /) -> bool:
-        """Whether neither time nor another tier may release the topic's entries."""
+        """Whether only the archive may release the topic's entries, and neither time nor another tier."""
         return self._is_archived(topic_id)

@@ -1,10 +1,10 @@
-"""What the archive must know of the cluster: which topics are archived, whose objects are in care, what logs need.
+"""Tells the archive about the cluster: which topics are archived, whose objects are in care, what logs need.
 
-Theory. Each answer leans to the side on which nothing is lost. A topic is archived when its settings say so and some
-agent's archive is on, so its entries wait for the archive whoever leads the partition. Leader epochs are told of led
-partitions alone, as a follower's log may be one that an election cut off; of the others only where the log starts
-counts. A broker's objects are in care once the registration that says so was read, and the own broker's once this very
-incarnation's was, as what an older one published may stand before it, unread.
+Each answer errs on the side that loses nothing. A topic is archived when its settings say so and some agent's archive
+is on, so its entries wait for the archive whoever leads the partition. Leader epochs are given for led partitions only,
+because an election may have cut off a follower's log; for other partitions only the log's start counts. A broker's
+objects are in care once the registration that says so was read. The own broker's are once this incarnation's
+registration was read, because unread records of an older one may stand before it.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -31,13 +31,13 @@ class CareDuties:
     """What this agent takes care of now, and what it knows of the logs."""
 
     incarnations: Mapping[int, int]
-    """Broker id to the incarnation that is registered for its objects, where this agent is the caretaker; empty as
-    long as the metadata topic was not read beyond that registration."""
+    """By broker id, the incarnation registered for its objects, where this agent is the caretaker. Empty until the
+    metadata topic was read beyond that registration."""
     logs: KnownLogs
 
 
 class ArchivedTopics:
-    """Told of the cluster in the event loop; asked on any thread."""
+    """Updated in the event loop; any thread may read."""
 
     def __init__(
         self,
@@ -48,8 +48,9 @@ class ArchivedTopics:
         archives_here: bool,
         clock: Callable[[], float],
     ) -> None:
-        """`own` is this incarnation's registration; `archives_here` is whether this agent's own archive is on; `clock`
-        is monotonic, in seconds.
+        """`own` is this incarnation's registration; `archives_here` says whether this agent's own archive is on.
+
+        `clock` is monotonic, in seconds.
         """
         self._own = own
         self._store = store
@@ -62,11 +63,11 @@ class ArchivedTopics:
         self._epochs = self._new_epochs()
 
     def cluster_seen(self, observation: Observation) -> None:
-        """The cluster as it is now."""
+        """Set the cluster as it is now."""
         self._observation = observation
 
     def led(self, assignments: Sequence[Assignment]) -> None:
-        """The partitions that are led here now."""
+        """Set the partitions that are led here now."""
         led = {assignment.topic_id_partition: assignment.directory for assignment in assignments}
         if led != self._led:
             self._led = led
@@ -81,11 +82,11 @@ class ArchivedTopics:
         return self._archives_here or any(agent.archive for agent in self._settings.agents.values())
 
     def chain_of(self, partition: TopicIdPartition) -> LeaderEpochChain | None:
-        """The leader epochs of a log that is led here; None of others."""
+        """Return the leader epochs of a log that is led here; None for others."""
         return self._epochs.of(partition)
 
     def duties(self, brokers: Collection[int]) -> CareDuties:
-        """Those of the brokers that `Caretaking` names, as far as their registrations were read."""
+        """Return the duties for the brokers that `Caretaking` names, as far as their registrations were read."""
         own = self._own
         known = self._store.registration_of(own.broker_id)
         incarnations = {}

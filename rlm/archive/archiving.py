@@ -1,7 +1,6 @@
 """The archive of one agent: its store, its task and the care of its objects.
 
-Off the data path: when the archive's store is away, or refuses its settings, nothing is archived, and everything else
-goes on.
+It is not on the data path: when the archive's store is away or refuses its settings, only archiving stops.
 """
 
 import asyncio
@@ -36,12 +35,12 @@ log = structlog.get_logger(__name__)
 
 _STORAGE_RETRY_S = 30.0
 _CARE_THREADS = 2
-"""Care, and the search for orphans."""
+"""One for care, one for the search for orphans."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveSources:
-    """What is archived from, and told to."""
+    """The stores that the archive reads from, and the publisher it writes to."""
 
     cluster_id: str
     wal_storage: RemoteWalStorageManager
@@ -49,12 +48,12 @@ class ArchiveSources:
     archive: ArchiveStore
     publisher: MetadataPublisher[ArchiveRecord]
     read_to_end: Callable[[], bool]
-    """Blocks until the stores know all that is in the metadata topic now; False when that could not be had."""
+    """Blocks until the stores know everything that is in the metadata topic now; False if that fails."""
     topic_doubt: Callable[[], str] = str
-    """What speaks against concluding from what the metadata topic does not tell; empty when nothing does."""
+    """The reason not to draw conclusions from what the metadata topic lacks; empty if there is none."""
 
     def metadata_is_whole(self) -> bool:
-        """Whether the stores know all that was ever told."""
+        """Whether the stores know everything that was ever published."""
         return self.read_to_end() and not self.topic_doubt()
 
 
@@ -68,11 +67,11 @@ class ArchivingLimits:
     orphans_interval_s: float
     healing: HealingLimits
     heals: bool = True
-    """Whether orphans are healed, or only told."""
+    """Whether orphans are healed, or only reported."""
 
 
 class Archiving:
-    """Use it in the event loop."""
+    """Runs the archive. Use it in the event loop."""
 
     def __init__(
         self,
@@ -102,11 +101,11 @@ class Archiving:
 
     @property
     def next_writer_id(self) -> CombinedSegmentId:
-        """For the next object, in the place of this one."""
+        """The id for the next object, if another run replaces this one."""
         return self._first_writer_id if self._task is None else self._task.next_writer_id
 
     def assign(self, assignments: Iterable[Assignment]) -> None:
-        """The partitions that are led here now; those with the archive on are archived."""
+        """Set the partitions that are led here now; those with the archive on are archived."""
         self._assignments = [assignment for assignment in assignments if assignment.archive]
         if self._task is not None:
             self._task.assign(
@@ -116,7 +115,7 @@ class Archiving:
     async def run(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
         """Archive until cancelled, whether or not the store is there.
 
-        Leaves what is under way as it is: a prepared object runs out of time. The store may be read from until `close`.
+        Work under way is left as it is: a prepared object runs out of time. The store may be read until `close`.
         """
         while (storage := await self._storage()) is None:
             await sleep(_STORAGE_RETRY_S)
@@ -130,11 +129,11 @@ class Archiving:
             group.create_task(self._look_for_orphans(self.orphan_rounds(care), sleep))
 
     def close(self) -> None:
-        """Let go of the store."""
+        """Close the store."""
         if self._task is not None:
             self._task.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
-        storage, self.storage = self.storage, None  # nobody begins to read from what is being closed
+        storage, self.storage = self.storage, None  # so that nobody begins to read from a store that is being closed
         if storage is not None:
             storage.close()
 
@@ -169,14 +168,14 @@ class Archiving:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
 
     def care_of(self, storage: ObjectArchiveStorage) -> ArchiveCare:
-        """The care of the objects there."""
+        """Return the care of the objects in this store."""
         sources = self._sources
         return ArchiveCare(
             sources.archive, storage, sources.publisher, self._limits.care, self._metrics, sources.wal.knows_incarnation
         )
 
     def orphan_rounds(self, care: ArchiveCare) -> ArchiveOrphanRounds:
-        """The search for what is amiss among them."""
+        """Return the search for orphans among them."""
         return ArchiveOrphanRounds(
             care,
             lambda: self._duties().incarnations,

@@ -1,23 +1,22 @@
-"""Where a led log's older batches are in object storage: the metadata store's entries, proved by the log itself.
+"""Finds a led log's older batches in object storage: the metadata store's entries, proved by the log itself.
 
-The link index knows what this agent uploaded since it runs, and forgets the oldest. What an earlier incarnation or an
-earlier leader uploaded is known from the metadata topic alone: an entry says from which offset to which its batches
-reach, where their bytes lie in the object, and the CRC32C over all of them; not where each batch begins. So the
-entry's offsets are read from the leader's own log. If these bytes have the entry's length and CRC32C, they are the
-object's, and the positions of all its batches follow. A response may then begin and end at any batch inside of an
-entry.
+The link index knows what this agent has uploaded since it started, and forgets the oldest. Uploads of an earlier
+incarnation or leader are known from the metadata topic only. An entry says its offsets, where its bytes lie in the
+object, and the CRC32C over all of them, but not where each batch begins. So these offsets are read from the leader's
+own log. If the bytes have the entry's length and CRC32C, they are the object's, and the positions of all batches
+follow. A response may then begin and end at any batch inside of an entry.
 
 An archived topic's combined segments are deleted; then the archive's runs say where the same offsets are. They are
-asked second: the archive object is committed before its sources are released, so who finds no source any more finds
-the archive object. A run is proved as an entry is, by its length and CRC32C. (One that begins
-in a hole of a compacted log is not: it is told of by an offset that no batch begins with.)
+asked second: the archive object is committed before its sources are released, so a reader that finds no source finds
+the archive object. A run is proved like an entry, by its length and CRC32C. (One that begins in a hole of a compacted
+log cannot be proved: its metadata has an offset with which no batch begins.)
 
-Entries whose bytes the log does not have any more (compacted, cut off by the log's start, dead since an election) prove
-nothing, and are left out: such bytes go inline. They do up to the refused entry's end, so that nobody reads it again
-for each of its batches; an overlapping one that begins inside of it is passed over as far. So do those of entries that
-no finished object holds; an object whose deletion was started is not in the store's index.
+Entries whose bytes the log no longer has (compacted, below the log's start, dead since an election) prove nothing and
+are left out: such bytes go inline. They do up to the end of the refused entry, so that it is not read again for each of
+its batches; an overlapping entry that begins inside of it is skipped as well. Bytes of entries without a finished
+object go inline, too; objects whose deletion was started are not in the store's index.
 
-For a thread: it reads files and takes the store's lock, for some microseconds an entry.
+Runs in a thread: it reads files and takes the store's lock for some microseconds an entry.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -46,12 +45,12 @@ from plugin.segment_metadata import (
 from rlm.write_path.core.led_views import FoundRuns, ProvedRun, StoredLog
 
 _EMPTY_READS = 3
-"""A read that only tells of a roll is followed by one that has records."""
+"""A read that only reports a roll is followed by one that has records."""
 _OPEN_FILES = 4
 
 
 class StoredEntries(Protocol):
-    """What is asked of the metadata store."""
+    """The metadata store, as used here."""
 
     def entries_covering(
         self, topic_id_partition: TopicIdPartition, offset: int, leader_epochs: LeaderEpochChain | None = None
@@ -59,7 +58,7 @@ class StoredEntries(Protocol):
 
 
 class ArchivedRuns(Protocol):
-    """What is asked of the archive's store."""
+    """The archive's store, as used here."""
 
     def runs_covering(
         self, topic_id_partition: TopicIdPartition, offset: int, leader_epochs: LeaderEpochChain
@@ -67,7 +66,7 @@ class ArchivedRuns(Protocol):
 
 
 class Places:
-    """Where an offset of a log is in object storage, as far as metadata tells: the faster store first."""
+    """Where an offset of a log is in object storage, according to the metadata: the faster store first."""
 
     def __init__(
         self,
@@ -76,8 +75,8 @@ class Places:
         archive: ArchivedRuns | None = None,
         min_run_bytes: int = 0,
     ) -> None:
-        """A read of less than `min_entry_bytes` of a combined segment, or of less than `min_run_bytes` of an archive
-        object, is not worth its price.
+        """Reads below `min_entry_bytes` of a combined segment or `min_run_bytes` of an archive object are not worth
+        their price.
         """
         self._segments = segments
         self._min_entry_bytes = min_entry_bytes
@@ -87,8 +86,9 @@ class Places:
     def at(
         self, partition: TopicIdPartition, offset: int, epochs: LeaderEpochChain
     ) -> Iterator[tuple[StoredObjectId, RemoteLogSegmentMetadataEntry, bytes]]:
-        """Entries that hold `offset`, with their segments' custom metadata, and then runs, which are only looked for
-        when no entry will do.
+        """Return entries that hold `offset`, with their segments' custom metadata, and then archive runs.
+
+        Runs are only looked up when no entry is usable.
         """
         for found in self._segments.entries_covering(partition, offset, epochs):
             if _size_of(found.entry) >= self._min_entry_bytes:
@@ -103,10 +103,10 @@ def _size_of(entry: RemoteLogSegmentMetadataEntry) -> int:
 
 
 def stored_runs(places: Places, partition: TopicIdPartition, directory: Path, offset: int, max_bytes: int) -> FoundRuns:
-    """The log's batches from `offset` on that are in finished objects, without a gap, until they are `max_bytes`.
+    """Return the log's batches from `offset` on that are in finished objects, without a gap, up to `max_bytes`.
 
-    The first run holds `offset`, and may begin before it. Ends where the objects do, at one that the log does not
-    prove, and at one that is not worth a read. Raises LogDirectoryError or MalformedFileError.
+    The first run holds `offset`, and may begin before it. The result ends where the objects end, at one that the log
+    does not prove, and at one that is not worth a read. Raises LogDirectoryError or MalformedFileError.
     """
     try:
         epochs = read_leader_epochs(directory)
@@ -132,7 +132,7 @@ def stored_runs(places: Places, partition: TopicIdPartition, directory: Path, of
 def _first_proved(
     found: Iterable[tuple[StoredObjectId, RemoteLogSegmentMetadataEntry, bytes]], log: "_Log"
 ) -> tuple[ProvedRun | None, int]:
-    """The first entry that the log proves; or None, and the offset behind those that it does not."""
+    """Return the first entry that the log proves; or None and the offset behind those that it does not prove."""
     refused_to = 0
     for object_id, entry, custom_metadata in found:
         size = _size_of(entry)
@@ -145,7 +145,7 @@ def _first_proved(
 
 
 class _Log:
-    """Reads runs of the log, going on behind the last one where it can."""
+    """Reads runs of the log, continuing behind the last one if possible."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -153,7 +153,7 @@ class _Log:
         self._tail: SegmentTail | None = None
 
     def read(self, first_offset: int, size: int) -> bytes:
-        """`size` bytes of whole batches that begin with the batch at `first_offset`; less where they end otherwise."""
+        """Read `size` bytes of whole batches from the batch at `first_offset`; fewer if batches do not end there."""
         if self._tail is None or self._tail.next_offset != first_offset:
             self.close()
             self._tail = SegmentTail(self._directory, first_offset, self._files)
@@ -174,13 +174,13 @@ class _Log:
 
 
 class MetadataStore(StoredEntries, Protocol):
-    """What is asked of the metadata store, by object too."""
+    """The metadata store with a look-up by object."""
 
     def state_of(self, combined_segment_id: CombinedSegmentId, /) -> RemoteLogSegmentState | None: ...
 
 
 class ArchiveMetadata(ArchivedRuns, Protocol):
-    """What is asked of the archive's store, by object too."""
+    """The archive's store with a look-up by object."""
 
     def state_of(self, object_id: ArchiveObjectId, /) -> RemoteLogSegmentState | None: ...
 
@@ -191,11 +191,11 @@ class ArchiveLinks:
 
     store: ArchiveMetadata
     min_run_bytes: int
-    """As LedLogs' `min_entry_bytes`, by the prices of the archive's store."""
+    """The smallest run worth a read, by the prices of the archive's store."""
 
 
 class LedLogs:
-    """The led partitions' logs beside what metadata tells of their objects."""
+    """The led partitions' logs, and what the metadata says of their objects."""
 
     def __init__(
         self,
@@ -206,8 +206,10 @@ class LedLogs:
         *,
         takes_digests: bool = False,
     ) -> None:
-        """`stored_log` is RemoteWalLogManager's. A read of fewer than `min_entry_bytes` costs more than these bytes at
-        the border; topics with the policy `always` have them linked all the same.
+        """`stored_log` is RemoteWalLogManager's.
+
+        A read of fewer than `min_entry_bytes` costs more than these bytes across zones; topics with the policy `always`
+        have them linked all the same.
         """
         self._store = store
         self._min_entry_bytes = min_entry_bytes
@@ -216,7 +218,7 @@ class LedLogs:
         self.stored_log = stored_log
 
     def runs(self, log: StoredLog, offset: int, max_bytes: int, archive: bool = True) -> FoundRuns:
-        """See `stored_runs`. Without `archive`, combined segments alone are looked at."""
+        """Find runs, see `stored_runs`. Without `archive`, only combined segments are used."""
         is_always = log.link_policy is LinkPolicy.ALWAYS
         min_entry_bytes = 0 if is_always else self._min_entry_bytes
         if archive and self._archive is not None:
@@ -231,7 +233,7 @@ class LedLogs:
         return replace(found, runs=hashed)
 
     def is_living(self, object_id: StoredObjectId) -> bool:
-        """Whether the object is finished and its deletion was not started, as far as metadata tells."""
+        """Whether the object is finished and its deletion was not started, according to the metadata."""
         if isinstance(object_id, ArchiveObjectId):
             state = self._archive.store.state_of(object_id) if self._archive is not None else None
         else:

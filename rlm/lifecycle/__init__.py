@@ -1,1 +1,1 @@
-"""What becomes of stored objects: release, expiration, orphans, gaps, care of nodes, logs that change leaders."""
+"""The life of stored objects: release, expiration, orphans, gaps, care of nodes, logs that change leaders."""

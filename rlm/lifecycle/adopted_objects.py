@@ -1,8 +1,8 @@
-"""Deletes what segments have adopted (`plugin.adopted_records`), with the last segment that names it.
+"""Deletes a gateway's object that segments have adopted, together with the last segment that names it.
 
-A gateway's object holds records for one leader's agent alone where that adopts, so whoever cares for that broker's
-segments knows of all who name it. What is younger than `AGE_MS`, and may yet be named, is left alone, and found by a
-gateway's sweep later, as is what two agents' care has missed.
+See `plugin.adopted_records`. If adopted, a gateway's object holds records for one leader's agent only, so the agent
+that cares for that broker's segments knows all segments that name it. An object younger than `AGE_MS` may still get
+named and is left alone; a gateway's sweep finds it later, like anything that two agents' care has missed.
 """
 
 from collections import OrderedDict
@@ -21,7 +21,7 @@ _REMEMBERED: Final = 10_000
 
 
 class AdoptedObjects:
-    """For one thread at a time, or several: what is deleted twice is gone."""
+    """Deletes adopted objects. For one or several threads: deleting twice does no harm."""
 
     def __init__(
         self,
@@ -34,10 +34,10 @@ class AdoptedObjects:
         self._naming = naming
         self._wall_ms = wall_ms
         self._gone: OrderedDict[CombinedSegmentId, None] = OrderedDict()
-        """Deleted a moment ago; the topic may not have told the store yet."""
+        """Segments deleted a moment ago; the store may not have read that from the topic yet."""
 
     def segment_deleted(self, segment_id: CombinedSegmentId, custom_metadata: bytes) -> None:
-        """The segment is gone from the store. Raises RemoteStorageError; to be called again then."""
+        """Handle a segment that was deleted from the store. After RemoteStorageError it must be called again."""
         note = split_note(custom_metadata)[1]
         if note is None:
             return

@@ -1,5 +1,6 @@
-"""Whose objects this agent takes care of at this moment, and the registrations that say so. The rules are
-`rlm.lifecycle.node_care`'s.
+"""Says whose objects this agent takes care of now, and publishes the registrations for it.
+
+`rlm.lifecycle.node_care` has the rules.
 """
 
 import asyncio
@@ -19,34 +20,34 @@ log = structlog.get_logger(__name__)
 
 
 class StoreRegistrations:
-    """`rlm.lifecycle.node_care.Registrations` on a metadata store."""
+    """Implements `rlm.lifecycle.node_care.Registrations` with a metadata store."""
 
     def __init__(self, store: RemoteWalMetadataStore, agents: Callable[[], Collection[int]]) -> None:
-        """`agents` tells the brokers whose agents have ever registered in the settings topic."""
+        """`agents` returns the brokers whose agents have ever registered in the settings topic."""
         self._store = store
         self._agents = agents
 
     def registration_of(self, broker_id: int, /) -> NodeRegistration | None:
-        """The last one for this broker's objects."""
+        """Return the last registration for this broker's objects."""
         known = self._store.registration_of(broker_id)
         if known is None:
             return None
         return NodeRegistration(known.broker_id, known.incarnation, known.caretaker_broker_id)
 
     def broker_ids(self) -> Collection[int]:
-        """Every broker whose agent has ever run."""
+        """Return every broker whose agent has ever run."""
         return self._agents()
 
 
 def publish_registration(
     publisher: MetadataPublisher[RemoteWalNodeRegistration], registration: NodeRegistration, now_ms: int
 ) -> None:
-    """Raises PublicationBacklogFullError."""
+    """Publish a registration. Raises PublicationBacklogFullError."""
     publisher.publish(RemoteWalNodeRegistration(*registration, now_ms))
 
 
 class Caretaking:
-    """Told of the cluster in the event loop; `brokers` may be asked on any thread."""
+    """Updated in the event loop; any thread may call `brokers`."""
 
     def __init__(
         self,
@@ -56,8 +57,9 @@ class Caretaking:
         unpublished_max_s: float,
         may_delete: Callable[[], bool] = lambda: True,
     ) -> None:
-        """While metadata waits to be published for longer than `unpublished_max_s`, nobody's objects are in care; nor
-        while this cluster is not known to hold the bucket's lease (`may_delete`).
+        """No objects are in care while metadata has waited for publication longer than `unpublished_max_s`.
+
+        Nor are any while this cluster is not known to hold the bucket's lease (`may_delete`).
         """
         self._may_delete = may_delete
         self._care = care
@@ -67,7 +69,7 @@ class Caretaking:
         self.cluster_seen = asyncio.Event()
 
     def brokers(self) -> frozenset[int]:
-        """Whose objects may be deleted from here now."""
+        """Return the brokers whose objects this agent may delete now."""
         if (
             not self.cluster_seen.is_set()
             or self._care.is_fenced()
@@ -78,11 +80,11 @@ class Caretaking:
         return self._care.brokers_in_care()
 
     def seen(self, living: Collection[int], now_ms: int) -> None:
-        """These brokers are in the cluster, in an answer that is complete: register what is due."""
+        """Record the brokers of a complete answer of the cluster, and publish the registrations that are due."""
         self.cluster_seen.set()
         for registration in self._care.registrations_due(living, now_ms):
             try:
                 publish_registration(self._publisher, registration, now_ms)
             except PublicationBacklogFullError:
-                continue  # it is due until it is seen
+                continue  # it stays due until it is seen
             log.warning("node_registered", **registration._asdict())

@@ -1,18 +1,18 @@
-"""What the cluster tells of topics and brokers, asked at long intervals. Blocks; for a thread of its own.
+"""Asks the cluster about topics and brokers, at long intervals. Blocks; for a thread of its own.
 
-Theory. A topic that is hidden is not a topic that was deleted, and the list of all topics leaves both out alike. Asked
-for a topic by its id, Kafka tells them apart: UNKNOWN_TOPIC_ID of one that is not there, TOPIC_AUTHORIZATION_FAILED of
-one that is there and hidden. So each topic with objects that the client does not see is asked for by its id, and is
-gone only if the cluster says so, under whatever name it was.
+A hidden topic is not a deleted topic, but the list of all topics lacks both. When Kafka is asked for a topic by its id,
+it tells them apart: UNKNOWN_TOPIC_ID if it does not exist, TOPIC_AUTHORIZATION_FAILED if it exists and is hidden. So
+each topic with objects that the client does not see is asked for by its id, and counts as gone only if the cluster says
+so, whatever its name was.
 
-librdkafka cannot ask by id, so with a login that only it knows topics are told apart by name: by name, too, Kafka
-says UNKNOWN_TOPIC_OR_PARTITION of what is not there, but TOPIC_AUTHORIZATION_FAILED of what is hidden whether or not
-it is there. Every name is asked for that this agent has seen or heard of; what is hidden stays as it is, and while
-anything is, so do topics of which no name is known, since any of them may be the hidden one. A hidden topic that no
-name is known of, alone, looks deleted then.
+librdkafka cannot ask by id, so with a login that only it supports, topics are told apart by name. Kafka then says
+UNKNOWN_TOPIC_OR_PARTITION for a missing topic, but TOPIC_AUTHORIZATION_FAILED for a hidden name whether or not it
+exists. Every name is asked for that this agent has seen or heard of. Hidden topics keep their state, and while any
+exists, so do topics without a known name, because any of them may be the hidden one. Only a hidden topic whose name is
+not known at all looks deleted.
 
-Any other fault in an answer makes all of it worth nothing, and so does a cluster in which the agents' own metadata
-topic is not to be seen: it is not the whole cluster.
+Any other error in an answer makes all of it worthless. So does a cluster that does not show the agents' own metadata
+topic: it is not the whole cluster.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -45,7 +45,7 @@ _SETTINGS_TIMEOUT_S = 30.0
 
 
 class ClusterUnknownError(Exception):
-    """The cluster did not tell enough."""
+    """The cluster's answer was incomplete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Replication:
     """A topic's replicas."""
 
     factor: int
-    """Of the partition that has the fewest; 0 when none is known."""
+    """Replicas of the partition that has the fewest; 0 when none is known."""
     lagging: frozenset[int]
     """Partitions that have a replica which is not in sync."""
 
@@ -66,19 +66,19 @@ class Observation:
     """With the topics' local retention."""
     brokers: frozenset[int]
     names: Mapping[TopicId, str] = field(default_factory=dict)
-    """Of the living topics."""
+    """Names of the living topics."""
     hidden: frozenset[str] = frozenset()
-    """Topics that this client may not describe, by name, or by id where no name is known."""
+    """Topics that this client may not describe, by name, or by id if the name is unknown."""
     replication: Mapping[TopicId, Replication] = field(default_factory=dict)
-    """Of the wanted topics that are there."""
+    """Replicas of the wanted topics that exist."""
     tiered: frozenset[TopicId] = frozenset()
-    """Those that KIP-405 copies."""
+    """Topics that KIP-405 copies."""
     kept_ms: Mapping[TopicId, int] = field(default_factory=dict)
-    """How long entries are kept at most, as far as an age tells; NEVER."""
+    """How long entries are kept at most, if an age decides; NEVER."""
 
 
 def longest_retention_ms(retentions_ms: Iterable[int]) -> int | None:
-    """NEVER when one of them is; None of none at all."""
+    """Return the longest of these; NEVER if one is; None if there are none."""
     known = list(retentions_ms)
     return NEVER if NEVER in known else max(known, default=None)
 
@@ -88,7 +88,7 @@ class _AnswersById:
     """Topics that were asked for by id, sorted by the answer."""
 
     described: dict[TopicId, DescribedTopic]
-    """Those that may be described after all."""
+    """Topics that may be described after all."""
     hidden: frozenset[TopicId]
     absent: frozenset[TopicId]
 
@@ -105,7 +105,7 @@ class ClusterObserver:
         self._watch = watch
         self._timeout_s = timeout_s
         self._seen: dict[TopicId, str] = {}
-        """The names of living topics, and of those that were, as long as they are wanted or hidden."""
+        """The names of living topics, and of former ones as long as they are wanted or hidden."""
 
     def observe(
         self, wanted: Collection[TopicId], heard_of: Collection[str], wall_ms: Callable[[], int]
@@ -156,7 +156,7 @@ class ClusterObserver:
         )
 
     def _ask_by_id(self, unseen: Collection[TopicId], names: Mapping[TopicId, str]) -> _AnswersById:
-        """What the cluster says of topics that it did not show."""
+        """Ask by id about topics that the cluster did not show."""
         if not unseen:
             return _AnswersById({}, frozenset(), frozenset())
         witness = next((topic_id for topic_id, name in names.items() if name == METADATA_TOPIC), None)
@@ -184,11 +184,11 @@ class ClusterObserver:
         return HiddenTopics(frozenset(known - set(names)), others=bool(hidden))
 
     def local_retentions_ms(self, names: Iterable[str]) -> dict[str, int]:
-        """Of those topics whose retention is known. Raises ClusterUnknownError, and confluent_kafka.KafkaException."""
+        """Return the local retention of the topics where it is known. Raises ClusterUnknownError, KafkaException."""
         return _local_retentions(self._configs({name: name for name in names}))
 
     def _describe(self, names: list[str]) -> tuple[dict[TopicId, DescribedTopic], frozenset[str]]:
-        """The topics that are there, and the names of those that are hidden."""
+        """Return the existing topics, and the names of hidden ones."""
         found: dict[TopicId, DescribedTopic] = {}
         hidden: set[str] = set()
         for topic in self._descriptions.topics(names):
@@ -201,7 +201,7 @@ class ClusterObserver:
         return found, frozenset(hidden)
 
     def _configs(self, asked: Mapping[K, str]) -> dict[K, Mapping[str, str | None]]:
-        """Of those topics that tell theirs."""
+        """Return the configurations of those topics that give theirs."""
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import ConfigResource, ResourceType
 
@@ -243,7 +243,7 @@ class ClusterObserver:
 
 
 def _local_retentions(configs: Mapping[K, Mapping[str, str | None]]) -> dict[K, int]:
-    """Of those that tell it."""
+    """Return the local retention where the configuration has one."""
     return {key: kept_ms for key, config in configs.items() if (kept_ms := local_retention_ms(config)) is not None}
 
 
@@ -255,12 +255,12 @@ def _replication(topic: DescribedTopic) -> Replication:
 
 
 def topics_of(partitions: Iterable[TopicIdPartition]) -> set[TopicId]:
-    """Their topics."""
+    """Return the topics of these partitions."""
     return {partition.topic_id for partition in partitions}
 
 
 def longest_enabled_retention_ms(client: KafkaClientConfig, broker_id: int, rack: str | None) -> int | None:
-    """The longest local retention of the topics that are on, asked now; None when it is not known. Blocks.
+    """Return the longest local retention of the enabled topics now; None if unknown. Blocks.
 
     Raises MetadataTopicError.
     """

@@ -1,4 +1,4 @@
-"""Asks the cluster from time to time, and hands on what it told. While it does not answer, the last word stays."""
+"""Asks the cluster from time to time, and passes on its answers. Without an answer, the last one stays valid."""
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 
 
 class KnownSettings(Protocol):
-    """What is asked of `metadata_topic.settings.settings_topic.SettingsReader`."""
+    """The part of `metadata_topic.settings.settings_topic.SettingsReader` used here."""
 
     @property
     def topics(self) -> Mapping[str, TopicSettings]: ...
@@ -35,9 +35,10 @@ class KnownSettings(Protocol):
 def with_wal_retention(
     observation: Observation, topics: Mapping[str, TopicSettings], retention: WalRetention
 ) -> Observation:
-    """The same, its view with how long the WAL keeps entries; `topics` are settings by name, those that are known.
+    """Return the observation with the WAL retention in its view; `topics` are the known settings by name.
 
-    Entries that are kept as long as the log go with the log's start, and by no age: timestamps may be in the future.
+    Entries that are kept as long as the log are released by the log's start only, never by age: timestamps may be in
+    the future.
     """
     view = observation.view
 
@@ -68,7 +69,7 @@ def _factor(observation: Observation, topic_id: TopicId) -> int:
 
 
 def held_partitions(view: ClusterView) -> int:
-    """Partitions whose entries are kept for longer, as a replica is not in sync."""
+    """Count the partitions whose entries are kept longer because a replica is not in sync."""
     return sum(
         len(numbers)
         for topic_id, numbers in view.lagging.items()
@@ -89,7 +90,8 @@ class ClusterWatch:
         wall_ms: Callable[[], int],
         threads: Executor,
     ) -> None:
-        """`make_observer` is called with the first question; `wanted` are the topics that have objects.
+        """`make_observer` is called for the first question; `wanted` returns the topics that have objects.
+
         `on_observation` is called in the event loop, with a time in milliseconds at which the cluster had answered.
         """
         self._observer = cache(make_observer)
@@ -102,12 +104,12 @@ class ClusterWatch:
         self._names: Mapping[TopicId, str] = {}
 
     async def run_once(self) -> bool:
-        """One question, to all of the cluster; False when it was not answered."""
+        """Ask the whole cluster once. False when it did not answer."""
         from confluent_kafka import KafkaException
 
         wanted = self._wanted()
         known = self._settings.topics
-        # Enabled ones that have no objects yet: how long they are kept counts for the metadata topic, too.
+        # Enabled topics without objects count, too: their retention matters for the metadata topic.
         wanted |= {topic_id for topic_id, name in self._names.items() if name in known and known[name].enable}
         try:
             observation = await self._observe(wanted, tuple(known))
@@ -115,7 +117,7 @@ class ClusterWatch:
             log.warning("cluster_not_observed", error=str(error), consequence="the last known state stays")
             return False
         self._names = observation.names
-        # Settings that are read in part may be older ones, under which something would go that is to be kept.
+        # Settings that are only partly read may be older ones, which could release something that must be kept.
         known = self._settings.topics if self._settings.ready else {}
         self._on_observation(with_wal_retention(observation, known, self._retention), self._wall_ms())
         return True

@@ -1,4 +1,4 @@
-"""Naming the heir of a broker that is gone for good, before the takeover time is over. Sans-IO."""
+"""Names the heir of a broker that is gone for good, before the takeover time is over. Sans-IO."""
 
 from collections.abc import Collection
 
@@ -12,7 +12,7 @@ class DecommissionError(Exception):
 def inheritance(
     broker_id: int, heir_id: int, living: Collection[int], registrations: Registrations
 ) -> NodeRegistration:
-    """The registration to publish. Raises DecommissionError; `living` are the brokers in the cluster.
+    """Return the registration to publish. Raises DecommissionError; `living` are the brokers in the cluster.
 
     A living broker's agent would take its care back at once; an heir without an agent would never take it up.
     """

@@ -1,33 +1,32 @@
-"""Which combined segments may go, and which may be deleted now. Sans-IO: the shell is `rlm.lifecycle.expiration_task`.
+"""Decides which combined segments may go, and which may be deleted now. Sans-IO; the shell is `expiration_task`.
 
-Theory. An object lives as long as one of its entries is wanted. An entry is released when
+An object lives as long as one of its entries is wanted. An entry is released when
 
 - a failover killed it, or a person gave it up,
 - its topic is gone from the cluster, for longer than a grace time,
 - its last offset is below the partition's log start offset,
 - the long-term tier holds it: KIP-405's remote storage, or the archive where the topic has one,
-- or the object is older than the WAL's retention for the topic (`metadata_topic.settings.wal_retention`), or the longer
-  one of partitions with a replica that is not in sync, unless the topic's archive still waits for it.
+- or the object is older than the WAL's retention for the topic (`metadata_topic.settings.wal_retention`), or than the
+  longer one for partitions with a replica that is not in sync, unless the topic's archive still waits for it.
 
-What a log lost without an election is wanted until its topic is gone or it is given up, whatever else would release it
-(`metadata_topic.store.held_records`). What is not known (a topic's retention, a log start offset, the tier) never
-releases anything.
+What a log lost without an election stays wanted until its topic is gone or somebody gives it up, whatever else would
+release it (`metadata_topic.store.held_records`). Unknown facts (a topic's retention, a log start offset, the tier)
+never release anything.
 
-Deletion has two phases, both of them in the metadata topic. DELETE_SEGMENT_STARTED: from there on nobody looks for the
-object and no link to it is given. After a grace time, in which links that were given before are used up, and not before
-the topic was read to tell of it (a record in the publisher's queue dies with the agent), the object is deleted, then
-DELETE_SEGMENT_FINISHED is published. What is due follows from the store and the time alone, so an agent
-that died at any step is continued by its next incarnation, or by a caretaker; each step may be done twice.
+Deletion has two phases, both in the metadata topic. After DELETE_SEGMENT_STARTED nobody looks for the object and no
+link to it is given. The object is deleted after a grace time in which earlier links are used up, and not before that
+record was read back from the topic (a record in the publisher's queue dies with the agent). Then
+DELETE_SEGMENT_FINISHED is published. What is due follows from the store and the time alone, so the next incarnation or
+a caretaker continues for an agent that died at any step. Each step may be done twice.
 
-The guard. Right before the deletion an object's entries are judged again by what is known then. An entry that is wanted
-after all (a retention was raised, a COPY_SEGMENT_FINISHED came late) holds the object back until it is released; it is
-never deleted on the ground of what was once true.
+The guard: right before the deletion an object's entries are judged again by what is known then. If an entry is wanted
+after all (a retention was raised, a COPY_SEGMENT_FINISHED came late), the object stays until that entry is released.
 
-An object that is still COPY_SEGMENT_STARTED after a time that no upload takes is of unknown outcome, and goes the same
+An object that is still COPY_SEGMENT_STARTED after a time that no upload takes has an unknown outcome, and goes the same
 way. So a writer must be asked what it has under way.
 
-Cost. The store may hold millions of objects. They are gone through in the order of their writing, so many at a time,
-and the oldest ones, which expire first, are looked at in each run. For one thread at a time.
+The store may hold millions of objects. A scan goes through them in the order of writing, a limited number at a time,
+and each run looks at the oldest ones, which expire first. For one thread at a time.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -49,13 +48,13 @@ NO_AGE_IS_HIGHER_MS = 2**63
 
 _SEGMENTS_PER_SCAN = 2000
 _ENTRIES_PER_SCAN = 500_000
-"""As many as a busy agent uploads between two scans, so that what may go is found as fast as it comes to be."""
+"""As many as a busy agent uploads between two scans, so that releases are found as fast as they occur."""
 _OLDEST_PER_SCAN = 16
-"""So many that cannot go yet end the look at the oldest."""
+"""The look at the oldest ends after so many that cannot go yet."""
 
 
 class LifecycleStore(Protocol):
-    """What is asked of the metadata store."""
+    """The metadata store, as used here."""
 
     def state_of(self, combined_segment_id: CombinedSegmentId, /) -> RemoteLogSegmentState | None: ...
 
@@ -71,12 +70,12 @@ class LifecycleStore(Protocol):
 
 
 class Verdict(Enum):
-    """What the guard says."""
+    """The guard's decision."""
 
     DELETE = "delete"
     HOLD = "hold"
     AGE_NEEDED = "age_needed"
-    """It depends on when the object was written, which the metadata does not say any more."""
+    """It depends on when the object was written, which the metadata does not have any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +90,7 @@ class ExpirationLimits:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A segment whose deletion is to be started."""
+    """A segment whose deletion should be started."""
 
     segment: PublishedSegment
     reason: Release
@@ -103,14 +102,14 @@ class _Deletion:
 
     due_ms: int
     written_ms: int | None
-    """When the object was written; None when the deletion was started by an agent before this one."""
+    """When the object was written; None if an agent before this one started the deletion."""
     failures: int = 0
     is_finished: bool = False
     """DELETE_SEGMENT_FINISHED was published; the store has not read it yet."""
 
 
 class ExpirationPlanner:
-    """Holds what is being deleted, and how far the scan is. See the module's theory."""
+    """Knows what is being deleted, and how far the scan is. See the module's theory."""
 
     def __init__(self, store: LifecycleStore, tier: LongTermTier, limits: ExpirationLimits, rng: Random) -> None:
         self._store = store
@@ -122,15 +121,15 @@ class ExpirationPlanner:
         self._scans: dict[int, Iterator[PublishedSegment]] = {}
         self._deletions: dict[CombinedSegmentId, _Deletion] = {}
         self.topics_asked: set[TopicId] = set()
-        """Topics whose records were judged: a view should know of them."""
+        """Topics whose records were judged; a view should know them."""
 
     def cluster_seen(self, view: ClusterView) -> None:
-        """Judge by this from now on."""
+        """Judge by this view from now on."""
         self._view = view
         self._judge_anew()
 
     def _judge_anew(self) -> None:
-        """By what the tier holds, and what logs have lost, as is known now."""
+        """Take the tier's contents and the logs' losses as they are known now."""
         self._judge = ReleaseJudge(replace(self._view, held=self._store.local_losses()), self._tier)
 
     # Which deletions to start.
@@ -142,7 +141,7 @@ class ExpirationPlanner:
         now_ms: int,
         limit: int,
     ) -> list[Planned]:
-        """At most `limit` deletions to start of these brokers' objects; `under_way` says which uploads still run."""
+        """Return at most `limit` deletions to start for these brokers; `under_way` says which uploads still run."""
         self._judge_anew()
         found: dict[CombinedSegmentId, Planned] = {}
         for broker_id in sorted(brokers):
@@ -160,7 +159,7 @@ class ExpirationPlanner:
         return list(found.values())
 
     def _scan_on(self, broker_id: int) -> Iterator[PublishedSegment]:
-        """The next of the broker's segments; all of them in turn, over several calls."""
+        """Yield the broker's next segments, going through all of them over several calls."""
         scan = self._scans.get(broker_id)
         if scan is None:
             scan = self._scans[broker_id] = iter(self._store.published_segments(broker_id=broker_id))
@@ -181,7 +180,7 @@ class ExpirationPlanner:
         now_ms: int,
         found: dict[CombinedSegmentId, Planned],
     ) -> bool:
-        """Whether it goes, or is going."""
+        """Whether the segment goes now or is being deleted already."""
         segment_id = metadata.combined_segment_id
         if segment_id in self._deletions or segment_id in found:
             return True
@@ -209,7 +208,7 @@ class ExpirationPlanner:
     # When an object is released.
 
     def _release(self, metadata: PublishedSegment, age_ms: int) -> Release | None:
-        """Why all entries are released; None when one is wanted, and for a segment without entries."""
+        """Return why all entries are released; None when one is wanted, or for a segment without entries."""
         dead = self._store.dead_tails(metadata.combined_segment_id)
         reason = self._judge.release(metadata.entry_block, age_ms, dead)
         self.topics_asked |= self._judge.topics_asked
@@ -218,15 +217,15 @@ class ExpirationPlanner:
     # The deletions that were started.
 
     def started(self, metadata: PublishedSegment, now_ms: int) -> None:
-        """DELETE_SEGMENT_STARTED was published; `metadata` is the segment as it was before."""
+        """Record that DELETE_SEGMENT_STARTED was published; `metadata` is the segment before that."""
         due_ms = now_ms + self._limits.delete_grace_ms
         self._deletions[metadata.combined_segment_id] = _Deletion(due_ms, metadata.event_timestamp_ms)
 
     def due(self, now_ms: int, limit: int) -> list[CombinedSegmentId]:
-        """At most `limit` objects whose grace time, or back-off, is over; the longest due first.
+        """Return at most `limit` objects whose grace time or back-off is over, the longest due first.
 
-        Left out are those of which the topic does not tell yet that their deletion was started, and those that another
-        agent has deleted meanwhile.
+        Objects whose deletion start was not read back from the topic are left out, and those that another agent has
+        deleted meanwhile.
         """
         self._judge_anew()
         ripe = sorted(
@@ -244,10 +243,10 @@ class ExpirationPlanner:
         return found
 
     def verdict(self, segment_id: CombinedSegmentId, now_ms: int) -> Verdict:
-        """The guard, for the moment before the deletion: whether an entry that is known of it is wanted."""
+        """The guard, called right before the deletion: whether any known entry of the object is wanted."""
         metadata = self._store.published_segment(segment_id)
         if metadata is None or not metadata.entry_count:
-            return Verdict.DELETE  # deleted already, or never finished as far as anybody knows
+            return Verdict.DELETE  # deleted already, or never finished as far as is known
         written_ms = self._deletions[segment_id].written_ms
         if self._release(metadata, self._view.age_ms(written_ms, now_ms) if written_ms is not None else 0) is not None:
             return Verdict.DELETE
@@ -256,11 +255,11 @@ class ExpirationPlanner:
         return Verdict.HOLD
 
     def written(self, segment_id: CombinedSegmentId, written_ms: int) -> None:
-        """The object says when it was written."""
+        """Set when the object was written, as the object itself says."""
         self._deletions[segment_id].written_ms = written_ms
 
     def put_off(self, segment_id: CombinedSegmentId, now_ms: int) -> None:
-        """The deletion failed, or was held back: try again after a back-off that doubles, with jitter."""
+        """Postpone a deletion that failed or was held back, by a back-off that doubles, with jitter."""
         deletion = self._deletions[segment_id]
         limits = self._limits
         pause_ms = min(limits.retry_ms * 2 ** min(deletion.failures, 30), limits.retry_max_ms)
@@ -268,17 +267,17 @@ class ExpirationPlanner:
         deletion.due_ms = now_ms + round(pause_ms * self._rng.uniform(0.5, 1.0))
 
     def finished(self, segment_id: CombinedSegmentId) -> None:
-        """DELETE_SEGMENT_FINISHED was published. It is remembered until the store knows, which reads with a delay."""
+        """Record that DELETE_SEGMENT_FINISHED was published. It is kept until the store has read it."""
         if segment_id in self._deletions:
             self._deletions[segment_id].is_finished = True
 
     def is_being_deleted(self, segment_id: CombinedSegmentId) -> bool:
-        """Whether its deletion was started here, whatever the store knows of it. On any thread."""
+        """Whether its deletion was started here, whatever the store has read of it. On any thread."""
         return segment_id in self._deletions
 
 
 class DeletionQuota:
-    """So many deletions a second, with one second's worth at once."""
+    """Limits deletions per second, with one second's worth at once."""
 
     def __init__(self, per_second: float, now_s: float) -> None:
         self._per_second = per_second
@@ -286,12 +285,12 @@ class DeletionQuota:
         self._as_of_s = now_s
 
     def available(self, now_s: float) -> int:
-        """How many may begin now."""
+        """Return how many may begin now."""
         gained = max(0.0, now_s - self._as_of_s) * self._per_second
         self._tokens = min(max(1.0, self._per_second), self._tokens + gained)
         self._as_of_s = now_s
         return int(self._tokens)
 
     def taken(self, deletions: int) -> None:
-        """So many began."""
+        """Count deletions that began."""
         self._tokens -= deletions

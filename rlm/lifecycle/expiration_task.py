@@ -1,11 +1,11 @@
-"""RLMWalExpirationTask: takes combined segments through their deletion. The plan is `rlm.lifecycle.expiration`'s.
+"""RLMWalExpirationTask: carries out the deletion of combined segments. `rlm.lifecycle.expiration` plans it.
 
-Everything runs in the event loop but the planning and the storage manager's calls, which have a thread each, so that
-the planner is never used by two.
+Everything runs in the event loop, except the planning and the storage manager's calls, which have a thread each, so
+that two threads never use the planner.
 
-While metadata cannot be published nothing is deleted: what the topic does not tell must not happen to the store.
-Only one reason to delete rests on what is *not* known, that nobody has told an upload's end; before it counts, the
-topic is read to where it ends.
+While metadata cannot be published nothing is deleted: the store must not change without a record in the topic. One
+reason to delete rests on missing knowledge, namely an upload without a published end. Before it counts, the topic is
+read to its end.
 """
 
 import asyncio
@@ -45,14 +45,15 @@ class Responsibility:
     """What this agent may delete."""
 
     brokers: Callable[[], Collection[int]]
-    """Whose objects are in its care; empty while that is not known, or while metadata is not read or published."""
+    """The brokers whose objects are in its care; empty while that is unknown, or while metadata is not read or
+    published."""
     under_way: Callable[[CombinedSegmentId], bool]
-    """Whether its own upload of a segment is still running, or its metadata is not acknowledged. Asked before
-    `read_to_end`, so that what is acknowledged by then is read."""
+    """Whether its own upload of a segment still runs, or its metadata is not acknowledged. Called before `read_to_end`,
+    so that what is acknowledged by then is read."""
     on_deletion_started: Callable[[CombinedSegmentId], None]
-    """Called in the event loop: no link may be given to it from now on."""
+    """Called in the event loop: no link to the segment may be given from now on."""
     read_to_end: Callable[[], bool]
-    """Blocks until the store knows all that is in the metadata topic now; False when that could not be had."""
+    """Blocks until the store knows everything that is in the metadata topic now; False if that fails."""
 
 
 class RLMWalExpirationTask:
@@ -68,7 +69,7 @@ class RLMWalExpirationTask:
         policy: "DeletionPolicy",
         pool: Callable[[int, str], Executor] = thread_pool,
     ) -> None:
-        """`pool` makes one of so many threads, of that name."""
+        """`pool` makes a pool of so many threads with that name."""
         self._storage = storage
         self._publisher = publisher
         self._planner = planner
@@ -82,9 +83,9 @@ class RLMWalExpirationTask:
         self._turns = asyncio.Semaphore(policy.threads)
 
     async def run_once(self) -> bool:
-        """Start what can be started, delete what is due, as far as the quota goes; False when it could not.
+        """Start what can be started and delete what is due, within the quota. False if it was not possible.
 
-        What the store does not delete is counted for itself.
+        Deletions that the store fails are counted separately.
         """
         brokers = self._responsibility.brokers()
         if not brokers:
@@ -100,7 +101,7 @@ class RLMWalExpirationTask:
         return True
 
     async def _known_by_now(self, planned: list[Planned]) -> list[Planned]:
-        """Without the uploads whose end stands in the topic, unread, or might."""
+        """Leave out uploads whose end is in the topic but unread, or might be."""
         if not any(item.reason is Release.UNCOMMITTED for item in planned):
             return planned
         is_read = await self._in_thread(self._responsibility.read_to_end)
@@ -115,7 +116,7 @@ class RLMWalExpirationTask:
         return known is not None and known.state is STARTED
 
     def close(self) -> None:
-        """Deletions under way may finish or not."""
+        """Shut down; deletions under way may or may not finish."""
         self._planning.shutdown(wait=False, cancel_futures=True)
         self._deleting.shutdown(wait=False, cancel_futures=True)
 
@@ -130,8 +131,11 @@ class RLMWalExpirationTask:
         return True
 
     async def _delete_in_turn(self, segment_id: CombinedSegmentId) -> None:
-        """Only once a thread is free for it: what is judged before would wait there for as long as the store is slow,
-        and be deleted though it is wanted by then, or no longer in this agent's care."""
+        """Judge an object only once a thread is free to delete it.
+
+        While the store is slow, an earlier judgement could become outdated: the object may be wanted by then, or in
+        another agent's care.
+        """
         async with self._turns:
             if self._responsibility.brokers():
                 await self._delete(segment_id)
@@ -173,9 +177,9 @@ class RLMWalExpirationTask:
         return await self._plan(self._planner.verdict, segment_id, self._clocks.wall_ms())
 
     def _delete_object(self, segment_id: CombinedSegmentId) -> PublishedSegment:
-        """What was known of it."""
+        """Delete the object. Returns what was known of it."""
         known = self._policy.segment(segment_id) or _unknown(segment_id)
-        with suppress(RemoteResourceNotFoundError):  # gone already, which is what was wanted
+        with suppress(RemoteResourceNotFoundError):  # already gone, which is what we want
             self._storage.delete_log_segment_data(segment_id, known.custom_metadata)
         self._adopted.segment_deleted(segment_id, known.custom_metadata)
         return known
@@ -204,13 +208,13 @@ class DeletionPolicy:
     """What the metadata store knows of a segment."""
     metrics: LifecycleMetrics
     naming: Callable[[RouterObjectId], Collection[CombinedSegmentId]]
-    """Which segments name an object of a gateway, as it knows."""
+    """Returns the segments that name a gateway's object."""
 
 
 def deletion_record(
     metadata: PublishedSegment, state: RemoteLogSegmentState, now_ms: int
 ) -> RemoteWalCombinedLogSegmentMetadata:
-    """A DELETE_SEGMENT_* record: no entries, which means all of the object's."""
+    """Make a DELETE_SEGMENT_* record without entries, which means all of the object's."""
     return RemoteWalCombinedLogSegmentMetadata(
         metadata.combined_segment_id, (), state, now_ms, metadata.size_bytes, metadata.custom_metadata
     )

@@ -1,25 +1,25 @@
-"""What an election killed: the entries of older leaders that reach beyond what the new leader's log has (KIP-1176).
+"""Finds what an election killed: entries of older leaders beyond the end of the new leader's log (KIP-1176).
 
-Theory. The KIP's example: the old leader B1 had uploaded up to offset 10, the new leader B2's log ends at 5; B2
-publishes DELETE events for 6 to 10, "since they are no longer valid". A log's leader epochs say where each epoch ends,
-so an entry is dead from the end of its own epoch on, whichever agent uploaded it and whenever: the same comparison
-finds what was there at the election, what was left over by elections before it, and what a stale leader uploads
-afterwards, whose entries still carry its own, lower epoch.
+The KIP's example: the old leader B1 had uploaded up to offset 10, the new leader B2's log ends at 5; B2 publishes
+DELETE events for 6 to 10, "since they are no longer valid". A log's leader epochs say where each epoch ends, so an
+entry is dead from the end of its own epoch on, whichever agent uploaded it and whenever. One comparison finds what was
+there at the election, what earlier elections left over, and what a stale leader uploads afterwards with its own, lower
+epoch.
 
-Told once: the store leaves out what it knows as dead, and what was published but has not come back through the topic
-yet is remembered here. After a restart the store is what remembers.
+Each death is published once: the store leaves out what it knows as dead, and this module remembers what was published
+and has not come back through the topic yet. After a restart the store remembers.
 
-Dead stays dead. An unclean election may bring a log back that was declared dead; its leader then finds that nothing of
-it is stored (`stored_ranges` leaves dead entries out) and uploads it anew, as other entries; even where archive
+Dead stays dead. An unclean election may bring a log back that was declared dead. Its leader then finds that nothing of
+it is stored (`stored_ranges` leaves dead entries out) and uploads it again as other entries, even where archive
 objects, which have no marks, hold it (`rlm.write_path.reading.resume_point`).
 
-An election has to have happened. If the very broker whose agent stored the entries leads again with a shorter log (a
-power cut took its page cache, its disk was replaced), or if there is no other replica, the objects may be the only
-copies: nothing dies, and the loss is declared instead (`metadata_topic.store.held_records`). Where another broker
-stored records of the epoch that cut them off, it was elected in between.
+An election must have happened. If the broker whose agent stored the entries leads again with a shorter log (a power cut
+took its page cache, its disk was replaced), or if there is no other replica, the objects may be the only copies. Then
+nothing dies, and the loss is declared instead (`metadata_topic.store.held_records`). If another broker stored records
+of the epoch that cut them off, it was elected in between.
 
-The caller must lead the partition. A broker that no longer does, and does not know it yet, does no harm: its leader
-epochs end before those of its successors, about which nothing is said.
+The caller must lead the partition. A broker that no longer leads and does not know it yet does no harm: its leader
+epochs end before its successors', about which it says nothing.
 """
 
 from collections.abc import Callable, Iterable
@@ -35,22 +35,22 @@ from metadata_topic.store.held_records import LocalLosses, is_held
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry, RemoteWalLogSegmentMetadata
 
 _ToldKey = tuple[CombinedSegmentId, int]
-"""Segment and leader epoch, of one partition."""
+"""Segment and leader epoch, within one partition."""
 
 
 class UploadedRuns(Protocol):
-    """What is asked of the metadata store."""
+    """The metadata store, as used here."""
 
     def outside_of(
         self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochs, /
     ) -> list[tuple[RemoteWalLogSegmentMetadata, int]]:
-        """Living runs with offsets that a log with these epochs does not have, each with the first such offset."""
+        """Return living runs with offsets that a log with these epochs lacks, each with the first such offset."""
 
     def local_losses(self) -> LocalLosses:
-        """What was declared already."""
+        """Return what was declared already."""
 
     def uploaders_of(self, topic_id_partition: TopicIdPartition, leader_epoch: int, /) -> set[int]:
-        """The brokers whose agents stored records of that epoch which are still known."""
+        """Return the brokers whose agents stored records of that epoch which are still known."""
 
 
 class FailoverPlanner:
@@ -62,7 +62,7 @@ class FailoverPlanner:
         store: UploadedRuns,
         declare_loss: Callable[[DeclaredGap], None] = lambda _loss: None,
     ) -> None:
-        """`declare_loss` is told what the log lost without an election; again, until the store knows of it."""
+        """`declare_loss` is called with what the log lost without an election, repeatedly until the store knows it."""
         self._broker_id = broker_id
         self._store = store
         self._declare_loss = declare_loss
@@ -71,7 +71,7 @@ class FailoverPlanner:
     def plan(
         self, partition: TopicIdPartition, epochs: LeaderEpochs, now_ms: int, *, is_only_replica: bool = False
     ) -> list[RemoteWalLogSegmentMetadataUpdate]:
-        """The records to publish now, one for each combined segment; `epochs` is the leader's checkpoint as it is."""
+        """Return the records to publish now, one for each combined segment; `epochs` is the leader's checkpoint."""
         leader_epoch = epochs.newest_epoch
         if leader_epoch is None:
             return []
@@ -107,7 +107,7 @@ class FailoverPlanner:
         ]
 
     def _leads_again(self, run: RemoteWalLogSegmentMetadata, epochs: LeaderEpochs) -> bool:
-        """Whether this broker had these records, and no other one is known to have been elected since."""
+        """Whether this broker had these records, and no other broker is known to have been elected since."""
         if run.combined_segment_id.broker_id != self._broker_id:
             return False
         newer = [epoch for epoch in epochs.newest_first()[1:] if epoch > run.entry.leader_epoch]
@@ -117,7 +117,7 @@ class FailoverPlanner:
         )
 
     def untold(self, update: RemoteWalLogSegmentMetadataUpdate) -> None:
-        """That record could not be published; plan it again."""
+        """Plan this record again: it could not be published."""
         for entry in update.entries:
             told = self._told.get(entry.topic_id_partition, {})
             told.pop((update.combined_segment_id, entry.leader_epoch), None)

@@ -1,4 +1,4 @@
-"""Declares dead what the led logs do not have. The plan is `rlm.lifecycle.failover`'s."""
+"""Declares dead what the led logs do not have. `rlm.lifecycle.failover` plans it."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -51,13 +51,15 @@ class FailoverTask:
         self.led_changed = asyncio.Event()
 
     def led(self, assignments: Sequence[Assignment]) -> None:
-        """These partitions are led here from now on."""
+        """Set the partitions that are led here from now on."""
         if [a.topic_id_partition for a in assignments] != [a.topic_id_partition for a in self._led]:
             self.led_changed.set()
         self._led = tuple(assignments)
 
     async def run_once(self) -> bool:
-        """Look at every led partition that has objects. True: what cannot be read is told, and looked at anew."""
+        """Look at every led partition that has objects. Always True: unreadable logs are logged, and looked at
+        again.
+        """
         loop, led = asyncio.get_running_loop(), self._led
         self._planner.keep_only(assignment.topic_id_partition for assignment in led)
         stored = frozenset(await loop.run_in_executor(self._threads, self._store.topic_id_partitions))

@@ -1,9 +1,8 @@
-"""Declares in the metadata topic what cannot be had any more for object storage, where the upload of a log begins, and
-where the log itself begins.
+"""Declares in the metadata topic which offsets object storage can never have, and where uploads and logs begin.
 
-Theory. Nothing depends on a declaration in time: a hole whose declaration was lost with the process is found again when
-the log is resumed, and declared then. What is not a gap is not declared: offsets below the upload's begin, and what a
-long-term tier holds. A declaration waits while the publisher takes no more, and is tried again.
+Nothing depends on a declaration being in time: a hole whose declaration was lost with the process is found and declared
+again when the log is resumed. Offsets below the begin of the upload, and those on a long-term tier, are not gaps. A
+declaration waits while the publisher is full, and is retried.
 
 Belongs to the event loop.
 """
@@ -45,8 +44,9 @@ class GapDeclarations:
         metrics: WriteMetrics,
         wall_ms: Callable[[], int],
     ) -> None:
-        """Records are counted from `first_record` on. `known` takes them in before the topic tells of them: a write
-        path that begins anew asks for them at once.
+        """Records are counted from `first_record` on.
+
+        `known` takes them in before the topic returns them: a restarted write path asks for them at once.
         """
         self.next_record = first_record
         self._publisher = publisher
@@ -59,7 +59,7 @@ class GapDeclarations:
         self._publication: asyncio.Handle | None = None
 
     def resumed(self, assignment: Assignment, resume: ResumePoint) -> None:
-        """As GapListener says: the first upload of a log is declared, so that what is behind its begin is wanted."""
+        """Declare the first upload of a log, so that everything after its begin is wanted."""
         partition = assignment.topic_id_partition
         if resume.missing:
             log.warning(
@@ -77,7 +77,7 @@ class GapDeclarations:
             self._declare([gap])
 
     def found(self, assignment: Assignment, gaps: Iterable[Gap]) -> None:
-        """As GapListener says."""
+        """Declare offsets that the log does not have any more."""
         partition, gaps = assignment.topic_id_partition, list(gaps)
         try:
             epochs = read_leader_epochs(assignment.directory)
@@ -104,7 +104,7 @@ class GapDeclarations:
                 self._declare([DeclaredGap(partition, begin, end, epochs.latest_epoch, reason)])
 
     def not_wanted(self, assignment: Assignment, ranges: Iterable[OffsetRange]) -> None:
-        """As GapListener says."""
+        """Declare offsets that were left out of objects because nobody wants them stored."""
         partition = assignment.topic_id_partition
         try:
             epoch = read_leader_epochs(assignment.directory).latest_epoch
@@ -113,7 +113,7 @@ class GapDeclarations:
         self._declare([DeclaredGap(partition, begin, end, epoch, GapReason.NOT_WANTED) for begin, end in ranges])
 
     def lost_locally(self, loss: DeclaredGap) -> None:
-        """A led log lost records without an election; objects of older leader epochs hold them."""
+        """Declare records that a led log lost without an election; objects of older leader epochs hold them."""
         log.error(
             "local_loss_found",
             partition=str(loss.topic_id_partition),
@@ -126,7 +126,7 @@ class GapDeclarations:
         self._declare([loss])
 
     def began(self, log_starts: Mapping[TopicIdPartition, int], led: Iterable[Assignment]) -> None:
-        """Tell where led logs begin now, so that a recovery does not bring back what was deleted."""
+        """Publish where led logs begin now, so that a recovery does not bring back what was deleted."""
         for assignment in led:
             partition = assignment.topic_id_partition
             start = log_starts.get(partition)
@@ -179,7 +179,7 @@ class GapDeclarations:
 
 
 def _by_epoch(offsets: OffsetRange, epochs: LeaderEpochs) -> Iterator[tuple[int, OffsetRange]]:
-    """The range in pieces of one leader epoch; -1 for what is before all that are known."""
+    """Split the range by leader epoch; -1 is for offsets before all known epochs."""
     first = epochs.entries[0][1] if epochs.entries else NO_END
     bounds = [(-1, (0, first))]
     for epoch, start in epochs.entries:

@@ -1,18 +1,18 @@
-"""Whether this agent's incarnation counts, and what to do when the metadata topic knows a newer one of its broker.
+"""Watches whether this agent's incarnation is valid, and reacts to a newer one of its broker in the metadata topic.
 
-Theory. Every reader refuses what an incarnation publishes once a higher one of its broker is registered before it. Two
-ways lead there. A newer agent took this one's place: then it is over, nothing is uploaded any more, and it says so. Or
-the number of this one is too low from the start: its state directory was lost, and the clock was ahead once. Then it
-would upload in vain; a number above the registered one is all that it lacks.
+Every reader refuses what an incarnation publishes after a higher one of its broker was registered. There are two
+causes. A newer agent took this one's place: then this one uploads nothing any more, and says so. Or this one's number
+is too low from the start, because its state directory was lost and the clock was ahead once. Then nobody would accept
+its uploads; it only needs a number above the registered one.
 
-Yet whoever holds the registered one may be alive: a second agent of the same broker, with a state directory of its own.
-It must win, as it is in the midst of its uploads. Its endpoints do not tell (they are loopback, mostly), so it is asked
-by way of the topic, which both read and write: this agent registers again, in vain, and a living one answers such a
-registration by registering its own again (at its start, too, to one that it cannot date). Without an answer for a time
-that is long beside any reading of the topic, and with the topic read to its end on both sides of it, the number above
-is taken, as by a restart. One that was merely paused finds itself superseded.
+But the holder of the registered number may be alive: a second agent of the same broker, with its own state directory.
+It must win, because it is uploading. Its endpoints do not help (they are mostly loopback), so it is asked through the
+topic that both read and write: this agent registers again, which is refused, and a living holder answers by registering
+its own number again (also at its start, for a registration that it cannot date). If no answer comes in a time that is
+long compared with reading the topic, and the topic was read to its end before and after, this agent takes the number
+above, as by a restart. A holder that was only paused then finds itself superseded.
 
-Until it counts, nothing is led as far as this agent knows: all bytes go inline.
+Until this incarnation is valid, no partition counts as led: all bytes go inline.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ _LOOK_S = 1.0
 
 
 class IncarnationTakenError(Exception):
-    """This incarnation never counted; `above` is the registered one, which nobody alive holds."""
+    """This incarnation was never valid; `above` is the registered one, which no living agent holds."""
 
     def __init__(self, above: int) -> None:
         self.above = above
@@ -39,12 +39,12 @@ class IncarnationTakenError(Exception):
 
 
 class KnownRegistrations(Protocol):
-    """What is asked of the metadata store."""
+    """The metadata store, as used here."""
 
     def registration_of(self, broker_id: int, /) -> RemoteWalNodeRegistration | None: ...
 
     def refused_registrations_of(self, broker_id: int, /) -> int:
-        """How many came behind that of a higher incarnation."""
+        """Return how many registrations came after that of a higher incarnation."""
 
 
 class IncarnationWatch:
@@ -59,8 +59,9 @@ class IncarnationWatch:
         read_to_end: Callable[[], Awaitable[bool]],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`register` publishes this incarnation's registration (PublicationBacklogFullError); `read_to_end` is True
-        when the store knows all that was in the topic at the call.
+        """`register` publishes this incarnation's registration (PublicationBacklogFullError).
+
+        `read_to_end` is True when the store knows everything that was in the topic at the call.
         """
         self._broker_id = broker_id
         self._incarnation = incarnation
@@ -71,10 +72,10 @@ class IncarnationWatch:
         self._counted = False
         self._answered = 0
         self.fenced_because: str | None = None
-        """Why nothing is uploaded; None while this incarnation counts, as far as is known."""
+        """Why nothing is uploaded; None while this incarnation is valid, as far as is known."""
 
     def look(self) -> bool:
-        """Whether this incarnation counts, by what was read."""
+        """Whether this incarnation is valid, by what was read."""
         newer = self._newer()
         if newer is not None and self.fenced_because is None:
             self.fenced_because = (
@@ -88,7 +89,7 @@ class IncarnationWatch:
         return newer is None
 
     async def run(self) -> None:
-        """For as long as the agent runs, once the topic was read. Raises IncarnationTakenError."""
+        """Watch as long as the agent runs, once the topic was read. Raises IncarnationTakenError."""
         while True:
             if not self.look() and not self._counted:
                 await self._ask()
@@ -99,7 +100,7 @@ class IncarnationWatch:
         return known.incarnation if known is not None and known.incarnation > self._incarnation else None
 
     def _answer(self) -> None:
-        """Tell a newcomer of a lower number that this one is alive."""
+        """Show a newcomer with a lower number that this agent is alive."""
         refused = self._store.refused_registrations_of(self._broker_id)
         if refused > self._answered:
             try:
@@ -110,7 +111,7 @@ class IncarnationWatch:
             self._answered = refused
 
     async def _ask(self) -> None:
-        """Wait for an answer of who holds the registered incarnation."""
+        """Ask whether the holder of the registered incarnation is alive, and wait for its answer."""
         asked = self._store.refused_registrations_of(self._broker_id)
         try:
             self._register()
@@ -130,7 +131,7 @@ class IncarnationWatch:
         after = self._store.registration_of(self._broker_id)
         if before is not None and after == before:
             raise IncarnationTakenError(before.incarnation)
-        self._counted = True  # not again: it lives, or another one does
+        self._counted = True  # it was asked: it lives, or another one does
         self.fenced_because = f"{self.fenced_because}, and its agent is alive: this one is the second of its broker"
         log.error("agent_is_the_second", registered=after, incarnation=self._incarnation,
                   consequence="nothing is uploaded", hint="one broker has one agent: end one of them")  # fmt: skip

@@ -1,17 +1,17 @@
-"""A lease in the bucket, by which two clusters with one id and one prefix find each other.
+"""A lease in the bucket, by which two clusters with one id and one prefix detect each other.
 
-Theory. A cluster that is cloned from disk snapshots has the id, the brokers and the keys of the original. Each takes
-the other's objects for orphans of its own, or deletes what only its own topics have lost. So the agents of a cluster
-renew a lease: key `lease/<n+1>` is created where there is none yet, with a new random value, which was recorded in
-the settings topic before. Two clusters share a past, and no renewal: an agent that finds a value which its own topic
-did not record has met another cluster. It uploads and deletes nothing then, all goes inline, and it says so. Which of
-the two is the original no machine can tell: `remote-wal lease take` decides.
+A cluster that is cloned from disk snapshots has the id, the brokers and the keys of the original. Each takes the
+other's objects for orphans of its own, or deletes objects that only its own topics have lost. So the agents of a
+cluster renew a lease: key `lease/<n+1>` is created where there is none yet, with a new random value that was recorded
+in the settings topic before. Two clones share a past but no renewal: an agent that finds a value which its own topic
+did not record has met another cluster. Then it uploads and deletes nothing, all bytes go inline, and it says so. No
+machine can tell which of the two is the original: `remote-wal lease take` decides.
 
-The value is recorded before it is written, so an agent that dies in between leaves a record that nothing follows from.
-After a start nothing is deleted before this cluster has renewed once. While store or topic do not answer for several
-looks, nothing is deleted either, and uploads go on.
+The value is recorded before it is written, so an agent that dies in between leaves a harmless record. After a start
+nothing is deleted before this cluster has renewed once. While store or topic do not answer for several looks, nothing
+is deleted either, and uploads continue.
 
-Blocks: for a thread, one at a time. `lost_because` and `may_delete` may be read on any.
+Blocks: for a thread, one at a time. `lost_because` and `may_delete` may be read on any thread.
 """
 
 from collections.abc import Callable, Collection
@@ -33,13 +33,13 @@ _SILENT_LOOKS: Final = 5
 
 
 class RecordedLeases(Protocol):
-    """The settings topic."""
+    """The record of leases in the settings topic."""
 
     def read(self) -> Collection[LeaseValue] | None:
-        """All that agents of this cluster have recorded until now; None: it was not read to its end."""
+        """Return everything that agents of this cluster have recorded so far; None if it was not read to its end."""
 
     def record(self, lease: LeaseValue) -> None:
-        """Durable when it returns. Raises MetadataTopicError."""
+        """Record a lease; it is durable when this returns. Raises MetadataTopicError."""
 
 
 class _Found(NamedTuple):
@@ -48,7 +48,7 @@ class _Found(NamedTuple):
 
 
 class Lease:
-    """One agent's part in it. See the module's theory."""
+    """One agent's part in the lease. See the module's theory."""
 
     def __init__(
         self,
@@ -64,23 +64,26 @@ class Lease:
         self.lost_because: str | None = None
         """Why nothing is uploaded any more; None while this cluster holds the lease, as far as is known."""
         self._first: int | None = None
-        """The number that was there at the first look."""
+        """The newest number at the first look."""
         self._newest = -1
         self._since_s = 0.0
-        """Since when it has been the newest, as far as was seen."""
+        """Since when this number has been the newest, as far as was seen."""
         self._held_s: float | None = None
-        """When the lease was last seen to be this cluster's, after it was renewed."""
+        """When this cluster was last seen to hold the lease, after a renewal."""
 
     @property
     def may_delete(self) -> bool:
-        """Whether this cluster has held the lease of late."""
+        """Whether this cluster has held the lease recently."""
         held_s = self._held_s
         return (
             self.lost_because is None and held_s is not None and self._monotonic_s() - held_s < _SILENT_LOOKS * LOOK_S
         )
 
     def look(self) -> None:
-        """Once. Raises RemoteStorageError, MetadataTopicError: nothing is known anew then."""
+        """Look at the lease once, and renew it if due.
+
+        After RemoteStorageError or MetadataTopicError nothing new is known.
+        """
         stored = self._stored()
         known = self._recorded.read()
         if known is None:
@@ -89,7 +92,7 @@ class Lease:
             self._renew(max((one.number for one in known), default=0))
             return
         newest = max(found.number for found in stored)
-        # Agents of several zones write to a bucket each, so the newest number may be there more than once.
+        # Agents of several zones write to a bucket each, so the newest number may occur more than once.
         if not all(self._value(found) in known for found in stored if found.number == newest):
             self._lost(newest)
             return
@@ -106,7 +109,7 @@ class Lease:
             self._renew(newest)
 
     def _renew(self, number: int) -> None:
-        """Another agent may have been faster: the next look tells."""
+        """Renew the lease. If another agent was faster, the next look shows it."""
         wanted = LeaseValue(number + 1, self._new_value())
         self._recorded.record(wanted)
         with suppress(RemoteSegmentConflictError):
@@ -117,7 +120,7 @@ class Lease:
             self._forget_below(number)
 
     def _forget_below(self, number: int) -> None:
-        """Old ones say nothing; the one before the newest stays for who has just listed it."""
+        """Delete old numbers, except the one before the newest, which another agent may have just listed."""
         for found in self._stored():
             if found.number < number:
                 self._blobs.delete_blob(found.blob)
@@ -136,7 +139,7 @@ class Lease:
         )
 
     def take(self) -> int:
-        """It is this cluster's from now on, whoever had it; its number. Raises as `look`."""
+        """Take the lease for this cluster, whoever had it. Returns its number. Raises like `look`."""
         wanted = LeaseValue(max((found.number for found in self._stored()), default=0) + 1, self._new_value())
         self._recorded.record(wanted)
         self._blobs.put_blob(_name(wanted.number), wanted.value.encode())
@@ -146,7 +149,7 @@ class Lease:
         return LeaseValue(found.number, self._blobs.get_blob(found.blob).decode(errors="replace"))
 
     def _stored(self) -> list[_Found]:
-        """Raises RemoteStorageError; where one of several buckets does not answer, the others' count."""
+        """List the leases. Raises RemoteStorageError; if only some buckets answer, those count."""
         listed: list[StoredBlob] = []
         try:
             for blob in self._blobs.list_blobs(LEASE_KIND):

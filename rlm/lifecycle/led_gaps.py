@@ -1,4 +1,4 @@
-"""What of the logs led here object storage cannot give back, and what it alone has: for describe, doctor and alarms."""
+"""Reports the offsets of led logs that object storage lacks, and those that only it has, for describe and alarms."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -16,7 +16,7 @@ _SHOWN = 100
 
 
 class LedGaps:
-    """Declared gaps that still matter: a gap is over once records behind it were released. Any thread may ask."""
+    """Declared gaps that still matter: a gap ends once records behind it were released. Any thread may ask."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class LedGaps:
         self._chain_of = chain_of
 
     def describe(self) -> list[dict[str, Any]]:
-        """The first hundred, as JSON."""
+        """Return the first hundred gaps as JSON."""
         found: list[dict[str, Any]] = []
         for status, gap in self._gaps():
             if len(found) == _SHOWN:
@@ -51,7 +51,9 @@ class LedGaps:
         return sum(gap.to_offset - gap.from_offset for _, gap in self._gaps())
 
     def describe_held(self) -> list[dict[str, Any]]:
-        """What the logs lost and object storage holds until somebody decides; the first hundred partitions, as JSON."""
+        """Return what logs lost and object storage holds until somebody decides: the first hundred partitions, as
+        JSON.
+        """
         found: list[dict[str, Any]] = []
         for status, runs in self._held():
             if len(found) == _SHOWN:

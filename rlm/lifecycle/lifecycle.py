@@ -1,7 +1,7 @@
-"""The life of combined segments after their upload: failover, care of nodes, expiration, orphans.
+"""Runs the tasks for combined segments after their upload: failover, care of nodes, expiration, orphans.
 
-None of it is on the path of replication, and all of it waits until the metadata topic was read to its end. While the
-cluster or the store does not answer, everything stays as it is.
+None of them is on the path of replication, and all wait until the metadata topic was read to its end. While the cluster
+or the store does not answer, everything stays as it is.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _METADATA_WAIT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class LifecycleIntervals:
-    """In seconds."""
+    """Intervals in seconds."""
 
     failover_s: float
     cluster_s: float
@@ -36,7 +36,7 @@ class LifecycleIntervals:
 
 @dataclass(frozen=True, slots=True)
 class LifecycleTasks:
-    """What is run."""
+    """The tasks to run."""
 
     failover: FailoverTask
     cluster: ClusterWatch
@@ -56,9 +56,9 @@ class Lifecycle:
         threads: Executor,
         succeeded: Callable[[str], None] = lambda _loop: None,
     ) -> None:
-        """`metadata_was_read` blocks for so many seconds at most; `threads` are shut down at the end of `run`.
+        """`metadata_was_read` blocks for at most so many seconds; `threads` are shut down at the end of `run`.
 
-        `succeeded` is told the name of a task of `LifecycleTasks` that did its work.
+        `succeeded` is called with the name of a task of `LifecycleTasks` that did its work.
         """
         self._succeeded = succeeded
         self._tasks = tasks
@@ -66,14 +66,14 @@ class Lifecycle:
         self._metadata_was_read = metadata_was_read
         self._threads = threads
         self.brokers_to_care_for = tasks.caretaking.brokers
-        """Whose objects may be deleted from here now; any thread may ask."""
+        """Returns the brokers whose objects this agent may delete now; any thread may ask."""
 
     def led(self, assignments: Sequence[Assignment]) -> None:
-        """These partitions are led here from now on."""
+        """Set the partitions that are led here from now on."""
         self._tasks.failover.led(assignments)
 
     async def run(self) -> None:
-        """Run the tasks until cancelled; what is half done goes on at the next run, which is another object's."""
+        """Run the tasks until cancelled; another object's next run continues what is half done."""
         try:
             await self.run_tasks()
         finally:
@@ -81,7 +81,7 @@ class Lifecycle:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def run_tasks(self) -> None:
-        """The same, and lets go of nothing."""
+        """Run the tasks until cancelled, and leave all resources open."""
         loop = asyncio.get_running_loop()
         while not await loop.run_in_executor(self._threads, self._metadata_was_read, _METADATA_WAIT_S):
             log.info("lifecycle_waits", reason="the metadata topic is not read yet")

@@ -1,11 +1,11 @@
-"""Whose objects an agent takes care of: its own broker's, and those of brokers that are gone for good. Sans-IO.
+"""Decides whose objects an agent takes care of: its own broker's, and those of brokers that are gone. Sans-IO.
 
-Theory. Every agent registers its incarnation in the metadata topic before it uploads anything; from then on what older
-incarnations of it may still write is refused. A broker that has been missing from the cluster for longer than a time
-gets a caretaker, for which the lowest id among the living brokers with a registered agent is taken: all agents see the
-same, so one of them finds that it is the one, and registers itself for the gone broker's last incarnation. An operator
-may name an heir before (`remote-wal decommission`); a caretaker that lives is left in its place. When the
-broker comes back, its agent registers a new incarnation; an agent that ran all the while registers its own again.
+Every agent registers its incarnation in the metadata topic before it uploads anything; from then on records of its
+older incarnations are refused. A broker that has been missing from the cluster for longer than a time gets a caretaker:
+the lowest id among the living brokers with a registered agent. All agents see the same, so one of them finds that it is
+the one, and registers itself for the gone broker's last incarnation. An operator may name an heir before (`remote-wal
+decommission`); a living caretaker stays. When the broker comes back, its agent registers a new incarnation; an agent
+that kept running registers its own again.
 
 Two caretakers at once, by agents that see different clusters for a moment, do no harm: deletions are idempotent and
 judged by the same metadata.
@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 
 
 class NodeRegistration(NamedTuple):
-    """What a node registration record says."""
+    """The content of a node registration record."""
 
     broker_id: int
     incarnation: int
@@ -24,13 +24,13 @@ class NodeRegistration(NamedTuple):
 
 
 class Registrations(Protocol):
-    """What is asked of the metadata store."""
+    """The metadata store, as used here."""
 
     def registration_of(self, broker_id: int, /) -> NodeRegistration | None:
-        """The last registration for this broker's objects."""
+        """Return the last registration for this broker's objects."""
 
     def broker_ids(self) -> Collection[int]:
-        """Every broker that has segments or a registration."""
+        """Return every broker that has segments or a registration."""
 
 
 class NodeCare:
@@ -43,11 +43,11 @@ class NodeCare:
         self._missing_since_ms: dict[int, int] = {}
 
     def registrations_due(self, living: Collection[int], now_ms: int) -> list[NodeRegistration]:
-        """What to publish now; `living` are the brokers in the cluster, in an answer that is complete."""
+        """Return what to publish now; `living` are the brokers in a complete answer of the cluster."""
         own_id = self._own.broker_id
         due = []
         known = self._registrations.registration_of(own_id)
-        # An older incarnation's is no reason: this one's own was published first, and is on its way.
+        # An older incarnation's is no reason: our own was published first, and is on its way.
         if known is not None and known.incarnation == self._own.incarnation and known != self._own:
             due.append(self._own)
         able = [broker_id for broker_id in living if self._registrations.registration_of(broker_id) is not None]
@@ -60,14 +60,14 @@ class NodeCare:
                 continue
             registration = self._registrations.registration_of(broker_id)
             if registration is not None and registration.caretaker_broker_id in able:
-                continue  # it has one that lives: the agent that took over, or an heir that somebody named
+                continue  # it has a living one: the agent that took over, or an heir that somebody named
             wanted = NodeRegistration(broker_id, registration.incarnation if registration else 0, own_id)
             if registration != wanted:
                 due.append(wanted)
         return due
 
     def brokers_in_care(self) -> frozenset[int]:
-        """Whose objects this agent may delete."""
+        """Return the brokers whose objects this agent may delete."""
         own_id = self._own.broker_id
         found = set()
         for broker_id in self._registrations.broker_ids():
@@ -80,6 +80,6 @@ class NodeCare:
         return frozenset(found)
 
     def is_fenced(self) -> bool:
-        """Whether a newer incarnation of this very agent was registered: this one must not write any more."""
+        """Whether a newer incarnation of this agent was registered, so that this one must not write any more."""
         known = self._registrations.registration_of(self._own.broker_id)
         return known is not None and known.incarnation > self._own.incarnation

@@ -1,4 +1,4 @@
-"""Looks for orphans among the objects in this agent's care, and heals them, by `rlm.lifecycle.orphan_task`."""
+"""Looks for orphans among the objects in this agent's care, and heals them with `rlm.lifecycle.orphan_task`."""
 
 import asyncio
 from collections.abc import Callable, Collection
@@ -37,11 +37,11 @@ class OrphanRounds:
         self._threads = threads
 
     async def run_once(self) -> bool:
-        """False when it is to be tried again soon."""
+        """Search once. False when the search must be repeated soon."""
         loop, brokers = asyncio.get_running_loop(), self._brokers()
         try:
             comparisons = await loop.run_in_executor(self._threads, self._task.compare, brokers)
-            still = self._brokers()  # a listing takes its time
+            still = self._brokers()  # a listing takes time, so the care may have changed
             for comparison in (comparisons[broker_id] for broker_id in comparisons if broker_id in still):
                 if self._heals and comparison.disagreements:
                     await loop.run_in_executor(self._threads, self._task.heal, comparison, self._publisher)

@@ -1,6 +1,6 @@
-"""Finds and heals what `rlm.lifecycle.orphans` tells of. Blocks: for a thread, or a command line.
+"""Finds and heals what `rlm.lifecycle.orphans` defines. Blocks: for a thread, or a command line.
 
-A segment that is not in the listing is asked for by itself before it is called lost.
+A segment that is missing in the listing is asked for separately before it counts as lost.
 """
 
 from collections.abc import Callable, Collection
@@ -34,12 +34,12 @@ def _never(_segment_id: CombinedSegmentId) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class OwnWork:
-    """What this very agent does, of which the store may not know yet."""
+    """What this agent is doing, which the store may not know yet."""
 
     is_being_deleted: Callable[[CombinedSegmentId], bool] = _never
-    """What is gone then is not lost."""
+    """Whether this agent deletes the segment; its object is not lost then."""
     is_under_way: Callable[[CombinedSegmentId], bool] = _never
-    """An upload whose end the topic has not acknowledged yet."""
+    """Whether it is an upload whose end the topic has not acknowledged yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +49,17 @@ class OrphanTask:
     storage: RemoteWalStorageManager
     store: OrphanStore
     read_to_end: Callable[[], bool]
-    """Blocks until the store knows all that was in the metadata topic at the time of the call; False when it could not
-    be brought up to that."""
+    """Blocks until the store knows everything that was in the metadata topic at the time of the call; False if that
+    fails."""
     ttl_ms: int
     wall_ms: Callable[[], int]
     own: OwnWork = OwnWork()
     limits: HealingLimits = DEFAULT_LIMITS
     topic_doubt: Callable[[], str] = str
-    """What speaks against concluding from what the metadata topic does not tell; empty when nothing does."""
+    """The reason not to draw conclusions from what the metadata topic lacks; empty if there is none."""
 
     def compare(self, broker_ids: Collection[int]) -> dict[int, Comparison]:
-        """By broker. Raises RemoteStorageError, and MetadataBehindError when nothing can be said now."""
+        """Compare, by broker. Raises RemoteStorageError, and MetadataBehindError when nothing can be said now."""
         searches = {}
         for broker_id in sorted(broker_ids):
             search = searches[broker_id] = OrphanSearch(self.store, broker_id, self.ttl_ms)
@@ -82,9 +82,9 @@ class OrphanTask:
     def heal(
         self, comparison: Comparison, publisher: MetadataPublisher[PublishableRecord], confirmed: str | None = None
     ) -> list[Disagreement]:
-        """What was healed, or is on its way: what heals by itself, or all where its amount was `confirmed`.
+        """Heal what needs no confirmation, or everything if its amount was `confirmed`. Returns what was healed.
 
-        Raises RemoteStorageError, and PublicationBacklogFullError; what was healed until then stays so.
+        Raises RemoteStorageError and PublicationBacklogFullError; what was healed until then stays healed.
         """
         healing = comparison.disagreements if confirmed == comparison.amount else comparison.heals_by_itself
         if waiting := len(comparison.disagreements) - len(healing):

@@ -1,34 +1,32 @@
-"""Where object storage and metadata disagree: objects that nobody knows, and known ones that are not there. Sans-IO.
+"""Finds where object storage and metadata disagree: unknown objects, and known objects that are missing. Sans-IO.
 
-Theory. The metadata is what counts, and the listing is held against it. To be sure that a difference is one, and not
-something under way,
+The metadata decides, and the listing is compared with it. To be sure that a difference is real and not just work under
+way,
 
 - the segments that must be there are noted before the listing begins,
 - the listing is judged only by metadata that was read to the end which the topic had after the listing was complete: an
   object whose metadata is not read yet looks just like an orphan,
-- objects younger than the time-to-live are left alone (by the store's clock), as a running writer publishes later than
-  it uploads. What this very agent has under way is left alone whatever its age.
+- objects younger than the time-to-live (by the store's clock) are left alone, because a running writer publishes later
+  than it uploads. This agent's own uploads are left alone whatever their age.
 
-While the metadata cannot be read to its end nothing is concluded at all. Nor is anything of a bucket that did not
-answer, or is not known here: a segment there is not lost because it was not listed. An object with copies in several
-buckets is one: it is listed where any of them is, and healed in all of them.
+While the metadata cannot be read to its end, nothing is concluded at all. Nor is anything concluded about a bucket that
+did not answer or is not known here: a segment there is not lost because it was not listed. An object with copies in
+several buckets is one object: it is listed if any bucket has it, and healed in all of them.
 
-- An object without metadata, after a crash between the upload and its publication, or of a writer that was fenced:
-  its deletion is started in the metadata, which takes it through `rlm.lifecycle.expiration` like any other. Its records
-  are in the leader's log, which uploads them anew; so it is never adopted.
-- An object that was deleted according to the metadata, and is there (a write whose late effect nobody awaited): deleted
-  at once.
-- A segment that is finished according to the metadata, and is not there: somebody else deletes objects. Both deletion
-  records are published, so that nobody looks for it, and it is told loudly.
+- An object without metadata (a crash between upload and publication, or a fenced writer): its deletion is started in
+  the metadata, and it goes through `rlm.lifecycle.expiration` like any other. Its records are in the leader's log,
+  which uploads them again; so it is never adopted.
+- An object that the metadata says was deleted (a write that took effect late): deleted at once.
+- A segment that the metadata says is finished, whose object is missing: somebody else deletes objects. Both deletion
+  records are published, so that nobody looks for it, and an error is logged.
 
-An object may be the only way back to its records, so little is healed without a word from somebody:
+An object may be the only way back to its records, so little is healed without confirmation:
 
-- An object without metadata only where the metadata knows its writer's incarnation. The registration stands in the
-  topic before all that the incarnation published, so the rest of it was read: what is not told was never told. Where
-  the registration is unknown as well, it is the metadata that was lost, or refused.
-- Nothing, while the topic is doubted (`metadata_topic.store.topic_continuity`), or where what would be deleted or
-  forgotten is more than a small share of what there is (`HealingLimits`). Then a person has to say how many objects and
-  bytes these are.
+- An object without metadata only if the metadata knows its writer's incarnation. The registration stands in the topic
+  before everything that the incarnation published, so the rest was read: what is missing was never published. If the
+  registration is unknown as well, the metadata was lost, or refused.
+- Nothing while the topic is doubted (`metadata_topic.store.topic_continuity`), or while more than a small share of all
+  objects would be deleted or forgotten (`HealingLimits`). Then a person has to state the number of objects and bytes.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -54,7 +52,7 @@ class Kind(StrEnum):
     UNKNOWN = "unknown"
     """An object without metadata."""
     FENCED = "fenced"
-    """The same, of an incarnation that was fenced."""
+    """An object without metadata, of an incarnation that was fenced."""
     DELETED = "deleted"
     """An object that the metadata says was deleted."""
     LOST = "lost"
@@ -62,21 +60,21 @@ class Kind(StrEnum):
 
 
 class OrphanStore(LifecycleStore, Protocol):
-    """What is asked of the metadata store."""
+    """The metadata store, as used here."""
 
     def is_fenced(self, combined_segment_id: CombinedSegmentId, /) -> bool:
-        """Whether the segment was refused, as a newer incarnation of its writer had been registered."""
+        """Whether the segment was refused because a newer incarnation of its writer had been registered."""
 
     def knows_incarnation(self, broker_id: int, incarnation: int, /) -> bool:
-        """Whether its registration is known: all that it published stands behind it in the topic."""
+        """Whether its registration is known; everything it published stands after that in the topic."""
 
 
 class MetadataBehindError(Exception):
-    """The metadata could not be read to its end after the listing: nothing follows from the listing."""
+    """The metadata could not be read to its end after the listing, so nothing follows from the listing."""
 
 
 def skipped_because(error: Exception) -> str:
-    """The label under which a comparison that ended with `error` is counted."""
+    """Return the label under which a comparison that ended with `error` is counted."""
     if isinstance(error, MetadataBehindError):
         return "metadata_behind"
     return "store" if isinstance(error, RemoteStorageError) else "metadata_unpublished"
@@ -84,34 +82,34 @@ def skipped_because(error: Exception) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """One segment."""
+    """One segment about which object storage and metadata disagree."""
 
     combined_segment_id: CombinedSegmentId
     kind: Kind
     size_bytes: int
     age_ms: int
-    """Since the object was written, by the store's clock; of a lost one since its metadata was."""
+    """Time since the object was written, by the store's clock; for a lost one, since its metadata was."""
     writer_is_known: bool = True
-    """Whether the metadata knows of the incarnation that wrote it."""
+    """Whether the metadata knows the incarnation that wrote it."""
     custom_metadata: bytes = b""
-    """By which the storage manager finds the object."""
+    """The custom metadata by which the storage manager finds the object."""
 
     @property
     def heals_by_itself(self) -> bool:
-        """Whether nobody has to be asked."""
+        """Whether it may be healed without confirmation."""
         return self.writer_is_known or self.kind in (Kind.DELETED, Kind.LOST)
 
 
 @dataclass(frozen=True, slots=True)
 class HealingLimits:
-    """How much may be deleted or forgotten without a word from somebody."""
+    """How much may be deleted or forgotten without confirmation."""
 
     max_percent: float = 5.0
     min_objects: int = 100
-    """So many may be whatever their share is."""
+    """So many are allowed whatever their share is."""
 
     def allows(self, objects: int, of: int) -> bool:
-        """Whether that is few enough."""
+        """Whether the number is small enough."""
         return objects <= max(self.min_objects, of * self.max_percent / 100)
 
 
@@ -121,44 +119,44 @@ _RETRY_S = 60.0
 
 
 def pause_s(searched: bool, interval_s: float) -> float:
-    """Until the next search: where this one could not be made, it is tried again soon."""
+    """Return the time until the next search; short if this one could not be made."""
     return interval_s if searched else min(interval_s, _RETRY_S)
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What was found."""
+    """The result of a search."""
 
     objects: int
     young: int
     """Objects without metadata that may still be under way."""
     disagreements: tuple[Disagreement, ...] = field(default=())
     not_looked_for: int = 0
-    """Finished segments of which nothing is said, as their bucket did not answer, or is not known here."""
+    """Finished segments about which nothing is said, because their bucket did not answer or is not known here."""
     unanswered: frozenset[str] = frozenset()
     """Buckets that did not answer."""
     doubt: str = ""
-    """Why nothing of it is healed without a word from somebody; empty where nothing speaks against it."""
+    """Why nothing is healed without confirmation; empty if there is no reason."""
 
     @property
     def heals_by_itself(self) -> tuple[Disagreement, ...]:
-        """What may be healed without a word from somebody."""
+        """What may be healed without confirmation."""
         return () if self.doubt else tuple(found for found in self.disagreements if found.heals_by_itself)
 
     @property
     def waiting(self) -> tuple[Disagreement, ...]:
-        """What waits for it."""
+        """What waits for confirmation."""
         healing = set(self.heals_by_itself)
         return tuple(found for found in self.disagreements if found not in healing)
 
     @property
     def amount(self) -> str:
-        """All of it, in the words that confirm its healing."""
+        """The amount of everything found, in the form that confirms its healing."""
         size_bytes = sum(max(found.size_bytes, 0) for found in self.disagreements)
         return f"{len(self.disagreements)}-objects-{size_bytes}-bytes"
 
     def doubted(self, topic_doubt: str, limits: HealingLimits) -> "Comparison":
-        """With what speaks against healing: `topic_doubt`, or else the share."""
+        """Return the comparison with the reason against healing: `topic_doubt`, or else the share."""
         there = self.objects + self.count(Kind.LOST)
         if topic_doubt or limits.allows(len(self.disagreements), there):
             return replace(self, doubt=topic_doubt)
@@ -166,7 +164,7 @@ class Comparison:
         return replace(self, doubt=f"{share}, so it seems to be the metadata, or the listing, that lost them")
 
     def count(self, kind: Kind) -> int:
-        """How many are of this kind."""
+        """Count the disagreements of this kind."""
         return sum(found.kind is kind for found in self.disagreements)
 
 
@@ -187,7 +185,7 @@ class OrphanSearch:
         listing: Iterable[StoredSegment],
         is_under_way: Callable[[CombinedSegmentId], bool] = lambda _segment_id: False,
     ) -> None:
-        """Take in a whole listing of the broker's objects. What is known to live by now is no orphan, ever.
+        """Take a complete listing of the broker's objects. An object that is known by now is never an orphan.
 
         `is_under_way` is asked now, before the topic is read to its end: what has ended by now is read then.
         """
@@ -202,7 +200,7 @@ class OrphanSearch:
                     self._under_way.add(segment_id)
 
     def not_answered(self, places: frozenset[str]) -> None:
-        """What is in these parts of the store is missing in the listing."""
+        """Record the parts of the store that did not answer; their objects are missing in the listing."""
         self._unanswered = places
 
     def judged(
@@ -210,7 +208,7 @@ class OrphanSearch:
         now_ms: int,
         copies_of: Callable[[bytes], Sequence[StoredCopy]] = lambda named: (StoredCopy(WHOLE_STORE, named),),
     ) -> Comparison:
-        """What disagrees, by a store that was read to its end after the listing. See the module's theory.
+        """Return what disagrees, by a store that was read to its end after the listing. See the module's theory.
 
         `copies_of` is the storage manager's.
         """
@@ -254,7 +252,7 @@ class OrphanSearch:
 
 
 def records_that_heal(found: Disagreement, now_ms: int) -> list[RemoteWalCombinedLogSegmentMetadata]:
-    """What to publish; nothing for an object that was deleted before, which is just deleted again."""
+    """Return the records to publish; none for an object that was deleted before, which is just deleted again."""
 
     def record(state: RemoteLogSegmentState) -> RemoteWalCombinedLogSegmentMetadata:
         return RemoteWalCombinedLogSegmentMetadata(

@@ -1,4 +1,4 @@
-"""What an entry's release depends on: the cluster's topics and logs, and the long-term tiers. Sans-IO."""
+"""Decides whether an entry is released, by the cluster's topics and logs and the long-term tiers. Sans-IO."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,7 +14,7 @@ NEVER = -1
 
 
 class Release(StrEnum):
-    """Why an object may go."""
+    """The reason why an object may go."""
 
     DEAD = "dead"
     TOPIC_DELETED = "topic_deleted"
@@ -34,33 +34,33 @@ class HeldRange:
 
 
 class LongTermTier(Protocol):
-    """What of the partitions is copied to where records stay."""
+    """A place to which records are copied and where they stay."""
 
     def holds(self, entry: RemoteLogSegmentMetadataEntry, /) -> bool:
         """Whether every record of the entry is on the tier; False when that is not known."""
 
     def held_range(self, partition: TopicIdPartition, /) -> HeldRange | None:
-        """A range of which `holds` says yes to every entry within, the largest that is quickly known; or None."""
+        """Return a range in which `holds` is True for every entry, the largest that is quickly known; or None."""
 
     def waits_for(self, topic_id: TopicId, /) -> bool:
-        """Whether the tier is made from these objects, so that neither time nor another tier must release them."""
+        """Whether the tier is made from these objects, so that neither time nor another tier may release them."""
 
 
 class Tiers:
-    """Several tiers as one; none at all, too."""
+    """Several tiers as one; there may be none."""
 
     def __init__(self, tiers: Iterable[LongTermTier] = ()) -> None:
         self._tiers = tuple(tiers)
 
     def holds(self, entry: RemoteLogSegmentMetadataEntry, /) -> bool:
-        """Whether one of them does, or each that waits for the partition."""
+        """Whether one tier holds the entry; if tiers wait for the partition, whether each of those does."""
         waiting = [tier for tier in self._tiers if tier.waits_for(entry.topic_id_partition.topic_id)]
         if waiting:
             return all(tier.holds(entry) for tier in waiting)
         return any(tier.holds(entry) for tier in self._tiers)
 
     def held_range(self, partition: TopicIdPartition, /) -> HeldRange | None:
-        """Of the one that waits for the partition; where none does, of the first that has any."""
+        """Return the range of the tier that waits for the partition; if none waits, of the first that has one."""
         waiting = [tier for tier in self._tiers if tier.waits_for(partition.topic_id)]
         if len(waiting) > 1:
             return None
@@ -68,36 +68,36 @@ class Tiers:
         return next((held for held in found if held is not None), None)
 
     def waits_for(self, topic_id: TopicId, /) -> bool:
-        """Whether any of them waits."""
+        """Whether any tier waits for the topic."""
         return any(tier.waits_for(topic_id) for tier in self._tiers)
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """What the cluster told of topics and logs at one time. The default view knows nothing."""
+    """What is known of topics and logs at one time. The default view knows nothing."""
 
     living: frozenset[TopicId] = frozenset()
     gone_before: frozenset[TopicId] = frozenset()
-    """Topics that were there once, and have been missing for longer than the grace time."""
+    """Topics that existed once, and have been missing for longer than the grace time."""
     strangers_are_gone: bool = False
     """Whether topics that were never seen, nor asked for by id, have been missing for that long, too."""
     missing: frozenset[TopicId] = frozenset()
-    """Topics that were there once, or were asked for by id, and have been missing for a shorter time."""
+    """Topics that existed once or were asked for by id, and have been missing for a shorter time."""
     retention_ms: Mapping[TopicId, int] = field(default_factory=dict)
-    """How long entries are kept, of topics that are there; NEVER; missing when it is not known."""
+    """How long entries of existing topics are kept; NEVER; absent if unknown."""
     lagging: Mapping[TopicId, frozenset[int]] = field(default_factory=dict)
     """Partitions that have a replica which is not in sync."""
     lagging_retention_ms: Mapping[TopicId, int] = field(default_factory=dict)
-    """How long entries of these are kept; as all others, where it is missing."""
+    """How long entries of these partitions are kept; if absent, like all others."""
     log_start: Mapping[TopicIdPartition, int] = field(default_factory=dict)
     held: LocalLosses = field(default_factory=dict)
-    """What logs lost, and objects may be the only ones to have: its topic's end releases it, or a person."""
+    """What logs lost and maybe only objects have: only the end of the topic or a person releases it."""
     as_of_ms: int | None = None
-    """When the cluster was asked. No object comes of age after that, since a replica may have fallen behind meanwhile,
-    and the answers of a cluster that has lost a broker take long. None: the view holds at any time."""
+    """When the cluster was asked. No object expires later than that, because a replica may have fallen behind
+    meanwhile, and the answers of a cluster that has lost a broker take long. None: the view is valid at any time."""
 
     def age_ms(self, written_ms: int, now_ms: int) -> int:
-        """Of an object, as far as the view can judge it."""
+        """Return the age of an object, as far as the view can judge it."""
         return (now_ms if self.as_of_ms is None else min(now_ms, self.as_of_ms)) - written_ms
 
     def is_gone(self, topic_id: TopicId) -> bool:
@@ -107,58 +107,59 @@ class ClusterView:
         return topic_id in self.gone_before or self.strangers_are_gone
 
     def retention_of(self, partition: TopicIdPartition) -> int:
-        """How long its entries are kept, in ms; NEVER, also when it is not known."""
+        """Return how long its entries are kept, in ms; NEVER also if that is unknown."""
         topic_id = partition.topic_id
         if partition.partition in self.lagging.get(topic_id, ()):
             return self.lagging_retention(topic_id)
         return self.retention_ms.get(topic_id, NEVER)
 
     def lagging_retention(self, topic_id: TopicId) -> int:
-        """The same of a partition with a replica that is not in sync."""
+        """Return how long entries are kept for a partition with a replica that is not in sync."""
         kept_ms = self.retention_ms.get(topic_id, NEVER)
         return NEVER if kept_ms == NEVER else self.lagging_retention_ms.get(topic_id, kept_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class HiddenTopics:
-    """Topics of which the cluster does not say whether they are there."""
+    """Topics for which the cluster does not say whether they exist."""
 
     known: frozenset[TopicId] = frozenset()
-    """Those whose ids are known."""
+    """Hidden topics whose ids are known."""
     others: bool = False
-    """Whether there may be any whose ids are not."""
+    """Whether there may be hidden topics whose ids are unknown."""
 
 
 NOTHING_HIDDEN = HiddenTopics()
 
 
 class TopicWatch:
-    """Tells topics that were deleted from those that are out of sight, for a moment or by access rights. Sans-IO.
+    """Tells deleted topics from topics that are out of sight, for a moment or because of access rights. Sans-IO.
 
-    The grace time begins with the first answer that lacks a topic: while there is none at all, as the whole cluster is
-    down, nobody has seen it missing, and what a broker knows that comes back first may not be all.
+    The grace time begins with the first answer that lacks a topic. While the whole cluster is down there is no answer,
+    so nobody has seen it missing, and a broker that comes back first may not know all topics.
     """
 
     def __init__(self, grace_ms: int) -> None:
         self._grace_ms = grace_ms
         self._since_ms: int | None = None
         self._missing_since_ms: dict[TopicId, int | None] = {}
-        """Of topics that were there once, or were asked for by id; None: it is there, as far as is known."""
+        """By topic that existed once or was asked for by id, since when it is missing; None: it exists, as far as is
+        known."""
         self._gone: set[TopicId] = set()
 
     def seen_by_id(self, living: frozenset[TopicId], absent: frozenset[TopicId], now_ms: int) -> ClusterView:
-        """All topics that the client may describe, with those that are there though it may not, and those not there.
+        """Record all topics that the client may describe or that exist hidden (`living`), and those that do not exist.
 
-        `absent` was asked for by id. What was not asked for is not concluded upon: nobody is gone as a stranger.
+        `absent` was asked for by id. Nothing is concluded about other topics.
         """
         for topic_id in absent - self._gone:
             self._missing_since_ms.setdefault(topic_id, now_ms)
         return replace(self.seen(living, now_ms), strangers_are_gone=False)
 
     def seen(self, living: frozenset[TopicId], now_ms: int, hidden: HiddenTopics = NOTHING_HIDDEN) -> ClusterView:
-        """All topics of the cluster, in an answer that is complete; the view knows of topics alone.
+        """Record all topics of the cluster from a complete answer. The returned view knows topics only.
 
-        What is hidden counts as seen, so its grace time begins once the cluster tells of it.
+        Hidden topics count as seen, so their grace time begins once the cluster gives an answer about them.
         """
         if self._since_ms is None or hidden.others:
             self._since_ms = now_ms
@@ -182,7 +183,7 @@ class TopicWatch:
 def release_of(
     entry: RemoteLogSegmentMetadataEntry, age_ms: int, view: ClusterView, tier: LongTermTier
 ) -> Release | None:
-    """Why the entry of an object of that age is wanted no more, whether or not it is dead; None when it is wanted."""
+    """Return why the entry of an object of that age is released, dead or not; None when it is wanted."""
     partition = entry.topic_id_partition
     if view.is_gone(partition.topic_id):
         return Release.TOPIC_DELETED

@@ -1,13 +1,15 @@
-"""Whether all entries of an object are released, by columns: `rlm.lifecycle.release.release_of` for thousands at once.
+"""Decides for all entries of an object at once:
 
-Theory. What decides about nearly every entry is the same for its whole topic (gone, expired) or is one comparison with
-a number of its partition (where the log starts, what the tier holds of one leader epoch). Those numbers are gathered
-once, as an array for each topic that the partition's number leads into, so an object costs some array operations
-whatever the number of its entries. Only entries that these do not release are looked at one by one, and the first that
-is wanted ends the look. The quick answers are never more generous than `release_of`. Array operations have a price of
-their own, so the few entries of a small object are looked at one by one from the beginning.
+`rlm.lifecycle.release.release_of` by columns, for thousands of entries.
 
-What was gathered is as old as the judge: make a new one for each round. For one thread.
+Nearly every decision is the same for the whole topic (gone, expired) or is one comparison with a number of the
+partition (where the log starts, what the tier holds of one leader epoch). Those numbers are gathered once, as an array
+for each topic indexed by partition, so an object costs some array operations whatever the number of its entries. Only
+entries that these do not release are looked at one by one, and the first wanted one ends the look. The fast answers are
+never more generous than `release_of`. Array operations have a price of their own, so the few entries of a small object
+are looked at one by one from the beginning.
+
+The gathered numbers are as old as the judge: make a new one for each round. For one thread.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,11 +30,11 @@ DeadTails = Mapping[tuple[TopicIdPartition, int], int]
 """By partition and leader epoch, the offset from which on an object's entries are dead."""
 
 _FEW_ENTRIES = 12
-"""So many take about as long one by one as by columns."""
+"""So many entries take about as long one by one as by columns."""
 _PARTITIONS_MAX = 100_000
-"""A topic with a higher partition number than this is looked at entry by entry: a damaged number allocates nothing."""
+"""Topics with higher partition numbers are looked at entry by entry, so that a damaged number allocates nothing."""
 _NO_EPOCH = -2
-"""Of no entry, unknown epochs included."""
+"""A value that no entry has, not even one of an unknown epoch."""
 
 
 class ReleaseJudge:
@@ -48,9 +50,9 @@ class ReleaseJudge:
         """Topics whose records were judged."""
 
     def release(self, entry_block: bytes, age_ms: int, dead: DeadTails) -> Release | None:
-        """Why all entries are released: the last one's reason; None when one is wanted.
+        """Return why all entries are released: the last one's reason; None when one is wanted.
 
-        None, too, for a block without entries: nothing is known of them.
+        None also for a block without entries, about which nothing is known.
         """
         count = entry_columns.entry_count(entry_block) if entry_block else 0
         if not count:
@@ -128,7 +130,7 @@ class ReleaseJudge:
 
 
 class _Partitions:
-    """What is known of the partitions of a topic: log start, and one leader epoch's held offsets."""
+    """What is known of a topic's partitions: log start, and one leader epoch's held offsets."""
 
     def __init__(self, topic: TopicId, count: int, view: ClusterView, tier: LongTermTier) -> None:
         self.count = count

@@ -1,8 +1,8 @@
-"""KIP-405's remote storage as the long-term tier that releases entries of combined segments.
+"""Lets KIP-405's remote storage release entries of combined segments, as a long-term tier.
 
-What the tier holds is known by offset, and which records those are by the log's leader epochs. So only partitions
-with a replica on this broker are answered for, and only while `__remote_log_metadata` is followed; of all others it is
-not known, and time or the log's start releases their entries.
+The tier's contents are known by offset; the log's leader epochs say which records those are. So it answers only for
+partitions with a replica on this broker, and only while `__remote_log_metadata` is followed. For all others the answer
+is unknown, and time or the log's start releases their entries.
 """
 
 from collections.abc import Callable
@@ -16,11 +16,11 @@ from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
 from rlm.lifecycle.release import HeldRange
 
 EPOCHS_MAX_AGE_S = 30.0
-"""An older chain lacks newer epochs, of which it then says nothing; what it has was the log's when it was read."""
+"""An older chain lacks newer epochs and says nothing about them; what it has was true when it was read."""
 
 
 class LogEpochs:
-    """The leader epochs of the logs on this broker, read anew after a time. Any thread may ask."""
+    """The leader epochs of the logs on this broker, read again after a time. Any thread may ask."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class LogEpochs:
         self._read: dict[TopicIdPartition, tuple[float, LeaderEpochs | None]] = {}
 
     def of(self, partition: TopicIdPartition) -> LeaderEpochs | None:
-        """None when there is no such log here, or its checkpoint cannot be read."""
+        """Return the log's epochs; None when there is no such log here, or its checkpoint cannot be read."""
         now = self._clock()
         known = self._read.get(partition)
         if known is None or now - known[0] >= self._max_age_s:
@@ -53,14 +53,14 @@ class LogEpochs:
 
 
 class FollowedTier(Protocol):
-    """What is asked of `metadata_topic.kip405.tier_follower.TierFollower`."""
+    """The part of `metadata_topic.kip405.tier_follower.TierFollower` used here."""
 
     @property
     def ready(self) -> bool: ...
 
 
 class TieredStorageTier:
-    """`rlm.lifecycle.release.LongTermTier` on `__remote_log_metadata`. One thread at a time."""
+    """Implements `rlm.lifecycle.release.LongTermTier` with `__remote_log_metadata`. One thread at a time."""
 
     def __init__(self, offsets: TieredOffsets, follower: FollowedTier, epochs: LogEpochs) -> None:
         self._offsets = offsets
@@ -78,7 +78,7 @@ class TieredStorageTier:
         )
 
     def held_range(self, partition: TopicIdPartition, /) -> HeldRange | None:
-        """Of the last range that the tier holds, what its last epoch's leader wrote."""
+        """Return the part of the last range on the tier that its last epoch's leader wrote."""
         epochs = self._epochs.of(partition) if self._follower.ready else None
         if epochs is None:
             return None
@@ -90,5 +90,5 @@ class TieredStorageTier:
         return HeldRange(epoch, max(start, ranges[-1].first_offset), ranges[-1].last_offset)
 
     def waits_for(self, _topic_id: TopicId, /) -> bool:
-        """Never: Kafka makes the tier from its own logs."""
+        """Always False: Kafka makes the tier from its own logs."""
         return False

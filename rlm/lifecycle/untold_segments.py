@@ -1,9 +1,9 @@
-"""Which segments the metadata topic may be told of yet, though they were stored long ago. Blocks: for a thread.
+"""Finds segments that were stored long ago but may still be published to the metadata topic. Blocks: for a thread.
 
-An agent tells of its uploads' ends in the order in which it began them, and what an incarnation tells after a newer one
-was registered is refused. So where the topic tells of an upload that ended after some moment, no more will come of that
-agent that it began before. Of any other agent the objects are listed: what of them has no end in the topic may get one,
-as its agent cannot write to the topic, or stood still.
+An agent publishes its uploads' ends in the order in which it began them, and records of an incarnation are refused
+after a newer one was registered. So if the topic has an upload of an agent that ended after some moment, nothing that
+this agent began earlier will still come. Of any other agent the objects are listed: those without an end in the topic
+may get one, because their agent cannot write to the topic, or was frozen.
 """
 
 from collections.abc import Callable, Iterable
@@ -16,20 +16,20 @@ from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState
 
 
 class ToldSegments(Protocol):
-    """What is asked of the metadata store."""
+    """The metadata store, as used here."""
 
     def state_of(self, combined_segment_id: CombinedSegmentId, /) -> RemoteLogSegmentState | None:
-        """None when nothing is known of it."""
+        """Return the segment's state; None when nothing is known of it."""
 
     def told_until_ms(self, broker_id: int, /) -> int | None:
-        """When one of the broker's newest uploads ended, by its own clock; None when none is known."""
+        """Return when one of the broker's newest uploads ended, by its own clock; None when none is known."""
 
     def newest_registrations(self) -> list[RemoteWalNodeRegistration]:
-        """Of every broker."""
+        """Return the newest registration of every broker."""
 
 
 class UntoldSegments:
-    """See the module's theory."""
+    """Lists segments whose publication may still come. See the module's theory."""
 
     def __init__(
         self, storage: RemoteWalStorageManager, told: ToldSegments, brokers: Callable[[], Iterable[int]]
@@ -40,7 +40,7 @@ class UntoldSegments:
         self._brokers = brokers
 
     def stored_ms(self, since_ms: int) -> list[int]:
-        """When they were stored, by the store's clock; of those that began after `since_ms`, some or none.
+        """Return when they were stored, by the store's clock; uploads that began after `since_ms` may be missing.
 
         Raises RemoteStorageError: nothing is known then.
         """

@@ -1,1 +1,1 @@
-"""From an append to a stored, announced object: tasks, group commit, the queue, uploads, the backlog."""
+"""Turns appends into stored, announced objects: tasks, group commit, the queue, uploads, the backlog."""

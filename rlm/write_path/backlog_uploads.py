@@ -1,6 +1,6 @@
-"""Reads and uploads what `Backlog` says, beside the uploads for links; see there.
+"""Reads and uploads what `Backlog` says, beside the uploads for links.
 
-Belongs to the event loop, but for what it reads, in one thread of its own.
+Belongs to the event loop; it reads in one thread of its own.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from rlm.write_path.uploads.combine_task import RLMWalCombineTask
 
 
 class BacklogUploads:
-    """See the module's summary."""
+    """The uploads of what was passed over."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class BacklogUploads:
         clock: Callable[[], float],
         reading: Executor,
     ) -> None:
-        """It takes the thread for `reading` over."""
+        """It owns the `reading` thread from now on."""
         self._core = core
         self._backlog = core.backlog
         self._combine_task = combine_task
@@ -51,7 +51,7 @@ class BacklogUploads:
         return passed_over
 
     def release(self, partition: TopicIdPartition) -> None:
-        """The log is not uploaded from here any more, or is taken on anew."""
+        """Drop a log that is not uploaded from here any more, or is taken on again."""
         task = self._backlog.release(partition)
         if task is not None:
             task.close()
@@ -67,7 +67,7 @@ class BacklogUploads:
             await self._store()
 
     def close(self) -> None:
-        """After `run` was cancelled. What is not stored stays in the logs."""
+        """Close everything, after `run` was cancelled. What is not stored stays in the logs."""
         self._pool.shutdown(wait=True, cancel_futures=True)
         for task in self._backlog.end():
             task.close()

@@ -1,4 +1,4 @@
-"""The time, as it is handed to all that needs it."""
+"""The clocks that are handed to everything that needs the time."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """The time to measure with, and the time to write down."""
+    """One clock to measure with, and one for times that are written down."""
 
     monotonic_s: Callable[[], float]
     wall_ms: Callable[[], int]

@@ -1,6 +1,6 @@
-"""Reads and uploads as `Pacing` says, until it is cancelled; then what was read, as far as there is time for it.
+"""Reads and uploads as `Pacing` says until it is cancelled, then uploads what was read, as time allows.
 
-Uploads run side by side, each in an asyncio task of its own. A defect of one ends the loop.
+Uploads run side by side, each in its own asyncio task. A defect of one ends the loop.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from rlm.write_path.wake import Wake
 
 
 class CommitLoop:
-    """Event loop only."""
+    """The loop that drives the write path. Event loop only."""
 
     def __init__(
         self,
@@ -39,31 +39,31 @@ class CommitLoop:
         self._defect: BaseException | None = None
 
     def wake(self) -> None:
-        """Something happened: look anew what next."""
+        """Look again what to do next, because something happened."""
         self._wake.set()
 
     def fail(self, defect: BaseException) -> None:
-        """End `run` with it."""
+        """End `run` with this defect."""
         self._defect = defect
         self._wake.set()
 
     def fail_with(self, ended: "asyncio.Task[None]") -> None:
-        """`fail`, if the task ended by a defect."""
+        """End `run` if this task ended by a defect."""
         if not ended.cancelled() and (defect := ended.exception()) is not None:
             self.fail(defect)
 
     def append_seen(self, partition: TopicIdPartition) -> None:
-        """The partition's log was appended to."""
+        """Record that the partition's log was appended to."""
         if self._core.pacing.append_seen(partition, self._clock()):
             self._wake.set()
 
     @property
     def uploads(self) -> int:
-        """How many are under way."""
+        """How many uploads are under way."""
         return sum(not upload.done() for upload in self._uploads)
 
     async def run(self) -> None:
-        """Until cancelled, or a defect."""
+        """Run until cancelled, or until a defect."""
         pacing = self._core.pacing
         while True:
             self._wake.clear()
@@ -80,7 +80,7 @@ class CommitLoop:
                     await self._wake.within(delay_s)
 
     async def flush(self, deadline_s: float) -> None:
-        """Upload what is queued, and anew what fails, until all is stored or the time is over."""
+        """Upload what is queued, and retry failures, until everything is stored or the time is over."""
         pacing = self._core.pacing
         while (len(self._core.queue) or self._uploads) and self._defect is None:
             now_s = self._clock()
@@ -95,13 +95,13 @@ class CommitLoop:
                 await asyncio.sleep(wait_s)
 
     async def cancel_uploads(self) -> None:
-        """After `run`: what is under way ends in its thread, or here, and nobody learns of it."""
+        """Cancel uploads, after `run`; those in a thread end there, and their result is lost."""
         for upload in list(self._uploads):
             upload.cancel()
         await asyncio.gather(*self._uploads, return_exceptions=True)
 
     async def _gather(self, delay_s: float, quiet_s: float) -> None:
-        """Upload early if those who append have all got their round and appended anew."""
+        """Upload early if all waiting producers have got their round and appended again."""
         pacing = self._core.pacing
         round_is_over = not self._hooks.replication_is_pending() and not self._uploads
         paused = await self._effects.watcher.pause(delay_s, quiet_s, self._append_gathered, pacing.round_is_gathered)
@@ -145,14 +145,14 @@ class CommitLoop:
         if segment is None:
             self._core.upload_failed(upload, now_s)
         else:
-            # Followers wait for it, so all else comes after.
+            # Followers wait for this, so everything else comes later.
             self._effects.carry_out(self._core.upload_stored(upload, segment, now_s))
             self._effects.watcher.take(self.append_seen)
             self._core.pacing.stored(upload, self._unread_bytes(), now_s)
         self._wake.set()
 
     def _unread_bytes(self) -> int:
-        """What was told of and is not read: the kernel's word of an append may come after its bytes."""
+        """Bytes that were noticed and not read: the kernel may report an append after its bytes."""
         reader = self._effects.reader
         led = [led for led in self._core.pacing.appended() if not reader.is_running(led.task)]
         return sum(one.task.unread_bytes() for one in led)

@@ -1,4 +1,6 @@
-"""Does what the write path's core wants done (`rlm.write_path.core.actions`): files, watches, listeners, metrics."""
+"""Carries out the actions of the write path's core (`rlm.write_path.core.actions`): files, watches, listeners,
+metrics.
+"""
 
 import asyncio
 from collections.abc import Iterable
@@ -39,7 +41,7 @@ from rlm.write_path.uploads.upload_listener import UploadListeners
 
 
 class Effects:
-    """Owns what the write path stands on but for the uploads for links. Event loop only."""
+    """Owns everything that the write path uses, except the uploads for links. Event loop only."""
 
     def __init__(
         self,
@@ -64,7 +66,7 @@ class Effects:
         self.backlog = BacklogUploads(core, combine_task, self.carry_out, clock, backlog_pool)
 
     def log_task(self, assignment: Assignment) -> LogTask:
-        """What reads the log from where its upload goes on. Raises ResumeUnknownError."""
+        """Return the task that reads the log from where its upload continues. Raises ResumeUnknownError."""
         try:
             resume = self._hooks.resume(assignment)
         except ResumeUnknownError:
@@ -74,7 +76,7 @@ class Effects:
         return RLMWalTask(assignment.topic_id_partition, assignment.directory, resume, self.open_files)
 
     def carry_out(self, actions: Iterable[Action]) -> None:
-        """Do all that, in order."""
+        """Carry out the actions in order."""
         for action in actions:
             match action:
                 case Watch(partition, directory):
@@ -89,7 +91,7 @@ class Effects:
                     self._tell(action)
 
     async def close(self, led: Iterable[LedPartition]) -> None:
-        """Give files and threads back, for good; what is being read is waited for."""
+        """Give files and threads back, for good; waits for reads under way."""
         if self._asking is not None:
             self._asking.cancel()
         await self.reader.stop()

@@ -1,6 +1,6 @@
-"""What the write path takes from the machine that it runs on: time, threads, and the kernel's word of changed files.
+"""What the write path takes from its machine: time, threads, and the kernel's events of changed files.
 
-They are handed in, so that a simulation can put seeded ones in their place (`tests/simulation`).
+They are handed in, so that a simulation can replace them by seeded ones (`tests/simulation`).
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from rlm.write_path.reading.append_watcher import DirectoryEvents, inotify
 
 
 def thread_pool(threads: int, name: str) -> Executor:
-    """So many threads of that name."""
+    """Return a pool of so many threads with that name."""
     return ThreadPoolExecutor(threads, thread_name_prefix=name)
 
 
@@ -22,5 +22,5 @@ class Machine:
 
     clocks: Clocks
     pool: Callable[[int, str], Executor] = thread_pool
-    """Makes a pool of so many threads, of that name."""
+    """Makes a pool of so many threads with that name."""
     directory_events: Callable[[], DirectoryEvents] = inotify

@@ -1,4 +1,4 @@
-"""What the write path tells of itself, as Prometheus metrics and as stage times."""
+"""The write path's Prometheus metrics and stage times."""
 
 from collections.abc import Iterable
 from typing import Protocol
@@ -16,13 +16,13 @@ STAGE_BUCKETS_S = (
 
 
 class StageSpans(Protocol):
-    """Who wants to know of single objects, too."""
+    """Receives the stage times of single objects."""
 
     def stored(self, segment: UploadedSegment, started_s: float, now_s: float) -> None:
-        """Of the own broker's logs; its upload began at `started_s`."""
+        """Record a stored object of the own broker's logs; its upload began at `started_s`."""
 
     def passed(self, stage: str, seconds: float, objects: Iterable[StoredObjectId]) -> None:
-        """These objects' bytes passed the stage just now."""
+        """Record that these objects' bytes passed the stage just now."""
 
 
 class StageTimes:
@@ -46,13 +46,13 @@ class StageTimes:
         )
 
     def observe(self, stage: str, seconds: float, objects: Iterable[StoredObjectId] = ()) -> None:
-        """One passage through a stage, of bytes that are in these objects."""
+        """Record one passage through a stage, of bytes that are in these objects."""
         self._histogram.observe(stage, seconds)
         if self.spans is not None and objects:
             self.spans.passed(stage, seconds, objects)
 
     def stored(self, segment: UploadedSegment, started_s: float, now_s: float) -> None:
-        """A segment of the own broker's logs is stored; its upload began at `started_s`."""
+        """Record a stored segment of the own broker's logs; its upload began at `started_s`."""
         for item in segment.items:
             self.observe("combined", started_s - item.queued_s)
         self.observe("uploaded", now_s - started_s)
@@ -141,7 +141,7 @@ class ArchiveMetrics:
 
 
 class OrphanMetrics:
-    """What the comparisons of object storage and metadata came to."""
+    """Results of the comparisons of object storage and metadata."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.found = Gauge(
@@ -170,7 +170,7 @@ class OrphanMetrics:
 
 
 class LifecycleMetrics:
-    """Counters of what becomes of combined segments after their upload."""
+    """Counters of combined segments' life after their upload."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.dead_entries = Counter(

@@ -1,15 +1,14 @@
-"""RemoteWalLogManager: takes what led partitions append to object storage, and tells others what is there.
+"""RemoteWalLogManager: uploads what led partitions append to object storage, and notifies others of it.
 
 The flow, in this order: an append is noticed; the partition is due (`PartitionSchedule`); its RLMWalTask reads whole
 batches (`LogReader`); they wait in remoteSegmentQ; RLMWalCombineTask makes one object of them and uploads it; the
-listeners learn of it (links, announcements); metadata is published in the order of the objects' sequence. What a log
+listeners are notified (links, announcements); metadata is published in the order of the objects' sequence. What a log
 that is far behind passes over goes another way (`BacklogUploads`).
 
-What is to be done, and when, is decided without IO by `WritePathCore` and its `Pacing`. `CommitLoop` and `Effects` do
-it: the pools run RLMWalTask.run and RemoteWalStorageManager calls, and nothing else. All state belongs to the event
-loop.
+`WritePathCore` and its `Pacing` decide without IO what to do, and when. `CommitLoop` and `Effects` carry it out: the
+pools run RLMWalTask.run and RemoteWalStorageManager calls, and nothing else. All state belongs to the event loop.
 
-It does not decide which partitions it leads: `assign` is told.
+It does not decide which partitions it leads: `assign` says so.
 """
 
 import asyncio
@@ -59,11 +58,11 @@ class RemoteWalLogManager:
         self._running: list[asyncio.Task[None]] = []
 
     def add_listener(self, listener: UploadListener) -> None:
-        """Tell this one, too."""
+        """Notify this listener, too."""
         self._effects.listeners.add(listener)
 
     def start(self) -> "asyncio.Task[None]":
-        """Begin to process partitions. The task never ends by itself, unless by a defect."""
+        """Begin to process partitions. The task ends by itself only through a defect."""
         loop = asyncio.get_running_loop()
         self._effects.watcher.listen(self._loop.append_seen)
         draining = loop.create_task(self._effects.backlog.run(), name="backlog-uploads")
@@ -99,7 +98,7 @@ class RemoteWalLogManager:
         self._take_on_some()
 
     def _take_on_some(self) -> None:
-        """So many that relaying goes on meanwhile; then the next ones."""
+        """Take on a few partitions so that relaying continues meanwhile, then the next ones."""
         try:
             for assignment in self._core.to_take_on():
                 self._take_on(assignment)
@@ -120,13 +119,13 @@ class RemoteWalLogManager:
 
     @property
     def put_off(self) -> Mapping[TopicIdPartition, str]:
-        """Partitions that were not taken on, and why. Other threads may look."""
+        """Partitions that were not taken on, and why. Other threads may read it."""
         return self._core.put_off
 
     # What others ask.
 
     def mode_of(self, partition: TopicIdPartition, size: int) -> LinkMode:
-        """How `size` bytes should travel to a follower that waits for them now."""
+        """Return how `size` bytes should travel to a follower that waits for them now."""
         led = self._core.led.get(partition)
         if led is None:
             self._effects.carry_out(self._core.not_led(partition))
@@ -134,72 +133,76 @@ class RemoteWalLogManager:
         return self._core.pacing.mode_of(led, size, self._clock())
 
     def fetched(self, follower_id: int, partition: TopicIdPartition, offset: int, size: int) -> None:
-        """A follower is about to be sent `size` bytes from this offset on, one way or the other."""
+        """Record that a follower is about to get `size` bytes from this offset on, by link or inline."""
         self._core.pacing.fetched(follower_id, partition, offset, size, self._clock())
 
     def upload_expected(self, partition: TopicIdPartition, offset: int) -> bool:
-        """Whether the batch at this offset is about to be stored: not yet stored, not far behind, nothing failing."""
+        """Whether the batch at this offset will soon be stored: not yet stored, not far behind, nothing failing."""
         is_running = bool(self._running) and not self._running[0].done()  # it ends before those who ask
         return is_running and self._core.pacing.upload_expected(partition, offset, self._clock())
 
     def is_always_linked(self, partition: TopicIdPartition) -> bool:
-        """Whether its bytes are to travel as links whatever that costs."""
+        """Whether its bytes must travel as links whatever that costs."""
         led = self._core.led.get(partition)
         return led is not None and led.assignment.link_policy is LinkPolicy.ALWAYS
 
     def came_freely(self, partition: TopicIdPartition, size: int) -> None:
-        """So many bytes of it came by an agent, from producers that do not stand still for links: with acks 0 or 1, or
-        with acknowledgements that the agent holds. Tell it before, or as, they reach the log."""
+        """Record bytes that came through an agent from producers that do not wait:
+
+        acks 0 or 1, or held acknowledgements.
+
+        Call it before, or as, they reach the log.
+        """
         self._core.pacing.came_freely(partition, size, self._clock())
 
     def why_inline(self, partition: TopicIdPartition) -> InlineReason:
-        """Why the partition's bytes go inline, where they do."""
+        """Why the partition's bytes go inline, if they do."""
         led = self._core.led.get(partition)
         return InlineReason.NOT_ENABLED if led is None else self._decider.why_inline(led.assignment, self._clock())
 
     def told_why(self) -> dict[str, str]:
-        """By topic that is led here, in words and numbers. May be called on other threads."""
+        """Describe for each topic led here, in words and numbers, why its bytes go inline. On any thread."""
         of_topics = {led.assignment.topic: led.assignment for led in list(self._core.led.values())}
         return {topic: self._decider.told_why(one, self._clock()) for topic, one in of_topics.items()}
 
     def links_wanted(self, partitions: Iterable[TopicIdPartition]) -> None:
-        """Followers wait for these partitions' links: upload now."""
+        """Upload now: followers wait for these partitions' links."""
         self._core.pacing.links_wanted(partitions, self._clock())
         self._loop.wake()
 
     def hurry(self, partition: TopicIdPartition, *, hurried: bool = True) -> None:
-        """Upload what the partition's log holds as soon as can be, however little it is, until told otherwise."""
+        """Upload what the partition's log holds as soon as possible, however little it is, until `hurried` is False."""
         self._core.pacing.hurry(partition, self._clock(), hurried=hurried)
         if hurried and partition in self._core.led:
             self._loop.wake()
 
     def uploaded_offset(self, partition: TopicIdPartition) -> int | None:
-        """All below is stored, by this agent or those before; None when the partition is not led here."""
+        """Return the offset below which everything is stored, also by earlier agents; None if it is not led here."""
         led = self._core.led.get(partition)
         return None if led is None else led.stored_offset
 
     def when_published(self, segment_id: CombinedSegmentId, tell: Callable[[], object]) -> None:
-        """As RLMWalCombineTask."""
+        """Call `tell` once the segment's metadata is acknowledged, see RLMWalCombineTask."""
         self._combine_task.when_published(segment_id, tell)
 
     def find(self, topic_id: bytes | None, partition: int) -> TopicIdPartition | None:
-        """The partition, if it is led here with the feature on."""
+        """Return the partition, if it is led here with the feature on."""
         return self._core.find(topic_id, partition)
 
     def stored_log(self, partition: TopicIdPartition) -> StoredLog | None:
-        """The partition's log and how far it is stored; None when it is not led here."""
+        """Return the partition's log and how far it is stored; None when it is not led here."""
         led = self._core.led.get(partition)
         return None if led is None else led.stored_log()
 
     def status(self) -> dict[TopicIdPartition, PartitionStatus]:
-        """The led partitions, for `describe`. May be called on other threads."""
+        """Return the led partitions for `describe`. May be called on other threads."""
         return {partition: led.status(self._clock()) for partition, led in list(self._core.led.items())}
 
     def led(self) -> Mapping[TopicIdPartition, LedPartition]:
-        """The led partitions as they are, to look at and not to change. Event loop only."""
+        """Return the led partitions themselves, to be read only. Event loop only."""
         return MappingProxyType(self._core.led)
 
     def load(self) -> WritePathLoad:
-        """What is held now, for those who look after its bounds. Event loop only."""
+        """Return what is held now, to check its limits. Event loop only."""
         queue, open_files = self._core.queue, self._effects.open_files
         return WritePathLoad(len(queue), queue.size_bytes, self._loop.uploads, open_files.open_count)

@@ -1,14 +1,14 @@
-"""What one task sleeps on, until somebody wakes it or its time has come. Event loop only.
+"""A cheap event for one task: it sleeps until somebody wakes it or its time has come. Event loop only.
 
-asyncio.Event does as much for any number of tasks, and asks for the running loop at each wait, which Python 3.11 takes
-to the kernel.
+asyncio.Event works for any number of tasks, but looks for the running loop at each wait, which is a system call in
+Python 3.11.
 """
 
 import asyncio
 
 
 class Wake:
-    """Of one task."""
+    """The wake-up of one task."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -16,17 +16,17 @@ class Wake:
         self._sleeper: asyncio.Future[None] | None = None
 
     def set(self) -> None:
-        """Something happened. That holds until `clear`."""
+        """Wake the task. This lasts until `clear`."""
         self._is_set = True
         if self._sleeper is not None and not self._sleeper.done():
             self._sleeper.set_result(None)
 
     def clear(self) -> None:
-        """All that happened so far is known."""
+        """Forget everything that happened so far."""
         self._is_set = False
 
     async def within(self, delay_s: float | None) -> None:
-        """Until something happened, for at most so many seconds; None: for however long."""
+        """Sleep until woken, for at most so many seconds; None: without a limit."""
         if self._is_set:
             return
         loop = self._loop = self._loop or asyncio.get_running_loop()

@@ -1,1 +1,1 @@
-"""Agents of one zone read objects for each other: who asks, and who gives."""
+"""Agents of one zone read objects for each other: one side asks, the other gives."""

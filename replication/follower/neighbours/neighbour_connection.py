@@ -13,17 +13,17 @@ class RangeRefusedError(Exception):
 
 
 class RangeAlteredError(Exception):
-    """What came is not what the neighbour sent."""
+    """The bytes that arrived are not those that the neighbour sent."""
 
 
 class NeighbourConnection:
-    """To one neighbour."""
+    """The connection to one neighbour."""
 
     def __init__(self, connect: Connect) -> None:
         self._questions = NumberedQuestions(connect, _read)
 
     async def ask(self, wanted: CachedRange, read: tuple[int, int]) -> bytes:
-        """The range; `read` is what the neighbour reads where it has nothing of it. The caller bounds the time.
+        """Request a range; the neighbour reads all of `read` if it has none of it. The caller bounds the time.
 
         Raises RangeRefusedError, RangeAlteredError, what `connect` raises, ConnectionError, MalformedFrameError.
         """
@@ -41,7 +41,7 @@ class NeighbourConnection:
         return data
 
     async def close(self) -> None:
-        """Whoever waits is told that the connection ended."""
+        """Close the connection; waiting callers get an error."""
         await self._questions.close()
 
 

@@ -1,9 +1,9 @@
-"""Whom in the own zone to ask for an object's bytes, and what becomes of neighbours that do not give them.
+"""Chooses the neighbour in the own zone to ask for an object's bytes, and avoids neighbours that fail.
 
-A neighbour is trusted no more than the store: what it gives is held against the link as any other bytes. It is asked
-for a quarter of the time that a response has; then, and at once where it refuses or is gone, the range is read from the
-store. One that failed repeatedly is left alone for a while (`CircuitBreaker`), one that gave wrong bytes for longer
-(`LinkRest`); the next reader of the zone is asked in its place, which reads for all that find the same.
+A neighbour is trusted no more than the store: its bytes are checked against the link like any others. It gets a quarter
+of the time that a response has. After that, or at once if it refuses or is gone, the range is read from the store. A
+neighbour that failed repeatedly is avoided for a while (`CircuitBreaker`), one that gave wrong bytes for longer
+(`LinkRest`). The next reader of the zone takes its place for all that notice this.
 """
 
 import asyncio
@@ -44,10 +44,10 @@ class _Neighbour:
 
 
 class Neighbours:
-    """The agents of the own zone. Used from the event loop alone."""
+    """The agents of the own zone. Used from the event loop only."""
 
     def __init__(self, context: FollowerContext, peers: KnownPeers, is_near: Callable[[int], bool]) -> None:
-        """`is_near` says whether a broker stands in the own zone."""
+        """`is_near` says whether a broker is in the own zone."""
         self._context = context
         self._peers = peers
         self._is_near = is_near
@@ -57,11 +57,11 @@ class Neighbours:
 
     @property
     def own_id(self) -> int:
-        """Of the own broker."""
+        """The id of the own broker."""
         return self._hello.broker_id
 
     def reader(self, zone: ZoneReading) -> int | None:
-        """The first in order that may be asked, the own broker included; None: nobody of them."""
+        """Return the first reader that may be asked, which may be our own broker; None if there is none."""
         now_s = self._context.clock()
         for broker_id in zone.readers:
             if broker_id == self.own_id:
@@ -74,7 +74,7 @@ class Neighbours:
         return None
 
     async def ask(self, neighbour: int, wanted: CachedRange, read: tuple[int, int]) -> bytes | None:
-        """As `NeighbourReads.ask`."""
+        """Return the range; None if it must be read from the store. Errors are counted, not raised."""
         one = self._neighbour(neighbour)
         try:
             async with asyncio.timeout(self._context.limits.hydration_timeout_s / _SHARE_OF_TIMEOUT):
@@ -88,7 +88,7 @@ class Neighbours:
             self._rest(neighbour)
         except (OSError, ssl.SSLError, PeerRefusedError) as error:
             self._failed(neighbour, "gone", str(error) or type(error).__name__)
-        except Exception as error:  # the range is read in any case
+        except Exception as error:  # the range is read from the store in any case
             self._failed(neighbour, "defect", defect_site(error))
             self._rest(neighbour)
         else:
@@ -99,7 +99,7 @@ class Neighbours:
         return None
 
     def gave_wrong_bytes(self, neighbour: int) -> None:
-        """What it gave is not what the leader has."""
+        """Record that a neighbour gave bytes that differ from the leader's."""
         self._metrics.asked("wrong")
         self._rest(neighbour)
 

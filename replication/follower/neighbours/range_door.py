@@ -1,7 +1,8 @@
-"""Gives other agents of the own zone ranges of objects: what is there, else what one read for all of them brings.
+"""Gives ranges of objects to other agents of the own zone: cached ones, and ones read for all of them.
 
-Only combined segments are given, by ids from which this agent builds the keys in its own prefix. Who may ask is for the
-peer listener to say, and stands in the own zone: to another one the bytes would cost what they are to save.
+Only combined segments are given; their ids are turned into keys under this agent's own prefix. The peer listener
+decides who may ask. The asker must be in the own zone, because bytes to another zone would cost what this is meant to
+save.
 """
 
 import asyncio
@@ -24,23 +25,23 @@ from replication.wire.shared_reads import RangeRefusal, RangeRequest, encode_ans
 log = structlog.get_logger(__name__)
 
 MAX_ASKED = 64
-"""Ranges that one neighbour may ask for at a time."""
+"""The most ranges that one neighbour may request at a time."""
 
 
 class RangeDoor:
-    """What the peer listener gives connections for ranges to."""
+    """Serves the connections that the peer listener got for ranges."""
 
     def __init__(
         self, context: FollowerContext, budget: MemoryBudget, is_near: Callable[[int], bool], idle_timeout_s: float
     ) -> None:
-        """`budget` is for what goes to other agents; `is_near` says whether a broker stands in the own zone."""
+        """`budget` limits what goes to other agents; `is_near` says whether a broker is in the own zone."""
         self._context = context
         self._budget = budget
         self._is_near = is_near
         self._idle_timeout_s = idle_timeout_s
 
     async def serve(self, peer: FramedConnection, asker: Hello) -> None:
-        """One connection, after the hellos, until it ends. Raises PeerRefusedError, MalformedFrameError."""
+        """Serve one connection, after the hellos, until it ends. Raises PeerRefusedError, MalformedFrameError."""
         if not self._is_near(asker.broker_id):
             raise PeerRefusedError(f"broker {asker.broker_id}'s agent asks for ranges, and is not known to be near")
         giving = _Giving(self._context, self._budget, peer)
@@ -51,7 +52,7 @@ class RangeDoor:
 
 
 class _Giving:
-    """To one asker."""
+    """Gives ranges to one asker."""
 
     def __init__(self, context: FollowerContext, budget: MemoryBudget, peer: FramedConnection) -> None:
         self._context = context
@@ -62,7 +63,7 @@ class _Giving:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Until the asker ends the connection."""
+        """Answer requests until the asker ends the connection."""
         while (message := await self._channel.receive()) is not None:
             kind, body = message
             if kind is not MessageKind.RANGE_REQUEST:
@@ -77,7 +78,7 @@ class _Giving:
             task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """What is asked for is not given any more."""
+        """Stop giving what is still requested."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -86,7 +87,7 @@ class _Giving:
         try:
             await self._give(request)
         except ConnectionError:
-            return  # it asks another one
+            return  # our own agent would ask another one
         except HydrationError as error:
             why = RangeRefusal.BUSY if error.reason == "over_budget" else RangeRefusal.NOT_READ
             self._refuse(request.number, why)
@@ -96,7 +97,10 @@ class _Giving:
             self._refuse(request.number, RangeRefusal.NOT_READ)
 
     async def _give(self, request: RangeRequest) -> None:
-        """In whatever order reads end, one answer at a time, as far as the asker takes them."""
+        """Read a range and send it.
+
+        Reads may end in any order; answers are sent one at a time, as the asker takes them.
+        """
         hydration, limits = self._context.hydration, self._context.limits
         try:
             async with asyncio.timeout(limits.hydration_timeout_s):
@@ -116,5 +120,5 @@ class _Giving:
 
     def _refuse(self, number: int, why: RangeRefusal) -> None:
         self._context.metrics.shared_reads.gave(why.name.lower())
-        if self._peer.is_writable:  # else it gives up by itself
+        if self._peer.is_writable:  # else the asker gives up by itself
             self._channel.send(MessageKind.RANGE_REFUSED, encode_refusal(number, why))

@@ -1,1 +1,1 @@
-"""When an upload starts, and which way bytes should travel, sans-IO: group commit and link policy."""
+"""Decides when an upload starts, and whether bytes go by link or inline: group commit and link policy. Sans-IO."""

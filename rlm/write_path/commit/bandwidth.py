@@ -1,4 +1,4 @@
-"""Bytes over time, sans-IO: how many come each second, and how long work waits to stay below a bandwidth."""
+"""Measures and limits bytes over time. Sans-IO."""
 
 import math
 
@@ -6,7 +6,7 @@ _BURST_S = 0.25
 
 
 class TokenBucket:
-    """Bytes per second, with a quarter of a second's worth saved up while nothing is moved. Not thread-safe."""
+    """A limit in bytes per second, with a quarter of a second's worth saved up while idle. Not thread-safe."""
 
     def __init__(self, bytes_per_s: float) -> None:
         self._bytes_per_s = bytes_per_s
@@ -14,17 +14,17 @@ class TokenBucket:
 
     @property
     def free_s(self) -> float:
-        """From when on bytes may be moved without a wait, monotonic."""
+        """When bytes may be moved without a wait; monotonic."""
         return self._free_s
 
     def wait_s(self, now_s: float) -> float:
-        """What `take` would return."""
+        """Return what `take` would return."""
         return max(self._free_s - now_s, 0.0)
 
     def take(self, size_bytes: int, now_s: float) -> float:
-        """Take tokens for `size_bytes` in any case; seconds to wait before these bytes may be moved.
+        """Take tokens for `size_bytes` in any case. Returns the seconds to wait before these bytes may be moved.
 
-        A request larger than the bucket goes at once when the bucket is full, and those after it wait the longer.
+        A request larger than the bucket starts at once when the bucket is full, and later requests wait longer for it.
         """
         begin_s = max(self._free_s, now_s - _BURST_S)
         self._free_s = begin_s + size_bytes / self._bytes_per_s
@@ -32,7 +32,7 @@ class TokenBucket:
 
 
 class RateMeter:
-    """Bytes per second, exponentially averaged: after `time_constant_s` a step has made 63 % of its way."""
+    """An exponential average of bytes per second: after `time_constant_s` a step is visible to 63 %."""
 
     def __init__(self, time_constant_s: float) -> None:
         self._time_constant_s = time_constant_s
@@ -40,9 +40,9 @@ class RateMeter:
         self._at_s = -math.inf
 
     def add(self, size: int, now_s: float, over_s: float = 0.0) -> None:
-        """Count so many bytes at this (monotonic) time, which came evenly over the last `over_s` seconds."""
+        """Count bytes at this (monotonic) time, which came evenly over the last `over_s` seconds."""
         self._bytes, self._at_s = self._left(now_s), max(self._at_s, now_s)
-        if over_s > 0:  # what came first has decayed since
+        if over_s > 0:  # the earlier bytes have decayed since
             size_left = size * self._time_constant_s / over_s * -math.expm1(-over_s / self._time_constant_s)
             self._bytes += size_left
         else:

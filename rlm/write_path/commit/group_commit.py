@@ -1,38 +1,39 @@
-"""Group commit: when the active segments are read, and when an upload of what was read starts, sans-IO.
+"""Group commit: decides when the active segments are read, and when an upload of what was read starts. Sans-IO.
 
-An object costs its requests, and the agents some 5 ms of CPU whatever its size; an upload that starts later makes those
-who wait for it later. So, as in a database's group commit, what is appended while others wait shares one object. How
-long is waited for company depends on who waits:
+An object costs its requests, and the agents some 5 ms of CPU whatever its size; a later upload delays those who wait
+for it. So, as in a database's group commit, what is appended while others wait shares one object. How long an upload
+waits for more bytes depends on who waits:
 
-- Nobody wants links now (small loads, by cost): one archive interval from start to start, as objects cost requests.
-- Links are wanted because they pay: as long as the rate takes to bring what pays with something to spare, so that
-  objects pay on the average and nobody stands still for a single one that is small. Where nobody waits, until an
-  object's requests cost little beside its bytes. Where producers wait whose rounds pay, when a round is there: a
-  producer has one request at a leader at a time, so longer rounds would be less throughput for it. At the latest after
-  the time that an upload may wait.
-- Links are wanted whatever they cost: at once while nothing is in flight, so that a lone record waits for nothing;
+- Nobody wants links now (small loads, by cost): one archive interval from start to start, because objects cost
+  requests.
+- Links are wanted because they pay: until the rate has brought enough to pay with something to spare. So objects pay on
+  the average, and nobody waits just to fill a single small one. If no producer waits, until an object's requests cost
+  little compared with its bytes. If acks=all producers wait and one round pays for an object, as soon as the round is
+  complete: a producer has one request at a leader at a time, so waiting longer only lowers its throughput. At the
+  latest after the time that an upload may wait.
+- Links are wanted whatever they cost: at once while nothing is in flight, so that a single record waits for nothing;
   otherwise one interval after the last start, so that what arrives meanwhile shares an object.
-- While much is appended (bulk) by producers that wait: when the last object has reached the followers and those who
-  waited for it have appended anew, so that all share one object, if that pays or links are wanted whatever they cost;
-  after two intervals in any case.
-- While much is appended without a pause: when the rate has brought a full object, but not before one interval after the
-  last start and not after two. Nobody waits for this one.
-- As soon as there are a whole object's bytes, queued or known to be in the logs; after a failure, not before its
-  back-off ended, and no load counts as bulk until one is stored.
-- Unless an object is whole, not before the share of all agents' objects that falls to this one lets it
+- While producers that wait append much (bulk): when the last object has reached the followers and those who waited for
+  it have appended again, so that all share one object, if that pays or links are wanted whatever they cost; after two
+  intervals in any case.
+- While much is appended without a pause: when the rate has brought a full object, but between one and two intervals
+  after the last start. Nobody waits for this one.
+- As soon as a whole object's bytes are queued or known to be in the logs. After a failure, not before its back-off has
+  ended, and no load counts as bulk until an object is stored.
+- Unless an object is whole, not before this agent's share of all agents' objects allows it
   (`rlm.write_path.commit.object_spacing`).
-- Whatever the reason, not before the quota in bytes per second lets it, where there is one (as KIP-956 has for
-  KIP-405's uploads). What it holds back stays in the log; followers get it inline.
+- In any case, not before the quota in bytes per second allows it, if there is one (as KIP-956 has for KIP-405's
+  uploads). What it holds back stays in the log; followers get it inline.
 
 Producers with acks=all append, wait until the followers have it, and append again: between two of their rounds nothing
-comes, so an upload should begin as soon as they are all waiting. They are when as much has come as in the rounds
-before; a silence tells it too, but later, as it must be longer than the gaps within a round. Producers with acks=1 go
-on whatever becomes of their records: the pauses between their batches mean nothing, and an upload at each of them would
-only make objects small. The broker's files do not tell acks; what is appended while an upload is under way does.
+comes. So an upload should begin as soon as they all wait. They do when as many bytes have come as in the rounds before.
+A silence shows it too, but later, because it must be longer than the gaps within a round. Producers with acks=1
+continue whatever happens to their records: the pauses between their batches mean nothing, and an upload at each of them
+would only make objects small. The broker's files do not show acks; what is appended while an upload is under way does.
 
-`WritePathCore` and its `Pacing` tell what happens and ask `GroupCommit.next_step`; `CommitLoop` does it. For whom an
-upload is, `LinkDecider` says. Intervals, sizes and the quota are settings (`CommitLimits`); a failed log's back-off is
-`PartitionSchedule`'s.
+`WritePathCore` and its `Pacing` report events and ask `GroupCommit.next_step`; `CommitLoop` carries it out.
+`LinkDecider` says for whom an upload is. Intervals, sizes and the quota are settings (`CommitLimits`);
+`PartitionSchedule` has a failed log's back-off.
 """
 
 import math
@@ -44,38 +45,38 @@ from kafka_log.topic_partition import TopicIdPartition
 from rlm.write_path.commit.bandwidth import TokenBucket
 from rlm.write_path.commit.producers import QUIET_S, WEIGHT, Producers
 
-# All constants of group commit, each with its unit and what is known of why. "By judgement": no measurement is known.
+# All constants of group commit, each with its unit and its reason. "By judgement" means that there is no measurement.
 
 BULK_BYTES: Final = 128 * 1024
-"""Bytes in an upload interval, or in an object for one follower: from so many on, a load is bulk. By judgement: 5 MB/s
-at the default interval of 25 ms, where a start costs the agents more than it saves anybody. Measured is only what
-gathering brings far above: at 25 MB/s a third less CPU."""
+"""Bytes in an upload interval, or in an object for one follower, from which on a load is bulk. By judgement: 5 MB/s at
+the default interval of 25 ms, where an upload costs the agents more than it saves anybody. Only far above that was
+gathering measured: at 25 MB/s it takes a third less CPU."""
 BULK_OBJECT_BYTES: Final = 512 * 1024
-"""Bytes: how large objects are meant to be where nobody waits. 25 MB/s with acks=1 took the agents 0.93 core with 90 KB
-in an object, 0.68 with 210 KB and 0.52 with 420 KB (docs/performance.md). The KIP's have 300 to 500 KB."""
+"""Bytes: the intended size of objects if nobody waits. 25 MB/s with acks=1 took the agents 0.93 core with 90 KB in an
+object, 0.68 with 210 KB and 0.52 with 420 KB (docs/performance.md). The KIP's have 300 to 500 KB."""
 STRETCH_MAX: Final = 2.0
-"""Intervals between two starts of a bulk at most, so company costs one interval of latency. The number by judgement; to
-wait longer for larger objects took 8 % less CPU and 5 ms more to the high watermark, and was left out."""
+"""The most intervals between two starts of a bulk load, so sharing costs one interval of latency. By judgement: waiting
+longer for larger objects took 8 % less CPU and 5 ms more to the high watermark."""
 UPLOAD_WAIT_MAX_S: Final = 0.1
-"""Seconds between two starts at most where links are wanted as they pay (remote.wal.link.upload.wait.max.ms): by so
-much records come later to consumers."""
+"""The most seconds between two starts if links are wanted because they pay (remote.wal.link.upload.wait.max.ms).
+Records reach consumers later by so much."""
 WHOLE: Final = 0.99
-"""Share of a round that is taken for all of it, as batches differ a little in size. By judgement. To start at a whole
-round and to gather fetches as below made 4 to 39 % more throughput of acks=all together (docs/performance.md)."""
+"""Share of a round that counts as all of it, because batches differ a little in size. By judgement. Starting at a whole
+round, together with gathering fetches as below, gave acks=all 4 to 39 % more throughput (docs/performance.md)."""
 GATHER_RECENT_S: Final = 0.25
-"""Seconds: an upload that is older says nothing of the load now. By judgement: ten default intervals."""
+"""Seconds: an older upload says nothing about the load now. By judgement: ten default intervals."""
 GATHER_MOST: Final = 0.6
-"""Share of a round that a gathered fetch must bring. By judgement; with 128 KB batches, where rounds take longer than a
-fetch may wait, gathering without such a bound made each fetch later and saved nothing."""
+"""Share of a round that a gathered fetch must bring. By judgement: with 128 KB batches, where rounds take longer than a
+fetch may wait, gathering without such a limit delayed each fetch and saved nothing."""
 GATHER_PAUSE_MIN_S: Final = 0.1
-"""Seconds in which fetches are left alone after a gathering in vain; doubled by each in a row. By judgement."""
+"""Seconds in which fetches are left alone after an unsuccessful gathering; doubled by each in a row. By judgement."""
 GATHER_PAUSE_MAX_S: Final = 0.8
-"""Seconds. By judgement: where gathering is in vain, it makes followers later for 3 % of the time (25 ms in 0.8 s)."""
+"""Seconds. By judgement: unsuccessful gathering delays followers during 3 % of the time (25 ms in 0.8 s)."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitLimits:
-    """Intervals in seconds, sizes in bytes."""
+    """Limits: intervals in seconds, sizes in bytes."""
 
     interval_s: float
     """remote.wal.log.manager.combiner.task.interval.ms"""
@@ -92,53 +93,54 @@ class CommitLimits:
 
 
 class Urgency(IntEnum):
-    """For whom an upload is."""
+    """For whom an upload is made."""
 
     ARCHIVE = 0
     """Nobody waits for its links."""
     PAYING_LINKS = 1
-    """Where links are cheaper, and as cheap as can be."""
+    """Links are cheaper, and should be as cheap as possible."""
     BOUNDED_LINKS = 2
-    """Where they are cheaper, and come soon."""
+    """Links are cheaper, and should come soon."""
     LINKS = 3
-    """Followers wait for its links, whatever they cost, or producers until their records are stored."""
+    """Followers wait for its links whatever they cost, or producers until their records are stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What there is to read and to upload, as of now."""
+    """What there is to read and to upload now."""
 
     queued_bytes: int
-    """Read, and in no upload that is under way."""
+    """Bytes that were read and are in no upload under way."""
     due_s: float
-    """When the next log is to be read; inf: none, or there is no room for it."""
+    """When the next log is due to be read; inf if none is, or if there is no room for it."""
     has_unread: bool
-    """Appends were told of that were not read."""
+    """Whether appends were noticed that were not read."""
     expected_bytes: float
-    """What an upload interval brings at the rate of late."""
+    """The bytes that an upload interval brings at the recent rate."""
     urgency: Urgency
-    """How the upload is wanted. Without a meaning while nothing is queued or due."""
+    """How the upload is wanted. Meaningless while nothing is queued or due."""
     bytes_per_s: float = 0.0
-    """What comes of late."""
+    """The recent rate."""
     paying_bytes: float = 0.0
-    """What objects are to hold on the average."""
+    """The average size that objects should have."""
     wait_max_s: float = UPLOAD_WAIT_MAX_S
-    """For how long what was appended may wait for more."""
+    """How long an append may wait for more."""
     is_free: bool = False
-    """Whether nobody who produced it stands still."""
+    """Whether none of its producers waits."""
     full_bytes: float = math.inf
-    """From this size on a larger one would hardly be cheaper."""
+    """The size from which on a larger object would hardly be cheaper."""
 
 
 @dataclass(frozen=True, slots=True)
 class UploadNow:
-    """Read what is due, and start an upload of what is queued then."""
+    """Read what is due, then start an upload of what is queued."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gather:
-    """Look for appends from time to time, until a whole round is there, or none came for `quiet_s`, but not for longer
-    than `delay_s`."""
+    """Look for appends from time to time, until a whole round is there or none came for `quiet_s`, at most for
+    `delay_s`.
+    """
 
     delay_s: float
     quiet_s: float
@@ -146,7 +148,7 @@ class Gather:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Do nothing for so long, or until something happens; None: until then."""
+    """Do nothing for so long, or until something happens; None: only until something happens."""
 
     delay_s: float | None
 
@@ -155,14 +157,15 @@ Step = UploadNow | Gather | Wait
 
 
 def stretched_interval_s(interval_s: float, full_s: float = math.inf, wait_max_s: float = UPLOAD_WAIT_MAX_S) -> float:
-    """From one start to the next where links pay and nobody waits: until an object is full, but within bounds."""
+    """Return the time between starts where links pay and nobody waits: until an object is full, within limits."""
     return min(max(full_s, interval_s), max(wait_max_s, interval_s))
 
 
 class RoundSize:
-    """How much is appended between two uploads by those who wait for the one before.
+    """Estimates how much is appended between two uploads by producers that wait for the one before.
 
-    By the last rounds: the largest at once, smaller ones by and by, as one of those who wait may be late.
+    It follows the largest recent round at once and smaller ones slowly, because one of the waiting producers may be
+    late.
     """
 
     def __init__(self) -> None:
@@ -170,11 +173,11 @@ class RoundSize:
 
     @property
     def whole_bytes(self) -> float:
-        """From so much on a round is taken for a whole one."""
+        """The size from which on a round counts as whole."""
         return self.size_bytes * WHOLE
 
     def add(self, size_bytes: int) -> None:
-        """A round of so many bytes."""
+        """Record a round of so many bytes."""
         if size_bytes > self.size_bytes:
             self.size_bytes = size_bytes
         else:
@@ -182,7 +185,7 @@ class RoundSize:
 
 
 class GroupCommit:
-    """Is told of appends and uploads, and says what next, and when. All times are monotonic seconds."""
+    """Takes appends and uploads as events, and says what to do next, and when. All times are monotonic seconds."""
 
     def __init__(self, limits: CommitLimits, producers: Producers | None = None) -> None:
         self._limits = limits
@@ -191,11 +194,11 @@ class GroupCommit:
         """When the uploads under way were started."""
         self._last_start_s = self._last_upload_s = self._retry_at_s = -math.inf
         self.spacing_s = 0.0
-        """As `LinkDecider.spacing_s`."""
+        """See `LinkDecider.spacing_s`."""
         self._paying_since_s: float | None = None
-        """When links began to be wanted as they pay; None: they are not."""
+        """Since when links are wanted because they pay; None: they are not."""
         self._back_off_s = 0.0
-        """After the last failure; 0 when an upload was stored since."""
+        """Back-off after the last failure; 0 when an upload was stored since."""
         self.producers = Producers() if producers is None else producers
         self._round = RoundSize()
         self._unread_bytes: dict[TopicIdPartition, int] = {}
@@ -203,7 +206,7 @@ class GroupCommit:
     # What next, and when.
 
     def next_step(self, load: Load, now_s: float) -> Step:
-        """What to do now."""
+        """Return what to do now."""
         is_bulk = load.expected_bytes >= BULK_BYTES and not self._back_off_s
         self._note_paying(load, now_s)
         has_work = load.queued_bytes or load.due_s <= now_s
@@ -217,7 +220,7 @@ class GroupCommit:
         return Wait(delay_s)
 
     def _has_paying_rounds(self, load: Load, now_s: float) -> bool:
-        """Whether links are wanted as they pay, and what producers append between two uploads does, as of late."""
+        """Whether links are wanted because they pay, and recent rounds of producers pay for an object."""
         is_by_cost = load.urgency in (Urgency.PAYING_LINKS, Urgency.BOUNDED_LINKS)
         if not is_by_cost or self._back_off_s or now_s - self._last_start_s > GATHER_RECENT_S:
             return False
@@ -230,21 +233,23 @@ class GroupCommit:
             self._paying_since_s = now_s
 
     def is_round(self, queued_bytes: int) -> bool:
-        """Whether these, with what was not read yet, are what all who wait append between two uploads."""
+        """Whether these bytes, with what was not read yet, are what all waiting producers append between two
+        uploads.
+        """
         return self.producers.wait and queued_bytes + self.unread_bytes >= self._round.whole_bytes
 
     def is_whole(self, queued_bytes: int) -> bool:
-        """Whether these, with what was not read yet, are as much as an object takes."""
+        """Whether these bytes, with what was not read yet, fill an object."""
         return queued_bytes + self.unread_bytes >= self._limits.upload_bytes
 
     @property
     def unread_bytes(self) -> int:
-        """What logs are known to hold that was not read yet."""
+        """Bytes that logs are known to hold and that were not read yet."""
         return sum(self._unread_bytes.values())
 
     @property
     def is_full(self) -> bool:
-        """Whether none may be started before an upload under way ends."""
+        """Whether no upload may start before one under way ends."""
         return len(self._in_flight_s) >= self._limits.max_in_flight
 
     def is_prompt(self, wait_max_s: float, now_s: float) -> bool:
@@ -253,22 +258,22 @@ class GroupCommit:
         return not self._back_off_s and max(now_s - oldest_s, self.held_back_s(now_s)) < wait_max_s
 
     def held_back_s(self, now_s: float) -> float:
-        """For how long the quota lets no upload begin."""
+        """How long the quota blocks the next upload."""
         return self._quota.wait_s(now_s)
 
     def is_too_soon(self, queued_bytes: int, now_s: float) -> bool:
-        """Whether an upload of these would come too soon after the last one."""
+        """Whether an upload of these bytes would come too soon after the last one."""
         return now_s < self._spaced_from_s(queued_bytes)
 
     def _spaced_from_s(self, queued_bytes: int) -> float:
         return -math.inf if self.is_whole(queued_bytes) else self._last_upload_s + self.spacing_s
 
     def back_off_s(self, now_s: float) -> float:
-        """For how long nothing is tried after the last failure."""
+        """How long nothing is tried after the last failure."""
         return max(self._retry_at_s - now_s, 0.0)
 
     def _start_s(self, load: Load, is_bulk: bool) -> float:
-        """From when on an upload may start; inf: not before one ends."""
+        """Return when an upload may start; inf: not before one ends."""
         if self.is_full:
             return math.inf
         earliest_s = max(self._retry_at_s, self._quota.free_s, self._spaced_from_s(load.queued_bytes))
@@ -279,7 +284,7 @@ class GroupCommit:
         return max(begun_s + self._interval_s(load, is_bulk), earliest_s)
 
     def _interval_s(self, load: Load, is_bulk: bool) -> float:
-        """From one start to the next."""
+        """Return the time from one start to the next."""
         if load.urgency is Urgency.ARCHIVE:
             return self._limits.archive_interval_s
         interval_s = self._limits.interval_s
@@ -296,31 +301,31 @@ class GroupCommit:
     # What happened.
 
     def appended(self, partition: TopicIdPartition, unread_bytes: int) -> None:
-        """The partition's log has so many bytes that were not read yet."""
+        """Record that the partition's log has so many bytes that were not read yet."""
         self._unread_bytes[partition] = unread_bytes
 
     def read(self) -> None:
-        """What was told of is about to be read."""
+        """Record that everything noticed so far is about to be read."""
         self._unread_bytes.clear()
 
     def looked(self, now_s: float) -> None:
-        """What was read is in no upload, being too little, or wanted by nobody: the next look is an interval later."""
+        """Delay the next look by an interval: what was read is in no upload, being too little or wanted by nobody."""
         self._last_start_s = now_s
 
     def started(self, now_s: float, size_bytes: int) -> None:
-        """An upload of so many bytes began."""
+        """Record that an upload of so many bytes began."""
         self._last_start_s = self._last_upload_s = now_s
         self._in_flight_s.append(now_s)
         self._quota.take(size_bytes, now_s)
         self._round.add(size_bytes)
 
     def stored(self, started_s: float) -> None:
-        """The upload that began then is stored."""
+        """Record that the upload that began then is stored."""
         self._in_flight_s.remove(started_s)
         self._back_off_s, self._retry_at_s = 0.0, -math.inf
 
     def failed(self, started_s: float, now_s: float) -> None:
-        """The upload that began then failed for good; its items will be uploaded again."""
+        """Record that the upload that began then failed for good; its items will be uploaded again."""
         self._in_flight_s.remove(started_s)
         self._back_off_s = min(2 * self._back_off_s or self._limits.retry_s, self._limits.retry_max_s)
         self._retry_at_s = now_s + self._back_off_s

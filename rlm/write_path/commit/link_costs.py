@@ -1,11 +1,10 @@
-"""What an object costs, and what links to it save, in dollars, for the partitions that are led here now.
+"""Calculates what an object costs and what links to it save, in dollars, for the partitions that are led here now.
 
 An object costs one PUT, one GET for each range that a broker of another zone reads of what it follows (or that a zone
-reads, where one agent reads for all of it), and the replication of its own metadata. Each of its bytes costs the
-upload, the storage for as long as the object lives, and a retrieval for each follower in another zone; inline it costs
-a crossing of the border for each of these. So there is a size from which on an object pays, and there are partitions of
-which no object ever pays: where no follower stands in another zone, or where objects live for so long that to store
-them costs more than the border.
+reads, if one agent reads for all of it), and the replication of its own metadata. Each byte costs the upload, the
+storage for the object's life, and a retrieval for each follower in another zone; inline it would cross zones once for
+each of these followers. So there is a size from which on an object pays. Some partitions never pay: if no follower is
+in another zone, or if objects live so long that storing them costs more than the cross-zone traffic.
 """
 
 import math
@@ -20,41 +19,43 @@ from rlm.write_path.assignment import Assignment
 from rlm.write_path.reading_order import ranges_read, reading_order
 
 FOLLOWERS_UNKNOWN: Final = 2
-"""In other zones: as with three replicas in three zones."""
+"""Assumed readers in other zones: as with three replicas in three zones."""
 _METADATA_BYTES: Final = 110
-"""Of the metadata topic for an object without its entries, compressed. 93 bytes with one entry at 10 objects a second,
-42 at 40; deletion takes as many again, in larger batches."""
+"""Bytes in the metadata topic for an object without its entries, compressed. Measured: 93 bytes with one entry at 10
+objects a second, 42 at 40; deletion takes as many again, in larger batches."""
 _METADATA_ENTRY_BYTES: Final = 11
-"""For each entry; 11.9 to 6.9 bytes with 50 to 1,000 of them."""
+"""Bytes for each entry; 11.9 to 6.9 bytes with 50 to 1,000 of them."""
 _METADATA_CROSSINGS: Final = 2
-"""Of a metadata record: with three replicas in three zones."""
+"""How often a metadata record crosses zones: with three replicas in three zones."""
 _SHARE_BESIDE_BYTES: Final = 0.1
-"""Of what an object's bytes cost: it is large where its requests are no more. At list prices with two followers that is
-2.7 MB, from 27 MB/s on within 100 ms; twice as large objects would save a twentieth more."""
+"""An object counts as large when its requests cost no more than this share of what its bytes cost. At list prices with
+two followers that is 2.7 MB, from 27 MB/s on within 100 ms; objects of twice that size would save a twentieth more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """For what is led at one time."""
+    """Costs and savings for the partitions led at one time."""
 
     object_usd: float
-    """Of an object without entries: requests, and metadata at the border."""
+    """Cost of an object without entries: requests, and cross-zone metadata."""
     entry_usd: float
     byte_saved_usd: float
-    """By each byte that is linked; 0 or less: no object ever pays."""
+    """Saved by each linked byte; 0 or less: no object ever pays."""
     byte_usd: float = 0.0
-    """Of each byte that is linked."""
+    """Cost of each linked byte."""
     unpaying: frozenset[TopicIdPartition] = frozenset()
     """Partitions that never pay, whatever the size."""
 
     def break_even_bytes(self, entries: float) -> int:
-        """The size from which on an object of so many entries pays, or NEVER_PAYS."""
+        """Return the size from which on an object of so many entries pays, or NEVER_PAYS."""
         if self.byte_saved_usd <= 0:
             return NEVER_PAYS
         return round((self.object_usd + entries * self.entry_usd) / self.byte_saved_usd)
 
     def full_object_bytes(self, entries: float) -> float:
-        """The size of an object that costs little beside its bytes, see _SHARE_BESIDE_BYTES; inf: it is none."""
+        """Return the size of an object that costs little beside its bytes, see _SHARE_BESIDE_BYTES; inf if there is
+        none.
+        """
         if self.byte_usd <= 0:
             return math.inf
         return (self.object_usd + entries * self.entry_usd) / (_SHARE_BESIDE_BYTES * self.byte_usd)
@@ -62,18 +63,18 @@ class Outlook:
 
 @dataclass(frozen=True, slots=True)
 class ObjectUse:
-    """What becomes of objects, on the mean of their bytes."""
+    """How objects are used, averaged over their bytes."""
 
     crossings: float
-    """How often a byte crosses a border inline: once for each follower in another zone."""
+    """How often a byte would cross zones inline: once for each follower in another zone."""
     readers: float
-    """How many of other zones read an object."""
+    """How many readers in other zones read an object."""
     life_s: float
-    """Of an object."""
+    """How long an object lives."""
     for_links: float = 1.0
-    """Share of the bytes that are stored for links alone; the others are stored in any case."""
+    """Share of the bytes that are stored only for links; the others are stored in any case."""
     more_ranges: float = 0.0
-    """That are read beyond one for each reader, for each entry."""
+    """Ranges beyond one for each reader, for each entry."""
 
 
 def _for_themselves(brokers: Collection[int]) -> Mapping[int, Hashable]:
@@ -82,24 +83,24 @@ def _for_themselves(brokers: Collection[int]) -> Mapping[int, Hashable]:
 
 @dataclass(frozen=True, slots=True)
 class LinkCosts:
-    """By these prices."""
+    """The calculation with given prices."""
 
     prices: Prices
     store: StorePrices
     remote_followers: int | None = None
-    """In the place of those that the cluster tells, wherever it tells of any."""
+    """Replaces the number of followers in other zones that the cluster reports, unless that is 0."""
     reads_for: Callable[[Collection[int]], Mapping[int, Hashable]] = _for_themselves
-    """Of brokers that read an object: for whom each reads it, alike for all of a zone that reads together."""
+    """For brokers that read an object: for whom each reads it; equal for all of a zone that reads together."""
 
     def outlook(self, led: Iterable[Assignment]) -> Outlook:
-        """For objects of these partitions."""
+        """Return the outlook for objects of these partitions."""
         by_cost = [one for one in led if one.link_policy is not LinkPolicy.ALWAYS]
         paying = [one for one in by_cost if self._saved_gb(self._use([one])) > 0]
         unpaying = frozenset(one.topic_id_partition for one in by_cost) - {one.topic_id_partition for one in paying}
         return replace(self.outlook_for(self._use(paying)), unpaying=unpaying)
 
     def outlook_for(self, use: ObjectUse) -> Outlook:
-        """For objects of which this becomes."""
+        """Return the outlook for objects that are used like this."""
         entry_usd = self.metadata_usd(1) - self.metadata_usd(0) + self.store.requests_usd(0, use.more_ranges, 0, 0)
         saved_gb = self._saved_gb(use)
         if saved_gb <= 0:
@@ -114,18 +115,18 @@ class LinkCosts:
         )
 
     def metadata_usd(self, entries: float) -> float:
-        """Of the metadata of an object of so many entries, at the border."""
+        """Return the cross-zone cost of the metadata of an object with so many entries."""
         metadata_bytes = _METADATA_BYTES + entries * _METADATA_ENTRY_BYTES
         return _METADATA_CROSSINGS * metadata_bytes / BYTES_PER_GB * self.prices.zone_crossing_gb
 
     def _use(self, together: Sequence[Assignment]) -> ObjectUse:
-        """Of objects that hold as much of each of them."""
+        """Return the use of objects that hold an equal share of each of these partitions."""
         for_links = [one for one in together if not one.is_kept]
         count = max(len(together), 1)
         readers, more_ranges = self._reads(together)
         return ObjectUse(
             sum(map(self._crossings, together)) / count,
-            # Who follows one of them reads the object, however many of them a partition has.
+            # A broker that follows one of the partitions reads the object, however many followers a partition has.
             max(self.remote_followers or 0, readers),
             # An object lives as long as the longest-lived of its entries.
             max((one.object_life_s for one in for_links), default=0.0),
@@ -134,7 +135,7 @@ class LinkCosts:
         )
 
     def _reads(self, together: Sequence[Assignment]) -> tuple[int, int]:
-        """How many read an object of all of them, and how many ranges beyond one each."""
+        """Return how many read an object of all of them, and how many ranges they read beyond one each."""
         in_order = sorted(together, key=lambda one: reading_order(one.topic_id_partition, one.remote_followers))
         reads_for = self.reads_for(set().union(*(one.remote_followers or () for one in together)))
         readers = [{reads_for[broker] for broker in one.remote_followers or ()} for one in in_order]
@@ -142,15 +143,15 @@ class LinkCosts:
         return count, ranges_read(readers)[0] - count
 
     def _crossings(self, one: Assignment) -> int:
-        """How often each of its bytes crosses a border inline."""
+        """How often each of its bytes would cross zones inline."""
         if one.remote_followers is None:
             return self.remote_followers or FOLLOWERS_UNKNOWN
         return len(one.remote_followers) and (self.remote_followers or len(one.remote_followers))
 
     def _saved_gb(self, use: ObjectUse) -> float:
-        """Dollars for each gigabyte."""
+        """Return the saving in dollars per gigabyte."""
         read_gb = self.store.retrieval_gb + self.prices.express_cross_zone_read_gb
         stored_gb = self.store.upload_gb + self.store.storage_gb_month * use.life_s / SECONDS_PER_MONTH
-        # What is stored in any case costs its links nothing, for however long.
+        # Bytes that are stored in any case cost links nothing, for however long.
         for_links_gb = use.for_links and use.for_links * stored_gb
         return use.crossings * (self.prices.zone_crossing_gb - read_gb) - for_links_gb

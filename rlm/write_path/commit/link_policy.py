@@ -1,9 +1,9 @@
-"""Link or inline: which way the newest bytes of a partition should travel.
+"""Decides between link and inline for the newest bytes of a partition.
 
-An object costs requests, fees and storage, an inline byte costs the zone border (`link_costs`). Below the break-even
-size an object loses money, so with the policy by cost the bytes of small loads go inline, as fast as in stock Kafka.
-Where the rate brings what pays within the time that an upload may wait, links are used, unless they
-hold producers up (`Producers`).
+An object costs requests, fees and storage; an inline byte costs cross-zone traffic (`link_costs`). Below the break-even
+size an object loses money, so with the policy by cost the bytes of small loads go inline, as fast as in stock Kafka. If
+the rate brings a paying object within the time that an upload may wait, links are used, unless they slow producers down
+(`Producers`).
 """
 
 import math
@@ -29,11 +29,11 @@ log = structlog.get_logger(__name__)
 
 
 PAYS_TIMES: Final = 1.25
-"""How often an object is to pay for itself on the average, so that one that is too small now and then costs nothing."""
+"""How often an object should pay for itself on the average, so that a small one now and then costs nothing."""
 
 
 _FREE_SHARE: Final = 0.95
-"""Of a partition's bytes: from it on nobody is taken to stand still for links."""
+"""Share of a partition's bytes that must come from producers that do not wait, so that nobody counts as waiting."""
 
 
 class LinkMode(Enum):
@@ -48,29 +48,29 @@ class LinkMode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CostLimits:
-    """What the decision by cost rests on."""
+    """The numbers that the decision by cost uses."""
 
     break_even_bytes: int
-    """While there are no `LinkCosts`."""
+    """Used while there are no `LinkCosts`."""
     upload_interval_s: float
     """How often objects are uploaded while linking."""
     hold_s: float = 0.2
-    """For how long links stay in use after the last reason for them, so that the mode does not flap."""
+    """How long links stay in use after the last reason for them, so that the mode does not flap."""
     upload_wait_max_s: float = UPLOAD_WAIT_MAX_S
-    """remote.wal.link.upload.wait.max.ms: what comes in such a time may share an object."""
+    """remote.wal.link.upload.wait.max.ms: appends within such a time may share an object."""
     first_look_s: float = LOOK_S
-    """For how long a load that begins goes inline, so that it is known what its producers lose by links."""
+    """How long a new load goes inline first, to measure what its producers lose by links."""
     time_constant_s: float = 0.1
-    """Rates are averaged over so long. The bytes of a load that begins go inline for about as long."""
+    """Rates are averaged over so long. The bytes of a new load go inline for about as long."""
 
 
 class _Uploads:
-    """What they were of late."""
+    """Averages over recent uploads."""
 
     def __init__(self) -> None:
         self.duration_s = 0.0
         self.entries = 1.0
-        """Of an object."""
+        """Entries of an object."""
 
     def add(self, duration_s: float, entries: int) -> None:
         self.duration_s += (duration_s - self.duration_s) / 8 if self.duration_s else duration_s
@@ -78,7 +78,7 @@ class _Uploads:
 
 
 class _Freely:
-    """What came to one partition, and what of it nobody stands still for, over the last second."""
+    """What came to one partition in the last second, and what part of it came from producers that do not wait."""
 
     def __init__(self) -> None:
         self.appended, self.told = RateMeter(1.0), RateMeter(1.0)
@@ -88,10 +88,10 @@ class _Freely:
 
 
 class LinkDecider:
-    """Decides per agent, as an object combines all partitions that are led here.
+    """Decides for the whole agent, because an object combines all partitions that are led here.
 
-    A load shows in two places. While links are in use, the logs are read every few milliseconds and tell the rate;
-    while bytes go inline, the logs are read seldom, and what followers fetch beyond the stored offsets tells it first.
+    A load shows in two places. While links are in use, the logs are read every few milliseconds and show the rate.
+    While bytes go inline, the logs are read seldom, and what followers fetch beyond the stored offsets shows it first.
     """
 
     def __init__(self, limits: CostLimits, costs: LinkCosts | None = None) -> None:
@@ -105,36 +105,40 @@ class LinkDecider:
         self._freely: dict[TopicIdPartition, _Freely] = {}
         self.producers = Producers(limits.first_look_s)
         self.spacing_s = 0.0
-        """From one upload to the next at least (`rlm.write_path.commit.object_spacing`), unless an object is whole."""
+        """Least time from one upload to the next (`rlm.write_path.commit.object_spacing`), unless an object is
+        whole.
+        """
         self.is_off: Callable[[], bool] = lambda: False
         """Whether nothing may be linked now, whatever the policies say."""
         self.wanted_within_s = limits.upload_wait_max_s
-        """For how long those may wait at most whose `urgency` was asked for last."""
+        """How long the logs of the last `urgency` call may wait at most."""
         self.wanted_freely = False
-        """Whether none of them is produced by anybody who waits."""
+        """Whether no producer of those logs waits."""
 
     def appended(self, size: int, since_s: float, now_s: float, partition: TopicIdPartition | None = None) -> None:
-        """So many bytes were read from an active segment led here, all that came since then."""
+        """Record that so many bytes were read from an active segment led here, appended since `since_s`."""
         self._appended.add(size, now_s, now_s - since_s)
         self.producers.appended(size, since_s, now_s)
         if partition in self._freely:
             self._freely[partition].appended.add(size, now_s, now_s - since_s)
 
     def came_freely(self, partition: TopicIdPartition, size: int, now_s: float) -> None:
-        """So many bytes of Produce requests that nobody stands still for came by an agent: with acks 0 or 1, or with
-        acknowledgements that the agent holds."""
+        """Record bytes of Produce requests through an agent whose producers do not wait:
+
+        acks 0 or 1, or held acknowledgements.
+        """
         self._freely.setdefault(partition, _Freely()).told.add(size, now_s)
 
     def is_free(self, partition: TopicIdPartition, now_s: float) -> bool:
-        """Whether nobody stands still for (almost) all that was appended of late."""
+        """Whether (almost) all recent appends came from producers that do not wait."""
         return partition in self._freely and self._freely[partition].is_all(now_s)
 
     def fetched(self, follower_id: int, size: int, now_s: float) -> None:
-        """A follower is about to be sent so many bytes that are not stored yet."""
+        """Record that a follower is about to get so many bytes that are not stored yet."""
         self._fetched[follower_id].add(size, now_s)
 
     def led(self, assignments: Collection[Assignment]) -> None:
-        """These partitions are led here from now on, and followed from where they say."""
+        """Set the partitions that are led here, and their followers."""
         for gone in self._freely.keys() - {one.topic_id_partition for one in assignments}:
             del self._freely[gone]
         if self._costs is None:
@@ -151,7 +155,7 @@ class LinkDecider:
             )
 
     def may_link(self, assignment: Assignment) -> bool:
-        """Whether links to this partition's bytes can be worth anything to anybody."""
+        """Whether links to this partition's bytes can be worth anything."""
         if assignment.remote_followers is not None and not assignment.remote_followers:
             return False
         if assignment.link_policy is LinkPolicy.ALWAYS or self._outlook is None:
@@ -166,7 +170,7 @@ class LinkDecider:
         return self._outlook.break_even_bytes(self._uploads.entries)
 
     def uploaded(self, duration_s: float, entries: int = 1) -> None:
-        """An upload of so many entries took so long."""
+        """Record that an upload of so many entries took so long."""
         self._uploads.add(duration_s, entries)
 
     def mode(
@@ -179,9 +183,9 @@ class LinkDecider:
         *,
         is_free: bool = False,
     ) -> LinkMode:
-        """The way for `pending_bytes` that a follower waits for, where an upload may wait for so long at most.
+        """Return the mode for `pending_bytes` that a follower waits for, if an upload may wait at most `wait_s`.
 
-        `is_free`: nobody who produces them stands still, so they are linked wherever that pays.
+        `is_free`: no producer of them waits, so they are linked wherever that pays.
         """
         if self.is_off():
             return LinkMode.OFF
@@ -204,17 +208,17 @@ class LinkDecider:
         return self.pays(max(pending_bytes, int(rate_bytes / PAYS_TIMES)))
 
     def _wait_s(self, policy: LinkPolicy, wait_s: float) -> float:
-        """For how long an upload may wait for more."""
+        """Return how long an upload may wait for more."""
         if policy is LinkPolicy.LATENCY:
             return max(self._limits.upload_interval_s, self.spacing_s)
         return max(min(wait_s, self._limits.upload_wait_max_s), self.spacing_s)
 
     def bytes_per_s(self, now_s: float) -> float:
-        """What comes of late, told by the logs or, sooner, by what a follower is sent inline."""
+        """Return the recent rate, shown by the logs or, sooner, by what a follower gets inline."""
         return max(meter.bytes_per_second(now_s) for meter in (self._appended, *list(self._fetched.values())))
 
     def mode_of(self, assignment: Assignment, pending_bytes: int, now_s: float) -> LinkMode:
-        """`mode`, for what of this partition and others together a follower in another zone waits for."""
+        """Return the mode for what a follower in another zone waits for, of this partition and others together."""
         if not self.may_link(assignment):
             return LinkMode.OFF if self.is_off() else LinkMode.INLINE
         bound_ms, wait_s = assignment.latency_bound_ms, assignment.upload_wait_max_s
@@ -222,7 +226,7 @@ class LinkDecider:
         return self.mode(assignment.link_policy, bound_ms, pending_bytes, now_s, wait_s, is_free=is_free)
 
     def why_inline(self, assignment: Assignment, now_s: float) -> InlineReason:
-        """Why this partition's bytes go inline, where they do. On any thread."""
+        """Why this partition's bytes go inline, if they do. On any thread."""
         if self.is_off():
             return InlineReason.UPLOADS_STOPPED
         if assignment.remote_followers is not None and not assignment.remote_followers:
@@ -238,7 +242,7 @@ class LinkDecider:
         return self.producers.may_rest(now_s) or InlineReason.LOOK
 
     def told_why(self, assignment: Assignment, now_s: float) -> str:
-        """`why_inline`, in words and numbers."""
+        """Describe `why_inline` in words and numbers."""
         match self.why_inline(assignment, now_s):
             case InlineReason.LOAD:
                 wait_s = self._wait_s(assignment.link_policy, assignment.upload_wait_max_s)
@@ -268,11 +272,13 @@ class LinkDecider:
 
     @property
     def link_ms(self) -> float:
-        """From an upload's start until a follower has its bytes: reading takes about as long as writing."""
+        """Milliseconds from an upload's start until a follower has its bytes: reading takes about as long as
+        writing.
+        """
         return (2 * self._uploads.duration_s + self.spacing_s) * 1000
 
     def urgency(self, assignments: Iterable[Assignment], now_s: float) -> Urgency:
-        """How an upload is wanted: as by the most urgent of those whose bytes it would take."""
+        """Return how an upload is wanted: the most urgent of the partitions whose bytes it would take decides."""
         urgency, self.wanted_within_s, self.wanted_freely = Urgency.ARCHIVE, self._limits.upload_wait_max_s, True
         for wanted in assignments:
             if wanted.is_durable:
@@ -287,17 +293,17 @@ class LinkDecider:
         return urgency
 
     def did_not_pay(self, now_s: float) -> None:
-        """What an interval brought for links was less than pays: bytes go inline for a while."""
+        """End links for a while: what an interval brought was less than pays."""
         self._hold_until_s = -math.inf
         self.producers.held_up(now_s, "too little came for an object")
 
     def expected_bytes(self, now_s: float) -> float:
-        """What an upload interval brings at the rate of late."""
+        """Return the bytes that an upload interval brings at the recent rate."""
         return self._appended.bytes_per_second(now_s) * self._limits.upload_interval_s
 
     @property
     def full_object_bytes(self) -> float:
-        """From this size on, what an object costs beside its bytes is a small part of what these cost."""
+        """The size from which on an object's other costs are small compared with those of its bytes."""
         return math.inf if self._outlook is None else self._outlook.full_object_bytes(self._uploads.entries)
 
     def pays(self, size: int) -> bool:
@@ -306,5 +312,5 @@ class LinkDecider:
 
     @property
     def paying_bytes(self) -> float:
-        """What objects are to hold on the average, so that they pay with something to spare."""
+        """The average size that objects should have, so that they pay with something to spare."""
         return PAYS_TIMES * self.break_even_bytes

@@ -1,23 +1,24 @@
-"""How far apart an agent's uploads are to be, so that all agents can follow what all of them make, sans-IO.
+"""Calculates how far apart an agent's uploads must be so that all agents can follow all objects. Sans-IO.
 
-Each agent reads what the metadata topic tells of every object, and is told by the leaders of those that it follows: so
-its CPU grows with the objects of all, and at 90 brokers an object each 25 ms from each would be more than one agent
-carries (docs/scale.md). Brokers that make few objects leave their share to those that make many: the bound is shared
-max-min fairly, as bandwidth is (Bertsekas, Gallager, Data Networks, 6.5.2). All agents read the same topic, so they
-come to the same share without asking each other.
+Each agent reads the metadata topic's records of every object, and gets announcements from the leaders that it follows.
+So its CPU grows with the objects of all agents: at 90 brokers an object every 25 ms from each would be too much for one
+agent (docs/scale.md). Brokers that make few objects leave their share to those that make many: the limit is shared
+max-min fairly, like bandwidth (Bertsekas, Gallager, Data Networks, 6.5.2). All agents read the same topic, so they
+calculate the same share without asking each other.
 """
 
 from collections.abc import Iterable
 from typing import Final
 
 HEADROOM: Final = 1.25
-"""What an agent might want beside what it makes. An agent that is held back makes a little less than its share, as an
-upload begins a little late; taken at its word, it would be let go of."""
+"""An agent may want this many times the objects it makes. A limited agent makes a little less than its share, because
+uploads begin a little late; without headroom its limit would be lifted."""
 
 
 def spacing_s(objects_per_s: Iterable[float], bound_per_s: float) -> float:
-    """From one upload to the next at least, for each agent, where the agents make so many objects and all together are
-    to make `bound_per_s`; 0: nobody is held back.
+    """Return the least time from one upload to the next for each agent; 0 if nobody is limited.
+
+    `objects_per_s` are the agents' rates; all together may make `bound_per_s`.
     """
     wanted = sorted(rate * HEADROOM for rate in objects_per_s)
     left_per_s = bound_per_s

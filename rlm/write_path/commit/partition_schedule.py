@@ -1,8 +1,8 @@
-"""When which partition is processed: the list of KIP-405's Remote Log Manager thread pool, sans-IO.
+"""Schedules when each partition is processed: the list of KIP-405's Remote Log Manager thread pool. Sans-IO.
 
-Each partition has a scheduled processing time. A new one is due at once; after success it is due again one process
-interval later, after a remote failure one retry interval later, doubled with each failure in a row. An append wakes it
-at once. A partition that is unassigned while it is processed is removed when that is done.
+Each partition has a scheduled processing time. A new one is due at once. After success it is due one process interval
+later, after a remote failure one retry interval later, doubled with each failure in a row. An append makes it due at
+once. A partition that is unassigned while it is processed is removed afterwards.
 
 Idle partitions cost one look per process interval and nothing else.
 """
@@ -14,12 +14,12 @@ from itertools import count
 from kafka_log.topic_partition import TopicIdPartition
 
 _MIN_QUEUE_TO_CLEAN = 64
-"""Entries that a later one replaced stay in the queue until they come up, or outnumber the others by this."""
+"""Replaced entries stay in the queue until they come up, or outnumber the others by this."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleIntervals:
-    """In seconds."""
+    """Intervals in seconds."""
 
     process_s: float
     retry_s: float
@@ -50,17 +50,17 @@ class PartitionSchedule:
         return scheduled is not None and not scheduled.removed
 
     def add(self, partition: TopicIdPartition) -> None:
-        """Take on a partition, due at once."""
+        """Add a partition, due at once."""
         scheduled = self._partitions.get(partition)
         if scheduled is not None:
-            scheduled.woken |= scheduled.removed  # what runs now was begun for those who gave the partition up
+            scheduled.woken |= scheduled.removed  # a run under way was begun before the partition was removed
             scheduled.removed = False
             return
         self._partitions[partition] = _Scheduled(0.0)
         self._push(partition, 0.0)
 
     def remove(self, partition: TopicIdPartition) -> None:
-        """Let go of a partition; if it is processed just now, when that is done."""
+        """Remove a partition; if it is being processed, after that."""
         scheduled = self._partitions.get(partition)
         if scheduled is None:
             return
@@ -70,7 +70,7 @@ class PartitionSchedule:
             del self._partitions[partition]
 
     def wake(self, partition: TopicIdPartition, now_s: float) -> None:
-        """Something was appended: due now, unless it backs off after a failure."""
+        """Make the partition due now, because something was appended, unless it backs off after a failure."""
         scheduled = self._partitions.get(partition)
         if scheduled is None:
             return
@@ -80,7 +80,7 @@ class PartitionSchedule:
             self._push(partition, now_s)
 
     def take_due(self, now_s: float, limit: int) -> list[TopicIdPartition]:
-        """At most `limit` partitions that are due; each must come back by `succeeded` or `failed`."""
+        """Return at most `limit` partitions that are due; `succeeded` or `failed` must follow for each."""
         due: list[TopicIdPartition] = []
         while len(due) < limit and (next_s := self.next_time_s()) is not None and next_s <= now_s:
             _, _, partition = heapq.heappop(self._queue)
@@ -89,7 +89,7 @@ class PartitionSchedule:
         return due
 
     def succeeded(self, partition: TopicIdPartition, now_s: float, more: bool = False) -> None:
-        """Processed; `more` says that it is to be processed again at once."""
+        """Record that it was processed; `more` makes it due again at once."""
         scheduled = self._processed(partition)
         if scheduled is not None:
             scheduled.failures = 0
@@ -97,7 +97,7 @@ class PartitionSchedule:
             self._push(partition, now_s if again else now_s + self._intervals.process_s)
 
     def failed(self, partition: TopicIdPartition, now_s: float) -> None:
-        """Not processed; due again after the retry interval."""
+        """Record that it failed; it is due again after the retry interval."""
         scheduled = self._processed(partition)
         if scheduled is not None:
             scheduled.failures += 1

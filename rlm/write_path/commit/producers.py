@@ -70,7 +70,7 @@ _MEANWHILE_WEIGHT: Final = 1 / 16
 
 
 class _Measured:
-    """What was appended since a moment."""
+    """Measures the rate of appends since a moment."""
 
     def __init__(self) -> None:
         self._since_s, self._bytes = -math.inf, 0.0
@@ -79,7 +79,7 @@ class _Measured:
         self._since_s, self._bytes = now_s, 0.0
 
     def add(self, size: int, since_s: float, now_s: float) -> None:
-        """So many bytes came evenly between the two moments; what came before the measurement does not count."""
+        """Count bytes that came evenly between the two moments, except those before the measurement began."""
         begin_s = max(since_s, self._since_s)
         self._bytes += size if begin_s == since_s else size * max(now_s - begin_s, 0.0) / (now_s - since_s)
 
@@ -91,15 +91,15 @@ class _Measured:
 
 
 class Producers:
-    """All that append to the partitions that are led here. All times are monotonic seconds."""
+    """Judges whether producers of the partitions led here lose throughput by links. Times are monotonic seconds."""
 
     def __init__(self, first_look_s: float = LOOK_S) -> None:
-        """For `first_look_s` bytes of a load that begins go inline, so that the rate of its producers is known."""
+        """A load that begins goes inline for `first_look_s`, which tells the rate of its producers."""
         self._first_look_s = first_look_s
         self._wanted_since_s = self._paying_s = -math.inf
         """When links began to pay, short pauses aside, and when they did last."""
         self._inline, self._window = _Measured(), _Measured()
-        """Since bytes go inline, or did last; and in the window of links under way."""
+        """The rate since bytes went inline last, and in the current window of links."""
         self._inline_since_s = -math.inf
         self._begun_s: float | None = None
         """When links by cost began; None: bytes go inline."""
@@ -117,14 +117,14 @@ class Producers:
         """The first append after the last read, and whether none came since."""
         self._share_disturbed = 0.0
         self._meanwhile_bytes = self._usual_bytes = 0.0
-        """What was appended during the last uploads, and what is in as much time on the average."""
+        """Bytes appended during the last uploads, and usually in as much time."""
         self._uploads = 0
         self._good_since_s = math.inf
         self._paid_objects = 0.0
-        """By how many objects' worth those since links began paid more than once; below 0: less."""
+        """How many objects' worth was saved since links began; below 0: lost."""
         self._hold_off = DoublingPause(HOLD_OFF_MIN_S, HOLD_OFF_MAX_S)
         self.held_up_s: float | None = None
-        """When links ended last as they held producers up."""
+        """When links last ended because they held producers up."""
         self.why = ""
         """Why, in words."""
 
@@ -154,8 +154,10 @@ class Producers:
         return max(self._look_until_s, self._hold_off.until_s)
 
     def may_link(self, now_s: float) -> bool:
-        """Whether links that would pay may be used: no hold-off is on, and what comes inline was seen for a while,
-        unless nobody waits."""
+        """Tell whether links that would pay may be used now.
+
+        No hold-off may be on, and the inline rate must be known, unless nobody waits.
+        """
         if now_s - self._paying_s > _PAUSE_S:
             self._wanted_since_s = now_s
             self._looks.reset()
@@ -165,7 +167,7 @@ class Producers:
         return is_known and now_s >= self.rest_until_s
 
     def may_rest(self, now_s: float) -> InlineReason | None:
-        """Why links that would pay are not used now; None: a hold-off or a look is not on. On any thread."""
+        """Return why links that would pay rest now, or None if they do not. May be called on any thread."""
         if now_s < self._hold_off.until_s:
             return InlineReason.HELD_UP
         return InlineReason.LOOK if now_s < self._look_until_s else None
@@ -173,7 +175,7 @@ class Producers:
     # What happened.
 
     def linking(self, now_s: float) -> None:
-        """Links by cost are in use now."""
+        """Note that links by cost are in use."""
         if self._begun_s is not None:
             return
         self._begun_s = now_s
@@ -182,7 +184,7 @@ class Producers:
             self._inline_rate, self._paid_objects = None, 0.0
 
     def going_inline(self, now_s: float, *, do_pay: bool) -> None:
-        """They are not; whether they would pay. Where they do not pay any more as producers wait, they rest."""
+        """Note that links by cost are not in use. If they stopped paying because producers wait, they rest."""
         if self._begun_s is None:
             return
         is_idle = now_s - max(self._append_s, self._stored_s) >= _IDLE_S
@@ -200,19 +202,19 @@ class Producers:
         self._inline.restart(now_s)
 
     def append_seen(self, now_s: float) -> None:
-        """Something was appended."""
+        """Note an append."""
         self._append_s = now_s
         if self._is_read:
             self._first_append_s, self._is_read = now_s, False
 
     def appended(self, size: int, since_s: float, now_s: float) -> None:
-        """So many bytes came since then, or since the first append that was seen after it."""
+        """Note bytes that came since then, or since the first append that was seen after it."""
         self._is_read, since_s = True, max(since_s, min(self._first_append_s, now_s))
         self._inline.add(size, since_s, now_s)
         self._window.add(size, since_s, now_s)
 
     def are_held_up(self, gathered_bytes: int, paying_bytes: float, now_s: float) -> bool:
-        """Before an upload by cost: whether so little came that links end here."""
+        """Tell before an upload by cost whether so little came that links end here."""
         if self._begun_s is None:
             return False
         if self._inline_rate is None and self._first_look_s and gathered_bytes < paying_bytes:
@@ -226,7 +228,7 @@ class Producers:
         return False
 
     def uploading(self, size_bytes: int, paying_bytes: float, now_s: float) -> None:
-        """An upload of so many bytes begins, where so many pay. All that was appended is read by now."""
+        """Note that an upload begins, and compare rates. All that was appended is read by now."""
         if self._begun_s is None or not self._first_look_s:
             return
         self._paid_objects = min(self._paid_objects + size_bytes / max(paying_bytes, 1.0) - 1, _LOAN_OBJECTS)
@@ -240,7 +242,7 @@ class Producers:
             self._compare_links(self._inline_rate, now_s)
 
     def _compare_look(self, now_s: float) -> None:
-        """Links have begun, or begun again after a look; what came inline is known now."""
+        """Take the inline rate when links begin, and hold the links before a look against it."""
         inline_rate, linked_rate = self._inline.bytes_per_s(now_s), self._linked_rate
         if linked_rate is not None and linked_rate < _KEPT * inline_rate:
             if self._is_lower:
@@ -253,7 +255,7 @@ class Producers:
         self._window.restart(now_s)
 
     def _compare_links(self, inline_rate: float, now_s: float) -> None:
-        """A window of links is over."""
+        """Hold the rate of a window of links against the inline rate."""
         rate = self._window.bytes_per_s(now_s)
         self._window.restart(now_s)
         if self.nobody_waits:
@@ -280,7 +282,7 @@ class Producers:
         self._look_until_s = now_s + LOOK_S
 
     def stored(self, upload_s: float, appended_bytes: int, usual_bytes: float | None, now_s: float) -> None:
-        """An upload took so long; how much was appended since it began, and is in such a time, if known."""
+        """Note a stored upload: what was appended since it began, and what usually is in as much time, if known."""
         self._stored_s = now_s
         self._share_disturbed += WEIGHT * ((appended_bytes > 0) - self._share_disturbed)
         if usual_bytes is not None:
@@ -293,7 +295,7 @@ class Producers:
         self.held_up(now_s, f"{rate / 1e6:.2f} MB/s came through where {inline_rate / 1e6:.2f} did inline")
 
     def held_up(self, now_s: float, why: str) -> None:
-        """Links end for a hold-off."""
+        """End links for a hold-off."""
         self._hold_off.begin(now_s)
         self._good_since_s = math.inf
         self._looks.reset()
@@ -302,5 +304,5 @@ class Producers:
         self.held_up_s, self.why = now_s, why
 
     def did_well(self) -> None:
-        """Links paid: the next hold-off is a short one."""
+        """Note that links paid: the next hold-off is a short one."""
         self._hold_off.reset()

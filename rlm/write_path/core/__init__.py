@@ -1,1 +1,1 @@
-"""The write path without IO: events and the time go in, actions come out."""
+"""The write path without IO: it takes events and the time, and returns actions."""

@@ -1,4 +1,4 @@
-"""What the write path's core wants done, as values. `rlm.write_path.effects` does it."""
+"""The actions that the write path's core wants done, as values. `rlm.write_path.effects` carries them out."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from rlm.write_path.uploads.uploaded_segment import UploadedSegment
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """Tell of appends in this directory from now on."""
+    """Report appends in this directory from now on."""
 
     partition: TopicIdPartition
     directory: Path
@@ -24,21 +24,21 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Watch and read the log no more, and tell the listeners."""
+    """Stop watching and reading the log, and notify the listeners."""
 
     led: LedPartition
 
 
 @dataclass(frozen=True, slots=True)
 class AskAnew:
-    """Ask to be assigned anew, after so long."""
+    """Ask for new assignments, after so long."""
 
     after_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class TellTruncated:
-    """Tell the listeners that what was uploaded from this offset on is dead."""
+    """Notify the listeners that what was uploaded from this offset on is dead."""
 
     partition: TopicIdPartition
     offset: int
@@ -46,26 +46,26 @@ class TellTruncated:
 
 @dataclass(frozen=True, slots=True)
 class TellStored:
-    """Tell the listeners of an object, with what of it is still wanted."""
+    """Notify the listeners of an object, with its parts that are still wanted."""
 
     segment: UploadedSegment
 
 
 @dataclass(frozen=True, slots=True)
 class TellLeftOut:
-    """Tell who waits for links that some will not come."""
+    """Notify those who wait for links that some will not come."""
 
 
 @dataclass(frozen=True, slots=True)
 class TellSettled:
-    """Tell that nothing of a hurried log was left to upload."""
+    """Report that a hurried log had nothing left to upload."""
 
     partition: TopicIdPartition
 
 
 @dataclass(frozen=True, slots=True)
 class DeclareGaps:
-    """Tell what of the log cannot be had any more."""
+    """Declare offsets of the log that cannot be had any more."""
 
     assignment: Assignment
     gaps: tuple[Gap, ...]
@@ -73,7 +73,7 @@ class DeclareGaps:
 
 @dataclass(frozen=True, slots=True)
 class DeclareNotWanted:
-    """Tell what of the log was left out of objects, as nobody wants it stored."""
+    """Declare offsets that were left out of objects because nobody wants them stored."""
 
     assignment: Assignment
     ranges: tuple[OffsetRange, ...]
@@ -88,7 +88,7 @@ class CountQueued:
 
 @dataclass(frozen=True, slots=True)
 class CountLeftOut:
-    """Count what was read and is in no object, as nobody wants it stored."""
+    """Count what was read and is in no object, because nobody wants it stored."""
 
     size_bytes: int
 
@@ -98,9 +98,9 @@ class CountStored:
     """Count an object, and how long its items waited and took."""
 
     segment: UploadedSegment
-    """With what is not wanted any more, too."""
+    """Includes parts that are not wanted any more."""
     started_s: float | None
-    """None: of what was passed over, whose times tell nothing."""
+    """None for what was passed over, whose times mean nothing."""
     now_s: float
 
 
@@ -109,12 +109,12 @@ class CountReadFailure:
     """Count a log that could not be read."""
 
     close_unread: bool = False
-    """Close segment files that are not being read, too, as descriptors are lacking."""
+    """Also close segment files that are not being read, because descriptors are lacking."""
 
 
 @dataclass(frozen=True, slots=True)
 class PassOver:
-    """Read on where the log's followers are, and hand what lies between to the backlog."""
+    """Continue reading at the followers' position, and give what lies between to the backlog."""
 
     led: LedPartition
 
@@ -143,12 +143,12 @@ class Read:
 
     led: LedPartition
     seen_s: float
-    """When the oldest append that it is to read was noticed."""
+    """When the oldest append that it has to read was noticed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """Do the actions, then run the tasks, for at most so many bytes altogether, and tell what each found."""
+    """Do the actions, then run the tasks, for at most so many bytes altogether, and report what each found."""
 
     first: Sequence[PassOver]
     reads: Sequence[Read]
@@ -157,11 +157,11 @@ class Reads:
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """Make one object of the items, and tell what it came to."""
+    """Make one object of the items, and report the outcome."""
 
     items: list[MetaQueueItem]
     started_s: float
     bytes_per_s: float | None = None
-    """What was appended on the average since the upload before began; None: that was long ago."""
+    """Average append rate since the upload before began; None if that was long ago."""
     known_bytes: int = 0
-    """All that `Pacing` was told of by then as read, or as left unread."""
+    """All bytes that `Pacing` knew by then as read or as left unread."""

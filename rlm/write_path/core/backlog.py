@@ -1,16 +1,16 @@
-"""What is left to store of the logs that were passed over, and which of it is next, sans-IO.
+"""Plans the storing of logs that were passed over. Sans-IO.
 
-Theory. A log that is far behind goes on at its followers' position, so that what is new is linked at once. What lies
-between is a `PassedOver`: ranges of offsets that are in no object. They are read and stored beside the uploads for
-links, the log that was passed over first coming first, one object at a time, within a quota of their own. No follower
-waits for them, so no link and no announcement is made of them; followers far behind find them by metadata.
+A log that is far behind continues at its followers' position, so that new records are linked at once. What lies between
+is a `PassedOver`: ranges of offsets that are in no object. They are read and stored beside the uploads for links, the
+log that was passed over first coming first, one object at a time, within a quota of their own. No follower waits for
+them, so they are neither linked nor announced; followers that are far behind find them by metadata.
 
-Holds true: `PassedOver.first_offset` is that of the first record of them that is not stored; what the log's retention
-has deleted meanwhile is told as a Gap; a log that was cut, or is gone, is handed back (`void`), to be taken on anew by
-what the metadata topic tells. A failed upload or read is made again after a back-off. What is left when the process
-ends is a hole that the next incarnation finds (`rlm.write_path.reading.resume_point`).
+`PassedOver.first_offset` is the first offset that is not stored. What the log's retention has deleted meanwhile is
+declared as a Gap. A log that was cut, or is gone, is handed back (`void`) and taken on again by what the metadata topic
+says. A failed upload or read is retried after a back-off. What is left when the process ends is a hole that the next
+incarnation finds (`rlm.write_path.reading.resume_point`).
 
-`BacklogUploads` does what it says. All times are monotonic seconds.
+`BacklogUploads` carries it out. All times are monotonic seconds.
 """
 
 import math
@@ -34,30 +34,30 @@ _LOGS_PER_OBJECT: Final = 256
 
 
 class Backlog:
-    """See the module's theory."""
+    """The logs that were passed over. See the module's theory."""
 
     def __init__(self, limits: BacklogLimits, void: Callable[[TopicIdPartition], Sequence[Action]]) -> None:
-        """`void` says what to do of a log that was cut, or is gone."""
+        """`void` returns the actions for a log that was cut, or is gone."""
         self._limits = limits
         self._void = void
         self._quota = TokenBucket(limits.bytes_per_s)
         self._logs: dict[TopicIdPartition, PassedOver] = {}
         self._failures_in_a_row = 0
         self._to_look_at: deque[TopicIdPartition] = deque()
-        """For the object that is being gathered."""
+        """The logs that may still add to the object being gathered."""
         self._gathered: list[PassedOver] = []
-        """Whose items the next object holds, or the one that is being uploaded."""
+        """Logs whose items are in the next object, or in the one being uploaded."""
         self._reading: PassedOver | None = None
 
     def __len__(self) -> int:
         return len(self._logs)
 
     def get(self, partition: TopicIdPartition) -> PassedOver | None:
-        """What is left of this log; None: nothing."""
+        """Return what is left of this log; None: nothing."""
         return self._logs.get(partition)
 
     def add(self, passed_over: PassedOver) -> None:
-        """Store this, too. What was known of the same log before is released."""
+        """Store this, too. An earlier entry of the same log is released."""
         passed_over.looked()
         partition = passed_over.assignment.topic_id_partition
         self._logs[partition] = passed_over
@@ -70,12 +70,12 @@ class Backlog:
         )
 
     def release(self, partition: TopicIdPartition) -> LogTask | None:
-        """The log is not uploaded from here any more. Its task is to be closed, unless it is being read: then later."""
+        """Drop a log that is not uploaded from here any more. Returns its task to close, unless it is being read."""
         passed_over = self._logs.pop(partition, None)
         return None if passed_over is None or passed_over is self._reading else passed_over.task
 
     def wait_s(self, now_s: float) -> float:
-        """How long to do nothing before the next object: for the quota, and after failures."""
+        """How long to wait before the next object: for the quota, and after failures."""
         wait_s = self._quota.wait_s(now_s)
         if self._failures_in_a_row:
             back_off_s = self._limits.retry_s * 2 ** min(self._failures_in_a_row - 1, 30)
@@ -85,12 +85,12 @@ class Backlog:
     # Reading as much as an object holds, from the first logs on.
 
     def begin_object(self) -> None:
-        """Gather anew."""
+        """Start gathering the next object."""
         self._gathered.clear()
         self._to_look_at = deque(islice(self._logs, _LOGS_PER_OBJECT))
 
     def next_read(self) -> tuple[PassedOver, int] | None:
-        """What to read next, and at most how many bytes of it; None: no more for this object."""
+        """Return what to read next, and at most how many bytes of it; None: no more for this object."""
         while self._to_look_at:
             free_bytes = self._limits.object_bytes - sum(one.held_bytes for one in self._gathered)
             if free_bytes <= 0:
@@ -105,7 +105,7 @@ class Backlog:
         return None
 
     def read_done(self, passed_over: PassedOver, outcome: Outcome, now_s: float) -> Sequence[Action]:
-        """The task ran. Its log may have been released meanwhile: then this changes nothing."""
+        """Record that the task ran. If its log was released meanwhile, this changes nothing."""
         self._reading = None
         if not self.is_wanted(passed_over):
             return ()
@@ -113,7 +113,7 @@ class Backlog:
         if isinstance(outcome, ReadError):
             log.warning("log_read_failed", partition=str(partition), error=str(outcome))
             self._failures_in_a_row += 1
-            self._logs[partition] = self._logs.pop(partition)  # others first
+            self._logs[partition] = self._logs.pop(partition)  # so that other logs come first
             return (CountReadFailure(),)
         if not isinstance(outcome, TaskOutcome):
             return ()
@@ -135,17 +135,17 @@ class Backlog:
     # Storing it.
 
     def next_object(self, now_s: float) -> list[MetaQueueItem]:
-        """What was gathered, as far as it is wanted still; perhaps nothing."""
+        """Return the gathered items that are still wanted; the list may be empty."""
         self._gathered = [one for one in self._gathered if self.is_wanted(one)]
         self._quota.take(sum(one.held_bytes for one in self._gathered), now_s)
         return [item for one in self._gathered for item in one.items]
 
     def object_failed(self) -> None:
-        """Its items are in the next object."""
+        """Record a failure; the items go into the next object."""
         self._failures_in_a_row += 1
 
     def object_stored(self, now_s: float) -> list[LogTask]:
-        """The tasks that have nothing left to read: they are to be closed."""
+        """Record success. Returns the tasks that have nothing left to read, which must be closed."""
         self._failures_in_a_row = 0
         wanted = [one for one in self._gathered if self.is_wanted(one)]
         for passed_over in wanted:
@@ -154,7 +154,7 @@ class Backlog:
         return [one.task for one in wanted if not self.is_wanted(one)]
 
     def end(self) -> list[LogTask]:
-        """Nothing more is read or stored. The tasks, to be closed."""
+        """Stop reading and storing. Returns all tasks, which must be closed."""
         left = [one for one in self._logs.values() if one.left]
         if left:
             log.warning(

@@ -17,14 +17,14 @@ log = structlog.get_logger(__name__)
 
 
 _AT_END_BYTES: Final = 64 * 1024
-"""A log of which no more is left to read was read to its end: so much may be appended meanwhile."""
+"""A log with no more than this left to read counts as read to its end: so much may be appended meanwhile."""
 
 
 @dataclass(slots=True)
 class LedPartition:
     """The state of one assignment. `appended`, `queued` and `uploaded` offsets are three different things.
 
-    Changed in the event loop alone; the plain attributes may be read on any thread.
+    Changed in the event loop only; the plain attributes may be read on any thread.
     """
 
     assignment: Assignment
@@ -32,54 +32,56 @@ class LedPartition:
     append_seen_s: float | None = None
     """When the oldest append that was not read yet was noticed."""
     is_failing: bool = False
-    """The last run of the task could not read the log."""
+    """Whether the last run of the task could not read the log."""
     queued_offset: int = -1
     """The first offset that was not put into the queue; negative before the first run of the task."""
     uploaded_offset: int = -1
-    """Every batch of this assignment below this offset is stored, but for what was passed over or left out."""
+    """Every batch of this assignment below this offset is stored, except what was passed over or left out."""
     at_end_s: float | None = None
-    """When the task last came to the log's end; None: it did not yet."""
+    """When the task last reached the log's end; None: not yet."""
     since_end_bytes: int = 0
     """Bytes that it has read since."""
     oldest_unstored_s: float | None = None
     backlog_bytes: int = 0
-    """Bytes beyond what was read, as of the last run of the task."""
+    """Bytes in the log beyond what was read, as of the last run of the task."""
     followers_offset: int = -1
-    """The furthest offset that a follower was sent records from."""
+    """The highest offset from which a follower got records."""
     passed_over: PassedOver | None = None
-    """What was left behind for `BacklogUploads`, last; perhaps stored since."""
+    """What was last left behind for `BacklogUploads`; it may be stored by now."""
     left_out: LeftOut = field(default_factory=LeftOut)
-    """What nobody wants stored."""
+    """The offsets that nobody wants stored."""
     fetch_offsets: dict[int, int] = field(default_factory=dict)
-    """By follower, the offset that it was last sent records from: it has all below."""
+    """By follower, the offset from which it last got records: it has everything below."""
     pending_bytes: int = 0
     """Bytes that are queued or being uploaded."""
     objects: int = 0
-    """That hold something of it, since it is led here."""
+    """How many objects hold some of it, since it is led here."""
     objects_bytes: int = 0
-    """Of these objects, with what others share them."""
+    """Size of these objects, including what they hold of other partitions."""
     _unstored: dict[int, MetaQueueItem] = field(default_factory=dict)
     """Items that are queued or being uploaded, by first offset, ascending."""
 
     @property
     def stored_offset(self) -> int:
-        """Every batch of this assignment below this offset is stored, or on record as not wanted."""
+        """Every batch of this assignment below this offset is stored, or recorded as not wanted."""
         passed_over = None if self.passed_over is None else self.passed_over.first_offset
         return self.uploaded_offset if passed_over is None else min(self.uploaded_offset, passed_over)
 
     @property
     def held_by_followers(self) -> int:
-        """All remote followers have what is below this offset; 0 where one has not fetched yet, or none are known."""
+        """All remote followers have everything below this offset; 0 if one has not fetched yet, or none are known."""
         followers = self.assignment.remote_followers or ()
         return min((self.fetch_offsets.get(one, 0) for one in followers), default=0)
 
     @property
     def is_settled(self) -> bool:
-        """Whether all that was read is stored."""
+        """Whether everything that was read is stored."""
         return not self._unstored
 
     def log_read(self, outcome: TaskOutcome) -> None:
-        """The task ran, and its items were put into the queue. A truncation it found was told by `truncated` before."""
+        """Record a run of the task whose items were put into the queue. `truncated` was called before for a
+        truncation.
+        """
         for item in outcome.items:
             self._unstored[item.first_offset] = item
             self.pending_bytes += len(item.records)
@@ -88,8 +90,11 @@ class LedPartition:
         self._unstored_changed()
 
     def came_to_end(self, outcome: TaskOutcome, now_s: float) -> tuple[int, float] | None:
-        """What was appended, and since when, told at the log's end; None: not there yet, or of an old log that was read
-        for the first time. What is caught up on says nothing of the rate."""
+        """Return the bytes appended and since when, if the task is at the log's end.
+
+        None if it is not there yet, or read an old log for the first time: what is caught up on says nothing about the
+        rate.
+        """
         self.since_end_bytes += outcome.read_bytes
         if outcome.backlog_bytes > _AT_END_BYTES:
             return None
@@ -98,29 +103,29 @@ class LedPartition:
         return None if since_s is None else (size, since_s)
 
     def is_far_behind(self, far_bytes: int) -> bool:
-        """Whether more than so many bytes lie between what was read and what followers were sent."""
+        """Whether more than so many bytes lie between what was read and the followers' position."""
         return self.backlog_bytes > far_bytes and self.followers_offset > self.task.next_offset >= 0
 
     def unstored_part(self, item: MetaQueueItem) -> MetaQueueItem | None:
-        """What of the item is still to be stored: nothing of what is void or from an assignment before this one."""
+        """Return the part of the item that must still be stored: not what is void or from an earlier assignment."""
         current = self._unstored.get(item.first_offset)
         return current if current is not None and current.records.obj is item.records.obj else None
 
     def item_stored(self, item: MetaQueueItem, object_bytes: int = 0) -> None:
-        """What `unstored_part` returned is stored, in an object of so many bytes."""
+        """Record that what `unstored_part` returned is stored, in an object of so many bytes."""
         self._remove(item)
         self.objects += 1
         self.objects_bytes += object_bytes
         self._unstored_changed()
 
     def item_left_out(self, item: MetaQueueItem) -> None:
-        """What was queued is not wanted any more."""
+        """Record that a queued item is not wanted any more."""
         self._remove(item)
         self.left_out.also(item.first_offset, item.last_offset + 1)
         self._unstored_changed()
 
     def truncated(self, offset: int) -> None:
-        """The log was cut: batches that reach `offset` or beyond are void."""
+        """Handle a cut of the log: batches that reach `offset` or beyond are void."""
         for item in list(self._unstored.values()):
             kept = item.below(offset)
             if kept is None:
@@ -134,14 +139,14 @@ class LedPartition:
         self._unstored_changed()
 
     def stored_log(self) -> StoredLog:
-        """As of now."""
+        """Return the log as it is now."""
         assignment = self.assignment
         return StoredLog(
             assignment.topic_id_partition, assignment.directory, self.stored_offset, assignment.link_policy
         )
 
     def status(self, now_s: float) -> "PartitionStatus":
-        """As of now; on any thread."""
+        """Return the status now; on any thread."""
         oldest_s = self.oldest_unstored_s if self.oldest_unstored_s is not None else self.append_seen_s
         passed_over = self.passed_over
         if passed_over is not None and passed_over.left:
@@ -170,7 +175,7 @@ class LedPartition:
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
-    """What `remote-wal describe` shows of a led partition."""
+    """The state of a led partition as `remote-wal describe` shows it."""
 
     topic: str
     partition: int
@@ -178,24 +183,26 @@ class PartitionStatus:
     uploaded_offset: int
     lag_bytes: int
     lag_age_ms: int
-    """Age of the oldest byte that is not stored; 0 when there is none. Of what was passed over, since then."""
+    """Age of the oldest byte that is not stored; 0 when there is none. For what was passed over, the time since
+    then.
+    """
     backlog_offsets: int = 0
-    """Offsets that were passed over and are not stored yet; no bytes of them are in `lag_bytes`."""
+    """Offsets that were passed over and are not stored yet; `lag_bytes` does not include them."""
     objects: int = 0
-    """That hold something of it, since it is led here."""
+    """How many objects hold some of it, since it is led here."""
     objects_bytes: int = 0
-    """Of these objects, with what others share them."""
+    """Size of these objects, including what they hold of other partitions."""
 
 
 @dataclass(frozen=True, slots=True)
 class WritePathLoad:
-    """What the write path of an agent holds."""
+    """What the write path of an agent holds in memory."""
 
     queued_items: int
     queued_bytes: int
-    """Read, and in no upload that is under way."""
+    """Bytes that were read and are in no upload under way."""
     uploads: int
-    """Under way, but for those of what was passed over (`LedPartition.passed_over`)."""
+    """Uploads under way, except those of what was passed over (`LedPartition.passed_over`)."""
     open_files: int
 
 
@@ -203,7 +210,7 @@ _NAMED = 20
 
 
 def tell_unfinished(partitions: Iterable[LedPartition], now_s: float) -> None:
-    """Name what stays in the logs alone when uploading ends; the next incarnation goes on there."""
+    """Log what stays only in the logs when uploading ends; the next incarnation continues there."""
     unfinished = [status for led in partitions if (status := led.status(now_s)).lag_bytes]
     if unfinished:
         log.warning(

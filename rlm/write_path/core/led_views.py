@@ -1,4 +1,4 @@
-"""The read-only view of the led partitions that replication works with."""
+"""The read-only view of the led partitions that replication uses."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class StoredLog:
     topic_id_partition: TopicIdPartition
     directory: Path
     uploaded_offset: int
-    """Every batch below was uploaded, here or by a leader before; negative while that is not known."""
+    """Every batch below was uploaded, here or by an earlier leader; negative while that is unknown."""
     link_policy: LinkPolicy
 
 
@@ -33,43 +33,43 @@ class ProvedRun:
     entry: RemoteLogSegmentMetadataEntry
     records: memoryview
     batches: tuple[BatchSpan, ...]
-    """Positions are relative to `records`; in the object, they are that much behind `entry.start_file_position`."""
+    """Positions are relative to `records`; in the object, `entry.start_file_position` is added."""
     custom_metadata: bytes = b""
-    """The combined segment's."""
+    """The combined segment's custom metadata."""
     digests: tuple[bytes, ...] = ()
-    """The batches' SHA-256, where they are taken."""
+    """The batches' SHA-256, if they are taken."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundRuns:
-    """Where a log's batches are from an offset on."""
+    """The runs of a log from an offset on."""
 
     runs: list[ProvedRun]
     refused_to: int = 0
-    """Exclusive. Above 0, the runs end at one that the log does not prove, and that reaches up to here: nothing is
-    gained by another look before."""
+    """Exclusive. Above 0, the runs end at one that the log does not prove and that reaches up to here: a new look below
+    this offset finds nothing."""
 
 
 class LedPartitions(Protocol):
-    """What the leader proxy asks of the write path."""
+    """The write path, as the leader proxy uses it."""
 
     def mode_of(self, partition: TopicIdPartition, size: int) -> LinkMode:
-        """How `size` bytes should travel to a follower that waits for them now."""
+        """Return how `size` bytes should travel to a follower that waits for them now."""
 
     def fetched(self, follower_id: int, partition: TopicIdPartition, offset: int, size: int) -> None:
-        """A follower is about to be sent `size` bytes from this offset on, one way or the other."""
+        """Record that a follower is about to get `size` bytes from this offset on, by link or inline."""
 
     def upload_expected(self, partition: TopicIdPartition, offset: int) -> bool:
         """Whether the batch at this offset is not stored yet, and about to be."""
 
     def is_always_linked(self, partition: TopicIdPartition) -> bool:
-        """Whether its bytes are to travel as links whatever that costs."""
+        """Whether its bytes must travel as links whatever that costs."""
 
     def why_inline(self, partition: TopicIdPartition) -> InlineReason:
-        """Why the partition's bytes go inline, where they do."""
+        """Why the partition's bytes go inline, if they do."""
 
     def links_wanted(self, partitions: Iterable[TopicIdPartition]) -> None:
-        """Followers wait for these partitions' links: upload now."""
+        """Upload now: followers wait for these partitions' links."""
 
     def find(self, topic_id: bytes | None, partition: int) -> TopicIdPartition | None:
-        """The partition, if it is led here with the feature on."""
+        """Return the partition, if it is led here with the feature on."""

@@ -1,4 +1,4 @@
-"""How much RemoteWalLogManager takes on at once, and how often it looks."""
+"""Limits on how much RemoteWalLogManager handles at once, and how often it looks."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from rlm.write_path.core.passed_over import BacklogLimits
 
 @dataclass(frozen=True, slots=True)
 class LogManagerLimits:
-    """Bounds of the write path."""
+    """Limits of the write path."""
 
     schedule: ScheduleIntervals
     commit: CommitLimits
@@ -17,8 +17,8 @@ class LogManagerLimits:
     queue_items: int
     queue_bytes: int
     read_bytes: int
-    """The tasks that run together read at most so much."""
+    """The most bytes that tasks running together read."""
     link_wait_max_s: float
-    """An upload that takes longer than this counts as failing: links are not waited for."""
+    """An upload that takes longer counts as failing: nobody waits for its links."""
     open_files: int
     backlog: BacklogLimits

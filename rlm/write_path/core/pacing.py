@@ -1,7 +1,7 @@
-"""What the write path does next, and when: which logs are read, and when an upload of what was read starts, sans-IO.
+"""Chooses the next action of the write path from the read schedule, the upload schedule and the free queue space.
 
-It holds two schedules against each other and the room in remoteSegmentQ: when each log is due (`PartitionSchedule`),
-and when the next object pays (`GroupCommit`), which depends on for whom it is (`LinkDecider`).
+Sans-IO. `PartitionSchedule` says when each log is due, `GroupCommit` when the next object pays, which depends on for
+whom it is (`LinkDecider`).
 """
 
 import math
@@ -21,13 +21,14 @@ from rlm.write_path.reading_order import ReadingOrder, reading_order
 from rlm.write_path.uploads.segment_queue import RemoteSegmentQueue
 
 _FAR_BEHIND_OBJECTS: Final = 8
-"""A log with more than so many objects' bytes to read goes on where its followers are: links are no use before."""
+"""A log with more than so many objects' bytes to read continues at its followers' position: links before that are
+useless."""
 _PARTITIONS_PER_RUN: Final = 256
 """So many due partitions are read at a time."""
 
 
 class Pacing:
-    """Is told of appends, and says what next. All times are monotonic seconds."""
+    """Takes appends as events, and says what to do next. All times are monotonic seconds."""
 
     def __init__(
         self,
@@ -36,7 +37,7 @@ class Pacing:
         led: Mapping[TopicIdPartition, LedPartition],
         queue: RemoteSegmentQueue,
     ) -> None:
-        """Of `led` and `queue` it looks at what others put there."""
+        """It reads `led` and `queue`, which others fill."""
         self._limits = limits
         self._decider = decider
         self._led = led
@@ -44,15 +45,15 @@ class Pacing:
         self.commit = GroupCommit(limits.commit, decider.producers)
         self.schedule = PartitionSchedule(limits.schedule)
         self._appended: dict[TopicIdPartition, None] = {}
-        """Appends were told of that were not read; in that order, so that a run can be repeated."""
+        """Partitions with noticed but unread appends, in order, so that a run can be repeated."""
         self.hurried: set[TopicIdPartition] = set()
         self.read_bytes = 0
-        """Of all logs, since the start."""
+        """Bytes read from all logs since the start."""
         self._started_s = -math.inf
         """When the last upload began."""
 
     def forget(self, partition: TopicIdPartition) -> None:
-        """The partition is not led here any more."""
+        """Forget a partition that is not led here any more."""
         self._appended.pop(partition, None)
         self.hurried.discard(partition)
         self.schedule.remove(partition)
@@ -60,7 +61,7 @@ class Pacing:
     # What happened.
 
     def append_seen(self, partition: TopicIdPartition, now_s: float, *, is_told: bool = True) -> bool:
-        """Something was appended to the log, or is to be taken as if (`is_told` False). Whether it is led here."""
+        """Record an append to the log, or an assumed one (`is_told` False). Returns whether the log is led here."""
         led = self._led.get(partition)
         if led is None:
             return False
@@ -73,26 +74,26 @@ class Pacing:
         return True
 
     def left_unread(self, partition: TopicIdPartition, seen_s: float) -> None:
-        """A run's budget did not reach to the end of the log, so what is left is as urgent as if appended then."""
+        """Record that a run's budget ended before the log: the rest is as urgent as a new append."""
         self._led[partition].append_seen_s = seen_s
         self._appended[partition] = None
 
     def links_wanted(self, partitions: Iterable[TopicIdPartition], now_s: float) -> None:
-        """Followers wait for these partitions' links."""
+        """Record that followers wait for these partitions' links."""
         for partition in partitions:
             led = self._led.get(partition)
             if led is not None and led.is_settled:
                 self.append_seen(partition, now_s, is_told=False)
 
     def hurry(self, partition: TopicIdPartition, now_s: float, *, hurried: bool) -> None:
-        """Upload what the log holds as soon as can be, however little it is, until told otherwise."""
+        """Upload what the log holds as soon as possible, however little it is, until `hurried` is False."""
         if hurried and self.append_seen(partition, now_s, is_told=False):
             self.hurried.add(partition)
         else:
             self.hurried.discard(partition)
 
     def fetched(self, follower_id: int, partition: TopicIdPartition, offset: int, size: int, now_s: float) -> None:
-        """A follower is about to be sent `size` bytes from this offset on, one way or the other."""
+        """Record that a follower is about to get `size` bytes from this offset on, by link or inline."""
         led = self._led.get(partition)
         if led is None:
             return
@@ -102,18 +103,18 @@ class Pacing:
             self._decider.fetched(follower_id, size, now_s)
 
     def came_freely(self, partition: TopicIdPartition, size: int, now_s: float) -> None:
-        """As `LinkDecider`."""
+        """Record bytes from producers that do not wait, see `LinkDecider`."""
         if partition in self._led:
             self._decider.came_freely(partition, size, now_s)
 
     # What others ask.
 
     def mode_of(self, led: LedPartition, size: int, now_s: float) -> LinkMode:
-        """How `size` bytes should travel to a follower that waits for them now."""
+        """Return how `size` bytes should travel to a follower that waits for them now."""
         return self._decider.mode_of(led.assignment, size, now_s)
 
     def upload_expected(self, partition: TopicIdPartition, offset: int, now_s: float) -> bool:
-        """Whether the batch at this offset is about to be stored: not yet stored, not far behind, nothing failing."""
+        """Whether the batch at this offset will soon be stored: not yet stored, not far behind, nothing failing."""
         led = self._led.get(partition)
         return (
             led is not None
@@ -124,17 +125,17 @@ class Pacing:
         )
 
     def appended(self) -> Iterable[LedPartition]:
-        """The logs that appends were told of which were not read."""
+        """The logs with noticed but unread appends."""
         return (self._led[partition] for partition in self._appended)
 
     # What next.
 
     def next_step(self, now_s: float) -> Step:
-        """What to do now: `reads` and `next_upload`, gather appends, or wait."""
+        """Return what to do now: `reads` and `next_upload`, gather appends, or wait."""
         due_s = self.schedule.next_time_s()
         if due_s is None or self._queue.is_full:
             due_s = math.inf
-        has_work = len(self._queue) or due_s <= now_s  # to ask for the urgency without any would keep links in use
+        has_work = len(self._queue) or due_s <= now_s  # asking for the urgency without any work would keep links in use
         self.commit.spacing_s = self._decider.spacing_s
         urgency = self._urgency(now_s) if has_work else Urgency.ARCHIVE
         expected_bytes, full_bytes = self._decider.expected_bytes(now_s), self._decider.full_object_bytes
@@ -153,21 +154,21 @@ class Pacing:
         return self.commit.next_step(load, now_s)
 
     def round_is_gathered(self) -> bool:
-        """Whether all who wait for the last object have appended anew."""
+        """Whether all producers that waited for the last object have appended again."""
         return self.commit.is_round(self._queue.size_bytes)
 
     def gathered_pays(self, now_s: float) -> bool:
-        """Whether what was gathered and read is to be uploaded before its time."""
+        """Whether to upload early what was gathered and read."""
         return self._urgency(now_s) is Urgency.LINKS or self._queue.size_bytes >= self._decider.paying_bytes
 
     def judge(self, now_s: float) -> None:
-        """What the interval has brought is read: links by cost end here if that is far too little."""
+        """Check what the interval has brought: links by cost end here if that is far too little."""
         size_bytes = self._queue.size_bytes
         if size_bytes and self._urgency(now_s) in (Urgency.PAYING_LINKS, Urgency.BOUNDED_LINKS):
             self._decider.producers.are_held_up(size_bytes, self._decider.paying_bytes, now_s)
 
     def reads(self, now_s: float) -> Reads | None:
-        """The logs that are due, as far as there is room for what they hold; None: nothing is to be read."""
+        """Return the logs to read that are due and fit into the queue; None: none."""
         if self._queue.is_full:
             return None
         due = self.schedule.take_due(now_s, min(_PARTITIONS_PER_RUN, self._queue.free_items))
@@ -186,7 +187,7 @@ class Pacing:
         return Reads(passed_over, reads, min(self._limits.read_bytes, max(self._queue.free_bytes, 1)))
 
     def next_upload(self, now_s: float) -> Upload | None:
-        """The upload to start with what is queued; None while quota or spacing hold it back."""
+        """Return the upload to start with what is queued; None while quota or spacing hold it back."""
         if not len(self._queue) or self.commit.held_back_s(now_s):
             return None
         if self.commit.is_too_soon(self._queue.size_bytes, now_s):
@@ -194,7 +195,7 @@ class Pacing:
         return self._upload(now_s)
 
     def last_uploads(self, now_s: float) -> Iterable[Upload]:
-        """When nothing is read any more: the uploads to start, whatever the quota, unless the last one just failed."""
+        """Yield the last uploads when nothing is read any more, ignoring the quota, unless the last one just failed."""
         while len(self._queue) and not self.commit.back_off_s(now_s) and not self.commit.is_full:
             yield self._upload(now_s)
 
@@ -209,14 +210,14 @@ class Pacing:
         return Upload(items, now_s, size_bytes / since_s if is_recent else None, known_bytes)
 
     def stored(self, upload: Upload, unread_bytes: int, now_s: float) -> None:
-        """The upload is stored, and so much of what was told of was not read yet."""
+        """Record that the upload is stored, and how many noticed bytes were not read yet."""
         appended_bytes = max(self.read_bytes + unread_bytes - upload.known_bytes, 0)
         rate = upload.bytes_per_s
         upload_s = now_s - upload.started_s
         self._decider.producers.stored(upload_s, appended_bytes, None if rate is None else rate * upload_s, now_s)
 
     def _urgency(self, now_s: float) -> Urgency:
-        """How the upload of what is queued and appended is wanted."""
+        """Return how the upload of what is queued and appended is wanted."""
         if any(one in self._appended or not self._led[one].is_settled for one in self.hurried):
             return Urgency.LINKS
         waiting = chain(self._queue.first_partition(), islice(self._appended, _PARTITIONS_PER_RUN))

@@ -1,4 +1,4 @@
-"""What a log manager passed over, to be stored beside what is new."""
+"""The part of a log that was passed over and is stored beside the new records."""
 
 from dataclasses import dataclass, field
 
@@ -10,7 +10,7 @@ from rlm.write_path.uploads.segment_queue import MetaQueueItem
 
 @dataclass(frozen=True, slots=True)
 class BacklogLimits:
-    """Bounds of what goes on beside the uploads for links."""
+    """Limits of the backlog's uploads, beside the uploads for links."""
 
     object_bytes: int
     """remote.wal.log.manager.combiner.task.upload.bytes"""
@@ -22,16 +22,16 @@ class BacklogLimits:
 
 @dataclass(slots=True)
 class PassedOver:
-    """What of one log was passed over and is not stored yet. Other threads may look at its properties."""
+    """What of one log was passed over and is not stored yet. Other threads may read its properties."""
 
     assignment: Assignment
     task: LogTask
     since_s: float
     """When it was passed over."""
     items: list[MetaQueueItem] = field(default_factory=list)
-    """What was read and is not stored."""
+    """Items that were read and are not stored."""
     left: tuple[OffsetRange, ...] = ()
-    """Ascending, with what the items hold."""
+    """Ascending ranges that are not stored, including those of the items."""
 
     @property
     def first_offset(self) -> int | None:
@@ -41,16 +41,16 @@ class PassedOver:
 
     @property
     def offsets(self) -> int:
-        """How many are not stored. The log may have no record at some of them."""
+        """How many offsets are not stored. The log may have no record at some of them."""
         return sum(end - begin for begin, end in self.left)
 
     @property
     def held_bytes(self) -> int:
-        """What was read and is not stored."""
+        """Bytes that were read and are not stored."""
         return sum(len(item.records) for item in self.items)
 
     def looked(self) -> None:
-        """The task ran, or items were stored."""
+        """Update `left` after the task ran, or items were stored."""
         unread = self.task.missing
         if not self.items:
             self.left = unread

@@ -1,7 +1,7 @@
-"""What nobody wants stored is left out of objects, and declared, sans-IO.
+"""Leaves records that nobody wants stored out of objects, and declares them. Sans-IO.
 
-Where links do not pay, bytes cross inline; they are stored as well only where something else wants them
-(`Assignment.is_kept`, a hurried upload). `LeftOut` has what was left out of one log.
+If links do not pay, bytes go inline; they are stored only if something else wants them (`Assignment.is_kept`, a hurried
+upload). `LeftOut` has what was left out of one log.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from rlm.write_path.uploads.segment_queue import MetaQueueItem, RemoteSegmentQue
 
 
 class Unwanted:
-    """Looks at what was read before it is queued, and at the queue before an upload. Times are monotonic seconds."""
+    """Filters what was read before it is queued, and the queue before an upload. Times are monotonic seconds."""
 
     def __init__(self, led: Mapping[TopicIdPartition, LedPartition], queue: RemoteSegmentQueue, pacing: Pacing) -> None:
         self._led = led
@@ -26,7 +26,7 @@ class Unwanted:
         self._pacing = pacing
 
     def left_out_of(self, led: LedPartition, outcome: TaskOutcome, now_s: float) -> TaskOutcome:
-        """What was read, without what nobody wants stored."""
+        """Return what was read, without what nobody wants stored."""
         if not outcome.items:
             return outcome
         wanted_from = self._wanted_from(led, now_s)
@@ -47,7 +47,7 @@ class Unwanted:
         return replace(outcome, items=tuple(kept))
 
     def let_go(self, now_s: float) -> Sequence[Action]:
-        """Before an upload: take out of the queue what links do not pay for, and nobody else wants."""
+        """Remove from the queue, before an upload, what links do not pay for and nobody else wants."""
         self._pacing.judge(now_s)
         taken = self._queue.take_out(lambda item: self._is_unwanted(item, now_s))
         if not taken:
@@ -60,18 +60,18 @@ class Unwanted:
         return CountLeftOut(sum(len(item.records) for item in taken)), TellLeftOut()
 
     def declared(self, led: LedPartition, now_s: float, *, is_last: bool = False) -> Sequence[Action]:
-        """Tell of what was left out, when it is time."""
+        """Declare what was left out, when it is time."""
         if not (is_last or led.left_out.is_due(now_s)):
             return ()
         ranges = led.left_out.take(now_s)
         return (DeclareNotWanted(led.assignment, ranges),) if ranges else ()
 
     def last_declared(self, now_s: float) -> Sequence[Action]:
-        """When nothing is read any more: all that was left out and not told of."""
+        """Declare everything that was left out, when nothing is read any more."""
         return [action for led in self._led.values() for action in self.declared(led, now_s, is_last=True)]
 
     def _wanted_from(self, led: LedPartition, now_s: float) -> int:
-        """From which offset on the log is to be stored; NO_END: nothing of it is, as nobody wants it."""
+        """Return the offset from which on the log is stored; NO_END: nothing of it, because nobody wants it."""
         if led.assignment.is_kept or led.assignment.topic_id_partition in self._pacing.hurried:
             return 0
         return led.held_by_followers if self._pacing.mode_of(led, 0, now_s) is LinkMode.LINK else NO_END

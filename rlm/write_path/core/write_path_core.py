@@ -1,12 +1,11 @@
-"""The write path's core: which logs are led, and what reading and uploading them came to, sans-IO.
+"""The write path's core: which logs are led, and what reading and uploading them resulted in. Sans-IO.
 
-It is told what happened, and at what (monotonic) time, and returns what is to be done of it, in that order
-(`actions`). What happens next, and when, says its `pacing`. It starts nothing, waits for nothing and touches no file,
-so a plain loop can drive it.
+It takes events with their (monotonic) time, and returns the actions to do, in order (`actions`). Its `pacing` says what
+to do next, and when. It starts nothing, waits for nothing and touches no file, so a plain loop can drive it.
 
-Holds true: a log's batches are queued in its order, and anew after a failed upload; nothing is read while the queue is
-full; `LedPartition.uploaded_offset` never counts a batch that is not stored; what an upload or a read that was begun
-for a former assignment comes to changes nothing.
+A log's batches are queued in its order, and again after a failed upload. Nothing is read while the queue is full.
+`LedPartition.uploaded_offset` never counts a batch that is not stored. A read or an upload that was begun for a former
+assignment changes nothing.
 """
 
 from collections import deque
@@ -48,13 +47,13 @@ from rlm.write_path.uploads.uploaded_segment import UploadedSegment
 log = structlog.get_logger(__name__)
 
 _LOOK_AGAIN_S: Final = 1.0
-"""After so long it is looked anew for where a log's upload goes on."""
+"""After so long, the start of a log's upload is looked for again."""
 _TAKEN_ON_AT_ONCE: Final = 32
-"""To find where a log goes on takes some tenths of a millisecond."""
+"""Finding where a log's upload continues takes some tenths of a millisecond."""
 
 
 class WritePathCore:
-    """See the module's theory."""
+    """The core of one agent's write path. See the module's theory."""
 
     def __init__(self, limits: LogManagerLimits, decider: LinkDecider) -> None:
         self.led: dict[TopicIdPartition, LedPartition] = {}
@@ -71,7 +70,7 @@ class WritePathCore:
     # Which partitions.
 
     def assigned(self, assignments: Iterable[Assignment]) -> Sequence[Action]:
-        """Exactly these are to be taken care of; those that are new, by `to_take_on`."""
+        """Set exactly these partitions; the new ones come through `to_take_on`."""
         wanted = {assignment.topic_id_partition: assignment for assignment in assignments}
         self._decider.led(wanted.values())
         released = [known for known in self.led if known not in wanted]
@@ -92,7 +91,7 @@ class WritePathCore:
         return actions
 
     def to_take_on(self) -> list[Assignment]:
-        """The next ones to find out of where their upload goes on: so few that relaying goes on meanwhile."""
+        """Return the next partitions to take on, only a few so that relaying continues meanwhile."""
         return [self._to_take_on.popleft() for _ in range(min(len(self._to_take_on), _TAKEN_ON_AT_ONCE))]
 
     @property
@@ -105,7 +104,7 @@ class WritePathCore:
         self._to_take_on.clear()
 
     def taken_on(self, assignment: Assignment, task: LogTask) -> Sequence[Action]:
-        """The task reads from where the upload of the log goes on."""
+        """Record that the task reads from where the upload of the log continues."""
         partition = assignment.topic_id_partition
         self.put_off.pop(partition, None)
         self._unknown.discard(partition)
@@ -114,25 +113,25 @@ class WritePathCore:
         return (Watch(partition, assignment.directory),)
 
     def resume_unknown(self, assignment: Assignment, reason: str) -> Sequence[Action]:
-        """It cannot be told now where the upload of the log goes on; so it does not."""
+        """Put a log off, because it is unknown now where its upload continues."""
         partition = assignment.topic_id_partition
         self.put_off[partition] = reason
         log.warning("resume_offset_unknown", partition=str(partition), error=reason, consequence="inline")
         return (AskAnew(_LOOK_AGAIN_S),)
 
     def not_led(self, partition: TopicIdPartition) -> Sequence[Action]:
-        """A follower fetches a partition that is not known as led."""
+        """Handle a follower's fetch of a partition that is not known as led."""
         if partition in self._unknown:
             return ()
         self._unknown.add(partition)
         return (AskAnew(),)
 
     def void(self, partition: TopicIdPartition) -> Sequence[Action]:
-        """What is known of the log here does not hold any more; the metadata topic tells where it goes on."""
+        """Release a log about which our knowledge is not valid any more; the metadata topic says where it continues."""
         return self._release(partition), AskAnew()
 
     def find(self, topic_id: bytes | None, partition: int) -> TopicIdPartition | None:
-        """The partition, if it is led here."""
+        """Return the partition, if it is led here."""
         if topic_id is None:
             return None
         wanted = TopicIdPartition(TopicId(topic_id), partition)
@@ -147,10 +146,10 @@ class WritePathCore:
     # What reads came to.
 
     def read_done(self, read: Read, outcome: Outcome, now_s: float) -> Sequence[Action]:
-        """A task ran, or the budget did not reach it."""
+        """Handle a task that ran, or that the budget did not reach."""
         led, schedule = read.led, self.pacing.schedule
         partition = led.assignment.topic_id_partition
-        if self.led.get(partition) is not led:  # released meanwhile, and perhaps taken on anew
+        if self.led.get(partition) is not led:  # released meanwhile, and perhaps taken on again
             schedule.succeeded(partition, now_s, more=True)
             return ()
         if outcome is None:
@@ -192,7 +191,7 @@ class WritePathCore:
             self._decider.appended(*appended, now_s, partition)
         if partition in self.pacing.hurried and led.is_settled:
             actions.append(TellSettled(partition))
-        if outcome.deleted:  # should it be there again, it is assigned and taken on anew
+        if outcome.deleted:  # if it exists again, it is assigned and taken on again
             actions.append(self._release(partition))
         return actions
 
@@ -206,7 +205,7 @@ class WritePathCore:
     # What uploads came to.
 
     def upload_stored(self, upload: Upload, segment: UploadedSegment, now_s: float) -> Sequence[Action]:
-        """The object is stored. The log may have been truncated, or its leadership lost, meanwhile."""
+        """Handle a stored object. The log may have been truncated, or its leadership lost, meanwhile."""
         self.pacing.commit.stored(upload.started_s)
         self._decider.uploaded(now_s - upload.started_s, len(segment.entries))
         live = [
@@ -221,12 +220,12 @@ class WritePathCore:
         return told, CountStored(segment, upload.started_s, now_s)
 
     def upload_failed(self, upload: Upload, now_s: float) -> None:
-        """Nobody knows whether the object is there: what it was to hold is uploaded anew."""
+        """Put the items back after a failed upload: nobody knows whether the object exists."""
         self.pacing.commit.failed(upload.started_s, now_s)
         self.queue.put_back(part for item in upload.items if (part := self._unstored_part(item)) is not None)
 
     def backlog_stored(self, segment: UploadedSegment) -> Sequence[Action]:
-        """An object of what was passed over is stored."""
+        """Handle a stored object of what was passed over."""
         stored = dict.fromkeys(item.topic_id_partition for item in segment.items)
         settled = [TellSettled(partition) for partition in stored if partition in self.pacing.hurried]
         return CountStored(segment, None, segment.stored_s), *settled

@@ -1,1 +1,1 @@
-"""The active segments: where to go on, who tells of appends, and RLMWalTask, which reads them (KIP-1176)."""
+"""Reads the active segments (KIP-1176): where to continue, who reports appends, and RLMWalTask."""

@@ -1,7 +1,7 @@
 """Notices appends as they happen, at no cost for partitions that are idle.
 
-The kernel tells of every write to a watched directory's files (inotify). Events are hints: one that is lost delays an
-upload until the partition's next regular processing and changes nothing else.
+The kernel reports every write to a watched directory's files (inotify). Events are hints: a lost one delays an upload
+until the partition's next regular processing and changes nothing else.
 """
 
 import asyncio
@@ -24,17 +24,17 @@ _FLAGS = (
 )
 
 _OVERFLOW = int(inotify_simple.flags.Q_OVERFLOW)
-"""A plain number: an enum's arithmetic takes longer than all else that is done for an event."""
+"""A plain number: an enum's arithmetic takes longer than the rest of the work for an event."""
 _IGNORED = int(inotify_simple.flags.IGNORED)
 _MODIFY = int(inotify_simple.flags.MODIFY)
 
 
 class DirectoryEvent(Protocol):
-    """As the kernel tells of it."""
+    """An event as the kernel gives it."""
 
     @property
     def wd(self) -> int:
-        """Which watch it is of."""
+        """The watch that it belongs to."""
 
     @property
     def mask(self) -> int:
@@ -42,19 +42,19 @@ class DirectoryEvent(Protocol):
 
 
 class DirectoryEvents(Protocol):
-    """Tells what happened in watched directories: inotify, or what stands for it in a simulation."""
+    """A source of events in watched directories: inotify, or its replacement in a simulation."""
 
     @property
     def closed(self) -> bool: ...
 
     def fileno(self) -> int:
-        """Readable for the event loop while there are events to `read`."""
+        """Return a descriptor that is readable for the event loop while there are events to `read`."""
 
     def add_watch(self, path: Path, mask: int) -> int:
-        """Tell of these events in a directory. Raises OSError."""
+        """Report these events in a directory. Raises OSError."""
 
     def rm_watch(self, wd: int) -> None:
-        """The inverse of `add_watch`. Raises OSError."""
+        """Undo `add_watch`. Raises OSError."""
 
     def read(self, timeout: int) -> Iterable[DirectoryEvent]:
         """The events since the last call, in order."""
@@ -63,28 +63,28 @@ class DirectoryEvents(Protocol):
 
 
 def inotify() -> DirectoryEvents:
-    """The kernel's."""
+    """Return the kernel's events."""
     events: DirectoryEvents = inotify_simple.INotify(nonblocking=True)
     return events
 
 
 class AppendWatcher:
-    """Watches partition directories. Between `listen` and `ignore` every append is told of by the event loop."""
+    """Watches partition directories. Between `listen` and `ignore` the event loop reports every append."""
 
     def __init__(self, events: DirectoryEvents | None = None) -> None:
-        """It takes `events` over. None: inotify's."""
+        """It owns `events` from now on; None: inotify's."""
         self._inotify = inotify() if events is None else events
         self._partitions: dict[int, TopicIdPartition] = {}
         self._watches: dict[TopicIdPartition, int] = {}
         self._changed: set[TopicIdPartition] = set()
-        """Whose directory may have seen more than appends since its log was last read to the end."""
+        """Partitions whose directory may have seen more than appends since its log was last read to the end."""
 
     def listen(self, appended: Callable[[TopicIdPartition], None]) -> None:
         """Call `appended` from now on, as appends come."""
         asyncio.get_running_loop().add_reader(self._inotify.fileno(), self.take, appended)
 
     def ignore(self) -> None:
-        """The inverse of `listen`."""
+        """Undo `listen`."""
         asyncio.get_running_loop().remove_reader(self._inotify.fileno())
 
     async def pause(
@@ -94,10 +94,10 @@ class AppendWatcher:
         appended: Callable[[TopicIdPartition], None],
         is_enough: Callable[[], bool] = lambda: False,
     ) -> bool:
-        """While listening: gather appends until `is_enough`, or none came for `quiet_s`; False when the time is up
-        before.
+        """While listening: gather appends until `is_enough`, or until none came for `quiet_s`.
 
-        Appends wake nobody meanwhile: under load, being told of each costs more than looking from time to time.
+        Returns False when the time is up before. Appends wake nobody meanwhile: under load, reporting each costs more
+        than looking from time to time.
         """
         loop = asyncio.get_running_loop()
         until_s = loop.time() + at_most_s
@@ -118,7 +118,7 @@ class AppendWatcher:
         return False
 
     def watch(self, partition: TopicIdPartition, directory: Path) -> None:
-        """Tell of appends in this directory from now on. A directory that is gone is not watched."""
+        """Report appends in this directory from now on. A missing directory is not watched."""
         if self._inotify.closed:
             return
         try:
@@ -133,7 +133,7 @@ class AppendWatcher:
         self._changed.add(partition)
 
     def unwatch(self, partition: TopicIdPartition) -> None:
-        """The inverse of `watch`; unknown partitions are no error."""
+        """Undo `watch`; unknown partitions are no error."""
         watch = self._watches.pop(partition, None)
         self._changed.discard(partition)
         if watch is None or self._inotify.closed:
@@ -145,22 +145,23 @@ class AppendWatcher:
             return
 
     def only_appends(self, partition: TopicIdPartition) -> bool:
-        """Whether no file came or went since the log was last read to its end, as far as was told until now."""
+        """Whether no file came or went since the log was last read to its end, according to the events so far."""
         return partition not in self._changed and self._watches.get(partition) in self._partitions
 
     def reading_begins(self, partition: TopicIdPartition) -> None:
-        """The log is about to be read on, with a look at its directory; what is told from now on counts anew."""
+        """Record that the log is about to be read with a look at its directory; later events count again."""
         self._changed.discard(partition)
 
     def reading_fell_short(self, partition: TopicIdPartition) -> None:
-        """The reading that began failed, or did not come to the log's end."""
+        """Record that the reading failed, or did not come to the log's end."""
         if partition in self._watches:
             self._changed.add(partition)
 
     def take(self, appended: Callable[[TopicIdPartition], None]) -> bool:
-        """Call `appended` once for every partition with events since the last call; all of them if events were lost.
+        """Call `appended` once for every partition with events since the last call; for all of them if events were
+        lost.
 
-        Whether there was any.
+        Returns whether there was any.
         """
         seen: dict[TopicIdPartition, None] = {}  # in the order of the events, so that a run can be repeated
         for event in self._inotify.read(timeout=0):

@@ -1,4 +1,4 @@
-"""Who is told what of a led log is not uploaded. Event loop only."""
+"""Notified of the parts of a led log that are not uploaded. Event loop only."""
 
 from collections.abc import Iterable
 from typing import Protocol
@@ -10,16 +10,16 @@ from rlm.write_path.reading.resume_point import ResumePoint
 
 
 class GapListener(Protocol):
-    """Who wants to know what is not uploaded."""
+    """Receives what is not uploaded."""
 
     def resumed(self, assignment: Assignment, resume: ResumePoint) -> None:
-        """The partition is taken on, and its upload goes on or begins there."""
+        """Called when the partition is taken on, and its upload continues or begins there."""
 
     def found(self, assignment: Assignment, gaps: Iterable[Gap]) -> None:
-        """Of what was to be uploaded, this cannot be had any more."""
+        """Called with ranges that should be uploaded and cannot be had any more."""
 
     def not_wanted(self, assignment: Assignment, ranges: Iterable[OffsetRange]) -> None:
-        """This was left out of objects, as nobody wants it stored."""
+        """Called with ranges that were left out of objects because nobody wants them stored."""
 
 
 class _NoGaps:
@@ -34,4 +34,4 @@ class _NoGaps:
 
 
 NO_GAPS: GapListener = _NoGaps()
-"""Tells nobody."""
+"""A listener that does nothing."""

@@ -1,9 +1,9 @@
-"""Runs RLMWalTasks: on the event loop where the kernel has in memory what they are to read, else in the thread pool.
+"""Runs RLMWalTasks: on the event loop if the kernel has in memory what they read, else in the thread pool.
 
-What was appended a moment ago is in memory, so a usual run takes no thread, whose two hand-overs cost more than the
-read. A disk that stalls holds up who waits for a run, but not the event loop (`SegmentTail.read_cached`).
+Recent appends are in memory, so a usual run needs no thread, whose two hand-overs cost more than the read. A stalled
+disk delays those who wait for a run, but not the event loop (`SegmentTail.read_cached`).
 
-Used from the event loop alone.
+Used from the event loop only.
 """
 
 import asyncio
@@ -17,14 +17,14 @@ from rlm.write_path.reading.log_task import LogTask, Outcome, Run, TaskOutcome
 from rlm.write_path.reading.wal_task import read_defect, run_tasks
 
 _HERE_BYTES: Final = 256 * 1024
-"""So much is read on the event loop at a time: in 0.1 ms as batches of 16 KB, in 4 ms as the smallest there are."""
+"""So much is read on the event loop at a time: it takes 0.1 ms in batches of 16 KB, 4 ms in the smallest batches."""
 
 
 class LogReader:
     """Owns the pool of `remote.wal.log.manager.thread.pool.size`, and the tasks' files while they are read."""
 
     def __init__(self, pool: Executor, watcher: AppendWatcher, clock: Callable[[], float]) -> None:
-        """It takes the pool over."""
+        """It owns the pool from now on."""
         self._watcher = watcher
         self._clock = clock
         self._pool = pool
@@ -36,7 +36,7 @@ class LogReader:
         return task in self._running
 
     async def run(self, runs: Sequence[Run], budget_bytes: int) -> list[Outcome]:
-        """Run the tasks, for at most so many bytes altogether; the outcomes in their order."""
+        """Run the tasks, for at most so many bytes altogether. Returns the outcomes in their order."""
         outcomes = self._run_here(runs, min(budget_bytes, _HERE_BYTES))
         left = [index for index, outcome in enumerate(outcomes) if outcome is None]
         if left:
@@ -47,7 +47,7 @@ class LogReader:
         return outcomes
 
     def _run_here(self, runs: Sequence[Run], budget_bytes: int) -> list[Outcome]:
-        """None for those that take the pool."""
+        """Run what can be read here. Returns None for those that need the pool."""
         outcomes: list[Outcome] = []
         for task, seen_s in runs:
             outcome: Outcome = None

@@ -1,4 +1,4 @@
-"""What a run of a led log's task finds, and the task as the write path's core knows it, without any IO."""
+"""The interface of a led log's task for the write path's core, and the outcome of its runs, without any IO."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,33 +12,33 @@ from metadata_topic.records.offset_ranges import OffsetRange
 from rlm.write_path.uploads.segment_queue import MetaQueueItem
 
 ReadError = LogDirectoryError | MalformedFileError
-"""What a run of a task may fail with: the disk, or a broken leader-epoch-checkpoint."""
+"""Errors of a task's run: the disk, or a broken leader-epoch-checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskOutcome:
-    """What one run of a task found."""
+    """The result of one run of a task."""
 
     items: tuple[MetaQueueItem, ...]
     read_bytes: int
     next_offset: int
     """The first offset that was not read yet; negative when the log has not been found."""
     backlog_bytes: int
-    """What there is beyond; only known when something was read. While ranges are missing, more than that."""
+    """Bytes beyond what was read, known only if something was read. Too high while ranges are missing."""
     truncated_at: int | None
     """The log was cut at this offset: what was uploaded from there on is dead."""
     gaps: tuple[Gap, ...]
-    """What was to be read and cannot be had any more."""
+    """Ranges that should be read and cannot be had any more."""
     deleted: bool
 
     @property
     def more(self) -> bool:
-        """There is more to read now."""
+        """Whether there is more to read now."""
         return self.backlog_bytes > 0
 
 
 class LogTask(Protocol):
-    """Reads one log. `RLMWalTask` is it; see there."""
+    """Reads one log. `RLMWalTask` implements it."""
 
     @property
     def topic_id_partition(self) -> TopicIdPartition: ...
@@ -66,6 +66,6 @@ class LogTask(Protocol):
 
 
 Run = tuple[LogTask, float]
-"""A task, and when the oldest append that it is to read was noticed."""
+"""A task, and when the oldest append that it has to read was noticed."""
 Outcome = TaskOutcome | ReadError | None
 """None: the budget did not reach this task."""

@@ -1,25 +1,25 @@
-"""Where the upload of a led log goes on, by what the metadata topic tells and the log's own files.
+"""Finds where the upload of a led log continues, by the metadata topic and the log's own files.
 
-Theory. Uploads run side by side, so one may fail while the next is stored and told of, and an agent that dies then
-leaves a hole. Hence work does not go on behind the highest offset alone: first comes what is `missing`, ranges of
-offsets between those that are known for each of the log's leader epochs; then what lies behind all of them.
+Uploads run side by side, so one may fail while the next is stored and published, and an agent that dies then leaves a
+hole. So an upload does not just continue behind the highest offset. First come the `missing` ranges, between those that
+are known for each of the log's leader epochs; then what lies behind all of them.
 
-Known is what finished combined segments or archive objects hold, and what was declared as a gap or as not wanted. Of
-archive objects nothing counts from the first offset on that was declared dead and is the log's again: it is uploaded
-anew, as nothing else tells a recovery that it is (`recovery.metadata.epoch_ends`).
+A range is known if finished combined segments or archive objects hold it, or if it was declared as a gap or as not
+wanted. Archive objects do not count from the first offset on that was declared dead and is the log's again: it is
+uploaded again, because nothing else tells a recovery about it (`recovery.metadata.epoch_ends`).
 
-Nothing is missing below where the upload of the log began (told by a declaration; of logs from before there were any,
-taken for the start of the segment of the first known offset), nor below what was stored once and released, as release
-goes along the log. Of an archived topic release says nothing, as the archive may hold what is behind a hole, and loses
-what an election cut off; there the log's own start is the bound.
+Nothing is missing below the begin of the log's upload (known from a declaration; for logs without one, assumed at the
+start of the segment of the first known offset), nor below what was stored once and released, because release goes along
+the log. For an archived topic release says nothing: the archive may hold what is behind a hole, and loses what an
+election cut off. There the log's own start is the limit.
 
-Retention takes leader epochs from the log with their records. Records of theirs that were never stored are missing for
-who recovers the log from older objects; so what is between those objects is missing, too, by the epochs that they tell
-of. These may be wrong, as an epoch may have been cut off, so they count below the log's own epochs alone, and for no
-more than that: too much that is declared hides nothing that is stored.
+Retention removes leader epochs from the log with their records. If such records were never stored, a recovery from
+older objects lacks them. So what is between those objects is missing, too, by the epochs that the objects have. Those
+epochs may be wrong, because an epoch may have been cut off. So they count only below the log's own epochs, and only for
+this: a declaration that is too large hides nothing that is stored.
 
-A missing range may be none: only the log can tell whether it has records there. And its start may be gone from the log,
-which `rlm.write_path.reading.resumed_tail` finds, too.
+A missing range may be empty: only the log can show whether it has records there. And its start may be gone from the
+log, which `rlm.write_path.reading.resumed_tail` finds, too.
 """
 
 from bisect import bisect_right
@@ -37,28 +37,28 @@ from rlm.write_path.assignment import Assignment
 
 
 class ResumeUnknownError(Exception):
-    """It cannot be told now where the upload goes on; so it does not."""
+    """It is unknown now where the upload continues, so it does not."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """What of a log is to be uploaded."""
+    """The parts of a log that must be uploaded."""
 
     next_offset: int | None
-    """All from here on; None: from the active segment on, once there is one."""
+    """Everything from here on; None: from the active segment on, once there is one."""
     missing: tuple[OffsetRange, ...] = ()
-    """Before that, ascending: what is in no object, as far as the log has it."""
+    """Ascending ranges before `next_offset` that are in no object, as far as the log has them."""
     leader_epochs: LeaderEpochs = NO_EPOCHS
-    """Those of the log when this was found."""
+    """The log's epochs when this was found."""
     is_first: bool = False
     """Nothing was known of the log: its upload begins here."""
     only_missing: bool = False
-    """What is missing is wanted, and nothing behind."""
+    """Only the missing ranges are wanted, and nothing behind them."""
 
 
 @dataclass(frozen=True, slots=True)
 class LedLog:
-    """A log as its directory has it."""
+    """A log as its directory shows it."""
 
     topic_id_partition: TopicIdPartition
     leader_epochs: LeaderEpochs
@@ -67,13 +67,15 @@ class LedLog:
     is_archived: bool = False
 
     def segment_of(self, offset: int) -> int:
-        """Where the segment begins that holds `offset`; itself, when it is before the log's start."""
+        """Return the base offset of the segment that holds `offset`; `offset` itself if it is before the log's
+        start.
+        """
         index = bisect_right(self.segments, offset) - 1
         return self.segments[index] if index >= 0 else offset
 
 
 def resume_point(store: RemoteWalMetadataStore, archive: ArchiveStore, assignment: Assignment) -> ResumePoint:
-    """Of the log in the assignment's directory. Raises ResumeUnknownError when its files cannot be read."""
+    """Return it for the log in the assignment's directory. Raises ResumeUnknownError when its files cannot be read."""
     directory = assignment.directory
     try:
         log = LedLog(
@@ -88,9 +90,9 @@ def resume_point(store: RemoteWalMetadataStore, archive: ArchiveStore, assignmen
 
 
 def resume_of(store: RemoteWalMetadataStore, archive: ArchiveStore, log: LedLog) -> ResumePoint:
-    """Of this log. Raises ResumeUnknownError."""
+    """Return it for this log. Raises ResumeUnknownError."""
     epochs = log.leader_epochs
-    if not epochs.entries:  # a leader's log has its own epoch at least, as soon as the broker has begun to lead
+    if not epochs.entries:  # a leader's log has at least its own epoch, once the broker has begun to lead
         raise ResumeUnknownError("the log has no leader epochs yet")
     point = _resume_by(epochs, store, archive, log)
     older = store.with_older_epochs(log.topic_id_partition, epochs)

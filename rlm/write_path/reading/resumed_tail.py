@@ -1,19 +1,20 @@
-"""Reads of a log what is missing in object storage, range by range, and then follows its end.
+"""Reads the ranges of a log that are missing in object storage, one by one, and then follows the log's end.
 
-Theory. Each range is read by a `SegmentTail` of its own, and ends with the first batch that begins behind it. What no
-batch is in is no gap: a compacted log has holes. What the log does not have any more of a range is one, and told as
-`Gap`; of what lies between ranges nothing is told, as it is stored. A gap is told once the log has leader epochs, as it
-is declared of a log with certain ones: one that was cut to its start has none until its leader has begun to write.
+Each range is read by its own `SegmentTail`, and ends with the first batch that begins behind it. Offsets without a
+batch are no gap: a compacted log has holes. What the log does not have any more of a range is reported as `Gap`; what
+lies between ranges is stored, so nothing is reported of it. A gap is reported once the log has leader epochs, because
+it is declared for a log with certain ones: a log that was cut to its start has none until its leader has begun to
+write.
 
 A tail that is far behind may pass over what it has not read, and leave it to another one that reads `only_missing`.
 
-The ranges stand on what the metadata tells of a log with certain leader epochs. Two things void them: the log ends
-before a range does (then all from there on is uploaded, whatever is stored), and another leader than those has written
-before the end of what seemed known (then all from there on is). The latter happens when leadership is learned of before
-the broker has begun to write its new epoch; and when an unclean election brings back a log without these epochs, before
-the agent hears that its broker does not lead any more.
+The ranges are valid for a log with certain leader epochs. Two events make them void. If the log ends before a range
+does, everything from there on is uploaded, whatever is stored. If another leader has written before the end of what
+seemed known, everything from that point on is uploaded. The latter happens when leadership is noticed before the broker
+has begun to write its new epoch, and when an unclean election brings back a log without these epochs before the agent
+hears that its broker does not lead any more.
 
-As `SegmentTail`, it belongs to one caller at a time.
+Like `SegmentTail`, it belongs to one caller at a time.
 """
 
 from collections.abc import Iterable
@@ -29,24 +30,24 @@ from metadata_topic.records.offset_ranges import OffsetRange, joined_ranges, ran
 from rlm.write_path.reading.resume_point import ResumePoint
 
 _EMPTY_READS = 3
-"""A read that only tells of a roll is followed by one that has records."""
+"""A read that only reports a roll is followed by one that has records."""
 _RANGES_PER_READ = 100
-"""So many ranges without a record are passed over at a time."""
+"""So many ranges without a record are passed at a time."""
 
 
 @dataclass(slots=True)
 class _KnownLog:
-    """Which log it is that was known, and read."""
+    """The log that was known and read."""
 
     end: int | None
-    """Up to which it was known; None: nothing was."""
+    """The end of the known part; None: nothing was known."""
     epochs: LeaderEpochs
-    """Those of the log that is known up to `end`."""
+    """The epochs of the log that is known up to `end`."""
     read_epoch: int | None = None
-    """Of the last batch that was read."""
+    """The epoch of the last batch that was read."""
 
     def is_same(self, epochs: LeaderEpochs, end: int) -> bool:
-        """Whether a log with these leader epochs is up to `end` what was known and read."""
+        """Whether a log with these leader epochs is the known and read one up to `end`."""
         last = self.read_epoch
         if last is None or (self.end is not None and end <= self.end):
             return self.epochs.agrees_to(epochs, end) == end
@@ -54,10 +55,10 @@ class _KnownLog:
 
 
 class ResumedTail:
-    """A `SegmentTail` that begins with what is missing. See the module's theory."""
+    """A `SegmentTail` that begins with the missing ranges. See the module's theory."""
 
     def __init__(self, directory: Path, topic_id: TopicId, resume: ResumePoint, open_files: OpenFiles) -> None:
-        """Touches no file. Once the directory is another topic's, the log counts as deleted."""
+        """Touches no file. If the directory becomes another topic's, the log counts as deleted."""
         self._directory, self._topic_id = directory, topic_id
         self._open_files = open_files
         self._missing = list(resume.missing)
@@ -65,7 +66,7 @@ class ResumedTail:
         self._known = _KnownLog(resume.next_offset, resume.leader_epochs)
         self._only_missing = resume.only_missing
         self._is_settled = resume.only_missing
-        """Whether the leader epochs at the log's end were looked at."""
+        """Whether the leader epochs at the log's end were checked."""
         self._empty_reads = 0
         self._tail = self._begin()
 
@@ -81,7 +82,7 @@ class ResumedTail:
 
     @property
     def missing(self) -> tuple[OffsetRange, ...]:
-        """What is left of the ranges, ascending. What is gone of them is left until it is told."""
+        """What is left of the ranges, ascending. Lost parts stay in it until they are reported."""
         if not self._missing:
             return ()
         (begin, end), *others = self._missing
@@ -93,9 +94,11 @@ class ResumedTail:
         self._begin_anew()
 
     def pass_over(self, offset: int) -> ResumePoint | None:
-        """Go on at `offset`, or where what is stored ends, if that is behind it; what lies between, for another tail.
+        """Continue at `offset`, or at the end of what is stored if that is later.
 
-        The log was found before. None, with nothing changed, if what was read before may not be the log's any more.
+        Returns what lies between, for another tail.
+
+        Only after the log was found. None, with nothing changed, if what was read before may not be the log's any more.
         """
         if self._tail.has_untold:
             return None
@@ -115,7 +118,7 @@ class ResumedTail:
         return ResumePoint(offset, tuple(passed_over), epochs, only_missing=True)
 
     def read(self, max_bytes: int) -> TailRead:
-        """As `SegmentTail.read`. Nothing found and `has_missing` still: the next read may find something."""
+        """Read like `SegmentTail.read`. If nothing is found while `has_missing`, the next read may find something."""
         events: list[TailEvent] = []
         for _ in range(_RANGES_PER_READ):
             if not self._missing:
@@ -130,7 +133,7 @@ class ResumedTail:
         return self._settled(self._read_tail(max_bytes))
 
     def read_cached(self, max_bytes: int) -> tuple[TailRead, int] | None:
-        """As `SegmentTail.read_cached`."""
+        """Read like `SegmentTail.read_cached`."""
         if self._missing or not self._is_settled:
             return None
         found = self._tail.read_cached(max_bytes)
@@ -139,19 +142,19 @@ class ResumedTail:
         return found
 
     def backlog_bytes(self) -> int:
-        """As `SegmentTail.backlog_bytes`; while ranges are missing, what is stored behind them counts, too."""
+        """Return it like `SegmentTail.backlog_bytes`; while ranges are missing, stored bytes behind them count, too."""
         return max(self._tail.backlog_bytes(), int(self.has_missing))
 
     def unread_bytes(self) -> int:
-        """As `SegmentTail.unread_bytes`."""
+        """Return it like `SegmentTail.unread_bytes`."""
         return self._tail.unread_bytes()
 
     def close(self) -> None:
-        """Give up the descriptor. A read opens it again."""
+        """Close the descriptor. A read opens it again."""
         self._tail.close()
 
     def _read_missing(self, max_bytes: int) -> TailRead:
-        """What the next read of the first missing range finds of it."""
+        """Return what the next read finds of the first missing range."""
         wanted = self._missing[0]
         read = self._settled(self._read_tail(max_bytes))
         if not self._missing:
@@ -173,7 +176,7 @@ class ResumedTail:
         return TailRead(read.records[: spans[-1].end] if spans else b"", spans, events)
 
     def _read_tail(self, max_bytes: int) -> TailRead:
-        """What comes next; a gap only once the log has a leader epoch, without which nobody could say of which log."""
+        """Read what comes next; raise a gap only once the log has a leader epoch, by which it can be identified."""
         begin = self._tail.next_offset
         read = self._tail.read(max_bytes)
         if not any(isinstance(event, Gap) for event in read.events):
@@ -188,12 +191,12 @@ class ResumedTail:
         raise LogDirectoryError(self._directory, reason)
 
     def _follow_on(self) -> None:
-        """Take all that the log has from where this tail stands, whatever is stored."""
+        """Take everything that the log has from this position on, whatever is stored."""
         self._missing = []
         self._is_settled = True
 
     def _range_is_read(self, next_offset: int) -> tuple[TailEvent, ...]:
-        """Go on with the next range, or behind the last one: that a leader has written up to just there is told."""
+        """Continue with the next range, or behind the last one. Reports if a leader has written up to just there."""
         self._missing = [(max(begin, next_offset), end) for begin, end in self._missing[1:] if end > next_offset]
         if self._behind is not None:
             self._behind = self._known.end = max(self._behind, next_offset)
@@ -203,9 +206,9 @@ class ResumedTail:
         return self._settled(TailRead(b"", [], ())).events
 
     def _settled(self, read: TailRead) -> TailRead:
-        """The read; or in its place that the log was written anew from an offset on that seemed to be known.
+        """Return the read, or instead of it that the log was rewritten from an offset on that seemed known.
 
-        While no batch comes, a new leader may have written the log anew up to just here.
+        While no batch comes, a new leader may have rewritten the log up to just here.
         """
         newest = read.spans[-1].leader_epoch if read.spans else None
         if self._is_settled and not self._is_cut_into_known(read):
@@ -214,12 +217,12 @@ class ResumedTail:
         if newest is not None:
             self._is_settled = not self._missing
         if self._known.end is None or (newest is not None and newest == self._known.epochs.newest_epoch):
-            return read  # a leader that goes on has written all that lies before
+            return read  # a leader that continues has written everything before
         try:
             epochs = read_leader_epochs(self._directory)
         except (OSError, MalformedFileError) as error:
             if newest is None:
-                return read  # looked at again with the next read
+                return read  # checked again with the next read
             self._read_again_from(read.spans[0].base_offset)
             raise LogDirectoryError(self._directory, str(error)) from error
         same_to = self._known.epochs.agrees_to(epochs, self._known.end)
@@ -233,7 +236,7 @@ class ResumedTail:
         return TailRead(b"", [], (Truncated(same_to),))
 
     def _is_cut_into_known(self, read: TailRead) -> bool:
-        """Whether the log was cut below what this tail has read: then nothing vouches for what was known of it."""
+        """Whether the log was cut below what this tail has read, so that nothing known of it is certain."""
         cuts = [event.at_offset for event in read.events if isinstance(event, Truncated)]
         if self._only_missing or self._known.end is None or not cuts or min(cuts) > self._known.end:
             return False
@@ -242,7 +245,7 @@ class ResumedTail:
         return True
 
     def _read_again_from(self, offset: int) -> None:
-        """What was read from here on must not be lost with an error."""
+        """Go back to this offset, so that what was read is not lost with an error."""
         self._is_settled = False
         if self._missing:
             self._missing[0] = (offset, self._missing[0][1])

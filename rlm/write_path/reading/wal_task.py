@@ -20,7 +20,7 @@ from rlm.write_path.uploads.segment_queue import MetaQueueItem
 
 
 class RLMWalTask:
-    """One led partition's task. Never runs twice at once; see `LogReader` for where."""
+    """One led partition's task. Never runs twice at once; `LogReader` says where it runs."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class RLMWalTask:
         resume: ResumePoint,
         open_files: OpenFiles,
     ) -> None:
-        """`resume` is what of the log is to be uploaded."""
+        """`resume` says what of the log must be uploaded."""
         self.topic_id_partition = partition
         self.directory = directory
         self._open_files = open_files
@@ -42,7 +42,7 @@ class RLMWalTask:
 
     @property
     def missing(self) -> tuple[OffsetRange, ...]:
-        """What is left of the ranges that come before the log's end."""
+        """The ranges that are left to read before the log's end."""
         return self._tail.missing
 
     def also_read(self, ranges: Iterable[OffsetRange]) -> None:
@@ -50,15 +50,15 @@ class RLMWalTask:
         self._tail.also_read(ranges)
 
     def pass_over(self, offset: int) -> "RLMWalTask | None":
-        """Go on at `offset`, where followers are; what lies between is for the task that is returned.
+        """Continue at `offset`, the followers' position. Returns a task for what lies between.
 
-        Not during a run, and only after one. None: not now.
+        Not during a run, and only after one. None: not possible now.
         """
         rest = self._tail.pass_over(offset)
         return None if rest is None else RLMWalTask(self.topic_id_partition, self.directory, rest, self._open_files)
 
     def run(self, max_bytes: int, seen_s: float, now_s: float) -> TaskOutcome:
-        """Read up to `max_bytes` of whole, checked batches, an item for each leader epoch.
+        """Read up to `max_bytes` of whole, checked batches; each leader epoch makes an item.
 
         Raises a ReadError.
         """
@@ -68,15 +68,15 @@ class RLMWalTask:
         compacted = _compacted(read, unread, self._tail.missing, next_offset)
         is_behind = bool(read.spans or read.events) or self._tail.has_missing
         backlog_bytes = self._backlog_bytes() if is_behind else 0
-        # To ask for the backlog may find what the next read tells of: what is gone does not count before that, and
-        # what was cut off not any more.
+        # Asking for the backlog may already see what the next read reports: lost records must not count before that,
+        # and cut ones no more.
         outcome = self._outcome(read, min(next_offset, self._tail.next_offset), backlog_bytes, seen_s, now_s)
         return replace(outcome, gaps=(*outcome.gaps, *compacted)) if compacted else outcome
 
     def run_cached(self, max_bytes: int, seen_s: float, now_s: float) -> TaskOutcome | None:
-        """As `run`, without waiting for a disk; None where it takes a `run`.
+        """Run without waiting for a disk; None if it takes a `run`.
 
-        The last `run` left nothing, and the directory has not changed since. Raises LogDirectoryError.
+        Call it only if the last `run` left nothing and the directory has not changed since. Raises LogDirectoryError.
         """
         found = self._tail.read_cached(max_bytes)
         if found is None:
@@ -103,16 +103,16 @@ class RLMWalTask:
         )
 
     def _backlog_bytes(self) -> int:
-        """Also in a segment that was rolled just now, whose appends may have been told of before this run."""
+        """Include a segment that was rolled just now, whose appends may have been noticed before this run."""
         try:
             return self._tail.backlog_bytes() or self._rolled_segment().stat().st_size
         except FileNotFoundError:
             return 0
-        except (LogDirectoryError, OSError):  # what was read must not be lost with it; the next run meets the error
+        except (LogDirectoryError, OSError):  # keep what was read; the next run meets the error
             return 1
 
     def unread_bytes(self) -> int:
-        """What the next run would find in the active segment, at the cost of a look at its size. Not during a run."""
+        """Return what the next run would find in the active segment, by a look at its size. Not during a run."""
         return self._tail.unread_bytes()
 
     def _rolled_segment(self) -> Path:
@@ -124,9 +124,9 @@ class RLMWalTask:
 
 
 def run_tasks(runs: list[Run], budget_bytes: int, clock: Callable[[], float]) -> list[Outcome]:
-    """In a thread of the pool: run the tasks one after the other; None for those that the budget did not reach.
+    """Run the tasks one after the other, in a thread of the pool; None for those that the budget did not reach.
 
-    One that fails does not hold up the others.
+    A failing task does not stop the others.
     """
     outcomes: list[Outcome] = []
     for task, seen_s in runs:
@@ -146,7 +146,7 @@ def run_tasks(runs: list[Run], budget_bytes: int, clock: Callable[[], float]) ->
 
 
 def read_defect(task: LogTask, error: Exception) -> ReadError:
-    """What nobody thought of while reading a log is this partition's failure, and no other's."""
+    """Turn an unexpected error while reading a log into a failure of this partition only."""
     return MalformedFileError(task.directory, 0, f"a defect of reading it: {defect_site(error)}")
 
 
@@ -166,9 +166,10 @@ def _item(
 def _compacted(
     read: TailRead, before: Sequence[OffsetRange], after: Sequence[OffsetRange], next_offset: int
 ) -> list[Gap]:
-    """What compaction took of the ranges that were to be read, beside what an item covers.
+    """Return what compaction removed from the ranges that should be read, except what an item covers.
 
-    `before` and `after` are what was to be read; what was read, and is in no batch and no gap, is not in the log.
+    `before` and `after` are the ranges to read before and after the run; what was read and is in no batch and no gap is
+    not in the log.
     """
     if before[0][0] < 0 or any(isinstance(event, Truncated | LogDeleted) for event in read.events):
         return []

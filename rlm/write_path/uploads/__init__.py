@@ -1,1 +1,1 @@
-"""What was read, made into objects and uploaded, and who is told: remoteSegmentQ, RLMWalCombineTask (KIP-1176)."""
+"""Makes objects of what was read, uploads them, and notifies others: remoteSegmentQ, RLMWalCombineTask (KIP-1176)."""

@@ -1,18 +1,17 @@
-"""Batches that a zone gateway stored on their way to this leader, until the log has told what becomes of them. Sans-IO.
+"""Batches that a zone gateway stored on their way to this leader, kept until the log shows what became of them.
 
-Who splices a routed Produce request offers its batches before the broker gets them. When an object is made of what the
-log has appended, a batch that equals one of them, but for base offset and leader epoch, which the broker sets, is named
-in the object in the place of its bytes (`plugin.adopted_records`).
+Sans-IO. The code that splices a routed Produce request offers its batches before the broker gets them. When an object
+is made of the log's appends, a batch that equals an offered one, except for base offset and leader epoch, which the
+broker sets, is named in the object instead of its bytes (`plugin.adopted_records`).
 
-Holds true:
-
-- The log decides. Its bytes are compared with those that were read from the gateway's object, all but those twelve; so
-  what the broker changed, refused or never got, and an idempotent producer's repetition, are adopted by nobody.
-- Nothing waits: an object is made when it would be made anyway, of bytes where no offer matches. An upload that failed
-  leaves its offers as they were, for the next one.
-- Each offer has one outcome, told once: whether an object that names the gateway's was published. It comes when all of
-  its batches are in such objects, else `wait_max_s` after the broker's answer, or `age_max_s` after the offer; never
-  while an upload is under way that names it, or while the topic has not acknowledged one. Nobody adopts of it then.
+- The log decides. Its bytes are compared with those from the gateway's object, all but those twelve; so batches that
+  the broker changed, refused or never got, and repetitions by an idempotent producer, are never adopted.
+- Nothing waits: an object is made when it would be made anyway, with bytes where no offer matches. A failed upload
+  leaves its offers unchanged for the next one.
+- Each offer has one outcome, reported once: whether an object that names the gateway's was published. It comes when all
+  of its batches are in such objects, else `wait_max_s` after the broker's answer, or `age_max_s` after the offer; never
+  while an upload under way names it, or while the topic has not acknowledged one. After that it is not adopted any
+  more.
 - What is kept for comparing is bounded: an offer beyond `kept_bytes` is refused.
 
 Use it in the event loop.
@@ -31,10 +30,10 @@ from plugin.adopted_records import MAX_SOURCES, STAMPS, AdoptedBatch, AdoptedRec
 from rlm.write_path.uploads.segment_queue import MetaQueueItem
 
 MIN_BATCH_BYTES: Final = 512
-"""Naming a batch takes 26 bytes; smaller ones are stored anew."""
+"""Naming a batch takes 26 bytes; smaller ones are stored again."""
 NAMED_WITHIN_MS: Final = 600_000
-"""How long after a gateway began with an object others may be stored that name it: far longer than offers are kept and
-uploads take, as who deletes it counts on that."""
+"""How long after a gateway began with an object others may be stored that name it. This is far longer than offers are
+kept and uploads take, because deleting the object relies on it."""
 Records = memoryview | AdoptedRecords
 
 
@@ -56,17 +55,17 @@ class Offer:
 
     source: BatchSource
     start_position: int
-    """Of the content in the gateway's object."""
+    """Position of the content in the gateway's object."""
     content: memoryview
     tell: Callable[[bool], None]
     until_s: float
     left: set[int]
-    """Where batches begin in the content that no published object names yet."""
+    """Positions in the content of the batches that no published object names yet."""
     is_adopted: bool = False
     under_way: int = 0
-    """Uploads that name it."""
+    """How many uploads name it."""
     unpublished: list[Callable[[], bool]] = field(default_factory=list)
-    """Of objects that name it, whether the topic has not acknowledged them."""
+    """For objects that name it, whether the topic has not acknowledged them."""
 
 
 class _Piece(NamedTuple):
@@ -76,11 +75,11 @@ class _Piece(NamedTuple):
 
 
 _Key = tuple[int, int]
-"""A batch's size and CRC, as it states them."""
+"""A batch's size and CRC, as its header has them."""
 
 
 class AdoptableRecords:
-    """See the module's theory. All times are monotonic seconds."""
+    """The offers. See the module's theory. All times are monotonic seconds."""
 
     def __init__(self, limits: AdoptionLimits = DEFAULT_LIMITS) -> None:
         self._limits = limits
@@ -97,9 +96,9 @@ class AdoptableRecords:
         now_s: float,
         tell: Callable[[bool], None],
     ) -> Offer | None:
-        """Records of so many bytes each lie there one after the other; `tell` is told whether any were adopted.
+        """Offer records of these lengths, one after the other; `tell` is called with whether any were adopted.
 
-        None where nothing of it will be: then nothing is told.
+        None if nothing of it can be adopted; `tell` is not called then.
         """
         view = memoryview(content)
         pieces = [
@@ -117,7 +116,7 @@ class AdoptableRecords:
         return offer
 
     def answered(self, offer: Offer, now_s: float) -> None:
-        """The broker has answered the request, or never will: its batches are in the log by now, or will not be."""
+        """Record the broker's answer, or that none will come: the batches are in the log by now, or never will be."""
         offer.until_s = min(offer.until_s, now_s + self._limits.wait_max_s)
 
     @property
@@ -127,20 +126,20 @@ class AdoptableRecords:
 
     @property
     def kept_bytes(self) -> int:
-        """For comparing."""
+        """Bytes kept for comparing."""
         return self._kept_bytes
 
     def look_again(self, now_s: float) -> None:
-        """Time has passed, or the topic has acknowledged something: tell what outcomes there are."""
+        """Report due outcomes: time has passed, or the topic has acknowledged something."""
         for offer in list(self._offers):
             self._end_if_done(offer, now_s)
 
     # What the log has.
 
     def adopt(self, items: Sequence[MetaQueueItem], wall_ms: int) -> tuple[list[Records], "Adoption"]:
-        """The items' records for an object, with what need not be stored anew, until `Adoption` is ended.
+        """Return the items' records for an object, with names instead of stored bytes, until `Adoption` is ended.
 
-        By clocks that differ by minutes nothing is, as nobody could tell then what of it is late.
+        If clocks differ by minutes nothing is adopted, because nobody could tell what of it is late.
         """
         if not self._pieces:
             return [item.records for item in items], Adoption(self, ())
@@ -185,7 +184,7 @@ class AdoptableRecords:
         )
 
     def ended(self, pieces: Sequence[_Piece], is_pending: Callable[[], bool] | None) -> None:
-        """As `Adoption` says."""
+        """Handle the end of an `Adoption`."""
         for offer in dict.fromkeys(piece.offer for piece in pieces):
             offer.under_way -= 1
             if is_pending is not None:
@@ -220,21 +219,21 @@ class Adoption:
 
     @property
     def size_bytes(self) -> int:
-        """That are not stored anew."""
+        """Bytes that are not stored again."""
         return sum(piece.end - piece.start for piece in self._pieces)
 
     @property
     def until_ms(self) -> float:
-        """Not to be told of when its upload ends later, by wall clocks; inf: it names no gateway's object."""
+        """The upload must not be published if it ends later, by wall clocks; inf: it names no gateway's object."""
         begun_until_ms = (piece.offer.source.object_id.begun_until_ms for piece in self._pieces)
         return min(begun_until_ms, default=math.inf) + NAMED_WITHIN_MS
 
     def stored(self, is_pending: Callable[[], bool]) -> None:
-        """The object is stored and its end handed to the publisher; `is_pending` says whether the topic lacks it."""
+        """Record that the object is stored and given to the publisher; `is_pending` says whether the topic lacks it."""
         self._registry.ended(self._pieces, is_pending)
 
     def failed(self) -> None:
-        """It is not, or nobody knows: its number is never used again, and the log's bytes are in no object yet."""
+        """Record a failed or unknown upload: its number is never used again, and its bytes are in no object yet."""
         self._registry.ended(self._pieces, None)
 
 
@@ -244,7 +243,7 @@ def _spans(lengths: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def _crc_of_one_batch(records: memoryview) -> int | None:
-    """The CRC that it states; None where it is not exactly one batch, or too small to be named."""
+    """Return the CRC in the header; None if it is not exactly one batch, or too small to be named."""
     if len(records) < MIN_BATCH_BYTES:
         return None
     try:
@@ -255,7 +254,7 @@ def _crc_of_one_batch(records: memoryview) -> int | None:
 
 
 def _equal(log: memoryview, stored: memoryview) -> bool:
-    """But for what the leader sets."""
+    """Compare two batches, except for what the leader sets."""
     position = 0
     for start, size in (*STAMPS, (len(log), 0)):
         if log[position:start].tobytes() != stored[position:start].tobytes():

@@ -5,11 +5,11 @@ the order of the objects' sequence, whichever upload ends first. COPY_SEGMENT_ST
 not waited for, unlike in the KIP: waiting would add a replicated write to every round, and an object without metadata
 describes itself, so it can be found and judged from a listing.
 
-When the publisher takes no more, a stored object's metadata waits (`FinishedInOrder`), and nothing new is uploaded.
+When the publisher is full, a stored object's metadata waits (`FinishedInOrder`), and nothing new is uploaded.
 
-An upload fails by whatever the storage manager raises, and by taking far longer than any of its deadlines; then its
-thread is left to itself. One that failed for good leaves its sequence number unused: its outcome may be unknown, so its
-key is never taken again, and the items come back under a new one.
+An upload fails when the storage manager raises anything, or when it takes far longer than its deadlines; then its
+thread is abandoned. A failed upload leaves its sequence number unused: its outcome may be unknown, so its key is never
+used again, and the items come back under a new one.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ log = structlog.get_logger(__name__)
 _BACKLOG_LABEL = "publication_backlog"
 _UNPUBLISHABLE_LABEL = "not_publishable"
 Copied = tuple[RemoteWalCombinedLogSegmentMetadataUpdate, tuple[tuple[bytes, ...], ...]]
-"""What was stored, and the SHA-256 of each batch of each item, where they are taken."""
+"""What was stored, and the SHA-256 of each batch of each item, if they are taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class RLMWalCombineTask:
         rules: CombineRules = CombineRules(),
         adoptable: AdoptableRecords | None = None,
     ) -> None:
-        """It takes the pool over. `adoptable` is what gateways have stored already."""
+        """It owns the pool from now on. `adoptable` are batches that gateways have already stored."""
         self._adoptable = AdoptableRecords() if adoptable is None else adoptable
         self._rules = rules
         self._storage = storage
@@ -81,7 +81,7 @@ class RLMWalCombineTask:
         self._metrics = metrics
         self._clocks = clocks
         self._loop: asyncio.AbstractEventLoop | None = None
-        """The one that uploads run on, once it was asked for."""
+        """The loop that uploads run on, once known."""
         self._uploading: set[int] = set()
         self._finished = FinishedInOrder(publisher, first_segment_id.sequence, self._not_publishable)
 
@@ -96,9 +96,9 @@ class RLMWalCombineTask:
         records, adoption = self._records_of(items)
         try:
             update, digests = await self._upload(segment_id, items, records)
-            if self._clocks.wall_ms() > adoption.until_ms:  # this process stood still
+            if self._clocks.wall_ms() > adoption.until_ms:  # this process was frozen
                 raise RemoteStorageTimeoutError("copy", str(segment_id), "it names what may be gone", label="hung")
-        except Exception as error:  # a storage manager of anybody's may raise anything; the records are in the log
+        except Exception as error:  # any storage manager may raise anything; the records are in the log
             self._metrics.upload_failures.labels(_failure_label(error)).inc()
             log.warning("upload_failed", segment=str(segment_id), error=_told(error))
             adoption.failed()
@@ -106,7 +106,7 @@ class RLMWalCombineTask:
             return None
         except asyncio.CancelledError:
             adoption.failed()
-            self._finished.add(segment_id.sequence, None)  # what is stored behind it is told all the same
+            self._finished.add(segment_id.sequence, None)  # so that later stored segments are published all the same
             raise
         else:
             self._finished.add(segment_id.sequence, _finished(update, self._clocks.wall_ms()))
@@ -120,7 +120,7 @@ class RLMWalCombineTask:
         )
 
     def _records_of(self, items: list[MetaQueueItem]) -> tuple[Sequence[Records], Adoption]:
-        """What of the items is to be stored, and what gateways have stored already."""
+        """Return what of the items must be stored, and what gateways have already stored."""
         if self._storage.adopts:
             return self._adoptable.adopt(items, self._clocks.wall_ms())
         return [item.records for item in items], Adoption(self._adoptable, ())
@@ -151,7 +151,7 @@ class RLMWalCombineTask:
         items: list[MetaQueueItem],
         records: Sequence[Records],
     ) -> Awaitable[Copied]:
-        """On the event loop where that would not hold it up, else in the pool."""
+        """Copy on the event loop if that does not block it, else in the pool."""
         on_loop = None if self._rules.digests else self._storage.on_loop(sum(map(len, records)))
         if on_loop is None:
             return loop.run_in_executor(self._pool, self._copy, metadata, items, records)
@@ -165,7 +165,7 @@ class RLMWalCombineTask:
     def _copy(
         self, metadata: RemoteWalCombinedLogSegmentMetadata, items: list[MetaQueueItem], records: Sequence[Records]
     ) -> Copied:
-        """In the pool."""
+        """Copy the records; in the pool."""
         digests: tuple[tuple[bytes, ...], ...] = ()
         if self._rules.digests:
             digests = tuple([batch_digests(item.records, item.batches) for item in items])
@@ -180,7 +180,7 @@ class RLMWalCombineTask:
     def is_under_way(self, segment_id: CombinedSegmentId) -> bool:
         """Whether the segment is being uploaded, or its end is not acknowledged by the topic. On any thread.
 
-        Asked in the order in which a segment goes on, so that none is missed on its way.
+        The checks follow the segment's way, so that none is missed.
         """
         if segment_id[:2] != self._next_segment_id[:2]:
             return False
@@ -188,30 +188,30 @@ class RLMWalCombineTask:
         return is_here or self._publisher.is_pending(segment_id)
 
     def when_published(self, segment_id: CombinedSegmentId, tell: Callable[[], object]) -> None:
-        """Have `tell` called once the topic has acknowledged all of a stored segment's metadata, on any thread, and
-        perhaps at once. All segments before it that are stored are then published, too, but for those whose metadata
-        can never be.
+        """Call `tell` once the topic has acknowledged all of a stored segment's metadata; on any thread, maybe at once.
+
+        All stored segments before it are then published, too, except those whose metadata can never be.
         """
         if not self._finished.await_published(segment_id, tell):
             self._publisher.when_published(segment_id, tell)
 
     @property
     def next_segment_id(self) -> CombinedSegmentId:
-        """What the next object will be called; none above was ever used."""
+        """The id of the next object; no higher one was ever used."""
         return self._next_segment_id
 
     @property
     def unpublished(self) -> int:
-        """Stored objects whose metadata the publisher has not taken yet."""
+        """How many stored objects have metadata that the publisher has not taken yet."""
         return self._finished.unpublished
 
     def close(self) -> None:
-        """Uploads under way may finish or not."""
+        """Shut down; uploads under way may or may not finish."""
         self._finished.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _not_publishable(self, segment_id: CombinedSegmentId, error: Exception) -> None:
-        """The object is found as one without metadata."""
+        """Count a segment that cannot be published; its object is found as one without metadata."""
         self._metrics.upload_failures.labels(_UNPUBLISHABLE_LABEL).inc()
         log.error("metadata_not_publishable", segment=str(segment_id), error=_told(error))
 
@@ -233,7 +233,7 @@ def _of_all(
 
 
 def _started(metadata: RemoteWalCombinedLogSegmentMetadata) -> RemoteWalCombinedLogSegmentMetadata:
-    """As published: without entries, whose positions are not known yet."""
+    """Return the record to publish at the start: without entries, whose positions are not known yet."""
     return replace(metadata, entries=())
 
 

@@ -1,7 +1,7 @@
-"""Metadata of stored objects, published in the order of the objects' sequence, whichever upload ends first.
+"""Publishes metadata of stored objects in the order of the objects' sequence, whichever upload ends first.
 
-What the publisher does not take waits here, and is tried again from time to time: metadata of what was uploaded is
-never dropped while the process lives.
+What the publisher does not take waits here and is retried: metadata of an upload is never dropped while the process
+lives.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ _PUBLISH_AGAIN_S = 0.5
 
 
 class FinishedInOrder:
-    """Of one agent incarnation. Event loop only, but for `holds`."""
+    """The waiting metadata of one agent incarnation. Event loop only, except `holds`."""
 
     def __init__(
         self,
@@ -27,24 +27,24 @@ class FinishedInOrder:
         first_sequence: int,
         not_publishable: Callable[[CombinedSegmentId, Exception], None],
     ) -> None:
-        """`not_publishable` is told of a segment whose metadata can never be published."""
+        """`not_publishable` is called with a segment whose metadata can never be published."""
         self._publisher = publisher
         self._not_publishable = not_publishable
         self._next_sequence = first_sequence
         self._waiting: dict[int, RemoteWalCombinedLogSegmentMetadata | None] = {}
         self._awaited: dict[int, list[Callable[[], object]]] = {}
-        """Who is to be told when a segment is published that the publisher has not taken yet."""
+        """Callbacks for segments that the publisher has not taken yet."""
         self._lost: set[int] = set()
         """Segments whose metadata can never be published."""
         self._again: asyncio.TimerHandle | None = None
 
     def add(self, sequence: int, record: RemoteWalCombinedLogSegmentMetadata | None) -> None:
-        """An upload has ended; None: the sequence number stays unused."""
+        """Record the end of an upload; None: the sequence number stays unused."""
         self._waiting[sequence] = record
         self._publish_or_try_again()
 
     def publish(self) -> bool:
-        """What is next in order, as far as the publisher takes it; whether it refused none."""
+        """Publish what is next in order, as far as the publisher takes it. Returns whether it refused none."""
         while self._next_sequence in self._waiting:
             ready = self._waiting[self._next_sequence]
             if ready is not None:
@@ -52,7 +52,7 @@ class FinishedInOrder:
                     self._publisher.publish(ready)
                 except PublicationBacklogFullError:
                     return False
-                except Exception as error:  # a publisher of anybody's may raise anything
+                except Exception as error:  # any publisher may raise anything
                     self._lost.add(self._next_sequence)
                     self._awaited.pop(self._next_sequence, None)
                     self._not_publishable(ready.combined_segment_id, error)
@@ -76,9 +76,9 @@ class FinishedInOrder:
         return segment_id.sequence in self._waiting
 
     def await_published(self, segment_id: CombinedSegmentId, tell: Callable[[], object]) -> bool:
-        """Have `tell` called once it is published, if it is held here; whether it is.
+        """Call `tell` once the segment is published, if it is held here. Returns whether it is.
 
-        Of one that can never be published nobody is told.
+        `tell` is never called for a segment that can never be published.
         """
         if segment_id.sequence in self._lost:
             return True
@@ -89,11 +89,11 @@ class FinishedInOrder:
 
     @property
     def unpublished(self) -> int:
-        """Stored objects whose metadata the publisher has not taken yet."""
+        """How many stored objects have metadata that the publisher has not taken yet."""
         return sum(record is not None for record in self._waiting.values())
 
     def close(self) -> None:
-        """Publish what can be, for a last time."""
+        """Publish what is possible, for the last time."""
         if self._again is not None:
             self._again.cancel()
         if not self.publish():

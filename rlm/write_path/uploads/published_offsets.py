@@ -1,10 +1,10 @@
-"""How far led logs are stored and published: what a recovery finds by the metadata topic. An upload listener.
+"""Tracks how far led logs are stored and published: what a recovery finds by the metadata topic. An upload listener.
 
-An offset counts as published once every object that has anything below it is acknowledged by the topic. One that was
-acknowledged before an older one waits for that; so nothing counts any more behind an object whose metadata could not be
-published, until the log is looked at anew, and what is in that object is uploaded again.
+An offset counts as published once the topic has acknowledged every object that has anything below it. An acknowledged
+object waits for older ones. So nothing counts behind an object whose metadata could not be published, until the log is
+looked at again, and that object's records are uploaded again.
 
-Asked of durable logs alone. Belongs to the event loop.
+Used for durable logs only. Belongs to the event loop.
 """
 
 from collections import deque
@@ -19,41 +19,43 @@ from rlm.write_path.uploads.uploaded_segment import UploadedSegment
 
 
 class PublishingUploads(Protocol):
-    """What is asked of the write path."""
+    """The write path, as used here."""
 
     def uploaded_offset(self, partition: TopicIdPartition) -> int | None:
-        """All below is stored; None where it is not led here."""
+        """Return the offset below which everything is stored; None if the log is not led here."""
 
     def when_published(self, segment_id: CombinedSegmentId, tell: Callable[[], object]) -> None:
-        """As RLMWalCombineTask; `tell` comes in the event loop."""
+        """Call `tell` once the segment is published; it is called in the event loop."""
 
 
 class PublishedLogs(Protocol):
-    """Who is told."""
+    """Notified of changes."""
 
     def look(self, log: TopicIdPartition) -> None:
-        """It may be stored and published further."""
+        """Called when the log may be stored and published further."""
 
     def cut(self, log: TopicIdPartition, offset: int) -> None:
-        """It was truncated there."""
+        """Called when it was truncated there."""
 
     def released(self, log: TopicIdPartition) -> None:
-        """It is not led here any more."""
+        """Called when it is not led here any more."""
 
 
 class _Unpublished:
-    """Of one log: what is stored and not published yet."""
+    """What of one log is stored and not published yet."""
 
     def __init__(self, published_offset: int) -> None:
         self.published_offset = published_offset
         self.stored: deque[tuple[int, int]] = deque()
-        """Sequences of objects, in the order in which they were stored, and up to where all was then."""
+        """For each object in the order of storing: its sequence, and the offset up to which everything was stored
+        then.
+        """
         self.acknowledged: set[int] = set()
-        """Of these, what waits for one before it."""
+        """Those of these objects that are acknowledged and wait for an older one."""
 
 
 class PublishedOffsets:
-    """See the module's theory."""
+    """The published offsets of the durable logs. See the module's theory."""
 
     def __init__(self, uploads: PublishingUploads, told: PublishedLogs) -> None:
         self._uploads = uploads
@@ -62,18 +64,18 @@ class PublishedOffsets:
         self._unpublished: dict[TopicIdPartition, _Unpublished] = {}
 
     def assigned(self, assignments: Iterable[Assignment]) -> None:
-        """What is led here."""
+        """Set what is led here."""
         self._durable = frozenset(one.topic_id_partition for one in assignments if one.is_durable)
 
     def published_offset(self, partition: TopicIdPartition) -> int | None:
-        """All below is stored and published; None: it is not known here."""
+        """Return the offset below which everything is stored and published; None if unknown here."""
         unpublished = self._unpublished.get(partition)
         return self._uploads.uploaded_offset(partition) if unpublished is None else unpublished.published_offset
 
     # UploadListener.
 
     def segment_uploaded(self, segment: UploadedSegment) -> None:
-        """An object is stored."""
+        """Record a stored object."""
         durable = {item.topic_id_partition for item in segment.items} & self._durable
         sequence = segment.combined_segment_id.sequence
         for partition in durable:
@@ -101,7 +103,7 @@ class PublishedOffsets:
             self._told.look(partition)
 
     def partition_truncated(self, partition: TopicIdPartition, offset: int) -> None:
-        """What was uploaded from this offset on is dead."""
+        """Handle a truncation: what was uploaded from this offset on is dead."""
         unpublished = self._unpublished.get(partition)
         if unpublished is not None:
             unpublished.published_offset = min(unpublished.published_offset, offset)
@@ -109,6 +111,6 @@ class PublishedOffsets:
         self._told.cut(partition, offset)
 
     def partition_released(self, partition: TopicIdPartition) -> None:
-        """The partition is not led here any more."""
+        """Forget a partition that is not led here any more."""
         self._unpublished.pop(partition, None)
         self._told.released(partition)

@@ -1,8 +1,8 @@
 """remoteSegmentQ: what RLMWalTasks have read and RLMWalCombineTask has not yet combined (KIP-1176).
 
-Bounded by items and by bytes. When it is full, tasks do not run; nothing is lost, as the log is on disk. A failed
-upload puts its items back whatever the room, so memory holds the bounds and what uploads carry. The order of a
-partition's items is the order of its log then, too.
+Bounded by items and by bytes. When it is full, tasks do not run; nothing is lost, because the log is on disk. A failed
+upload puts its items back even if the queue is full, so memory holds the limits plus what uploads carry. A partition's
+items keep the order of its log then, too.
 """
 
 from bisect import bisect_left
@@ -17,7 +17,7 @@ from plugin.segment_metadata import UNKNOWN_POSITION, RemoteLogSegmentMetadataEn
 from rlm.write_path.reading_order import ReadingOrder
 
 MAX_ITEMS_PER_SEGMENT = 12_288
-"""So that the metadata of a combined segment fits one record of 900,000 bytes: an entry takes 72 at most."""
+"""Limits a combined segment's metadata to one record of 900,000 bytes: an entry takes 72 at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +48,14 @@ class MetaQueueItem:
         return self.batches[0].leader_epoch
 
     def below(self, offset: int) -> "MetaQueueItem | None":
-        """The item without the batches that reach `offset` or beyond; None when none are left."""
+        """Return the item without the batches that reach `offset` or beyond; None when none are left."""
         if self.last_offset < offset:
             return self
         batches = tuple(batch for batch in self.batches if batch.last_offset < offset)
         return replace(self, batches=batches, records=self.records[: batches[-1].end]) if batches else None
 
     def beyond(self, offset: int) -> "MetaQueueItem | None":
-        """The item without the batches that begin below `offset`; None when none are left."""
+        """Return the item without the batches that begin below `offset`; None when none are left."""
         if self.first_offset >= offset:
             return self
         batches = [batch for batch in self.batches if batch.base_offset >= offset]
@@ -66,7 +66,7 @@ class MetaQueueItem:
         return replace(self, batches=moved, records=self.records[start:])
 
     def metadata_entry(self) -> RemoteLogSegmentMetadataEntry:
-        """The item as an entry of a combined segment that is not written yet."""
+        """Return the item as an entry of a combined segment that is not written yet."""
         return RemoteLogSegmentMetadataEntry(
             self.topic_id_partition,
             self.leader_epoch,
@@ -79,7 +79,7 @@ class MetaQueueItem:
 
 
 def _fitting(items: Iterable[MetaQueueItem], upload_bytes: int) -> tuple[list[MetaQueueItem], int]:
-    """The first ones that hold so much, one at least, and their bytes."""
+    """Return the first items that hold so much, at least one, and their bytes."""
     fitting: list[MetaQueueItem] = []
     size = 0
     for item in islice(items, MAX_ITEMS_PER_SEGMENT):
@@ -91,7 +91,7 @@ def _fitting(items: Iterable[MetaQueueItem], upload_bytes: int) -> tuple[list[Me
 
 
 class RemoteSegmentQueue:
-    """Holds items until they are combined. Used from the event loop alone."""
+    """Holds items until they are combined. Used from the event loop only."""
 
     def __init__(self, max_items: int, max_bytes: int) -> None:
         self._max_items = max_items
@@ -118,11 +118,11 @@ class RemoteSegmentQueue:
         return not (self.free_items and self.free_bytes)
 
     def first_partition(self) -> tuple[TopicIdPartition, ...]:
-        """The partition of the item that is next, if there is one."""
+        """Return the partition of the next item, if there is one."""
         return (self._items[0].topic_id_partition,) if self._items else ()
 
     def put(self, items: Iterable[MetaQueueItem]) -> None:
-        """Append items. The caller has looked at the room; a single batch that exceeds it is taken all the same."""
+        """Append items. The caller has checked the room; a single batch that exceeds it is accepted all the same."""
         for item in items:
             self._items.append(item)
             self.size_bytes += len(item.records)
@@ -141,10 +141,10 @@ class RemoteSegmentQueue:
         self._items = deque(ascending[item.topic_id_partition].popleft() for item in self._items)
 
     def drain(self, upload_bytes: int, order: Callable[[TopicIdPartition], ReadingOrder]) -> list[MetaQueueItem]:
-        """Take items for one object, in `order`: all, or until they hold `upload_bytes`, one at least if there is any.
+        """Take items for one object, in `order`: all, or until they hold `upload_bytes`, at least one if there is any.
 
-        Where more than one object is to be made, each is of partitions that stand together, so that few read it. The
-        first takes those from the item on that has waited longest, so that none waits for ever.
+        If more than one object is needed, each has partitions that are adjacent in `order`, so that few brokers read
+        it. The first object begins with the item that has waited longest, so that none waits for ever.
         """
         keys = {one: order(one) for one in {item.topic_id_partition for item in self._items}}
         ordered = sorted(self._items, key=lambda item: keys[item.topic_id_partition])
@@ -162,7 +162,7 @@ class RemoteSegmentQueue:
         return drained
 
     def take_out(self, is_taken: Callable[[MetaQueueItem], bool]) -> list[MetaQueueItem]:
-        """Remove these items, and return them."""
+        """Remove the chosen items, and return them."""
         taken = [item for item in self._items if is_taken(item)]
         if taken:
             gone = set(map(id, taken))
@@ -171,7 +171,7 @@ class RemoteSegmentQueue:
         return taken
 
     def discard(self, partition: TopicIdPartition, from_offset: int = 0) -> None:
-        """Drop a partition's batches that reach `from_offset` or beyond: truncated, or not ours any more."""
+        """Drop a partition's batches that reach `from_offset` or beyond: truncated, or not led here any more."""
         kept = (item.below(from_offset) if item.topic_id_partition == partition else item for item in self._items)
         self._items = deque(item for item in kept if item is not None)
         self.size_bytes = sum(len(item.records) for item in self._items)

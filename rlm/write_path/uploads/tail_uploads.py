@@ -1,9 +1,9 @@
-"""Answers requests for the upload of a partition's tail: what `remote-wal reassign` asks for before it moves one.
+"""Answers requests for the upload of a partition's tail: `remote-wal reassign` sends one before it moves a partition.
 
-Theory. A request stands until it is answered, withdrawn, or its deadline has passed. While it stands and the partition
-is led here, its uploads are hurried (`RemoteWalLogManager.hurry`); it is answered once all below the offset that was
-asked for is stored. Requests for partitions led elsewhere are kept, as leadership may come here meanwhile; whoever
-leads answers. One answer per request: it is remembered by the request's id.
+A request is open until it is answered, withdrawn, or past its deadline. While it is open and the partition is led here,
+its uploads are hurried (`RemoteWalLogManager.hurry`). It is answered once everything below the requested offset is
+stored. Requests for partitions led elsewhere are kept, because leadership may come here; the leader answers. Each
+request gets one answer, remembered by the request's id.
 
 Belongs to the event loop.
 """
@@ -26,7 +26,7 @@ Answer = Callable[[TopicPartitionName, TailStored], None]
 
 
 class HurriedUploads(Protocol):
-    """What is asked of the write path."""
+    """The write path, as used here."""
 
     def hurry(self, partition: TopicIdPartition, *, hurried: bool = True) -> None: ...
 
@@ -34,7 +34,7 @@ class HurriedUploads(Protocol):
 
 
 class TailUploads:
-    """The requests that stand. An upload listener."""
+    """The open requests. An upload listener."""
 
     def __init__(self, broker_id: int, uploads: HurriedUploads, answer: Answer, wall_ms: Callable[[], int]) -> None:
         """`answer` must not block."""
@@ -47,7 +47,7 @@ class TailUploads:
         self._answered: dict[TopicPartitionName, str] = {}
 
     def requested(self, requests: TailRequests) -> None:
-        """All requests that stand in the topic."""
+        """Set all requests that are open in the topic."""
         for where in [known for known in self._open if known not in requests]:
             self._close(where)
         self._answered = {where: request for where, request in self._answered.items() if where in requests}
@@ -57,25 +57,25 @@ class TailUploads:
         self._look(list(self._open))
 
     def assigned(self, assignments: Iterable[Assignment]) -> None:
-        """The partitions led here."""
+        """Set the partitions led here."""
         self._led = {(one.topic, one.topic_id_partition.partition): one.topic_id_partition for one in assignments}
         self._look(list(self._open))
 
     def segment_uploaded(self, segment: UploadedSegment) -> None:
-        """An object is stored."""
+        """Handle a stored object."""
         if self._open:
             stored = {item.topic_id_partition for item in segment.items}
             self._look([where for where in self._open if self._led.get(where) in stored])
 
     def settled(self, partition: TopicIdPartition) -> None:
-        """Its log was read to the end, and all of it was stored before: no upload tells of it."""
+        """Handle a log that was read to its end with everything stored: no upload will report it."""
         self._look([where for where in self._open if self._led.get(where) == partition], hurry=False)
 
     def partition_truncated(self, partition: TopicIdPartition, offset: int) -> None:
-        """Its log will be read from there."""
+        """Do nothing: its log will be read from there."""
 
     def partition_released(self, partition: TopicIdPartition) -> None:
-        """Whoever leads it now answers."""
+        """Do nothing: the new leader answers."""
 
     def _look(self, partitions: list[TopicPartitionName], hurry: bool = True) -> None:
         for where in partitions:
@@ -103,7 +103,9 @@ class TailUploads:
 
 
 class TailAnswers:
-    """Writes the answers to the settings topic. The client is made for the first one, as most agents never answer."""
+    """Writes the answers to the settings topic. The client is made for the first one, because most agents never
+    answer.
+    """
 
     def __init__(self, client: KafkaClientConfig) -> None:
         self._client = client
@@ -115,7 +117,7 @@ class TailAnswers:
         self._writer.tail_stored_soon(where, stored)
 
     def close(self) -> None:
-        """Wait for what is on its way. Idempotent."""
+        """Wait for answers on their way. Idempotent."""
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.close()

@@ -1,4 +1,4 @@
-"""Who is told what became of the partitions led here: links and announcements follow from it. Event loop only."""
+"""Notified of what happens to the partitions led here: links and announcements follow from it. Event loop only."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -14,39 +14,41 @@ log = structlog.get_logger(__name__)
 
 
 class UploadListener(Protocol):
-    """Who wants to know what became of the partitions led here."""
+    """Receives what happens to the partitions led here."""
 
     def segment_uploaded(self, segment: UploadedSegment) -> None:
-        """An object is stored."""
+        """Called when an object is stored."""
 
     def partition_truncated(self, partition: TopicIdPartition, offset: int) -> None:
-        """What was uploaded from this offset on is dead."""
+        """Called when what was uploaded from this offset on is dead."""
 
     def partition_released(self, partition: TopicIdPartition) -> None:
-        """The partition is not led here any more."""
+        """Called when the partition is not led here any more."""
 
 
 class UploadListeners:
-    """Tells all of them, in the order in which they were added. One that fails holds up neither others nor uploads."""
+    """Notifies all listeners in the order in which they were added. A failing one stops neither the others nor
+    uploads.
+    """
 
     def __init__(self, defects: Counter) -> None:
         self._defects = defects
         self._listeners: list[UploadListener] = []
 
     def add(self, listener: UploadListener) -> None:
-        """From now on."""
+        """Notify this listener from now on."""
         self._listeners.append(listener)
 
     def segment_uploaded(self, segment: UploadedSegment) -> None:
-        """As `UploadListener` says."""
+        """Notify all listeners of a stored object."""
         self._tell(lambda listener: listener.segment_uploaded(segment))
 
     def partition_truncated(self, partition: TopicIdPartition, offset: int) -> None:
-        """As `UploadListener` says."""
+        """Notify all listeners of a truncation."""
         self._tell(lambda listener: listener.partition_truncated(partition, offset))
 
     def partition_released(self, partition: TopicIdPartition) -> None:
-        """As `UploadListener` says."""
+        """Notify all listeners of a partition that is not led here any more."""
         self._tell(lambda listener: listener.partition_released(partition))
 
     def _tell(self, tell: Callable[[UploadListener], None]) -> None:

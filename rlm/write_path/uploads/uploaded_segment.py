@@ -1,4 +1,4 @@
-"""A combined segment that is stored, as listeners are told of it."""
+"""A stored combined segment, as listeners get it."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from rlm.write_path.uploads.segment_queue import MetaQueueItem
 
 @dataclass(frozen=True, slots=True)
 class UploadedSegment:
-    """A combined segment that is stored."""
+    """A stored combined segment."""
 
     combined_segment_id: CombinedSegmentId
     items: tuple[MetaQueueItem, ...]
@@ -18,11 +18,11 @@ class UploadedSegment:
     stored_s: float
     """Monotonic."""
     custom_metadata: bytes = b""
-    """The storage manager's."""
+    """The storage manager's custom metadata."""
     digests: tuple[tuple[bytes, ...], ...] = ()
-    """Of each batch of each item its SHA-256; empty where none are taken."""
+    """The SHA-256 of each batch of each item; empty if none are taken."""
 
     @property
     def oldest_item(self) -> MetaQueueItem | None:
-        """What was appended first; None where all of it was void by the time that it was stored."""
+        """The item that was appended first; None if all of it was void when it was stored."""
         return min(self.items, key=lambda item: item.seen_s, default=None)
