@@ -57,7 +57,7 @@ class Caretaking:
         may_delete: Callable[[], bool] = lambda: True,
     ) -> None:
         """While metadata waits to be published for longer than `unpublished_max_s`, nobody's objects are in care; nor
-        while this cluster is not known to hold the bucket's lease (`may_delete`).
+        while something else speaks against deleting (not `may_delete`).
         """
         self._may_delete = may_delete
         self._care = care
