@@ -216,8 +216,10 @@ class StorageRun:
 
     def _topics(self) -> KnownTopics:
         settings = self.kafka.topic_settings.topics
-        durable = frozenset(name for name, topic in settings.items() if topic.is_durable)
-        return KnownTopics(durable, self.kafka.replicas.topic_names)
+        names = self.kafka.replicas.topic_names
+        ids = {name: topic_id for topic_id, name in names.items()}
+        durable = (name for name, topic in settings.items() if topic.is_durable and topic.is_of(ids.get(name)))
+        return KnownTopics(frozenset(durable), names)
 
     def _led_logs(self, stored_log: Callable[[TopicIdPartition], StoredLog | None]) -> StoredLogs:
         around, metadata = self._around, self.kafka.metadata
