@@ -185,7 +185,8 @@ def plan_broker(
             log_starts=tuple(inventory.log_starts.get(partition, ())),
             begins_behind_last_gap=selection.begins_behind_last_gap,
         )
-        settings, rules, plan = _planned(runs, rules, settings, now_ms, newest_timestamp_ms)
+        rules = _timed(runs, rules, settings, now_ms, newest_timestamp_ms)
+        plan = runs.plan(rules)
         may_have_less = selection.may_have_less
         planned.append(PlannedLog(partition, topic.name, replicas, settings, runs, plan, rules, may_have_less))
     if not planned:
@@ -198,28 +199,26 @@ def plan_broker(
     return sorted(planned, key=lambda log: (log.topic, log.partition.partition))
 
 
-def _planned(
+def _timed(
     runs: LogRuns, rules: PlanRules, settings: LogSettings, now_ms: int, newest_timestamp_ms: NewestTimestamp
-) -> tuple[LogSettings, PlanRules, LogPlan]:
-    """The plan, with the settings and rules that it goes by.
+) -> PlanRules:
+    """The rules, with what has expired.
 
     Where nobody says where the log begins, the topic's retention does. Brokers reckon it from the records' timestamps,
     which may be younger than the upload. A record that is young enough keeps its segment and all that follows.
     """
     is_start_known = runs.log_start(rules) is not None
-
-    def by(believed: LogSettings) -> tuple[LogSettings, PlanRules, LogPlan]:
-        horizon_ms = believed.horizon_ms(now_ms, is_start_known=is_start_known)
-        timed = replace(rules, retention_horizon_ms=horizon_ms)
-        return believed, timed, runs.plan(timed)
-
-    by_upload, retention_ms = by(settings), settings.retention_ms
-    if is_start_known or retention_ms is None:
-        return by_upload
-    unexpired = by(replace(settings, retention_ms=None))
-    head = [extent for extent in unexpired[2].extents if extent.first_offset < by_upload[2].start_offset]
-    is_kept = any(newest_timestamp_ms(extent) >= now_ms - retention_ms for extent in reversed(head))
-    return unexpired if is_kept else by_upload
+    rules = replace(rules, retention_horizon_ms=settings.horizon_ms(now_ms, is_start_known=is_start_known))
+    if is_start_known or settings.retention_ms is None:
+        return rules
+    young_ms, stored_ms = now_ms - settings.retention_ms, settings.horizon_ms(now_ms, is_start_known=True)
+    unexpired = (
+        extent.run
+        for extent in runs.passed_over(rules)
+        if (stored_ms is None or extent.run.stored_in.written_ms >= stored_ms)
+        and newest_timestamp_ms(extent) >= young_ms
+    )
+    return replace(rules, unexpired=frozenset(unexpired))
 
 
 def recover_broker(
