@@ -15,7 +15,7 @@ from agent.broker_racks import BrokerRacks
 from agent.partition_directories import LocalReplicas
 from kafka_log.log_directory import PartitionDirectory
 from kafka_log.topic_partition import TopicIdPartition
-from metadata_topic.settings.topic_settings import TopicSettings
+from metadata_topic.settings.topic_settings import TopicSettings, settings_of
 from metadata_topic.settings.wal_retention import WalRetention
 from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.cluster_descriptions import ClusterDescriptions
@@ -73,7 +73,7 @@ def assignments(
     """
     found: list[Assignment] = []
     for directory in directories:
-        settings = topics.get(directory.topic)
+        settings = settings_of(topics, directory.topic, directory.topic_id)
         followers = led.get(directory.topic, {}).get(directory.partition)
         if settings is None or not settings.enable or followers is None:
             continue

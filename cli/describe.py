@@ -12,6 +12,7 @@ from cli.connection import Connection, Json
 from cli.exit_code import ExitCode
 from cli.option_groups import grouped
 from cli.tables import show, table, tell_json
+from cli.topics import orphaned_lines
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -44,10 +45,11 @@ def describe(
     Asks each agent that is registered, over HTTP. Exits with 3 if an agent does not answer. With --objects one agent
     is asked, as each knows all objects; it exits with 3 if none answers.
     """
-    from metadata_topic.settings.settings_topic import read_settings
+    from metadata_topic.settings.settings_topic import read_known_settings
 
     asking = _asking(broker_config)
-    topics, agents = read_settings(connection.client_config())
+    known = read_known_settings(connection.client_config())
+    agents, orphaned = known.agents, sorted(known.orphaned)
     if objects:
         _describe_objects({broker_id: agent.http_endpoint for broker_id, agent in agents.items()}, asking, json)
         return
@@ -66,14 +68,16 @@ def describe(
     for answer in answers.values():
         for of_topics in ("partitions", "gaps", "held"):
             answer[of_topics] = [one for one in answer.get(of_topics, ()) if topic is None or one["topic"] == topic]
-    retention = _retention(topics, agents)
+    retention = _retention(known.topics, agents)
     if json:
-        tell_json({"agents": list(answers.values()), "silent": silent, "wal_retention": retention})
+        told = {"wal_retention": retention, "orphaned_settings": orphaned}
+        tell_json({"agents": list(answers.values()), "silent": silent, **told})
     elif why:
         _print_why(answers, silent, topic)
     else:
         _print(answers, silent)
         _print_retention(retention)
+        show(*orphaned_lines(orphaned))
     if silent or not answers:
         raise typer.Exit(ExitCode.UNKNOWN)
 

@@ -185,7 +185,8 @@ def _lost_broker(sources: Sources, log_dirs: list[Path] | None, ids: dict[Path, 
 def _plan(broker: "LostBroker", sources: Sources, selection: "Selection") -> "list[PlannedLog]":
     from recovery.broker_recovery import plan_broker
 
-    return plan_broker(broker, sources.view, sources.inventory, selection, sources.wall_ms())
+    newest_ms = sources.reader.newest_timestamp_ms
+    return plan_broker(broker, sources.view, sources.inventory, selection, sources.wall_ms(), newest_ms)
 
 
 def _bounds(

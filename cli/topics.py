@@ -12,7 +12,7 @@ from cli.option_groups import grouped
 from cli.tables import show, table, tell_json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from metadata_topic.settings.topic_settings import TopicSettings
     from metadata_topic.topic.client_config import KafkaClientConfig
@@ -123,9 +123,9 @@ def disable(topics: Topics, connection: Connection) -> None:
 @grouped
 def list_topics(connection: Connection, json: Json = False) -> None:
     """Show the topics with remote.wal.storage.enable, and how they link."""
-    from metadata_topic.settings.settings_topic import read_settings
+    from metadata_topic.settings.settings_topic import read_known_settings
 
-    topics, _ = read_settings(connection.client_config())
+    known = read_known_settings(connection.client_config())
     rows = [
         {
             "topic": name,
@@ -136,7 +136,7 @@ def list_topics(connection: Connection, json: Json = False) -> None:
             "remote.wal.retention.ms": settings.wal_retention_ms,
             "remote.wal.durable.enable": settings.durable,
         }
-        for name, settings in sorted(topics.items())
+        for name, settings in sorted(known.topics.items())
     ]
     if json:
         tell_json(rows)
@@ -155,7 +155,16 @@ def list_topics(connection: Connection, json: Json = False) -> None:
     ]
     settings = ("link policy", "latency bound", "archive", "WAL retention ms", "durable")
     columns = ("topic", "remote.wal.storage.enable", *settings)
-    show(table(*columns, rows=shown))
+    show(table(*columns, rows=shown), *orphaned_lines(known.orphaned))
+
+
+def orphaned_lines(orphaned: "Iterable[str]") -> list[str]:
+    """What is told of settings whose topics were deleted."""
+    return [
+        f"{name}: settings of a deleted topic, which count for no other. "
+        f"To remove them: remote-wal topics disable {name}"
+        for name in sorted(orphaned)
+    ]
 
 
 def _changed(
@@ -207,21 +216,25 @@ def _check_durable(client: "KafkaClientConfig") -> None:
 
 def _set(wanted: "Mapping[str, TopicSettings | None]", client: "KafkaClientConfig") -> None:
     """None: the defaults."""
-    from metadata_topic.records.errors import TopicSettingsError
-    from metadata_topic.settings.settings_topic import SettingsWriter
-    from metadata_topic.settings.topic_settings import check_topic
-    from metadata_topic.topic.topic import confluent_admin
+    from dataclasses import replace
 
-    existing = confluent_admin(client, _TIMEOUT_S).partition_counts()
-    for topic, settings in wanted.items():
+    from metadata_topic.records.errors import TopicSettingsError
+    from metadata_topic.settings.settings_topic import SettingsWriter, known_id
+    from metadata_topic.settings.topic_settings import check_topic
+    from metadata_topic.topic.cluster_descriptions import UNKNOWN_TOPIC_OR_PARTITION, ClusterDescriptions
+
+    for topic in wanted:
         check_topic(topic)
+    described = ClusterDescriptions(client, "remote-wal-topics", _TIMEOUT_S).topics(list(wanted))
+    existing = {one.name: known_id(one) for one in described if one.error_code != UNKNOWN_TOPIC_OR_PARTITION}
+    for topic, settings in wanted.items():
         if settings is not None and topic not in existing:
             raise TopicSettingsError("enable", topic, "there is no such topic", "make it first, with kafka-topics.sh")
     writer = SettingsWriter(client)
     try:
         for topic, settings in wanted.items():
             if settings is not None:
-                writer.set_topic(topic, settings)
+                writer.set_topic(topic, replace(settings, topic_id=existing[topic]))
             else:
                 writer.clear_topic(topic)
             is_enabled = settings is not None and settings.enable

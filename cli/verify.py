@@ -85,7 +85,14 @@ def _verified(
 
     with shown_progress("reading settings") as status, open_sources(logs, status.update) as sources:
         selection = Selection(frozenset(logs.topic or ()), frozenset(logs.partition or ()))
-        planned = plan_broker(_whole_broker(sources), sources.view, sources.inventory, selection, wall_ms())
+        planned = plan_broker(
+            _whole_broker(sources),
+            sources.view,
+            sources.inventory,
+            selection,
+            wall_ms(),
+            sources.reader.newest_timestamp_ms,
+        )
         findings = list(check_inventory(sources.inventory, planned))
         verified = ObjectVerifier(planned, sources.inventory, replicas).verify(
             sources.reader,

@@ -185,7 +185,8 @@ def judge_clocks(readings: "dict[str, ClockReading]", ttl_ms: int) -> Verdict:
         return Verdict(Level.OK, found)
     change = "let NTP set the clocks"
     if 2 * abs(skew_ms) >= ttl_ms:
-        found += f": too near to remote.wal.uncommitted.ttl.ms {ttl_ms}, by which uploads are deleted"
+        found += f": too near to remote.wal.uncommitted.ttl.ms {ttl_ms}, by which uploads are deleted. An agent whose "
+        found += "clock is that far off the store's deletes nothing"
         return Verdict(Level.ERROR, found, change)
     return Verdict(Level.WARNING, found, change)
 

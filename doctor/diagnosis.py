@@ -31,6 +31,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "gateway-agents": agents_way.gateway_agents,
     "gateway-sides": gateway_checks.gateway_sides,
     "gateway-names": gateway_checks.gateway_names,
+    "gateway-ports": gateway_checks.gateway_ports,
     "gateway-security": gateway_checks.gateway_security,
     "durable-topics": durable_checks.durable_topics,
     "agents-registered": host_checks.agents_registered,

@@ -194,6 +194,11 @@ class Facts:
     """Agents by their own word; empty where it was not read."""
     names: Mapping[str, tuple[str, ...] | Unknown] = field(default_factory=dict)
     """What other zones' gateways are advertised as, and the addresses that each name stands for here."""
+    led_to: Mapping[int, bool | Unknown | None] = field(default_factory=dict)
+    """Of the brokers that clients reach by the gateway here: whether its port for a broker leads to that one.
+
+    By KIP-1242; None: the broker is too old to say.
+    """
     replica_hosts: Mapping[str, tuple[str, ...] | Unknown] = field(default_factory=dict)
     """What brokers advertise to each other, as far as it is known here, and the addresses that each stands for."""
     broker_tls: BrokerTlsFacts | Unknown | None = None

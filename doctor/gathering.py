@@ -25,8 +25,10 @@ from doctor.host_questions import (
     ask_broker,
     count_partitions,
     dial,
+    is_broker_there,
     max_user_watches,
     open_files_limit,
+    unverified_context,
 )
 from doctor.store_probe import probe_store, unopened
 from kafka_log.meta_properties import read_meta_properties
@@ -47,6 +49,7 @@ T = TypeVar("T")
 _KAFKA_TIMEOUT_S = 10.0
 _PEER_TIMEOUT_S = 5.0
 _PEERS_AT_ONCE = 8
+_ALL_ADDRESSES = ("0.0.0.0", "::", "")  # noqa: S104 - nothing is bound to them
 
 
 def gather(broker: BrokerProperties, settings: AgentSettings, wall_ms: Callable[[], int]) -> Facts:
@@ -135,7 +138,25 @@ def _with_gateway(facts: Facts, client: KafkaClientConfig | Unknown) -> Facts:
     listeners = facts.settings.gateway.zone_listeners.values()
     hosts = sorted({advertised[name].host for name in listeners if name in advertised})
     ways = {} if isinstance(client, Unknown) else _ways(client)
-    return replace(facts, zones=zones, ways=ways, names={host: get_fact(partial(addresses_of, host)) for host in hosts})
+    names = {host: get_fact(partial(addresses_of, host)) for host in hosts}
+    return replace(facts, zones=zones, ways=ways, names=names, led_to=_led_to(facts, zones))
+
+
+def _led_to(facts: Facts, zones: Mapping[int, str | None] | Unknown) -> dict[int, bool | Unknown | None]:
+    """Of the gateway's own ports on this host, where brokers of other zones are reached."""
+    settings, broker = facts.settings.gateway, facts.broker
+    cluster_id = get_fact(lambda: read_meta_properties(broker.log_dirs[0]).cluster_id)
+    if isinstance(zones, Unknown) or isinstance(cluster_id, Unknown):
+        return {}
+    others = settings.reached(one for one, zone in zones.items() if zone != broker.rack and one != broker.node_id)
+    host = "127.0.0.1" if settings.listen_host in _ALL_ADDRESSES else settings.listen_host
+
+    def ask(one: int) -> bool | Unknown | None:
+        tls = unverified_context() if settings.ssl_certificate_file is not None else None
+        return is_broker_there(Address(host, settings.port_base + one), tls, _PEER_TIMEOUT_S, cluster_id, one)
+
+    with ThreadPoolExecutor(_PEERS_AT_ONCE) as pool:
+        return dict(zip(others, pool.map(ask, others), strict=True))
 
 
 def _ways(client: KafkaClientConfig) -> dict[str, Mapping[int, Endpoint] | Unknown]:

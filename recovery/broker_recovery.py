@@ -17,10 +17,13 @@ from metadata_topic.records.offset_ranges import OffsetRange, ranges_missing
 from recovery.cluster_view import ClusterView, ReplicaSet
 from recovery.errors import RecoveryError, UnknownClusterError
 from recovery.logs.log_directory_target import LogDirectoryIdentity, LogDirectoryTarget, identity_in, refusal_of
-from recovery.logs.log_plan import Gap, LogPlan, LogRuns, PlanRules
+from recovery.logs.log_plan import Extent, Gap, LogPlan, LogRuns, PlanRules
 from recovery.logs.log_settings import LogSettings, log_settings
 from recovery.logs.restore import RestoredLog, RestoreJob
 from recovery.metadata.inventory import Inventory
+
+NewestTimestamp = Callable[[Extent], int]
+"""The largest timestamp of an extent's records, in ms; 0 where they cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +153,16 @@ class PlannedLog:
 
 
 def plan_broker(
-    broker: LostBroker, view: ClusterView, inventory: Inventory, selection: Selection, now_ms: int
+    broker: LostBroker,
+    view: ClusterView,
+    inventory: Inventory,
+    selection: Selection,
+    now_ms: int,
+    newest_timestamp_ms: NewestTimestamp = lambda _extent: 0,
 ) -> list[PlannedLog]:
     """The logs that the broker has lost and that are selected, by name. Writes nothing.
 
+    `newest_timestamp_ms` is asked where nobody says where a log begins, for records that seem to have expired.
     Raises UnknownClusterError when nothing is selected, RecoveryError for settings that are no numbers.
     """
     kept = _logs_in(path for path in broker.log_dirs if path not in broker.lost_log_dirs)
@@ -176,8 +185,7 @@ def plan_broker(
             log_starts=tuple(inventory.log_starts.get(partition, ())),
             begins_behind_last_gap=selection.begins_behind_last_gap,
         )
-        is_start_known = runs.log_start(rules) is not None
-        rules = replace(rules, retention_horizon_ms=settings.horizon_ms(now_ms, is_start_known=is_start_known))
+        rules = _timed(runs, rules, settings, now_ms, newest_timestamp_ms)
         plan = runs.plan(rules)
         may_have_less = selection.may_have_less
         planned.append(PlannedLog(partition, topic.name, replicas, settings, runs, plan, rules, may_have_less))
@@ -189,6 +197,28 @@ def plan_broker(
             "check node.id, --topic and --partition",
         )
     return sorted(planned, key=lambda log: (log.topic, log.partition.partition))
+
+
+def _timed(
+    runs: LogRuns, rules: PlanRules, settings: LogSettings, now_ms: int, newest_timestamp_ms: NewestTimestamp
+) -> PlanRules:
+    """The rules, with what has expired.
+
+    Where nobody says where the log begins, the topic's retention does. Brokers reckon it from the records' timestamps,
+    which may be younger than the upload. A record that is young enough keeps its segment and all that follows.
+    """
+    is_start_known = runs.log_start(rules) is not None
+    rules = replace(rules, retention_horizon_ms=settings.horizon_ms(now_ms, is_start_known=is_start_known))
+    if is_start_known or settings.retention_ms is None:
+        return rules
+    young_ms, stored_ms = now_ms - settings.retention_ms, settings.horizon_ms(now_ms, is_start_known=True)
+    unexpired = (
+        extent.run
+        for extent in runs.passed_over(rules)
+        if (stored_ms is None or extent.run.stored_in.written_ms >= stored_ms)
+        and newest_timestamp_ms(extent) >= young_ms
+    )
+    return replace(rules, unexpired=frozenset(unexpired))
 
 
 def recover_broker(

@@ -15,7 +15,7 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt
 from kafka_log.cluster_metadata import KRaftImage
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.errors import ClientPropertyError
-from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
+from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings, settings_of
 from metadata_topic.settings.wal_retention import (
     NO_LIMIT,
     AgentsRetention,
@@ -160,17 +160,17 @@ def with_wal_retention(
     """
     retention = AgentsRetention.registered(agents)
 
-    def stored_ms(topic: TopicView) -> int | None:
+    def stored_ms(topic_id: TopicId, topic: TopicView) -> int | None:
         config = {**(defaults or {}), **topic.config}
         local_ms = local_retention_ms(config)
         if local_ms is None:
             return None
         factor = min((len(one.replicas) for one in topic.partitions.values()), default=0)
         limit_ms = age_limit_ms(local_ms, tiered=is_tiered(config))
-        kept_ms = retention.longest_of(settings.get(topic.name), factor, limit_ms).retention_ms
+        kept_ms = retention.longest_of(settings_of(settings, topic.name, topic_id), factor, limit_ms).retention_ms
         return None if kept_ms == NO_LIMIT else kept_ms
 
-    topics = {topic_id: replace(topic, stored_ms=stored_ms(topic)) for topic_id, topic in view.topics.items()}
+    topics = {topic_id: replace(topic, stored_ms=stored_ms(topic_id, topic)) for topic_id, topic in view.topics.items()}
     return replace(view, topics=topics)
 
 

@@ -76,6 +76,7 @@ _TOPICS = """\
 
 An unmodified broker refuses topic settings that it does not know. So these are set by `remote-wal topics enable` and
 kept in the compacted topic `__remote_wal_topic_settings`; running agents take a change up within seconds.
+They belong to a topic by its id: one that is made anew under the name begins with the defaults.
 """
 
 

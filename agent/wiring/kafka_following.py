@@ -22,11 +22,12 @@ from agent.settings.agent_settings import AgentSettings
 from agent.settings.lifecycle_settings import LifecycleSettings
 from agent.settings.setting_types import milliseconds
 from agent.wiring.lease_watch import LeaseWatch
+from agent.wiring.settings_binding import SettingsBinding
 from agent.wiring.topic_readers import TopicReaders
 from kafka_log.log_directory import LogDirectory
 from kafka_log.meta_properties import directory_ids
 from metadata_topic.records.errors import MetadataTopicError
-from metadata_topic.settings.settings_topic import SettingsReader, SettingsWriter
+from metadata_topic.settings.settings_topic import SettingsReader, SettingsWriter, TopicSettingsTopic
 from metadata_topic.settings.topic_settings import AgentRegistration
 from metadata_topic.settings.wal_retention import WalRetention
 from metadata_topic.topic.client_config import KafkaClientConfig
@@ -85,12 +86,18 @@ class KafkaFollowing:
             register,
             lambda: self._in_thread(self.metadata.read_to_end),
         )
+        self._binding = SettingsBinding(lambda: self.topic_settings.topics, TopicSettingsTopic(client).bind)
+
+        def assigned(assignments: list[Assignment]) -> None:
+            self._binding.assigned(assignments)
+            on_assignments(assignments)
+
         self.leadership = LeadershipWatch(
             lambda: self.topic_settings.topics,
             self.replicas,
             milliseconds(settings.link.latency_bound_s),
             lambda: self.incarnation.fenced_because is not None or self.lease.lost_because is not None,
-            on_assignments,
+            assigned,
             self._pool,
             zones,
             wal_retention(settings.lifecycle),
@@ -164,6 +171,7 @@ class KafkaFollowing:
             tasks.create_task(self.leadership.run(self._leaders(), self._settings.process.leadership_interval_s))
             tasks.create_task(self.incarnation.run())
             tasks.create_task(self.topics.watch())
+            tasks.create_task(self._binding.run())
             tasks.create_task(self.lease.run())
             tasks.create_task(
                 self.metadata.save_snapshots(

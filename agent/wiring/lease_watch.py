@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import structlog
 
@@ -19,6 +19,8 @@ log = structlog.get_logger(__name__)
 
 _READ_TIMEOUT_S = 30.0
 _FIRST_LOOKS_S = 2.0
+_OFF_PARTS = 2
+"""A clock may be off by so many parts of the time-to-live of uploads, before nothing is deleted."""
 
 
 class LeasesInTopic:
@@ -53,8 +55,10 @@ def make_lease(blobs: BlobStorage, recorded: LeasesInTopic) -> Lease:
 class LeaseWatch:
     """Runs one agent's lease. Use it in the event loop."""
 
-    def __init__(self, lease: Lease) -> None:
+    def __init__(self, lease: Lease, wall_ms: Callable[[], int], uncommitted_ttl_s: float) -> None:
         self._lease = lease
+        self._wall_ms = wall_ms
+        self._off_max_ms = uncommitted_ttl_s * 1000 / _OFF_PARTS
         self._is_there = True
 
     @property
@@ -66,6 +70,20 @@ class LeaseWatch:
     def may_delete(self) -> bool:
         """Whether this cluster holds the lease, as far as is known; a store without blobs has no lease."""
         return self._lease.may_delete or not self._is_there
+
+    @property
+    def host_is_ahead_ms(self) -> int:
+        """How far this host's clock is ahead of the store's at least; below 0: behind."""
+        return self._lease.host_is_ahead_ms(self._wall_ms())
+
+    @property
+    def clock_is_off(self) -> str | None:
+        """Why nothing is deleted by its age; None while the host's clock and the store's agree, as far as is known."""
+        ahead_ms = self.host_is_ahead_ms
+        if abs(ahead_ms) < self._off_max_ms:
+            return None
+        way = "ahead of" if ahead_ms > 0 else "behind"
+        return f"this host's clock is {abs(ahead_ms) // 1000} s {way} the store's: no object is deleted; let NTP set it"
 
     async def run(self) -> None:
         """Run until cancelled."""

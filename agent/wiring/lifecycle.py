@@ -67,6 +67,7 @@ def build_lifecycle(
         stored = (*store.topic_id_partitions(), *metadata.archive.topic_id_partitions())
         return topics_of(stored) | planner.topics_asked
 
+    metrics.host_clock_ahead.set_function(lambda: kafka.lease.host_is_ahead_ms / 1000)
     metrics.metadata_topic_problems.set_function(lambda: len(kafka.topics.problems))
     watch = TopicWatch(milliseconds(settings.expiration_topic_gone_s))
     observer = partial(ClusterObserver, around.configuration.client, broker_id, watch)
@@ -127,7 +128,14 @@ def _build_caretaking(around: Surroundings, kept: Kept, kafka: KafkaFollowing) -
     takeover_ms = milliseconds(settings.node_takeover_s)
     care = NodeCare(identity.broker_id, identity.incarnation, registrations, takeover_ms)
     unpublished_max_s = min(_UNPUBLISHED_MAX_S, settings.uncommitted_ttl_s / 4)
-    return Caretaking(care, kept.publisher, around.clocks, unpublished_max_s, lambda: kafka.lease.may_delete)
+    lease = kafka.lease
+    return Caretaking(
+        care,
+        kept.publisher,
+        around.clocks,
+        unpublished_max_s,
+        lambda: lease.may_delete and lease.clock_is_off is None,
+    )
 
 
 def _build_planner(settings: LifecycleSettings, kafka: KafkaFollowing, tier: LongTermTier) -> ExpirationPlanner:

@@ -146,6 +146,8 @@ class StorageRun:
         told = [f"{doubt}: no orphan is healed before `remote-wal metadata rebuild`"] if doubt else []
         if self.kafka.leadership.is_known and (away := self.kafka.leadership.unknown_because):
             told.append(f"Kafka does not say who leads what, so what it said last counts: {away}")
+        if off := self.kafka.lease.clock_is_off:
+            told.append(off)
         if lost := self.kafka.topic_settings.remembered_only:
             told.append(f"the settings topic was lost: set {', '.join(lost)} again; what was known last counts")
         told += [
@@ -214,8 +216,10 @@ class StorageRun:
 
     def _topics(self) -> KnownTopics:
         settings = self.kafka.topic_settings.topics
-        durable = frozenset(name for name, topic in settings.items() if topic.is_durable)
-        return KnownTopics(durable, self.kafka.replicas.topic_names)
+        names = self.kafka.replicas.topic_names
+        ids = {name: topic_id for topic_id, name in names.items()}
+        durable = (name for name, topic in settings.items() if topic.is_durable and topic.is_of(ids.get(name)))
+        return KnownTopics(frozenset(durable), names)
 
     def _led_logs(self, stored_log: Callable[[TopicIdPartition], StoredLog | None]) -> StoredLogs:
         around, metadata = self._around, self.kafka.metadata

@@ -42,7 +42,9 @@ class TopicReaders:
         memory = SettingsMemory(settings.process.state_directory)
         self.topic_settings = SettingsReader(client, settings_changed, rack=identity.rack, memory=memory)
         self.lease = LeaseWatch(
-            make_lease(storage.blobs, LeasesInTopic(client, self.topic_settings, identity.broker_id))
+            make_lease(storage.blobs, LeasesInTopic(client, self.topic_settings, identity.broker_id)),
+            wall_ms,
+            settings.lifecycle.uncommitted_ttl_s,
         )
         tiered = TieredOffsets()
         tier = TierFollower(client, tiered, rack=identity.rack)

@@ -20,6 +20,7 @@ from typing import Any, Final, Protocol
 
 from gateway.admin.admin_frames import MAX_READ_BYTES, AdminApi, read_answer, read_request, written
 from kafka_log.crc32c import Buffer
+from kafka_log.topic_partition import TopicId
 from metadata_topic.records.errors import MetadataTopicError, TopicSettingsError
 from metadata_topic.settings.setting_keys import SETTING_KEYS, SettingKey, changed_settings
 from metadata_topic.settings.topic_settings import DURABLE_KEY, WAL_RETENTION_KEY, TopicSettings, check_topic
@@ -242,7 +243,7 @@ class _CreatedTopics(PendingRequest):
     def settle(self, answer: Buffer, store: TopicSettingsStore) -> tuple[bytes, str]:
         message = read_answer(AdminApi.CREATE_TOPICS, self.version, answer)
         accepted = {
-            one.name: changed_settings(one.name, TopicSettings(), self.verdicts.wanted[one.name])
+            one.name: changed_settings(one.name, _new_topic(one), self.verdicts.wanted[one.name])
             for one in message.topics
             if one.error_code == _NO_ERROR and one.name in self.verdicts.wanted
         }
@@ -259,6 +260,12 @@ class _CreatedTopics(PendingRequest):
                 result(version=self.version, name=topic, error_code=_INVALID_CONFIG, error_message=reason, configs=None)
             )
         return written(message), outcome
+
+
+def _new_topic(created: Any) -> TopicSettings:
+    """The defaults of a topic that was just created; brokers tell its id from version 7 of the answer on."""
+    topic_id = created.topic_id
+    return TopicSettings(topic_id=TopicId(topic_id.bytes) if topic_id is not None and topic_id.int else None)
 
 
 @dataclass(frozen=True, slots=True)

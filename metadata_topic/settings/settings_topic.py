@@ -6,13 +6,15 @@ that mean nothing are counted and leave the view as it is, as one bad record mus
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, cast
 
 import structlog
 
+from kafka_log.topic_partition import TopicId
 from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.settings.durable_holders import why_not_durable
 from metadata_topic.settings.leases import Leases, decode_leases, encode_leases, is_lease_key, lease_key
@@ -39,6 +41,12 @@ from metadata_topic.settings.topic_settings import (
     topic_key,
 )
 from metadata_topic.topic.client_config import KafkaClientConfig
+from metadata_topic.topic.cluster_descriptions import (
+    NO_TOPIC_ID,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    ClusterDescriptions,
+    DescribedTopic,
+)
 from metadata_topic.topic.topic import SETTINGS_TOPIC, confluent_admin
 from metadata_topic.topic.topic_consumer import ConsumerFactory, MessageLike, confluent_reader
 from metadata_topic.topic.topic_follower import FollowSettings, TopicFollower, TopicRecord
@@ -53,6 +61,7 @@ Change = Callable[[TopicSettings], TopicSettings]
 """What becomes of a topic's settings."""
 
 _CHANGES_AT_ONCE = 10
+_CLIENT_ID = "remote-wal-settings"
 _QUICK = FollowSettings(fetch_min_bytes=1, fetch_wait_ms=100, batch_wait_ms=100, absence_check_ms=1000)
 
 FOLLOW_SETTINGS = FollowSettings(fetch_min_bytes=1, batch_wait_ms=200)
@@ -194,10 +203,29 @@ class SettingsReader(TopicReader):
             self.on_agents()
 
 
+@dataclass(frozen=True, slots=True)
+class KnownSettings:
+    """What the settings topic tells."""
+
+    topics: Mapping[str, TopicSettings]
+    """By name, those that count."""
+    orphaned: Mapping[str, TopicSettings]
+    """Those of topics that were deleted; another one may have the name now."""
+    agents: Mapping[int, AgentRegistration]
+
+
 def read_settings(
     client_config: KafkaClientConfig, timeout_s: float = 30.0, consumer_factory: ConsumerFactory = confluent_reader
 ) -> tuple[Mapping[str, TopicSettings], Mapping[int, AgentRegistration]]:
-    """All topics' settings and all agents' registrations as of now. Blocks.
+    """All topics' settings and all agents' registrations as of now. Blocks. Raises as `read_known_settings`."""
+    known = read_known_settings(client_config, timeout_s, consumer_factory)
+    return known.topics, known.agents
+
+
+def read_known_settings(
+    client_config: KafkaClientConfig, timeout_s: float = 30.0, consumer_factory: ConsumerFactory = confluent_reader
+) -> KnownSettings:
+    """What the topic tells now, held against the topics that there are. Blocks.
 
     Raises MetadataTopicError when there is no such topic, or its end was not reached in time.
     """
@@ -215,9 +243,30 @@ def read_settings(
                 f"not read to its end within {timeout_s} s",
                 "is the cluster up, and did an agent start once, so that the topic is there?",
             )
-        return reader.topics, reader.agents
+        topics, agents = reader.topics, reader.agents
     finally:
         reader.close()
+    bound = [name for name, settings in topics.items() if settings.topic_id is not None]
+    described = ClusterDescriptions(client_config, _CLIENT_ID, timeout_s).topics(bound)
+    orphaned = orphaned_settings(topics, described)
+    counting = {name: settings for name, settings in topics.items() if name not in orphaned}
+    return KnownSettings(counting, orphaned, agents)
+
+
+def orphaned_settings(
+    topics: Mapping[str, TopicSettings], described: Iterable[DescribedTopic]
+) -> dict[str, TopicSettings]:
+    """The settings whose topics are not there any more. What this client may not describe is taken to be there."""
+    return {
+        one.name: topics[one.name]
+        for one in described
+        if one.error_code == UNKNOWN_TOPIC_OR_PARTITION or not topics[one.name].is_of(known_id(one))
+    }
+
+
+def known_id(described: DescribedTopic) -> TopicId | None:
+    """The topic's id; None where it was not told."""
+    return None if described.topic_id == NO_TOPIC_ID else described.topic_id
 
 
 class SettingsWriter:
@@ -233,7 +282,7 @@ class SettingsWriter:
         self._producer = producer_factory(
             {
                 **client_config.for_confluent(
-                    client_id="remote-wal-settings",
+                    client_id=_CLIENT_ID,
                     acks="all",
                     enable_idempotence=True,
                     linger_ms=0,
@@ -261,7 +310,7 @@ class SettingsWriter:
         if (after := change(before)) == before:
             return
         for _ in range(_CHANGES_AT_ONCE):
-            own = self._write(topic_key(topic), None if after == TopicSettings() else encode_topic_settings(after))
+            own = self._write(topic_key(topic), None if after.is_default else encode_topic_settings(after))
             if own is None:
                 return
             known = [(-1, TopicSettings()), *sorted(written(topic), key=lambda one: one[0])]
@@ -354,7 +403,16 @@ class TopicSettingsTopic:
         return confluent_admin(self._client_config, self._timeout_s).topic_config(topic)
 
     def change(self, changes: Mapping[str, Change]) -> None:
-        """As `SettingsWriter.change_topic`, for each topic."""
+        """As `SettingsWriter.change_topic`, for each topic: those of the topic that has the name now."""
+        described = ClusterDescriptions(self._client_config, _CLIENT_ID, self._timeout_s).topics(list(changes))
+        ids = {one.name: known_id(one) for one in described}
+        self._change({topic: changed_of(ids.get(topic), change) for topic, change in changes.items()})
+
+    def bind(self, owners: Mapping[str, TopicId]) -> None:
+        """Have settings that name no topic id belong to these topics. Raises MetadataTopicError."""
+        self._change({topic: partial(TopicSettings.bound_to, topic_id=owner) for topic, owner in owners.items()})
+
+    def _change(self, changes: Mapping[str, Change]) -> None:
         writer = SettingsWriter(self._client_config, self._timeout_s)
         try:
             for topic, change in changes.items():
@@ -386,12 +444,22 @@ class TopicSettingsTopic:
         writer = SettingsWriter(self._client_config, self._timeout_s)
         try:
             for topic, its in settings.items():
-                if its == TopicSettings():
+                if its.is_default:
                     writer.clear_topic(topic)
                 else:
                     writer.set_topic(topic, its)
         finally:
             writer.close()
+
+
+def changed_of(topic_id: TopicId | None, change: Change) -> Change:
+    """The change, made to what this topic has: the defaults, where the settings are those of one before it."""
+
+    def changed(before: TopicSettings) -> TopicSettings:
+        after = change(before if before.is_of(topic_id) else TopicSettings())
+        return after if topic_id is None else replace(after, topic_id=None).bound_to(topic_id)
+
+    return changed
 
 
 def _differing(last: TopicSettings, one: TopicSettings) -> dict[str, Any]:

@@ -9,22 +9,27 @@ key                  value
 ``topic:<name>``     ``remote.wal.storage.enable``, ``remote.wal.link.policy``,
                      ``remote.wal.link.latency.bound.ms``, ``remote.wal.archive.enable``,
                      ``remote.wal.retention.ms``, ``remote.wal.durable.enable``,
-                     ``remote.wal.link.upload.wait.max.ms``
+                     ``remote.wal.link.upload.wait.max.ms``, ``topic_id`` in hexadecimal digits
 ``agent:<broker>``   ``broker_id``, ``incarnation``, ``http_endpoint``, ``peer_endpoint``,
                      ``version``, ``started_ms``, ``archive``, ``directory_ids``,
                      ``wal_retention_ms``, ``wal_retention_lagging_max_ms``, ``peer_address``
 ===================  ==============================================================================
 
 Fields that a reader does not know are passed over, so that newer agents may add some.
+
+Settings belong to the topic with that id: one that is made anew under the name does not inherit them. A record without
+an id counts for whichever topic has the name, until the agent that leads partition 0 binds it to that topic
+(`agent.wiring.settings_binding`).
 """
 
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, TypeVar
 
+from kafka_log.topic_partition import TopicId
 from metadata_topic.records.errors import TopicSettingsError
 from metadata_topic.topic.topic import METADATA_TOPIC, SETTINGS_TOPIC
 
@@ -54,6 +59,8 @@ INTERNAL_TOPICS: Final = frozenset(
 
 T = TypeVar("T")
 
+_TOPIC_ID: Final = "topic_id"
+_TOPIC_ID_BYTES: Final = 16
 _TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
@@ -85,11 +92,32 @@ class TopicSettings:
     """`remote.wal.durable.enable`"""
     upload_wait_max_ms: int | None = None
     """`remote.wal.link.upload.wait.max.ms`; None: the agent's, which no longer one outlasts"""
+    topic_id: TopicId | None = None
+    """Whose they are; None: of whichever topic has the name."""
 
     @property
     def is_durable(self) -> bool:
         """Whether producers are answered only once their records are stored."""
         return self.enable and self.durable
+
+    @property
+    def is_default(self) -> bool:
+        """Whether they say no more than no record would."""
+        return replace(self, topic_id=None) == TopicSettings()
+
+    def is_of(self, topic_id: TopicId | None) -> bool:
+        """False if they belong to another topic, which had the name before. True while either id is not known."""
+        return None in (topic_id, self.topic_id) or topic_id == self.topic_id
+
+    def bound_to(self, topic_id: TopicId) -> "TopicSettings":
+        """These settings as those of this topic, if they name none."""
+        return self if self.is_default or self.topic_id is not None else replace(self, topic_id=topic_id)
+
+
+def settings_of(topics: Mapping[str, TopicSettings], name: str, topic_id: TopicId) -> TopicSettings | None:
+    """The settings of this topic; None if there are none, or only those of another that had its name before."""
+    found = topics.get(name)
+    return found if found is not None and found.is_of(topic_id) else None
 
 
 class GatewayPart(StrEnum):
@@ -175,6 +203,8 @@ def encode_topic_settings(settings: TopicSettings) -> bytes:
         fields[UPLOAD_WAIT_KEY] = settings.upload_wait_max_ms
     if settings.wal_retention_ms is not None:
         fields[WAL_RETENTION_KEY] = settings.wal_retention_ms
+    if settings.topic_id is not None:
+        fields[_TOPIC_ID] = settings.topic_id.hex()
     return json.dumps(fields, sort_keys=True).encode()
 
 
@@ -215,7 +245,17 @@ def _topic_settings(fields: Mapping[str, object]) -> TopicSettings:
         _milliseconds(fields, WAL_RETENTION_KEY, LOWEST_RETENTION_MS),
         typed(told, DURABLE_KEY, bool),
         _milliseconds(fields, UPLOAD_WAIT_KEY, 1),
+        _topic_id(fields),
     )
+
+
+def _topic_id(fields: Mapping[str, object]) -> TopicId | None:
+    if fields.get(_TOPIC_ID) is None:
+        return None
+    topic_id = bytes.fromhex(typed(fields, _TOPIC_ID, str))
+    if len(topic_id) != _TOPIC_ID_BYTES:
+        raise ValueError(f"{_TOPIC_ID} has {len(topic_id)} bytes")
+    return TopicId(topic_id)
 
 
 def _milliseconds(fields: Mapping[str, object], name: str, lowest: int) -> int | None:

@@ -77,6 +77,8 @@ class PlanRules:
     """Where the log begins; None: where the runs do."""
     retention_horizon_ms: int | None = None
     """What was written before this time is expired; None: nothing is."""
+    unexpired: frozenset[StoredRun] = frozenset()
+    """What was written before that time and is not expired, by its records' timestamps."""
     declared_gaps: tuple[DeclaredGap, ...] = ()
     """What its leaders said of offsets that nobody can have any more."""
     before_upload: tuple[DeclaredGap, ...] = ()
@@ -200,6 +202,11 @@ class LogRuns:
         gap = Gap(end, behind) if behind > end and not _is_within((end, behind), declared) else None
         epochs = self._epochs_between(start, end, is_natural_end=gap is None)
         return LogPlan(tuple(chosen), start, end, epochs, gap, missing)
+
+    def passed_over(self, rules: PlanRules) -> list[Extent]:
+        """What the plan leaves out before the log's start."""
+        start = self.plan(rules).start_offset
+        return [extent for stretch in self._stretches(rules) for extent in stretch if extent.last_offset < start]
 
     def log_start(self, rules: PlanRules) -> int | None:
         """Where the log begins; None where nobody has said."""
@@ -385,4 +392,7 @@ def _is_expired(stretch: Sequence[Extent], rules: PlanRules) -> bool:
     """Whether all of it is older than the retention."""
     if rules.retention_horizon_ms is None:
         return False
-    return all(extent.run.stored_in.written_ms < rules.retention_horizon_ms for extent in stretch)
+    return all(
+        extent.run.stored_in.written_ms < rules.retention_horizon_ms and extent.run not in rules.unexpired
+        for extent in stretch
+    )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from kafka_log.batch_digests import batch_digests, run_digest
 from kafka_log.crc32c import crc32c
-from kafka_log.record_batch import BatchSpan, CorruptBatchError, scan_batches
+from kafka_log.record_batch import BatchSpan, CorruptBatchError, RecordBatchHeader, scan_batches
 from plugin.archive_storage import ArchiveStorage
 from plugin.errors import RemoteResourceNotFoundError, RemoteSegmentCorruptError
 from plugin.format.archive_object_id import ArchiveObjectId
@@ -81,6 +81,15 @@ class RunReader:
         if isinstance(found, FailedExtent):
             raise found.error
         return found
+
+    def newest_timestamp_ms(self, extent: Extent) -> int:
+        """The largest timestamp of its records; 0 where they cannot be read. Raises RemoteStorageError."""
+        try:
+            read = self.read(0, extent)
+        except UnusableRunError:
+            return 0
+        headers = (RecordBatchHeader.parse(read.records, batch.start) for batch in read.batches)
+        return max((header.max_timestamp_ms for header in headers), default=0)
 
     def copies(self, stored: StoredObject) -> list[tuple[str | None, StoredObject]]:
         """By the buckets that should have it, each as an object that is there alone. None: one that is not known."""

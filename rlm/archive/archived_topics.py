@@ -13,6 +13,7 @@ from pathlib import Path
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.leader_epochs import LeaderEpochChain
+from metadata_topic.settings.topic_settings import settings_of
 from metadata_topic.store.archive.archive_store import ArchiveStore, LogBounds
 from metadata_topic.store.store import RemoteWalMetadataStore
 from rlm.archive.archive_care import KnownLogs
@@ -76,7 +77,7 @@ class ArchivedTopics:
     def is_archived(self, topic_id: TopicId) -> bool:
         """Whether the topic's entries wait for an archive, here or on another broker."""
         name = self._observation.names.get(topic_id)
-        settings = self._settings.topics.get(name) if name is not None else None
+        settings = settings_of(self._settings.topics, name, topic_id) if name is not None else None
         if settings is None or not (settings.enable and settings.archive):
             return False
         return self._archives_here or any(agent.archive for agent in self._settings.agents.values())

@@ -59,7 +59,7 @@ class Caretaking:
     ) -> None:
         """No objects are in care while metadata has waited for publication longer than `unpublished_max_s`.
 
-        Nor are any while this cluster is not known to hold the bucket's lease (`may_delete`).
+        Nor are any while something else speaks against deleting (`may_delete` is False).
         """
         self._may_delete = may_delete
         self._care = care

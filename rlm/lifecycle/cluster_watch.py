@@ -10,7 +10,7 @@ from typing import Protocol
 import structlog
 
 from kafka_log.topic_partition import TopicId
-from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
+from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings, settings_of
 from metadata_topic.settings.wal_retention import KeptFor, WalRetention, age_limit_ms
 from metadata_topic.topic.cluster_descriptions import DescriptionError
 from rlm.lifecycle.cluster_observer import ClusterObserver, ClusterUnknownError, Observation
@@ -43,7 +43,7 @@ def with_wal_retention(
     view = observation.view
 
     def kept_for(topic_id: TopicId, local_ms: int) -> KeptFor:
-        settings = topics.get(observation.names.get(topic_id, ""))
+        settings = settings_of(topics, observation.names.get(topic_id, ""), topic_id)
         return retention.of(settings, _factor(observation, topic_id), local_ms)
 
     local = view.retention_ms.items()

@@ -23,6 +23,7 @@ import structlog
 from metadata_topic.settings.leases import LeaseValue
 from plugin.blob_storage import BlobStorage, StoredBlob
 from plugin.errors import IncompleteListingError, RemoteSegmentConflictError
+from rlm.lifecycle.store_clock import StoreClock
 
 log = structlog.get_logger(__name__)
 
@@ -61,6 +62,9 @@ class Lease:
         self._recorded = recorded
         self._new_value = new_value
         self._monotonic_s = monotonic_s
+        self._clock = StoreClock()
+        self._listed_s: float | None = None
+        """When the last listing began that was read to its end."""
         self.lost_because: str | None = None
         """Why nothing is uploaded any more; None while this cluster holds the lease, as far as is known."""
         self._first: int | None = None
@@ -79,12 +83,18 @@ class Lease:
             self.lost_because is None and held_s is not None and self._monotonic_s() - held_s < _SILENT_LOOKS * LOOK_S
         )
 
+    def host_is_ahead_ms(self, wall_ms: int) -> int:
+        """How far the host's clock is ahead of the store's, as `StoreClock.ahead_ms`, by renewals."""
+        return self._clock.ahead_ms(wall_ms, self._monotonic_s())
+
     def look(self) -> None:
         """Look at the lease once, and renew it if due.
 
         After RemoteStorageError or MetadataTopicError nothing new is known.
         """
+        listed_s, before_s = self._monotonic_s(), self._listed_s
         stored = self._stored()
+        self._listed_s = listed_s
         known = self._recorded.read()
         if known is None:
             return
@@ -101,6 +111,8 @@ class Lease:
         self.lost_because = None
         now_s = self._monotonic_s()
         if newest != self._newest:
+            if before_s is not None:  # another agent wrote it after the last listing
+                self._was_written(stored, newest, before_s, now_s)
             self._newest, self._since_s = newest, now_s
         self._first = newest if self._first is None else self._first
         if newest > self._first:
@@ -112,16 +124,24 @@ class Lease:
         """Renew the lease. If another agent was faster, the next look shows it."""
         wanted = LeaseValue(number + 1, self._new_value())
         self._recorded.record(wanted)
+        before_s = self._monotonic_s()
         with suppress(RemoteSegmentConflictError):
             self._blobs.put_blob(_name(wanted.number), wanted.value.encode())
             self._first = number if self._first is None else self._first
             self._newest, self._since_s = wanted.number, self._monotonic_s()
             self._held_s = self._since_s
-            self._forget_below(number)
+            stored = self._stored()
+            self._was_written(stored, wanted.number, before_s, self._since_s)
+            self._forget_below(stored, number)
 
-    def _forget_below(self, number: int) -> None:
+    def _was_written(self, stored: Collection[_Found], number: int, before_s: float, after_s: float) -> None:
+        for found in stored:
+            if found.number == number:
+                self._clock.was_written(found.blob.last_modified_ms, before_s, after_s)
+
+    def _forget_below(self, stored: Collection[_Found], number: int) -> None:
         """Delete old numbers, except the one before the newest, which another agent may have just listed."""
-        for found in self._stored():
+        for found in stored:
             if found.number < number:
                 self._blobs.delete_blob(found.blob)
 

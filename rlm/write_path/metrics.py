@@ -208,6 +208,12 @@ class LifecycleMetrics:
             "Partitions of the cluster whose objects are kept beyond the WAL's retention, as a replica is not in sync",
             registry=registry,
         )
+        self.host_clock_ahead = Gauge(
+            "remote_wal_host_clock_ahead_seconds",
+            "How far this host's clock is ahead of the store's at least, below 0: behind; 0 while they may agree. From "
+            "half of remote.wal.uncommitted.ttl.ms on, the agent deletes nothing",
+            registry=registry,
+        )
         self.orphan_search = OrphanMetrics(registry)
         self.metadata_topic_problems = Gauge(
             "remote_wal_metadata_topic_problems",

@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 from cli import describe
 from cli.main import build_app
 from metadata_topic.settings import settings_topic
+from metadata_topic.settings.settings_topic import KnownSettings
 from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
 
 NOWHERE = "127.0.0.1:1"
@@ -29,7 +30,8 @@ def agent(broker_id: int, *retention: int) -> AgentRegistration:
 
 
 def described(monkeypatch: pytest.MonkeyPatch, agents: Mapping[int, AgentRegistration], *options: str) -> Result:
-    monkeypatch.setattr(settings_topic, "read_settings", lambda _client: (TOPICS, agents))
+    known = KnownSettings(TOPICS, {"gone": TopicSettings(enable=True)}, agents)
+    monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: known)
     return CliRunner().invoke(build_app(), ["describe", "--bootstrap-server", NOWHERE, *options])
 
 
@@ -39,16 +41,18 @@ def test_what_topics_and_agents_say_is_told(monkeypatch: pytest.MonkeyPatch) -> 
         "agents": {"1": {"ms": HOUR_MS, "lagging_max_ms": DAY_MS}, "2": {"ms": None, "lagging_max_ms": None}},
         "topics": {"clicks": None, "orders": -2},
     }
+    assert told["orphaned_settings"] == ["gone"]
 
 
 def test_agents_that_go_by_the_same_are_told_together(monkeypatch: pytest.MonkeyPatch) -> None:
     agents = {number: agent(number, HOUR_MS, DAY_MS) for number in (1, 2)} | {3: agent(3)}
     monkeypatch.setenv("COLUMNS", "200")
     told = described(monkeypatch, agents).stdout.splitlines()
-    assert told[-3:] == [
+    assert told[-4:] == [
         "Agents 1, 2 keep objects for 3,600,000 ms, 86,400,000 ms while a replica is out of sync.",
         "Agents 3 keep objects for the local retention.",
         "Of orders, for the local retention.",
+        "gone: settings of a deleted topic, which count for no other. To remove them: remote-wal topics disable gone",
     ]
 
 

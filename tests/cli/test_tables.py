@@ -15,6 +15,7 @@ from agent import settings_file
 from cli.main import build_app
 from doctor.findings import Finding, Level
 from metadata_topic.settings import settings_topic
+from metadata_topic.settings.settings_topic import KnownSettings
 from metadata_topic.settings.topic_settings import AgentRegistration
 
 WIDTHS = ["80", "100"]
@@ -30,7 +31,8 @@ def described(monkeypatch: pytest.MonkeyPatch, answers: Mapping[str, object], *o
         return io.BytesIO(json.dumps(answers[url]).encode())
 
     agents = {one: AgentRegistration(one, 1, f"host-{one}:19095", "", "1", 0) for one in (101, 102)}
-    monkeypatch.setattr(settings_topic, "read_settings", lambda _client: ({}, agents))
+    known = KnownSettings({}, {}, agents)
+    monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: known)
     monkeypatch.setattr(urllib.request, "urlopen", answer)
     return CliRunner().invoke(build_app(), ["describe", "--bootstrap-server", "nowhere:1", *options]).stdout
 

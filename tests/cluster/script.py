@@ -88,6 +88,7 @@ class Script:
         wait_until(lambda: not self.cluster.admin.partitions(self.topic), "the topic is gone", PATIENCE_S)
         self.cluster.admin.create_topic(self.topic, assignment=assignment)
         wait_until(lambda: self.topic_id() != old, "the topic has another id", PATIENCE_S)
+        self.link_topic()  # it has no settings of the one before it
 
     def topic_id(self) -> TopicId | None:
         """From the partition's directory on the broker that leads it; None while there is none."""

@@ -5,6 +5,7 @@ import json
 import os
 import socket
 import ssl
+import struct
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from doctor.cluster_questions import enabled_topic
 from doctor.diagnosis import CHECKS
 from doctor.facts import AgentAnswer, ClockReading, EnabledTopic, Store, StoredObjects, Unknown
 from doctor.gathering import advertised_host
-from doctor.host_questions import ask_agent, ask_broker, dial, lock_holder, soft_limit
+from doctor.host_questions import ask_agent, ask_broker, dial, is_broker_there, lock_holder, soft_limit
 from doctor.store_probe import probe
 from kafka_log.server_properties import parse_broker_properties
 from local_cluster.security.authority import Authority
@@ -151,6 +152,26 @@ def test_a_broker_is_asked_past_its_agent_by_a_request_that_takes_no_login(tmp_p
         assert (refusal, asked) == (None, b"\0\0\0\x1b\0\x12\0\0\0\0\0\x01\0\x11remote-wal-doctor")
         assert asked_with(trusting, b"HTTP/1.1")[0] is not None
     assert "refused" in str(ask_broker(address, lambda: None, 5))
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"), [(0, True), (129, False), (35, None), (42, "error 42"), (None, "closed")]
+)
+def test_a_broker_says_whether_it_is_the_one_that_is_meant(code: int | None, expected: bool | str | None) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
+
+        def answer() -> bytes:
+            with server.accept()[0] as peer:
+                asked = peer.recv(1000)
+                peer.sendall(b"" if code is None else struct.pack(">iih", 1000, 1, code))
+                return asked
+
+        asked, address = pool.submit(answer), Address("127.0.0.1", server.getsockname()[1])
+        told = is_broker_there(address, None, 5, "cluster-1", 7)
+        # KIP-1242's schema: two names, the cluster and the node that are meant, no tagged fields.
+        body = b"\x12remote-wal-doctor\x021\x0acluster-1\0\0\0\x07\0"
+        assert asked.result(5)[4:] == b"\0\x12\0\x05\0\0\0\x01\0\x11remote-wal-doctor\0" + body
+    assert expected in told.reason if isinstance(told, Unknown) and isinstance(expected, str) else told is expected
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any
+from uuid import UUID
 
 import pytest
 from kafka.protocol.admin import (
@@ -23,6 +24,7 @@ from prometheus_client import CollectorRegistry
 from gateway.admin.admin_port import AdminContext, AdminPort
 from gateway.client_door import ClientLimits
 from gateway.metrics import GatewayMetrics
+from kafka_log.topic_partition import TopicId
 from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
 from replication.wire.memory_budget import MemoryBudget
@@ -30,6 +32,7 @@ from replication.wire.peer_connection import Address
 from tests.gateway.produce.produce_frames import produce
 
 PATIENCE_S = 60
+NO_ID = UUID(int=0)
 TOPIC, BROKER = 2, 4
 ENABLE, POLICY, BOUND = "remote.wal.storage.enable", "remote.wal.link.policy", "remote.wal.link.latency.bound.ms"
 DURABLE = "remote.wal.durable.enable"
@@ -96,12 +99,12 @@ class Broker:
             writer.write(answer.encode(header=True, framed=True))
 
 
-def creates(errors: Mapping[str, int]) -> Callable[[Any], Any]:
+def creates(errors: Mapping[str, int], topic_id: UUID = NO_ID) -> Callable[[Any], Any]:
     def answer(request: Any) -> Any:
         topics = [
             CreateTopicsResponse.CreatableTopicResult(
                 version=request.API_VERSION, name=one.name, error_code=errors.get(one.name, 0), error_message=None,
-                num_partitions=1, replication_factor=1, configs=[],
+                num_partitions=1, replication_factor=1, configs=[], topic_id=topic_id,
             )
             for one in request.topics
         ]  # fmt: skip
@@ -279,6 +282,14 @@ async def test_a_new_topic_gets_nothing_of_what_one_of_its_name_had() -> None:
     async with connected(Broker(CreateTopicsRequest, creates({})), store) as tool:
         await tool.ask(create_request(7, {"made": {ENABLE: "true"}}), CreateTopicsResponse, 7)
     assert store.settings == {"made": TopicSettings(enable=True)}
+
+
+async def test_settings_are_those_of_the_topic_that_was_created() -> None:
+    topic_id = UUID(int=7)
+    store = MemoryStore()
+    async with connected(Broker(CreateTopicsRequest, creates({}, topic_id)), store) as tool:
+        await tool.ask(create_request(7, {"made": {ENABLE: "true"}}), CreateTopicsResponse, 7)
+    assert store.settings == {"made": TopicSettings(enable=True, topic_id=TopicId(topic_id.bytes))}
 
 
 async def test_a_value_that_is_refused_keeps_the_topic_from_being_created() -> None:

@@ -11,6 +11,9 @@ class FakeBlobs:
         self.blobs: dict[str, bytes] = {}
         self.puts_before_it_fails: int | None = None
         self.is_down = False
+        self.now_ms: int | None = None
+        """The store's clock; None: it does not tell when a blob was written."""
+        self.written_ms: dict[str, int | None] = {}
 
     def put_blob(self, name: str, *chunks: bytes | memoryview) -> bytes:
         if self.puts_before_it_fails is not None:
@@ -20,6 +23,7 @@ class FakeBlobs:
         content = b"".join(chunks)
         if self.blobs.setdefault(name, content) != content:
             raise RemoteSegmentConflictError("put", name, "other bytes")
+        self.written_ms.setdefault(name, self.now_ms)
         return b""
 
     def get_blob(self, blob: StoredBlob, start: int = 0, end: int | None = None) -> bytes:
@@ -32,7 +36,7 @@ class FakeBlobs:
             raise RemoteStorageError("list", directory, "down")
         for name in sorted(self.blobs, key=hash):
             if name.startswith(directory + "/"):
-                yield StoredBlob(name, len(self.blobs[name]))
+                yield StoredBlob(name, len(self.blobs[name]), last_modified_ms=self.written_ms.get(name))
 
     def delete_blob(self, blob: StoredBlob) -> None:
         self.blobs.pop(blob.name, None)

@@ -14,7 +14,13 @@ from hypothesis import strategies as st
 from kafka_log.topic_partition import TopicId
 from metadata_topic.records.errors import MetadataTopicError, TopicSettingsError
 from metadata_topic.settings.settings_memory import SettingsMemory
-from metadata_topic.settings.settings_topic import SettingsReader, SettingsWriter, read_settings
+from metadata_topic.settings.settings_topic import (
+    SettingsReader,
+    SettingsWriter,
+    changed_of,
+    orphaned_settings,
+    read_settings,
+)
 from metadata_topic.settings.topic_settings import (
     INTERNAL_TOPICS,
     AgentRegistration,
@@ -26,9 +32,15 @@ from metadata_topic.settings.topic_settings import (
     decode_setting,
     encode_agent,
     encode_topic_settings,
+    settings_of,
     topic_key,
 )
 from metadata_topic.topic.client_config import KafkaClientConfig
+from metadata_topic.topic.cluster_descriptions import (
+    TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    DescribedTopic,
+)
 from metadata_topic.topic.topic_follower import FollowSettings
 from tests.metadata_topic.fake_topic import FakeMessage, FakeTopic
 
@@ -48,6 +60,7 @@ QUICK = FollowSettings(batch_wait_ms=10, retry_pause_ms=1)
         st.none() | st.integers(0, 2**40),
         st.booleans(),
         st.none() | st.integers(-2, 2**40),
+        topic_id=st.none() | st.binary(min_size=16, max_size=16).map(TopicId),
     )
 )
 def test_topic_settings_are_read_as_written(wanted: TopicSettings) -> None:
@@ -108,6 +121,8 @@ def test_registrations_are_read_as_written_and_newer_fields_passed_over() -> Non
         (b"topic:orders", b'{"remote.wal.link.latency.bound.ms": true}'),
         (b"topic:orders", b'{"remote.wal.retention.ms": -3}'),
         (b"topic:orders", b'{"remote.wal.retention.ms": "3600000"}'),
+        (b"topic:orders", b'{"topic_id": "0f"}'),
+        (b"topic:orders", b'{"topic_id": "no number"}'),
         (b"agent:4", encode_agent(AGENT)),
         (b"agent:x", encode_agent(AGENT)),
         (b"agent:3", b'{"broker_id": 3}'),
@@ -336,3 +351,51 @@ def test_a_change_that_changes_nothing_writes_nothing() -> None:
     topic.records.append(bounded(TopicSettings(True)))
     topic.writer().change_topic("orders", bounded, topic.written)
     assert len(topic.records) == 1
+
+
+OLD, NEW = TopicId(b"o" * 16), TopicId(b"n" * 16)
+OF_OLD = replace(DURABLE, topic_id=OLD)
+
+
+def test_a_topic_made_anew_has_no_settings_of_the_one_before_it() -> None:
+    assert settings_of({"orders": OF_OLD}, "orders", OLD) == OF_OLD
+    assert settings_of({"orders": OF_OLD}, "orders", NEW) is None
+
+
+def test_settings_of_an_older_release_count_for_whichever_topic_has_the_name_until_they_are_bound() -> None:
+    key, value = topic_key("orders"), b'{"remote.wal.storage.enable": true, "remote.wal.durable.enable": true}'
+    _, older = decode_setting(key, value)
+    assert isinstance(older, TopicSettings)
+    assert settings_of({"orders": older}, "orders", OLD) == settings_of({"orders": older}, "orders", NEW) == DURABLE
+    topic = Topic()
+    topic.records.append(older)
+    topic.other_changes(lambda before: before.bound_to(OLD))
+    topic.other_changes(lambda before: before.bound_to(NEW))  # somebody else, later
+    assert topic.records[-1] == OF_OLD
+
+
+def test_what_somebody_sets_while_settings_are_bound_is_kept() -> None:
+    topic = Topic()
+    topic.records.append(DURABLE)
+    topic.before_each += [partial(topic.other_changes, archived), int]
+    topic.writer().change_topic("orders", lambda before: before.bound_to(OLD), topic.written)
+    assert topic.records[-1] == replace(OF_OLD, archive=True)
+
+
+def test_who_changes_one_setting_of_a_topic_made_anew_begins_with_the_defaults() -> None:
+    assert changed_of(NEW, archived)(OF_OLD) == TopicSettings(archive=True, topic_id=NEW)
+    assert changed_of(OLD, archived)(OF_OLD) == replace(OF_OLD, archive=True)
+    assert changed_of(OLD, lambda _before: TopicSettings())(OF_OLD).is_default
+    hidden = changed_of(None, archived)(OF_OLD)
+    assert hidden == replace(OF_OLD, archive=True)  # this client may not describe the topic
+
+
+def test_settings_whose_topic_is_gone_are_told_apart() -> None:
+    topics = dict.fromkeys(("anew", "gone", "hidden", "there"), OF_OLD)
+    described = [
+        DescribedTopic("anew", 0, NEW),
+        DescribedTopic("gone", UNKNOWN_TOPIC_OR_PARTITION),
+        DescribedTopic("hidden", TOPIC_AUTHORIZATION_FAILED),
+        DescribedTopic("there", 0, OLD),
+    ]
+    assert orphaned_settings(topics, described).keys() == {"anew", "gone"}

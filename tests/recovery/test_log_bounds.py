@@ -24,6 +24,7 @@ from tests.recovery.stored_objects import ObjectsInMemory, records, runs_of
 ORDERS = TopicIdPartition(TopicId(b"orders".ljust(16)), 0)
 ALONE = ReplicaSet((1,), (1,), 1)
 NOW_MS = 10**12
+DAY_MS = 86_400_000
 
 
 def told(offset: int, leader_epoch: int = 0) -> ReleasedUpTo:
@@ -83,6 +84,23 @@ def test_where_the_log_began_is_known_no_time_of_upload_says_what_its_retention_
     log = planned(tmp_path, Inventory(runs=runs, log_starts={ORDERS: [told(3)]}))
     assert (log.plan.start_offset, log.plan.gap) == (3, Gap(10, 20))
     assert not planned_row(log).is_complete
+
+
+@pytest.mark.parametrize("newest_ms", [NOW_MS - 8 * DAY_MS, NOW_MS + 1])
+def test_where_nobody_says_where_a_log_began_timestamps_in_the_future_keep_it(tmp_path: Path, newest_ms: int) -> None:
+    """As the broker keeps the segment of a record that is young, and all that follows."""
+    store = ObjectsInMemory()
+    spans = [(0, NOW_MS - 8 * DAY_MS), (10, newest_ms), (30, NOW_MS)]  # and 20 to 29 are lost
+    uploads = [store.upload(first, records(ORDERS, 0, first, first + 9, timestamp_ms=ms)) for first, ms in spans]
+    inventory, broker = Inventory(runs={ORDERS: runs_of(uploads, ORDERS)}), LostBroker(1, "c", (tmp_path,), (tmp_path,))
+    newest = RunReader(store).newest_timestamp_ms
+    [log] = plan_broker(broker, view_of(ALONE), inventory, Selection(), NOW_MS, newest)
+    is_kept = newest_ms > NOW_MS
+    assert (log.plan.start_offset, log.plan.gap) == ((0, Gap(20, 30)) if is_kept else (30, None))
+    assert planned_row(log).is_complete is not is_kept
+    restoring = partial(restore_logs, reader=RunReader(store), threads=1, wall_ms=lambda: NOW_MS)
+    [made] = recover_broker(broker, view_of(ALONE), [log], restoring, lambda: "new")
+    assert (made.end_offset, made.gap is not None) == ((20, True) if is_kept else (40, False))
 
 
 @pytest.mark.parametrize(

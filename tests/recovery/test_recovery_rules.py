@@ -15,6 +15,7 @@ from metadata_topic.store.released_offsets import ReleasedUpTo
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
 from recovery.broker_recovery import LostBroker, PlannedLog, Selection, plan_broker
 from recovery.cluster_view import ClusterView, ReplicaSet, TopicView, with_wal_retention
+from recovery.logs.log_plan import Extent
 from recovery.metadata.inventory import Inventory
 from recovery.verification import check_inventory
 from rlm.lifecycle import cluster_watch
@@ -66,6 +67,11 @@ class World:
     @property
     def now_ms(self) -> int:
         return len(self.uploads) + self.idle_ms
+
+    @property
+    def young_ms(self) -> int:
+        """Timestamps from there on have not expired."""
+        return self.now_ms - self.retention_ms if self.retention_ms >= 0 else 0
 
     @property
     def config(self) -> dict[str, str | None]:
@@ -124,8 +130,12 @@ class World:
         topic = TopicView("orders", ORDERS.topic_id, self.config, {0: self.replicas})
         view = with_wal_retention(ClusterView({ORDERS.topic_id: topic}), {"orders": self.settings}, [AGENT])
         broker = LostBroker(1, "cluster-1", (Path("/none"),), (Path("/none"),))
-        [log] = plan_broker(broker, view, inventory, Selection(), self.now_ms)
+        [log] = plan_broker(broker, view, inventory, Selection(), self.now_ms, self.newest_timestamp_ms)
         return log
+
+    def newest_timestamp_ms(self, extent: Extent) -> int:
+        written = range(extent.first_offset // PER_RUN, extent.last_offset // PER_RUN + 1)
+        return max(at + self.uploads[at].ahead_ms for at in written)
 
 
 @st.composite
@@ -193,3 +203,19 @@ def test_a_recovered_log_is_the_one_that_the_broker_would_have_or_what_is_missin
         event("kept as the log")
         assert not missing, "all that the broker keeps comes back"
         assert (row.is_complete, plan.start_offset) == (True, world.log_start)
+
+
+@given(worlds().map(lambda world: replace(world, policy="delete", chosen_ms=AS_LOCAL)))
+def test_where_objects_alone_tell_nothing_that_the_broker_keeps_is_passed_over_in_silence(world: World) -> None:
+    """Brokers go by timestamps, which may be in the future, and by whole segments."""
+    runs = world.inventory().runs
+    log = world.planned(Inventory(runs=runs))
+    held = {at for extent in log.plan.extents for at in range(extent.first_offset, extent.last_offset + 1)}
+    stored = {at for run in runs.get(ORDERS, ()) for at in range(run.first_offset, run.last_offset + 1)}
+    # A lost record may have kept what follows; of that no object tells.
+    young = [at for at in stored if world.uploads[at // PER_RUN].ahead_ms + at // PER_RUN >= world.young_ms]
+    left_out = {at for at in stored - held if at >= max(world.log_start, min(young, default=world.end))}
+    event(f"left out: {bool(left_out)}, a gap: {log.plan.gap is not None}")
+    if left_out and log.is_restored(log.plan, log.plan.gap):
+        assert log.plan.gap is not None
+        assert not planned_row(log).is_complete

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.wiring.lease_watch import LeaseWatch
 from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.settings.leases import LeaseValue, decode_leases, encode_leases, is_lease_key, lease_key, with_lease
 from metadata_topic.settings.topic_settings import MalformedSettingError
@@ -51,6 +52,8 @@ def live(agents: list[Lease], cluster: Cluster, duration_s: float) -> None:
         for agent in agents:
             agent.look()
         cluster.now_s += LOOK_S
+        if cluster.blobs.now_ms is not None:
+            cluster.blobs.now_ms += int(LOOK_S * 1000)
 
 
 def test_agents_of_one_cluster_renew_it_in_turn_and_may_delete() -> None:
@@ -147,3 +150,35 @@ def test_agents_of_several_zones_write_to_their_buckets_and_see_all(tmp_path: Pa
     assert all(agent.lost_because for agent in agents)
     for storage in storages:
         storage.close()
+
+
+NOW_MS, TTL_S = 1_700_000_000_000, 600.0
+
+
+@pytest.mark.parametrize("ahead_ms", [0, -3_600_000, 3_600_000])
+def test_an_agent_whose_clock_is_off_the_stores_deletes_nothing_until_it_is_set(ahead_ms: int) -> None:
+    cluster = Cluster(FakeBlobs())
+    cluster.blobs.now_ms = NOW_MS
+    agents = [cluster.agent() for _ in range(3)]
+    live(agents, cluster, 3 * RENEW_S)  # each has renewed, or seen another do so
+    wall_ms = cluster.blobs.now_ms + ahead_ms
+    watches = [LeaseWatch(agent, lambda: wall_ms, TTL_S) for agent in agents]
+    told = [watch.clock_is_off is not None for watch in watches]
+    assert told == [ahead_ms != 0] * 3
+    found = [watch.host_is_ahead_ms for watch in watches]
+    uncertain_ms = LOOK_S * 1000 + 1000  # when another agent wrote is known to one look
+    assert all(0 <= (one if ahead_ms > 0 else -one) <= abs(ahead_ms) for one in found)
+    assert all(abs(ahead_ms - one) <= uncertain_ms for one in found)
+    wall_ms = cluster.blobs.now_ms  # set
+    assert all(watch.clock_is_off is None for watch in watches)
+    cluster.now_s += 30.0  # the clock does not go on
+    wall_ms -= 3_600_000
+    assert all(watch.clock_is_off for watch in watches), "a clock that jumps is noticed at once"
+
+
+def test_a_store_that_does_not_tell_when_it_wrote_holds_nothing_back() -> None:
+    cluster = Cluster(FakeBlobs())
+    agent = cluster.agent()
+    live([agent], cluster, RENEW_S)
+    watch = LeaseWatch(agent, lambda: 0, TTL_S)
+    assert (watch.may_delete, watch.clock_is_off) == (True, None)

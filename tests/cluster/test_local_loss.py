@@ -1,0 +1,108 @@
+"""A broker comes back with less of its log than object storage holds: nothing is deleted, and a person decides."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from kafka_log.record_batch import scan_batches
+from local_cluster.cluster import LocalCluster
+from local_cluster.polling import wait_until
+from tests.cluster.agent_views import read_metrics, readiness
+from tests.cluster.recovery_commands import CHECKOUT, run_command
+from tests.cluster.script import PATIENCE_S, Script
+from tests.cluster.stored_log import stored_log
+
+LEADER, RECORDS, LEFT = 2, 400, 300
+ALERT = "RemoteWalRecordsHeld"
+HELD = "remote_wal_held_offsets"
+
+
+@pytest.mark.thorough
+def test_what_a_power_cut_took_is_held_and_appended_again_by_a_person(agent_script: Script) -> None:
+    script, cluster, topic = agent_script, agent_script.cluster, agent_script.topic
+    cluster.admin.create_topic(topic, assignment=[[LEADER]])
+    script.link_topic()
+    produce(cluster, topic, range(RECORDS))
+    with stored_log(script) as log:
+        log.expect_all_stored(LEADER, RECORDS)
+        assert held(cluster) == 0
+
+        cluster.broker(LEADER).kill()
+        script.kill_agent(LEADER)
+        cut_off(log.directory(LEADER), LEFT)
+        cluster.start_broker(LEADER)
+        cluster.admin.wait_for_leader(topic, expected=LEADER)
+        script.start_agent(LEADER)
+        produce(cluster, topic, [RECORDS])
+
+        assert alert()["expr"] == f"{HELD} > 0"
+        wait_until(lambda: held(cluster) == RECORDS - LEFT, "what was lost is held", PATIENCE_S)
+    assert f"remote-wal held restore {topic} 0" in readiness(cluster, LEADER)[1]
+    found = run_command(cluster, "held list", LEADER, topic, "0", exit_code=1)["held"]
+    assert (found[0]["first_offset"], found[-1]["last_offset"]) == (LEFT, RECORDS - 1)
+    assert values(cluster, topic) == [*range(LEFT), RECORDS]
+
+    decide(cluster, "restore", topic)
+    assert values(cluster, topic) == [*range(LEFT), RECORDS, *range(LEFT, RECORDS)]
+    decide(cluster, "give-up", topic)
+    wait_until(lambda: held(cluster) == 0, "nothing is held any more", PATIENCE_S)
+
+
+def produce(cluster: LocalCluster, topic: str, numbers: "range | list[int]") -> None:
+    """Their texts, a batch for each ten."""
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all", "log_level": 0})
+    for number in numbers:
+        producer.produce(topic, b"%d" % number, partition=0)
+        if number % 10 == 9:
+            assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(PATIENCE_S) == 0
+
+
+def values(cluster: LocalCluster, topic: str) -> list[int]:
+    """The log's, by offset."""
+    consumer = Consumer(
+        {"bootstrap.servers": cluster.bootstrap_servers, "group.id": "-", "enable.partition.eof": True, "log_level": 0}
+    )
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found = []
+    while (message := consumer.poll(PATIENCE_S)) is not None and message.error() is None:
+        found.append(int(message.value() or b""))
+    consumer.close()
+    return found
+
+
+def cut_off(directory: Path, offset: int) -> None:
+    """Leave of the log what lies below, as a power cut does of what is in the page cache alone."""
+    [segment] = directory.glob("*.log")
+    raw = segment.read_bytes()
+    end = next(span.start for span in scan_batches(raw, 0, len(raw)) if span.base_offset >= offset)
+    os.truncate(segment, end)
+    for index in [*directory.glob("*.index"), *directory.glob("*.timeindex")]:
+        index.unlink()
+
+
+def held(cluster: LocalCluster) -> float:
+    """Offsets, as the leader's agent counts them."""
+    return read_metrics(cluster, LEADER)[HELD, ()]
+
+
+def alert() -> "dict[str, str]":
+    """The rule that wakes somebody."""
+    groups = yaml.safe_load((CHECKOUT / "deploy" / "prometheus" / "alerts.yml").read_text())["groups"]
+    [rule] = [rule for group in groups for rule in group["rules"] if rule.get("alert") == ALERT]
+    return dict(rule)
+
+
+def decide(cluster: LocalCluster, action: str, topic: str) -> None:
+    """What a person types."""
+    agents, config = cluster.settings.agents, cluster.layout.server_properties(LEADER)
+    assert agents is not None
+    command = [sys.executable, "-m", "cli.main", "held", action, topic, "0", "--broker-config", str(config)]
+    environment = {**os.environ, **agents.store.environment()}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=CHECKOUT, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
