@@ -35,6 +35,8 @@ MAX_NAMES: Final = 2000
 """Partitions of one question, and those that are to be asked about: what a client invents is not kept."""
 NAMED_S: Final = 5.0
 """A guess, far above the time for which a broker applies one change of its metadata."""
+_MAX_SEEN: Final = 20_000
+"""Names of topics that are remembered; all are forgotten beyond it, as deleted topics are among them."""
 _MAX_NAME: Final = 249
 """Kafka's own bound on topics' names."""
 _ASK_AGAIN_S: Final = 5.0
@@ -159,15 +161,33 @@ class LeaderQuestions:
         return question
 
 
+class TopicNames:
+    """Which topic has a name, and when that was first seen. All connections of an agent share it."""
+
+    def __init__(self) -> None:
+        self._since_s: dict[str, tuple[TopicId, float]] = {}
+
+    def see(self, name: str, topic_id: TopicId, now_s: float) -> None:
+        """A broker says that the name is this topic's."""
+        if self.since_s(name, topic_id, now_s) is None:
+            self._since_s[name] = topic_id, now_s
+
+    def since_s(self, name: str, topic_id: TopicId, now_s: float) -> float | None:
+        """Since when the name is this topic's; None: it was seen to be another one's since."""
+        if len(self._since_s) > _MAX_SEEN:
+            self._since_s.clear()
+        its, since_s = self._since_s.setdefault(name, (topic_id, now_s))
+        return since_s if its == topic_id else None
+
+
 class KnownLeaders:
     """What one connection's broker told of partitions: a request goes on as acks=1 by that alone."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: TopicNames) -> None:
+        self._names = names
         self.wanted: dict[TopicPartition, None] = {}
         """To be asked about before their requests go on as acks=1."""
         self._known: dict[TopicPartition, LedPartition] = {}
-        self._named_since_s: dict[str, tuple[TopicId, float]] = {}
-        """Which topic has a name, and when that was first seen."""
         self._not_before_s: dict[TopicPartition, float] = {}
         self._may_not: set[TopicPartition] = set()
         """The client may not describe these."""
@@ -177,13 +197,11 @@ class KnownLeaders:
         led = self._known.get(name)
         if led is None:
             return None
-        if topic_id is None:
-            is_settled = now_s >= self._named_since_s[name[0]][1] + NAMED_S
-            return led if is_settled else None
-        if led.topic_id != topic_id:
+        since_s = self._names.since_s(name[0], led.topic_id, now_s)
+        if since_s is None or topic_id not in (None, led.topic_id):
             self.forget(name)
             return None
-        return led
+        return led if topic_id is not None or now_s >= since_s + NAMED_S else None
 
     def get(self, name: TopicPartition) -> LedPartition | None:
         """The partition, if it is known."""
@@ -198,9 +216,12 @@ class KnownLeaders:
         return name in self._may_not
 
     def want(self, name: TopicPartition, now_s: float) -> bool:
-        """Whether it is to be asked about now."""
+        """Whether it is to be asked about now, and was not yet.
+
+        A request that waits tries again whenever something has changed, and must not change something by that.
+        """
         too_many = len(self.wanted) >= MAX_NAMES or len(name[0]) > _MAX_NAME
-        if too_many or name in self._known or now_s < self._not_before_s.get(name, 0.0):
+        if too_many or name in self.wanted or name in self._known or now_s < self._not_before_s.get(name, 0.0):
             return False
         if len(self._not_before_s) > MAX_NAMES:
             self._not_before_s.clear()
@@ -215,8 +236,7 @@ class KnownLeaders:
         if told.error == topic.error == NONE:
             self._known[name] = LedPartition(name, topic.topic_id, told.leader_epoch)
             self._not_before_s.pop(name, None)
-            if self._named_since_s.get(name[0], (None, 0.0))[0] != topic.topic_id:
-                self._named_since_s[name[0]] = topic.topic_id, now_s
+            self._names.see(name[0], topic.topic_id, now_s)
         elif TOPIC_AUTHORIZATION_FAILED in (told.error, topic.error):
             self._not_before_s[name] = now_s + _NO_RIGHT_S
             self._may_not.add(name)

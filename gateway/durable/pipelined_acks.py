@@ -36,6 +36,7 @@ from gateway.durable.leader_questions import (
     LeaderQuestions,
     LedPartition,
     Question,
+    TopicNames,
 )
 from gateway.durable.watermark_frames import ANY_EPOCH, HighWatermark, NamedTopic, TopicPartition
 from kafka_log.crc32c import Buffer
@@ -81,6 +82,7 @@ class ReplicationLimits:
         """`pipelined` counts requests by their way."""
         self.followers = followers
         self.pipelined = pipelined
+        self.names = TopicNames()
         self._suspected: dict[TopicIdPartition, int] = {}
         """The high watermark at which it stood still; -1: none is known."""
         self._high_watermarks: dict[TopicIdPartition, int] = {}
@@ -168,7 +170,7 @@ class PipelinedAcks:
         self._names = names
         self._woken = woken
         self._questions = LeaderQuestions(next_id)
-        self._leaders = KnownLeaders()
+        self._leaders = KnownLeaders(shared.names)
         self._holds: dict[TopicPartition, list[ReplicationHold]] = {}
         self._fenced: set[TopicPartition] = set()
         """Their epoch rose; its history is to be asked for."""

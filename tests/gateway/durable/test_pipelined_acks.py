@@ -394,6 +394,28 @@ def test_a_high_watermark_that_moves_again_ends_the_suspicion() -> None:
     assert rig.send(2) == 1
 
 
+def test_a_request_that_waits_in_turn_wakes_nobody_by_trying_again() -> None:
+    # or its agent would try again for ever, and do nothing else
+    rig = Rig().known()
+    appended(rig)
+    assert rig.send(2) == 1
+    rig.append(2, -1, NOT_LEADER)
+    assert rig.send(3) is None
+    woken = rig.woken
+    assert rig.send(3) is None
+    assert rig.woken == woken
+
+
+def test_what_one_connection_saw_of_a_topics_name_counts_for_all() -> None:
+    rig = Rig(version=9).known()
+    rig.answers = rig.connection()
+    assert rig.send(1) == -1
+    rig.ask()
+    rig.append(1, 5)
+    assert rig.told() == (NO_ERROR, 0)
+    assert rig.send(2) == 1
+
+
 def test_a_duplicate_waits_for_where_the_original_is_and_one_without_an_offset_is_refused() -> None:
     rig = Rig().known()
     assert rig.send(1) == 1
