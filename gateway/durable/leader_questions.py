@@ -113,7 +113,8 @@ class LeaderQuestions:
         topics = list(dict.fromkeys(topic for topic, _ in epochs))
         begin, self._turn = self._turn % len(topics), self._turn + MAX_TOPICS
         topics = (topics[begin:] + topics[:begin])[:MAX_TOPICS]
-        names = [one for one in epochs if one[0] in set(topics)][:MAX_NAMES]
+        are_asked = set(topics)
+        names = [one for one in epochs if one[0] in are_asked][:MAX_NAMES]
         question = Question(
             {one: epochs[one] for one in names}, {one: histories[one] for one in names if one in histories}
         )
