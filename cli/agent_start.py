@@ -25,11 +25,14 @@ def start_agent(broker_config: Path, log_format: str, overrides: Mapping[str, st
     from agent.process import run_agent
 
     log_to_stderr(console=log_format == "console")
-    broker, settings = _settings(broker_config, overrides)
-    run_agent(broker, settings, lambda: _settings(broker_config, overrides)[0])
+    broker, settings = settings_of(broker_config, overrides)
+    run_agent(broker, settings, lambda: settings_of(broker_config, overrides)[0])
 
 
-def _settings(broker_config: Path, overrides: Mapping[str, str]) -> "tuple[BrokerProperties, AgentSettings]":
+def settings_of(
+    broker_config: Path, overrides: Mapping[str, str] = MappingProxyType({})
+) -> "tuple[BrokerProperties, AgentSettings]":
+    """What the broker's file tells. Raises what is wrong with it."""
     from agent.settings_file import agent_settings
     from kafka_log.server_properties import load_broker_properties
 

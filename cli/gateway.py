@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.command_group import command_group
-from cli.connection import CommandConfig, Connection, Json
+from cli.connection import BrokerConfig, CommandConfig, Connection, Json
 from cli.option_groups import grouped
 from cli.tables import tell_json
 from gateway.planned_ports import PlanError, PlanRules
@@ -125,7 +125,27 @@ def plan(sites: Sites, rules: Rules, json: Json = False) -> None:
             typer.echo("# TLS for clients ends at the gateway: its certificate must name the zone's gateway")
             typer.echo("#remote.wal.gateway.ssl.certificate.file=")
             typer.echo("#remote.wal.gateway.ssl.key.file=")
+        if rules.pipelined:
+            typer.echo(
+                "# while this agent is dead, clients of its zone reach the broker by `remote-wal gateway standby`"
+            )
         typer.echo("")
+
+
+@app.command()
+def standby(broker_config: BrokerConfig) -> None:
+    """Lead clients of the broker's own zone to the broker while its agent is dead. Runs until SIGTERM.
+
+    For where clients of the own zone come by the agent (`gateway plan --durable`) and no topic is durable.
+    """
+    import asyncio
+
+    from agent.configuration import Configuration
+    from agent.wiring.gateway_ports import stand_by_for
+    from cli.agent_start import log_to_stderr, settings_of
+
+    log_to_stderr(console=False)
+    asyncio.run(stand_by_for(Configuration.load(*settings_of(broker_config)), broker_config))
 
 
 def _sites(sites: Sites, rules: PlanRules) -> "tuple[RunningPlan, dict[str, str]]":

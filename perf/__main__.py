@@ -5,7 +5,6 @@ import sys
 from cli.command_group import command_group
 from local_cluster.child_processes import ends_what_it_started
 from local_cluster.object_store.native import NativeStoreMissingError
-from perf.acks import acks
 from perf.cost.command import cost
 from perf.counts.command import counts
 from perf.defaults import defaults
@@ -15,7 +14,7 @@ from perf.ladder.versions import versions
 from tests.soak.command import soak
 
 app = command_group(__doc__)
-for command in (ladder, versions, acks, cost, counts, defaults, gateway, soak):
+for command in (ladder, versions, cost, counts, defaults, gateway, soak):
     app.command()(command)
 
 if __name__ == "__main__":

@@ -14,11 +14,11 @@ from agent.service_manager import ListeningSockets
 from agent.settings.gateway_settings import GatewaySettings
 from agent.settings.setting_types import MAX_PORT
 from agent.wiring.gateway_durable import DurableHolding, build_durable
-from agent.wiring.gateway_ports import BrokerPorts, build_broker_ports, client_tls, local_address
+from agent.wiring.gateway_ports import BrokerPorts, build_broker_ports, client_limits, client_tls, local_address
 from agent.wiring.gateway_produce import ProduceRouting, build_produce_routing
 from agent.wiring.peering import gateway_tls
 from gateway.adoption_offers import tell_outcomes
-from gateway.client_door import ClientDoor, ClientLimits
+from gateway.client_door import ClientDoor
 from gateway.client_traffic import ClientTraffic
 from gateway.consume.read_worth import ReadCosts
 from gateway.consume_metrics import ConsumeMetrics
@@ -178,9 +178,7 @@ def build_gateway(
     if settings.fetch_links_enable and produce is not None:
         produce, consumers = _linked(produce, leader, follower, configuration, traffic)
     metrics = GatewayMetrics(registry, traffic)
-    limits = ClientLimits(
-        settings.max_connections, settings.max_connections_per_ip or settings.max_connections, settings.idle_s
-    )
+    limits = client_limits(settings)
     doors = {zone: local_address(broker, name) for zone, name in settings.zone_listeners.items()}
     tls = gateway_tls(configuration.settings.tls, settings)
     context = GatewayContext(

@@ -9,17 +9,21 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry
 
 from agent.configuration import Configuration
 from agent.service_manager import ListeningSockets
 from agent.settings.gateway_settings import GatewaySettings
 from agent.settings.memory_shares import ADMIN_FRAMES_BYTES
+from agent.settings.setting_types import AgentSettingsError
 from gateway.client_door import ClientLimits
 from gateway.client_zone import ZoneRules
 from gateway.metrics import GatewayMetrics
 from kafka_log.server_properties import BrokerProperties
-from metadata_topic.settings.settings_topic import TopicSettingsTopic
+from metadata_topic.settings.settings_topic import TopicSettingsTopic, read_settings
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.peer_connection import Address, listening_context
 
@@ -48,8 +52,7 @@ class BrokerPorts:
             shared = Address(settings.listen_host, settings.bootstrap_port)
             await self.bootstrap.start(handed.take("bootstrap", shared))
         if self.own_zone is not None:
-            clients = Address(settings.listen_host, settings.durable_port)
-            await self.own_zone.start(handed.take("own-zone", clients))
+            await self.own_zone.start(handed.take("own-zone", _own_zone_address(settings)))
 
     async def stop(self) -> None:
         """Close the listeners and clients' connections."""
@@ -77,6 +80,30 @@ def _own_zone_port(
     where = local_address(broker, settings.durable_listener)
     return OwnZonePort(
         OwnZoneContext(broker.node_id, broker.rack or "", where, holding, client_tls(settings), limits, metrics)
+    )
+
+
+def _own_zone_address(settings: GatewaySettings) -> Address:
+    """Where the standby may listen as well."""
+    return Address(settings.listen_host, settings.durable_port, is_shared=True)
+
+
+async def stand_by_for(configuration: Configuration, file: Path) -> None:
+    """Lead clients of the own zone while nobody listens for them. Raises AgentSettingsError, OSError, ssl.SSLError."""
+    from gateway.standby import StandbyContext, stand_by
+
+    settings, client = configuration.settings.gateway, configuration.client
+    if not settings.durable_listener:
+        raise AgentSettingsError(f"{file}: clients of this broker's zone do not come by its agent: it needs no standby")
+
+    def is_any_durable() -> bool:
+        topics, _ = read_settings(client)
+        return any(topic.is_durable for topic in topics.values())
+
+    broker = local_address(configuration.broker, settings.durable_listener)
+    metrics, tls = GatewayMetrics(CollectorRegistry()), client_tls(settings)
+    await stand_by(
+        StandbyContext(_own_zone_address(settings), broker, tls, client_limits(settings), metrics, is_any_durable)
     )
 
 
@@ -120,6 +147,13 @@ def _same_host() -> ssl.SSLContext:
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     return context
+
+
+def client_limits(settings: GatewaySettings) -> ClientLimits:
+    """Of clients' connections."""
+    return ClientLimits(
+        settings.max_connections, settings.max_connections_per_ip or settings.max_connections, settings.idle_s
+    )
 
 
 def local_address(broker: BrokerProperties, listener: str) -> Address:

@@ -5,10 +5,7 @@ replication. So the agent forwards acks=1 and holds the answer until the leader'
 the high watermark has passed the request's last offset in the leader epoch under which it was forwarded. Since Kafka
 3.7 (KAFKA-15583) the high watermark stands still while the ISR is smaller than min.insync.replicas.
 
-Each question goes to the broker on the client's own connection: ListOffsets (latest, read_uncommitted), which insists
-on the epoch, and behind it DescribeTopicPartitions, which proves that the topic's name still stands for the same topic.
-A broker's partitions follow its topics' names, so an id that was known before, and is proven after the offset, held
-when the offset was read.
+`gateway.durable.leader_questions` has how the leader is asked, on the client's own connection.
 
 Holds true:
 
@@ -27,27 +24,21 @@ Holds true:
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
 
 from gateway.durable.durable_logs import Verdict
-from gateway.durable.watermark_frames import (
-    ANY_EPOCH,
-    Asker,
-    EpochEnd,
-    HighWatermark,
-    NamedTopic,
-    TopicPartition,
-    answers_all_questions,
-    ask_api_versions,
-    ask_epoch_ends,
-    ask_high_watermarks,
-    ask_topic_id,
-    scan_epoch_ends,
-    scan_high_watermarks,
-    scan_topic_id,
+from gateway.durable.leader_questions import (
+    FENCED_LEADER_EPOCH,
+    NONE,
+    TOPIC_AUTHORIZATION_FAILED,
+    KnownLeaders,
+    LeaderQuestions,
+    LedPartition,
+    Question,
+    TopicNames,
 )
+from gateway.durable.watermark_frames import ANY_EPOCH, HighWatermark, NamedTopic, TopicPartition
 from kafka_log.crc32c import Buffer
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from replication.leader.follower_offsets import MAX_PARTITIONS, FollowerOffsets
@@ -62,24 +53,9 @@ _POLL_S, _POLL_MAX_S = 0.008, 0.064
 """When to ask though no follower's fetch said so: it may come past this agent."""
 _POLL_AGAIN_S: Final = 0.002
 """After a fetch said so: the broker may have answered before it handled the fetch."""
-_ASK_AGAIN_S: Final = 5.0
-"""After a partition could not be asked about."""
-_ELECTED_S: Final = 0.1
-"""After a new leader could not say its high watermark yet."""
-_NO_RIGHT_S: Final = 60.0
 _THROTTLED_S: Final = 60.0
-_MAX_NAME: Final = 249
-"""Kafka's own bound on topics' names."""
-_MAX_NAMES: Final = 2000
-"""Partitions of one question, and those that are to be asked about: what a client invents is not kept."""
-MAX_TOPICS: Final = 50
-"""Of one question; the others come with the next one."""
 
-_NONE: Final = 0
 _UNKNOWN_TOPIC_OR_PARTITION: Final = 3
-_TOPIC_AUTHORIZATION_FAILED: Final = 29
-_FENCED_LEADER_EPOCH: Final = 74
-_OFFSET_NOT_AVAILABLE: Final = 78
 _GONE: Final = frozenset({_UNKNOWN_TOPIC_OR_PARTITION, 6, 56, 75, 100})
 """UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR, UNKNOWN_LEADER_EPOCH, UNKNOWN_TOPIC_ID. Any
 other error, as OFFSET_NOT_AVAILABLE, means: not yet.
@@ -99,19 +75,6 @@ class Way(Enum):
     THROTTLED = "unchanged_client_is_throttled"
 
 
-class LedPartition(NamedTuple):
-    """A partition as the broker told of it: what its answers are held by."""
-
-    name: TopicPartition
-    topic_id: TopicId
-    epoch: int
-
-    @property
-    def log(self) -> TopicIdPartition:
-        """Under its topic's id."""
-        return TopicIdPartition(self.topic_id, self.name[1])
-
-
 class ReplicationLimits:
     """What all connections of one agent know of partitions together. Event loop only."""
 
@@ -119,6 +82,7 @@ class ReplicationLimits:
         """`pipelined` counts requests by their way."""
         self.followers = followers
         self.pipelined = pipelined
+        self.names = TopicNames()
         self._suspected: dict[TopicIdPartition, int] = {}
         """The high watermark at which it stood still; -1: none is known."""
         self._high_watermarks: dict[TopicIdPartition, int] = {}
@@ -188,21 +152,6 @@ class ReplicationHold:
         self.verdict: Verdict | None = None
 
 
-@dataclass(slots=True)
-class _Question:
-    """What was asked at once, and what came of it."""
-
-    epochs: dict[TopicPartition, int]
-    """Of ListOffsets: the epochs that it insists on."""
-    histories: dict[TopicPartition, int]
-    """Of OffsetForLeaderEpoch: the epochs whose ends are asked for."""
-    open: int = 0
-    """Answers that have not come."""
-    watermarks: dict[TopicPartition, HighWatermark] = field(default_factory=dict)
-    ends: dict[TopicPartition, EpochEnd] = field(default_factory=dict)
-    topics: dict[str, NamedTopic] = field(default_factory=dict)
-
-
 class PipelinedAcks:
     """See the module's theory. All times are monotonic seconds."""
 
@@ -219,26 +168,15 @@ class PipelinedAcks:
         """
         self._shared = shared
         self._names = names
-        self._next_id = next_id
         self._woken = woken
-        self._answers_questions: bool | None = None
-        """Whether the broker does; None: not known yet."""
-        self._asked: dict[int, Callable[[Buffer], object]] = {}
-        """What reads the broker's answer, by correlation id."""
-        self._question: _Question | None = None
-        self._known: dict[TopicPartition, LedPartition] = {}
-        self._wanted: dict[TopicPartition, None] = {}
-        """To be asked about before their requests go on as acks=1."""
-        self._not_before_s: dict[TopicPartition, tuple[float, Way]] = {}
+        self._questions = LeaderQuestions(next_id)
+        self._leaders = KnownLeaders(shared.names)
         self._holds: dict[TopicPartition, list[ReplicationHold]] = {}
         self._fenced: set[TopicPartition] = set()
         """Their epoch rose; its history is to be asked for."""
         self._bytes = 0
         self._is_due = False
-        self._turn = 0
-        """Which topics the next question begins with, where they are too many for one."""
         self._muted_until_s = 0.0
-        self._client_id = b"\xff\xff"
         self._poll_s = _POLL_S
         self._next_poll_s: float | None = None
 
@@ -252,7 +190,7 @@ class PipelinedAcks:
     @property
     def is_asking(self) -> bool:
         """Whether one that is held waits for an answer of the broker."""
-        return bool(self._asked or self._holds)
+        return self._questions.is_open or bool(self._holds)
 
     @property
     def is_waiting(self) -> bool:
@@ -273,7 +211,7 @@ class PipelinedAcks:
         way = next((one for one in Way if one in ways and one is not Way.PIPELINED), Way.PIPELINED)
         if way is not Way.PIPELINED and self.is_waiting:
             return None
-        self._client_id = client_id
+        self._questions.client_id = client_id
         self._shared.pipelined(way)
         if way is not Way.PIPELINED:
             return {}
@@ -293,35 +231,27 @@ class PipelinedAcks:
         forwarded: dict[tuple[TopicId | str, int], Forwarded],
         now_s: float,
     ) -> Way:
-        if self._answers_questions is False:
+        if self._questions.are_answered is False:
             return Way.OLD_BROKER
         if self._muted_until_s and now_s < self._muted_until_s + _THROTTLED_S:
             return Way.THROTTLED
         if size is None:
             return Way.UNREADABLE
         topic, partition = key
-        name = topic if isinstance(topic, str) else self._names(topic)
-        if name is None or len(name) > _MAX_NAME:
+        topic_id, name = (None, topic) if isinstance(topic, str) else (topic, self._names(topic))
+        if name is None:
             return Way.UNKNOWN
-        led = self._known.get((name, partition))
-        if led is None or (not isinstance(topic, str) and led.topic_id != topic):
-            return self._want((name, partition), now_s)
+        led = self._leaders.of_request((name, partition), topic_id, now_s)
+        if led is None:
+            if self._leaders.want((name, partition), now_s):
+                self._due()
+            return Way.NO_RIGHT if self._leaders.may_not_describe((name, partition)) else Way.UNKNOWN
         if self._shared.is_suspected(led.log):
             return Way.SUSPECTED
         if self._shared.is_full(led.log):
             return Way.BOUND
         forwarded[key] = Forwarded(led, size)
         return Way.PIPELINED
-
-    def _want(self, name: TopicPartition, now_s: float) -> Way:
-        until_s, way = self._not_before_s.get(name, (0.0, Way.UNKNOWN))
-        if now_s >= until_s and len(self._wanted) < _MAX_NAMES:
-            if len(self._not_before_s) > _MAX_NAMES:
-                self._not_before_s.clear()
-            self._known.pop(name, None)
-            self._wanted[name] = None
-            self._due()
-        return way
 
     # Answers.
 
@@ -340,13 +270,13 @@ class PipelinedAcks:
     def refused(self, forwarded: Forwarded) -> None:
         """The broker has not appended these records."""
         self._release(forwarded)
-        self._known.pop(forwarded.led.name, None)
+        self._leaders.forget(forwarded.led.name)
 
     def acknowledged(self, names: Iterable[tuple[TopicId | str, int]]) -> None:
         """The broker itself has answered acks=all for these."""
         for topic, partition in names:
             name = topic if isinstance(topic, str) else self._names(topic)
-            if name is not None and (led := self._known.get((name, partition))) is not None:
+            if name is not None and (led := self._leaders.get((name, partition))) is not None:
                 self._shared.acknowledged(led.log)
 
     def let_go(self, held: ReplicationHold) -> None:
@@ -380,129 +310,76 @@ class PipelinedAcks:
     @property
     def next_poll_s(self) -> float | None:
         """When `to_broker` has something to ask."""
-        return self._next_poll_s if (self._holds or self._wanted) and self._question is None else None
+        return self._next_poll_s if self._has_questions and not self._questions.is_open else None
+
+    @property
+    def _has_questions(self) -> bool:
+        return bool(self._holds or self._leaders.wanted)
 
     def to_broker(self, now_s: float) -> list[bytes]:
         """The frames that go to the broker now."""
         self._suspect(now_s)
-        if self._asked or not (self._holds or self._wanted):
-            return []
         is_late = self._next_poll_s is not None and now_s >= self._next_poll_s
-        if not self._is_due and not is_late:
+        if self._questions.is_open or not self._has_questions or not (self._is_due or is_late):
             return []
-        if self._answers_questions is None:
-            return [self._ask(ask_api_versions, self._take_versions)]
-        if not self._answers_questions:
-            self._wanted.clear()
+        if self._questions.are_answered is None:
+            return [self._questions.ask_whether()]
+        if not self._questions.are_answered:
+            self._leaders.wanted.clear()
             return []
         self._poll_s = _POLL_AGAIN_S if self._is_due else min(2 * self._poll_s, _POLL_MAX_S)
         self._is_due, self._next_poll_s = False, now_s + self._poll_s
-        return self._ask_all()
+        names = {**self._leaders.wanted, **dict.fromkeys(self._holds)}
+        histories = {one: min(held.epoch for held in self._holds[one]) for one in self._fenced & self._holds.keys()}
+        return self._questions.ask({one: self._insisted_epoch(one) for one in names}, histories)
 
     def _suspect(self, now_s: float) -> None:
         for holds in self._holds.values():
             if now_s - max(holds[0].since_s, self._muted_until_s) > SUSPECTED_S:
                 self._shared.suspect(holds[0].forwarded.led.log)
 
-    def _ask_all(self) -> list[bytes]:
-        topics = list(dict.fromkeys(topic for topic, _ in (*self._wanted, *self._holds)))
-        begin, self._turn = self._turn % len(topics), self._turn + MAX_TOPICS
-        topics = (topics[begin:] + topics[:begin])[:MAX_TOPICS]
-        are_asked = set(topics)
-        names = [one for one in {**self._wanted, **dict.fromkeys(self._holds)} if one[0] in are_asked][:_MAX_NAMES]
-        epochs = {one: self._insisted_epoch(one) for one in names}
-        histories = {one: min(held.epoch for held in self._holds[one]) for one in self._fenced & self._holds.keys()}
-        question = self._question = _Question(epochs, histories)
-        frames = [self._ask(lambda asker: ask_high_watermarks(asker, epochs), self._take_watermarks)]
-        if histories:
-            frames.append(self._ask(lambda asker: ask_epoch_ends(asker, histories), self._take_ends))
-        for topic in topics:
-            frames.append(self._ask_topic(topic))
-        question.open = len(frames)
-        return frames
-
     def _insisted_epoch(self, name: TopicPartition) -> int:
-        if name in self._fenced or name in self._wanted or name not in self._holds:
+        if name in self._fenced or name in self._leaders.wanted or name not in self._holds:
             return ANY_EPOCH
         return min(held.epoch for held in self._holds[name])
 
-    def _ask(self, encode: Callable[[Asker], bytes], take: Callable[[Buffer], object]) -> bytes:
-        asker = Asker(self._next_id(), self._client_id)
-        self._asked[asker.correlation_id] = take
-        return encode(asker)
-
-    def _ask_topic(self, topic: str) -> bytes:
-        def take(frame: Buffer) -> None:
-            if self._question is not None:
-                self._question.topics[topic] = scan_topic_id(frame)
-
-        return self._ask(lambda asker: ask_topic_id(asker, topic), take)
-
     def took(self, correlation_id: int | None, frame: Buffer, now_s: float) -> bool:
         """Whether this answer is none to the client. Raises MalformedFrameError."""
-        take = self._asked.pop(correlation_id, None) if correlation_id is not None else None
-        if take is None:
+        if not self._questions.took(correlation_id, frame):
             return False
-        take(frame)
-        if self._question is not None:
-            self._question.open -= 1
-            if not self._question.open:
-                question, self._question = self._question, None
-                self._conclude(question, now_s)
+        if (question := self._questions.concluded()) is not None:
+            self._conclude(question, now_s)
         self._woken()
         return True
 
-    def _take_versions(self, frame: Buffer) -> None:
-        self._answers_questions = answers_all_questions(frame)
-        self._is_due = True
-
-    def _take_watermarks(self, frame: Buffer) -> None:
-        if self._question is not None:
-            self._question.watermarks = scan_high_watermarks(frame)
-
-    def _take_ends(self, frame: Buffer) -> None:
-        if self._question is not None:
-            self._question.ends = scan_epoch_ends(frame)
-
     # What the answers say.
 
-    def _conclude(self, question: _Question, now_s: float) -> None:
+    def _conclude(self, question: Question, now_s: float) -> None:
         for name, insisted in question.epochs.items():
             told, topic = question.watermarks.get(name), question.topics.get(name[0])
             if told is None or topic is None:
-                self._wanted.pop(name, None)
+                self._leaders.wanted.pop(name, None)
                 continue
-            if name in self._wanted:
-                self._learn(name, told, topic, now_s)
+            if name in self._leaders.wanted:
+                self._leaders.learn(name, told, topic, now_s)
             if name in self._holds:
                 self._judge(name, insisted, told, topic, question)
 
-    def _learn(self, name: TopicPartition, told: HighWatermark, topic: NamedTopic, now_s: float) -> None:
-        del self._wanted[name]
-        if told.error == topic.error == _NONE:
-            self._known[name] = LedPartition(name, topic.topic_id, told.leader_epoch)
-            self._not_before_s.pop(name, None)
-        elif _TOPIC_AUTHORIZATION_FAILED in (told.error, topic.error):
-            self._not_before_s[name] = now_s + _NO_RIGHT_S, Way.NO_RIGHT
-        else:
-            is_elected = told.error in (_FENCED_LEADER_EPOCH, _OFFSET_NOT_AVAILABLE)
-            self._not_before_s[name] = now_s + (_ELECTED_S if is_elected else _ASK_AGAIN_S), Way.UNKNOWN
-
     def _judge(
-        self, name: TopicPartition, insisted: int, told: HighWatermark, topic: NamedTopic, question: _Question
+        self, name: TopicPartition, insisted: int, told: HighWatermark, topic: NamedTopic, question: Question
     ) -> None:
         holds = self._holds[name]
         log = holds[0].forwarded.led.log
         is_gone = told.error in _GONE or topic.error == _UNKNOWN_TOPIC_OR_PARTITION
-        if is_gone or (topic.error == _NONE and topic.topic_id != log.topic_id):
+        if is_gone or (topic.error == NONE and topic.topic_id != log.topic_id):
             self._settle(name, holds, Verdict.NOT_LED)
-        elif _TOPIC_AUTHORIZATION_FAILED in (told.error, topic.error):
+        elif TOPIC_AUTHORIZATION_FAILED in (told.error, topic.error):
             self._settle(name, holds, Verdict.TIMED_OUT)
-        elif told.error == _FENCED_LEADER_EPOCH:
+        elif told.error == FENCED_LEADER_EPOCH:
             self._fenced.add(name)
-            self._known.pop(name, None)
+            self._leaders.forget(name)
             self._is_due = True
-        elif told.error == topic.error == _NONE:
+        elif told.error == topic.error == NONE:
             if name in question.histories:
                 self._judge_history(name, told.leader_epoch, question)
             elif insisted != ANY_EPOCH:
@@ -512,15 +389,15 @@ class PipelinedAcks:
         if name not in self._holds:
             self._fenced.discard(name)
 
-    def _judge_history(self, name: TopicPartition, new_epoch: int, question: _Question) -> None:
+    def _judge_history(self, name: TopicPartition, new_epoch: int, question: Question) -> None:
         """Holds of the old epoch go on under the new one where the log still has their records."""
         old_epoch, end = question.histories[name], question.ends.get(name)
-        if end is None or end.error not in (_NONE, *_GONE):
+        if end is None or end.error not in (NONE, *_GONE):
             return
         self._fenced.discard(name)
         of_old = [one for one in self._holds[name] if one.epoch == old_epoch]
         kept = [one for one in of_old if end.leader_epoch == old_epoch and one.end_offset <= end.end_offset]
-        for one in kept if end.error == _NONE else ():
+        for one in kept if end.error == NONE else ():
             one.epoch = new_epoch
         lost = of_old if end.error else [one for one in of_old if one not in kept]
         self._settle(name, lost, Verdict.NOT_LED)
@@ -532,7 +409,7 @@ class PipelinedAcks:
         if verdict is Verdict.REPLICATED:
             self._poll_s = _POLL_S
         else:
-            self._known.pop(name, None)
+            self._leaders.forget(name)
         for held in list(holds):
             self._end(held, verdict)
             self._forget(held)

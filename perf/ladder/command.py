@@ -7,13 +7,14 @@ namespace.
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from local_cluster.broker_config import AgentsMode
+from local_cluster.zone_gateways import ZoneGateways
 from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
 from perf.clusters import NATIVE, Ground, ground, object_store, started_cluster
 from perf.ladder.report import line_of, print_tables, write_json
@@ -29,6 +30,8 @@ class Rung:
     name: str
     store: str
     policy: LinkPolicy | None
+    is_pipelined: bool = False
+    """Whether clients come by agents that hold the answers to acks=all, as those of the zone az1 do."""
 
 
 RUNGS = (
@@ -36,11 +39,14 @@ RUNGS = (
     Rung("cost", "directory", LinkPolicy.COST),
     Rung("latency", "directory", LinkPolicy.LATENCY),
     Rung("links", "directory", LinkPolicy.ALWAYS),
+    Rung("acks-pipelined", "directory", LinkPolicy.ALWAYS, is_pipelined=True),
     Rung("links-s3", "s3", LinkPolicy.ALWAYS),
     Rung("cost-s3-tls", NATIVE, LinkPolicy.COST),
     Rung("latency-s3-tls", NATIVE, LinkPolicy.LATENCY),
     Rung("links-s3-tls", NATIVE, LinkPolicy.ALWAYS),
+    Rung("acks-pipelined-s3-tls", NATIVE, LinkPolicy.ALWAYS, is_pipelined=True),
 )
+_GATEWAYS = ZoneGateways({1: "az1", 2: "az2", 3: "az3"}, durable=True, pipelined=True)
 _LARGE_SEGMENTS = {"log.segment.bytes": str(1 << 30)}
 """So that no roll of one run falls on the other."""
 
@@ -94,20 +100,29 @@ def ladder(
 def _climb(where: Ground, turns: Turns, rungs: Sequence[Rung], workloads: Sequence[Workload], latency_ms: int) -> None:
     """Measure the rungs of one kind of store after the other."""
     for kind in dict.fromkeys(one.store for one in rungs):
+        of_kind = [one for one in rungs if one.store == kind]
+        gateways = _GATEWAYS if where.agents is None else replace(_GATEWAYS, network=where.agents.network)
+        are_wanted = any(one.is_pipelined for one in of_kind)
         with (
             tempfile.TemporaryDirectory(prefix="remote-wal-perf-") as directory,
             object_store(kind, latency_ms, where.agents) as store,
             started_cluster(Path(directory) / "stock", None, overrides=_LARGE_SEGMENTS, hosts=where.stock) as stock,
             started_cluster(
                 Path(directory) / "agents",
-                AgentsMode(store, tls=kind == NATIVE),
+                AgentsMode(store, tls=kind == NATIVE, gateways=gateways if are_wanted else None),
                 overrides=_LARGE_SEGMENTS,
                 hosts=where.agents,
             ) as agents,
         ):
+            by_agents = gateways.bootstrap_servers(agents.layout, "az1")
             entrants = [
-                Entrant(one.name, agents, one.name, TopicSettings(True, one.policy) if one.policy else None)
-                for one in rungs
-                if one.store == kind
+                Entrant(
+                    one.name,
+                    agents,
+                    one.name,
+                    TopicSettings(True, one.policy) if one.policy else None,
+                    bootstrap_servers=by_agents if one.is_pipelined else "",
+                )
+                for one in of_kind
             ]
             turns.run(workloads, kind, stock, entrants)

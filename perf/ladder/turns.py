@@ -65,6 +65,8 @@ class Entrant:
     """Of the topic; None leaves remote.wal.storage.enable off."""
     prepare: Callable[[str], None] = lambda _topic: None
     """Called with the topic before each load."""
+    bootstrap_servers: str = ""
+    """Where its clients find the cluster; empty: at the brokers."""
 
     @property
     def is_always_linked(self) -> bool:
@@ -126,7 +128,8 @@ class Turns:
         return Measured(workload.name, store, one.name, number, figures, seconds, counted, cpu_s, reason, linked)
 
     def _load(self, workload: Workload, one: Entrant, scale: float) -> Figures:
-        tools = one.cluster.runtime.tools(one.cluster.bootstrap_servers, jvm_as_shipped=self.tools_as_shipped)
+        address = one.bootstrap_servers or one.cluster.bootstrap_servers
+        tools = one.cluster.runtime.tools(address, jvm_as_shipped=self.tools_as_shipped)
         return workload.run(tools, _topic(workload, one), scale)
 
 

@@ -53,6 +53,10 @@ def _acks_1(tools: KafkaTools, topic: str, scale: float) -> Figures:
     return _producers(tools, topic, 1, int(500_000 * scale), {"acks": "1"})
 
 
+def _acks_all_one(tools: KafkaTools, topic: str, scale: float) -> Figures:
+    return _producers(tools, topic, 1, int(150_000 * scale), {"acks": "all"})
+
+
 def _acks_all_six(tools: KafkaTools, topic: str, scale: float) -> Figures:
     return _producers(tools, topic, _SIX, int(300_000 * scale), {"acks": "all"})
 
@@ -111,6 +115,7 @@ LATENCY = {"p50 ms": Comparison.ADDED_MS, "p99 ms": Comparison.ADDED_MS}
 
 WORKLOADS = (
     Workload("acks-1", "acks=1, one producer, saturated", 12, THROUGHPUT, _acks_1),
+    Workload("acks-all-one", "acks=all, one producer with default settings, saturated", 12, THROUGHPUT, _acks_all_one),
     Workload("acks-all-six", "acks=all, six producers with default settings, saturated", 12, THROUGHPUT, _acks_all_six),
     Workload(
         "acks-all-six-128k",

@@ -30,6 +30,8 @@ class Address:
 
     host: str
     port: int
+    is_shared: bool = False
+    """Whether another process of this user may listen there as well."""
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

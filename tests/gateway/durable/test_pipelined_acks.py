@@ -13,14 +13,8 @@ from gateway.durable.durable_logs import DurableLogs, Verdict
 from gateway.durable.ended_transactions import EndedTransactions, Partitions
 from gateway.durable.held_answers import HELD_SHARE, HeldAnswers
 from gateway.durable.held_transactions import LetGo
-from gateway.durable.pipelined_acks import (
-    CONNECTION_BYTES,
-    MAX_TOPICS,
-    SUSPECTED_S,
-    PipelinedAcks,
-    ReplicationLimits,
-    Way,
-)
+from gateway.durable.leader_questions import MAX_TOPICS, NAMED_S
+from gateway.durable.pipelined_acks import CONNECTION_BYTES, SUSPECTED_S, PipelinedAcks, ReplicationLimits, Way
 from gateway.durable.produce_answer import scan_produce_answer
 from kafka_log.crc32c import Buffer
 from kafka_log.topic_partition import TopicId, TopicIdPartition
@@ -173,12 +167,13 @@ class Rig:
         return view.partitions[0].error, int.from_bytes(bytes(frame[view.throttle_at : view.throttle_at + 4]), "big")
 
     def known(self) -> "Rig":
-        """After a first request, which went to the broker as it was."""
+        """After a first request, which went to the broker as it was, and some time."""
         assert self.send(100) == -1
         self.ask()
         self.append(100, 0)
         assert self.told() == (NO_ERROR, 0)
         self.leader.high_watermark = 5
+        self.now_s += NAMED_S
         return self
 
 
@@ -325,6 +320,21 @@ def test_a_topic_made_again_under_its_name_ends_the_wait() -> None:
     assert rig.told() == (NOT_LEADER, 0)
 
 
+def test_an_id_that_was_first_seen_just_now_does_not_judge_a_request_that_has_the_name_alone() -> None:
+    # the broker applies one change of its metadata, in which a topic is deleted and made again: its name is the new
+    # one's, and its partition is the old one's still, under the same epoch
+    rig = Rig(version=9, leader=Leader(OTHER_ID))
+    assert rig.send(1) == -1
+    rig.ask()
+    rig.append(1, 0)
+    assert rig.told() == (NO_ERROR, 0)
+    assert rig.send(2) == -1
+    rig.append(2, 5)
+    assert rig.told() == (NO_ERROR, 0)
+    rig.now_s += NAMED_S
+    assert rig.send(3) == 1
+
+
 def test_a_watermark_without_a_proven_topic_releases_nothing() -> None:
     rig = Rig().known()
     appended(rig)
@@ -362,7 +372,7 @@ def test_what_is_not_replicated_in_time_is_to_be_tried_again_and_the_broker_judg
     rig.append(2, 10)
     rig.ask(SUSPECTED_S)
     assert rig.send(3) is None
-    rig.now_s = TIMEOUT_MS / 1000 * HELD_SHARE + 1
+    rig.now_s += TIMEOUT_MS / 1000 * HELD_SHARE + 1
     assert [rig.told(), rig.told(), rig.told()] == [(TIMED_OUT, 0), (TIMED_OUT, 0), None]
     assert rig.send(3) == -1
     assert rig.ways[-1] is Way.SUSPECTED
@@ -380,6 +390,28 @@ def test_a_high_watermark_that_moves_again_ends_the_suspicion() -> None:
     rig.ask(SUSPECTED_S * 1.5)
     rig.leader.high_watermark = 10
     rig.ask(0.1)
+    assert rig.told() == (NO_ERROR, 0)
+    assert rig.send(2) == 1
+
+
+def test_a_request_that_waits_in_turn_wakes_nobody_by_trying_again() -> None:
+    # or its agent would try again for ever, and do nothing else
+    rig = Rig().known()
+    appended(rig)
+    assert rig.send(2) == 1
+    rig.append(2, -1, NOT_LEADER)
+    assert rig.send(3) is None
+    woken = rig.woken
+    assert rig.send(3) is None
+    assert rig.woken == woken
+
+
+def test_what_one_connection_saw_of_a_topics_name_counts_for_all() -> None:
+    rig = Rig(version=9).known()
+    rig.answers = rig.connection()
+    assert rig.send(1) == -1
+    rig.ask()
+    rig.append(1, 5)
     assert rig.told() == (NO_ERROR, 0)
     assert rig.send(2) == 1
 

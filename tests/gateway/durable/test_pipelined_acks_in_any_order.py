@@ -5,6 +5,7 @@ from collections import deque
 
 import pytest
 
+from gateway.durable.leader_questions import NAMED_S
 from gateway.durable.pipelined_acks import Way
 from kafka_log.topic_partition import TopicId
 from tests.gateway.durable.test_pipelined_acks import NO_ERROR, NOT_LEADER, TOO_FEW, Leader, Rig
@@ -20,6 +21,8 @@ class Life:
         self.random = random.Random(seed)
         self.leader = Leader()
         self.rig = Rig(self.random.choice((9, 13)), self.leader)
+        self.is_half_made_again = False
+        """The topic's name is another one's already, and its partition is not."""
         self.log: list[int] = []
         """The number of the request that each offset is of."""
         self.committed: set[int] = set()
@@ -37,14 +40,22 @@ class Life:
 
     def run(self, steps: int) -> None:
         events = (self.send,) * 4 + (self.serve,) * 6 + (self.replicate,) * 3 + (self.agent,) * 6 + (self.client,) * 4
-        rare = (self.change_isr, self.raise_epoch, self.lose_the_tail, self.make_topic_again)
+        rare = (self.change_isr, self.raise_epoch, self.lose_the_tail, self.make_topic_again, self.make_partition_again)
+        self.send()
+        self.settle()
+        for _ in range(5):  # the partition is learnt
+            self.agent()
+            self.serve()
         for _ in range(steps):
             self.rig.now_s += self.random.choice((1e-4, 1e-3, 1e-2))
+            if not self.sent and not self.is_half_made_again:
+                self.rig.now_s += NAMED_S
             self.random.choice(events if self.random.random() < 0.97 else rare)()
 
     def settle(self) -> None:
         """Nothing goes wrong any more: every request is answered."""
         self.is_enough_in_sync = True
+        self.make_partition_again()
         for _ in range(2000):
             if not self.sent:
                 return
@@ -127,6 +138,12 @@ class Life:
         if self.rig.version >= 13:  # a request that names the old id is refused by the broker itself
             return
         self.leader.topic_id = TopicId(self.random.randbytes(16))
+        self.is_half_made_again = True
+
+    def make_partition_again(self) -> None:
+        if not self.is_half_made_again:
+            return
+        self.is_half_made_again = False
         self.leader.epoch, self.leader.ends, self.leader.high_watermark = 5, {}, 0
         self.log = []
         self._lost()

@@ -1,0 +1,246 @@
+"""What an agent asks a partition's leader on a client's own connection, and what it has learnt from it. Sans-IO.
+
+A question is ListOffsets (latest, read_uncommitted), which insists on the leader epoch, OffsetForLeaderEpoch where an
+epoch rose, and behind them a DescribeTopicPartitions for each topic, which proves that the topic's name still stands
+for the same topic. A broker's partitions follow its topics' names. So an id that was known before, and is proven after
+the offset, held when the offset was read. Only when an id is first seen may the partition still be an older topic's: a
+request that names the topic, and not its id, is not judged by it for `NAMED_S`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from gateway.durable.watermark_frames import (
+    Asker,
+    EpochEnd,
+    HighWatermark,
+    NamedTopic,
+    TopicPartition,
+    answers_all_questions,
+    ask_api_versions,
+    ask_epoch_ends,
+    ask_high_watermarks,
+    ask_topic_id,
+    scan_epoch_ends,
+    scan_high_watermarks,
+    scan_topic_id,
+)
+from kafka_log.crc32c import Buffer
+from kafka_log.topic_partition import TopicId, TopicIdPartition
+
+MAX_TOPICS: Final = 50
+"""Of one question; the others come with the next one."""
+MAX_NAMES: Final = 2000
+"""Partitions of one question, and those that are to be asked about: what a client invents is not kept."""
+NAMED_S: Final = 5.0
+"""A guess, far above the time for which a broker applies one change of its metadata."""
+_MAX_SEEN: Final = 20_000
+"""Names of topics that are remembered; all are forgotten beyond it, as deleted topics are among them."""
+_MAX_NAME: Final = 249
+"""Kafka's own bound on topics' names."""
+_ASK_AGAIN_S: Final = 5.0
+"""After a partition could not be asked about."""
+_ELECTED_S: Final = 0.1
+"""After a new leader could not say its high watermark yet."""
+_NO_RIGHT_S: Final = 60.0
+
+NONE: Final = 0
+TOPIC_AUTHORIZATION_FAILED: Final = 29
+FENCED_LEADER_EPOCH: Final = 74
+_OFFSET_NOT_AVAILABLE: Final = 78
+
+
+class LedPartition(NamedTuple):
+    """A partition as the broker told of it: what its answers are held by."""
+
+    name: TopicPartition
+    topic_id: TopicId
+    epoch: int
+
+    @property
+    def log(self) -> TopicIdPartition:
+        """Under its topic's id."""
+        return TopicIdPartition(self.topic_id, self.name[1])
+
+
+@dataclass(slots=True)
+class Question:
+    """What was asked at once, and what came of it."""
+
+    epochs: Mapping[TopicPartition, int]
+    """Of ListOffsets: the epochs that it insists on."""
+    histories: Mapping[TopicPartition, int]
+    """Of OffsetForLeaderEpoch: the epochs whose ends are asked for."""
+    open: int = 0
+    """Answers that have not come."""
+    watermarks: dict[TopicPartition, HighWatermark] = field(default_factory=dict)
+    ends: dict[TopicPartition, EpochEnd] = field(default_factory=dict)
+    topics: dict[str, NamedTopic] = field(default_factory=dict)
+
+
+class LeaderQuestions:
+    """Asks one question at a time, and first of all whether the broker answers such questions."""
+
+    def __init__(self, next_id: Callable[[], int]) -> None:
+        """`next_id` gives correlation ids that no client has."""
+        self._next_id = next_id
+        self.are_answered: bool | None = None
+        """Whether the broker answers them; None: not known yet."""
+        self.client_id = b"\xff\xff"
+        """As in the client's frames."""
+        self._asked: dict[int, Callable[[Buffer], object]] = {}
+        """What reads the broker's answer, by correlation id."""
+        self._question: Question | None = None
+        self._turn = 0
+        """Which topics the next question begins with, where they are too many for one."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether an answer has not come."""
+        return bool(self._asked)
+
+    def ask_whether(self) -> bytes:
+        """Ask the broker which questions it knows."""
+
+        def take(frame: Buffer) -> None:
+            self.are_answered = answers_all_questions(frame)
+
+        return self._ask(ask_api_versions, take)
+
+    def ask(self, epochs: Mapping[TopicPartition, int], histories: Mapping[TopicPartition, int]) -> list[bytes]:
+        """Ask about as many of these as one question may have: by the epoch to insist on, and the one that ended."""
+        topics = list(dict.fromkeys(topic for topic, _ in epochs))
+        begin, self._turn = self._turn % len(topics), self._turn + MAX_TOPICS
+        topics = (topics[begin:] + topics[:begin])[:MAX_TOPICS]
+        are_asked = set(topics)
+        names = [one for one in epochs if one[0] in are_asked][:MAX_NAMES]
+        question = Question(
+            {one: epochs[one] for one in names}, {one: histories[one] for one in names if one in histories}
+        )
+
+        def take_watermarks(frame: Buffer) -> None:
+            question.watermarks = scan_high_watermarks(frame)
+
+        def take_ends(frame: Buffer) -> None:
+            question.ends = scan_epoch_ends(frame)
+
+        frames = [self._ask(lambda asker: ask_high_watermarks(asker, question.epochs), take_watermarks)]
+        if question.histories:
+            frames.append(self._ask(lambda asker: ask_epoch_ends(asker, question.histories), take_ends))
+        frames += [self._ask_topic(topic, question) for topic in topics]
+        question.open, self._question = len(frames), question
+        return frames
+
+    def _ask_topic(self, topic: str, question: Question) -> bytes:
+        def take(frame: Buffer) -> None:
+            question.topics[topic] = scan_topic_id(frame)
+
+        return self._ask(lambda asker: ask_topic_id(asker, topic), take)
+
+    def _ask(self, encode: Callable[[Asker], bytes], take: Callable[[Buffer], object]) -> bytes:
+        asker = Asker(self._next_id(), self.client_id)
+        self._asked[asker.correlation_id] = take
+        return encode(asker)
+
+    def took(self, correlation_id: int | None, frame: Buffer) -> bool:
+        """Whether this answer is none to the client. Raises MalformedFrameError."""
+        take = self._asked.pop(correlation_id, None) if correlation_id is not None else None
+        if take is None:
+            return False
+        take(frame)
+        if self._question is not None:
+            self._question.open -= 1
+        return True
+
+    def concluded(self) -> Question | None:
+        """The question whose last answer has come; it is given away once."""
+        question = self._question
+        if question is None or question.open:
+            return None
+        self._question = None
+        return question
+
+
+class TopicNames:
+    """Which topic has a name, and when that was first seen. All connections of an agent share it."""
+
+    def __init__(self) -> None:
+        self._since_s: dict[str, tuple[TopicId, float]] = {}
+
+    def see(self, name: str, topic_id: TopicId, now_s: float) -> None:
+        """A broker says that the name is this topic's."""
+        if self.since_s(name, topic_id, now_s) is None:
+            self._since_s[name] = topic_id, now_s
+
+    def since_s(self, name: str, topic_id: TopicId, now_s: float) -> float | None:
+        """Since when the name is this topic's; None: it was seen to be another one's since."""
+        if len(self._since_s) > _MAX_SEEN:
+            self._since_s.clear()
+        its, since_s = self._since_s.setdefault(name, (topic_id, now_s))
+        return since_s if its == topic_id else None
+
+
+class KnownLeaders:
+    """What one connection's broker told of partitions: a request goes on as acks=1 by that alone."""
+
+    def __init__(self, names: TopicNames) -> None:
+        self._names = names
+        self.wanted: dict[TopicPartition, None] = {}
+        """To be asked about before their requests go on as acks=1."""
+        self._known: dict[TopicPartition, LedPartition] = {}
+        self._not_before_s: dict[TopicPartition, float] = {}
+        self._may_not: set[TopicPartition] = set()
+        """The client may not describe these."""
+
+    def of_request(self, name: TopicPartition, topic_id: TopicId | None, now_s: float) -> LedPartition | None:
+        """The partition that a request means, if it is known. `topic_id` is None where it has the name alone."""
+        led = self._known.get(name)
+        if led is None:
+            return None
+        since_s = self._names.since_s(name[0], led.topic_id, now_s)
+        if since_s is None or topic_id not in (None, led.topic_id):
+            self.forget(name)
+            return None
+        return led if topic_id is not None or now_s >= since_s + NAMED_S else None
+
+    def get(self, name: TopicPartition) -> LedPartition | None:
+        """The partition, if it is known."""
+        return self._known.get(name)
+
+    def forget(self, name: TopicPartition) -> None:
+        """It may have another leader, epoch or topic by now."""
+        self._known.pop(name, None)
+
+    def may_not_describe(self, name: TopicPartition) -> bool:
+        """Whether the client was refused to."""
+        return name in self._may_not
+
+    def want(self, name: TopicPartition, now_s: float) -> bool:
+        """Whether it is to be asked about now, and was not yet.
+
+        A request that waits tries again whenever something has changed, and must not change something by that.
+        """
+        too_many = len(self.wanted) >= MAX_NAMES or len(name[0]) > _MAX_NAME
+        if too_many or name in self.wanted or name in self._known or now_s < self._not_before_s.get(name, 0.0):
+            return False
+        if len(self._not_before_s) > MAX_NAMES:
+            self._not_before_s.clear()
+            self._may_not.clear()
+        self.wanted[name] = None
+        return True
+
+    def learn(self, name: TopicPartition, told: HighWatermark, topic: NamedTopic, now_s: float) -> None:
+        """What the broker said of a partition that was wanted."""
+        del self.wanted[name]
+        self._may_not.discard(name)
+        if told.error == topic.error == NONE:
+            self._known[name] = LedPartition(name, topic.topic_id, told.leader_epoch)
+            self._not_before_s.pop(name, None)
+            self._names.see(name[0], topic.topic_id, now_s)
+        elif TOPIC_AUTHORIZATION_FAILED in (told.error, topic.error):
+            self._not_before_s[name] = now_s + _NO_RIGHT_S
+            self._may_not.add(name)
+        else:
+            is_elected = told.error in (FENCED_LEADER_EPOCH, _OFFSET_NOT_AVAILABLE)
+            self._not_before_s[name] = now_s + (_ELECTED_S if is_elected else _ASK_AGAIN_S)

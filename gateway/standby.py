@@ -1,0 +1,121 @@
+"""A process of its own that leads clients of the broker's zone to the broker while its agent is dead.
+
+The broker advertises the agent to them, at an address that both may listen at. The standby does so once nobody else
+does, and no more once the agent does again: connections that it has led end then, and clients come by the agent. What
+it leads is plain Kafka: acks=all is the broker's own. It leads nobody while a topic is durable, as nothing would hold
+those answers.
+"""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from gateway.byte_relay import ByteRelay, RelayEnd
+from gateway.client_door import ClientLimits
+from gateway.client_port import ClientPort
+from gateway.metrics import GatewayMetrics
+from plugin.clients.dialling import connect
+from replication.wire.news import News
+from replication.wire.peer_connection import Address
+
+log = structlog.get_logger(__name__)
+
+LOOK_S: Final = 0.25
+_TABLES: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+_LISTENS: Final = "0A"
+
+
+@dataclass(frozen=True, slots=True)
+class StandbyContext:
+    """Where it listens, and where it leads to."""
+
+    listener: Address
+    broker: Address
+    client_tls: Callable[[], ssl.SSLContext | None]
+    limits: ClientLimits
+    metrics: GatewayMetrics
+    is_any_durable: Callable[[], bool]
+    """Blocks. Raises Exception where that is not known."""
+
+
+class StandbyPort(ClientPort):
+    """Passes bytes as they are, from `start` until `stop`."""
+
+    def __init__(self, context: StandbyContext) -> None:
+        super().__init__(context.client_tls, context.limits, context.metrics)
+        self._context = context
+
+    async def _serve(self, _number: int, accepted: socket.socket, _address: str) -> None:
+        where, timeout_s = self._context.broker, self._context.limits.connect_timeout_s
+        client, broker = RelayEnd(_not_counted), RelayEnd(_not_counted)
+        try:
+            await self._clients.shake_hands(accepted, client)
+            await connect(lambda: broker, where.host, where.port, timeout_s, None)
+            await self._clients.relay(ByteRelay(client, broker))
+        except OSError as error:
+            log.warning("standby_does_not_reach_broker", error=str(error) or type(error).__name__)
+        finally:
+            client.close()
+
+
+async def stand_by(context: StandbyContext) -> None:
+    """Run until it is cancelled. Raises OSError where it may not listen, ssl.SSLError."""
+    port, unable = StandbyPort(context), News()
+    leads = False
+    try:
+        while True:
+            listening = listeners_at(context.listener)
+            if not leads and not listening and await asyncio.to_thread(_may_lead, context, unable):
+                await port.start(context.listener)
+                leads = True
+                log.warning("standby_leads_clients", address=str(context.listener), reason="no agent listens there")
+            elif leads and listening > 1:
+                await port.stop()
+                leads = False
+                log.warning("standby_rests", reason="the agent listens again")
+            await asyncio.sleep(LOOK_S)
+    finally:
+        await port.stop()
+
+
+def _may_lead(context: StandbyContext, unable: News) -> bool:
+    try:
+        why = "a topic is durable, and nothing here holds answers" if context.is_any_durable() else ""
+    except Exception as error:  # whatever it is, it is not known
+        why = f"whether a topic is durable is not known: {error}"
+    if not why:
+        unable.is_over()
+    elif unable.is_new(why):
+        log.error("standby_leads_nobody", reason=why)
+    return not why
+
+
+def listeners_at(where: Address, tables: tuple[Path, ...] = _TABLES) -> int:
+    """How many sockets of this host listen there, or at all of its addresses. The kernel tells of these first."""
+    asked = socket.getaddrinfo(where.host or None, where.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    wanted = {_as_told(socket.inet_pton(family, str(address[0]))) for family, *_, address in asked}
+    found = 0
+    for table in tables:
+        with table.open() as lines:
+            next(lines, None)
+            for line in lines:
+                host, _, port = (fields := line.split())[1].partition(":")
+                if fields[3] != _LISTENS:
+                    break
+                found += int(port, 16) == where.port and (host in wanted or not int(host, 16))
+    return found
+
+
+def _as_told(packed: bytes) -> str:
+    """An address as these tables have it: words of four bytes, each with the lowest byte first."""
+    return "".join(packed[at : at + 4][::-1].hex().upper() for at in range(0, len(packed), 4))
+
+
+def _not_counted(_received: int) -> None:
+    """These bytes cross no border: the broker is beside this process."""

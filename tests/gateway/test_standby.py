@@ -1,0 +1,121 @@
+"""Who leads clients to the broker while its agent is dead."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from gateway import client_listeners, standby
+from gateway.client_door import ClientLimits
+from gateway.metrics import GatewayMetrics
+from gateway.standby import StandbyContext, listeners_at, stand_by
+from replication.wire.peer_connection import Address
+from replication.wire.peer_listener import PeerListener
+
+PATIENCE_S = 60
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standby, "LOOK_S", 0.002)
+    monkeypatch.setattr(client_listeners, "_STOP_S", 0.0)
+
+
+class Host:
+    """An agent that may listen, a broker, and the standby between them."""
+
+    def __init__(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.where = Address("127.0.0.1", free.getsockname()[1], is_shared=True)
+        self.agent: PeerListener | None = None
+        self.by_agent: asyncio.Queue[socket.socket] = asyncio.Queue()
+        self.is_any_durable = False
+        self.asked = 0
+
+    def tell(self) -> bool:
+        self.asked += 1
+        return self.is_any_durable
+
+    async def start_agent(self) -> None:
+        self.agent = PeerListener(lambda accepted, _: self.by_agent.put_nowait(accepted), lambda: None)
+        await self.agent.start(self.where)
+
+    @asynccontextmanager
+    async def standing_by(self) -> AsyncIterator[None]:
+        async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"broker")
+            await reader.read()
+            writer.close()
+
+        async with await asyncio.start_server(greet, "127.0.0.1", 0) as broker:
+            context = StandbyContext(
+                self.where,
+                Address(*broker.sockets[0].getsockname()[:2]),
+                lambda: None,
+                ClientLimits(10, 10, 0.0),
+                GatewayMetrics(CollectorRegistry()),
+                self.tell,
+            )
+            task = asyncio.create_task(stand_by(context))
+            try:
+                yield
+            finally:
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
+                if self.agent is not None:
+                    await self.agent.close()
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """As clients do: again and again."""
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                with suppress(ConnectionRefusedError):
+                    return await asyncio.open_connection(self.where.host, self.where.port)
+                await asyncio.sleep(0.001)
+
+
+async def test_it_leads_to_the_broker_until_the_agent_listens_again() -> None:
+    host = Host()
+    await host.start_agent()
+    async with host.standing_by(), asyncio.timeout(PATIENCE_S):
+        _, to_agent = await host.connect()
+        (await host.by_agent.get()).close()
+        to_agent.close()
+        assert host.agent is not None
+        await host.agent.close()
+        reader, writer = await host.connect()
+        assert await reader.readexactly(6) == b"broker"
+        await host.start_agent()
+        assert await reader.read() == b"", "what it has led ends"
+        writer.close()
+        while listeners_at(host.where) > 1:  # noqa: ASYNC110 - the kernel tells nobody
+            await asyncio.sleep(0.001)
+        _, to_agent = await host.connect()
+        (await host.by_agent.get()).close()
+        to_agent.close()
+
+
+async def test_it_leads_nobody_while_a_topic_is_durable() -> None:
+    host = Host()
+    host.is_any_durable = True
+    async with host.standing_by(), asyncio.timeout(PATIENCE_S):
+        while host.asked < 3:  # noqa: ASYNC110 - another thread asks
+            await asyncio.sleep(0.001)
+        assert listeners_at(host.where) == 0
+        host.is_any_durable = False
+        _, writer = await host.connect()
+        writer.close()
+
+
+@pytest.mark.parametrize(("bound", "asked"), [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "127.0.0.2"), ("::1", "::1")])
+def test_what_listens_at_an_address_or_at_all_of_them_is_found(bound: str, asked: str) -> None:
+    family = socket.AF_INET6 if ":" in bound else socket.AF_INET
+    with socket.create_server((bound, 0), family=family) as one:
+        port = one.getsockname()[1]
+        assert listeners_at(Address(asked, port)) == 1
+        assert listeners_at(Address("127.0.0.3", port)) == (bound == "0.0.0.0")
+    assert listeners_at(Address(asked, port)) == 0
