@@ -43,7 +43,7 @@ class Supervisor:
     ) -> None:
         self._failures = Counter(
             "remote_wal_part_failures",
-            "Times that a part of the agent failed by a defect and was begun anew",
+            "Times that a part of the agent failed by a defect and was restarted",
             ["part"],
             registry=registry,
         )

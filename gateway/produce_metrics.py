@@ -22,7 +22,7 @@ class ProduceMetrics:
         )
         self.linked_bytes = Counter(
             "remote_wal_gateway_produce_linked_bytes",
-            "Record bytes of clients' requests that did not cross the zone border",
+            "Record bytes of clients' requests that did not cross zones",
             registry=registry,
         )
         self.asked = Counter(

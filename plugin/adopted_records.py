@@ -5,7 +5,7 @@ batch covers. So what a gateway stored on a batch's way to its leader equals the
 not be stored again. Such a segment (version 2 of the format) has a table with a line for each batch that is elsewhere;
 its entries have the positions that they would have if all batches were in it.
 
-docs/object-format.md has the byte tables. All reading functions accept untrusted bytes, and raise ValueError naming
+docs/formats.md has the byte tables. All reading functions accept untrusted bytes, and raise ValueError naming
 what is wrong.
 """
 

@@ -79,8 +79,8 @@ class S3Settings(ObjectBackendSettings):
     tls_ca_file: Path | None = Field(default=None, description="Certificates to trust instead of the system's.")
     client: Literal["direct", "boto3"] = Field(
         default="direct",
-        description="What sends PUTs and reads. direct: connections of our own, small requests without a thread; boto3 "
-        "takes twice the CPU and more. All else, and all where a proxy is set, goes by boto3.",
+        description="What sends PUTs and reads. direct: connections of our own; boto3 takes twice the CPU and more. "
+        "Everything else goes by boto3.",
     )
 
     @model_validator(mode="after")

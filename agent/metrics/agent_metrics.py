@@ -19,8 +19,8 @@ from rlm.write_path.core.led_partition import PartitionStatus
 
 _METADATA_COUNTERS = {
     "gaps": "Times that the metadata topic's retention had cut away what was not read yet",
-    "gap_records": "Records that it cut away unread",
-    "started_over": "Times that the metadata topic was another one than was read before",
+    "gap_records": "Records of the metadata topic that retention cut away unread",
+    "started_over": "Times that the metadata topic was not the one that was read before",
     "fenced": "Records of agents that a newer incarnation had taken the place of, refused",
 }
 _SNAPSHOT_OUTCOMES = ("saved", "loaded", "refused", "load_failures", "removed")
@@ -107,8 +107,8 @@ class StateCollector(Collector):
         yield GaugeMetricFamily("remote_wal_metadata_retained_unknown", what, retained)
         doubts = GaugeMetricFamily(
             "remote_wal_metadata_topic_in_doubt",
-            "1 while the metadata topic began anew, lost its end or was cut unread: then nothing that it does not tell "
-            "is concluded",
+            "1 while the metadata topic was replaced, lost its end or was cut unread: then nothing that it does not "
+            "tell is concluded",
             labels=["reason"],
         )
         for doubt in TopicDoubt:

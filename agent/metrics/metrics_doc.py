@@ -48,7 +48,7 @@ Generated from the code: `python -m agent.metrics.metrics_doc > docs/metrics.md`
 
 The agent serves these as Prometheus text at `/metrics` of `remote.wal.agent.http.listener`, next to the usual
 `process_*` and `python_*` metrics. What to watch, and when to be woken, stands in
-[operations](operations.md#what-to-watch); the values of `reason` stand in [failure behaviour](failure-behaviour.md).
+[operations](operations.md#what-to-watch); the values of `reason` stand in [alerts and faults](runbooks.md).
 """
 
 

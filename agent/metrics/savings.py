@@ -91,7 +91,7 @@ class SavingsCollector(Collector):
         dollars = self._dollars()
         spent = CounterMetricFamily(
             "remote_wal_dollars",
-            "By the price table: what the zone border would have cost without links (stock), what it did cost "
+            "By the price table: what crossing zones would have cost without links (stock), what it did cost "
             "(crossings), of followers and of the gateway's clients, and requests to the store (requests)",
             labels=["of"],
         )

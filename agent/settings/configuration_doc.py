@@ -5,7 +5,7 @@ import sys
 import types
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -39,44 +39,48 @@ _INTRODUCTION = """\
 
 Generated from the code: `python -m agent.settings.configuration_doc > docs/configuration.md`.
 
-All keys stand in the broker's own `server.properties`, which the agent reads at its start; an unmodified broker passes
-over keys that it does not know. A key that begins with `remote.wal.` or `remote.log.wal.` and is not listed here is
-refused, and so is a wrong value: the agent ends and names the key. Of Kafka's own keys the agent reads `node.id` (or
-`broker.id`), `log.dirs`, `listeners`, `advertised.listeners`, `listener.security.protocol.map`,
-`inter.broker.listener.name`, `controller.listener.names`, `process.roles`, `broker.rack`,
-`replica.socket.timeout.ms`, `socket.request.max.bytes`, `remote.log.storage.system.enable` and
-`remote.log.metadata.manager.listener.name`, where the inter-broker listener speaks TLS its `ssl.*`, and some others
-that `remote-wal doctor` judges by.
+All keys stand in the broker's own `server.properties`, which the agent reads at its start. An unmodified broker ignores
+keys that it does not know. The agent refuses a wrong value, and a key that begins with `remote.wal.` or
+`remote.log.wal.` and is not listed here: it ends and names the key. Of Kafka's own keys it reads `node.id`,
+`log.dirs`, the listeners' keys and their `ssl.*`, `process.roles`, `broker.rack`, `replica.socket.timeout.ms`,
+`socket.request.max.bytes`, `remote.log.storage.system.enable` and `remote.log.metadata.manager.listener.name`.
 
-In all of these keys, in those of storage managers and in `remote.wal.agent.client.config`, `${file:/path:key}`,
-`${dir:/path:file}` and `${env:NAME}` are resolved as Kafka does, by the providers that `config.providers` names in the
-same file; the environment is the agent's own. What none of them has, or a provider of another class would have, is
-refused in keys that the agent reads. So the agent's unit needs the rights and variables that the broker's has.
+`${file:/path:key}`, `${dir:/path:file}` and `${env:NAME}` are resolved as Kafka does, by the providers that
+`config.providers` names in the same file, with the agent's own rights and environment.
 
-"KIP-1176" marks the keys that have their name from there. How to use them stands in [operations](operations.md).
+"KIP-1176" marks the keys that have their name from there. How to use them: [operations](operations.md).
+
+## The keys that matter first
+
+1. `remote.log.wal.storage.system.enable`: whether the agent uploads and links at all
+2. `remote.log.wal.storage.manager.class.name`, `rsm.wal.config.bucket`: the store
+3. `remote.wal.agent.peer.listener`, `remote.wal.agent.peers`: where agents reach each other
+4. `remote.wal.agent.ssl.certificate.file`, its key and authority: mutual TLS between agents
+5. `remote.wal.agent.bootstrap.servers`, `remote.wal.agent.client.config`: how the agent reaches Kafka
+6. `remote.wal.agent.http.listener`: where monitoring asks
+7. `remote.wal.agent.bypass`: the way around a dead agent
+8. `remote.wal.retention.ms`: how much [recovery](recovery.md#how-much-comes-back) gives back
+9. `remote.wal.agent.memory.bytes`: the memory of the agent
+10. `remote.wal.link.policy` of a topic: when followers get links
 """
 
 _BACKENDS = f"""\
 ## Storage manager
 
-These keys have the prefix that `remote.log.wal.storage.manager.impl.prefix` says, `{DEFAULT_IMPL_PREFIX}` by default:
-`bucket` is `{DEFAULT_IMPL_PREFIX}bucket`. Every agent of a cluster must be given the same store and the same `prefix`,
-as a follower's agent reads what a leader's agent wrote.
+These keys have the prefix `{DEFAULT_IMPL_PREFIX}` (`remote.log.wal.storage.manager.impl.prefix`): `bucket` is
+`{DEFAULT_IMPL_PREFIX}bucket`. All agents of a cluster need the same store and the same `prefix`. The archive's keys
+have the prefix `{DEFAULT_ARCHIVE_IMPL_PREFIX}`.
 
-With `remote.wal.buckets`, the key that names the place (`bucket`, `directory`) is taken from there for each zone, and
-stays for what was written before there was a list. Any other key with `zone.<zone>.` in front, behind the prefix, is
-for that zone's bucket alone.
-
-The archive's storage manager takes the same keys under the prefix that
-`remote.wal.archive.storage.manager.impl.prefix` says, `{DEFAULT_ARCHIVE_IMPL_PREFIX}` by default.
+With `remote.wal.buckets`, `bucket` or `directory` is taken from there for each zone, and stays for what was written
+before. Any other key with `zone.<zone>.` in front, behind the prefix, is for that zone's bucket alone.
 """
 
 _TOPICS = """\
 ## Topics
 
-An unmodified broker refuses topic settings that it does not know. So these are set by `remote-wal topics enable` and
-kept in the compacted topic `__remote_wal_topic_settings`; running agents take a change up within seconds.
-They belong to a topic by its id: one that is made anew under the name begins with the defaults.
+A broker refuses topic settings that it does not know. So `remote-wal topics` sets these, and keeps them in the
+compacted topic `__remote_wal_topic_settings`; agents take a change up within seconds.
+They belong to the topic's id: a topic that is created again under the name has the defaults.
 """
 
 
@@ -130,19 +134,16 @@ def _topic_rows() -> Iterator[Row]:
             POLICY_KEY,
             ", ".join(LinkPolicy),
             defaults.link_policy.value,
-            "When followers get links. `cost`: where they are cheaper than the bytes; `latency`: where they are "
-            "cheaper and upload and read stay within the latency bound; `always`: for every byte, whatever it costs. "
-            "By `always` all producers with acks=all wait for a PUT and a GET in each round, and those that send many "
-            "small requests (librdkafka) a round for each request, as a broker answers one Produce request of a "
-            "connection at a time: up to seconds.",
+            "When followers get links. `cost`: where they are cheaper than the bytes; `latency`: only while upload and "
+            "read also stay within the latency bound; `always`: for every byte, whatever it costs. By `always`, "
+            "producers that send many small requests (librdkafka) wait up to seconds.",
         ),
         (LATENCY_BOUND_KEY, "int", "", "For the policy latency. Default: the agent's own key of the same name."),
         (
             UPLOAD_WAIT_KEY,
             "int, 1 or more",
             "",
-            "For the policy cost: how long what was appended may wait for more to share an object. The agent's own key "
-            "of the same name bounds it.",
+            "For the policy cost: how long records may wait for more to share an object; at most the agent's own key.",
         ),
         (
             ARCHIVE_KEY,
@@ -154,15 +155,15 @@ def _topic_rows() -> Iterator[Row]:
             WAL_RETENTION_KEY,
             "int, -2 or more",
             "",
-            "How long its records are kept in combined segments. Default: the agent's own key of the same name; with "
-            "one or two replicas -2, the local retention.",
+            "How long its records are kept in combined segments. Default: the agent's own key; with one or two "
+            "replicas -2, as long as the log.",
         ),
         (
             DURABLE_KEY,
             "bool",
             _text(defaults.durable),
             "Whether producers are answered only once their records are stored, by agents that hold answers "
-            "(remote.wal.gateway.durable.listener). They are kept for the local retention then, by default.",
+            "(remote.wal.gateway.durable.listener).",
         ),
     )
     for key, kind, default, meaning in meanings:
@@ -184,6 +185,8 @@ def _bounds(field: FieldInfo) -> str:
 def _type_text(annotation: Any) -> str:
     if get_origin(annotation) is Literal:
         return ", ".join(get_args(annotation))
+    if get_origin(annotation) is Annotated:
+        return _type_text(get_args(annotation)[0])
     if get_origin(annotation) in (Union, types.UnionType):
         return _type_text(next(kind for kind in get_args(annotation) if kind is not type(None)))
     named = {Address: "host:port", Path: "path", dict: "list", frozenset: "list"}

@@ -77,7 +77,8 @@ class GatewaySettings(Section, alias_generator=keyed(f"{_KEY}.")):
     """Settings for clients of this zone with brokers of others, and for clients of other zones with this broker."""
 
     enable: bool = Field(
-        False, description="Whether clients reach brokers of other zones by the agents of their own. See gateway.md."
+        False,
+        description="Whether clients reach brokers of other zones through their own zone's agents. See gateway.md.",
     )
     listen_host: str = Field("127.0.0.1", description="Where clients of this zone connect for brokers of other zones.")
     port_base: int = Field(
@@ -85,74 +86,72 @@ class GatewaySettings(Section, alias_generator=keyed(f"{_KEY}.")):
     )
     brokers: BrokerIdsSetting = Field(
         default_factory=dict,
-        description="The brokers of other zones that clients reach here: their ids, by commas; or `*`: all others that "
-        "are listed in remote.wal.agent.peers, or come and register.",
+        description="The brokers of other zones that clients reach here: ids, by commas; or `*`: all that are listed "
+        "or register.",
     )
     zone_listeners: ZoneListenersSetting = Field(
         default_factory=dict,
-        description="This broker's own listeners on loopback for clients of other zones: <zone>=<listener>, by commas. "
-        "No other is let in to.",
+        description="This broker's loopback listeners for clients of other zones: <zone>=<listener>, by commas. "
+        "Clients reach no other.",
     )
     admin_listener: ListenerSetting = Field(
         "",
-        description="This broker's own listener on loopback for Kafka's admin tools, which connect here at the port "
-        "for this broker itself and may set remote.wal.* of topics; empty: none.",
+        description="This broker's loopback listener for Kafka's admin tools, which may then set remote.wal.* of "
+        "topics. Empty: none.",
     )
     bootstrap_listener: ListenerSetting = Field(
         "",
-        description="This broker's own listener for clients of its own zone. With it, clients of all zones may be told "
-        "one address, which are the agents', and are led to the brokers' listeners for their zone; empty: not.",
+        description="This broker's listener for clients of its own zone. With it, clients of all zones may use one "
+        "bootstrap address. Empty: not.",
     )
-    bootstrap_port: int = Field(19299, ge=1, le=MAX_PORT, description="At this port, beside the listen host.")
+    bootstrap_port: int = Field(19299, ge=1, le=MAX_PORT, description="The port for that, at the listen host.")
     bootstrap_zones: NetworksSetting = Field(
         default_factory=dict,
-        description="Zones of clients there by their networks: <network>=<zone>, by commas. A client id with "
-        "zone=<zone> goes before; who says and is in none is of this zone.",
+        description="Zones of those clients by their networks: <network>=<zone>, by commas. zone=<zone> in a client "
+        "id goes before; all others are of this zone.",
     )
     durable_listener: ListenerSetting = Field(
         "",
-        description="This broker's own listener on loopback for clients of its own zone, who connect to this agent "
-        "then. With it, Produce answers for topics with remote.wal.durable.enable are held until the records are "
-        "stored; until topics' settings are known, those for all topics are. Empty: none is held.",
+        description="This broker's loopback listener for clients of its own zone, who then connect to this agent. "
+        "With it, answers for topics with remote.wal.durable.enable are held until records are stored. Empty: none "
+        "is held.",
     )
     durable_port: int = Field(
-        9092, ge=1, le=MAX_PORT, description="At this port, beside the listen host, as the broker advertises it."
+        9092, ge=1, le=MAX_PORT, description="The port for that, at the listen host, as the broker advertises it."
     )
     acks_pipelined_enable: bool = Field(
         False,
-        description="Whether Produce requests with acks=all of clients that come by an agent go to this broker as "
-        "acks=1, and their answers are held until the leader's high watermark has passed them in the same leader "
-        "epoch: what acks=all promises, without the broker standing still on the connection meanwhile. Takes brokers "
-        "from Kafka 3.8 on and durable.listener.",
+        description="Whether acks=all goes to this broker as acks=1 and the answer is held until the high watermark "
+        "has passed it. Needs Kafka 3.8 and durable.listener.",
     )
     plaintext_accepted: bool = Field(
         False,
-        description="Accepts that clients reach the gateway from other hosts unencrypted, as they reach the brokers.",
+        description="Accepts that clients reach the gateway from other hosts unencrypted.",
     )
     fetch_rack_enable: bool = Field(
         False,
-        description="Whether consumers without client.rack are given this zone as theirs in Fetch requests, so that "
-        "brokers with a rack-aware replica.selector.class send them to a replica in it.",
+        description="Whether consumers without client.rack are given this zone in Fetch requests, so that brokers "
+        "send them to a replica in it.",
     )
     fetch_links_enable: bool = Field(
         False,
-        description="Whether consumers here are sent records of brokers of other zones by object storage, of topics "
-        "with remote.wal.storage.enable; at the agent beside a broker, whether it has other zones' gateways do so.",
+        description="Whether consumers get records by object storage, for topics with remote.wal.storage.enable. Set "
+        "it on gateways and beside brokers.",
     )
     max_connections: int = Field(
         500,
         ge=1,
-        description="Connections of clients that are relayed at once, of which a client takes one for each broker that "
-        "it talks to; as many again of other zones' to this broker. Each is 256 KiB of the agent's memory.",
+        description="Connections of clients that are relayed at once; as many again from other zones to this broker. "
+        "Each is 256 KiB of memory.",
     )
     max_connections_per_ip: int | None = Field(
-        None, ge=1, description="Of those, how many from one client's address; by default as many as in all."
+        None, ge=1, description="How many of them from one client's address. Default: all."
     )
     idle_s: Seconds = Field(
         900_000,
         ge=0,
         description="A client's connection on which nothing has passed for so long is closed, within twice the time; "
-        "0: never. Keep it above the brokers' connections.max.idle.ms, which closes them else.",
+        "0: never. Keep it above the brokers' connections.max.idle.ms.",
     )
     ssl_certificate_file: Path | None = Field(
         None,
@@ -164,8 +163,8 @@ class GatewaySettings(Section, alias_generator=keyed(f"{_KEY}.")):
     )
     peer_ssl_certificate_file: Path | None = Field(
         None,
-        description="PEM certificate that the gateway shows to other agents, which names gateway-<broker id>: it is "
-        "good for clients' connections alone. Default: remote.wal.agent.ssl.certificate.file.",
+        description="PEM certificate for other agents that names gateway-<broker id> and is good for clients' "
+        "connections only. Default: remote.wal.agent.ssl.certificate.file.",
     )
     peer_ssl_key_file: Path | None = Field(None, description="Its private key, PEM.")
 
@@ -188,28 +187,24 @@ class GatewayProduceSettings(Section, alias_generator=keyed(f"{_KEY}.produce."))
     )
     adopt_enable: bool = Field(
         False,
-        description="Whether what a gateway has stored of a topic with remote WAL stays in its object as the log's and "
-        "is not uploaded a second time, where the broker keeps it as it came. Both the gateway and the broker's agent "
-        "must have it on. Have all agents know it before: older ones cannot read what is stored so. Not with "
-        "remote.wal.bucket.copies above 1, as a gateway's object is in one bucket.",
+        description="Whether the leader's agent keeps what a gateway stored and does not upload it again. Set it at "
+        "both ends, once all agents know it. Not with remote.wal.bucket.copies above 1.",
     )
     policy: Literal["cost", "always"] = Field(
-        "cost", description="`cost`: where that is cheaper than the border, by the price table; `always`."
+        "cost", description="`cost`: where that is cheaper by the price table; `always`."
     )
     interval_s: Seconds = Field(
         25,
         ge=1,
-        description="Requests of so long share an object; under load, of twice as long.",
+        description="How long requests are gathered for one object; under load twice as long.",
     )
     upload_bytes: int = Field(
         4 * 1024 * 1024, ge=64 * 1024, description="An object is uploaded sooner when it has so many bytes."
     )
     thread_pool_size: int = Field(8, ge=1, description="Uploads, reads and deletions at once.")
-    put_wait_max_s: Seconds = Field(
-        500, ge=1, description="A request whose upload takes longer, with what it waits for it, goes inline."
-    )
+    put_wait_max_s: Seconds = Field(500, ge=1, description="A request that waits longer for its upload goes inline.")
     read_wait_max_s: Seconds = Field(
-        500, ge=1, description="One whose records are not read here within so long is asked for inline."
+        500, ge=1, description="A request whose records are not read within this time is asked for inline."
     )
 
 

@@ -26,12 +26,12 @@ class PeerSettings(Section, alias_generator=keyed("remote.wal.agent.")):
     """Addresses of agents and brokers for each other."""
 
     peer_listener: AddressSetting = Field(
-        Address("127.0.0.1", 19090), description="Where other agents connect: host:port. Not loopback only with TLS."
+        Address("127.0.0.1", 19090), description="Where other agents connect. Beyond loopback only with TLS."
     )
     peers: PeersSetting = Field(
         default_factory=dict,
         description="The agents' peer listeners: <broker id>@<host>:<port>, by commas. Others are found where they "
-        "register; what stands here for the own broker is what this agent registers, else its peer listener.",
+        "register; the own entry is what this agent registers.",
     )
     replica_listen_host: str = Field(
         "127.0.0.1", description="Where the broker's replica fetchers dial, as its peers advertise it."
@@ -49,11 +49,11 @@ class TraceSettings(Section, alias_generator=keyed("remote.wal.traces.")):
 
     otlp_endpoint: HttpUrlSetting | None = Field(
         None,
-        description="The URL at which a collector takes OpenTelemetry traces by OTLP over HTTP, as "
-        "http://localhost:4318/v1/traces; none: there are no traces. Needs the extra traces.",
+        description="The URL where a collector takes OpenTelemetry traces (OTLP over HTTP). Needs the extra traces. "
+        "Default: no traces.",
     )
     sample_ratio: float = Field(
-        0.01, ge=0, le=1, description="The share of combined segments that is traced; the same for all agents."
+        0.01, ge=0, le=1, description="The share of combined segments that is traced; the same on all agents."
     )
 
 
@@ -62,30 +62,32 @@ class HttpSettings(Section, alias_generator=keyed("remote.wal.agent.http.")):
 
     listener: AddressSetting = Field(
         Address("127.0.0.1", 19095),
-        description="Metrics, health and state over HTTP: host:port. Not loopback only with TLS, and with certificates "
-        "of those who ask or a token.",
+        description="Metrics, health and state over HTTP. Beyond loopback only with TLS, and with certificates or a "
+        "token.",
     )
     ssl_certificate_file: Path | None = Field(
-        None, description="PEM certificate for this listener, which must name its host: then it speaks TLS alone."
+        None,
+        description="PEM certificate for this listener, which must name its host. With it the listener speaks TLS "
+        "only.",
     )
     ssl_key_file: Path | None = Field(None, description="The certificate's private key, PEM.")
     ssl_ca_file: Path | None = Field(
-        None, description="Who asks must show a certificate of this authority, PEM; describe and doctor trust it, too."
+        None, description="Whoever asks must show a certificate of this authority; describe and doctor trust it, too."
     )
     token_file: Path | None = Field(
         None,
-        description="Who asks must show what stands in this file: as a bearer token, or as a password under any name. "
-        "Without it /livez and /readyz answer yes or no.",
+        description="Whoever asks must show this file's content, as a bearer token or a password. /livez and /readyz "
+        "answer without it.",
     )
     topics: int = Field(
         20,
         ge=0,
         le=1000,
-        description="Of so many topics metrics tell one by one: of those that most bytes are replicated of.",
+        description="How many topics have metrics of their own: those with most bytes.",
     )
     plaintext_accepted: bool = Field(
         False,
-        description="Accepts that the HTTP listener may be reached from other hosts, unencrypted or without a login.",
+        description="Accepts that other hosts reach the HTTP listener unencrypted or without a login.",
     )
 
     @property
@@ -99,13 +101,13 @@ class ClientSettings(Section, alias_generator=keyed("remote.wal.agent.")):
 
     bootstrap_servers: str | None = Field(
         None,
-        description="How the agent itself reaches Kafka; by default by the broker's listener for that, or its first "
+        description="How the agent itself reaches Kafka. Default: by the broker's listener for agents, or its first "
         "client listener.",
     )
     client_listener: ListenerSetting = Field(
         "",
-        description="The broker's own listener by which agents, and commands for operators, reach Kafka: it advertises "
-        "the broker itself, on all hosts. With the zone gateway it is one apart from those for clients.",
+        description="The broker's listener for agents and operators, which advertises the broker itself on all "
+        "hosts. With the zone gateway it is not one for clients.",
     )
     client_config: Path | None = Field(
         None, description="A Java client's properties file for that connection (security.protocol, sasl.*, ssl.*)."
@@ -116,59 +118,57 @@ class ProcessSettings(Section, alias_generator=keyed("remote.wal.agent.")):
     """The process: its directory, its end, its memory, its intervals."""
 
     state_directory: Path = Field(
-        Path("/var/lib/remote-wal"), description="For the lock that keeps a second agent away; not a log directory."
+        Path("/var/lib/remote-wal"),
+        description="Holds the agent's lock and what it knows; it must outlive restarts. Not a log directory.",
     )
     shutdown_timeout_s: Seconds = Field(
-        10_000, ge=0, description="How long a graceful stop may upload and publish what is left."
+        10_000, ge=0, description="How long a graceful stop may upload, and then publish, what is left."
     )
     memory_bytes: int = Field(
         1024**3,
         ge=64 * 1024 * 1024,
-        description="The memory of the whole process. What queue, uploads, caches and archive may take by their own "
-        "settings is taken off; the rest is for frames, and while it is used up, sockets are not read.",
+        description="The memory of the process. Queue, uploads, caches and archive are taken from it; the rest is "
+        "for frames. While it is used up, sockets are not read.",
     )
     watchdog_timeout_s: Seconds = Field(
         10_000,
         ge=0,
-        description="An agent whose event loop stands still for longer ends with the stacks of its threads in the log, "
-        "to be started anew. Far below replica.lag.time.max.ms; 0: never.",
+        description="An agent whose event loop hangs for longer ends, with its threads' stacks in the log. Far below "
+        "replica.lag.time.max.ms; 0: never.",
     )
     core_dumps_enable: bool = Field(
         False,
-        description="Whether a crash may leave a core dump, where the system lets it: it holds records and secrets.",
+        description="Whether a crash may leave a core dump: it holds records and secrets.",
     )
     leadership_interval_s: Seconds = Field(
-        5000, ge=100, description="How often leadership is asked for without any sign of a change."
+        5000, ge=100, description="How often the agent asks for leadership without any sign of a change."
     )
 
 
 class AccessSettings(Section, alias_generator=keyed("remote.wal.agent.")):
     """Who may connect without TLS, or without an agent."""
 
-    plaintext_enable: bool = Field(
-        False, description="Whether the peer listener may be reached from other hosts without TLS."
-    )
+    plaintext_enable: bool = Field(False, description="Accepts that other hosts reach the peer listener without TLS.")
     plain_connections_enable: bool = Field(
         True,
-        description="Whether followers without an agent may connect; they get everything inline. With "
-        "remote.wal.agent.ssl.* they may not, whatever this says.",
+        description="Whether followers without an agent may connect; they get everything inline. Never with "
+        "remote.wal.agent.ssl.*.",
     )
     connections_max_idle_s: Seconds = Field(
         600_000,
         ge=1000,
-        description="Another agent's connection on which nothing came for so long, from it or the broker, is closed: "
-        "after twice that time at the latest, or earlier by the broker's own connections.max.idle.ms.",
+        description="Another agent's connection on which nothing came for so long is closed, within twice the time.",
     )
     replica_user: UserSetting = Field(
         None,
-        description="The user, by name or number, as whom the broker runs: the kernel is asked who connects where "
-        "the agent poses as another broker, and nobody else is served. Default: every process of the host may connect.",
+        description="The broker's user, by name or number: nobody else may connect where the agent poses as another "
+        "broker. Default: any process of the host may.",
     )
     requests: RequestNamesSetting = Field(
         alias="remote.wal.agent.peer.requests",
         default_factory=frozenset,
-        description="Requests that may pass between brokers beside those that brokers ask each other: Kafka's names or "
-        "API keys, by commas, as `Produce,Metadata`; `*`: all.",
+        description="Requests that may pass between brokers besides the usual ones: Kafka's names or API keys, by "
+        "commas; `*`: all.",
     )
 
 
@@ -178,35 +178,35 @@ class BypassSettings(Section, alias_generator=keyed("remote.wal.agent.bypass."))
     brokers: PeersSetting = Field(
         alias="remote.wal.agent.bypass",
         default_factory=dict,
-        description="Listeners of the brokers themselves, by which an agent gets past another one that is dead: "
-        "<broker id>@<host>:<port>, by commas. Without it, a dead agent's broker is not replicated from.",
+        description="Listeners of the brokers themselves, to get past a dead agent: <broker id>@<host>:<port>, by "
+        "commas. Without it a dead agent's broker is not replicated from.",
     )
     security_protocol: SecurityProtocol = Field(
         "SSL",
-        description="What these listeners speak. SSL: the agent shows the certificate below. SASL: unless the local "
-        "broker logs in itself, the agent does so as its Kafka client (PLAIN, SCRAM).",
+        description="What these listeners speak. SSL: the agent shows the certificate below. SASL: the local broker "
+        "logs in, or else the agent as its Kafka client does (PLAIN, SCRAM).",
     )
     plaintext_accepted: bool = Field(
         False,
-        description="Accepts that records and requests cross the network unencrypted on these listeners, and that "
-        "without SASL everybody who reaches one may act as a broker.",
+        description="Accepts that records cross the network unencrypted there, and that without SASL whoever reaches "
+        "a listener may act as a broker.",
     )
     after_s: Seconds = Field(
-        3000, ge=100, description="How long an agent must have been asked in vain before it is bypassed."
+        3000, ge=100, description="How long an agent must not have answered before it is bypassed."
     )
     return_after_s: Seconds = Field(
         10_000,
         ge=100,
-        description="How long an agent must have answered all probes before it is used again; twice as long, and so "
-        "on, where it did not stay the last time.",
+        description="How long an agent must have answered all probes before it is used again; longer if it did not "
+        "stay the last time.",
     )
     ssl_certificate_file: Path | None = Field(
-        None, description="PEM certificate for these listeners; by default remote.wal.agent.ssl.certificate.file."
+        None, description="PEM certificate for these listeners. Default: remote.wal.agent.ssl.certificate.file."
     )
-    ssl_key_file: Path | None = Field(None, description="Its private key; by default remote.wal.agent.ssl.key.file.")
+    ssl_key_file: Path | None = Field(None, description="Its private key. Default: remote.wal.agent.ssl.key.file.")
     ssl_ca_file: Path | None = Field(
         None,
-        description="The authority of the brokers' certificates, which must name the hosts above; by default "
+        description="The authority of the brokers' certificates, which must name the hosts above. Default: "
         "remote.wal.agent.ssl.ca.file.",
     )
 
@@ -216,12 +216,12 @@ class BrokerTlsSettings(Section, alias_generator=keyed("remote.wal.agent.broker.
 
     certificate_file: Path | None = Field(
         None,
-        description="PEM certificate that the agent shows its own broker, as another broker and as a client. It must "
-        "name what the brokers advertise. By default what the broker shows itself (ssl.keystore.*, PEM or PKCS12).",
+        description="PEM certificate that the agent shows its own broker. It must name what brokers advertise. "
+        "Default: the broker's own (ssl.keystore.*, PEM or PKCS12).",
     )
     key_file: Path | None = Field(None, description="Its private key, PEM.")
     ca_file: Path | None = Field(
-        None, description="The authority of the broker's certificate, PEM; by default the broker's ssl.truststore.*."
+        None, description="The authority of the broker's certificate. Default: the broker's ssl.truststore.*."
     )
 
 

@@ -14,16 +14,15 @@ class LinkSettings(Section, alias_generator=keyed("remote.wal.link.")):
     latency_bound_s: Seconds = Field(
         20,
         ge=1,
-        description="For topics with the policy latency and no bound of their own: links are used while upload and "
-        "read together take no longer.",
+        description="For topics with the policy latency and no bound of their own: the longest that upload and read "
+        "together may take.",
     )
     upload_wait_max_s: Seconds | None = Field(
         None,
         ge=1,
-        description="For topics with the policy cost: how long what was appended may wait for more to share an "
-        "object. Links are used where the rate brings what pays in such a time, and records come to followers by so "
-        "much later at most. Keep it, with a PUT, below remote.wal.link.wait.max.ms. Default: 100 at the prices of S3 "
-        "Express One Zone, 250 at all others, whose requests cost some four times as much.",
+        description="For topics with the policy cost: how long records may wait for more to share an object. "
+        "Followers and consumers see them so much later at most. Keep it, with a PUT, below "
+        "remote.wal.link.wait.max.ms. Default: 100 at the prices of S3 Express, else 250.",
     )
     wait_max_s: Seconds = Field(
         500,
@@ -34,38 +33,34 @@ class LinkSettings(Section, alias_generator=keyed("remote.wal.link.")):
     gather_max_s: Seconds = Field(
         25,
         ge=0,
-        description="For how long the broker is asked to gather what a follower's fetch gets, while much is uploaded: "
-        "the request's max wait and min bytes are set accordingly. 0: requests stay as they are.",
+        description="How long the broker may gather what a follower's fetch gets, while much is uploaded. 0: "
+        "requests stay as they are.",
     )
     watermark_wait_s: Seconds = Field(
         0,
         ge=0,
-        description="For how long the broker may let a follower wait that has more than the high watermark which it "
-        "was told of, so that consumers there see records sooner than with the next ones, of topics with remote WAL. "
-        "0: as long as it asks for.",
+        description="How long the broker may keep a follower waiting that has not heard of the newest high "
+        "watermark. Small values (2) let consumers in its zone see records sooner. 0: as long as the follower asks.",
     )
     digest: Literal["crc32c", "sha256"] = Field(
         "crc32c",
-        description="What proves that what object storage holds is what the leader's agent stored. sha256: to this "
-        "agent also where others can write the bucket. Links and the metadata of what is uploaded then have a "
-        "SHA-256, and records of leaders whose agents are not set so go inline. Once all agents know it.",
+        description="What proves that objects hold what the leader's agent stored. sha256 protects also if others "
+        "can write the bucket. Set it on all agents; records of leaders without it go inline.",
     )
     remote_followers: int | None = Field(
         None,
         ge=1,
-        description="How many followers a partition has in other zones, for the break-even size of an object: an "
-        "override. By default those count that the cluster's metadata and broker.rack tell, as they are now.",
+        description="Followers in other zones, for the break-even size. Leave it unset: agents count them.",
     )
     prices_file: Path | None = Field(
         alias="remote.wal.prices.file",
         default=None,
-        description="A price table in TOML, in the place of the one that comes with the project.",
+        description="A price table in TOML instead of plugin/prices.toml.",
     )
     prices_network: str | None = Field(
         alias="remote.wal.prices.network",
         default=None,
-        description="The section of the price table that says what zone borders cost. Default: that of the store's "
-        "provider: network_gcp, network_azure, and network for all others.",
+        description="The section of the price table for traffic between zones. Default: that of the store's provider.",
     )
 
     @property
@@ -81,7 +76,7 @@ class HydrationSettings(Section, alias_generator=keyed("remote.wal.hydration."))
         8,
         ge=1,
         le=256,
-        description="Threads that read ranges of objects for the local broker; small ones of S3 take none.",
+        description="Threads that read objects for the local broker; small reads of S3 take none.",
     )
     cache_bytes: int = Field(
         128 * 1024 * 1024, ge=1024 * 1024, description="Bytes of objects that are cached or being read."
@@ -92,9 +87,8 @@ class HydrationSettings(Section, alias_generator=keyed("remote.wal.hydration."))
     share_min_readers: int = Field(
         2,
         ge=0,
-        description="From so many agents of a zone on that read an object, one of them reads it from the store for "
-        "all, and gives the others their ranges over connections within the zone. 0: each agent reads for itself. "
-        "Zones are those of broker.rack. Nothing changes where a zone has one broker.",
+        description="From how many agents of a zone that read an object, one reads it for all. 0: each reads for "
+        "itself.",
     )
 
 
@@ -104,14 +98,13 @@ class CatchUpSettings(Section, alias_generator=keyed("remote.wal.catch.up.")):
     read_ahead_bytes: int = Field(
         16 * 1024 * 1024,
         ge=1024 * 1024,
-        description="How far the agents read ahead of a follower that is far behind, for each of its connections.",
+        description="How far agents read ahead of a follower that is far behind, for each connection.",
     )
     fetch_max_bytes_per_second: int = Field(
         64 * 1024 * 1024,
         ge=1024,
-        description="What is read from objects at most while the local broker is far behind (as KIP-956's key for "
-        "fetches). What is beyond waits for half of remote.wal.hydration.timeout.ms, and is then asked for inline.",
+        description="What is read from objects at most while the local broker is far behind; the rest goes inline.",
     )
     thread_pool_size: int = Field(
-        4, ge=1, le=256, description="Threads that read ranges of objects while the local broker is far behind."
+        4, ge=1, le=256, description="Threads that read objects while the local broker is far behind."
     )

@@ -20,42 +20,39 @@ class StorageSettings(Section, alias_generator=keyed("remote.log.wal.storage."))
         False, description="Whether the agent uploads and links at all (KIP-1176). Off, it relays everything as it is."
     )
     manager_class_name: str = Field(
-        DEFAULT_CLASS_NAME, description="The RemoteWalStorageManager, a dotted class name (KIP-1176)."
+        DEFAULT_CLASS_NAME, description="The RemoteWalStorageManager: a dotted class name (KIP-1176)."
     )
     manager_class_path: str | None = Field(
-        None, description="A directory that is added to the import path for that class (KIP-1176)."
+        None, description="A directory to add to the import path for that class (KIP-1176)."
     )
     manager_impl_prefix: str = Field(
-        DEFAULT_IMPL_PREFIX, description="What the storage manager's own keys begin with (KIP-1176)."
+        DEFAULT_IMPL_PREFIX, description="The prefix of the storage manager's own keys (KIP-1176)."
     )
     buckets: BucketsSetting = Field(
         alias=BUCKETS_KEY,
         default={},
-        description="A bucket for each zone: `az1=bucket-one,az2=bucket-two`, where a zone is a broker.rack. An agent "
-        "writes to that of its own zone, and reads and deletes in all. Default: one bucket for all, as the storage "
-        "manager's own key names it.",
+        description="A bucket for each zone (broker.rack): az1=bucket-one,az2=bucket-two. An agent writes to its own "
+        "zone's and reads and deletes in all. Default: one bucket for all.",
     )
     bucket_copies: int = Field(
         alias=COPIES_KEY,
         default=1,
         ge=1,
         le=16,
-        description="In so many of these buckets an object is written at once: that of the own zone, and those of the "
-        "zones that follow it in the order of their names. 1: there are no copies.",
+        description="In how many of these buckets each object is written: the own zone's and those of the zones that "
+        "follow by name.",
     )
     bucket_copies_acknowledged: int = Field(
         alias=ACKNOWLEDGED_KEY,
         default=1,
         ge=1,
-        description="So many of them must have taken an object before it counts as stored, as with Kafka's "
-        "min.insync.replicas. A bucket that takes its copies is waited for all the same; this says with how few it "
-        "goes on while others fail, or are slow.",
+        description="How many of them must have taken an object while others fail or are slow, like Kafka's "
+        "min.insync.replicas.",
     )
     prices_store: str | None = Field(
         alias="remote.wal.prices.store",
         default=None,
-        description="The section of the price table that the store's prices stand in, such as azure_hot. Default: by "
-        "the storage manager.",
+        description="The section of the price table for the store, such as azure_hot. Default: by the storage manager.",
     )
 
     @field_validator("bucket_copies")
@@ -84,37 +81,37 @@ class LogManagerSettings(Section, alias_generator=keyed("remote.wal.log.manager.
         2,
         ge=1,
         le=64,
-        description="Threads that read active segments, the RLMWalTasks (KIP-1176), where a disk may "
-        "have to be waited for; what is in memory is read without them.",
+        description="Threads that read active segments from disk (KIP-1176).",
     )
     combiner_thread_pool_size: int = Field(
         4,
         ge=1,
         le=64,
-        description="So many uploads may be under way (KIP-1176), each in a thread of RLMWalCombineTask; small ones to "
-        "S3 take none.",
+        description="Uploads under way at most (KIP-1176).",
     )
-    combiner_queue_size: int = Field(4096, ge=1, description="Items that remoteSegmentQ holds at most (KIP-1176).")
+    combiner_queue_size: int = Field(4096, ge=1, description="Items in remoteSegmentQ at most (KIP-1176).")
     combiner_queue_bytes: int = Field(
         64 * 1024 * 1024,
         ge=1024,
-        description="Bytes that remoteSegmentQ holds at most, besides those that are being uploaded.",
+        description="Bytes in remoteSegmentQ at most, besides those that are being uploaded.",
     )
     combiner_task_interval_s: Seconds = Field(
         25,
         ge=1,
-        description="How often an object is uploaded for links (KIP-1176). While much is appended, it may be two "
-        "intervals, or less when producers wait; while little is appended, with the policy always, an upload begins "
-        "when none is under way.",
+        description="How often an object is uploaded for links (KIP-1176). Longer: fewer and larger objects, less "
+        "CPU, more latency.",
     )
     combiner_task_upload_bytes: int = Field(
-        4 * 1024 * 1024, ge=1024, le=1024**3, description="How large an object becomes at most (KIP-1176)."
+        4 * 1024 * 1024,
+        ge=1024,
+        le=1024**3,
+        description="The largest object (KIP-1176); a larger batch gets an object of its own.",
     )
     task_interval_s: Seconds = Field(
         60_000, ge=100, description="How often a partition is looked at without any sign of an append."
     )
     task_retry_interval_s: Seconds = Field(
-        200, ge=1, description="The first back-off after a failed upload or read; it doubles with each failure."
+        200, ge=1, description="The first back-off after a failed upload or read; it doubles."
     )
     task_retry_interval_max_s: Seconds = Field(
         10_000, ge=1, description="The longest back-off after a failed upload or read."
@@ -122,8 +119,8 @@ class LogManagerSettings(Section, alias_generator=keyed("remote.wal.log.manager.
     upload_timeout_s: Seconds = Field(
         60_000,
         ge=1,
-        description="An upload that the storage manager has not ended by then counts as failed, whatever its own "
-        "deadlines; keep it above its total.timeout.ms.",
+        description="An upload that takes longer counts as failed. Keep it above the storage manager's "
+        "total.timeout.ms.",
     )
 
 
@@ -133,46 +130,43 @@ class AlarmSettings(Section, alias_generator=keyed("remote.wal.")):
     upload_lag_alarm_s: Seconds = Field(
         60_000,
         ge=1000,
-        description="From this age of the oldest record on that is not stored, /readyz and the log say so.",
+        description="From this age of the oldest record that is not stored, /readyz and the log warn.",
     )
     store_puts_per_minute: int = Field(
         15_000,
         ge=1,
-        description="What the store is sent at most in a minute that is priced as a PUT (PUT, LIST), without the "
-        "archive's. A bound on spending, far above ordinary use; beyond it all goes inline until the minute is over.",
+        description="PUTs and LISTs to the store in a minute at most, a bound on spending. Beyond it all goes inline "
+        "until the minute is over.",
     )
-    store_gets_per_minute: int = Field(45_000, ge=1, description="The same for what is priced as a GET (GET, HEAD).")
+    store_gets_per_minute: int = Field(45_000, ge=1, description="GETs and HEADs in a minute at most.")
 
 
 class QuotaSettings(Section, alias_generator=keyed("remote.wal.log.manager.")):
     """Limits on open files and uploads of the write path."""
 
-    open_files: int = Field(1024, ge=16, description="Segment files that are kept open at most.")
+    open_files: int = Field(1024, ge=16, description="Segment files kept open at most.")
     copy_max_bytes_per_second: int | None = Field(
         None,
         ge=1024,
-        description="What is uploaded at most; the rest goes inline (KIP-956 has such a key). No quota by default.",
+        description="Uploads at most; the rest goes inline, for ever if more is produced. Default: no quota.",
     )
     cluster_objects_per_second: int = Field(
         360,
         ge=1,
-        description="How many objects all agents together are to make at most, as each of them reads what all make: "
-        "where they would make more, each waits for longer from upload to upload, but for objects that are as large as "
-        "they may be. Set it alike on all.",
+        description="Objects that all agents together make at most, because each reads about all of them. Set it "
+        "alike on all.",
     )
     backlog_max_bytes_per_second: int = Field(
         32 * 1024 * 1024,
         ge=1024,
-        description="What is uploaded at most, beside uploads for links, of logs that were passed over as they were "
-        "far behind: after the store was away for long, what is new is stored and linked first.",
+        description="Uploads of what an outage left behind at most; new records are stored first.",
     )
     archive_interval_s: Seconds = Field(
         alias="remote.wal.archive.interval.ms",
         default=1000,
         ge=1,
-        description="How often an object is uploaded while linking would cost more than the zone border, of topics "
-        "that something wants stored beside links: a recovery (remote.wal.retention.ms=-2, or one replica), the "
-        "archive.",
+        description="Not the archive's: how long bytes that went inline may wait for their upload, if something "
+        "wants them stored (a retention of -2, one replica, the archive).",
     )
 
 
@@ -181,49 +175,45 @@ class ArchiveSettings(Section, alias_generator=keyed("remote.wal.archive.")):
 
     enable: bool = Field(
         False,
-        description="Whether this agent merges combined segments into archive objects, for topics with the key of the "
-        "same name. Not to be mixed up with remote.wal.archive.interval.ms.",
+        description="Whether this agent merges combined segments into archive objects, for topics with the key of "
+        "the same name.",
     )
-    storage_manager_class_name: str = Field(
-        DEFAULT_ARCHIVE_CLASS_NAME, description="The archive's storage manager, one of those that store objects."
-    )
+    storage_manager_class_name: str = Field(DEFAULT_ARCHIVE_CLASS_NAME, description="The archive's storage manager.")
     storage_manager_class_path: str | None = Field(
-        None, description="A directory that is added to the import path for that class."
+        None, description="A directory to add to the import path for that class."
     )
     storage_manager_impl_prefix: str = Field(
-        DEFAULT_ARCHIVE_IMPL_PREFIX, description="What the archive's storage manager's own keys begin with."
+        DEFAULT_ARCHIVE_IMPL_PREFIX, description="The prefix of the archive's storage manager's own keys."
     )
     prices_store: str | None = Field(None, description="As remote.wal.prices.store, for the archive's store.")
     object_min_bytes: int = Field(
-        16 * 1024 * 1024, ge=1, description="From how many bytes on a partition's records become an archive object."
+        16 * 1024 * 1024, ge=1, description="From how many bytes a partition's records become an archive object."
     )
     object_max_bytes: int = Field(
         64 * 1024 * 1024,
         ge=1024,
         le=1024**3,
-        description="How large an archive object becomes at most. One is made at a time, and held in memory twice.",
+        description="The largest archive object. One is made at a time, held in memory twice.",
     )
     object_max_age_s: Seconds = Field(
-        3_600_000, ge=1000, description="The age from which on records are archived although they are few."
+        3_600_000, ge=1000, description="The age at which records are archived although they are few."
     )
     object_run_bytes: int = Field(
         1024 * 1024,
         ge=1024,
-        description="The length of the runs in an archive object: what a reader reads and checks at once.",
+        description="The length of runs in an archive object: what a reader reads and checks at once.",
     )
     bytes_per_second: int = Field(
         32 * 1024 * 1024,
         ge=1024,
-        description="What the archive reads and writes together at most, so that uploads are not delayed.",
+        description="What the archive reads and writes together at most.",
     )
-    thread_pool_size: int = Field(
-        2, ge=1, le=64, description="Threads of the archive: so many combined segments are read at a time."
-    )
+    thread_pool_size: int = Field(2, ge=1, le=64, description="Combined segments that the archive reads at a time.")
     task_interval_s: Seconds = Field(
         60_000, ge=100, description="How often a partition's archive is looked at when there was nothing to do."
     )
     task_retry_interval_s: Seconds = Field(
-        1000, ge=1, description="The first back-off after the archive failed; it doubles with each failure."
+        1000, ge=1, description="The first back-off after the archive failed; it doubles."
     )
     task_retry_interval_max_s: Seconds = Field(
         300_000, ge=1, description="The longest back-off after the archive failed."
@@ -232,10 +222,10 @@ class ArchiveSettings(Section, alias_generator=keyed("remote.wal.archive.")):
         3_600_000, ge=1000, description="After this time an archive object that was never committed is deleted."
     )
     care_interval_s: Seconds = Field(
-        30_000, ge=100, description="How often archive objects are looked for that may go, or whose time it is."
+        30_000, ge=100, description="How often the agent looks for archive objects that may go."
     )
     delete_grace_s: Seconds = Field(
-        600_000, ge=1000, description="How long an archive object stays after it was marked as to be deleted."
+        600_000, ge=1000, description="How long an archive object stays after it was marked for deletion."
     )
 
     @property

@@ -1,6 +1,6 @@
 """The states of combined segments as they stand in the documentation, drawn from `metadata_topic.records.states`.
 
-`python -m metadata_topic.records.states_doc` prints them; docs/object-format.md holds what it prints, between two
+`python -m metadata_topic.records.states_doc` prints them; docs/formats.md holds what it prints, between two
 marks.
 """
 

@@ -18,23 +18,22 @@ class ObjectBackendSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=_kafka_style, hide_input_in_errors=True)
 
-    prefix: str = Field(default="", description="What all keys start with; plain names with / between them.")
+    prefix: str = Field(default="", description="What all keys start with: plain names with / between them.")
     attempt_timeout_ms: int = Field(
         default=2000,
         ge=1,
-        description="How long one request may take. Where it is not set, up to 30000 for commands, which can wait: "
-        "recover, verify, orphans, metadata rebuild and report.",
+        description="How long one request may take. Unless it is set, commands that can wait take up to 30000.",
     )
     total_timeout_ms: int = Field(
         default=10_000,
         ge=1,
-        description="How long a call may take with all its retries; the attempt's at least. Where it is not set, 60000 "
-        "for the same commands.",
+        description="How long a call may take with all its retries. Unless it is set, commands that can wait take up "
+        "to 60000.",
     )
     startup_self_test: bool = Field(
         default=True,
-        description="Check at start, by writing a probe object, that the store keeps conditional writes. "
-        "Turn it off only where nothing is written, such as tools with read-only credentials.",
+        description="Whether the agent checks at its start that the store keeps conditional writes. Turn it off only "
+        "for tools with read-only credentials.",
     )
 
     @model_validator(mode="after")

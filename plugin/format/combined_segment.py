@@ -1,6 +1,6 @@
 """The combined segment's bytes: header, record batches, footer, trailer. Sans-IO.
 
-docs/object-format.md has the byte tables.
+docs/formats.md has the byte tables.
 
 An object is written once and whole. While batches are gathered it is an OpenCombinedSegment; `seal` lays it out and
 returns a SealedCombinedSegment, whose entries know their positions. The payloads are never copied: a sealed segment is

@@ -1,6 +1,6 @@
 """A combined segment's entries as columns, for its footer and for the records of the metadata topic.
 
-The block is little endian throughout; docs/object-format.md has the byte tables. Each column is stored with
+The block is little endian throughout; docs/formats.md has the byte tables. Each column is stored with
 frame of reference: its minimum as i64 in the block's head, then one unsigned delta for every entry, 1, 2, 4
 or 8 bytes wide. So a column is one contiguous array that numpy.frombuffer or an Arrow buffer takes as it
 is. Constant columns have width 1 too: as every entry then costs at least one byte per column, the bytes

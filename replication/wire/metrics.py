@@ -139,7 +139,10 @@ class SharedReadMetrics:
         """`role` is `asker` or `giver`. Ranges that were not `given` are read from the store; `wrong` ones were given
         but failed the check."""
         self.bytes = Counter(
-            "remote_wal_shared_bytes", "Bytes of such ranges that were given", ["direction"], registry=registry
+            "remote_wal_shared_bytes",
+            "Bytes of ranges that agents of the zone gave each other",
+            ["direction"],
+            registry=registry,
         )
         """These bytes stay in the zone."""
 

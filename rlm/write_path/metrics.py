@@ -75,7 +75,7 @@ class WriteMetrics:
         self.uploaded_bytes = LoopCounter("remote_wal_uploaded_bytes", "Record bytes uploaded", registry=registry)
         self.adopted_bytes = LoopCounter(
             "remote_wal_adopted_bytes",
-            "Of these, bytes that are in no object of the agent, as a gateway had stored them",
+            "Uploaded bytes that are in no object of the agent, because a gateway had stored them",
             registry=registry,
         )
         self.uploaded_segments = LoopCounter(
@@ -152,7 +152,7 @@ class OrphanMetrics:
         )
         self.waiting = Gauge(
             "remote_wal_orphans_waiting",
-            "Those of them that nobody heals before their amount is confirmed",
+            "Disagreements that nobody heals before their amount is confirmed",
             ["kind"],
             registry=registry,
         )
@@ -189,7 +189,7 @@ class LifecycleMetrics:
         )
         self.deletion_failures = Counter(
             "remote_wal_segment_deletion_failures",
-            "Attempts to delete a combined segment that failed; each is made again",
+            "Attempts to delete a combined segment that failed; each is tried again",
             ["reason"],
             registry=registry,
         )

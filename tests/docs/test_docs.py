@@ -54,7 +54,7 @@ def test_every_finding_of_the_report_is_explained_with_its_severity() -> None:
 
 
 def test_every_reason_that_faults_are_counted_under_is_explained() -> None:
-    text = (ROOT / "docs" / "failure-behaviour.md").read_text()
+    text = (ROOT / "docs" / "runbooks.md").read_text()
     code = "".join(path.read_text() for path in (ROOT / "replication").rglob("*.py"))
     reasons = set(re.findall(r'\.fault\("([a-z_]+)"', code)) | set(re.findall(r'HydrationError\("([a-z_]+)"', code))
     assert len(reasons) > 10

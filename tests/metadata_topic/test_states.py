@@ -39,7 +39,7 @@ def test_the_furthest_state_does_not_depend_on_the_order() -> None:
 
 
 def test_the_diagram_in_the_docs_is_drawn_from_the_table() -> None:
-    document = (Path(__file__).parents[2] / "docs" / "object-format.md").read_text()
+    document = (Path(__file__).parents[2] / "docs" / "formats.md").read_text()
     _, begin, rest = document.partition(BEGIN)
     drawn, end, _ = rest.partition(END)
     assert begin + drawn + end == section(), "put in its place what python -m metadata_topic.records.states_doc prints"

@@ -96,7 +96,7 @@ def test_each_alert_is_caused_as_the_runbooks_say() -> None:
 
 
 def test_reasons_that_alerts_look_for_are_counted() -> None:
-    behaviour = (ROOT / "docs" / "failure-behaviour.md").read_text()
+    behaviour = (ROOT / "docs" / "runbooks.md").read_text()
     reasons = [
         reason
         for _, expression in expressions()

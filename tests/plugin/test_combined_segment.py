@@ -122,7 +122,7 @@ def test_an_entry_without_records_is_refused() -> None:
 
 
 def test_the_bytes_of_version_1_never_change() -> None:
-    """What stands in docs/object-format.md, byte for byte; a change is a new version."""
+    """What stands in docs/formats.md, byte for byte; a change is a new version."""
     header = bytes.fromhex(
         "5257414c5345470a" "0100" "0700" "01000000" "0200000000000000" "0300000000000000" "0400000000000000"
     ) + b"cluster".ljust(64, b"\0") + bytes(4)  # fmt: skip

@@ -2,9 +2,9 @@
 
 Each agent reads the metadata topic's records of every object, and gets announcements from the leaders that it follows.
 So its CPU grows with the objects of all agents: at 90 brokers an object every 25 ms from each would be too much for one
-agent (docs/scale.md). Brokers that make few objects leave their share to those that make many: the limit is shared
-max-min fairly, like bandwidth (Bertsekas, Gallager, Data Networks, 6.5.2). All agents read the same topic, so they
-calculate the same share without asking each other.
+agent (docs/performance.md). Brokers that make few objects leave their share to those that make many: the limit is
+shared max-min fairly, like bandwidth (Bertsekas, Gallager, Data Networks, 6.5.2). All agents read the same topic, so
+they calculate the same share without asking each other.
 """
 
 from collections.abc import Iterable
