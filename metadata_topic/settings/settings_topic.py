@@ -226,7 +226,7 @@ def read_settings(
 def read_known_settings(
     client_config: KafkaClientConfig, timeout_s: float = 30.0, consumer_factory: ConsumerFactory = confluent_reader
 ) -> KnownSettings:
-    """Return the topic's settings and registrations as of now. Blocks.
+    """Return the topic's settings and registrations as of now; settings of topics that are gone stand apart. Blocks.
 
     Raises MetadataTopicError when there is no such topic, or its end was not reached in time.
     """
@@ -257,7 +257,7 @@ def read_known_settings(
 def orphaned_settings(
     topics: Mapping[str, TopicSettings], described: Iterable[DescribedTopic]
 ) -> dict[str, TopicSettings]:
-    """The settings whose topics are not there any more. What this client may not describe is taken to be there."""
+    """Return settings of topics that no longer exist. Topics that this client may not describe count as existing."""
     return {
         one.name: topics[one.name]
         for one in described
