@@ -27,7 +27,7 @@ def agent(
 
 
 def overrides_of(given: list[str]) -> dict[str, str]:
-    """Of the agent's own keys: the broker does not hear of what is said here. Raises typer.BadParameter."""
+    """Return overrides of the agent's own keys, which the broker does not get. Raises typer.BadParameter."""
     overrides = {}
     for one in given:
         key, is_set, value = one.partition("=")

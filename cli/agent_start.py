@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def start_agent(broker_config: Path, log_format: str, overrides: Mapping[str, str] = MappingProxyType({})) -> None:
-    """Run until SIGTERM; `overrides` count in the place of the file's own settings.
+    """Run until SIGTERM; `overrides` replace the file's own settings.
 
-    Raises what `agent.process.run_agent` does, and what is wrong with the settings.
+    Raises the errors of `agent.process.run_agent`, and errors of wrong settings.
     """
     from agent.process import run_agent
 
@@ -32,7 +32,7 @@ def start_agent(broker_config: Path, log_format: str, overrides: Mapping[str, st
 def settings_of(
     broker_config: Path, overrides: Mapping[str, str] = MappingProxyType({})
 ) -> "tuple[BrokerProperties, AgentSettings]":
-    """What the broker's file tells. Raises what is wrong with it."""
+    """Read the broker's file. Raises the errors of wrong settings."""
     from agent.settings_file import agent_settings
     from kafka_log.server_properties import load_broker_properties
 
@@ -41,9 +41,9 @@ def settings_of(
 
 
 def log_to_stderr(console: bool) -> None:
-    """Everything as structured lines, what libraries log by way of `logging` included.
+    """Log everything as structured lines, including what libraries log through `logging`.
 
-    What Kafka's clients say again and again comes once a minute. Tracebacks come without local variables: these hold
+    Repeated lines of Kafka's clients come once a minute. Tracebacks come without local variables, because these hold
     record bytes, and secrets.
     """
     renderer: structlog.typing.Processor = (

@@ -152,7 +152,7 @@ def _native_directory(directory: Path) -> Path:
 
 
 def _agents(directory: Path, agents: bool, store: StoreKind, endpoint_url: str, bucket: str) -> "AgentsMode | None":
-    """For the cluster of this directory; its native store runs on return."""
+    """Return the mode for the cluster of this directory; its native store runs on return."""
     from local_cluster.broker_config import AgentsMode
     from local_cluster.object_store.native import start_native_store
     from local_cluster.object_store.store_spec import LocalDirectoryStore, S3Store

@@ -1,10 +1,10 @@
-"""Groups of commands whose help is whole on a terminal of 80 columns."""
+"""Groups of commands whose help is readable on a terminal of 80 columns."""
 
 import typer
 
 
 def command_group(help_text: str, *, name: str | None = None) -> typer.Typer:
-    """Without a command it shows its help. In plain text: in tables of 80 columns, names of options are cut."""
+    """Make a group that shows its help without a command, in plain text: tables of 80 columns cut names of options."""
     return typer.Typer(
         name=name,
         help=help_text,

@@ -1,7 +1,7 @@
-"""What a shell completes of a cluster: names of topics, ids of brokers, as far as the line says where the cluster is.
+"""Shell completion from the cluster: names of topics and ids of brokers, if the command line says where the cluster is.
 
-A shell asks at each press of the key, and prints what it is told among what is being written. So this gives up soon,
-and tells names and nothing else, whatever is wrong.
+A shell asks at each press of the key, and prints the answer into the line being written. So this gives up soon, and
+prints only names, whatever goes wrong.
 """
 
 import contextlib
@@ -24,19 +24,19 @@ ANSWER_TIMEOUT_S = 2.0
 
 
 def complete_topic(context: typer.Context, incomplete: str) -> list[str]:
-    """Topics, those of Kafka and of the agents themselves left out, and those that stand on the line."""
+    """Return topics, without those of Kafka and of the agents themselves, and without those already on the line."""
     given = context.params.get("topics") or context.params.get("topic") or ()
     names = [name for name in _metadata(context).topics if not name.startswith("__") and name not in given]
     return sorted(name for name in names if name.startswith(incomplete))
 
 
 def complete_broker(context: typer.Context, incomplete: str) -> list[str]:
-    """Brokers that live."""
+    """Return the living brokers."""
     return [str(one) for one in sorted(_metadata(context).brokers) if str(one).startswith(incomplete)]
 
 
 def complete_gone_broker(context: typer.Context, incomplete: str) -> list[str]:
-    """Brokers that have replicas, and do not live."""
+    """Return the brokers that have replicas and are not alive."""
     found = _metadata(context)
     replicas = {
         one for topic in found.topics.values() for partition in topic.partitions.values() for one in partition.replicas
@@ -45,7 +45,7 @@ def complete_gone_broker(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def _metadata(context: typer.Context) -> "ClusterMetadata":
-    """The cluster's; empty where it does not tell."""
+    """Return the cluster's metadata; empty if it cannot be had."""
     from confluent_kafka.admin import AdminClient, ClusterMetadata
 
     with _in_silence():
@@ -57,7 +57,7 @@ def _metadata(context: typer.Context) -> "ClusterMetadata":
 
 
 def _client(given: dict[str, Any]) -> "KafkaClientConfig | None":
-    """By the options so far, else as the broker's agent does."""
+    """Return the client for the options so far, or the client that the broker's agent uses."""
     bootstrap_server, broker_config = given.get("bootstrap_server"), given.get("broker_config")
     if bootstrap_server is not None:
         from cli.connection import client_config
@@ -80,7 +80,7 @@ def _path(given: object) -> Path | None:
 
 @contextlib.contextmanager
 def _in_silence() -> Iterator[None]:
-    """Whatever is wrong, the command itself will tell."""
+    """Suppress all errors and log lines: the command itself will report them."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

@@ -1,4 +1,4 @@
-"""`remote-wal config`: the agent's lines in server.properties, judged and proposed without asking anybody."""
+"""`remote-wal config`: checks and proposes the agent's lines in server.properties without asking brokers or stores."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -67,7 +67,7 @@ def init(broker_config: BrokerConfig) -> None:
 
 
 def _proposed(broker: "BrokerProperties", directory: Path) -> dict[str, str]:
-    """The least that an agent in a cluster over several hosts needs."""
+    """Return the minimum that an agent needs in a cluster over several hosts."""
     keys = {
         "remote.log.wal.storage.system.enable": "true",
         "remote.log.wal.storage.manager.class.name": "plugin.s3_express.S3ExpressWalStorageManager",

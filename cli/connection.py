@@ -1,4 +1,4 @@
-"""Options that several commands have; those by which a cluster is reached are as with Kafka's own tools."""
+"""Options that several commands have; those for reaching a cluster are the same as for Kafka's own tools."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,20 +28,23 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """What commands take that need a cluster."""
+    """The options of commands that need a cluster."""
 
     bootstrap_server: BootstrapServer
     command_config: CommandConfig = None
 
     def client_config(self) -> "KafkaClientConfig":
-        """Of a cluster that can be reached. Raises metadata_topic's ClientPropertyError, ClusterUnreachableError."""
+        """Return the client for a cluster that answers.
+
+        Raises metadata_topic's ClientPropertyError, ClusterUnreachableError.
+        """
         found = client_config(self.bootstrap_server, self.command_config)
         reach(found)
         return found
 
 
 def agents_client(broker: "BrokerProperties", settings: "AgentSettings") -> "KafkaClientConfig":
-    """As the broker's agent does, of a cluster that can be reached. Raises ClusterUnreachableError."""
+    """Return the client that the broker's agent uses, if the cluster answers. Raises ClusterUnreachableError."""
     from agent.settings.kafka_client import client_config as of_agent
 
     found = of_agent(broker, settings.client)
@@ -50,7 +53,7 @@ def agents_client(broker: "BrokerProperties", settings: "AgentSettings") -> "Kaf
 
 
 def client_config(bootstrap_server: str, command_config: Path | None) -> "KafkaClientConfig":
-    """How to reach the cluster. Raises metadata_topic's ClientPropertyError."""
+    """Return the client for these options. Raises metadata_topic's ClientPropertyError."""
     from metadata_topic.topic.client_config import read_command_config
 
     return read_command_config(bootstrap_server, command_config)

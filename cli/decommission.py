@@ -1,4 +1,4 @@
-"""`remote-wal decommission`: who cares for the objects of a broker that is gone for good."""
+"""`remote-wal decommission`: gives the objects of a broker that is gone for good to another broker's agent."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`remote-wal describe`: how far each partition's upload is, which way its bytes went, and what objects there are."""
+"""`remote-wal describe`: each partition's upload offset, how its bytes travelled, and the objects that exist."""
 
 import json as json_format
 from collections.abc import Iterator, Mapping
@@ -83,7 +83,7 @@ def describe(
 
 
 def _retention(topics: "Mapping[str, TopicSettings]", agents: "Mapping[int, AgentRegistration]") -> dict[str, Any]:
-    """How long objects are kept: what agents go by where a topic says nothing, and what topics say."""
+    """Return how long objects are kept: the agents' defaults, and the topics' own settings."""
     return {
         "agents": {
             broker_id: {"ms": agent.wal_retention_ms, "lagging_max_ms": agent.wal_retention_lagging_max_ms}
@@ -94,7 +94,7 @@ def _retention(topics: "Mapping[str, TopicSettings]", agents: "Mapping[int, Agen
 
 
 def _print_retention(retention: dict[str, Any]) -> None:
-    """Agents that go by the same in one line."""
+    """Print agents with equal settings in one line."""
     alike: dict[tuple[int | None, int | None], list[int]] = {}
     for broker_id, kept in retention["agents"].items():
         alike.setdefault((kept["ms"], kept["lagging_max_ms"]), []).append(broker_id)
@@ -127,7 +127,7 @@ def _describe_objects(endpoints: Mapping[int, str], asking: "HttpSettings | None
 
 
 def _asking(broker_config: Path | None) -> "HttpSettings | None":
-    """How the agents want to be asked. Raises AgentSettingsError, BrokerPropertiesError."""
+    """Return the agents' settings for HTTP requests. Raises AgentSettingsError, BrokerPropertiesError."""
     if broker_config is None:
         return None
     from agent.settings_file import agent_settings
@@ -137,7 +137,7 @@ def _asking(broker_config: Path | None) -> "HttpSettings | None":
 
 
 def ask_agent(endpoint: str, asking: "HttpSettings | None", path: str = "/describe") -> dict[str, Any]:
-    """A page of an agent, as JSON. Raises OSError, ValueError."""
+    """Return a page of an agent, as JSON. Raises OSError, ValueError."""
     from agent.http.http_asking import ask_agent_page
 
     with ask_agent_page(endpoint, path, _TIMEOUT_S, asking) as response:
@@ -224,7 +224,7 @@ def _agents(answers: dict[int, dict[str, Any]], silent: dict[int, str]) -> "Tabl
 
 
 def _told(broker_id: int, answer: dict[str, Any]) -> Iterator[str]:
-    """What an agent has to say beside its figures."""
+    """Yield an agent's messages besides its figures."""
     for dead in answer.get("bypassed_agents", []):
         yield f"Agent {broker_id} bypasses the dead agent of broker {dead}."
     for other in answer.get("agents_of_another_version", []):
@@ -268,7 +268,7 @@ def _seconds(ms: int) -> str:
 def _print_objects(answer: dict[str, Any]) -> None:
     from rich.filesize import decimal
 
-    # An agent of an older release tells of no copies.
+    # An agent of an older release does not report copies.
     copies = [row.get("copies", row["segments"]) for row in answer["objects"]]
     has_copies = copies != [row["segments"] for row in answer["objects"]]
     rows = [

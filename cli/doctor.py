@@ -1,4 +1,4 @@
-"""`remote-wal doctor`: settings that would lose or leak data, and what to change."""
+"""`remote-wal doctor`: finds settings that would lose or leak data, and says what to change."""
 
 import contextlib
 from pathlib import Path
@@ -49,7 +49,7 @@ def doctor(
 
 
 def exit_code(findings: "list[Finding]") -> ExitCode:
-    """That of the worst of them."""
+    """Return the exit code for the worst finding."""
     from doctor.findings import Level
 
     codes = {Level.ERROR: ExitCode.CRITICAL, Level.WARNING: ExitCode.FINDINGS, Level.UNKNOWN: ExitCode.UNKNOWN}
@@ -58,7 +58,7 @@ def exit_code(findings: "list[Finding]") -> ExitCode:
 
 
 def _before_restart(broker_config: Path, wait_s: float) -> "list[Finding]":
-    """Asks until all is well or the time is over, and returns what was found last."""
+    """Ask until all is well or the time is over, and return the last findings."""
     from agent.settings_file import agent_settings
     from doctor import restart_questions
     from doctor.before_restart import judge_restart
@@ -123,7 +123,7 @@ def _print(findings: "list[Finding]") -> None:
         table.add_column(column, no_wrap=True)
     table.add_column("found, and what to change", overflow="fold")
     for item in findings:
-        # As Text: an error's own brackets are no markup.
+        # As Text, because brackets in an error must not be taken for markup.
         colour = _COLOURS[item.level.value]
         told = Text(item.found)
         if item.change:

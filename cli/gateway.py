@@ -1,4 +1,4 @@
-"""`remote-wal gateway`: the listeners by which clients stay in their zone."""
+"""`remote-wal gateway`: the listeners through which clients stay in their zone."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +28,7 @@ def gateway() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Sites:
-    """Where brokers and zones are told: in a file, or by the cluster."""
+    """The source of brokers and zones: a file, or the cluster."""
 
     sites: Annotated[
         Path | None,
@@ -45,7 +45,7 @@ class Sites:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How ports and names are made."""
+    """The rules for ports and names."""
 
     security_protocol: Annotated[
         str, typer.Option(help="What clients speak: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.")
@@ -149,7 +149,7 @@ def standby(broker_config: BrokerConfig) -> None:
 
 
 def _sites(sites: Sites, rules: PlanRules) -> "tuple[RunningPlan, dict[str, str]]":
-    """What is there, and the names of the zones' gateways."""
+    """Return the brokers and listeners that exist, and the names of the zones' gateways."""
     from gateway.plan_file import read_sites
     from gateway.running_plan import RunningPlan
 

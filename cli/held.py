@@ -83,7 +83,7 @@ def restore(topic: Topic, partition: Partition, where: BrokersCluster) -> None:
 def _produce(
     client: "KafkaClientConfig", topic: str, partition: int, records: "Iterator[HeldRecord]"
 ) -> tuple[int, list[str]]:
-    """How many were acknowledged, and what became of each other one."""
+    """Return how many were acknowledged, and the outcome of each other one."""
     from confluent_kafka import Producer
 
     config = {**client.for_confluent(client_id="remote-wal-held"), "acks": "all", "enable.idempotence": True}
@@ -120,7 +120,7 @@ def give_up_held(topic: Topic, partition: Partition, where: BrokersCluster) -> N
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """What is held of a partition, by snapshots and the metadata topic."""
+    """The held records of a partition, by snapshots and the metadata topic."""
 
     client: "KafkaClientConfig"
     broker_id: int

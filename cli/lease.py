@@ -1,4 +1,4 @@
-"""`remote-wal lease`: which of two clusters with one id owns what is in the bucket."""
+"""`remote-wal lease`: decides which of two clusters with one id owns the bucket."""
 
 import typer
 

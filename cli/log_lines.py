@@ -1,4 +1,4 @@
-"""Which log lines are shown while a command does its work: never on standard output, which is the answer's."""
+"""Chooses the log lines to show while a command works: never on standard output, which is for the answer."""
 
 import logging
 import sys
@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from typing import Final
 
 KAFKA_CLIENTS: Final = ("metadata_topic.librdkafka", "kafka")
-"""Loggers of librdkafka and kafka-python: they tell of each broker that does not answer, which a command does once.
+"""Loggers of librdkafka and kafka-python: they log each broker that does not answer, which a command reports once.
 
-Named anew, as the module that names ours takes as long to import as all commands.
+The names are repeated here, because importing the module that has ours takes as long as importing all commands.
 """
 
 
 def show_log(*, verbose: bool) -> None:
-    """Warnings, those of Kafka's clients left out; all lines with `verbose`. For the whole process."""
+    """Show warnings, but not those of Kafka's clients; all lines with `verbose`. Holds for the whole process."""
     import structlog
 
     level = logging.INFO if verbose else logging.WARNING
@@ -32,7 +32,7 @@ def show_log(*, verbose: bool) -> None:
 
 @contextmanager
 def logs_from(level: int) -> Iterator[None]:
-    """Lines of at least this level (`logging`'s). Then as before."""
+    """Show lines of at least this level (`logging`'s) inside the block."""
     import structlog
 
     before = structlog.get_config()

@@ -1,4 +1,4 @@
-"""Logs as `remote-wal recover` tells of them: those that would be restored, and those that were."""
+"""Rows for logs in `remote-wal recover`: logs that would be restored, and logs that were."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LogRow:
-    """A log as it is told of."""
+    """One log as it is shown."""
 
     name: str
     start_offset: int
@@ -25,19 +25,19 @@ class LogRow:
     status: str
     failed_copies: tuple[str, ...] = ()
     resumed_bytes: int = 0
-    """Of `size_bytes`, what a run before this one had written."""
+    """The part of `size_bytes` that an earlier run had written."""
     declared_gaps: tuple[tuple[int, int], ...] = ()
     is_at_most: bool = False
-    """The end is a bound: it is known for certain only when the log is read."""
+    """The end is an upper bound: the exact end is known only when the log is read."""
     gone_head: "GoneHead | None" = None
     held_by_others: tuple[tuple[int, int], ...] = ()
     """Offsets [from, to) that the other replicas hold and object storage does not; the log is left to them."""
     is_behind_expired: bool = False
-    """What was stored before its start has expired."""
+    """Whether records before its start have expired."""
     unreachable_in: tuple[str, ...] = ()
-    """Buckets, out of reach, that have offsets of the gap."""
+    """The unreachable buckets that have offsets of the gap."""
     missing: tuple[tuple[int, int], ...] = ()
-    """What a compacted log would lack, so that nothing of it is restored."""
+    """The ranges that a compacted log would lack, so that nothing of it is restored."""
 
     @property
     def is_complete(self) -> bool:
@@ -59,7 +59,7 @@ class LogRow:
 
 
 def planned_row(log: "PlannedLog", bound: "TimestampBound | None" = None) -> LogRow:
-    """Of what would be restored; `bound`: up to the point in time that was asked for."""
+    """Return the row of a log that would be restored; `bound`: up to the requested point in time."""
     plan = log.plan
     if not log.is_restored(plan, plan.gap) and log.is_stored:
         return left_row(log, plan, plan.gap)
@@ -94,7 +94,10 @@ def planned_row(log: "PlannedLog", bound: "TimestampBound | None" = None) -> Log
 
 
 def left_row(log: "PlannedLog", plan: "LogPlan", gap: "Gap | None") -> LogRow:
-    """Of what is not restored: what `plan` lacks is held by other replicas, or makes a compacted log a wrong one."""
+    """Return the row of a log that is not restored.
+
+    Either other replicas hold what `plan` lacks, or its absence would make a compacted log wrong.
+    """
     missing = tuple(log.missing(plan, gap))
     held = () if missing else tuple(log.held_by_others(plan.start_offset))
     (begin, end), *others = missing or held
@@ -114,7 +117,7 @@ def _status(gap: object, declared_gaps: Sequence[object]) -> str:
 
 
 def restored_row(log: "RestoredLog") -> LogRow:
-    """Of what was."""
+    """Return the row of a restored log."""
     status = "to the timestamp" if log.reached_timestamp and not log.gap else _status(log.gap, log.declared_gaps)
     return LogRow(
         log.job.name,

@@ -39,7 +39,7 @@ COMMANDS: Final = (
     "report",
     "scenario",
 )
-"""In the order of the help; those without a module are passed over."""
+"""The commands in the order of the help; those without a module are skipped."""
 
 OWN_ROOMS: Final = frozenset(
     {
@@ -60,21 +60,21 @@ OWN_ROOMS: Final = frozenset(
         "cli",
     }
 )
-"""Errors defined here are written for people: one line of text says all."""
+"""The rooms whose errors are written for people: one line of text is enough."""
 
 _JSON_FILES: Final = frozenset({"demo", "report"})
-"""Commands that take a file for JSON, - for standard output."""
+"""Commands that take a file for JSON; - is standard output."""
 _USAGE_ERROR: Final = typer.BadParameter.__bases__[0]
 """Any wrong command line; typer gives the type no public name."""
 _OF_FILES: Final = frozenset(
     {"AgentSettingsError", "BrokerPropertiesError", "ClientPropertyError", "ConfigProviderError", "PriceError"}
 )
-"""Errors by which a file that the command names is wrong; by name, as their modules take long to import."""
+"""Errors that mean that a file named on the command line is wrong; by name, because their modules import slowly."""
 TRACEBACK_VARIABLE: Final = "REMOTE_WAL_TRACEBACK"
 
 
 def build_app() -> typer.Typer:
-    """All commands whose modules exist."""
+    """Return the application with all commands whose modules exist."""
     app = command_group("Replicate unmodified Apache Kafka across zones through object storage.", name="remote-wal")
     app.callback()(_global_options)
     for name in COMMANDS:
@@ -93,7 +93,7 @@ def main() -> None:
     """Run the command line. Exits as `cli.exit_code` says."""
     wants_json = json_is_wanted(sys.argv[1:])
     try:
-        # With JSON a wrong command is told as JSON, too; else typer tells it, and ends the program itself.
+        # With JSON a wrong command is reported as JSON, too; else typer reports it and ends the program itself.
         sys.exit(build_app()(standalone_mode=not wants_json))
     except typer.Abort:
         sys.exit(ExitCode.INTERRUPTED)
@@ -102,7 +102,7 @@ def main() -> None:
 
 
 def end_by(error: Exception, *, json: bool) -> NoReturn:
-    """End the program by what kept the command from being done. What nobody thought of is shown with its traceback."""
+    """End the program because of an error. An unexpected error is shown with its traceback."""
     told: Exception = missing_extra(error) or error
     is_thought_of = is_own_error(told) or isinstance(told, OSError | _USAGE_ERROR)  # such as a disk that is full
     code = ExitCode.USAGE if type(told).__name__ in _OF_FILES or isinstance(told, _USAGE_ERROR) else ExitCode.UNKNOWN
@@ -117,7 +117,7 @@ def end_by(error: Exception, *, json: bool) -> NoReturn:
 
 
 def json_is_wanted(arguments: Sequence[str]) -> bool:
-    """Whether standard output is to be JSON, also where a command takes a file for it."""
+    """Return whether standard output is to be JSON, also if a command takes a file for it."""
     for at, word in enumerate(arguments):
         if word == "--json":
             return arguments[0] not in _JSON_FILES or arguments[at + 1 : at + 2] == ["-"]
@@ -127,7 +127,7 @@ def json_is_wanted(arguments: Sequence[str]) -> bool:
 
 
 def is_own_error(error: BaseException) -> bool:
-    """Whether the error's type is defined in one of our rooms."""
+    """Return whether the error's type is defined in one of our rooms."""
     return type(error).__module__.partition(".")[0] in OWN_ROOMS
 
 

@@ -1,4 +1,4 @@
-"""`remote-wal metadata`: the metadata topic, written anew when it was lost."""
+"""`remote-wal metadata`: writes the metadata topic again after it was lost."""
 
 import sys
 from typing import TYPE_CHECKING, Annotated

@@ -1,4 +1,4 @@
-"""How far `remote-wal reassign` is, while it moves partitions."""
+"""Shows the progress of `remote-wal reassign` while it moves partitions."""
 
 from typing import TYPE_CHECKING
 
@@ -7,7 +7,7 @@ if TYPE_CHECKING:
 
 
 class MovesShown:
-    """A bar of moves, and a line for each that ended. On standard error: standard output is the report's."""
+    """Shows a bar of moves, and a line for each that ended, on standard error: standard output is for the report."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -30,7 +30,7 @@ class MovesShown:
         self._bar.stop()
 
     def update(self, reassignment: "Reassignment") -> None:
-        """This is how far it is."""
+        """Show this progress."""
         from recovery.reassignment.moves import ENDS, MoveState
 
         states = [one.state for one in reassignment.progress.values()]

@@ -1,4 +1,4 @@
-"""Options that several commands share, as dataclasses: what a command takes as one parameter are many on its line."""
+"""Options that several commands share, as dataclasses: one parameter of a function is many options of its command."""
 
 import inspect
 from collections.abc import Callable
@@ -9,9 +9,9 @@ Command = Callable[..., None]
 
 
 def grouped(command: Command) -> Command:
-    """The command as Typer is to see it: in the place of each parameter that is a dataclass, the fields of it.
+    """Return the command with the fields of each dataclass parameter as options, which Typer can read.
 
-    A field is declared as the command's own options are, and required where it has no default.
+    A field is declared like the command's own options, and is required if it has no default.
     """
     hints = get_type_hints(command, include_extras=True)
     parameters, groups = [], {}

@@ -1,4 +1,4 @@
-"""`remote-wal orphans`: where object storage and metadata disagree."""
+"""`remote-wal orphans`: shows where object storage and metadata disagree."""
 
 from typing import TYPE_CHECKING, Annotated
 

@@ -1,4 +1,4 @@
-"""How far a command is, on standard error: one line that changes on a terminal, elsewhere a new line at times."""
+"""Shows a command's progress on standard error: one changing line on a terminal, else a new line from time to time."""
 
 import sys
 import time
@@ -10,14 +10,16 @@ if TYPE_CHECKING:
     from rich.status import Status
 
 _LINE_EVERY_S: Final = 10.0
-"""Of one step that counts: a log is to be read, not to be filled."""
+"""The interval of lines for a step that counts, so that the log stays readable."""
 
 
 class ShownProgress:
-    """What the command does now. Safe for many threads, but for `stop`."""
+    """Shows what the command does now. Safe for many threads, except `stop`."""
 
     def __init__(self, status: "Status | None", write: Callable[[str], object], clock: Callable[[], float]) -> None:
-        """`status` is the changing line of a terminal; without one, lines are written. `clock`: monotonic seconds."""
+        """Take `status`, the changing line of a terminal; without one, lines are written. `clock`: monotonic
+        seconds.
+        """
         self._status = status
         self._write = write
         self._clock = clock
@@ -26,11 +28,11 @@ class ShownProgress:
 
     @property
     def is_on_terminal(self) -> bool:
-        """Where a person looks, and a line can change."""
+        """Whether the output is a terminal, where a line can change."""
         return self._status is not None
 
     def update(self, text: str) -> None:
-        """`step` or `step: how far`; a step that begins is told at once."""
+        """Show `step` or `step: progress`; a new step is shown at once."""
         if self._status is not None:
             self._status.update(text)
             return
@@ -40,14 +42,14 @@ class ShownProgress:
             self._write(f"{text}\n")
 
     def stop(self) -> None:
-        """Something else shows how far it is, from now on."""
+        """Stop, because something else shows the progress from now on."""
         if self._status is not None:
             self._status.stop()
 
 
 @contextmanager
 def shown_progress(first: str) -> Iterator[ShownProgress]:
-    """Inside, of this process; it begins with the step `first`."""
+    """Show the progress of this process inside the block; it begins with the step `first`."""
     from rich.console import Console
 
     console = Console(stderr=True)

@@ -1,4 +1,4 @@
-"""Whether a broker answers at all, found out before librdkafka tries for as long as it likes."""
+"""Finds out whether a broker answers at all before librdkafka tries, which has no deadline of its own."""
 
 import socket
 import struct
@@ -16,20 +16,21 @@ _API_VERSIONS: Final = 18
 _CLIENT_ID: Final = b"remote-wal"
 _HEADER = struct.pack(">hhih", _API_VERSIONS, 0, 0, len(_CLIENT_ID)) + _CLIENT_ID
 _QUESTION: Final = struct.pack(">i", len(_HEADER)) + _HEADER
-"""ApiVersions of version 0, which every broker answers before any login (Kafka's protocol guide)."""
+"""An ApiVersions request of version 0, which every broker answers before any login (Kafka's protocol guide)."""
 
 
 class ClusterUnreachableError(Exception):
-    """Nobody answers at any of the addresses."""
+    """None of the addresses answers."""
 
 
 def reach(
     client: "KafkaClientConfig", timeout_s: float | None = None, clock: Callable[[], float] = time.monotonic
 ) -> None:
-    """One of its bootstrap servers answers within the time, 10 s if none is given, all asked at once.
+    """Return once a bootstrap server answers in time, by default in 10 s; all are asked at once.
 
-    Under TLS it counts that one takes the connection, as what is not TLS would stand in the broker's log as a failed
-    login. What is no host:port is passed over: who uses it says what is wrong with it. Raises ClusterUnreachableError.
+    Under TLS an accepted connection is enough, because anything that is not TLS would be logged by the broker as a
+    failed login. An address that is no host:port is skipped: the code that uses it reports the mistake. Raises
+    ClusterUnreachableError.
     """
     begun_s = clock()
     bound_s = CONNECT_TIMEOUT_S if timeout_s is None else timeout_s
@@ -60,7 +61,7 @@ def _reason(error: BaseException) -> str:
 
 
 def ask(address: str, timeout_s: float, is_plain: bool) -> None:
-    """Raises OSError where nobody takes the connection, or takes it and says nothing."""
+    """Ask one address. Raises OSError if the connection is not accepted, or is closed without an answer."""
     host, _, port = address.rpartition(":")
     with socket.create_connection((host.strip("[]"), int(port)), timeout_s) as connection:
         if is_plain:

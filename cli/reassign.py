@@ -1,4 +1,4 @@
-"""`remote-wal reassign`: move partitions' replicas and leadership."""
+"""`remote-wal reassign`: moves partitions' replicas and leadership."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -40,7 +40,7 @@ PlanFile = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which plan; exactly one of them."""
+    """The choice of plan: exactly one option is given."""
 
     drain: Annotated[
         int | None,
@@ -183,7 +183,7 @@ def _tails(admin: "ReassignmentAdmin", client: "KafkaClientConfig", wanted: bool
     from recovery.reassignment.tail_requests import NoTails, TailRequests
 
     topics = {one.topic_partition.topic for one in admin.cluster().partitions}
-    if not wanted or SETTINGS_TOPIC not in topics:  # without that topic there never was an agent
+    if not wanted or SETTINGS_TOPIC not in topics:  # without that topic no agent has ever started
         return NoTails()
     return TailRequests(client, secrets.token_hex(8), wall_ms)
 
@@ -264,7 +264,7 @@ def _print_plan(planned: "ReassignmentPlan", admin: "ReassignmentAdmin", client:
 def _storage(
     planned: "ReassignmentPlan", admin: "ReassignmentAdmin", client: "KafkaClientConfig"
 ) -> "tuple[dict[str, TopicStorage], AgentsRetention]":
-    """What decides about the topics' logs, and what the agents go by."""
+    """Return the topics' settings that decide about their logs, and the agents' retention."""
     from metadata_topic.settings.settings_topic import read_settings
     from metadata_topic.settings.wal_retention import AgentsRetention
     from metadata_topic.topic.topic import SETTINGS_TOPIC

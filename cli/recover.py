@@ -1,4 +1,4 @@
-"""`remote-wal recover`: rebuild a broker's log directories from object storage."""
+"""`remote-wal recover`: rebuilds a broker's log directories from object storage."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RestoreOptions:
-    """What is restored, and where to."""
+    """What to restore, and where to."""
 
     log_dir: Annotated[
         list[Path] | None, typer.Option(help="Only this entry of log.dirs; the others are there, and are left alone.")
@@ -64,7 +64,7 @@ class RestoreOptions:
 
 @dataclass(frozen=True, slots=True)
 class IfEmpty:
-    """As a step before each start of the broker."""
+    """Options for running the command as a step before each start of the broker."""
 
     if_empty: Annotated[
         bool,
@@ -131,7 +131,7 @@ def recover(
 
 
 def _exit_code(document: dict[str, Any]) -> ExitCode:
-    """Of what was restored, or would be."""
+    """Return the exit code for what was restored, or would be."""
     if document["complete"]:
         return ExitCode.GOOD
     return ExitCode.DECLARED if document["only_declared_gaps"] else ExitCode.FINDINGS
@@ -150,7 +150,7 @@ def _selection(logs: StoredLogs, what: RestoreOptions) -> "Selection":
 
 
 def _emptied(logs: StoredLogs, what: RestoreOptions, step: IfEmpty, *, json: bool) -> list[Path]:
-    """The log directories to restore; ends the command where there are none, or a disk may be away."""
+    """Return the log directories to restore; end the command if there are none, or a disk may be missing."""
     from kafka_log.server_properties import load_broker_properties
     from recovery.emptied import emptied_log_dirs
     from recovery.errors import TargetRefusedError
@@ -192,7 +192,7 @@ def _plan(broker: "LostBroker", sources: Sources, selection: "Selection") -> "li
 def _bounds(
     sources: Sources, planned: "list[PlannedLog]", selection: "Selection", threads: int
 ) -> "Sequence[TimestampBound | None]":
-    """Where the logs would end by the point in time that was asked for."""
+    """Return where the logs would end by the requested point in time."""
     from recovery.logs.timestamp_bound import timestamp_bounds
 
     if selection.to_timestamp_ms is None:
@@ -253,14 +253,14 @@ def _made_row(log: "PlannedLog", made: "RestoredLog | None") -> LogRow:
 
 
 def _with_buckets(row: LogRow, log: "PlannedLog", sources: Sources) -> LogRow:
-    """The row, with the buckets out of reach that have what is missing."""
+    """Return the row, with the unreachable buckets that have the missing offsets."""
     gaps = row.missing or ((row.gap,) if row.gap is not None else ())
     found = {place for gap in gaps for place in sources.inventory.unreachable_in(log.partition, *gap)}
     return replace(row, unreachable_in=tuple(sorted(found)))
 
 
 def _refusals(broker: "LostBroker", lead_refused: "TargetRefusedError | None") -> list[str]:
-    """Why a recovery would not be begun now."""
+    """Return why a recovery would be refused now."""
     from recovery.logs.log_directory_target import refusal_of
 
     found = [refusal_of(path, broker.cluster_id, broker.node_id) for path in broker.lost_log_dirs]
@@ -270,7 +270,7 @@ def _refusals(broker: "LostBroker", lead_refused: "TargetRefusedError | None") -
 def _document(
     sources: Sources, rows: list[LogRow], planned: "list[PlannedLog]", refusals: list[str] | None
 ) -> dict[str, Any]:
-    """`refusals` are told of in a dry run only."""
+    """Return the JSON document; `refusals` are part of it in a dry run only."""
     from recovery.last_in_sync import last_in_sync
 
     inventory = sources.inventory

@@ -1,4 +1,4 @@
-"""What recover and verify start from: the broker's settings, its stores, the cluster, and what is stored of it."""
+"""The inputs of recover and verify: the broker's settings, its stores, the cluster, and the stored objects."""
 
 import secrets
 from collections.abc import Callable, Iterator
@@ -70,7 +70,7 @@ class StoredLogs(BrokersCluster):
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What a recovery starts from."""
+    """The inputs of a recovery."""
 
     broker: "BrokerProperties"
     cluster_id: str
@@ -81,18 +81,17 @@ class Sources:
     directory_ids: dict[Path, str]
     """Ids of the broker's log directories, as its agent registered them."""
     reader: "RunReader"
-    """Of the stores; it waits for them."""
+    """Reads runs from the stores; waits while they throttle or do not answer."""
     look_again: "Callable[[], Inventory]"
-    """Takes the inventory anew."""
+    """Takes the inventory again."""
     wall_ms: "Callable[[], int]"
-    """Up to when records expired: now. Where no broker is left, up to when the newest object was written, as nothing
-    expires without agents.
-    """
+    """The time up to which records have expired: now or, if no broker is left, when the newest object was written,
+    because nothing expires without agents."""
 
 
 @contextmanager
 def open_sources(where: StoredLogs, tell: Tell) -> Iterator[Sources]:
-    """All of it; the stores are open inside. Raises errors of our rooms."""
+    """Open all inputs; the stores are open inside the block. Raises errors of our rooms."""
     from agent.settings_file import agent_settings
     from kafka_log.server_properties import load_broker_properties
     from plugin.wall_clock import wall_ms
@@ -133,7 +132,7 @@ def _stopped_clock(inventory: "Inventory") -> "Callable[[], int]":
 
 
 def new_directory_id() -> str:
-    """As Kafka makes them: 16 random bytes in URL-safe base64, no dash in front."""
+    """Return an id as Kafka makes them: 16 random bytes in URL-safe base64, without a dash in front."""
     while True:
         text = secrets.token_urlsafe(16)
         if not text.startswith("-"):
@@ -183,8 +182,10 @@ def _from_kraft(directory: Path, cluster_id: str | None) -> "tuple[str, ClusterV
 
 
 def _with_surviving_settings(view: "ClusterView", metadata_log_dir: Path, broker: "BrokerProperties") -> "ClusterView":
-    """With the WAL's retention, where the agents' settings topic is beside the controllers' log, as it is where that is
-    in a log directory of a broker with a replica, or is in what is left of the broker's own.
+    """Add the WAL's retention, if a copy of the agents' settings topic has survived.
+
+    It may be beside the controllers' log, if that is in a log directory of a broker with a replica, or among the
+    broker's own remaining files.
     """
     from kafka_log.cluster_metadata import DIRECTORY_NAME
     from kafka_log.errors import LogDirectoryError, MalformedFileError
@@ -208,7 +209,7 @@ def _with_surviving_settings(view: "ClusterView", metadata_log_dir: Path, broker
 
 
 def _surviving_kraft_log(broker: "BrokerProperties", cluster_id: str) -> "ClusterView | None":
-    """The broker's own metadata.log.dir, if it was not lost with the rest: it knows the directories' ids."""
+    """Read the broker's own metadata.log.dir, if it was not lost with the rest: it has the directories' ids."""
     from kafka_log.cluster_metadata import read_cluster_metadata
     from kafka_log.errors import LogDirectoryError, MalformedFileError
     from recovery.cluster_view import from_kraft
@@ -224,7 +225,7 @@ def _surviving_kraft_log(broker: "BrokerProperties", cluster_id: str) -> "Cluste
 
 
 def client_of(broker: "BrokerProperties", settings: "AgentSettings", where: BrokersCluster) -> "KafkaClientConfig":
-    """How to reach the cluster: by the options, else as the broker's agent does. Raises ClusterUnreachableError."""
+    """Return the client: by the options, else as the broker's agent has it. Raises ClusterUnreachableError."""
     if where.bootstrap_server is None:
         return agents_client(broker, settings)
     command_config = where.command_config or settings.client.client_config
@@ -243,7 +244,7 @@ def _by_metadata(
 
 
 def patience_of(tell: Tell) -> "Patience":
-    """For stores that throttle, or are away for a while."""
+    """Return the patience for stores that throttle, or are unavailable for a while."""
     import random
     import threading
 
@@ -253,14 +254,14 @@ def patience_of(tell: Tell) -> "Patience":
 
 
 def progress_to(tell: Tell) -> Callable[[str, int], None]:
-    """For readers of many objects."""
+    """Return a progress callback for readers of many objects."""
     return lambda what, done: tell(f"reading {what}: {done:,}")
 
 
 def open_stores(
     broker: "BrokerProperties", settings: "AgentSettings", cluster_id: str
 ) -> "tuple[RemoteWalStorageManager, ObjectArchiveStorage | None]":
-    """Of combined segments, and of the archive where the broker has one."""
+    """Open the store of combined segments and, if the broker has one, of the archive."""
     from agent.settings.storage_spec import storage_spec
     from plugin.archive_storage import load_archive_storage
     from plugin.loading import WITHOUT_SELF_TEST, settings_under_prefix

@@ -1,4 +1,4 @@
-"""What `remote-wal recover` tells people of what it restored, or would."""
+"""Prints for people what `remote-wal recover` restored, or would restore."""
 
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def print_recovery(document: dict[str, Any], rows: list[LogRow]) -> None:
-    """`document` is what `--json` gives."""
+    """Print the table; `document` is the content of `--json`."""
     from rich.console import Console
 
     console = Console()

@@ -1,4 +1,4 @@
-"""Kafka's clients tell of a broker that is away over and over, each client by itself: once in a while is enough."""
+"""Limits the log lines that Kafka's clients repeat for an unreachable broker, each client by itself."""
 
 import logging
 import re
@@ -12,21 +12,21 @@ _OF_ONE_CLIENT: Final = re.compile(r"\[[^]#]+#\w+-\d+\]|\[thrd:[^]]*\]|\(after [
 
 
 class RepeatedLines(logging.Filter):
-    """Lets each of their lines through once in `EACH_S`; it then says how many like it were left out.
+    """Lets each line through once in `EACH_S`, with the number of similar lines that were left out since.
 
-    Lines are alike that differ in the client and in times alone. By the records' own time, so a clock that is set back
-    lets a line through too many.
+    Lines are similar if they differ only in the client and in times. It uses the records' own time, so a clock that is
+    set back lets a few lines too many through.
     """
 
     def __init__(self, *loggers: str) -> None:
-        """Of these loggers, and those below them; what others say goes through."""
+        """Limit lines of these loggers, and those below them; other lines pass."""
         super().__init__()
         self._loggers = loggers
         self._last_s: dict[str, float] = {}
         self._left_out: dict[str, int] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Called by `logging`, under the handler's lock or not: a count may be off by a line."""
+        """Decide about one record. `logging` may call it without the handler's lock: a count may be off by a line."""
         if not record.name.startswith(self._loggers):
             return True
         message = record.getMessage()

@@ -1,4 +1,4 @@
-"""`remote-wal report`: what is retained, and what it costs."""
+"""`remote-wal report`: shows what is retained, and what it costs."""
 
 import json as json_format
 import sys
@@ -25,7 +25,7 @@ _STDOUT = "-"
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What a report is of."""
+    """The sources of a report."""
 
     bootstrap_server: BootstrapServer
     command_config: CommandConfig = None
@@ -54,7 +54,7 @@ class SourceOptions:
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What a run does, and for whom it writes."""
+    """The options of a run and of its output."""
 
     output: Annotated[str, typer.Option(help="Where the page and the tables go: a directory, hdfs:// or s3a://.")] = (
         "remote-wal-report"
@@ -132,7 +132,7 @@ def _show(data: "ReportData", run: RunOptions) -> ExitCode:
 
 
 def exit_code(severities: Iterable[str]) -> ExitCode:
-    """For findings of these severities; one that is not known counts as critical."""
+    """Return the exit code for findings of these severities; an unknown severity counts as critical."""
     from retention_job.findings.kinds import Severity
 
     told = set(severities) - {Severity.INFO.value}
@@ -180,7 +180,7 @@ def _write_json(target: str, content: object) -> None:
 
 
 def _replace(file: Path, content: bytes) -> None:
-    """As a whole: collectors read at any time."""
+    """Replace the file as a whole: collectors may read it at any time."""
     unfinished = file.with_name(f".{file.name}.writing")
     unfinished.write_bytes(content)
     unfinished.replace(file)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ReportJob:
-    """One report."""
+    """The inputs of one report."""
 
     sources: "Sources"
     output: str
@@ -31,12 +31,15 @@ class ReportJob:
 
 
 def run_id_of(now_ms: int) -> str:
-    """Runs sort by their time, and no two of one output have the same."""
+    """Return a run id; ids sort by time, and no two runs of one output have the same."""
     return datetime.fromtimestamp(now_ms // 1000, UTC).strftime("%Y%m%dT%H%M%S") + f"{now_ms % 1000:03d}Z"
 
 
 def run_report(job: ReportJob, master: str | None, memory: str) -> "ReportData":
-    """Raises RetentionJobError, PriceError: a source, a price or the output is missing; nothing was committed then."""
+    """Run the job.
+
+    Raises RetentionJobError, PriceError: a source, a price or the output is missing; nothing is committed.
+    """
     from pyspark.sql import SparkSession
 
     from plugin.prices import EXPRESS, STANDARD, PriceTable
@@ -44,7 +47,7 @@ def run_report(job: ReportJob, master: str | None, memory: str) -> "ReportData":
 
     prices = PriceTable.load(job.prices_file).with_network(job.sections.network)
     for section in {job.sections.wal, job.sections.archive, EXPRESS, STANDARD}:
-        prices.store(section)  # a missing price is to be told now, not after the minutes that a run takes
+        prices.store(section)  # a missing price must be reported now, not after the minutes that a run takes
     with shown_progress("starting Spark") as status:
         is_given = SparkSession.getActiveSession() is not None
         spark = spark_session(master, memory=memory)

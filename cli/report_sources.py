@@ -1,4 +1,4 @@
-"""What `remote-wal report` reads, from its options: the cluster, the store, and the agents' settings."""
+"""The sources of `remote-wal report`, from its options: the cluster, the store, and the agents' settings."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,7 +14,7 @@ _TIMEOUT_S = 30.0
 
 
 class Inventories(NamedTuple):
-    """Given in the place of listings."""
+    """Inventories that replace listings."""
 
     combined_segments: "tuple[InventoryFile, ...] | None" = None
     archive: "tuple[InventoryFile, ...] | None" = None
@@ -28,11 +28,10 @@ def report_sources(
     state_path: str,
     is_incremental: bool,
 ) -> "tuple[Sources, StoreSections]":
-    """What to read, and the sections of price tables that the stores are paid by.
+    """Return what to read, and the sections of price tables for the stores.
 
-    `broker_config` is a broker's server.properties: where its agent stores, and the life times that it keeps. Without
-    one, the defaults of the agents count, and only an inventory tells of the store. Raises AgentSettingsError,
-    BrokerPropertiesError.
+    `broker_config` is a broker's server.properties, with its agent's stores and life times. Without it, the agents'
+    defaults count, and only an inventory shows the store's objects. Raises AgentSettingsError, BrokerPropertiesError.
     """
     from agent.settings.setting_types import milliseconds
     from agent.settings_file import agent_settings
@@ -82,7 +81,10 @@ def _archive_listing(
 
 
 def kafka_source(bootstrap_server: str, command_config: Path | None) -> "KafkaSource":
-    """For Spark's connector the Java properties as they are. Raises OSError when the file cannot be read."""
+    """Return the source with the Java properties unchanged for Spark's connector.
+
+    Raises OSError for an unreadable file.
+    """
     from metadata_topic.topic.client_config import read_java_properties
     from retention_job.settings import KafkaSource
 
@@ -92,7 +94,7 @@ def kafka_source(bootstrap_server: str, command_config: Path | None) -> "KafkaSo
 
 
 def cluster_id_of(client: "KafkaClientConfig") -> str:
-    """Kafka's cluster id, which object keys begin with. Blocks. Raises SourceError."""
+    """Return Kafka's cluster id, which object keys begin with. Blocks. Raises SourceError."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 

@@ -1,4 +1,4 @@
-"""`remote-wal scenario`: what a workload would cost. Nobody is asked."""
+"""`remote-wal scenario`: computes what a workload would cost, without asking any other process."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated

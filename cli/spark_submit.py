@@ -1,8 +1,8 @@
-"""What spark-submit starts on a cluster: the command, as `remote-wal` has it.
+"""The script for spark-submit: the same command as in `remote-wal`.
 
-A script's own directory is the first of Python's path, and modules of this one are named as rooms are (`agent`,
-`demo`). So it is taken off the path before anything is imported; the rooms come from `--py-files`, or else from where
-this file lies.
+Python puts a script's own directory first on its path, and modules of this one have names of rooms (`agent`, `demo`).
+So it is taken off the path before anything is imported; the rooms come from `--py-files`, or else from the directory of
+this file.
 """
 
 import sys

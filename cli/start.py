@@ -1,6 +1,6 @@
-"""What `remote-wal` begins with: an agent is started without importing what the other commands are made of.
+"""The start of `remote-wal`: an agent starts without importing the other commands' modules.
 
-A broker does not replicate while its agent starts, and the tree of commands takes longer to import than relaying does.
+A broker does not replicate while its agent starts, and importing all commands takes longer than starting the relay.
 """
 
 import os
@@ -12,7 +12,7 @@ _OPTIONS = ("--broker-config", "--log-format")
 
 
 def main() -> None:
-    """Run the command line. Exits as `cli.exit_code` says."""
+    """Run the command line, with the exit codes of `cli.exit_code`."""
     options = agent_options(sys.argv[1:])
     if options is None:
         from cli.main import main as any_command
@@ -23,9 +23,9 @@ def main() -> None:
 
 
 def agent_options(arguments: Sequence[str]) -> tuple[Path, str] | None:
-    """The broker's configuration and the log's format, when an agent is to be started in plain words.
+    """Return the broker's configuration and the log's format, if the arguments start an agent in the simple form.
 
-    None for everything else, mistakes among it: the whole command line tells of them.
+    None for everything else, including mistakes, which the whole command line reports.
     """
     if arguments[:1] != ["agent"]:
         return None

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def table(
     *columns: str, rows: Iterable[Iterable[Any]] = (), title: str | None = None, without_lines: bool = False
 ) -> "Table":
-    """A column whose name begins with `>` is of numbers; without lines, such columns are never wrapped."""
+    """A column whose name begins with `>` has numbers; without lines, such columns are never wrapped."""
     from rich.table import Table
     from rich.text import Text
 
@@ -30,7 +30,7 @@ def table(
 
 
 def show(*shown: "Table | str") -> None:
-    """On standard output."""
+    """Print JSON on standard output."""
     from rich.console import Console
 
     console = Console()
@@ -39,20 +39,20 @@ def show(*shown: "Table | str") -> None:
 
 
 def fail(told: object, code: ExitCode, *, json: bool) -> NoReturn:
-    """End the command with what was in its way."""
+    """End the command with an error."""
     tell_failure(told, code, json=json)
     raise typer.Exit(code)
 
 
 def tell_failure(told: object, code: ExitCode, *, json: bool) -> None:
-    """On standard error and, for programs, on standard output."""
+    """Print the error on standard error and, for programs, on standard output."""
     if json:
         tell_json({"exit_code": code, "error": str(told)})
     typer.echo(f"remote-wal: {told}", err=True)
 
 
 def tell_json(document: object) -> None:
-    """In one line on standard output."""
+    """Print JSON in one line on standard output."""
     import json
 
     typer.echo(json.dumps(document))

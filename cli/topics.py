@@ -1,4 +1,4 @@
-"""`remote-wal topics`: which topics replicate through object storage."""
+"""`remote-wal topics`: shows and changes which topics replicate through object storage."""
 
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
@@ -159,7 +159,7 @@ def list_topics(connection: Connection, json: Json = False) -> None:
 
 
 def orphaned_lines(orphaned: "Iterable[str]") -> list[str]:
-    """What is told of settings whose topics were deleted."""
+    """Return the messages about settings whose topics were deleted."""
     return [
         f"{name}: settings of a deleted topic, which count for no other. "
         f"To remove them: remote-wal topics disable {name}"

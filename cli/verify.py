@@ -1,4 +1,4 @@
-"""`remote-wal verify`: could object storage give a broker its logs back?"""
+"""`remote-wal verify`: checks whether object storage could give a broker its logs back."""
 
 import random
 from dataclasses import asdict, dataclass
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DrilledLog:
-    """What Kafka's dump-log found in a restored log."""
+    """The findings of Kafka's dump-log in a restored log."""
 
     log: str
     end_offset: int

@@ -1,4 +1,4 @@
-"""Finds settings that would lose or leak data: facts are gathered once, then judged by pure functions.
+"""Finds settings that would lose or leak data: facts are gathered first, then pure functions judge them.
 
-`facts` what is looked at, `gathering` how it is got, `*_checks` one function per check, `diagnosis` all of them.
+`facts` has the facts, `gathering` gets them, `*_checks` have one function per check, `diagnosis` runs all.
 """

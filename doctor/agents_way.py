@@ -1,4 +1,4 @@
-"""How an agent, a client of Kafka as others, reaches brokers: never by another agent, whose death would be its own.
+"""Checks that an agent reaches brokers directly, never through another agent, whose death would also be its own.
 
 A zone gateway's listeners lead to agents: those for a zone's clients name other zones' brokers as the zone's gateways.
 """
@@ -18,7 +18,7 @@ _CONSEQUENCE = "while an agent there is dead, this one reads and writes nothing 
 
 
 def gateway_agents(facts: Facts) -> Verdict:
-    """Whether each of the servers that are named leads to brokers themselves, by the file and by what they answer."""
+    """Check whether each named server leads to brokers themselves, by the file and by its answer."""
     settings = facts.settings.gateway
     if not settings.enable:
         return Verdict(Level.OK, "remote.wal.gateway.enable is false")
@@ -44,7 +44,7 @@ def _led_to_agents(brokers: Mapping[int, Endpoint], settings: AgentSettings) -> 
 
 
 def faults_of_file(broker: BrokerProperties, settings: AgentSettings) -> list[Fault]:
-    """What can be told without asking anybody."""
+    """Return what the file alone shows."""
     if not settings.gateway.enable:
         return []
     own, servers = _own_zones_listener(broker, settings), settings.client.bootstrap_servers
@@ -67,7 +67,7 @@ def faults_of_file(broker: BrokerProperties, settings: AgentSettings) -> list[Fa
 
 
 def _own_zones_listener(broker: BrokerProperties, settings: AgentSettings) -> str:
-    """That for clients of this broker's zone, as far as its name can be told; empty: not."""
+    """Return the listener for clients of this broker's zone, if its name is known; else empty."""
     gateway = settings.gateway
     if gateway.durable_listener or gateway.bootstrap_listener:
         return gateway.durable_listener or gateway.bootstrap_listener

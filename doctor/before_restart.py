@@ -1,7 +1,8 @@
 """Judges whether now is the time to restart the next broker or its agent. Pure: `restart_questions` gets the facts.
 
 One broker or agent may go at a time, and only while all others are well: every replica in sync, every agent ready.
-Whatever could not be asked is UNKNOWN and never well, as what does not answer may be what must not go away now.
+Anything that could not be asked is UNKNOWN and never well, because a silent broker may be the one that must not go away
+now.
 """
 
 from collections.abc import Mapping
@@ -22,7 +23,7 @@ class AgentState(StrEnum):
     NOT_READY = "is not ready"
     SILENT = "does not answer"
     UNASKED = "cannot be asked from here"
-    """Something else than the agent may be in the way: a firewall, a certificate, a loopback address."""
+    """Something other than the agent may be the obstacle: a firewall, a certificate, a loopback address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class AgentReadiness:
     release: str
     state: AgentState
     reason: str = ""
-    """Why it is not ready or could not be asked; what is degraded, if it is ready."""
+    """Why it is not ready or could not be asked; if it is ready, what is degraded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +54,10 @@ class RunningCluster:
 
 @dataclass(frozen=True, slots=True)
 class RestartFacts:
-    """Everything that the judgement looks at."""
+    """Everything that the judgement uses."""
 
     release: str
-    """This program's own."""
+    """This program's own release."""
     port_base: int
     """A broker that replicates through agents advertises this port plus its id."""
     cluster: RunningCluster | Unknown
@@ -80,7 +81,7 @@ def judge_restart(facts: RestartFacts) -> list[Finding]:
 
 
 def controller(facts: RestartFacts) -> Verdict:
-    """Whether a controller answers."""
+    """Check whether a controller answers."""
     moving = known(facts.reassigned)
     if moving:
         return Verdict(Level.INFORMATION, f"it answers; {moving} partitions are being reassigned")
@@ -88,7 +89,7 @@ def controller(facts: RestartFacts) -> Verdict:
 
 
 def brokers(facts: RestartFacts) -> Verdict:
-    """Whether all brokers that hold replicas are there and answer."""
+    """Check whether all brokers that hold replicas are present and answer."""
     cluster = known(facts.cluster)
     faults: list[Fault] = [
         (Level.WARNING, f"broker {one} is not there", "see its log; if its files were changed last, change them back")
@@ -101,7 +102,7 @@ def brokers(facts: RestartFacts) -> Verdict:
 
 
 def replicas(facts: RestartFacts) -> Verdict:
-    """Whether a broker may go without taking a partition away."""
+    """Check whether a broker may go without making a partition unavailable."""
     cluster = known(facts.cluster)
     if cluster.not_in_sync:
         count = len(cluster.not_in_sync)
@@ -116,7 +117,7 @@ def replicas(facts: RestartFacts) -> Verdict:
 
 
 def agents(facts: RestartFacts) -> Verdict:
-    """Whether each agent that is registered, or that a broker replicates through, is ready."""
+    """Check whether each agent that is registered, or that a broker replicates through, is ready."""
     registered = known(facts.agents)
     faults: list[Fault] = [
         (Level.WARNING, f"broker {one} replicates through an agent, and none is registered for it", "start it")
@@ -140,7 +141,7 @@ def agents(facts: RestartFacts) -> Verdict:
 
 
 def agent_listeners(facts: RestartFacts) -> Verdict:
-    """Whether brokers that replicate through agents find every broker by the listener they use."""
+    """Check whether brokers that replicate through agents find every broker by the listener they use."""
     using, known_brokers = users(facts), _answering(facts)
     faults: list[Fault] = []
     for name in sorted({known_brokers[one].inter_broker_listener_name for one in using}):
@@ -161,7 +162,7 @@ def agent_listeners(facts: RestartFacts) -> Verdict:
 
 
 def agent_releases(facts: RestartFacts) -> Verdict:
-    """Which agents are of another release than this program."""
+    """Report agents of another release than this program."""
     others = {
         one: agent.release for one, agent in sorted(known(facts.agents).items()) if agent.release != facts.release
     }
@@ -172,7 +173,7 @@ def agent_releases(facts: RestartFacts) -> Verdict:
 
 
 def users(facts: RestartFacts) -> list[int]:
-    """Brokers that replicate through agents, by the port that they advertise to each other."""
+    """Return brokers that replicate through agents, by the port that they advertise to each other."""
     found = []
     for one, broker in sorted(_answering(facts).items()):
         advertised = broker.advertised_listeners.get(broker.inter_broker_listener_name)

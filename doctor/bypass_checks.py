@@ -1,4 +1,4 @@
-"""Checks of the way past dead agents: this broker's own listener for it, and those of the others."""
+"""Checks the bypass around dead agents: this broker's own listener for it, and those of the others."""
 
 from agent.settings.http_listener import is_loopback
 from doctor.facts import Facts
@@ -8,7 +8,7 @@ _KEY = "remote.wal.agent.bypass"
 
 
 def bypass_listener(facts: Facts) -> Verdict:
-    """Whether others can get past this host's agent to this broker, and nobody else can."""
+    """Check that other brokers can bypass this host's agent, and nobody else can."""
     broker, settings = facts.broker, facts.settings
     if not settings.bypass.brokers:
         found = f"{_KEY} is empty: nobody replicates from a broker whose agent is dead"
@@ -29,7 +29,7 @@ def bypass_listener(facts: Facts) -> Verdict:
 
 
 def _faults(facts: Facts, name: str) -> list[tuple[Level, str, str]]:
-    """What is wrong with the listener of this name, and what to change."""
+    """Return what is wrong with the listener of this name, and what to change."""
     broker, settings = facts.broker, facts.settings
     prefix, wanted = f"listener.name.{name.lower()}.", settings.bypass.security_protocol
     speaks = broker.security_protocols[name]
@@ -56,7 +56,7 @@ def _faults(facts: Facts, name: str) -> list[tuple[Level, str, str]]:
 
 
 def bypass_peers(facts: Facts) -> Verdict:
-    """Whether this agent would get past the others."""
+    """Check whether this agent would get past the others."""
     silent = [f"broker {broker_id}: {reason}" for broker_id, reason in sorted(facts.bypass.items()) if reason]
     if silent:
         change = f"correct {_KEY}, the listener, its certificates, or the firewall"

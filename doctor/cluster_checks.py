@@ -1,4 +1,4 @@
-"""Checks of the metadata topic, the topics' tiers, times that must fit each other, and the brokers' clocks."""
+"""Checks the metadata topic, the topics' tiers, related times, and the brokers' clocks."""
 
 from agent.settings.setting_types import milliseconds
 from doctor.facts import ClockReading, Facts, Unknown, known
@@ -19,7 +19,7 @@ _SKEW_MS = 5_000
 
 
 def system_enable(facts: Facts) -> Verdict:
-    """Whether the agent does anything."""
+    """Check whether the agent does anything."""
     key = "remote.log.wal.storage.system.enable"
     if facts.settings.storage.system_enable:
         return Verdict(Level.OK, f"{key} is true")
@@ -27,7 +27,7 @@ def system_enable(facts: Facts) -> Verdict:
 
 
 def topics_visible(facts: Facts) -> Verdict:
-    """Whether the agents may ask for what releases the topics' objects."""
+    """Check whether the agents may ask for what releases the topics' objects."""
     topics = known(facts.topics)
     hidden = sorted(name for name, topic in topics.items() if topic.is_hidden)
     if not hidden:
@@ -41,7 +41,7 @@ def topics_visible(facts: Facts) -> Verdict:
 
 
 def metadata_topic_retention(facts: Facts) -> Verdict:
-    """Whether metadata outlives the objects that it tells of."""
+    """Check whether metadata outlives its objects."""
     config = _metadata_topic_config(facts)
     topics = known(facts.topics)
     grace_ms = milliseconds(facts.settings.lifecycle.expiration_delete_grace_s)
@@ -57,7 +57,7 @@ def metadata_topic_retention(facts: Facts) -> Verdict:
 
 
 def metadata_topic_cleanup(facts: Facts) -> Verdict:
-    """Whether compaction may take records away."""
+    """Check whether compaction may remove records."""
     config = _metadata_topic_config(facts)
     policy = config.get("cleanup.policy")
     if policy == "delete":
@@ -69,7 +69,7 @@ def metadata_topic_cleanup(facts: Facts) -> Verdict:
 
 
 def metadata_topic_message_size(facts: Facts) -> Verdict:
-    """Whether a batch of metadata may be too large for the topic."""
+    """Check whether a batch of metadata may be too large for the topic."""
     config = _metadata_topic_config(facts)
     problems = message_problems(METADATA_TOPIC, config, _servers(facts))
     if problems:
@@ -78,7 +78,7 @@ def metadata_topic_message_size(facts: Facts) -> Verdict:
 
 
 def metadata_topic_replication(facts: Facts) -> Verdict:
-    """Whether metadata survives the loss of a broker."""
+    """Check whether metadata survives the loss of a broker."""
     topic = known(known(facts.cluster).metadata_topic)
     in_sync = int(topic.config.get("min.insync.replicas", "1"))
     found = f"replication factor {topic.replicas}, min.insync.replicas {in_sync}"
@@ -98,7 +98,7 @@ def metadata_topic_replication(facts: Facts) -> Verdict:
 
 
 def long_term_tier(facts: Facts) -> Verdict:
-    """Which topics' records are in object storage for as long as the WAL keeps them only."""
+    """Report topics whose records are in object storage only as long as the WAL keeps them."""
     topics = known(facts.topics)
     without = sorted(name for name, topic in topics.items() if not topic.has_long_term_tier)
     if not without:
@@ -111,7 +111,7 @@ def long_term_tier(facts: Facts) -> Verdict:
 
 
 def deletion_grace(facts: Facts) -> Verdict:
-    """Whether an object outlives the links to it that a slow follower still holds."""
+    """Check whether an object outlives the links to it that a slow follower still holds."""
     key = "remote.wal.expiration.delete.grace.ms"
     settings, raw = facts.settings, facts.broker.raw
     bounds = {
@@ -131,7 +131,7 @@ def deletion_grace(facts: Facts) -> Verdict:
 
 
 def fetch_delay(facts: Facts) -> Verdict:
-    """Whether a follower may fall out of the ISR while its fetch waits for object storage."""
+    """Check whether a follower may fall out of the ISR while its fetch waits for object storage."""
     key = "replica.lag.time.max.ms"
     settings = facts.settings
     lag_ms = int(facts.broker.raw.get(key, "30000"))
@@ -144,7 +144,7 @@ def fetch_delay(facts: Facts) -> Verdict:
 
 
 def uncommitted_ttl(facts: Facts) -> Verdict:
-    """Whether an upload that is under way may be taken for one that was given up."""
+    """Check whether an upload under way may be taken for an abandoned one."""
     key = "remote.wal.uncommitted.ttl.ms"
     ttl_ms = milliseconds(facts.settings.lifecycle.uncommitted_ttl_s)
     prefix = facts.settings.storage.manager_impl_prefix
@@ -157,7 +157,7 @@ def uncommitted_ttl(facts: Facts) -> Verdict:
 
 
 def clock_brokers(facts: Facts) -> Verdict:
-    """Whether this host and the other brokers' hosts agree on the time, by their agents' answers."""
+    """Check whether this host and the other brokers' hosts agree on the time, by their agents' answers."""
     agents = known(facts.agents)
     readings: dict[str, ClockReading] = {}
     silent: dict[int, str] = {}
@@ -175,7 +175,7 @@ def clock_brokers(facts: Facts) -> Verdict:
 
 
 def judge_clocks(readings: "dict[str, ClockReading]", ttl_ms: int) -> Verdict:
-    """The one that is furthest off decides. Times of hosts and store meet in the life time of what is uncommitted."""
+    """Judge the clock that is furthest off. Hosts' and store's times meet in the lifetime of uncommitted uploads."""
     if not readings:
         return Verdict(Level.OK, "no clock was read")
     name, reading = max(readings.items(), key=lambda item: abs(item[1].skew_ms))

@@ -1,4 +1,4 @@
-"""What is asked of Kafka: the brokers, the metadata topic, and the topics that replicate through object storage."""
+"""Asks Kafka about the brokers, the metadata topic, and the topics that replicate through object storage."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -32,14 +32,14 @@ _CLIENT_ID = "remote-wal-doctor"
 
 
 def librdkafka_admin(client: KafkaClientConfig) -> "AdminClient":
-    """An admin client under the doctor's name."""
+    """Return an admin client with the doctor's name."""
     from confluent_kafka.admin import AdminClient
 
     return AdminClient(client.for_confluent(client_id=_CLIENT_ID))
 
 
 def ask_cluster(client: KafkaClientConfig, timeout_s: float) -> Cluster:
-    """Blocks. Raises confluent_kafka.KafkaException."""
+    """Ask about the cluster. Blocks. Raises confluent_kafka.KafkaException."""
     metadata: Any = librdkafka_admin(client).list_topics(timeout=timeout_s)
     return Cluster(frozenset(metadata.brokers), _metadata_topic(client, metadata, timeout_s))
 
@@ -47,7 +47,7 @@ def ask_cluster(client: KafkaClientConfig, timeout_s: float) -> Cluster:
 def ask_properties(
     client: KafkaClientConfig, broker_ids: Iterable[int], timeout_s: float
 ) -> dict[int, BrokerProperties | Unknown]:
-    """The settings of these brokers, as each reports its own. Keys with Kafka's defaults are not in `raw`. Blocks."""
+    """Return these brokers' settings, as each reports its own. Keys with Kafka's defaults are not in `raw`. Blocks."""
     admin = librdkafka_admin(client)
     return {one: _properties(admin, one, timeout_s) for one in sorted(broker_ids)}
 
@@ -75,12 +75,12 @@ def _properties(admin: "AdminClient", broker_id: int, timeout_s: float) -> Broke
 
 
 def ask_zones(client: KafkaClientConfig, timeout_s: float) -> dict[int, str | None]:
-    """Of the living brokers. Blocks. Raises DescriptionError."""
+    """Return the living brokers' zones. Blocks. Raises DescriptionError."""
     return {one.broker_id: one.rack for one in ClusterDescriptions(client, _CLIENT_ID, timeout_s).brokers()}
 
 
 def ask_way(client: KafkaClientConfig, server: str, timeout_s: float) -> dict[int, Endpoint]:
-    """Where the living brokers are, as this server's listener says. Blocks. Raises DescriptionError."""
+    """Return the living brokers' addresses, as this server's listener gives them. Blocks. Raises DescriptionError."""
     asked = ClusterDescriptions(replace(client, bootstrap_servers=server), _CLIENT_ID, timeout_s)
     return {one.broker_id: Endpoint(one.host, one.port) for one in asked.brokers()}
 
@@ -99,7 +99,7 @@ def _metadata_topic(client: KafkaClientConfig, metadata: Any, timeout_s: float) 
 def ask_topics(
     client: KafkaClientConfig, settings: Mapping[str, TopicSettings], retention: AgentsRetention, timeout_s: float
 ) -> dict[str, EnabledTopic]:
-    """The enabled ones. Blocks. What has no readable configuration is taken as of unknown retention.
+    """Return the enabled topics. Blocks. A topic without readable configuration gets an unknown retention.
 
     Raises DescriptionError.
     """
@@ -124,7 +124,7 @@ def ask_topics(
 def enabled_topic(
     config: Mapping[str, str], settings: TopicSettings, retention: AgentsRetention, replication_factor: int
 ) -> EnabledTopic:
-    """From the topic's own configuration in Kafka."""
+    """Make it from the topic's own configuration in Kafka."""
     has_tier = settings.archive or is_tiered(config)
     local_ms = local_retention_ms(config)
     kept = None if local_ms is None else retention.longest_of(settings, replication_factor, local_ms)
@@ -141,13 +141,15 @@ def enabled_topic(
 
 
 def _grows(config: Mapping[str, str], settings: TopicSettings, kept: KeptFor | None) -> bool:
-    """Whether storage grows without bound, and nobody has said that it is to."""
+    """Whether storage grows without bound, and nobody has asked for that."""
     is_endless = kept is not None and kept.retention_ms == NO_LIMIT
     return is_endless and settings.wal_retention_ms != NO_LIMIT and not is_deleted_by_age(config)
 
 
 def _log_bytes(client: KafkaClientConfig, topics: Iterable[DescribedTopic], timeout_s: float) -> dict[str, int]:
-    """Of one replica of each partition, by topic; without those that nobody tells of. Costs alone depend on it."""
+    """Return the bytes of one replica of each partition, by topic; unknown ones are left out. Only costs depend on
+    it.
+    """
     partitions = [TopicPartition(topic.name, one.partition) for topic in topics for one in topic.partitions]
     try:
         with ReassignmentAdmin(client, timeout_s) as admin:

@@ -63,5 +63,5 @@ CHECKS: Final[Mapping[str, Check]] = {
 
 
 def diagnose(facts: Facts, checks: Mapping[str, Check] = CHECKS) -> list[Finding]:
-    """One finding for each check."""
+    """Return one finding for each check."""
     return judge(facts, checks)

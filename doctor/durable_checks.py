@@ -1,4 +1,4 @@
-"""Whether answers to producers of durable topics are held, whatever way their clients come."""
+"""Checks that answers to producers of durable topics are held, whatever way their clients come."""
 
 from doctor.facts import Facts, known
 from doctor.findings import Level, Verdict, some_of
@@ -9,7 +9,7 @@ _PLAN = "print the lines by remote-wal gateway plan --durable"
 
 
 def durable_topics(facts: Facts) -> Verdict:
-    """Topics with remote.wal.durable.enable, beside the listeners of this broker, which may come to lead them."""
+    """Check topics with remote.wal.durable.enable, and the listeners of this broker, which may come to lead them."""
     durable = sorted(name for name, topic in known(facts.topics).items() if topic.is_durable)
     if not durable:
         return Verdict(Level.OK, "no topic is durable")

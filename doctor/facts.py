@@ -1,4 +1,4 @@
-"""What the checks look at. A fact that could not be got is `Unknown`, with the reason."""
+"""The facts for the checks. A fact that could not be got is `Unknown`, with the reason."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """Not got, and why."""
+    """A fact that could not be got, and why."""
 
     reason: str
 
@@ -24,14 +24,14 @@ class UnknownFactError(Exception):
 
 
 def known(fact: T | Unknown) -> T:
-    """The fact. Raises UnknownFactError, which decides the check."""
+    """Return the fact. Raises UnknownFactError, which decides the check."""
     if isinstance(fact, Unknown):
         raise UnknownFactError(fact.reason)
     return fact
 
 
 def get_fact(get: Callable[[], T | Unknown]) -> T | Unknown:
-    """What `get` returns. Every failure is a fact here: no answer may keep the other checks from being made."""
+    """Return what `get` returns. A failure becomes an unknown fact, so that the other checks are still made."""
     try:
         return get()
     except Exception as error:
@@ -50,7 +50,7 @@ class ClockReading:
 
     @property
     def skew_ms(self) -> int:
-        """How far the other clock is ahead at least (below 0: behind); 0 when both may agree."""
+        """How far the other clock is ahead at least (negative: behind); 0 when both may agree."""
         if self.remote_ms > self.after_ms:
             return self.remote_ms - self.after_ms
         return min(0, self.remote_ms + self.resolution_ms - self.before_ms)
@@ -58,11 +58,11 @@ class ClockReading:
 
 @dataclass(frozen=True, slots=True)
 class MetadataTopic:
-    """`__remote_wal_log_metadata` as it is."""
+    """The present `__remote_wal_log_metadata`."""
 
     config: Mapping[str, str]
     replicas: int
-    """Of the partition that has the fewest."""
+    """Replicas of the partition with the fewest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,27 +70,28 @@ class EnabledTopic:
     """A topic that replicates through object storage."""
 
     local_retention_ms: int | None
-    """-1: for ever; None: not known."""
+    """-1: for ever; None: unknown."""
     has_long_term_tier: bool
     """KIP-405's remote storage, or the archive."""
     is_hidden: bool = False
     """The agents' client may not describe it."""
     kept: KeptFor | None = None
-    """For how long objects are kept, by the agent that keeps them longest; None: not known."""
+    """How long objects are kept, by the agent that keeps them longest; None: unknown."""
     is_archived: bool = False
     grows: bool = False
-    """Its objects are never deleted, though nobody has said so: they are kept as the log, which is compacted alone."""
+    """Its objects are never deleted, although nobody asked for that: they are kept as long as the log, which is only
+    compacted."""
     is_always_linked: bool = False
     """Its policy is `always`."""
     is_durable: bool = False
     """Producers are answered once their records are stored."""
     log_bytes: int | None = None
-    """Of one replica of each partition; None: not known."""
+    """Size of one replica of each partition; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The brokers, by Kafka's own account."""
+    """The brokers, according to Kafka."""
 
     broker_ids: frozenset[int]
     metadata_topic: MetadataTopic | Unknown
@@ -106,27 +107,27 @@ class StepFailure:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """What a probe object, written, listed, read and deleted, told of the object store."""
+    """What a probe object, written, listed, read and deleted, showed about the object store."""
 
     failures: Mapping[str, StepFailure]
-    """By step: open, put, list, get, delete. Steps after the first that failed were left out, but for delete."""
+    """By step: open, put, list, get, delete. Steps after the first failure were left out, except delete."""
     refuses_overwriting: bool | Unknown
     clock: ClockReading | Unknown
     other_clusters: frozenset[str] | Unknown
-    """Whose objects stand under the same prefix."""
+    """Clusters whose objects are under the same prefix."""
     keys_looked_at: int = 0
     looked_at_all: bool = True
     keeps_versions: bool | Unknown | None = None
-    """Whether the bucket keeps what is deleted; None: it is of no kind that could be asked."""
+    """Whether the bucket keeps deleted objects; None: this kind of store cannot be asked."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredObjects:
-    """Objects that hold something of a topic; one that holds several of its partitions counts for each."""
+    """Objects that hold some of a topic; one that holds several of its partitions counts for each."""
 
     count: int = 0
     size_bytes: int = 0
-    """With what others share them."""
+    """Includes the parts of other partitions."""
 
     def __add__(self, other: "StoredObjects") -> "StoredObjects":
         return StoredObjects(self.count + other.count, self.size_bytes + other.size_bytes)
@@ -134,17 +135,17 @@ class StoredObjects:
 
 @dataclass(frozen=True, slots=True)
 class AgentAnswer:
-    """What a registered agent says of itself over HTTP."""
+    """A registered agent's answer over HTTP."""
 
     broker_id: int
     cluster_id: str
     clock: ClockReading | Unknown
     gaps: tuple[str, ...] = ()
-    """Offsets of the partitions that it leads which no object holds or will hold."""
+    """Offsets of its led partitions that no object holds or will hold."""
     held: tuple[str, ...] = ()
     """Records that these partitions lost and object storage holds, each with the commands that decide about it."""
     stored: Mapping[str, StoredObjects] = field(default_factory=dict)
-    """By topic, of the partitions that it leads."""
+    """By topic, for its led partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,26 +153,26 @@ class Host:
     """This host's limits."""
 
     partitions: int | Unknown
-    """Partition directories of the broker."""
+    """How many partition directories the broker has."""
     max_user_watches: int | Unknown
     open_files: int | Unknown
     open_files_of: str
-    """Whose limit that is."""
+    """The process that has this limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerTlsFacts:
-    """Of TLS between this agent and its own broker."""
+    """TLS between this agent and its own broker."""
 
     unnamed: tuple[str, ...]
-    """What brokers advertise, as far as it is known here, that the agent's certificate does not name."""
+    """Hosts that brokers advertise, as far as known here, that the agent's certificate does not name."""
     refusal: str | None
     """Why the broker's own listener does not answer this agent; None: it does."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All of it."""
+    """All facts."""
 
     broker: BrokerProperties
     settings: AgentSettings
@@ -179,29 +180,29 @@ class Facts:
     topics: Mapping[str, EnabledTopic] | Unknown
     store: Store | Unknown
     peers: Mapping[int, str | None]
-    """Broker id to why its agent's peer listener does not answer; None: it does."""
+    """By broker id, why its agent's peer listener does not answer; None: it does."""
     agents: Mapping[int, AgentAnswer | Unknown] | Unknown
     host: Host
     bypass: Mapping[int, str | None]
-    """Broker id to why its own listener past its agent does not answer; None: it does."""
+    """By broker id, why its own bypass listener does not answer; None: it does."""
     other_buckets: Mapping[str, Store | Unknown] = field(default_factory=dict)
     """With a bucket for each zone, those of the other zones by name; `store` is that of this broker's zone."""
     zones: Mapping[int, str | None] | Unknown = field(default_factory=lambda: Unknown("the cluster was not asked"))
-    """Of the living brokers, where the zone gateway is on."""
+    """Zones of the living brokers, if the zone gateway is on."""
     ways: Mapping[str, Mapping[int, Endpoint] | Unknown] = field(default_factory=dict)
-    """Likewise: by each server that the agent bootstraps at, where it says that brokers are."""
+    """By each bootstrap server of the agent, the brokers' addresses there, if the zone gateway is on."""
     registered: Mapping[int, AgentRegistration] = field(default_factory=dict)
-    """Agents by their own word; empty where it was not read."""
+    """The registered agents; empty if the registrations were not read."""
     names: Mapping[str, tuple[str, ...] | Unknown] = field(default_factory=dict)
-    """What other zones' gateways are advertised as, and the addresses that each name stands for here."""
+    """The advertised names of other zones' gateways, and the addresses that each resolves to here."""
     led_to: Mapping[int, bool | Unknown | None] = field(default_factory=dict)
-    """Of the brokers that clients reach by the gateway here: whether its port for a broker leads to that one.
+    """By broker that clients reach through the gateway here: whether its port leads to that broker.
 
-    By KIP-1242; None: the broker is too old to say.
+    Found out by KIP-1242; None: the broker is too old to say.
     """
     replica_hosts: Mapping[str, tuple[str, ...] | Unknown] = field(default_factory=dict)
-    """What brokers advertise to each other, as far as it is known here, and the addresses that each stands for."""
+    """The hosts that brokers advertise to each other, as far as known here, and the addresses that each resolves to."""
     broker_tls: BrokerTlsFacts | Unknown | None = None
-    """None: the inter-broker listener speaks no TLS."""
+    """None: the inter-broker listener has no TLS."""
     certificates: Mapping[str, float | Unknown] = field(default_factory=dict)
-    """Days that the agent's own and its authorities' have left, by the keys that name their files."""
+    """Days left for the agent's own and its authorities' certificates, by the keys that name their files."""

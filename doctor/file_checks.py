@@ -1,7 +1,7 @@
-"""What can be told of a server.properties on its own host without asking anybody.
+"""Checks a server.properties on its own host without asking anybody.
 
-It goes beyond what keeps an agent from starting: without storage all goes inline, and a broker whose inter-broker
-listener does not lead to agents is replicated past them.
+It goes beyond the errors that prevent an agent's start: without storage all bytes go inline, and if a broker's
+inter-broker listener does not lead to agents, followers replicate past them.
 """
 
 import os
@@ -25,7 +25,7 @@ from plugin.zones.buckets import StorageSpec, check_own_zone
 
 
 def judge_file(broker: BrokerProperties, settings: AgentSettings) -> list[Fault]:
-    """All that is wrong or to be looked at."""
+    """Return everything that is wrong or needs a look."""
     specs = _stores(broker, settings)
     files = _files_of_agent(settings) | {
         f"{spec.impl_prefix}{key}": Path(value)
@@ -46,7 +46,7 @@ def judge_file(broker: BrokerProperties, settings: AgentSettings) -> list[Fault]
 
 
 def _stores(broker: BrokerProperties, settings: AgentSettings) -> list[StorageSpec]:
-    """Those that the agent will open."""
+    """Return the stores that the agent will open."""
     found, archive = [], settings.archive
     if settings.storage.system_enable:
         found.append(storage_spec(settings.storage, broker))
@@ -58,7 +58,7 @@ def _stores(broker: BrokerProperties, settings: AgentSettings) -> list[StorageSp
 
 
 def _files_of_agent(settings: AgentSettings) -> dict[str, Path]:
-    """By key, the files that are named and must be there."""
+    """Return by key the named files that must exist."""
     return {
         str(field.alias): value
         for section in vars(settings).values()
@@ -77,7 +77,7 @@ def _unreadable(key: str, file: Path) -> Fault | None:
 
 
 def _refused(spec: StorageSpec) -> Fault | None:
-    """What the storage manager will say to its settings."""
+    """Return why the storage manager will refuse its settings."""
     try:
         manager = storage_manager_class(spec.class_name, spec.class_path)
         told = [spec.settings]

@@ -1,4 +1,4 @@
-"""What a check says."""
+"""The results of checks."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class Level(StrEnum):
 
     OK = "ok"
     INFORMATION = "information"
-    """As it may well be meant; to be known."""
+    """It may be intended; for information."""
     UNKNOWN = "unknown"
     """The check could not be made."""
     WARNING = "warning"
@@ -25,12 +25,12 @@ class Level(StrEnum):
 
 
 class Verdict(NamedTuple):
-    """What a check says, in words for people."""
+    """A check's result, in words for people."""
 
     level: Level
     found: str
     change: str = ""
-    """What to change; empty when there is nothing to."""
+    """What to change; empty when there is nothing to change."""
 
 
 Fault = tuple[Level, str, str]
@@ -38,14 +38,14 @@ Fault = tuple[Level, str, str]
 
 
 def worst(faults: Sequence[Fault]) -> Verdict:
-    """All that is found, as bad as the worst of it."""
+    """Combine all findings, with the level of the worst."""
     level = max((one for one, _, _ in faults), key=list(Level).index)
     return Verdict(level, "; ".join(found for _, found, _ in faults), "; ".join(change for _, _, change in faults))
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The same, with the check's name."""
+    """A verdict with the check's name."""
 
     check: str
     level: Level
@@ -54,7 +54,7 @@ class Finding:
 
 
 def judge(facts: F, checks: Mapping[str, Callable[[F], Verdict]]) -> list[Finding]:
-    """One finding for each check. A check that fails, over a value that nobody foresaw, takes no other with it."""
+    """Return one finding for each check. A check that fails on an unexpected value does not affect the others."""
     findings = []
     for name, check in checks.items():
         try:
@@ -68,6 +68,6 @@ def judge(facts: F, checks: Mapping[str, Callable[[F], Verdict]]) -> list[Findin
 
 
 def some_of(names: Sequence[str]) -> str:
-    """The first few by name, and how many more there are."""
+    """Return the first few names, and how many more there are."""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return ", ".join(names[:_NAMED]) + more

@@ -1,4 +1,4 @@
-"""Checks of the zone gateway: the listeners that keep clients in their zone, their names, and what clients lose."""
+"""Checks the zone gateway: the listeners that keep clients in their zone, their names, and what clients lose."""
 
 from agent.found_peers import gateway_parts
 from agent.settings.gateway_settings import ALL, GatewaySettings
@@ -15,13 +15,13 @@ _TWO_SIDED = {
     GatewayPart.ADOPT: f"{_KEY}.produce.adopt.enable",
     GatewayPart.LINKS: f"{_KEY}.fetch.links.enable",
 }
-"""What two agents do together."""
+"""Features that need two agents."""
 _OWN_AGENT = "agent beside this broker"
 _RACK_AWARE = "replica.selector.class=org.apache.kafka.common.replica.RackAwareReplicaSelector on all brokers"
 
 
 def follower_fetching(facts: Facts) -> Verdict:
-    """Whether consumers may read from the replica in their zone: free in Kafka itself (KIP-392), with or without us."""
+    """Check whether consumers may read from the replica in their zone: free in Kafka itself (KIP-392)."""
     if not facts.broker.rack:
         return Verdict(Level.INFORMATION, "broker.rack is not set: no zone is known here", "broker.rack on all brokers")
     if _sends_by_rack(facts):
@@ -38,7 +38,7 @@ def _sends_by_rack(facts: Facts) -> bool:
 
 
 def gateway_listeners(facts: Facts) -> Verdict:
-    """Whether clients of each zone are led to their own zone's gateways, and get from there to this broker alone."""
+    """Check whether clients of each zone reach their own zone's gateways, and from there only this broker."""
     settings = facts.settings.gateway
     if not settings.enable:
         return Verdict(Level.OK, f"{_KEY}.enable is false")
@@ -57,7 +57,7 @@ def gateway_listeners(facts: Facts) -> Verdict:
 
 
 def _zone_faults(facts: Facts, settings: GatewaySettings) -> list[Fault]:
-    """Of other zones that the cluster tells of."""
+    """Return faults about other zones that the cluster has."""
     if isinstance(facts.zones, Unknown):
         return []
     faults: list[Fault] = []
@@ -80,7 +80,7 @@ def _zone_faults(facts: Facts, settings: GatewaySettings) -> list[Fault]:
 
 
 def _own_zone_faults(facts: Facts, settings: GatewaySettings) -> list[Fault]:
-    """Whether who bootstraps here is led to the broker and not to a gateway."""
+    """Return faults if bootstrapping here leads to a gateway instead of the broker."""
     others = settings.by_agents - {settings.durable_listener} | {facts.settings.client.client_listener}
     client = [name for name in client_listeners(facts.broker) if name in facts.broker.advertised_listeners]
     if not set(client) - others:
@@ -89,7 +89,9 @@ def _own_zone_faults(facts: Facts, settings: GatewaySettings) -> list[Fault]:
 
 
 def _listener_faults(facts: Facts, leads_to: str, name: str, port: int | None = None) -> list[Fault]:
-    """Of one that clients reach by an agent alone, at this port, or at that for this broker."""
+    """Return faults of a listener that clients reach only through an agent, at this port, or at that for this
+    broker.
+    """
     broker = facts.broker
     where, advertised = broker.listeners[name], broker.advertised_listeners.get(name)
     faults: list[Fault] = []
@@ -114,7 +116,7 @@ def _listener_faults(facts: Facts, leads_to: str, name: str, port: int | None = 
 
 
 def gateway_sides(facts: Facts) -> Verdict:
-    """Whether what is on here is on where it must be as well to have an effect."""
+    """Check whether features that are on here are also on where they must be to have an effect."""
     settings = facts.settings.gateway
     if not settings.enable:
         return Verdict(Level.OK, f"{_KEY}.enable is false")
@@ -143,7 +145,7 @@ def gateway_sides(facts: Facts) -> Verdict:
 
 
 def gateway_names(facts: Facts) -> Verdict:
-    """Whether the names of the gateways lead anywhere, and past one that is gone."""
+    """Check whether the gateways' names resolve, to more than one gateway."""
     settings = facts.settings.gateway
     if not settings.enable:
         return Verdict(Level.OK, f"{_KEY}.enable is false")
@@ -177,7 +179,7 @@ def gateway_ports(facts: Facts) -> Verdict:
 
 
 def gateway_security(facts: Facts) -> Verdict:
-    """What brokers do not know any more of clients that come by a gateway."""
+    """Report what brokers no longer know about clients that come through a gateway."""
     settings, raw = facts.settings.gateway, facts.broker.raw
     if not settings.enable:
         return Verdict(Level.OK, f"{_KEY}.enable is false")
@@ -215,7 +217,7 @@ def gateway_security(facts: Facts) -> Verdict:
 
 
 def _own_listeners(facts: Facts) -> set[str]:
-    """Those that advertise the broker itself to clients of this zone."""
+    """Return listeners that advertise the broker itself to clients of this zone."""
     broker = facts.broker
     return set(broker.advertised_listeners) - {
         broker.inter_broker_listener_name,
@@ -225,7 +227,7 @@ def _own_listeners(facts: Facts) -> set[str]:
 
 
 def _client_auth_keys(facts: Facts) -> list[str]:
-    """By which certificates are asked for on listeners of clients of this zone."""
+    """Return the keys that require certificates on listeners for clients of this zone."""
     return [
         "ssl.client.auth",
         *(f"listener.name.{name.lower()}.ssl.client.auth" for name in sorted(_own_listeners(facts))),
@@ -233,6 +235,6 @@ def _client_auth_keys(facts: Facts) -> list[str]:
 
 
 def _mechanism_keys(facts: Facts) -> list[str]:
-    """By which clients of other zones may log in."""
+    """Return the keys of the mechanisms by which clients of other zones may log in."""
     names = sorted(facts.settings.gateway.by_agents)
     return ["sasl.enabled.mechanisms", *(f"listener.name.{name.lower()}.sasl.enabled.mechanisms" for name in names)]

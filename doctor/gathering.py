@@ -1,4 +1,4 @@
-"""Gets the facts. Whatever cannot be got becomes `Unknown`, with the reason. Changes nothing but the probe object."""
+"""Gathers the facts. A fact that cannot be got becomes `Unknown`, with the reason. Writes only the probe object."""
 
 import re
 import secrets
@@ -53,7 +53,7 @@ _ALL_ADDRESSES = ("0.0.0.0", "::", "")  # noqa: S104 - nothing is bound to them
 
 
 def gather(broker: BrokerProperties, settings: AgentSettings, wall_ms: Callable[[], int]) -> Facts:
-    """Blocks; some tens of seconds when nothing answers."""
+    """Gather all facts. Blocks; some tens of seconds when nothing answers."""
     client = get_fact(lambda: client_config(broker, settings.client))
     cluster: Cluster | Unknown = _if_known(client, lambda known: ask_cluster(known, _KAFKA_TIMEOUT_S))
     topics, agents, registered = _settings_topic(client, cluster, wall_ms, settings.http)
@@ -86,7 +86,7 @@ def gather(broker: BrokerProperties, settings: AgentSettings, wall_ms: Callable[
 def _ways_past_agents(
     broker: BrokerProperties, settings: AgentSettings, registered: Mapping[int, AgentRegistration]
 ) -> dict[int, BypassWay]:
-    """As an agent takes them: those that are listed, and under TLS those that are registered."""
+    """Return the bypasses as an agent uses them: the listed ones, and under TLS the registered ones."""
     own_id, listed = broker.node_id, settings.bypass.brokers
     if not listed:
         return {}
@@ -96,7 +96,7 @@ def _ways_past_agents(
 
 
 def _dial_any(addresses: Sequence[Address], tls: PeerTls | None) -> str | None:
-    """As an agent does, one after the other; None when one answers."""
+    """Dial like an agent, one address after the other; None when one answers."""
     refusals = []
     for address in dict.fromkeys(addresses):
         if (refusal := dial(address, tls, _PEER_TIMEOUT_S)) is None:
@@ -106,7 +106,7 @@ def _dial_any(addresses: Sequence[Address], tls: PeerTls | None) -> str | None:
 
 
 def broker_tls_facts(broker: BrokerProperties, settings: AgentSettings) -> BrokerTlsFacts | None:
-    """None where the inter-broker listener speaks no TLS. Asks the own broker. Raises AgentSettingsError, OSError."""
+    """Ask the own broker; None if its inter-broker listener has no TLS. Raises AgentSettingsError, OSError."""
     plan = broker_tls_plan(broker, settings.broker_tls)
     if plan is None:
         return None
@@ -116,16 +116,16 @@ def broker_tls_facts(broker: BrokerProperties, settings: AgentSettings) -> Broke
 
 
 def _advertised_hosts(broker: BrokerProperties, settings: AgentSettings) -> list[str]:
-    """What brokers advertise to each other, this one among them."""
+    """Return the hosts that brokers advertise to each other, including this one."""
     own = broker.advertised_listeners[broker.inter_broker_listener_name].host
     brokers = (broker.node_id, *peer_addresses(broker, settings.peers))
     return sorted({advertised_host(own, broker.node_id, one) for one in brokers})
 
 
 def advertised_host(own_host: str, own_id: int, broker_id: int) -> str:
-    """What another broker advertises, by the pattern of the own name: replica-1.x is replica-2.x there.
+    """Guess another broker's advertised host from the own name's pattern: replica-1.x means replica-2.x there.
 
-    The own one, where that is an address, or has the broker's id not just once.
+    Returns the own host if that is an address, or does not contain the broker's id exactly once.
     """
     pattern = rf"(?<!\d){own_id}(?!\d)"
     is_pattern = not re.fullmatch(r"[\d.:a-fA-F]+", own_host) and len(re.findall(pattern, own_host)) == 1
@@ -197,7 +197,7 @@ def _ask_agents(
 def _stores(
     broker: BrokerProperties, settings: AgentSettings, wall_ms: Callable[[], int]
 ) -> tuple[Store | Unknown, dict[str, Store | Unknown]]:
-    """The bucket that is written to, and the others by name."""
+    """Probe the bucket that is written to, and the others by name."""
     spec = storage_spec(settings.storage, broker)
 
     def probed(of_bucket: Mapping[str, str]) -> Store | Unknown:

@@ -1,4 +1,4 @@
-"""Checks of the listeners, the other agents, and this host's limits."""
+"""Checks the listeners, the other agents, and this host's limits."""
 
 import ipaddress
 
@@ -9,12 +9,12 @@ from doctor.findings import Fault, Level, Verdict, some_of
 from kafka_log.server_properties import BrokerProperties
 
 _FILES_BESIDE = 256
-"""Sockets, libraries and the like, beside segment files."""
+"""Sockets, libraries and the like, besides segment files."""
 _FILES_PER_PEER = 32
 
 
 def listener_fault(broker: BrokerProperties, settings: AgentSettings) -> Fault | None:
-    """What the file alone tells of followers that would pass the agents by; None: nothing."""
+    """Return what the file alone shows about followers that would not use the agents; None: nothing."""
     name = broker.inter_broker_listener_name
     advertised, listening = broker.advertised_listeners[name], broker.listeners.get(name)
     port, host = settings.peers.replica_port_base + broker.node_id, settings.peers.replica_listen_host
@@ -29,7 +29,7 @@ def listener_fault(broker: BrokerProperties, settings: AgentSettings) -> Fault |
 
 
 def listeners(facts: Facts) -> Verdict:
-    """Whether replica fetchers of other hosts dial their own agent, and not this broker past it."""
+    """Check whether replica fetchers of other hosts dial their own agent, and not this broker directly."""
     broker, settings = facts.broker, facts.settings
     if (fault := listener_fault(broker, settings)) is not None:
         return Verdict(*fault)
@@ -49,7 +49,7 @@ def listeners(facts: Facts) -> Verdict:
 
 
 def broker_tls(facts: Facts) -> Verdict:
-    """Whether agent and broker of this host take each other's certificate."""
+    """Check whether agent and broker of this host accept each other's certificate."""
     name, found = facts.broker.inter_broker_listener_name, facts.broker_tls
     if found is None:
         return Verdict(Level.OK, f"{name} speaks {facts.broker.security_protocols[name]}")
@@ -67,7 +67,7 @@ def broker_tls(facts: Facts) -> Verdict:
 
 
 def agent_peers(facts: Facts) -> Verdict:
-    """Whether every other broker's agent is in the list, or registered, and answers."""
+    """Check whether every other broker's agent is listed or registered, and answers."""
     key = "remote.wal.agent.peers"
     silent = {broker_id: reason for broker_id, reason in facts.peers.items() if reason is not None}
     if isinstance(facts.cluster, Unknown):
@@ -87,7 +87,7 @@ def agent_peers(facts: Facts) -> Verdict:
 
 
 def agents_registered(facts: Facts) -> Verdict:
-    """Whether the registered agents are reached over HTTP, and are those that they should be."""
+    """Check whether the registered agents answer over HTTP, and are the right ones."""
     agents = known(facts.agents)
     problems = []
     for broker_id, answer in sorted(agents.items()):
@@ -105,7 +105,7 @@ def agents_registered(facts: Facts) -> Verdict:
 
 
 def missing_records(facts: Facts) -> Verdict:
-    """Whether object storage lacks records that cannot be had any more, as the agents tell."""
+    """Check whether object storage lacks records that cannot be had any more, according to the agents."""
     agents = known(facts.agents)
     answers = [answer for answer in agents.values() if not isinstance(answer, Unknown)]
     gaps = [gap for answer in answers for gap in answer.gaps]
@@ -121,7 +121,7 @@ def missing_records(facts: Facts) -> Verdict:
 
 
 def held_records(facts: Facts) -> Verdict:
-    """Whether logs lost records that object storage holds until somebody decides, as the agents tell."""
+    """Check whether logs lost records that object storage holds until somebody decides, according to the agents."""
     agents = known(facts.agents)
     answers = [answer for answer in agents.values() if not isinstance(answer, Unknown)]
     if held := [one for answer in answers for one in answer.held]:
@@ -133,7 +133,7 @@ def held_records(facts: Facts) -> Verdict:
 
 
 def inotify_watches(facts: Facts) -> Verdict:
-    """Whether every partition can be watched."""
+    """Check whether every partition can be watched."""
     key = "fs.inotify.max_user_watches"
     watches, partitions = known(facts.host.max_user_watches), known(facts.host.partitions)
     found = f"{key} is {watches}, the broker has {partitions} partitions"
@@ -144,7 +144,7 @@ def inotify_watches(facts: Facts) -> Verdict:
 
 
 def open_files(facts: Facts) -> Verdict:
-    """Whether the agent may open what it wants to."""
+    """Check whether the agent may open as many files as it wants."""
     limit = known(facts.host.open_files)
     wanted = facts.settings.quotas.open_files
     needed = wanted + _FILES_BESIDE + _FILES_PER_PEER * len(facts.peers)
@@ -156,7 +156,7 @@ def open_files(facts: Facts) -> Verdict:
 
 
 def certificates(facts: Facts) -> Verdict:
-    """Whether the agent's certificates, and those of the authorities that it trusts, hold for long."""
+    """Check whether the certificates of the agent and of its trusted authorities are valid for long."""
     days = {key: left for key, left in facts.certificates.items() if not isinstance(left, Unknown)}
     unread = [f"{key}: {left.reason}" for key, left in facts.certificates.items() if isinstance(left, Unknown)]
     ends = [f"{key} {'has expired' if left < 0 else f'ends in {left:.1f} days'}" for key, left in days.items()]

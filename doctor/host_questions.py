@@ -1,4 +1,4 @@
-"""What is asked of this host's kernel, and of other agents over the network."""
+"""Asks this host's kernel, and other agents over the network."""
 
 import json
 import os
@@ -33,7 +33,7 @@ _LOCKS = Path("/proc/locks")
 
 
 def count_partitions(log_dirs: tuple[Path, ...]) -> int:
-    """Partition directories in all log directories. Raises LogDirectoryError."""
+    """Count the partition directories in all log directories. Raises LogDirectoryError."""
     count = 0
     for path in log_dirs:
         directory = LogDirectory(path)
@@ -43,23 +43,23 @@ def count_partitions(log_dirs: tuple[Path, ...]) -> int:
 
 
 def max_user_watches() -> int:
-    """Raises OSError, ValueError."""
+    """Return the kernel's limit. Raises OSError, ValueError."""
     return int(_MAX_USER_WATCHES.read_text())
 
 
 def open_files_limit(state_directory: Path) -> tuple[int, str]:
-    """The limit of the agent that runs with this state directory, or of this process; and whose it is."""
+    """Return the limit of the agent with this state directory, or of this process; and of which it is."""
     try:
         pid = lock_holder(_LOCKS.read_text(), (state_directory / LOCK_FILE).stat())
         if pid is not None:
             return soft_limit(Path(f"/proc/{pid}/limits").read_text()), f"the agent (process {pid})"
     except (OSError, ValueError):
-        pass  # not ours to look at, or it has just ended
+        pass  # another user's process, or one that has just ended
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0], "this process (no running agent to be seen)"
 
 
 def lock_holder(locks: str, file: os.stat_result) -> int | None:
-    """The process that holds a flock on the file, out of /proc/locks."""
+    """Return the process that holds a flock on the file, from /proc/locks."""
     wanted = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:{file.st_ino}"
     for line in locks.splitlines():
         fields = line.split()
@@ -69,7 +69,7 @@ def lock_holder(locks: str, file: os.stat_result) -> int | None:
 
 
 def soft_limit(limits: str) -> int:
-    """Max open files, out of /proc/<pid>/limits. Raises ValueError."""
+    """Return max open files from /proc/<pid>/limits. Raises ValueError."""
     for line in limits.splitlines():
         if line.startswith("Max open files"):
             soft = line.split()[3]
@@ -78,28 +78,28 @@ def soft_limit(limits: str) -> int:
 
 
 def dial(address: Address, tls: PeerTls | None, timeout_s: float) -> str | None:
-    """Connect and close, without a word; None when that succeeds. Nothing is relayed for such a connection."""
+    """Connect and close without sending anything; None when that succeeds. Nothing is relayed for such a connection."""
     try:
         with socket.create_connection((address.host, address.port), timeout_s) as connection:
             if tls is not None:
                 with tls.client_context().wrap_socket(connection):
                     return None
             return None
-    except OSError as error:  # of TLS, too
+    except OSError as error:  # TLS errors, too
         return f"{address}: {error}"
 
 
 def addresses_of(host: str) -> tuple[str, ...]:
-    """Those that the name stands for. Raises OSError."""
+    """Return the addresses that the name resolves to. Raises OSError."""
     return tuple(sorted({str(found[4][0]) for found in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}))
 
 
 def ask_broker(
     address: Address, tls: Callable[[], ssl.SSLContext | None], timeout_s: float, name: str | None = None
 ) -> str | None:
-    """Ask for the API versions, which takes no login; None when that is answered. The certificate must have the `name`.
+    """Ask for the API versions, which needs no login; None when answered. The certificate must have the `name`.
 
-    A certificate that is not trusted may show only then, as in TLS 1.3 the connection stands before it is looked at.
+    An untrusted certificate may show only then: in TLS 1.3 the connection exists before the certificate is checked.
     """
     try:
         context = tls()
@@ -108,7 +108,7 @@ def ask_broker(
                 return _api_versions(address, connection)
             with context.wrap_socket(connection, server_hostname=name or address.host) as encrypted:
                 return _api_versions(address, encrypted)
-    except OSError as error:  # of TLS, too
+    except OSError as error:  # TLS errors, too
         return f"{address}: {error}"
 
 
@@ -153,7 +153,7 @@ def is_broker_there(
 def ask_agent(
     endpoint: str, timeout_s: float, wall_ms: Callable[[], int], settings: HttpSettings | None = None
 ) -> AgentAnswer | Unknown:
-    """Who answers at that HTTP endpoint, and its host's time."""
+    """Ask the agent at that HTTP endpoint, and read its host's time."""
     before_ms = wall_ms()
     try:
         with ask_agent_page(endpoint, "/describe", timeout_s, settings) as response:
@@ -183,7 +183,7 @@ def ask_agent(
 
 def _stored_objects(partitions: Iterable[Mapping[str, Any]]) -> dict[str, StoredObjects]:
     found: dict[str, StoredObjects] = {}
-    for one in partitions:  # agents of releases before do not count them
+    for one in partitions:  # older agents do not count them
         objects = StoredObjects(int(one.get("objects", 0)), int(one.get("objects_bytes", 0)))
         found[one["topic"]] = found.get(one["topic"], StoredObjects()) + objects
     return found

@@ -1,4 +1,4 @@
-"""Whether topics that are linked whatever it costs bring rounds that are worth it."""
+"""Checks whether always-linked topics have rounds that are worth it."""
 
 from typing import Final
 
@@ -8,11 +8,13 @@ from doctor.findings import Level, Verdict, some_of
 from plugin.prices import NEVER_PAYS
 
 _ENOUGH: Final = 100
-"""Objects whose mean size says something."""
+"""From so many objects on, their mean size is significant."""
 
 
 def link_policy(facts: Facts) -> Verdict:
-    """The policy `always`, beside the size of the objects that hold a topic's records, since its partitions are led."""
+    """Compare the policy `always` with the size of the objects that hold a topic's records, since its partitions are
+    led.
+    """
     always = sorted(name for name, topic in known(facts.topics).items() if topic.is_always_linked)
     if not always:
         return Verdict(Level.OK, "links are given where they pay")

@@ -1,4 +1,4 @@
-"""Asks brokers and agents whether a broker may be restarted. Changes nothing; what is not answered is `Unknown`."""
+"""Asks brokers and agents whether a broker may be restarted. Changes nothing; a missing answer is `Unknown`."""
 
 import urllib.error
 from collections.abc import Callable, Mapping
@@ -32,7 +32,7 @@ _ASKED_AT_ONCE = 16
 
 
 def gather_restart_facts(broker: BrokerProperties, settings: AgentSettings) -> RestartFacts:
-    """Everything that the judgement looks at. Blocks; 10 s for each question where nobody answers."""
+    """Gather everything for the judgement. Blocks; 10 s for each question without an answer."""
     timeout_s = TIMEOUT_S
     release, port_base = this_release().version, settings.peers.replica_port_base
 
@@ -82,7 +82,9 @@ def _names(metadata: Any, wanted: Callable[[Any], bool]) -> tuple[str, ...]:
 
 
 def _hidden(client: KafkaClientConfig, timeout_s: float) -> tuple[str, ...]:
-    """Topics that this client may not describe: of the agents' own and those that replicate through object storage."""
+    """Return topics that this client may not describe: the agents' own and those that replicate through object
+    storage.
+    """
     asked = ClusterDescriptions(client, _CLIENT_ID, timeout_s)
     names = [METADATA_TOPIC, SETTINGS_TOPIC]
     found = {one.name: one.error_code for one in asked.topics(names)}
@@ -93,7 +95,7 @@ def _hidden(client: KafkaClientConfig, timeout_s: float) -> tuple[str, ...]:
 
 
 def _reassigned(client: KafkaClientConfig, timeout_s: float) -> int:
-    """How many partitions are being reassigned. Raises ReassignmentError, ClientPropertyError."""
+    """Return how many partitions are being reassigned. Raises ReassignmentError, ClientPropertyError."""
     with ReassignmentAdmin(client, timeout_s) as admin:
         return len(admin.ongoing())
 

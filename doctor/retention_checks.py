@@ -1,4 +1,4 @@
-"""What the WAL keeps for how long: what that costs in a month, and what of the topics could be recovered."""
+"""Reports how long the WAL keeps objects, the monthly cost, and which topics could be recovered."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -12,7 +12,7 @@ _UNITS_MS: Final = ((3_600_000, "h"), (60_000, "min"), (1000, "s"))
 
 
 def wal_retention(facts: Facts) -> Verdict:
-    """How long objects are kept, what that costs, and what comes back of topics that keep them for less than Kafka."""
+    """Report how long objects are kept, the cost, and what a recovery lacks of topics that Kafka keeps longer."""
     topics = known(facts.topics)
     unknown = sorted(name for name, topic in topics.items() if topic.kept is None)
     if unknown:
@@ -44,7 +44,7 @@ def wal_retention(facts: Facts) -> Verdict:
 
 
 def _is_short(topic: EnabledTopic) -> bool:
-    """Whether brokers keep what objects do not; the archive has all of a log."""
+    """Whether brokers keep longer than objects; the archive has all of a log."""
     return topic.kept is not None and not topic.is_archived and topic.kept.retention_ms != topic.local_retention_ms
 
 
@@ -57,7 +57,7 @@ def _by_retention(topics: Mapping[str, EnabledTopic]) -> dict[tuple[int, int], l
 
 
 def _cost(facts: Facts, topics: Mapping[str, EnabledTopic]) -> str:
-    """In dollars a month, at a steady rate; nothing where no size is known. Raises PriceError."""
+    """Return dollars a month, at a steady rate; nothing if no size is known. Raises PriceError."""
     shares = [share for topic in topics.values() if (share := _bytes_kept(topic)) is not None]
     if not shares:
         return ""
@@ -72,7 +72,7 @@ def _cost(facts: Facts, topics: Mapping[str, EnabledTopic]) -> str:
 
 
 def _bytes_kept(topic: EnabledTopic) -> tuple[float, float] | None:
-    """In objects, as it is and with -2; None where that is not known. A log holds its local retention."""
+    """Return the bytes in objects, now and with -2; None if unknown. A log holds its local retention."""
     if topic.log_bytes is None or topic.kept is None or topic.local_retention_ms is None:
         return None
     if topic.kept.retention_ms == topic.local_retention_ms:
@@ -83,7 +83,7 @@ def _bytes_kept(topic: EnabledTopic) -> tuple[float, float] | None:
 
 
 def duration(ms: int) -> str:
-    """In the largest unit, of hours and less, that it is a whole number of, for people."""
+    """Format a duration in the largest unit up to hours of which it is a whole number."""
     if ms == NO_LIMIT:
         return "of all time"
     return next((f"{ms // unit} {name}" for unit, name in _UNITS_MS if ms and ms % unit == 0), f"{ms} ms")

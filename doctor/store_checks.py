@@ -1,4 +1,4 @@
-"""Checks of the object store, by what a probe object told."""
+"""Checks the object store, by what a probe object showed."""
 
 from agent.settings.setting_types import milliseconds
 from agent.settings.storage_spec import storage_spec
@@ -12,7 +12,7 @@ _STEPS = ("put", "list", "get", "delete")
 
 
 def store_settings(facts: Facts) -> Verdict:
-    """Whether the storage manager takes its settings, and the store is there."""
+    """Check whether the storage manager accepts its settings, and the store answers."""
     store = known(facts.store)
     failure = store.failures.get("open")
     if failure is None:
@@ -21,7 +21,7 @@ def store_settings(facts: Facts) -> Verdict:
 
 
 def store_permissions(facts: Facts) -> Verdict:
-    """Whether objects may be written, listed, read and deleted."""
+    """Check whether objects may be written, listed, read and deleted."""
     store = _opened(facts)
     failures = [(step, store.failures[step]) for step in _STEPS if step in store.failures]
     if not failures:
@@ -34,7 +34,7 @@ def store_permissions(facts: Facts) -> Verdict:
 
 
 def store_conditional_put(facts: Facts) -> Verdict:
-    """Whether the store keeps an object from being overwritten."""
+    """Check whether the store protects an object from being overwritten."""
     if known(_opened(facts).refuses_overwriting):
         return Verdict(Level.OK, "a second PUT of the same key was refused")
     return Verdict(
@@ -45,7 +45,7 @@ def store_conditional_put(facts: Facts) -> Verdict:
 
 
 def store_buckets(facts: Facts) -> Verdict:
-    """Whether this broker's zone has a bucket, and the others can be read, deleted and, for copies, written in."""
+    """Check whether this broker's zone has a bucket, and the others can be read, deleted and, for copies, written."""
     settings = facts.settings.storage
     buckets, spec = settings.buckets, storage_spec(settings, facts.broker)
     if not buckets:
@@ -69,7 +69,7 @@ def store_buckets(facts: Facts) -> Verdict:
 
 
 def store_shared(facts: Facts) -> Verdict:
-    """Whether another cluster writes under the same prefix: who may read one's records may read the other's."""
+    """Check whether another cluster writes under the same prefix: readers of one's records could read the other's."""
     store = _opened(facts)
     others = known(store.other_clusters)
     if others:
@@ -86,7 +86,7 @@ def store_shared(facts: Facts) -> Verdict:
 
 
 def store_versions(facts: Facts) -> Verdict:
-    """Whether the bucket keeps what is deleted: each object is then paid for, and can be read, for ever."""
+    """Check whether the bucket keeps deleted objects: each would then be paid for, and be readable, for ever."""
     keeps = _opened(facts).keeps_versions
     if isinstance(keeps, Unknown):
         hint = "allow s3:GetBucketVersioning, or see yourself that the bucket keeps no versions"
@@ -101,7 +101,7 @@ def store_versions(facts: Facts) -> Verdict:
 
 
 def clock_store(facts: Facts) -> Verdict:
-    """Whether this host and the store agree on the time."""
+    """Check whether this host and the store agree on the time."""
     clock = known(_opened(facts).clock)
     return judge_clocks({"the object store": clock}, milliseconds(facts.settings.lifecycle.uncommitted_ttl_s))
 

@@ -1,4 +1,4 @@
-"""Writes one small object into the store, and looks what the store does with it. It is deleted at the end."""
+"""Writes one small object into the store, and checks what the store does with it. It is deleted at the end."""
 
 from collections.abc import Callable
 from functools import partial
@@ -14,7 +14,7 @@ from plugin.zones.buckets import StorageSpec
 
 _KEYS_LOOKED_AT = 2000
 _RESOLUTION_MS = 1000
-"""S3 tells the time of a change in whole seconds."""
+"""S3 gives the time of a change in whole seconds."""
 _BODY = b"remote-wal doctor"
 _OTHER_BODY = b"remote-wal doctor, overwritten"
 
@@ -22,11 +22,11 @@ _OTHER_BODY = b"remote-wal doctor, overwritten"
 def probe_store(
     spec: StorageSpec, context: StorageContext, probe_id: str, wall_ms: Callable[[], int]
 ) -> Store | Unknown:
-    """Of one bucket. Blocks, for as long as `total.timeout.ms` allows each request."""
+    """Probe one bucket. Blocks, as long as `total.timeout.ms` allows each request."""
     load = partial(load_storage_manager, spec.class_name, spec.class_path)
     try:
         try:
-            # The self-test would end all at its first failure; each step of it is made here.
+            # The self-test would stop at its first failure; each of its steps is made here.
             manager = load({**spec.settings, **WITHOUT_SELF_TEST}, context, spec.impl_prefix)
         except RemoteStorageConfigError as error:
             if not error.key.endswith(tuple(WITHOUT_SELF_TEST)):
@@ -41,7 +41,7 @@ def probe_store(
 
 
 def unopened(error: RemoteStorageError) -> Store:
-    """What there is to tell of a store that could not be opened."""
+    """Return what is known of a store that could not be opened."""
     nothing = Unknown("the store could not be opened")
     return Store({"open": _failure(error)}, nothing, nothing, nothing)
 
@@ -49,7 +49,7 @@ def unopened(error: RemoteStorageError) -> Store:
 def probe(
     manager: RemoteWalStorageManager, context: StorageContext, probe_id: str, wall_ms: Callable[[], int]
 ) -> Store | Unknown:
-    """The facts; `probe_id` must be a new one at each call."""
+    """Return the facts; `probe_id` must be new at each call."""
     if not isinstance(manager, ObjectWalStorageManager):
         return Unknown(f"{type(manager).__name__} is no object store of ours, and cannot be probed")
     return _Probe(manager, context, probe_id, wall_ms).run()
@@ -76,7 +76,7 @@ class _Probe:
                 self._step("get", lambda: self._requests.get(self._key, 0, len(_BODY)))
                 self._refuses_overwriting = self._overwrite()
         finally:
-            # Also after a PUT of unknown outcome. What is not there is deleted without an error.
+            # Also after a PUT of unknown outcome. Deleting a missing object gives no error.
             self._step("delete", lambda: self._requests.delete(self._key))
         return self._store()
 

@@ -1,3 +1,5 @@
-"""A real Kafka cluster on this machine: its layout, processes and faults, a ledger of what was acknowledged, stand-ins
-for object stores, and Kafka's own tools as judges.
+"""A real Kafka cluster on this machine:
+
+its layout, processes and faults, a ledger of acknowledged records, stand-ins for object stores, and Kafka's own tools
+as judges.
 """

@@ -1,4 +1,4 @@
-"""What agents count, read from their /metrics: at one moment, or between two; of one agent, or of several together."""
+"""Reads agents' counters from /metrics: at one moment, or between two; of one agent, or of several together."""
 
 import math
 import urllib.request
@@ -24,12 +24,12 @@ class Counters:
     values: Mapping[Series, float] = field(default_factory=dict)
 
     def of(self, name: str, **labels: str) -> float:
-        """The sum of all series of that name that have these labels."""
+        """Return the sum of all series of that name that have these labels."""
         wanted = set(labels.items())
         return sum(value for (found, have), value in self.values.items() if found == name and wanted <= set(have))
 
     def by(self, name: str, label: str) -> dict[str, float]:
-        """Sums by the value of a label."""
+        """Return sums by the value of a label."""
         sums: defaultdict[str, float] = defaultdict(float)
         for (found, have), value in self.values.items():
             if found == name:
@@ -37,7 +37,7 @@ class Counters:
         return dict(sums)
 
     def since(self, earlier: "Counters") -> "Counters":
-        """The growth since then."""
+        """Return the growth since the earlier counters."""
         return Counters({series: value - earlier.values.get(series, 0.0) for series, value in self.values.items()})
 
     def __add__(self, other: "Counters") -> "Counters":
@@ -58,7 +58,7 @@ class Counters:
 
     @property
     def stock_bytes(self) -> float:
-        """What the same frames would have had without links."""
+        """The bytes that the same frames would have without links."""
         return self.of("remote_wal_stock_bytes_total")
 
     @property
@@ -68,12 +68,12 @@ class Counters:
 
     @property
     def inline_bytes(self) -> float:
-        """Record bytes that crossed as they are."""
+        """Record bytes that crossed inline."""
         return self.of("remote_wal_replicated_record_bytes_total", path="inline")
 
     @property
     def topics_linked_share(self) -> float:
-        """Of the record bytes of topics with the feature, the share that followers got as links."""
+        """The share of record bytes that followers got as links, in topics with the feature."""
         linked, inline = (self.of("remote_wal_topic_record_bytes_total", path=path) for path in ("linked", "inline"))
         return linked / max(linked + inline, 1.0)
 
@@ -88,7 +88,7 @@ class Counters:
         return self.of("remote_wal_store_requests_total", operation="get")
 
     def stages_ms(self) -> dict[str, dict[str, float]]:
-        """Of the stages that were passed at least once: p50, p99, and how many times."""
+        """Return p50, p99 and count of the stages that were passed at least once."""
         passed = sorted(self.by(f"{_STAGE}_count", "stage").items())
         return {
             stage: {
@@ -101,9 +101,9 @@ class Counters:
         }
 
     def quantile_ms(self, name: str, fraction: float, **labels: str) -> float | None:
-        """A quantile of a histogram of seconds, straight lines within its buckets; None without observations.
+        """Return a quantile of a histogram of seconds, linear within its buckets; None without observations.
 
-        Of what lies beyond the last bucket's bound, only that bound is known.
+        Beyond the last bucket's bound, the result is that bound.
         """
         wanted = set(labels.items())
         buckets: defaultdict[float, float] = defaultdict(float)
@@ -136,7 +136,7 @@ class Scrape:
     gauges: Mapping[Series, float] = field(default_factory=dict)
 
     def gauge(self, name: str) -> float:
-        """The sum of all series of that name."""
+        """Return the sum of all series of that name."""
         return sum(value for (found, _), value in self.gauges.items() if found == name)
 
 
@@ -155,14 +155,14 @@ def parse_metrics(text: str) -> Scrape:
 
 
 def scrape(cluster: "LocalCluster", broker_id: int) -> Scrape:
-    """Ask the broker's agent. Raises OSError when it does not answer, ValueError."""
+    """Ask the broker's agent. Raises OSError if it does not answer, ValueError."""
     url = f"http://{cluster.layout.agent_http_address(broker_id)}/metrics"
     with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:
         return parse_metrics(answer.read().decode())
 
 
 def scrape_all(cluster: "LocalCluster") -> Scrape:
-    """All agents' answers, added up. Raises OSError when one does not answer, ValueError."""
+    """Return all agents' answers, added up. Raises OSError if one does not answer, ValueError."""
     found = [scrape(cluster, broker_id) for broker_id in cluster.broker_ids]
     gauges = sum((Counters(one.gauges) for one in found), Counters())
     return Scrape(sum((one.counters for one in found), Counters()), gauges.values)

@@ -1,9 +1,9 @@
-"""What a broker of the local cluster reads: server.properties and its JVM's hosts file.
+"""Configuration of a broker of the local cluster: server.properties and its JVM's hosts file.
 
-The agent of a broker reads the same server.properties; Kafka passes over the keys that it does not know.
+The agent of a broker reads the same server.properties; Kafka ignores the keys that it does not know.
 
-Brokers run on Kafka's defaults, as those of others do, but for what three of them on one machine need: addresses,
-directories, small heaps. What a test or a benchmark needs beyond that, it sets itself.
+Brokers run on Kafka's defaults, except for what three of them on one machine need: addresses, directories, small heaps.
+A test or a benchmark sets everything else itself.
 """
 
 import socket
@@ -34,15 +34,15 @@ TIERED_TOPIC: Mapping[str, str] = MappingProxyType(
         "segment.bytes": "1048576",
     }
 )
-"""What makes a topic of a cluster with `tiered_storage` go to the tier within seconds."""
+"""Settings that make a topic of a cluster with `tiered_storage` go to the tier within seconds."""
 
 
 _OPEN = ("remote.wal.agent.plaintext.enable", "remote.wal.agent.http.plaintext.accepted")
-"""What agents want to be told before they listen at other than loopback addresses without TLS."""
+"""Keys that must be set before agents listen on other than loopback addresses without TLS."""
 KAFKAS_REPLICAS = 3
-"""What Kafka gives its own topics."""
+"""The replicas of Kafka's own topics, by default."""
 KAFKAS_IN_SYNC = 2
-"""How many of them acknowledge, where Kafka cares."""
+"""The replicas that must acknowledge, by Kafka's defaults for its own topics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,50 +51,50 @@ class AgentsMode:
 
     store: StoreSpec = field(default_factory=LocalDirectoryStore)
     overrides: Mapping[str, str] = field(default_factory=dict)
-    """Keys of the agents, laid over those that the layout gives."""
+    """Keys of the agents, which override those of the layout."""
     checkout: Path | None = None
-    """Whose agents: another checkout of this project, on this Python; None: this one."""
+    """Another checkout of this project, whose agents run on this Python; None: this checkout."""
     bypass: bool = False
-    """Whether the brokers have a second listener under TLS, by which agents get past another one that is dead."""
+    """Whether the brokers have a second listener under TLS, through which agents bypass another agent that is dead."""
     tls: bool = False
-    """Whether agents speak TLS to each other."""
+    """Whether agents use TLS between each other."""
     program: str = "cli.start"
-    """The module that is run as the agent; a benchmark's runs that one, and looks at it."""
+    """The module that is run as the agent; a benchmark's module wraps this one and observes it."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables of the agents' processes, beside the store's."""
+    """Environment variables of the agents' processes, besides the store's."""
     gateways: ZoneGateways | None = None
-    """Where clients reach brokers of other zones by the agents of their own; the brokers' zones are then those."""
+    """The gateways through which clients reach brokers of other zones; they also give the brokers their zones."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
-    """How the cluster is configured; the data in its directory survive a change."""
+    """The cluster's configuration; the data in its directory survive a change."""
 
     agents: AgentsMode | None = None
-    """None: a stock cluster, the control."""
+    """None: a stock cluster, for comparison."""
     overrides: Mapping[str, str] = field(default_factory=dict)
     """Kafka's keys, for all brokers."""
     broker_overrides: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
-    """Kafka's keys by broker, laid over `overrides`."""
+    """Kafka's keys by broker, which override `overrides`."""
     heap_mb: int = 512
     full_compiler: bool = False
-    """Whether the brokers' JVMs compile as on a machine of their own. A broker that lives for a minute or two, among
-    others on few cores, is quicker without: the full compiler would take most of its processor time.
+    """Whether the brokers' JVMs use the full compiler, as on a machine of their own. A broker that lives for a minute
+    or two, among others on few cores, is quicker without it: the full compiler would take most of its processor time.
     """
     hosts: ZoneHosts | None = None
     """A network namespace for each broker and its agent; None: all of them run on this host."""
     inter_broker: InterBroker | None = None
-    """None: brokers and controllers speak plaintext among each other, without a login."""
+    """None: brokers and controllers use plaintext among each other, without a login."""
     tiered_storage: bool = False
-    """Switch KIP-405 on, with LocalTieredStorage in a directory of the cluster and short intervals. Topics ask for
-    it: see TIERED_TOPIC.
-    """
+    """Switch KIP-405 on, with LocalTieredStorage in a directory of the cluster and short intervals. A topic must ask
+    for it, see TIERED_TOPIC."""
 
     def speaking(self, protocol: InterBrokerProtocol) -> "ClusterSettings":
-        """Brokers speak this among each other; with TLS, agents do so, too, else they would be the weaker door.
+        """Return settings with this protocol among brokers; with TLS, agents use it too, so that they are not less
+        protected.
 
-        With TLS the brokers' JVMs compile in full, as the quick compiler knows no AES instructions: without, stock
-        brokers, too, were at twice the processor time for the same bytes.
+        With TLS the brokers' JVMs use the full compiler, because the quick compiler has no AES instructions: without
+        it, even stock brokers took twice the processor time for the same bytes.
         """
         spoken = InterBroker.speaking(protocol)
         if spoken is None or not spoken.has_tls:
@@ -104,12 +104,12 @@ class ClusterSettings:
 
 
 def replica_host(broker_id: int) -> str:
-    """The host name that the broker advertises to other brokers."""
+    """Return the host name that the broker advertises to other brokers."""
     return f"replica-{broker_id}.{REPLICA_DOMAIN}"
 
 
 def server_properties(layout: ClusterLayout, broker_id: int, settings: ClusterSettings) -> dict[str, str]:
-    """All keys of one broker's server.properties."""
+    """Return all keys of one broker's server.properties."""
     properties = {
         **_listener_properties(layout, broker_id, agents=settings.agents is not None),
         "broker.rack": f"az{broker_id}",
@@ -135,7 +135,9 @@ def server_properties(layout: ClusterLayout, broker_id: int, settings: ClusterSe
 def hosts_file(
     layout: ClusterLayout, broker_id: int, *, agents: bool, machine_names: Iterable[str] | None = None
 ) -> str:
-    """The names that the broker's JVM can resolve; it asks no one else, so the machine's own is there."""
+    """Return the names that the broker's JVM can resolve; it uses no other source, so the machine's own name is
+    there.
+    """
     names = [socket.gethostname()] if machine_names is None else machine_names
     lines = ["127.0.0.1 localhost", *(f"127.0.0.1 {name}" for name in names if name and name != "localhost")]
     for other in layout.broker_ids:
@@ -147,7 +149,7 @@ def hosts_file(
 
 
 def write_configuration(layout: ClusterLayout, settings: ClusterSettings) -> None:
-    """Write every broker's server.properties and hosts file anew. Brokers see it at their next start."""
+    """Write every broker's server.properties and hosts file again. Brokers read them at their next start."""
     for broker_id in layout.broker_ids:
         layout.broker_directory(broker_id).mkdir(parents=True, exist_ok=True)
         properties = server_properties(layout, broker_id, settings)
@@ -163,7 +165,7 @@ def write_configuration(layout: ClusterLayout, settings: ClusterSettings) -> Non
 
 
 def _fewer_brokers(brokers: int) -> dict[str, str]:
-    """Kafka's own topics have three replicas by default, and cannot be made on fewer brokers."""
+    """Return settings for few brokers: Kafka's own topics have three replicas by default, and need as many brokers."""
     replicas, in_sync = str(brokers), str(min(KAFKAS_IN_SYNC, brokers))
     return {
         "offsets.topic.replication.factor": replicas,
@@ -175,7 +177,7 @@ def _fewer_brokers(brokers: int) -> dict[str, str]:
 
 
 def _replication_host(layout: ClusterLayout, broker_id: int, *, agents: bool) -> str:
-    """Where other brokers' fetches arrive: from its own agent, or from the other hosts."""
+    """Return the address where other brokers' fetches arrive: from its own agent, or from the other hosts."""
     return "127.0.0.1" if agents else layout.host(broker_id)
 
 
@@ -199,7 +201,7 @@ def _listener_properties(layout: ClusterLayout, broker_id: int, *, agents: bool)
 
 
 def _tiered_storage_properties(layout: ClusterLayout, replicas: str) -> dict[str, str]:
-    """KIP-405 with Kafka's own metadata manager, which keeps to its prefix `rlmm.config.`."""
+    """Return settings for KIP-405 with Kafka's own metadata manager, which uses the prefix `rlmm.config.`."""
     return {
         "remote.log.storage.system.enable": "true",
         "remote.log.storage.manager.class.name": "org.apache.kafka.server.log.remote.storage.LocalTieredStorage",
@@ -235,7 +237,7 @@ def _agent_properties(layout: ClusterLayout, broker_id: int, agents: AgentsMode)
         "remote.wal.agent.http.listener": layout.agent_http_address(broker_id),
         "remote.wal.agent.bootstrap.servers": ",".join(map(layout.client_address, own_first)),
         "remote.wal.agent.state.directory": str(layout.agent_directory(broker_id)),
-        # Nobody starts an ended agent anew here, and who pauses one wants it to go on.
+        # No process restarts an ended agent here, and a test that pauses an agent expects it to continue.
         "remote.wal.agent.watchdog.timeout.ms": "300000",
     }
     if agents.tls:

@@ -1,4 +1,4 @@
-"""A broker's files, as its server.properties on disk says where they are."""
+"""A broker's files, found by its server.properties on disk."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +10,7 @@ from local_cluster.layout import ClusterLayout
 
 @dataclass(frozen=True, slots=True)
 class BrokerFiles:
-    """Of all brokers of a cluster, running or not."""
+    """The files of all brokers of a cluster, running or not."""
 
     layout: ClusterLayout
 
@@ -25,16 +25,16 @@ class BrokerFiles:
             return dict(javaproperties.load(file))
 
     def log_directories(self, broker_id: int) -> tuple[Path, ...]:
-        """The broker's log.dirs."""
+        """Return the broker's log.dirs."""
         return tuple(Path(part.strip()) for part in self.properties(broker_id)["log.dirs"].split(",") if part.strip())
 
     def partition_directory(self, broker_id: int, topic: str, partition: int) -> Path | None:
-        """Where the broker keeps its replica; None when it has none."""
+        """Return the directory of the broker's replica; None if it has none."""
         for directory in self.log_directories(broker_id):
             if (found := directory / f"{topic}-{partition}").is_dir():
                 return found
         return None
 
     def log(self, broker_id: int) -> Path:
-        """What the broker logs."""
+        """Return the broker's own log file."""
         return self.layout.broker_directory(broker_id) / "kafka.log"

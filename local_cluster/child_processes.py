@@ -1,9 +1,9 @@
-"""Programs that start brokers, agents, tools and Spark end them all when they are told to end themselves.
+"""Ends all started processes (brokers, agents, tools, Spark) when the program itself is told to end.
 
-A cluster's processes lead sessions of their own, so that what is typed at a terminal does not reach them, and threads
-that wait for a tool would wait on after an interrupt. So the first SIGTERM, SIGINT or SIGHUP kills every process that
-descends from this one, and then unwinds the main thread as an interrupt does; what was started meanwhile follows at the
-end. Descendants whose own parent has ended become this process's children (prctl(2), PR_SET_CHILD_SUBREAPER).
+A cluster's processes lead sessions of their own, so that keys typed at a terminal do not reach them, and threads that
+wait for a tool would wait on after an interrupt. So the first SIGTERM, SIGINT or SIGHUP kills every process that
+descends from this one, and then unwinds the main thread as an interrupt does; processes started meanwhile are killed at
+the end. Descendants whose own parent has ended become this process's children (prctl(2), PR_SET_CHILD_SUBREAPER).
 """
 
 import contextlib
@@ -21,9 +21,9 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 @contextlib.contextmanager
 def ends_what_it_started(*, stays_if_done: bool = False) -> Iterator[None]:
-    """For the main thread of a program. KeyboardInterrupt comes out of it after a signal.
+    """End all started processes after a signal, by KeyboardInterrupt; for the main thread of a program.
 
-    `stays_if_done`: what was started stays when the block ends without an exception.
+    `stays_if_done`: they stay if the block ends without an exception.
     """
     told = False
 
@@ -31,7 +31,7 @@ def ends_what_it_started(*, stays_if_done: bool = False) -> Iterator[None]:
         nonlocal told
         first, told = not told, True
         kill_descendants()
-        if first:  # a second one must not interrupt what puts things in order
+        if first:  # a second one must not interrupt the cleanup
             raise KeyboardInterrupt
 
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -48,7 +48,7 @@ def ends_what_it_started(*, stays_if_done: bool = False) -> Iterator[None]:
 
 
 def kill_descendants() -> None:
-    """SIGKILL to every process that this one has started, and those have, until none is left."""
+    """Send SIGKILL to every descendant of this process, until none is left."""
     while living := descendants(os.getpid()):
         for pid in living:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -56,7 +56,7 @@ def kill_descendants() -> None:
 
 
 def descendants(pid: int) -> list[int]:
-    """Those that live. Source: proc(5), /proc/pid/stat, fields 3 and 4."""
+    """Return the living descendants. Source: proc(5), /proc/pid/stat, fields 3 and 4."""
     children = defaultdict(list)
     for directory in Path("/proc").glob("[0-9]*"):
         try:

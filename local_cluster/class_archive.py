@@ -1,8 +1,8 @@
-"""Kafka's classes as a JVM maps them from a file (class data sharing): a broker starts in half the processor time.
+"""Makes an archive of Kafka's classes that JVMs map from a file, so that a broker starts in half the processor time.
 
-The archive is recorded once, by a broker of its own that is started and ended, and kept beside the jars. A JVM looks
-whether it fits, by Java's version and the jars, and does without it where it does not. Source: java(1), Application
-Class Data Sharing.
+The archive is recorded once, by a broker that is started and ended for it, and kept beside the jars. A JVM checks
+whether it fits, by Java's version and the jars, and does without it otherwise. Source: java(1), Application Class Data
+Sharing.
 """
 
 import dataclasses
@@ -22,13 +22,13 @@ from local_cluster.processes import ProcessStartError
 
 _START_TIMEOUT_S = 120.0
 _WRITE_TIMEOUT_S = 120.0
-"""An archive is written when its JVM ends."""
+"""The maximum time to write an archive, which happens when its JVM ends."""
 
 
 def with_class_archive(java: Java, kafka: KafkaDistribution, tell: Progress) -> KafkaDistribution:
-    """Kafka with its archive, which is recorded first if there is none: within some ten seconds.
+    """Return Kafka with its archive, which is recorded first if there is none, within some ten seconds.
 
-    Where none can be recorded, it is Kafka as it was; an empty file then says so to those who come later.
+    If none can be recorded, Kafka is returned unchanged; an empty file records that for later calls.
     """
     archive = kafka.libs.parent / f"classes-{_identity(java, kafka):08x}.jsa"
     try:
@@ -43,7 +43,7 @@ def with_class_archive(java: Java, kafka: KafkaDistribution, tell: Progress) -> 
 
 
 def _identity(java: Java, kafka: KafkaDistribution) -> int:
-    """What the archive depends on. Jars are named by their versions."""
+    """Return a checksum of what the archive depends on. Jars are named by their versions."""
     release = java.home / "release"
     told = release.read_text() if release.exists() else str(java.major)
     jars = sorted(str(jar) for jar in kafka.libs.glob("*.jar"))

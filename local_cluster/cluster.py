@@ -1,10 +1,10 @@
 """A real Kafka cluster on this machine, with or without agents.
 
-Its directory holds everything: layout, configuration, data, logs, and the pid files by which a later
-program finds the processes. Nothing ends them but `stop`, `kill_all`, or leaving the `with` block.
+Its directory holds everything: layout, configuration, data, logs, and the pid files by which a later program finds the
+processes. Only `stop`, `kill_all`, or leaving the `with` block ends them.
 
-Agents are started before brokers, because a broker's replica fetchers dial its agent; an agent waits for
-its broker. The order of the ends is the reverse.
+Agents are started before brokers, because a broker's replica fetchers dial its agent; an agent waits for its broker.
+They are ended in the reverse order.
 """
 
 import dataclasses
@@ -39,7 +39,7 @@ START_TIMEOUT_S = 120.0
 
 
 class LocalCluster:
-    """The cluster of one directory. Not thread safe, but for `admin`."""
+    """The cluster of one directory. Not thread safe, except `admin`."""
 
     def __init__(
         self, layout: ClusterLayout, settings: ClusterSettings | None = None, progress: Progress | None = None
@@ -63,7 +63,7 @@ class LocalCluster:
         settings: ClusterSettings | None = None,
         progress: Progress | None = None,
     ) -> Self:
-        """A new cluster in an empty or absent directory; nothing is started. Raises LayoutError."""
+        """Make a new cluster in an empty or absent directory; nothing is started. Raises LayoutError."""
         if directory.exists() and any(directory.iterdir()):
             raise LayoutError(f"{directory} is not empty: a new cluster needs a directory of its own")
         network = settings.hosts.network if settings is not None and settings.hosts is not None else ""
@@ -77,7 +77,7 @@ class LocalCluster:
     def open(
         cls, directory: Path, *, settings: ClusterSettings | None = None, progress: Progress | None = None
     ) -> Self:
-        """The cluster that stands in `directory`, running or not. Raises LayoutError.
+        """Return the cluster of `directory`, running or not. Raises LayoutError.
 
         `settings` count from the next `configure` or `start` on; without them the files stay as they are.
         """
@@ -108,7 +108,7 @@ class LocalCluster:
         return self.runtime.tools(self.bootstrap_servers)
 
     def configure(self, agents: AgentsMode | None) -> None:
-        """Switch agents on or off ("listeners put back"). Data stay; it counts from the next start on."""
+        """Switch agents on or off ("listeners put back"). Data stay; the change takes effect at the next start."""
         self.settings = dataclasses.replace(self.settings, agents=agents)
         write_configuration(self.layout, self.settings)
         # The store's credentials may have changed with the settings.
@@ -117,9 +117,9 @@ class LocalCluster:
                 self._agents[broker_id] = agent_process(self.layout, broker_id, self.settings)
 
     def use_kafka(self, version: str, *broker_ids: int) -> None:
-        """Have these brokers run this version of Kafka, from their next start on; their logs stay as they are.
+        """Use this version of Kafka for these brokers, from their next start on; their logs stay as they are.
 
-        Whoever opens the cluster anew has all run the usual one. Raises KafkaDistributionError.
+        A cluster that is opened again runs the usual version. Raises KafkaDistributionError.
         """
         self.runtime.of(version)
         self._versions |= dict.fromkeys(broker_ids, version)
@@ -128,9 +128,9 @@ class LocalCluster:
         return self.runtime.of(self._versions.get(broker_id, KAFKA_VERSION))
 
     def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Start all that is not running, and wait until it is ready; if that fails, end what was started.
+        """Start everything that is not running, and wait until it is ready; on failure, end what was started.
 
-        Raises ProcessStartError with the end of the log of what failed, WaitTimeoutError.
+        Raises ProcessStartError with the end of the failed process's log, WaitTimeoutError.
         """
         self.format()
         idle = [
@@ -155,7 +155,7 @@ class LocalCluster:
             raise
 
     def format(self) -> None:
-        """Format the log directories that are new, side by side. Raises ProcessStartError."""
+        """Format the log directories that are new, in parallel. Raises ProcessStartError."""
         java = self.runtime.java
         new = [
             broker_id
@@ -173,7 +173,7 @@ class LocalCluster:
                 )
 
     def _let_clients_in(self, timeout_s: float) -> None:
-        """Agents are clients, too, so where an authorizer judges them nothing is ready until they are let in."""
+        """Authorise the agents, which are clients too: with an authorizer nothing is ready before that."""
         spoken = self.settings.inter_broker
         if spoken is None or not spoken.clients_may:
             return
@@ -190,9 +190,9 @@ class LocalCluster:
             )
 
     def wait_until_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Wait until every broker is registered and every agent says it is ready.
+        """Wait until every broker is registered and every agent is ready.
 
-        Raises ProcessStartError when a process has ended meanwhile, WaitTimeoutError.
+        Raises ProcessStartError if a process has ended meanwhile, WaitTimeoutError.
         """
         self._tell("waiting for the brokers to register")
         self.wait_for_brokers(self.broker_ids, timeout_s)
@@ -226,7 +226,7 @@ class LocalCluster:
             raise WaitTimeoutError(f"{error}; its log ends with\n{agent.log_tail()}") from None
 
     def stop(self, grace_s: float = STOP_GRACE_S) -> None:
-        """End everything in order: brokers first, then agents; what does not end in time is killed."""
+        """End everything in order: brokers first, then agents; processes that do not end in time are killed."""
         for processes in (self._brokers, self._agents):
             for process in processes.values():
                 process.request_exit()
@@ -239,7 +239,7 @@ class LocalCluster:
             process.kill()
 
     def start_broker(self, broker_id: int, *, wait: bool = True, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Raises ProcessStartError, WaitTimeoutError."""
+        """Start a broker. Raises ProcessStartError, WaitTimeoutError."""
         if not self._brokers[broker_id].is_alive():
             java, kafka = self.runtime.java, self._kafka_of(broker_id)
             self._brokers[broker_id] = broker_process(self.layout, broker_id, self.settings, java, kafka)
@@ -248,23 +248,26 @@ class LocalCluster:
             self.wait_for_brokers([broker_id], timeout_s)
 
     def start_agent(self, broker_id: int, *, wait: bool = True, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Raises ProcessStartError, WaitTimeoutError."""
+        """Start an agent. Raises ProcessStartError, WaitTimeoutError."""
         if not self._agents[broker_id].is_alive():
             self._agents[broker_id].start()
         if wait:
             self.wait_for_agent(broker_id, timeout_s)
 
     def broker(self, broker_id: int) -> ManagedProcess:
-        """Its process, to be looked at, paused and ended. A controlled shutdown moves leaders away first."""
+        """Return the broker's process, to be observed, paused and ended.
+
+        A controlled shutdown moves leaders away first.
+        """
         return self._brokers[broker_id]
 
     def agent(self, broker_id: int) -> ManagedProcess:
-        """Its process, to be looked at, paused and ended."""
+        """Return the agent's process, to be observed, paused and ended."""
         return self._agents[broker_id]
 
 
 def agent_is_ready(layout: ClusterLayout, broker_id: int) -> bool:
-    """Whether the agent's /readyz answers 200 now."""
+    """Return whether the agent's /readyz answers 200 now."""
     url = f"http://{layout.agent_http_address(broker_id)}/readyz"
     try:
         with urllib.request.urlopen(url, timeout=2) as answer:

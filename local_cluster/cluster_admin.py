@@ -1,7 +1,7 @@
-"""Questions and orders to a running cluster, over the protocol's own client, with deadlines.
+"""Asks and changes a running cluster, over the protocol's own client, with deadlines.
 
-Every wait is for what a broker says, never for time to pass. Any broker may be the one that answers, and just after a
-change they differ for some milliseconds: to act on a change, wait for it by the method of its own.
+Every wait is for an answer of a broker, never for time to pass. Any broker may answer, and just after a change they
+differ for some milliseconds: before you rely on a change, wait for it by its own method.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ CLIENT_CONFIG: Mapping[str, object] = {
     "log_level": 0,
     "reconnect.backoff.ms": 50,
     "reconnect.backoff.max.ms": 500,
-    # A topic that a test deleted stays so.
+    # A topic that a test deleted stays deleted.
     "allow.auto.create.topics": False,
 }
 
@@ -38,12 +38,12 @@ class ClusterAdminError(Exception):
 
 
 class ClusterUnsettledError(ClusterAdminError):
-    """The connection broke under the order, as when the controllers elect; whether it took effect is not known."""
+    """The connection broke during the order, as when the controllers elect; whether it took effect is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """A partition as a broker's metadata has it. `leader` is -1 when there is none."""
+    """A partition in a broker's metadata. `leader` is -1 if there is none."""
 
     topic: str
     partition: int
@@ -54,7 +54,7 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSummary:
-    """Counts over all topics, internal ones included."""
+    """Counts over all topics, including internal ones."""
 
     topics: int
     partitions: int
@@ -64,7 +64,7 @@ class ReplicaSummary:
 
 
 class ClusterAdmin:
-    """An admin client that knows what a local cluster's user asks for. Thread safe."""
+    """An admin client with the requests that a local cluster needs. Thread safe."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         self.bootstrap_servers = bootstrap_servers
@@ -72,7 +72,7 @@ class ClusterAdmin:
 
     @property
     def client(self) -> "AdminClient":
-        """confluent_kafka's own, for what has no method here."""
+        """confluent_kafka's own client, for requests without a method here."""
         if self._client is None:
             from confluent_kafka.admin import AdminClient
 
@@ -80,7 +80,7 @@ class ClusterAdmin:
         return self._client
 
     def registered_brokers(self, timeout_s: float = REQUEST_TIMEOUT_S) -> frozenset[int]:
-        """The brokers that are registered and not fenced; empty when none answers."""
+        """Return the brokers that are registered and not fenced; empty if none answers."""
         from confluent_kafka import KafkaException
 
         try:
@@ -100,8 +100,8 @@ class ClusterAdmin:
         """Create a topic, and wait until every partition has a leader and all its replicas are in sync.
 
         `assignment[p]` are partition p's replicas, the preferred leader first; it overrides the two numbers. Unless
-        `config` says otherwise, of three replicas two must be in sync for acks=all, as everybody has it who cares.
-        Raises ClusterAdminError, WaitTimeoutError.
+        `config` says otherwise, acks=all needs two in-sync replicas out of three, which is the usual setting. Raises
+        ClusterAdminError, WaitTimeoutError.
         """
         from confluent_kafka.admin import NewTopic
 
@@ -127,11 +127,11 @@ class ClusterAdmin:
             self._settle(self.client.create_topics([topic]), order)
 
     def delete_topic(self, name: str) -> None:
-        """Raises ClusterAdminError."""
+        """Delete a topic. Raises ClusterAdminError."""
         self._settle(self.client.delete_topics([name]), f"delete topic {name}")
 
     def partitions(self, topic: str) -> tuple[PartitionState, ...]:
-        """The topic's partitions in order; empty when the topic is not known (yet), or no broker answers."""
+        """Return the topic's partitions in order; empty if the topic is not known (yet), or no broker answers."""
         from confluent_kafka import KafkaException
 
         try:
@@ -146,7 +146,7 @@ class ClusterAdmin:
         )
 
     def replica_summary(self) -> ReplicaSummary | None:
-        """Counts over all topics; None when no broker answers."""
+        """Return counts over all topics; None if no broker answers."""
         from confluent_kafka import KafkaException
 
         try:
@@ -162,11 +162,11 @@ class ClusterAdmin:
         )
 
     def in_sync_replicas(self, topic: str) -> dict[int, tuple[int, ...]]:
-        """Broker ids in sync, by partition."""
+        """Return broker ids in sync, by partition."""
         return {state.partition: state.in_sync for state in self.partitions(topic)}
 
     def leader_of(self, topic: str, partition: int = 0) -> int | None:
-        """The leader's broker id; None when the partition has none now."""
+        """Return the leader's broker id; None if the partition has none now."""
         for state in self.partitions(topic):
             if state.partition == partition and state.leader >= 0:
                 return state.leader
@@ -181,7 +181,7 @@ class ClusterAdmin:
         expected: int | None = None,
         timeout_s: float = 60.0,
     ) -> int:
-        """The leader's id once there is one that fits. Raises WaitTimeoutError."""
+        """Wait for a leader that fits, and return its id. Raises WaitTimeoutError."""
 
         def fitting_leader() -> PartitionState | None:
             for state in self.partitions(topic):
@@ -195,7 +195,9 @@ class ClusterAdmin:
     def wait_for_full_isr(
         self, topic: str, *, partitions: int | None = None, timeout_s: float = 60.0
     ) -> tuple[PartitionState, ...]:
-        """The partitions once all have a leader and all replicas in sync. Raises WaitTimeoutError."""
+        """Wait until all partitions have a leader and all replicas in sync, and return them. Raises
+        WaitTimeoutError.
+        """
 
         def full() -> tuple[PartitionState, ...]:
             states = self.partitions(topic)
@@ -238,7 +240,7 @@ class ClusterAdmin:
         wait_until(moved, f"{topic} is on {wanted}", timeout_s)
 
     def begin_reassignment(self, topic: str, replicas: Mapping[int, Sequence[int]]) -> None:
-        """The same without waiting. Raises ClusterAdminError."""
+        """Start a reassignment without waiting for its end. Raises ClusterAdminError."""
         with self._reassignments() as admin:
             moves = [Move(TopicPartition(topic, number), (), tuple(brokers)) for number, brokers in replicas.items()]
             refused = {where: why for where, why in admin.submit(moves).items() if why is not None}
@@ -252,7 +254,7 @@ class ClusterAdmin:
         """
         known: dict[int, tuple[int, ...]] = {}
 
-        def is_known() -> bool:  # a topic made just now is not to every broker
+        def is_known() -> bool:  # a topic made just now is not known to every broker
             known.update({state.partition: state.replicas for state in self.partitions(topic)})
             return partition in known
 
@@ -264,7 +266,7 @@ class ClusterAdmin:
         self.wait_for_leader(topic, partition, expected=broker_id, timeout_s=timeout_s)
 
     def elect_preferred_leaders(self) -> None:
-        """Of all partitions, as far as that can be had now."""
+        """Elect the preferred leaders of all partitions, as far as possible now."""
         from confluent_kafka import ElectionType, KafkaException
 
         with contextlib.suppress(KafkaException):

@@ -1,4 +1,4 @@
-"""What `cluster status` tells."""
+"""The status that `cluster status` shows."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from local_cluster.cluster_admin import ReplicaSummary
 
 @dataclass(frozen=True, slots=True)
 class BrokerStatus:
-    """`pid` is None when the process does not run; `registered` means that clients are sent to it."""
+    """A broker's status; `pid` is None if the process does not run, `registered` means that clients are sent to it."""
 
     broker_id: int
     pid: int | None
@@ -19,7 +19,7 @@ class BrokerStatus:
 
 @dataclass(frozen=True, slots=True)
 class AgentStatus:
-    """The agent beside a broker; `ready` is what its /readyz says."""
+    """The status of the agent beside a broker; `ready` is the answer of its /readyz."""
 
     broker_id: int
     pid: int | None
@@ -30,7 +30,7 @@ class AgentStatus:
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """`replicas` is None when no broker answers."""
+    """The cluster's status; `replicas` is None if no broker answers."""
 
     directory: str
     cluster_id: str
@@ -47,7 +47,7 @@ class ClusterStatus:
 
 
 def status_of(cluster: LocalCluster) -> ClusterStatus:
-    """What runs, where, and how many replicas are behind."""
+    """Return what runs, where, and how many replicas are behind."""
     registered: frozenset[int] = frozenset()
     if any(cluster.broker(broker_id).is_alive() for broker_id in cluster.broker_ids):
         registered = cluster.admin.registered_brokers(5.0)

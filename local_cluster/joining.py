@@ -1,4 +1,4 @@
-"""A broker joins a local cluster that runs, with its agent where the others have some."""
+"""Adds a broker to a running local cluster, with an agent if the others have agents."""
 
 from pathlib import Path
 
@@ -16,10 +16,10 @@ def with_joined_broker(
     progress: Progress | None = None,
     timeout_s: float = START_TIMEOUT_S,
 ) -> LocalCluster:
-    """The cluster of that directory with one more broker, the last of its ids; no other is started anew.
+    """Return the cluster of that directory with one more broker, with the highest id; the others are not restarted.
 
-    It is no controller. What is down is started as well; `settings` are those that the others run with. Raises
-    LayoutError where nothing was changed, NoFreePortsError, and as `LocalCluster.start`.
+    The new broker is no controller. Processes that are down are started as well; `settings` are those of the others.
+    Raises LayoutError if nothing was changed, NoFreePortsError, and the errors of `LocalCluster.start`.
     """
     there = LocalCluster.open(directory)
     first = there.files.properties(there.broker_ids[0])

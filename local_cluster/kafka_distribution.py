@@ -1,4 +1,4 @@
-"""Kafka's jars: resolved once into a cache directory by `jvm.ivy`."""
+"""Kafka's jars, resolved once into a cache directory by `jvm.ivy`."""
 
 import os
 import sys
@@ -11,16 +11,16 @@ from jvm.ivy import IvyError, JarSet, Progress, fetch_jars
 from jvm.java import Java, JavaNotFoundError
 
 KAFKA_VERSIONS = ("3.9.2", "4.0.2", "4.1.2", "4.2.2", "4.3.1", "4.4.0")
-"""One of each line, ascending: what `./run test --kafka all` goes through."""
+"""One version of each line, ascending: those that `./run test --kafka all` uses."""
 _DEFAULT_VERSION = "4.3.1"
-"""The newest whose test jars, with LocalTieredStorage, could be fetched."""
+"""The newest version whose test jars, with LocalTieredStorage, could be fetched."""
 VERSION_VARIABLE = "REMOTE_WAL_KAFKA_VERSION"
 KAFKA_VERSION = os.environ.get(VERSION_VARIABLE) or _DEFAULT_VERSION
 LOG4J_VERSION = "2.25.4"
 """The version that Kafka's own artifacts ask for, so that binding and core agree."""
 
 KAFKA_HOME_VARIABLE = "REMOTE_WAL_KAFKA_HOME"
-"""Names the directory with Kafka's jars under `libs` (now or later); an unpacked Kafka release will do."""
+"""Names the directory that has, or will have, Kafka's jars under `libs`; an unpacked Kafka release will do."""
 
 
 class KafkaDistributionError(Exception):
@@ -33,9 +33,9 @@ class KafkaDistribution:
 
     libs: Path
     tiered_libs: Path | None = None
-    """The test jars with LocalTieredStorage, if they were asked for."""
+    """The test jars with LocalTieredStorage, if they were requested."""
     class_archive: Path | None = None
-    """See `class_archive`."""
+    """The archive of `class_archive`, if there is one."""
 
     @property
     def class_path(self) -> str:
@@ -44,18 +44,18 @@ class KafkaDistribution:
 
     @property
     def class_options(self) -> tuple[str, ...]:
-        """By which a JVM finds Kafka's classes."""
+        """The options by which a JVM finds Kafka's classes."""
         archive: tuple[str, ...] = ()
         if self.class_archive is not None:
-            # A JVM that cannot use it would say so on standard output, and goes on without.
+            # A JVM that cannot use it would report that on standard output, and continues without.
             archive = (f"-XX:SharedArchiveFile={self.class_archive}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off")
         return (*archive, "-cp", self.class_path)
 
 
 def kafka_home(environment: Mapping[str, str] | None = None, version: str = KAFKA_VERSION) -> Path:
-    """Where the jars are kept: the variable's directory, the checkout's `.kafka`, or the user's cache.
+    """Return the directory of the jars: the variable's directory, the checkout's `.kafka`, or the user's cache.
 
-    The variable names the directory of the version that all is run with; any other one is kept apart.
+    The variable names the directory of the usual version; other versions have directories of their own.
     """
     environment = os.environ if environment is None else environment
     if version == KAFKA_VERSION and (chosen := environment.get(KAFKA_HOME_VARIABLE)):
@@ -64,7 +64,7 @@ def kafka_home(environment: Mapping[str, str] | None = None, version: str = KAFK
 
 
 def downloads_directory(environment: Mapping[str, str]) -> Path:
-    """Where what is fetched for local clusters is kept: the checkout's `.kafka`, or the user's cache."""
+    """Return the directory for downloads of local clusters: the checkout's `.kafka`, or the user's cache."""
     checkout = Path(__file__).resolve().parent.parent
     if (checkout / "pyproject.toml").is_file():
         return checkout / ".kafka"
@@ -80,7 +80,7 @@ def resolve_kafka(
     progress: Progress | None = None,
     version: str = KAFKA_VERSION,
 ) -> KafkaDistribution:
-    """Kafka's jars, fetched first if they are not there. Takes about a minute the first time, then no time.
+    """Return Kafka's jars; fetch them first if they are missing. Takes about a minute the first time.
 
     Java is looked for only if there is something to fetch. Raises KafkaDistributionError, JavaNotFoundError.
     """
@@ -115,7 +115,7 @@ def main() -> int:
 
 
 def _show(line: str) -> None:
-    """Fleeting lines on a terminal; elsewhere only those that say something new."""
+    """Show each line for a moment on a terminal; elsewhere only lines that say something new."""
     if sys.stderr.isatty():
         sys.stderr.write(f"\r\033[K{line}" if line.startswith(("found", "downloading")) else f"\r\033[K{line}\n")
     elif not line.startswith(("found", "downloading")):

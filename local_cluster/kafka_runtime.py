@@ -1,4 +1,4 @@
-"""Java and Kafka, looked for at the first use: a cluster can be looked at and ended without either."""
+"""Java and Kafka, found at the first use: a cluster can be observed and ended without either."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -11,7 +11,7 @@ from local_cluster.kafka_tools import KafkaTools
 
 
 class KafkaRuntime:
-    """What a cluster's JVMs are started with."""
+    """The Java and Kafka that start a cluster's JVMs."""
 
     def __init__(self, tiered_storage: bool, tell: Progress) -> None:
         self._tiered_storage = tiered_storage
@@ -20,21 +20,21 @@ class KafkaRuntime:
 
     @cached_property
     def java(self) -> Java:
-        """Raises JavaNotFoundError."""
+        """The Java installation. Raises JavaNotFoundError."""
         return find_java()
 
     @property
     def kafka(self) -> KafkaDistribution:
-        """Kafka's jars of the version that all is run with. Raises KafkaDistributionError."""
+        """Kafka's jars of the usual version. Raises KafkaDistributionError."""
         return self.of(KAFKA_VERSION)
 
     def of(self, version: str) -> KafkaDistribution:
-        """Kafka's jars of this version, fetched on the first use. Raises KafkaDistributionError."""
+        """Return Kafka's jars of this version, fetched on the first use. Raises KafkaDistributionError."""
         if version not in self._versions:
             kafka = resolve_kafka(self.java, tiered_storage=self._tiered_storage, progress=self._tell, version=version)
             self._versions[version] = with_class_archive(self.java, kafka, self._tell)
         return self._versions[version]
 
     def tools(self, bootstrap_servers: str, *, jvm_as_shipped: bool = False, prefix: Sequence[str] = ()) -> KafkaTools:
-        """Kafka's own tools, run against that cluster, as `KafkaTools` says."""
+        """Return Kafka's own tools, run against that cluster; the parameters are those of `KafkaTools`."""
         return KafkaTools(self.java, self.kafka, bootstrap_servers, jvm_as_shipped=jvm_as_shipped, prefix=prefix)

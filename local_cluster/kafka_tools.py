@@ -1,4 +1,4 @@
-"""Kafka's own tools, as the judges of what our cluster does: run as they are, their text read into values."""
+"""Runs Kafka's own tools unchanged, to judge what our cluster does, and parses their text."""
 
 import re
 import subprocess
@@ -13,12 +13,12 @@ TOOL_TIMEOUT_S = 600.0
 
 
 class KafkaToolError(Exception):
-    """A tool failed, took too long, or said what is not understood; the message has the end of its output."""
+    """A tool failed, took too long, or printed something unknown; the message has the end of its output."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerPerformance:
-    """Kafka's producer performance; latencies in milliseconds, from send to acknowledgement."""
+    """A result of Kafka's producer performance; latencies in milliseconds, from send to acknowledgement."""
 
     records: int
     records_per_s: float
@@ -33,7 +33,7 @@ class ProducerPerformance:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerPerformance:
-    """Kafka's consumer performance. The rates leave out the time to join the group."""
+    """A result of Kafka's consumer performance. The rates leave out the time to join the group."""
 
     records: int
     mib: float
@@ -47,7 +47,7 @@ class ConsumerPerformance:
 
 @dataclass(frozen=True, slots=True)
 class EndToEndLatency:
-    """From send to being consumed, one record in flight; milliseconds."""
+    """Milliseconds from sending to consuming, with one record in flight."""
 
     average_ms: float
     p50_ms: float
@@ -57,7 +57,7 @@ class EndToEndLatency:
 
 @dataclass(frozen=True, slots=True)
 class DumpedBatch:
-    """A record batch as Kafka's dump-log sees it."""
+    """A record batch in the output of Kafka's dump-log."""
 
     base_offset: int
     last_offset: int
@@ -84,9 +84,9 @@ class KafkaTools:
         jvm_as_shipped: bool = False,
         prefix: Sequence[str] = (),
     ) -> None:
-        """`jvm_as_shipped`: the JVM's options are those of Kafka's own scripts, which take longer to warm up.
+        """Make the runner; `jvm_as_shipped` uses the JVM options of Kafka's own scripts, which take longer to warm up.
 
-        `prefix` is what each command line begins with, such as one that runs it in another network namespace.
+        `prefix` begins each command line, for example to run it in another network namespace.
         """
         self._prefix = prefix
         self._java = java
@@ -106,7 +106,7 @@ class KafkaTools:
         config: Mapping[str, str] | None = None,
         warmup_records: int = 0,
     ) -> ProducerPerformance:
-        """Write records as fast as told (-1: as fast as possible). Raises KafkaToolError."""
+        """Write records at this rate (-1: as fast as possible). Raises KafkaToolError."""
         arguments = self._arguments(topic, num_records=records, record_size=record_bytes, throughput=records_per_s)
         if warmup_records:
             arguments += ["--warmup-records", str(warmup_records)]
@@ -131,10 +131,9 @@ class KafkaTools:
         return parse_end_to_end_latency(self.run("org.apache.kafka.tools.EndToEndLatency", arguments))
 
     def dump_log(self, *segments: Path, deep: bool = False) -> list[DumpedBatch]:
-        """The batches of log segment files, in the order given.
+        """Return the batches of log segment files, in the order given.
 
-        `deep` makes Kafka read every record too. Raises KafkaToolError, also when Kafka finds a fault in a
-        file.
+        `deep` makes Kafka read every record too. Raises KafkaToolError, also if Kafka finds a fault in a file.
         """
         arguments = ["--files", ",".join(map(str, segments))] + (["--deep-iteration"] if deep else [])
         try:
@@ -146,7 +145,7 @@ class KafkaTools:
         return parse_dumped_log(self.run(self._dump_tool, arguments))
 
     def run(self, tool: str, arguments: Sequence[str], timeout_s: float = TOOL_TIMEOUT_S) -> str:
-        """What the tool printed on standard output. Raises KafkaToolError."""
+        """Return what the tool printed on standard output. Raises KafkaToolError."""
         name = tool.rpartition(".")[2]
         command = [*self._prefix, str(self._java.executable), "-Xmx512m", *self._jvm_options, *_QUIET]
         command += [*self._kafka.class_options, tool, *arguments]
@@ -176,7 +175,7 @@ class KafkaTools:
 
 
 _SHIPPED_OPTIONS = ("-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35")
-"""As in kafka-run-class.sh."""
+"""The options in kafka-run-class.sh."""
 _QUIET = ("-Dorg.apache.logging.log4j.level=ERROR", "-Dlog4j2.StatusLogger.level=OFF")
 
 
@@ -217,7 +216,7 @@ def parse_consumer_performance(output: str) -> ConsumerPerformance:
 
 
 def parse_end_to_end_latency(output: str) -> EndToEndLatency:
-    """Raises KafkaToolError."""
+    """Read the tool's output. Raises KafkaToolError."""
     average = re.search(rf"Avg latency: {_NUMBER} ms", output)
     percentiles = re.search(rf"Percentiles: 50th = {_NUMBER}, 99th = {_NUMBER}, 99.9th = {_NUMBER}", output)
     if average is None or percentiles is None:
@@ -226,7 +225,7 @@ def parse_end_to_end_latency(output: str) -> EndToEndLatency:
 
 
 def parse_dumped_log(output: str) -> list[DumpedBatch]:
-    """One value for each batch line. Raises KafkaToolError when the tool reports a fault."""
+    """Return one value for each batch line. Raises KafkaToolError if the tool reports a fault."""
     batches = []
     for line in output.splitlines():
         if any(fault in line for fault in _DUMP_FAULTS):

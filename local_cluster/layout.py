@@ -1,18 +1,18 @@
-"""Where a local cluster's parts are: directories, addresses, ports. Chosen once, kept in `cluster.json`.
+"""The parts of a local cluster: directories, addresses, ports. Chosen once, kept in `cluster.json`.
 
 Addresses are loopback ones, told apart by their third and fourth number, for broker b:
 
 - 127.0.0.1: the broker's own listeners, and its agent's HTTP endpoints
 - 127.0.1.b: where b's agent poses as every other broker, one port each (`replica_port`); never as b itself
 - 127.0.2.b: where b's agent listens for the other agents
-- 127.0.3.b: where b itself listens for agents that bypass its own, if it is asked to
+- 127.0.3.b: where b itself listens for agents that bypass its own, if configured
 
-Where each broker has a host of its own (a network namespace, `local_cluster.zone_hosts`), <network>.b.b stands for
-127.0.0.1 and 127.0.2.b.
+If each broker has a host of its own (a network namespace, `local_cluster.zone_hosts`), <network>.b.b replaces 127.0.0.1
+and 127.0.2.b.
 
-Broker x listens for replicas on 127.0.0.1 at the very port number at which the agents pose as x. So it can
-advertise one host name and port for good, and the hosts file that broker b's JVM is given decides alone
-whether b dials x directly or by way of its agent.
+Broker x listens for replicas on 127.0.0.1 at the same port number at which the agents pose as x. So it can always
+advertise one host name and port, and only the hosts file of broker b's JVM decides whether b dials x directly or
+through its agent.
 """
 
 import base64
@@ -29,10 +29,10 @@ LAYOUT_VERSION = 1
 REPLICA_DOMAIN = "remote-wal.internal"
 _OWN_PORTS = 4
 MAX_BROKERS = 9
-"""How many a cluster of this machine can grow to: so many replica ports are kept free for it."""
+"""The maximum number of brokers that a cluster can grow to: it keeps as many replica ports free."""
 MAX_ZONES = 4
-"""For whose clients brokers can have listeners, one port each (`local_cluster.zone_gateways`); admin tools count as a
-zone."""
+"""The maximum number of zones with listeners for their clients, one port each (`local_cluster.zone_gateways`); admin
+tools count as a zone."""
 
 
 class LayoutError(Exception):
@@ -46,14 +46,14 @@ class BrokerPorts:
     broker_id: int
     client: int
     controller: int
-    """0: it came later, and is no controller."""
+    """0: the broker joined later, and is no controller."""
     peer: int
     agent_http: int
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterLayout:
-    """A cluster's directory, id and addresses. Brokers are numbered from 1; those it began with are controllers."""
+    """A cluster's directory, id and addresses. Brokers are numbered from 1; the first ones are controllers."""
 
     directory: Path
     cluster_id: str
@@ -61,15 +61,15 @@ class ClusterLayout:
     brokers: tuple[BrokerPorts, ...]
     replica_port_base: int
     network: str = ""
-    """The first two numbers of the addresses of the brokers' own hosts; empty: all of them share this one's."""
+    """The first two numbers of the addresses of the brokers' own hosts; empty: all of them share this host."""
     replica_ports: int = MAX_BROKERS
-    """So many behind `replica_port_base` are the replica ports of brokers, also of some that may come."""
+    """The number of replica ports from `replica_port_base` on, including those of brokers that may join."""
 
     @classmethod
     def plan(
         cls, directory: Path, broker_count: int = 3, chooser: random.Random | None = None, network: str = ""
     ) -> Self:
-        """A new layout on ports that are free now. Raises NoFreePortsError."""
+        """Return a new layout on ports that are free now. Raises NoFreePortsError."""
         chooser = chooser or random.SystemRandom()
         replica_ports = max(broker_count, MAX_BROKERS)
         ports = free_port_block(1 + replica_ports + broker_count * (_OWN_PORTS + MAX_ZONES), chooser)
@@ -81,7 +81,7 @@ class ClusterLayout:
         return cls(directory.absolute(), _new_cluster_id(chooser), brokers, ports[0], network, replica_ports)
 
     def with_another_broker(self, chooser: random.Random | None = None) -> Self:
-        """And one that joins, on ports that are free now. Raises NoFreePortsError, LayoutError."""
+        """Return the layout with one more broker, on ports that are free now. Raises NoFreePortsError, LayoutError."""
         broker_id = max(self.broker_ids) + 1
         if broker_id > self.replica_ports:
             raise LayoutError(
@@ -101,9 +101,11 @@ class ClusterLayout:
 
     @property
     def zone_port_base(self) -> int:
-        """Brokers' ports for clients of the first zone are this plus their ids, and so many more for each next one.
+        """The base of brokers' ports for clients:
 
-        Of the brokers that the cluster began with; others have none.
+        plus the id for the first zone, and one block more for each next zone.
+
+        Only brokers that the cluster began with have such ports.
         """
         return self.replica_port_base + self.replica_ports + _OWN_PORTS * len(self.controller_ids)
 
@@ -117,18 +119,18 @@ class ClusterLayout:
 
     @property
     def tiered_storage_directory(self) -> Path:
-        """Where LocalTieredStorage keeps KIP-405's segments, for all brokers."""
+        """The directory where LocalTieredStorage keeps KIP-405's segments, for all brokers."""
         return self.directory / "tiered-storage"
 
     def ports(self, broker_id: int) -> BrokerPorts:
-        """Raises KeyError when there is no such broker."""
+        """Return a broker's ports. Raises KeyError if there is no such broker."""
         for broker in self.brokers:
             if broker.broker_id == broker_id:
                 return broker
         raise KeyError(f"there is no broker {broker_id}, only {', '.join(map(str, self.broker_ids))}")
 
     def host(self, broker_id: int) -> str:
-        """Where its host is reached."""
+        """Return the address of the broker's host."""
         return f"{self.network}.{broker_id}.{broker_id}" if self.network else "127.0.0.1"
 
     def client_address(self, broker_id: int) -> str:
@@ -138,23 +140,23 @@ class ClusterLayout:
         return f"{self.host(broker_id)}:{self.ports(broker_id).controller}"
 
     def replica_port(self, broker_id: int) -> int:
-        """The port of broker `broker_id`'s REPLICATION listener, and of every agent that poses as it."""
+        """Return the port of broker `broker_id`'s REPLICATION listener, and of every agent that poses as it."""
         return self.replica_port_base + broker_id
 
     def peer_address(self, broker_id: int) -> str:
-        """Where the broker's agent listens for other agents."""
+        """Return the address where the broker's agent listens for other agents."""
         host = self.host(broker_id) if self.network else f"127.0.2.{broker_id}"
         return f"{host}:{self.ports(broker_id).peer}"
 
     def bypass_address(self, broker_id: int) -> str:
-        """Where the broker listens for agents that bypass its own."""
+        """Return the address where the broker listens for agents that bypass its own."""
         return f"127.0.3.{broker_id}:{self.ports(broker_id).peer}"
 
     def agent_http_address(self, broker_id: int) -> str:
         return f"{self.host(broker_id)}:{self.ports(broker_id).agent_http}"
 
     def agent_replica_host(self, broker_id: int) -> str:
-        """The address on which the broker's agent poses as the other brokers."""
+        """Return the address on which the broker's agent poses as the other brokers."""
         return f"127.0.1.{broker_id}"
 
     def broker_directory(self, broker_id: int) -> Path:
@@ -167,7 +169,7 @@ class ClusterLayout:
         return self.broker_directory(broker_id) / "hosts"
 
     def log_directory(self, broker_id: int) -> Path:
-        """The directory of the broker's partitions, unless an override of log.dirs says otherwise."""
+        """Return the directory of the broker's partitions, unless an override of log.dirs says otherwise."""
         return self.broker_directory(broker_id) / "log"
 
     def agent_directory(self, broker_id: int) -> Path:
@@ -175,7 +177,7 @@ class ClusterLayout:
 
 
 def save_layout(layout: ClusterLayout) -> None:
-    """Write `cluster.json`; it appears whole or not at all."""
+    """Write `cluster.json` atomically."""
     layout.directory.mkdir(parents=True, exist_ok=True)
     document = {
         "version": LAYOUT_VERSION,
@@ -191,7 +193,7 @@ def save_layout(layout: ClusterLayout) -> None:
 
 
 def load_layout(directory: Path) -> ClusterLayout:
-    """The inverse of `save_layout`; the directory is where the file is found now. Raises LayoutError."""
+    """Read `cluster.json`; the directory is the file's present one. Raises LayoutError."""
     path = directory / LAYOUT_FILE
     try:
         document = json.loads(path.read_text())
@@ -208,7 +210,7 @@ def load_layout(directory: Path) -> ClusterLayout:
 
 
 def _new_cluster_id(chooser: random.Random) -> str:
-    """A Kafka UUID in text. Kafka's tools take a leading dash for an option, so there is none."""
+    """Return a Kafka UUID as text. Kafka's tools take a leading dash for an option, so there is none."""
     while True:
         text = base64.urlsafe_b64encode(chooser.randbytes(16)).rstrip(b"=").decode()
         if not text.startswith("-"):

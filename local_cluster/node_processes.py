@@ -23,9 +23,9 @@ def broker_process(
     kafka: KafkaDistribution,
     *jvm_options: str,
 ) -> ManagedProcess:
-    """The broker's JVM, with options beside those that all have.
+    """Return the broker's JVM, with options besides the common ones.
 
-    Its log is `kafka.log`; `stdout.log` has what it says before logging starts, and crashes.
+    Its log is `kafka.log`; `stdout.log` has output from before logging starts, and crashes.
     """
     directory = layout.broker_directory(broker_id)
     command = (
@@ -50,7 +50,7 @@ def broker_process(
 
 
 def known_broker_process(layout: ClusterLayout, broker_id: int) -> ManagedProcess:
-    """The broker as it can be looked at and ended without knowing how it was started."""
+    """Return the broker's process for observing and ending it, without knowing how it was started."""
     directory = layout.broker_directory(broker_id)
     return ManagedProcess(
         ProcessSpec(f"broker {broker_id}", (), directory / "stdout.log", directory / "pid", directory)
@@ -58,7 +58,7 @@ def known_broker_process(layout: ClusterLayout, broker_id: int) -> ManagedProces
 
 
 def agent_process(layout: ClusterLayout, broker_id: int, settings: ClusterSettings) -> ManagedProcess:
-    """The agent beside the broker, on this very Python."""
+    """Return the agent beside the broker, on this Python."""
     directory = layout.agent_directory(broker_id)
     properties = str(layout.server_properties(broker_id))
     program = settings.agents.program if settings.agents else "cli.start"
@@ -81,8 +81,7 @@ def _prefix(settings: ClusterSettings, broker_id: int) -> tuple[str, ...]:
 def format_log_directory(
     layout: ClusterLayout, broker_id: int, settings: ClusterSettings, java: Java, kafka: KafkaDistribution
 ) -> None:
-    """Give the broker's log directories their identity (Kafka's StorageTool). Nothing happens to formatted
-    ones.
+    """Give the broker's log directories their identity (Kafka's StorageTool). Formatted ones are left alone.
 
     Raises ProcessStartError.
     """
@@ -110,6 +109,6 @@ def format_log_directory(
 
 
 def logging_options(log_path: Path) -> tuple[str, ...]:
-    """Of a JVM of Kafka's: it logs into this file, and nothing to its standard output."""
+    """Return options that let one of Kafka's JVMs log into this file, and nothing to its standard output."""
     configuration = resources.files("local_cluster") / "log4j2.properties"
     return (f"-Dlog4j2.configurationFile={configuration}", f"-Dkafka.log.file={log_path}")

@@ -1,4 +1,4 @@
-"""Wait for a condition that nobody announces: a broker's registration, an ISR's growth, a process's end."""
+"""Waits for a condition by polling: a broker's registration, an ISR's growth, a process's end."""
 
 import threading
 import time
@@ -23,10 +23,10 @@ def wait_until(
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], object] | None = None,
 ) -> T:
-    """The first truthy value of `predicate`, asked again each `interval_s` seconds.
+    """Return the first truthy value of `predicate`, which is called each `interval_s` seconds.
 
-    Raises WaitTimeoutError after `timeout_s`; the predicate is asked once more at the deadline, so that a
-    slow machine does not fail a condition that has come true meanwhile.
+    Raises WaitTimeoutError after `timeout_s`; the predicate is called once more at the deadline, so that a slow machine
+    does not fail a condition that has come true meanwhile.
     """
     pause = pause or threading.Event().wait
     deadline = clock() + timeout_s

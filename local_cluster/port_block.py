@@ -1,4 +1,4 @@
-"""Free TCP ports, taken as one block below the range from which the kernel serves outgoing connections.
+"""Finds free TCP ports, as one block below the range from which the kernel takes ports of outgoing connections.
 
 A port of the ephemeral range may be free now and be some client's source port when the broker starts again.
 """
@@ -18,9 +18,9 @@ class NoFreePortsError(Exception):
 
 
 def port_is_free(port: int) -> bool:
-    """Whether nothing listens on `port` on any of this machine's addresses."""
+    """Return whether nothing listens on `port` on any of this machine's addresses."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # As servers do: what is left of a connection that the one before closed keeps none from listening there.
+        # As servers do: remains of an earlier, closed connection do not prevent listening there.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("0.0.0.0", port))  # noqa: S104 - bound for an instant, never listening
@@ -30,7 +30,7 @@ def port_is_free(port: int) -> bool:
 
 
 def free_port_block(size: int, chooser: random.Random, is_free: Callable[[int], bool] = port_is_free) -> range:
-    """`size` neighbouring ports that are free on every address.
+    """Return `size` neighbouring ports that are free on every address.
 
     Raises NoFreePortsError.
     """

@@ -1,8 +1,8 @@
 """Child processes that outlive the program that started them: pid file, log file, signals.
 
-A pid alone does not name a process, as the kernel gives it to another one later; a pid file therefore holds
-the process's start time too. Each child leads its own session, so that an interrupt typed at the terminal
-does not reach it, and signals go to its whole process group.
+A pid alone does not name a process, because the kernel reuses it later; a pid file therefore holds the process's start
+time too. Each child leads its own session, so that an interrupt typed at the terminal does not reach it, and signals go
+to its whole process group.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ class ProcessStartError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ProcessSpec:
-    """What to run, and where its output and its pid go."""
+    """The command to run, and the files for its output and its pid."""
 
     name: str
     command: tuple[str, ...]
@@ -33,18 +33,18 @@ class ProcessSpec:
     pid_path: Path
     working_directory: Path
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Laid over this process's own environment."""
+    """Variables that override this process's own environment."""
 
 
 class ManagedProcess:
-    """One child process, perhaps started by an earlier program; the pid file is the truth."""
+    """One child process, perhaps started by an earlier program; the pid file decides."""
 
     def __init__(self, spec: ProcessSpec) -> None:
         self.spec = spec
         self._started: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Raises ProcessStartError when it runs already or cannot be executed."""
+        """Start the process. Raises ProcessStartError if it runs already or cannot be executed."""
         if self.is_alive():
             raise ProcessStartError(f"{self.spec.name} runs already, as process {self.pid}")
         self.spec.log_path.parent.mkdir(parents=True, exist_ok=True)
@@ -66,7 +66,7 @@ class ManagedProcess:
 
     @property
     def pid(self) -> int | None:
-        """The living process's id; None when there is none."""
+        """The living process's id; None if there is none."""
         if self._started is not None and self._started.poll() is None:
             return self._started.pid
         return self._recorded_pid()
@@ -81,11 +81,11 @@ class ManagedProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """Of a child that this program started and that has ended; minus the signal's number when one ended it."""
+        """The exit code of an ended child of this program; minus the signal's number if a signal ended it."""
         return self._started.poll() if self._started is not None else None
 
     def cpu_s(self) -> float:
-        """Processor seconds since its start; 0 when it does not run."""
+        """Return processor seconds since its start; 0 if it does not run."""
         pid = self.pid
         if pid is None:
             return 0.0
@@ -96,11 +96,11 @@ class ManagedProcess:
         return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
 
     def is_alive(self) -> bool:
-        """Whether it runs (a paused process counts as running)."""
+        """Return whether it runs (a paused process counts as running)."""
         return self.pid is not None
 
     def send_signal(self, number: signal.Signals) -> bool:
-        """Send to the whole group; false when there is no such process."""
+        """Send a signal to the whole group; False if there is no such process."""
         pid = self.pid
         if pid is None:
             return False
@@ -116,23 +116,23 @@ class ManagedProcess:
         return self.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """SIGKILL, and wait until it is gone. Nothing happens when it is gone already."""
+        """Send SIGKILL, and wait until it is gone. Nothing happens if it is gone already."""
         if self.send_signal(signal.SIGKILL):
             self.wait_for_exit(KILL_TIMEOUT_S)
         self.spec.pid_path.unlink(missing_ok=True)
 
     def terminate(self, grace_s: float = STOP_GRACE_S) -> bool:
-        """SIGTERM, then SIGKILL after `grace_s`; true when the process ended by itself."""
+        """Send SIGTERM, then SIGKILL after `grace_s`; True if the process ended by itself."""
         self.request_exit()
         return self.finish_exit(grace_s)
 
     def request_exit(self) -> None:
-        """SIGTERM without waiting; a paused process is woken so that it can obey."""
+        """Send SIGTERM without waiting; a paused process is resumed so that it can end."""
         if self.send_signal(signal.SIGTERM):
             self.resume()
 
     def finish_exit(self, grace_s: float) -> bool:
-        """Wait for a process that was asked to end; kill it after `grace_s`. True when it ended by itself."""
+        """Wait for a process that was asked to end; kill it after `grace_s`. True if it ended by itself."""
         try:
             self.wait_for_exit(grace_s)
         except WaitTimeoutError:
@@ -142,11 +142,11 @@ class ManagedProcess:
         return True
 
     def wait_for_exit(self, timeout_s: float) -> None:
-        """Raises WaitTimeoutError."""
+        """Wait for the end. Raises WaitTimeoutError."""
         wait_until(lambda: not self.is_alive(), f"{self.spec.name} ends", timeout_s, interval_s=0.02)
 
     def log_tail(self, lines: int = 15) -> str:
-        """The last lines that the process printed."""
+        """Return the last lines that the process printed."""
         try:
             text = self.spec.log_path.read_text(errors="replace")
         except OSError:
@@ -155,7 +155,7 @@ class ManagedProcess:
 
 
 def _start_ticks(pid: int) -> int | None:
-    """When the process started, in clock ticks since boot; None: no such process, or all of it has ended.
+    """Return the process's start, in clock ticks since boot; None: no such process, or all of it has ended.
 
     Source: proc(5), /proc/pid/stat, fields 3 and 22. The second field, the command's name, may hold anything.
     """

@@ -9,13 +9,13 @@ from metadata_topic.settings.wal_retention import AS_LOCAL
 from metadata_topic.topic.client_config import KafkaClientConfig
 
 LINKED = TopicSettings(enable=True, link_policy=LinkPolicy.ALWAYS)
-"""Links for every byte."""
+"""Settings that link every byte."""
 LINKED_AND_KEPT = replace(LINKED, wal_retention_ms=AS_LOCAL)
-"""And all of the log in objects, for as long as brokers keep it."""
+"""Settings that also keep the whole log in objects, as long as brokers keep it."""
 
 
 def set_topics(bootstrap_servers: str, topics: Iterable[str], settings: TopicSettings | None = None) -> None:
-    """Give these topics settings; unless told otherwise they link by cost. Agents follow within seconds.
+    """Give these topics settings; by default they link by cost. Agents follow within seconds.
 
     Raises MetadataTopicError.
     """

@@ -1,15 +1,15 @@
 """A cluster whose clients stay in their zones: the listeners and keys that `gateway.plan` makes, on this machine.
 
-Broker b stands in a zone, the n-th; beside its other addresses (`local_cluster.layout`) there are
+Broker b is in the n-th zone; besides its other addresses (`local_cluster.layout`) there are
 
 - <network>.n.b: its listener for clients of its own zone
 - <network>.n.(100 + b): its agent, as the gateway of the zone
 
-Its listeners for clients are those of the plan and no others: who is no client of a zone (agents, tests, tools) comes
-by the one for agents, at the address that other clusters have for all. Agents are told no more than the plan says.
+It has only the plan's listeners for clients: agents, tests and tools, which are no clients of a zone, use the listener
+for agents, at the address that other clusters have for all clients. Agents get only the settings of the plan.
 
-The network is of loopback addresses by default. Where somebody makes addresses and network namespaces of another one, a
-client that can reach its own zone's addresses alone shows that it needs no others.
+The network has loopback addresses by default. With addresses and network namespaces of another network, a client that
+can reach only its own zone's addresses proves that it needs no others.
 """
 
 from collections.abc import Mapping
@@ -21,79 +21,79 @@ from local_cluster.layout import REPLICA_DOMAIN, ClusterLayout
 
 _GATEWAY_HOSTS = 100
 CLIENTS = "CLIENT"
-"""The listener that a plan's take the place of."""
+"""The listener that the plan's listeners replace."""
 _TIER_LISTENER = "remote.log.metadata.manager.listener.name"
 _JOINED = ("listeners", "advertised.listeners", "listener.security.protocol.map")
 
 
 @dataclass(frozen=True, slots=True)
 class ZoneGateways:
-    """Which broker stands in which zone, and the network's first two numbers."""
+    """The zone of each broker, and the network's first two numbers."""
 
     zones: Mapping[int, str]
     network: str = "127.10"
     is_named: bool = False
     """Whether brokers advertise gateways by names that stand for all of a zone's, which clients' hosts must know."""
     admin: bool = False
-    """Whether admin tools may come by each broker's agent."""
+    """Whether admin tools may connect through each broker's agent."""
     bootstrap: bool = False
-    """Whether each agent has a port for clients of all zones that ask for brokers."""
+    """Whether each agent has a bootstrap port for clients of all zones."""
     durable: bool = False
-    """Whether clients of a broker's own zone come by its agent, too: at its gateway's address."""
+    """Whether clients of a broker's own zone connect through its agent, too, at its gateway's address."""
     pipelined: bool = False
-    """With `durable`: whether acks=all goes on as acks=1 while agents hold the answers."""
+    """With `durable`: whether acks=all is forwarded as acks=1 while agents hold the answers."""
     security_protocol: str = "PLAINTEXT"
-    """What clients of zones, and admin tools, speak."""
+    """The protocol of the zones' clients, and of admin tools."""
 
     @property
     def zone_names(self) -> list[str]:
-        """In the order of their numbers, which count from 1."""
+        """Zone names in the order of their numbers, which count from 1."""
         return sorted(set(self.zones.values()))
 
     def subnet(self, zone: str) -> str:
-        """The first three numbers of the zone's addresses."""
+        """Return the first three numbers of the zone's addresses."""
         return f"{self.network}.{self.zone_names.index(zone) + 1}"
 
     def broker_host(self, broker_id: int) -> str:
-        """Where clients of its own zone reach a broker."""
+        """Return the address where clients of its own zone reach a broker."""
         return f"{self.subnet(self.zones[broker_id])}.{broker_id}"
 
     def gateway_host(self, broker_id: int) -> str:
-        """Where clients of its own zone reach the broker's agent."""
+        """Return the address where clients of its own zone reach the broker's agent."""
         return f"{self.subnet(self.zones[broker_id])}.{_GATEWAY_HOSTS + broker_id}"
 
     def gateway_hosts(self, zone: str) -> list[str]:
-        """Of all agents of a zone."""
+        """Return the addresses of all agents of a zone."""
         return [self.gateway_host(broker_id) for broker_id, its in self.zones.items() if its == zone]
 
     def gateway_name(self, zone: str) -> str:
-        """As brokers of other zones advertise the zone's gateways."""
+        """Return the host that brokers of other zones advertise for the zone's gateways."""
         return f"gateway-{zone}.{REPLICA_DOMAIN}" if self.is_named else self.gateway_hosts(zone)[0]
 
     def hosts_file(self, zone: str) -> str:
-        """The names that a client of the zone needs."""
+        """Return the names that a client of the zone needs."""
         lines = [f"{host} {self.gateway_name(zone)}" for host in self.gateway_hosts(zone)]
         return "\n".join(["127.0.0.1 localhost", *lines]) + "\n"
 
     def addresses(self, zone: str) -> list[str]:
-        """All that the zone's brokers and agents listen at."""
+        """Return all addresses that the zone's brokers and agents listen at."""
         brokers = [broker_id for broker_id, its in self.zones.items() if its == zone]
         return [*map(self.broker_host, brokers), *map(self.gateway_host, brokers)]
 
     def admin_address(self, layout: ClusterLayout, broker_id: int) -> str:
-        """Where admin tools reach a broker by its agent."""
+        """Return the address where admin tools reach a broker through its agent."""
         return f"{self.gateway_host(broker_id)}:{layout.replica_port(broker_id)}"
 
     def own_zone_address(self, layout: ClusterLayout, broker_id: int) -> str:
-        """Where clients of its own zone reach a broker by its agent."""
+        """Return the address where clients of its own zone reach a broker through its agent."""
         return f"{self.gateway_host(broker_id)}:{layout.replica_port(broker_id)}"
 
     def bootstrap_address(self, layout: ClusterLayout, broker_id: int) -> str:
-        """Where clients of any zone may ask a broker's agent for brokers."""
+        """Return the address where clients of any zone may bootstrap at a broker's agent."""
         return f"{self.gateway_host(broker_id)}:{layout.replica_port_base}"
 
     def bootstrap_servers(self, layout: ClusterLayout, zone: str) -> str:
-        """Of the zone's gateways alone, at their ports for brokers of other zones."""
+        """Return the bootstrap servers of the zone's gateways only, at their ports for brokers of other zones."""
         others = [broker_id for broker_id, its in self.zones.items() if its != zone]
         return ",".join(f"{self.gateway_name(zone)}:{layout.replica_port(broker_id)}" for broker_id in others)
 
@@ -101,7 +101,7 @@ class ZoneGateways:
 def with_gateways(
     properties: Mapping[str, str], layout: ClusterLayout, broker_id: int, gateways: ZoneGateways
 ) -> dict[str, str]:
-    """A broker's keys, and the planned ones joined to them."""
+    """Return a broker's keys joined with the planned ones."""
     sites = [
         BrokerSite(
             one,
@@ -145,6 +145,6 @@ def _without_clients(listeners: str) -> list[str]:
 
 
 def _port_of_own_zone(layout: ClusterLayout, broker_id: int, gateways: ZoneGateways) -> int:
-    """That which the rule leaves out. Kafka wants another port for each listener, whatever the addresses."""
+    """Return the port that the plan's rule leaves out. Kafka wants another port for each listener at any address."""
     index = gateways.zone_names.index(gateways.zones[broker_id])
     return layout.zone_port_base + index * len(layout.brokers) + broker_id

@@ -1,7 +1,7 @@
-"""A host for each zone, as a network namespace: what one zone sends to another passes a wire that the kernel counts.
+"""A host for each zone, as a network namespace: the kernel counts the bytes that one zone sends to another.
 
-Broker b stands alone in the b-th zone, on <network>.b.b; its agent is the zone's gateway on <network>.b.(100 + b), as
-`local_cluster.zone_gateways` has it. All namespaces hang on one bridge, and so does this host, on <network>.0.254,
+Broker b is alone in the b-th zone, on <network>.b.b; its agent is the zone's gateway on <network>.b.(100 + b), as in
+`local_cluster.zone_gateways`. All namespaces are connected to one bridge, and so is this host, on <network>.0.254,
 which therefore reaches every broker and agent. Needs root and iproute2.
 """
 
@@ -17,7 +17,7 @@ from typing import Self
 
 CAN_MAKE = os.geteuid() == 0 and shutil.which("ip") is not None
 MAY_FAIL = (OSError, subprocess.CalledProcessError)
-"""What making them raises where the machine does not allow it, as in many containers."""
+"""The errors of making them if the machine does not allow it, as in many containers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,32 +27,36 @@ class ZoneHosts:
     network: str
     """The first two numbers of all addresses."""
     broker_ids: Sequence[int] = (1, 2, 3)
-    """And of what else is to have a host, such as an object store: a number that no broker has."""
+    """The brokers, and numbers that no broker has for other things that need a host, such as an object store."""
 
     @property
     def here(self) -> str:
-        """Where all of them reach this host."""
+        """The address where all of them reach this host."""
         return f"{self.network}.0.254"
 
     def address(self, broker_id: int) -> str:
-        """Of a host."""
+        """Return the address of a host."""
         return f"{self.network}.{broker_id}.{broker_id}"
 
     def namespace(self, broker_id: int) -> str:
-        """Where a broker, its agent and its zone's clients run."""
+        """Return the namespace where a broker, its agent and its zone's clients run."""
         return f"{self._name}-az{broker_id}"
 
     def prefix(self, broker_id: int) -> tuple[str, ...]:
-        """What a command line begins with that is to run there."""
+        """Return the beginning of a command line that is to run there."""
         return ("ip", "netns", "exec", self.namespace(broker_id))
 
     def entered_bytes(self) -> dict[int, int]:
-        """What has come into each zone from others and from this host, frames and all, as the kernel counts it."""
+        """Return the bytes that entered each zone from others and from this host, including frames, as the kernel
+        counts them.
+        """
         return {one: self._count(one, "tx_bytes") for one in self.broker_ids}
 
     @contextmanager
     def made(self) -> Iterator[Self]:
-        """Make the namespaces; they go in the end. Raises CalledProcessError, FileExistsError, other OSErrors."""
+        """Make the namespaces; they are removed at the end. Raises CalledProcessError, FileExistsError, other
+        OSErrors.
+        """
         if _is_ours(self.here):
             raise FileExistsError(f"{self.here} is an address of this machine already")
         try:
@@ -95,7 +99,7 @@ class ZoneHosts:
 
 @contextmanager
 def hosts_where_allowed(*hosts: ZoneHosts) -> Iterator[bool]:
-    """Make them if root and the machine allow it; whether they are there. They go in the end."""
+    """Make them if root and the machine allow it; yield whether they exist. They are removed at the end."""
     with ExitStack() as made:
         try:
             for one in hosts if CAN_MAKE else ():

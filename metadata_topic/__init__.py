@@ -1,1 +1,1 @@
-"""The life of combined segments on Kafka topics: what agents publish of them, and what readers know."""
+"""The metadata of combined segments on Kafka topics: what agents publish of them, and what readers know."""

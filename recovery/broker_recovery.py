@@ -1,7 +1,7 @@
-"""A broker's recovery: which logs are restored, into which log directories, and what came of it.
+"""A broker's recovery: which logs are restored, into which log directories, and the results.
 
-The parts before: `inventory` says what is stored, `cluster_view` what the broker had, `log_plan` what of it makes up
-each log, `log_directory_target` where it may be written, `restore` writes it.
+`inventory` says what is stored, `cluster_view` what the broker had, `log_plan` what of it makes up each log,
+`log_directory_target` where it may be written, `restore` writes it.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,7 +28,7 @@ NewestTimestamp = Callable[[Extent], int]
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What is to be restored."""
+    """What to restore."""
 
     topics: frozenset[str] = frozenset()
     """Empty: all of the broker's."""
@@ -37,23 +37,23 @@ class Selection:
     begins_behind_last_gap: bool = False
     to_timestamp_ms: int | None = None
     may_have_less: bool = False
-    """Also logs of which others hold records that are not stored."""
+    """Whether to include logs of which others hold records that are not stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class LostBroker:
-    """Whose log directories are to be made."""
+    """The broker whose log directories are rebuilt."""
 
     node_id: int
     cluster_id: str
     log_dirs: tuple[Path, ...]
-    """All that it has."""
+    """All its log directories."""
     lost_log_dirs: tuple[Path, ...]
-    """Those to be made; the others are left as they are."""
+    """The directories to rebuild; the others are left unchanged."""
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Its server.properties."""
     directory_ids: Mapping[Path, str] = field(default_factory=dict)
-    """Ids of log directories, those that are known."""
+    """Known ids of log directories."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class PlannedLog:
     runs: LogRuns
     plan: LogPlan
     rules: PlanRules = field(default_factory=PlanRules)
-    """Those of the plan."""
+    """The rules of the plan."""
     may_have_less: bool = False
 
     @property
@@ -76,7 +76,7 @@ class PlannedLog:
 
     @property
     def is_stored(self) -> bool:
-        """Whether object storage has, or had, anything of it, if only where it ends."""
+        """Whether object storage has, or had, anything of it, even if only its end."""
         return self.plan.end_offset > 0 or self.plan.gap is not None
 
     @property
@@ -84,16 +84,16 @@ class PlannedLog:
         return len(self.replicas.replicas) > 1
 
     def restore_job(self, target: LogDirectoryTarget) -> RestoreJob:
-        """To be written there."""
+        """Return the job that writes it there."""
         place = target.building_place(self.topic, self.partition.partition)
         return RestoreJob(self.partition, self.name, place, self.runs, self.plan, self.settings, self.rules)
 
     def held_by_others(self, start_offset: int) -> list[OffsetRange]:
-        """What other replicas hold of this log and object storage does not, if it begins there, up to its end.
+        """Return what other replicas hold of this log and object storage does not, from this start to its end.
 
-        Nothing of a compacted log, of which any missing range counts (`missing`).
-        If this broker led such a log once, Kafka would delete on all replicas what is before its start, as followers
-        take over where the leader's log begins; and consumers would pass over what is missing within.
+        Empty for a compacted log, of which any missing range counts (`missing`). If this broker led such a log, Kafka
+        would delete on all replicas what is before its start, because followers adopt the leader's log start; and
+        consumers would miss the missing records within.
         """
         log_start = self.replicas.log_start
         if log_start is None or not self.has_other_replicas or self.settings.is_compacted:
@@ -109,14 +109,14 @@ class PlannedLog:
         return head + within
 
     def is_left_to_others(self, start_offset: int) -> bool:
-        """Whether a log that would begin there is not restored: the broker copies all of it from the leader."""
+        """Whether a log with this start is not restored: the broker copies all of it from the leader."""
         return self.is_stored and not self.may_have_less and bool(self.held_by_others(start_offset))
 
     def missing(self, plan: LogPlan, gap: Gap | None) -> list[OffsetRange]:
-        """What a compacted log made by `plan`, or ended before `gap`, would lack; empty for any other log.
+        """Return what a compacted log made by `plan`, or ended before `gap`, would lack; empty for any other log.
 
         The newest record of a key may be in a missing range. Without it an older one, or none, would come back. So
-        nothing of such a log is restored: replicas in sync supply it.
+        nothing of such a log is restored: in-sync replicas supply it.
         """
         if not self.settings.is_compacted or self.may_have_less:
             return []
@@ -132,7 +132,7 @@ class PlannedLog:
         return [(gap.from_offset, gap.end_in(epochs)) for gap in compacted]
 
     def _compacted_start(self, plan: LogPlan) -> int:
-        """Where the log begins; 0 where nobody says, unless retention may have removed what is not stored."""
+        """Return the log's start; 0 if unknown, unless retention may have removed what is not stored."""
         if (known := self.runs.log_start(self.rules)) is not None:
             return known
         is_kept_as_log = self.settings.retention_ms is not None and self.settings.stored_ms is None
@@ -140,15 +140,15 @@ class PlannedLog:
         return plan.start_offset if is_kept_as_log and is_all_stored else 0
 
     def start_of(self, plan: LogPlan) -> int:
-        """Where the broker is told that the log begins: on the tier, if it has one, else with what is restored.
+        """Return the log start for the broker: that of the tier, if it has one, else that of the restored log.
 
-        A broker that leads deletes from the tier what lies below.
+        A leading broker deletes from the tier what lies below.
         """
         known = self.runs.log_start(self.rules) if self.settings.is_tiered else None
         return plan.start_offset if known is None else min(known, plan.start_offset)
 
     def is_restored(self, plan: LogPlan, gap: Gap | None) -> bool:
-        """Whether a log made by `plan`, and ended before `gap`, is given to the broker."""
+        """Whether to give the broker a log made by `plan`, and ended before `gap`."""
         return self.is_stored and not self.is_left_to_others(plan.start_offset) and not self.missing(plan, gap)
 
 
@@ -160,7 +160,7 @@ def plan_broker(
     now_ms: int,
     newest_timestamp_ms: NewestTimestamp = lambda _extent: 0,
 ) -> list[PlannedLog]:
-    """The logs that the broker has lost and that are selected, by name. Writes nothing.
+    """Return the selected lost logs of the broker, by name. Writes nothing.
 
     `newest_timestamp_ms` is asked where nobody says where a log begins, for records that seem to have expired.
     Raises UnknownClusterError when nothing is selected, RecoveryError for settings that are no numbers.
@@ -230,9 +230,8 @@ def recover_broker(
 ) -> list[RestoredLog]:
     """Make the broker's log directories. When this returns, a broker may be started on them.
 
-    `restore` is `restore_logs`, with all that it is to know besides.
-    Raises TargetRefusedError before anything is written, RemoteStorageError and OSError meanwhile; run again, it goes
-    on.
+    `restore` is `restore_logs` with all its other arguments. Raises TargetRefusedError before anything is written,
+    RemoteStorageError and OSError meanwhile; a repeated run continues.
     """
     for path in broker.lost_log_dirs:
         refusal = refusal_of(path, broker.cluster_id, broker.node_id)
@@ -260,13 +259,13 @@ def recover_broker(
 def directory_identities(
     broker: LostBroker, view: ClusterView, new_directory_id: Callable[[], str]
 ) -> dict[Path, LogDirectoryIdentity]:
-    """Whose each lost log directory is: with the id that it had, as far as anybody knows it, else with a new one."""
+    """Return each lost log directory's identity: with its old id if known, else with a new one."""
     registered = list(view.directories_of(broker.node_id))
     for path in broker.log_dirs:
         known = identity_in(path)
         if known is not None and known.directory_id in registered:
             registered.remove(known.directory_id)
-    # Which of several lost directories had which id nobody knows; any will do, as the logs are all new in them.
+    # Nobody knows which of several lost directories had which id; any is fine, because all logs in them are new.
     identities = {}
     for path in broker.lost_log_dirs:
         known = identity_in(path)
@@ -282,7 +281,7 @@ def directory_identities(
 def place_logs(
     planned: Sequence[PlannedLog], targets: Sequence[LogDirectoryTarget], view: ClusterView, node_id: int
 ) -> dict[TopicIdPartition, LogDirectoryTarget]:
-    """A directory for each log: the one that the cluster has it in, else the one with the fewest bytes."""
+    """Choose a directory for each log: the one in the cluster's metadata, else the one with the fewest bytes."""
     by_id = {target.identity.directory_id: target for target in targets}
     filled = dict.fromkeys(by_id, 0)
     placed = {}

@@ -1,8 +1,8 @@
-"""What must be known of the cluster to make a broker's log directories: names, replicas, settings, directory ids.
+"""The cluster's data for rebuilding a broker's log directories: names, replicas, settings, directory ids.
 
-Objects name topics by id alone. The names, who has which partition, and the directories' ids stand in KRaft's
-metadata: in a `__cluster_metadata-0` of any controller or broker that is left (`from_kraft`), or a living cluster
-tells them (`ask_cluster`; directory ids then come from the agents' registrations).
+Objects name topics only by id. The names, the replicas, and the directories' ids are in KRaft's metadata: in a
+`__cluster_metadata-0` of any remaining controller or broker (`from_kraft`), or a living cluster gives them
+(`ask_cluster`; directory ids then come from the agents' registrations).
 """
 
 from collections.abc import Iterable, Mapping
@@ -31,27 +31,27 @@ _CLIENT_ID = "remote-wal-recover"
 _REQUEST_TIMEOUT_S = 10.0
 _ATTEMPTS = 5
 _ANSWER_TIMEOUT_S = 2 * _REQUEST_TIMEOUT_S
-"""The client has its say first."""
+"""Longer than the client's own time-out, so that its error comes first."""
 _RESERVED_IDS = "A" * 20
-"""Ids that stand for no directory begin so: unassigned, lost, migrating (org.apache.kafka.common.DirectoryId)."""
+"""Prefix of ids that stand for no directory: unassigned, lost, migrating (org.apache.kafka.common.DirectoryId)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSet:
-    """Who has a partition."""
+    """The replicas of a partition."""
 
     replicas: tuple[int, ...]
     in_sync: tuple[int, ...]
     leader: int
     """-1 when there is none."""
     leader_epoch: int = -1
-    """-1 when it is not known."""
+    """-1 when unknown."""
     directories: tuple[str, ...] = ()
-    """Ids of the replicas' log directories; empty when they are not known."""
+    """Ids of the replicas' log directories; empty when unknown."""
     eligible: tuple[int, ...] = ()
-    """Who is not in sync and may be elected all the same (KIP-966); empty when it is not known."""
+    """Brokers not in sync that may still be elected (KIP-966); empty when unknown."""
     log_start: int | None = None
-    """Where the log begins, as its leader tells; None when there is nobody to tell."""
+    """The log's start according to its leader; None without an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +61,10 @@ class TopicView:
     name: str
     topic_id: TopicId
     config: Mapping[str, str | None]
-    """Its own settings, or all that are in force for it."""
+    """Its own settings, or all effective ones."""
     partitions: Mapping[int, ReplicaSet]
     stored_ms: int | None = None
-    """How long its records are kept in combined segments; None: as long as in the log, or nobody knows."""
+    """How long its records are kept in combined segments; None: as long as in the log, or unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +73,10 @@ class ClusterView:
 
     topics: Mapping[TopicId, TopicView]
     directories: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
-    """Ids of the brokers' log directories, by broker; those that are known."""
+    """Known ids of the brokers' log directories, by broker."""
 
     def replicas_of(self, broker_id: int) -> list[TopicIdPartition]:
-        """The partitions that a broker has a replica of."""
+        """Return the partitions of which a broker has a replica."""
         return [
             TopicIdPartition(topic.topic_id, number)
             for topic in self.topics.values()
@@ -85,18 +85,18 @@ class ClusterView:
         ]
 
     def name_of(self, partition: TopicIdPartition) -> str:
-        """`topic-partition`. Raises KeyError."""
+        """Return `topic-partition`. Raises KeyError."""
         return f"{self.topics[partition.topic_id].name}-{partition.partition}"
 
     def directories_of(self, broker_id: int) -> tuple[str, ...]:
-        """The ids of the broker's log directories: as it registered them, else as its replicas are assigned to them."""
+        """Return the ids of the broker's log directories: as registered, else as its replicas are assigned to them."""
         if broker_id in self.directories:
             return self.directories[broker_id]
         assigned = {self.directory_of(partition, broker_id) for partition in self.replicas_of(broker_id)}
         return tuple(sorted(known for known in assigned if known and not known.startswith(_RESERVED_IDS)))
 
     def directory_of(self, partition: TopicIdPartition, broker_id: int) -> str | None:
-        """The id of the log directory that holds the broker's replica; None when it is not known."""
+        """Return the id of the log directory with the broker's replica; None when unknown."""
         replicas = self.topics[partition.topic_id].partitions[partition.partition]
         if broker_id not in replicas.replicas or len(replicas.directories) != len(replicas.replicas):
             return None
@@ -104,7 +104,7 @@ class ClusterView:
 
 
 def from_kraft(image: KRaftImage) -> ClusterView:
-    """The view that the controllers' own log gives."""
+    """Return the view from the controllers' own log."""
     topics = {
         topic.topic_id: TopicView(
             topic.name,
@@ -128,7 +128,7 @@ def from_kraft(image: KRaftImage) -> ClusterView:
 
 
 def with_directories(view: ClusterView, kraft: ClusterView | None) -> ClusterView:
-    """What a living cluster tells, with the ids of directories from a copy of the controllers' log, maybe older."""
+    """Return a living cluster's view with directory ids from a copy of the controllers' log, maybe older."""
     if kraft is None:
         return view
     topics = {}
@@ -154,9 +154,9 @@ def with_wal_retention(
     agents: Iterable[AgentRegistration],
     defaults: Mapping[str, str] | None = None,
 ) -> ClusterView:
-    """The view, with how long its topics' records are kept in combined segments, by the longest of the agents.
+    """Return the view with how long topics' records are kept in combined segments, by the longest of the agents.
 
-    `defaults` are in force for topics without settings of their own, where the view has no others.
+    `defaults` are in force for topics without settings of their own, if the view has no others.
     """
     retention = AgentsRetention.registered(agents)
 
@@ -176,10 +176,10 @@ def with_wal_retention(
 
 @retry(retry=retry_if_exception_type(UnknownClusterError), stop=stop_after_attempt(_ATTEMPTS), reraise=True)
 def ask_cluster(client: KafkaClientConfig) -> tuple[str, ClusterView]:
-    """The cluster's id and the view that it gives of itself. Blocks. Raises UnknownClusterError.
+    """Return the cluster's id and its own view. Blocks. Raises UnknownClusterError.
 
-    Just after a broker's death the others may still name it as the one to be asked, and the client waits for it in
-    vain; a client made anew asks another one.
+    Just after a broker's death the others may still name it as the one to ask, and the client waits for it without
+    result; a new client asks another one.
     """
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
@@ -223,7 +223,7 @@ def ask_cluster(client: KafkaClientConfig) -> tuple[str, ClusterView]:
 
 
 def _log_starts(admin: Any, topics: Iterable[DescribedTopic]) -> dict[tuple[str, int], int]:
-    """Of the partitions that have other replicas, and a leader. Raises KafkaException, TimeoutError."""
+    """Return log starts of partitions with other replicas and a leader. Raises KafkaException, TimeoutError."""
     from confluent_kafka import TopicPartition
     from confluent_kafka.admin import OffsetSpec
 
@@ -242,7 +242,7 @@ def _log_starts(admin: Any, topics: Iterable[DescribedTopic]) -> dict[tuple[str,
 def _eligible_leaders(
     descriptions: ClusterDescriptions, topics: Iterable[DescribedTopic]
 ) -> dict[tuple[str, int], tuple[int, ...]]:
-    """Of the topics that have a partition without a leader; nothing where the brokers or the login do not allow it."""
+    """Return it for topics with a leaderless partition; nothing if the brokers or the login do not support it."""
     names = [topic.name for topic in topics if any(one.leader_id < 0 for one in topic.partitions)]
     if not names:
         return {}

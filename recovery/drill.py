@@ -1,4 +1,4 @@
-"""A restore drill: logs are restored into a scratch directory, where no broker will start, to see that they can be."""
+"""A restore drill: restores logs into a scratch directory, where no broker will start, to test that it works."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

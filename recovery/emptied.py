@@ -1,12 +1,11 @@
-"""Which log directories of a broker were erased, told before the broker starts. Nothing but the host is asked.
+"""Finds which log directories of a broker were erased, before the broker starts. Asks only this host.
 
-An empty directory tells by itself neither that its disk was erased nor that its disk is not mounted; what is written
-into a mount point whose disk is away is in the way once the disk is back, and fills the wrong disk until then. So
-what can be known is held against it:
+An empty directory alone does not show whether its disk was erased or is not mounted. Data written into the mount point
+of an unmounted disk is in the way once the disk is back, and fills the wrong disk until then. So these rules apply:
 
-- A directory that is not there is no erased one: who puts in a new disk makes its mount point, or the directory.
+- A missing directory is not an erased one: after replacing a disk, one creates its mount point, or the directory.
 - What /etc/fstab has at the directory, or above it, must be mounted. (`/` is.)
-- Who knows that each log directory is on a disk of its own, or mounts by other means than fstab, may ask for a mount
+- If each log directory is known to be on its own disk, or is mounted by other means than fstab, one may require a mount
   below `/` in any case.
 """
 
@@ -31,9 +30,9 @@ def emptied_log_dirs(
     fstab: Path = FSTAB,
     is_mounted: Callable[[Path], bool] | None = None,
 ) -> list[Path]:
-    """Those without a log, to be restored; none where each has what a broker left.
+    """Return the directories without a log, which must be restored; none if all have a broker's data.
 
-    Raises TargetRefusedError where a disk may be away, OSError.
+    Raises TargetRefusedError if a disk may be unmounted, OSError.
     """
     empty = [path for path in log_dirs if not path.exists() or is_without_logs(path)]
     is_mounted = is_mounted or is_mount
@@ -60,7 +59,7 @@ def _refused(path: Path, reason: str, hint: str) -> TargetRefusedError:
 
 
 def _mount_points(fstab: Path) -> set[Path]:
-    """Of all lines; those that are not mounted at start are a reason to look as well."""
+    """Return the mount points of all lines; those not mounted at boot are a reason to check as well."""
     try:
         lines = fstab.read_text(errors="surrogateescape").splitlines()
     except FileNotFoundError:

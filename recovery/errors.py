@@ -1,24 +1,25 @@
-"""Errors of recovery and reassignment. Each names the operation, the key it was about, and what may help."""
+"""Errors of recovery and reassignment. Each names the operation, its key, and what may help."""
 
 from plugin.errors import OperationError
 
 
 class RecoveryError(OperationError):
-    """A recovery cannot go on."""
+    """A recovery cannot continue."""
 
 
 class TargetRefusedError(RecoveryError):
-    """A log directory may not be written to: not empty, another cluster's or node's, in a broker's hands, or the broker
-    would lead with less than it had.
+    """A log directory may not be written to.
+
+    It is not empty, another cluster's or node's, or in use by a broker, or the broker would lead with less than it had.
     """
 
 
 class UnknownClusterError(RecoveryError):
-    """What must be known of the cluster (its id, topics' names, who has which partition) is not."""
+    """Needed data about the cluster (its id, topics' names, replicas) is unknown."""
 
 
 class UnusableRunError(RecoveryError):
-    """A run's bytes are not what they should be, or are gone; another copy may do."""
+    """A run's bytes are wrong or gone; another copy may be usable."""
 
 
 class GoneRunError(UnusableRunError):
@@ -26,8 +27,9 @@ class GoneRunError(UnusableRunError):
 
 
 class OvertakenRunError(UnusableRunError):
-    """A batch reaches into offsets that a newer leader epoch has. A log is cut between batches, so all of it was cut
-    off; `base_offset` is where it begins.
+    """A batch reaches into offsets that a newer leader epoch has.
+
+    A log is cut between batches, so all of the batch was cut off; `base_offset` is its begin.
     """
 
     def __init__(self, key: str, base_offset: int, last_offset: int) -> None:
@@ -39,8 +41,8 @@ class OvertakenRunError(UnusableRunError):
 
 
 class ReassignmentError(OperationError):
-    """The cluster did not do, or did not tell, what was asked."""
+    """The cluster did not do or did not answer what was asked."""
 
 
 class ReassignmentSettingError(ReassignmentError):
-    """A broker's setting could not be changed; to try on would leave moves that never end."""
+    """A broker's setting could not be changed; continuing would leave moves that never end."""

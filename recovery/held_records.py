@@ -1,7 +1,7 @@
-"""What to do with records that a log lost and object storage still holds: append them to the log again, or give up.
+"""Appends records that a log lost and object storage still holds to the log again, or gives them up.
 
-Restored records get new offsets at the end of the log, in their old order. Kafka decides about everything else, as they
-are produced like any others. Of a transaction only those records are restored whose commit is among what is held.
+Restored records get new offsets at the end of the log, in their old order. Kafka handles them like any produced
+records. Of a transaction, records are restored only if its commit is among what is held.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +23,7 @@ class HeldRecord:
     """One record, as a producer sends it."""
 
     offset: int
-    """The one that it had."""
+    """Its old offset."""
     key: bytes | None
     value: bytes | None
     timestamp_ms: int
@@ -31,7 +31,7 @@ class HeldRecord:
 
 
 def held_records(storage: RemoteWalStorageManager, runs: Sequence[RemoteWalLogSegmentMetadata]) -> Iterator[HeldRecord]:
-    """All of them, each offset once, ascending. Raises RemoteStorageError, and ValueError for bytes that are damaged.
+    """Yield all held records, each offset once, ascending. Raises RemoteStorageError, and ValueError for damaged bytes.
 
     `runs` are the metadata store's `held_runs`.
     """
@@ -76,7 +76,7 @@ def give_up(
     now_ms: int,
     publish: Callable[[RemoteWalLogSegmentMetadataUpdate], None],
 ) -> int:
-    """Declare dead what is held of the partition; its objects go once nothing else in them is wanted. How many runs."""
+    """Declare the partition's held records dead, so that their objects can go. Returns how many runs."""
     runs = store.held_runs(partition)
     newest_epoch = max((loss.leader_epoch for loss in store.local_losses().get(partition, ())), default=0)
     for run in runs:

@@ -1,10 +1,10 @@
-"""Logs of which a lost broker is the last replica in sync, or the last one that may be elected all the same.
+"""Finds logs for which a lost broker is the last in-sync replica, or the last one that may still be elected.
 
-The controllers elect nobody else for them. (By KIP-966 nobody is in sync when the last one has died: it is eligible
-then, and after an unclean shutdown the last known leader, which is elected again.) So once it is started, it leads with
-what was restored, and Kafka's other replicas truncate to that. What was acknowledged and not uploaded before the disk
-was lost is then gone everywhere, even where a replica that fell out of sync has it. No tool can tell which of them
-reaches further while there is no leader; so this is for somebody to decide.
+The controllers elect nobody else for them. (By KIP-966 nobody is in sync when the last one has died: it is then
+eligible, and after an unclean shutdown it is the last known leader, which is elected again.) So once started, it leads
+with what was restored, and Kafka's other replicas truncate to that. What was acknowledged and not uploaded before the
+disk was lost is then gone everywhere, even if a replica that fell out of sync has it. No tool can tell which of them
+reaches further while there is no leader; so a person must decide.
 """
 
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ _NAMED = 5
 
 
 def last_in_sync(planned: Iterable[PlannedLog], node_id: int) -> list[PlannedLog]:
-    """Those with other replicas, none of which may be elected, as far as the controllers tell."""
+    """Return logs with other replicas, none of which may be elected, as far as the controllers say."""
     return [
         log
         for log in planned
@@ -25,7 +25,7 @@ def last_in_sync(planned: Iterable[PlannedLog], node_id: int) -> list[PlannedLog
 
 
 def lead_refusal(leads: list[PlannedLog]) -> TargetRefusedError | None:
-    """Why they are not restored unasked; None where there are none."""
+    """Return why they are not restored without a request; None if there are none."""
     if not leads:
         return None
     names = ", ".join(f"{log.name} to offset {log.plan.end_offset:,}" for log in leads[:_NAMED])

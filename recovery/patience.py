@@ -1,8 +1,8 @@
-"""Waiting for a store that throttles or is away: a recovery that runs for hours must not end by a bad minute of it.
+"""Waits for a store that throttles or is away: one bad minute must not end a recovery that runs for hours.
 
-The backends try again for seconds, as an agent has others that send the bytes inline. Here nobody else has them. A
-request that fails in a way that may pass is made again after a wait that grows, with jitter, until it has taken so long
-that somebody should look.
+The backends retry for seconds, because an agent can send the bytes inline instead. Here there is no alternative. A
+request with a temporary error is retried after a wait that grows, with jitter, until it has taken so long that a person
+should look.
 """
 
 import time
@@ -24,19 +24,19 @@ def _say_nothing(_text: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Thread-safe, if what it is given is."""
+    """Thread-safe, if its callbacks are."""
 
     sleep: Callable[[float], object]
     uniform: Callable[[float, float], float]
-    """Random numbers of a range."""
+    """Returns random numbers of a range."""
     tell: Callable[[str], None] = _say_nothing
-    """Told what is waited for."""
+    """Called with what is waited for."""
     total_s: float = 1800.0
     clock: Callable[[], float] = time.monotonic
-    """Monotonic seconds: a store that is silent takes longer than the waits alone."""
+    """Monotonic seconds: a silent store takes longer than the waits alone."""
 
     def call(self, attempt: Callable[[], T]) -> T:
-        """What `attempt` returns. Raises the last RemoteStorageError, at once if waiting does not help."""
+        """Return what `attempt` returns. Raises the last RemoteStorageError, at once if waiting does not help."""
         waited_s, longest_s, begun_s = 0.0, _FIRST_WAIT_S, self.clock()
         while True:
             try:
@@ -54,4 +54,4 @@ class Patience:
 
 
 IMPATIENT = Patience(lambda _seconds: None, lambda low, _high: low, total_s=0.0)
-"""For whoever has another way."""
+"""For callers with an alternative."""

@@ -1,11 +1,11 @@
-"""Whether object storage could give a broker its logs back: read and checked before it is needed.
+"""Checks whether object storage could give a broker its logs back, before that is needed.
 
-Looked at are the plans (gaps, lost and unreadable objects, leader epochs) and the bytes of all objects, or of a random
+It checks the plans (gaps, lost and unreadable objects, leader epochs) and the bytes of all objects, or of a random
 sample: each run's checksum, batch headers, Kafka's own checksum of each batch, and that two copies of the same records
-hold the same batches. An object that is in several buckets is read in each of those that answer. Given a living
-replica's log directory, each batch is held against the one that stands there at the same offset.
+hold the same batches. An object in several buckets is read in each one that answers. With a living replica's log
+directory, each batch is compared with the one at the same offset there.
 
-What a finding means stands with its kind. Only errors say that records would be missing or wrong.
+Each kind of finding says what it means. Only errors mean that records would be missing or wrong.
 """
 
 import os
@@ -41,29 +41,29 @@ class FindingKind(Enum):
     GAP = "gap"
     """A log ends before records that are known to have been uploaded."""
     DECLARED_GAP = "declared_gap"
-    """A log lacks records within, as its leader has declared that nobody can have them any more."""
+    """A log lacks records within, which its leader has declared as impossible to get."""
     LOST_OBJECT = "lost_object"
-    """The metadata tells of an object that the store does not have."""
+    """The metadata has an object that the store does not have."""
     MISSING_COPY = "missing_copy"
     """An object is not in one of the buckets that should have it; another has it."""
     UNREACHABLE_BUCKET = "unreachable_bucket"
-    """A bucket did not answer, or is not known here: nothing is said of what it has."""
+    """A bucket did not answer, or is unknown here: nothing is said about its content."""
     UNREADABLE_OBJECT = "unreadable_object"
     """An object's header or footer is damaged, or it is another cluster's."""
     WRONG_BYTES = "wrong_bytes"
-    """A run's bytes are not those that its entry tells of."""
+    """A run's bytes do not match its entry."""
     COPIES_DIFFER = "copies_differ"
     """Two runs of one leader epoch hold different batches at the same offset."""
     EPOCH_UNKNOWN_TO_CLUSTER = "epoch_unknown_to_cluster"
     """A run of a newer leader epoch than the partition ever had."""
     ON_BROKERS_ALONE = "on_brokers_alone"
-    """Records are with the brokers and not in object storage: the WAL kept them for less, or did not want them."""
+    """Records are on the brokers and not in object storage: the WAL kept them shorter, or did not want them."""
     REPLICA_DIFFERS = "replica_differs"
-    """A living replica has another batch, or none, where the log should have this one."""
+    """A living replica has another batch, or none, at the place of this one."""
     UNDECLARED_DEAD = "undeclared_dead"
-    """Records that a newer leader overwrote, which nobody has declared dead yet."""
+    """Records that a newer leader overwrote, and that nobody has declared dead yet."""
     FOREIGN_OBJECTS = "foreign_objects"
-    """Keys in the cluster's place of the store that are not ours."""
+    """Keys under the cluster's prefix that are not ours."""
 
     @property
     def is_error(self) -> bool:
@@ -83,7 +83,7 @@ _NO_ERRORS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong, or worth a look."""
+    """A problem, or something worth a look."""
 
     kind: FindingKind
     subject: str
@@ -93,7 +93,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What was looked at, and found."""
+    """What was checked, and found."""
 
     findings: tuple[Finding, ...]
     objects: int
@@ -101,13 +101,13 @@ class Verification:
     runs: int
     bytes: int
     batches_compared: int
-    """With a living replica."""
+    """Batches compared with a living replica."""
     objects_deleted_meanwhile: int = 0
-    """Gone when they were to be read, and not in the metadata any more either: expired since they were listed."""
+    """Objects missing at the read, and also in the metadata: expired since they were listed."""
 
 
 def check_inventory(inventory: Inventory, planned: Sequence[PlannedLog]) -> Iterator[Finding]:
-    """What is wrong without reading any records."""
+    """Yield what is wrong without reading any records."""
     for lost in inventory.lost_objects:
         finished = datetime.fromtimestamp(lost.written_ms / 1000, UTC).isoformat(timespec="milliseconds")
         detail = (
@@ -128,7 +128,7 @@ def check_inventory(inventory: Inventory, planned: Sequence[PlannedLog]) -> Iter
 
 
 def _check_plan(log: PlannedLog, inventory: Inventory) -> Iterator[Finding]:
-    """What a recovery would miss."""
+    """Yield what a recovery would lack."""
     if missing := log.missing(log.plan, log.plan.gap):
         yield _compacted(log, missing)
     elif log.plan.gap is not None:
@@ -146,7 +146,7 @@ def _check_plan(log: PlannedLog, inventory: Inventory) -> Iterator[Finding]:
 
 
 def _compacted(log: PlannedLog, missing: Sequence[OffsetRange]) -> Finding:
-    """Of a compacted log that is not restored; an error where no leader has what is missing."""
+    """Report a compacted log that is not restored; an error if no leader has what is missing."""
     is_held = log.has_other_replicas and log.replicas.log_start is not None
     (begin, end), *more = missing
     others = f", nor are {len(more)} more ranges" if more else ""
@@ -158,7 +158,7 @@ def _compacted(log: PlannedLog, missing: Sequence[OffsetRange]) -> Finding:
 
 
 def _lost(log: PlannedLog, inventory: Inventory) -> Iterator[Gap]:
-    """Declared gaps of the plan, but for those of records that nobody wanted."""
+    """Yield declared gaps of the plan, except those of unwanted records."""
     declared = inventory.declared_gaps.get(log.partition, ())
     unwanted = [(one.from_offset, one.to_offset) for one in declared if one.reason is GapReason.NOT_WANTED]
     for gap in log.plan.declared_gaps:
@@ -219,7 +219,7 @@ class ObjectVerifier:
     ) -> Verification:
         """Check a random `share` (0 to 1) of the objects. Raises RemoteStorageError when the store fails.
 
-        `look_again` takes the inventory as of then: agents delete what expires while this reads.
+        `look_again` takes the inventory at that time: agents delete expired objects while this reads.
         """
         chosen = [runs for runs in self._by_object().values() if share >= 1 or rng.random() < share]
         reads = [read for runs in chosen for read in self._reads(reader, runs)]
@@ -239,7 +239,7 @@ class ObjectVerifier:
         return Verification(tuple(findings), len(chosen), runs, size, self._batches_compared, deleted)
 
     def _reads(self, reader: RunReader, runs: list[LogExtent]) -> Iterator[tuple[str, ObjectRead]]:
-        """Of one object, in each bucket that can be asked; where there is but one, in that."""
+        """Yield one object's reads in each bucket that can be asked; if there is only one, in that."""
         reads = list(group_reads(sorted(runs, key=_start_position)))
         copies = reader.copies(runs[0].extent.run.stored_in)
         for place, copy in copies:
@@ -255,7 +255,7 @@ class ObjectVerifier:
             yield Finding(FindingKind.MISSING_COPY, str(stored.object_id), f"{place} should have it, and has not")
 
     def _by_object(self) -> dict[StoredObject, list[LogExtent]]:
-        """All runs of the logs that are looked at."""
+        """Return all runs of the checked logs."""
         by_object: dict[StoredObject, list[LogExtent]] = {}
         for number, runs in enumerate(self._runs):
             for run in runs:
@@ -305,7 +305,7 @@ class ObjectVerifier:
         first_there, last_there = min(there), max(there)
         for batch in expected:
             if not first_there <= batch.base_offset <= last_there:
-                continue  # retention has removed it, or it was not replicated yet
+                continue  # removed by retention, or not replicated yet
             if there.get(batch.base_offset) != (batch.last_offset, batch.leader_epoch, batch.crc):
                 detail = (
                     f"batch {batch.base_offset} of {run.stored_in.object_id} is another one, or none, in {replica.path}"
@@ -316,7 +316,7 @@ class ObjectVerifier:
 
 
 def _object_ids(inventory: Inventory) -> set[StoredObjectId]:
-    """Of all objects that should be there."""
+    """Return the ids of all objects that should exist."""
     logs = chain(inventory.runs.values(), inventory.lost.values())
     return {run.stored_in.object_id for runs in logs for run in runs}
 
@@ -326,7 +326,7 @@ def _start_position(one: LogExtent) -> int:
 
 
 def _overlapping(runs: Iterable[StoredRun]) -> Iterator[StoredRun]:
-    """Runs that share offsets with another one of their epoch."""
+    """Yield runs that share offsets with another one of their epoch."""
     ordered = sorted(runs, key=lambda run: (run.leader_epoch, run.first_offset, run.last_offset))
     reach: StoredRun | None = None
     for before, run in pairwise(ordered):
@@ -352,7 +352,9 @@ def _replica_directories(
 def _batches_of_replica(
     replica: SegmentDirectory, base_offsets: Sequence[int]
 ) -> dict[int, tuple[int, int, int]] | None:
-    """Last offset, leader epoch and checksum by base offset, from the first to the last of those; None without any."""
+    """Return last offset, leader epoch and checksum by base offset, from the first to the last of those; None without
+    any.
+    """
     if not base_offsets:
         return None
     found: dict[int, tuple[int, int, int]] = {}

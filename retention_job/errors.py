@@ -1,10 +1,10 @@
-"""What can end a run."""
+"""The errors that can end a run."""
 
 from plugin.errors import OperationError
 
 
 class RetentionJobError(OperationError):
-    """A run that cannot go on."""
+    """A run cannot go on."""
 
 
 class SourceError(RetentionJobError):
@@ -16,7 +16,7 @@ class StateError(RetentionJobError):
 
 
 def one_line(error: BaseException, most: int = 300) -> str:
-    """The line of an error's text that says what happened: of a Python traceback in a Spark error, its last line."""
+    """Return the line of an error's text that says what happened: of a Python traceback in a Spark error, the last."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     marked = [line for line in lines if "Error: " in line or "Exception: " in line]
     chosen = (marked or lines or [type(error).__name__])[-1 if marked else 0]

@@ -1,4 +1,4 @@
-"""The whole job: read, judge, hand over what may be deleted, and leave the state for the next run."""
+"""Runs the whole job: reads, judges, hands over what may be deleted, and leaves the state for the next run."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,38 +22,38 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 Progress = Callable[[str], None]
-"""Takes one short line that says what is under way."""
+"""Takes one short line that says what is being done."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """What a run does."""
+    """The options of one run."""
 
     sources: Sources
     now_ms: int
     run_id: str
-    """Names the run's directory: letters, digits and `-`, another one for each run."""
+    """Names the run's directory: letters, digits and `-`, different for each run."""
     apply: bool = False
-    """Hand safe deletions over to the agents; else only count them."""
+    """Whether to hand safe deletions over to the agents; otherwise they are only counted."""
     progress: Progress = field(default=lambda _line: None)
 
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What a run found. The tables are read from the run's directory when they are used."""
+    """The results of a run. The tables are read from the run's directory when they are used."""
 
     history: History
     findings: "DataFrame"
-    """FINDINGS, written down."""
+    """The table FINDINGS, as written."""
     handover: Handover
 
     def finish(self) -> None:
-        """The next incremental run goes on from here. Call it when the report is written."""
+        """Commit the state that the next incremental run continues from. Call it once the report is written."""
         self.history.commit()
 
 
 def run(settings: RunSettings, spark: "SparkSession", kafka: Kafka | None = None) -> RunResult:
-    """Run the job. Raises RetentionJobError: a source that cannot be read, a state that cannot be written."""
+    """Run the job. Raises RetentionJobError: a source cannot be read, or a state cannot be written."""
     tune(spark)
     try:
         return _run(settings, spark, kafka)

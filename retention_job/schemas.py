@@ -1,8 +1,8 @@
 """The tables of the job, as Spark types. docs/report.md explains them to readers.
 
 Times are milliseconds since 1970, sizes bytes, offsets inclusive at both ends, positions half open. A combined segment
-is named by (broker_id, incarnation, sequence) in every table. Topics are named by their 16-byte id, as a name may be
-given anew: `History.with_topic_names` adds the names, best after an aggregation. Null means unknown, never 0.
+is named by (broker_id, incarnation, sequence) in every table. Topics are named by their 16-byte id, because a name may
+be used again: `History.with_topic_names` adds the names, best after an aggregation. Null means unknown, never 0.
 """
 
 from typing import Final
@@ -23,7 +23,7 @@ _INT, _LONG, _TEXT, _BYTES, _BOOL = IntegerType(), LongType(), StringType(), Bin
 
 
 def _schema(**columns: tuple[DataType, bool] | DataType) -> StructType:
-    """A column is nullable unless it comes with False."""
+    """Return a schema; a column is nullable unless it comes with False."""
     return StructType(
         [
             StructField(name, kind[0], kind[1]) if isinstance(kind, tuple) else StructField(name, kind, True)
@@ -61,9 +61,8 @@ SEGMENTS: Final = _schema(
     store_class=_TEXT,
     is_new=(_BOOL, False),  # its COPY_SEGMENT_FINISHED was read in this run
 )
-"""One row for each combined segment that the metadata tells of. An incremental run has those that were alive at the
-end of the run before, and those that its new records name.
-"""
+"""One row for each combined segment in the metadata. An incremental run has those that were alive at the end of the run
+before, and those that its new records name."""
 
 ENTRIES: Final = _schema(
     **_OF_ENTRY,  # the time is that of the segment's COPY_SEGMENT_FINISHED
@@ -71,8 +70,7 @@ ENTRIES: Final = _schema(
     end_position=(_LONG, False),
 )
 """One row for each entry of each COPY_SEGMENT_FINISHED that this run read; a record that was published twice counts
-once. An incremental run has the new records' entries alone.
-"""
+once. An incremental run has only the new records' entries."""
 
 DEAD_ENTRIES: Final = _schema(
     **_OF_ENTRY,
@@ -81,7 +79,7 @@ DEAD_ENTRIES: Final = _schema(
     declared_by=(_INT, False),  # the broker that leads now
     declared_epoch=(_INT, False),  # and its leader epoch
 )
-"""What failovers killed, as the new leaders' agents told."""
+"""Entries that failovers killed, as declared by the new leaders' agents."""
 
 DECLARED: Final = _schema(
     **_OF_PARTITION,
@@ -90,7 +88,7 @@ DECLARED: Final = _schema(
     reason=(_TEXT, False),  # a GapReason's name
     first_event_ms=_LONG,
 )
-"""What agents declared of offsets that are in no object, and is no loss; of earlier runs as well."""
+"""Offsets that agents declared to be in no object without loss; includes declarations of earlier runs."""
 
 INVENTORY: Final = _schema(
     key=(_TEXT, False),
@@ -122,7 +120,7 @@ ARCHIVE_OBJECTS: Final = _schema(
     stored_ms=_LONG,
     is_new=(_BOOL, False),  # its commit was first read in this run
 )
-"""One row for each archive object that the metadata tells of; of incremental runs as with SEGMENTS."""
+"""One row for each archive object in the metadata; incremental runs have the same choice as in SEGMENTS."""
 
 TOPICS: Final = _schema(
     topic_id=(_BYTES, False),
@@ -141,7 +139,7 @@ TOPICS: Final = _schema(
     local_retention_bytes=_LONG,
     is_tiered=(_BOOL, False),  # KIP-405's remote.storage.enable
 )
-"""One row for each topic of the cluster that is there now."""
+"""One row for each topic that the cluster has now."""
 
 PARTITIONS: Final = _schema(
     **_OF_PARTITION,
@@ -163,7 +161,7 @@ TIERED: Final = _schema(
     max_timestamp_ms=_LONG,
     **_OF_STATES,
 )
-"""One row for each segment that `__remote_log_metadata` tells of; empty without that topic."""
+"""One row for each segment in `__remote_log_metadata`; empty without that topic."""
 
 QUARANTINE: Final = _schema(
     topic=(_TEXT, False),
@@ -175,7 +173,7 @@ QUARANTINE: Final = _schema(
     key_bytes=_INT,
     value_bytes=_INT,
 )
-"""Records that were not understood: foreign, truncated or damaged. Their bytes stay where they are."""
+"""Records that could not be decoded: foreign, truncated or damaged. Their bytes stay where they are."""
 
 OTHER_RECORDS: Final = _schema(
     record_type=(_INT, False),
@@ -185,7 +183,7 @@ OTHER_RECORDS: Final = _schema(
     offset=(_LONG, False),
     timestamp_ms=_LONG,
 )
-"""Our records that are about no object's life, as bytes: registrations, usage, newer agents'."""
+"""Our records that do not concern an object's life, as bytes: registrations, usage, newer agents' records."""
 
 FINDINGS: Final = _schema(
     kind=(_TEXT, False),

@@ -1,6 +1,6 @@
-"""What a run of the job is told: where its sources are, and where its output goes.
+"""The inputs of a run: where its sources are, and where its output goes.
 
-Plain values only: the job may run on a Spark cluster, where nothing of this machine is at hand.
+Plain values only: the job may run on a Spark cluster, which has nothing of this machine.
 """
 
 from collections.abc import Mapping
@@ -17,27 +17,27 @@ DEFAULT_ARCHIVE_DELETE_GRACE_MS: Final = 600_000
 
 @dataclass(frozen=True, slots=True)
 class KafkaSource:
-    """How to reach the cluster, from the driver and from the executors."""
+    """The connection to the cluster, for the driver and for the executors."""
 
     bootstrap_servers: str
     client_properties: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False)
-    """A Java client's properties, as `--command-config` has them. May hold secrets, hence not part of the repr."""
+    """A Java client's properties, as in `--command-config`. They may hold secrets, so the repr leaves them out."""
     timeout_s: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class StoreListing:
-    """List the store by its storage manager; each broker's objects are a task of their own."""
+    """Lists the store by its storage manager, with one task per broker."""
 
     settings: Mapping[str, str] = field(repr=False)
-    """The storage manager's own, without their prefix."""
+    """The storage manager's own settings, without their prefix."""
     cluster_id: str
     class_name: str = DEFAULT_CLASS_NAME
     class_path: str | None = None
     store_class: str | None = None
-    """What the store is in price tables, for instance `s3_express`."""
+    """The store's name in price tables, for instance `s3_express`."""
     buckets: Mapping[str, str] = field(default_factory=dict)
-    """By zone, where there is one for each."""
+    """Buckets by zone, if each zone has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,20 +45,20 @@ class InventoryFile:
     """An S3 Inventory of one bucket: CSV or Parquet files with key, size, last modified date, maybe storage class."""
 
     path: str
-    """Of the files, or of the `manifest.json` that names them, which then tells format and columns as well."""
+    """Path of the files, or of the `manifest.json` that names them, which then also gives format and columns."""
     cluster_id: str
     prefix: str = ""
-    """The storage manager's `prefix`: objects elsewhere in the bucket are passed over."""
+    """The storage manager's `prefix`: objects elsewhere in the bucket are skipped."""
     format: str = "parquet"
     csv_schema: tuple[str, ...] = ("Bucket", "Key", "Size", "LastModifiedDate")
     """The manifest's `fileSchema`; an inventory's CSV files have no header."""
     store_class: str | None = None
-    """For inventories without a column StorageClass."""
+    """The storage class, for inventories without a column StorageClass."""
 
 
 @dataclass(frozen=True, slots=True)
 class LifeTimes:
-    """The agents' settings that the findings are held against."""
+    """The agents' settings that the findings are compared with."""
 
     delete_grace_ms: int = DEFAULT_DELETE_GRACE_MS
     """`remote.wal.expiration.delete.grace.ms`"""
@@ -67,7 +67,7 @@ class LifeTimes:
     archive_delete_grace_ms: int = DEFAULT_ARCHIVE_DELETE_GRACE_MS
     """`remote.wal.archive.delete.grace.ms`"""
     slack_ms: int = 3_600_000
-    """How late an agent may be before that is a finding."""
+    """The delay of an agent that is not yet a finding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +76,11 @@ class Sources:
 
     kafka: KafkaSource
     inventory: StoreListing | tuple[InventoryFile, ...] | None = None
-    """Inventories are those of all buckets. None: nothing is said of orphans and lost objects."""
+    """The inventories of all buckets. None: orphans and lost objects are not reported."""
     state_path: str | None = None
-    """Where runs leave what the next one goes on from; None: every run reads all."""
+    """The directory with the state that the next run continues from; None: every run reads all."""
     is_incremental: bool = False
-    """Go on from `state_path`, if it has a state that fits."""
+    """Whether to continue from `state_path`, if it has a state that fits."""
     life_times: LifeTimes = field(default_factory=LifeTimes)
     archive: StoreListing | tuple[InventoryFile, ...] | None = None
-    """As `inventory`, of archive objects; their storage manager's own settings, as it is another one."""
+    """The inventory of archive objects, whose storage manager has its own settings."""

@@ -1,1 +1,1 @@
-"""Object stores of this machine: look-alikes with faults, a native S3 server, and what agents are told of them."""
+"""Object stores of this machine: look-alikes with faults, a native S3 server, and the agents' settings for them."""

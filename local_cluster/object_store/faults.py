@@ -1,4 +1,4 @@
-"""What can go wrong with the object store of this machine, and with which of its requests."""
+"""Faults of the object store of this machine, and the requests that they strike."""
 
 import json
 import threading
@@ -14,7 +14,7 @@ ALL_METHODS: Final = ("PUT", "GET", "HEAD", "DELETE")
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What goes wrong, with which requests, how often.
+    """A fault, the requests that it strikes, and how often.
 
     - error: answer `status` and `code`; with `after_effect` only once the request has taken effect
     - hang: no answer until the fault is cleared, and no effect until then
@@ -22,14 +22,14 @@ class Fault:
     - alter_body: one byte of it is changed; of a PUT, one byte of what arrives
     - latency: `seconds` more
     - lose_response: the request takes effect, then the connection is cut
-    - ignore_conditions: If-None-Match is not looked at
+    - ignore_conditions: If-None-Match is ignored
     - empty_session: CreateSession answers 200 without credentials
     """
 
     kind: FaultKind
     methods: tuple[str, ...] = ALL_METHODS
     times: int | None = None
-    """How many requests it strikes; None: all, until cleared."""
+    """The number of requests that it strikes; None: all, until cleared."""
     status: int = 503
     code: str = "SlowDown"
     seconds: float = 0.0
@@ -64,14 +64,14 @@ class Faults:
             self._faults.append(fault)
 
     def clear(self) -> None:
-        """Take all away and let hanging requests go on."""
+        """Remove all faults and let hanging requests continue."""
         with self._lock:
             self._faults.clear()
             self._cleared.set()
             self._cleared = threading.Event()
 
     def take(self, kind: FaultKind, method: str, target: str, after_effect: bool = False) -> Fault | None:
-        """The fault of this kind that strikes this request, if any; it has then struck once more."""
+        """Return the fault of this kind that strikes this request, if any, and count the strike."""
         with self._lock:
             for index, fault in enumerate(self._faults):
                 if (fault.kind, fault.after_effect) != (kind, after_effect):
@@ -85,12 +85,12 @@ class Faults:
         return None
 
     def wait_until_cleared(self) -> None:
-        """Blocks until `clear` is called."""
+        """Block until `clear` is called."""
         with self._lock:
             cleared = self._cleared
         cleared.wait()
 
     def snapshot(self) -> list[Fault]:
-        """The faults that can still strike."""
+        """Return the faults that can still strike."""
         with self._lock:
             return list(self._faults)

@@ -1,9 +1,9 @@
-"""The object store of this machine, without its sockets: moto, with a front that does what moto leaves out.
+"""The object store of this machine, without its sockets: moto, with a front that adds what moto lacks.
 
-The front answers CreateSession and checks its tokens, makes the conditional PUT atomic, verifies the CRC32C
-of what arrives, lists directory buckets (names that end in `--x-s3`) unsorted, gives them ETags that are no
-MD5, waits as long as a store would, and plays faults. moto keeps the objects: it costs about 1 ms of CPU
-per request, so there is no shorter path around it. Objects live in memory and are gone with the process.
+The front answers CreateSession and checks its tokens, makes the conditional PUT atomic, verifies the CRC32C of uploads,
+lists directory buckets (names that end in `--x-s3`) unsorted, gives them ETags that are no MD5, waits as long as a
+store would, and plays faults. moto keeps the objects: it costs about 1 ms of CPU per request, so a shorter path around
+it is not needed. Objects live in memory and are gone with the process.
 """
 
 import calendar
@@ -55,7 +55,7 @@ class Request:
 
 
 class Cut(Enum):
-    """Where the connection is cut instead of answering whole."""
+    """The place where the connection is cut instead of a whole answer."""
 
     NOT = 0
     BEFORE_THE_ANSWER = 1
@@ -64,7 +64,7 @@ class Cut(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What goes back."""
+    """The answer to a request."""
 
     status: int
     headers: tuple[tuple[str, str], ...] = ()
@@ -88,7 +88,7 @@ class Sessions:
         self.created = 0
 
     def create(self, bucket: str) -> Answer:
-        """CreateSession."""
+        """Answer CreateSession."""
         self.created += 1
         token = f"session-{self.created}"
         self._ends[bucket, token] = self._clock() + self._seconds
@@ -103,7 +103,7 @@ class Sessions:
         )
 
     def refusal(self, bucket: str, token: str) -> Answer | None:
-        """The error for a token that is not, or no longer, good for the bucket."""
+        """Return the error for a token that is not, or no longer, good for the bucket."""
         end = self._ends.get((bucket, token))
         if end is None:
             return _error(403, "AccessDenied", "no session for this bucket")
@@ -112,7 +112,7 @@ class Sessions:
         return None
 
     def expire(self) -> None:
-        """End all."""
+        """End all sessions."""
         for session in list(self._ends):
             self._ends[session] = self._clock()
 
@@ -127,7 +127,7 @@ class ObjectStoreFront:
         session_seconds: float = 300.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Latencies in seconds; a session of S3 Express lives five minutes."""
+        """Take latencies in seconds; a session of S3 Express lives five minutes."""
         from moto.server import DomainDispatcherApplication, create_backend_app
 
         self.faults = Faults()
@@ -140,13 +140,13 @@ class ObjectStoreFront:
         self._never = threading.Event()
 
     def create_bucket(self, bucket: str) -> None:
-        """Make a bucket; nothing happens when it is there."""
+        """Make a bucket; nothing happens if it exists."""
         answer = self._ask_moto(Request("PUT", f"/{bucket}"))
         if answer.status not in (200, 409):
             raise RuntimeError(f"cannot make bucket {bucket}: {answer.body.decode()}")
 
     def handle(self, request: Request) -> Answer:
-        """The answer, after the latency and with the faults that strike."""
+        """Return the answer, after the latency and with the faults that strike."""
         if request.path.startswith("/_"):
             return self._control(request)
         method, target = request.method, request.target
@@ -175,7 +175,7 @@ class ObjectStoreFront:
             self.faults.wait_until_cleared()
 
     def answer(self, request: Request) -> Answer:
-        """As the store itself has it, but for faults that change what arrives."""
+        """Answer as the store itself would, except for faults that change what arrives."""
         if not request.bucket.endswith(DIRECTORY_BUCKET_SUFFIX):
             return self._from_moto(request)
         query = parse_qs(request.query, keep_blank_values=True)
@@ -259,7 +259,7 @@ class ObjectStoreFront:
 
 
 def _as_directory_bucket(answer: Answer, listing: bool) -> Answer:
-    """As S3 Express would say it: ETags that are no MD5, listings in no order."""
+    """Change the answer to that of S3 Express: ETags that are no MD5, listings in no order."""
     headers = tuple(
         (name, f'"{hashlib.blake2b(value.encode(), digest_size=12).hexdigest()}"')
         if name.lower() == "etag"

@@ -1,8 +1,8 @@
 """A native S3 server of this machine: versitygw, a gateway in Go from S3 to files of a directory.
 
-The look-alike in Python (`local_cluster.object_store.server`) takes more of two cores for a request than agents do, so
-it bends what is measured over S3; its place are tests, as it can fail and be slow. This one is compiled by Go, once,
-into the directory where Kafka's jars are.
+The look-alike in Python (`local_cluster.object_store.server`) uses more of two cores for a request than agents do, so
+it would distort measurements over S3; it is for tests, because it can fail and be slow. This one is compiled by Go,
+once, into the directory where Kafka's jars are.
 """
 
 import contextlib
@@ -34,11 +34,11 @@ _START_TIMEOUT_S: Final = 30.0
 
 
 class NativeStoreMissingError(Exception):
-    """The server is not there and cannot be made here; the message says what is missing."""
+    """The server is missing and cannot be made here; the message says what is missing."""
 
 
 def native_server(environment: Mapping[str, str] | None = None, progress: Progress | None = None) -> Path:
-    """The program, compiled first if it is not there. Raises NativeStoreMissingError."""
+    """Return the program, compiled first if it is missing. Raises NativeStoreMissingError."""
     environment = os.environ if environment is None else environment
     home = downloads_directory(environment) / f"{_NAME}-{VERSION}"
     program = home / _NAME
@@ -56,7 +56,7 @@ def native_server(environment: Mapping[str, str] | None = None, progress: Progre
 
 
 def _compile(go: str, home: Path, environment: Mapping[str, str]) -> None:
-    """Put the program there whole, or not at all."""
+    """Install the program atomically."""
     with tempfile.TemporaryDirectory(dir=home) as scratch:
         command = (go, "install", f"{_MODULE}@{VERSION}")
         told = {**environment, "GOBIN": scratch, "GOFLAGS": "-buildvcs=false"}
@@ -75,11 +75,11 @@ def _compile(go: str, home: Path, environment: Mapping[str, str]) -> None:
 def start_native_store(
     directory: Path, bucket: str, *, tls: bool = True, host: str = LOOPBACK, prefix: Sequence[str] = ()
 ) -> tuple[ManagedProcess, S3Store]:
-    """The server of `directory`, which must allow extended attributes, with this bucket; the caller ends it.
+    """Start the server of `directory`, which must allow extended attributes, with this bucket; the caller ends it.
 
-    It listens at `host`, which its certificate names. `prefix` is what its command line begins with, such as one that
-    runs it in another network namespace. One that runs is left as it is. Another begins with the objects, the authority
-    and, if it can be, the port of the one before. Raises NativeStoreMissingError, ProcessStartError, WaitTimeoutError.
+    It listens at `host`, which its certificate names. `prefix` begins its command line, for example to run it in
+    another network namespace. A running server is left as it is. A new one takes over the objects, the authority and,
+    if possible, the port of the one before. Raises NativeStoreMissingError, ProcessStartError, WaitTimeoutError.
     """
     program = native_server()
     (directory / "objects" / bucket).mkdir(parents=True, exist_ok=True)
@@ -111,7 +111,7 @@ def _known(directory: Path, *command: str) -> ManagedProcess:
 
 
 def _port(directory: Path) -> int:
-    """Of the server that runs there, or for the next one."""
+    """Return the port of the server that runs there, or for the next one."""
     file = directory / "port"
     with contextlib.suppress(OSError, ValueError):
         port = int(file.read_text())

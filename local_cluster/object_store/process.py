@@ -10,9 +10,9 @@ _START_TIMEOUT_S = 30.0
 
 
 def start_object_store(directory: Path, bucket: str, *arguments: str) -> tuple[ManagedProcess, str]:
-    """The process, which the caller ends, and its endpoint. `arguments` are further ones of object_store_server.
+    """Start the process, which the caller ends, and return it with its endpoint.
 
-    Raises ProcessStartError, WaitTimeoutError.
+    `arguments` are further ones of object_store_server. Raises ProcessStartError, WaitTimeoutError.
     """
     server = ManagedProcess(
         ProcessSpec(

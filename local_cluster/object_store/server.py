@@ -41,13 +41,13 @@ class ObjectStoreServer:
 
     @property
     def endpoint_url(self) -> str:
-        """What a backend's endpoint.url takes."""
+        """The value for a backend's endpoint.url."""
         host, port = self._server.server_address[:2]
         return f"http://{host!s}:{port}"
 
     @property
     def faults(self) -> Faults:
-        """To be set and cleared by tests."""
+        """The faults, which tests set and clear."""
         return self.front.faults
 
     def __enter__(self) -> Self:
@@ -71,7 +71,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, _Handler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients that went away are no news; anything else is."""
+        """Ignore clients that went away; report anything else."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
 
@@ -97,7 +97,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._write(self.server.front.handle(request))
 
     def handle_expect_100(self) -> bool:
-        """The answer must leave the buffer: the client waits for it."""
+        """Flush the answer, because the client waits for it."""
         super().handle_expect_100()
         self.wfile.flush()
         return True
@@ -124,7 +124,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_PUT = do_HEAD = do_DELETE = do_POST = _serve  # noqa: N815 - http.server's names
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: a line per request would fill the output of a benchmark."""
+        """Log nothing: a line per request would fill the output of a benchmark."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Which object store the agents of a local cluster use, as settings of the storage plugin."""
+"""The object store of a local cluster's agents, as settings of the storage plugin."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,17 +22,17 @@ class StoreKind(StrEnum):
 
     @property
     def backend(self) -> str:
-        """The storage manager's class, of the S3 stores."""
+        """The storage manager's class, for the S3 stores."""
         return S3_EXPRESS_BACKEND if self is StoreKind.S3_EXPRESS else S3_BACKEND
 
     @property
     def is_in_one_zone(self) -> bool:
-        """Whether it stands for S3 Express, in what it would cost, or for S3 Standard."""
+        """Whether its costs are those of S3 Express, or of S3 Standard."""
         return self in (StoreKind.LOCAL, StoreKind.S3_EXPRESS)
 
     @property
     def description(self) -> str:
-        """For people."""
+        """A description for people."""
         return {
             StoreKind.LOCAL: "a local directory (5 ms per request)",
             StoreKind.S3: "an S3 server on this machine",
@@ -42,17 +42,17 @@ class StoreKind(StrEnum):
 
 
 class StoreSpec(Protocol):
-    """What the agents are told about their object store."""
+    """The agents' settings of their object store."""
 
     @property
     def class_name(self) -> str:
         """Value of remote.log.wal.storage.manager.class.name."""
 
     def settings(self, default_directory: Path) -> dict[str, str]:
-        """The backend's settings, without prefix. `default_directory`: the cluster's place for objects."""
+        """Return the backend's settings, without prefix. `default_directory`: the cluster's directory for objects."""
 
     def environment(self) -> dict[str, str]:
-        """Environment variables of the agent process: credentials go here, never into a file."""
+        """Return environment variables of the agent process: credentials go here, never into a file."""
 
 
 @dataclass(frozen=True, slots=True)

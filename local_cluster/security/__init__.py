@@ -1,1 +1,1 @@
-"""Certificates and logins: an authority, agents' and brokers' certificates, what brokers speak among each other."""
+"""Certificates and logins: an authority, agents' and brokers' certificates, the protocols among brokers."""

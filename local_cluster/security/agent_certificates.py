@@ -1,4 +1,4 @@
-"""Certificates of a cluster's agents and brokers, each of which shares one, and mutual TLS between agents by them."""
+"""Certificates of a cluster's brokers, each shared with its agent, and mutual TLS between agents with them."""
 
 from pathlib import Path
 
@@ -7,24 +7,24 @@ from replication.wire.peer_connection import PeerTls
 
 
 def certificates_directory(layout: ClusterLayout) -> Path:
-    """Where all of them are."""
+    """Return the directory of all certificates."""
     return layout.directory / "certificates"
 
 
 def certificate_of(layout: ClusterLayout, broker_id: int) -> PeerTls:
-    """Its files. They name broker-<id>."""
+    """Return the files of a broker's certificate, which names broker-<id>."""
     directory = certificates_directory(layout)
     name = directory / f"broker-{broker_id}"
     return PeerTls(name.with_suffix(".pem"), name.with_suffix(".key"), directory / "ca.pem")
 
 
 def keystore_of(layout: ClusterLayout, broker_id: int) -> Path:
-    """The same as Kafka reads it."""
+    """Return the certificate and key as one file for Kafka."""
     return certificates_directory(layout) / f"broker-{broker_id}.keystore.pem"
 
 
 def agent_properties(layout: ClusterLayout, broker_id: int) -> dict[str, str]:
-    """What agents read that speak TLS to each other."""
+    """Return the settings of agents that use TLS between each other."""
     files = certificate_of(layout, broker_id)
     return {
         "remote.wal.agent.ssl.certificate.file": str(files.certificate_file),
@@ -34,7 +34,7 @@ def agent_properties(layout: ClusterLayout, broker_id: int) -> dict[str, str]:
 
 
 def write_certificates(layout: ClusterLayout) -> None:
-    """All of them, unless they are there."""
+    """Write all certificates, unless they exist."""
     from local_cluster.security.authority import Authority
 
     directory = certificates_directory(layout)

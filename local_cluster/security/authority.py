@@ -1,4 +1,4 @@
-"""An authority for certificates of tests and of a local cluster: PEM files in a directory, for as long as it lasts."""
+"""An authority for certificates of tests and of a local cluster: PEM files in a directory."""
 
 import datetime
 import ipaddress
@@ -19,7 +19,7 @@ _LIFE = datetime.timedelta(days=36_500)
 
 
 class Authority:
-    """Signs certificates, with a key that is in memory alone, unless it is `kept`."""
+    """Signs certificates, with a key that is only in memory, unless it is `kept`."""
 
     def __init__(self, directory: Path, key: ec.EllipticCurvePrivateKey | None = None) -> None:
         self.directory = directory
@@ -33,7 +33,7 @@ class Authority:
 
     @classmethod
     def kept(cls, directory: Path) -> Self:
-        """The one of this directory, made if there is none: what it signed before stays trusted."""
+        """Return the authority of this directory, made if there is none: earlier certificates stay trusted."""
         directory.mkdir(parents=True, exist_ok=True)
         file = directory / "ca.key"
         if file.exists():
@@ -47,7 +47,7 @@ class Authority:
     def tls_for(
         self, name: str, addresses: Iterable[str] = (), life: datetime.timedelta = _LIFE, also: Iterable[str] = ()
     ) -> PeerTls:
-        """Files with a new key and a certificate for this name and `also` others, and for IP addresses it listens at.
+        """Write a new key and a certificate for this name, `also` others, and the IP addresses it listens at.
 
         Certificates begin with the year 2026, so with a `life` of a day this one has expired.
         """

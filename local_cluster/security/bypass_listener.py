@@ -1,7 +1,7 @@
-"""The brokers' second listener for each other, under TLS: where agents get past another agent that is dead.
+"""The brokers' second listener for each other, under TLS, through which agents bypass another agent that is dead.
 
 Broker and agent of one id share a certificate here. Its subject, CN=broker-<id>, is the principal that another broker
-sees, and needs ClusterAction where an authorizer is on.
+sees, and needs ClusterAction if an authorizer is on.
 """
 
 from local_cluster.layout import ClusterLayout
@@ -11,12 +11,14 @@ LISTENER = "BYPASS"
 
 
 def principal(broker_id: int) -> str:
-    """Whom other brokers see when this broker's agent bypasses one of theirs."""
+    """Return the principal that other brokers see when this broker's agent bypasses one of theirs."""
     return f"User:CN=broker-{broker_id}"
 
 
 def broker_properties(layout: ClusterLayout, broker_id: int) -> dict[str, str]:
-    """What is added to the broker's own keys; `listeners` and the protocol map are to be joined to what is there."""
+    """Return keys to add to the broker's own; `listeners` and the protocol map must be joined with the existing
+    ones.
+    """
     prefix = f"listener.name.{LISTENER.lower()}.ssl."
     return {
         "listeners": f"{LISTENER}://{layout.bypass_address(broker_id)}",
@@ -30,7 +32,7 @@ def broker_properties(layout: ClusterLayout, broker_id: int) -> dict[str, str]:
 
 
 def agent_properties(layout: ClusterLayout, broker_id: int) -> dict[str, str]:
-    """What the agents read."""
+    """Return the agents' settings."""
     files = certificate_of(layout, broker_id)
     listeners = ",".join(f"{other}@{layout.bypass_address(other)}" for other in layout.broker_ids)
     return {

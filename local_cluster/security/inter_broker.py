@@ -1,9 +1,9 @@
-"""A cluster whose brokers and controllers speak TLS or log in among each other; clients stay without.
+"""A cluster whose brokers and controllers use TLS or logins among each other; clients use neither.
 
-Broker and agent of one id share a store: PEM where the id is odd, PKCS12 where it is even. Its certificate has the
-subject CN=broker-<id>, and names all that brokers advertise to each other, as the agent poses as each of them.
+Broker and agent of one id share a store: PEM if the id is odd, PKCS12 if it is even. Its certificate has the subject
+CN=broker-<id>, and names all that brokers advertise to each other, because the agent poses as each of them.
 
-Where StandardAuthorizer judges them, brokers are its super users, and whoever has no login may what it is told here.
+With StandardAuthorizer, brokers are super users, and clients without a login may do what is listed here.
 """
 
 from dataclasses import dataclass
@@ -21,33 +21,33 @@ _MODULES = "org.apache.kafka.common.security"
 _STORE_PASSWORD = "store-secret"  # noqa: S105
 
 Allowed = tuple[str, ...]
-"""Options of Kafka's AclCommand that say what is allowed."""
+"""Options of Kafka's AclCommand for one permission."""
 
 _CLUSTER_OPERATIONS = ("Create", "Describe", "DescribeConfigs", "Alter", "AlterConfigs", "IdempotentWrite")
 CLIENTS_MAY: tuple[Allowed, ...] = (
     ("--topic", "*", "--group", "*", "--transactional-id", "*", "--operation", "All"),
     ("--cluster", *(part for operation in _CLUSTER_OPERATIONS for part in ("--operation", operation))),
 )
-"""All but ClusterAction, which is to act as a broker."""
+"""All permissions except ClusterAction, which lets a client act as a broker."""
 
 
 @dataclass(frozen=True, slots=True)
 class InterBroker:
-    """What they speak, and who signs their certificates."""
+    """The protocol among brokers, and the authority of their certificates."""
 
     protocol: str
     authority: Authority | None = None
-    """None: one that is kept in the cluster's directory."""
+    """None: an authority that is kept in the cluster's directory."""
     mechanism: str = "SCRAM-SHA-256"
-    """By which brokers log in: that, PLAIN, or OAUTHBEARER with tokens that nobody signs."""
+    """The mechanism of brokers' logins: this, PLAIN, or OAUTHBEARER with unsigned tokens."""
     clients_may: tuple[Allowed, ...] = ()
-    """Of those without a login; empty: nobody is judged."""
+    """Permissions of clients without a login; empty: no authorizer."""
 
     @classmethod
     def speaking(cls, protocol: InterBrokerProtocol) -> Self | None:
-        """With StandardAuthorizer, as who wants to see it has it. None: as it is without any of this.
+        """Return the settings for a protocol, with StandardAuthorizer; None for plaintext.
 
-        By PLAIN: SCRAM's passwords would have to be there since the cluster was formatted.
+        The mechanism is PLAIN, because SCRAM's passwords would have to exist since the cluster was formatted.
         """
         if protocol is InterBrokerProtocol.PLAINTEXT:
             return None
@@ -62,11 +62,14 @@ class InterBroker:
         return self.protocol.startswith("SASL")
 
     def principal(self, broker_id: int) -> str:
-        """Whom others see: the follower's login, or without one the certificate of the leader's own agent."""
+        """Return the principal that others see:
+
+        the follower's login or, without one, the certificate of the leader's agent.
+        """
         return f"User:broker-{broker_id}" if self.has_sasl else f"User:CN=broker-{broker_id}"
 
     def properties(self, layout: ClusterLayout, broker_id: int) -> dict[str, str]:
-        """Laid over the broker's own keys."""
+        """Return keys that override the broker's own."""
         protocols = f"CLIENT:PLAINTEXT,REPLICATION:{self.protocol},CONTROLLER:{self.protocol}"
         keys = {"listener.security.protocol.map": protocols}
         if self.has_tls:
@@ -81,14 +84,14 @@ class InterBroker:
         return keys
 
     def format_options(self, layout: ClusterLayout) -> tuple[str, ...]:
-        """Of Kafka's StorageTool: brokers must be known before any of them can be asked."""
+        """Return options for Kafka's StorageTool: brokers must be known before any of them can be asked."""
         if not self.has_sasl or not self.mechanism.startswith("SCRAM"):
             return ()
         users = (f"{self.mechanism}=[name=broker-{one},password={_password(one)}]" for one in layout.broker_ids)
         return tuple(part for user in users for part in ("--add-scram", user))
 
     def client_properties(self, layout: ClusterLayout, broker_id: int) -> dict[str, str]:
-        """A tool's, that goes to the controllers as this broker."""
+        """Return the properties of a tool that connects to the controllers as this broker."""
         keys = {"security.protocol": self.protocol}
         if self.has_tls:
             keys |= self._stores(layout, broker_id)
@@ -106,7 +109,9 @@ class InterBroker:
         return {**trusted, **own, "ssl.keystore.location": str(store), "ssl.client.auth": "required"}
 
     def _logins(self, layout: ClusterLayout, broker_id: int) -> dict[str, str]:
-        """Controllers take PLAIN, as SCRAM's passwords are in the metadata that they have yet to agree on."""
+        """Return the login settings; controllers use PLAIN, as SCRAM's passwords are in metadata they have not agreed
+        on yet.
+        """
         users = " ".join(f'user_broker-{one}="{_password(one)}"' for one in layout.broker_ids)
         own = f'username="broker-{broker_id}" password="{_password(broker_id)}"'
         jaas = {
@@ -130,7 +135,7 @@ class InterBroker:
         return self._directory(layout) / (f"store-{broker_id}" + (".pem" if broker_id % 2 else ".p12"))
 
     def write_certificate(self, layout: ClusterLayout, broker_id: int) -> None:
-        """A new one, with a new key."""
+        """Write a new certificate, with a new key."""
         names = [f"replica-{one}.{REPLICA_DOMAIN}" for one in layout.broker_ids]
         authority = self.authority or Authority.kept(self._directory(layout))
         files = authority.tls_for(f"broker-{broker_id}", ["127.0.0.1"], also=names)

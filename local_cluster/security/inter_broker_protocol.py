@@ -1,4 +1,4 @@
-"""What brokers can speak among each other, as Kafka names it; apart, as naming it needs nothing else."""
+"""The protocols that brokers can use among each other, by Kafka's names; a module without further imports."""
 
 from enum import StrEnum
 

@@ -1,1 +1,1 @@
-"""Numbered records, the account of what became of each, and whether replicas are the same bytes."""
+"""Numbered records, the account of each record's outcome, and the comparison of replicas byte by byte."""

@@ -1,12 +1,11 @@
-"""The account of a numbered workload: what was sent, acknowledged and consumed, and what follows from it.
+"""The account of a numbered workload: records sent, acknowledged and consumed, and what follows from it.
 
-Every record carries its producer's number and a sequence number that counts from 0 without a gap, so all
-that can go wrong with a record shows: it is lost, doubled, out of order, altered, or was acknowledged with
-another offset than the one it is read at. Only arithmetic here; `ledger_workload` does the producing and
-consuming.
+Every record carries its producer's number and a sequence number that counts from 0 without a gap, so every fault of a
+record shows: it is lost, doubled, out of order, altered, or was acknowledged with another offset than the one it is
+read at. This module only counts; `ledger_workload` does the producing and consuming.
 
-One thread writes a producer's side of its page, one thread the consumer's side; `report` may be asked at
-any time and is exact once both have ended.
+One thread writes a producer's side of its page, one thread the consumer's side; `report` may be called at any time and
+is exact once both have ended.
 """
 
 import hashlib
@@ -29,12 +28,12 @@ _NEVER = -1
 
 
 class Outcome(IntEnum):
-    """What the cluster said of a record."""
+    """The cluster's answer about a record."""
 
     UNKNOWN = 0
-    """No answer yet, or an error that leaves it open: the record may be there or not."""
+    """No answer yet, or an error that leaves it open: the record may exist or not."""
     ACKNOWLEDGED = 1
-    """It must be there. For a transaction's record: the commit was acknowledged."""
+    """It must exist. For a transaction's record: the commit was acknowledged."""
     ABORTED = 2
     """A committed reader must not see it."""
 
@@ -58,7 +57,7 @@ class ProducerPlan:
     records_per_s: float | None = 500.0
     transaction: TransactionPlan | None = None
     client_config: Mapping[str, object] = field(default_factory=dict)
-    """librdkafka's keys, laid over the plan's."""
+    """librdkafka's keys, which override the plan's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +84,7 @@ class ProducerReport:
 
     @property
     def faults(self) -> int:
-        """Everything that must be zero."""
+        """The sum of everything that must be zero."""
         return (
             self.lost + self.reordered + self.duplicates + self.aborted_but_read + self.altered + self.at_wrong_offset
         )
@@ -93,7 +92,7 @@ class ProducerReport:
 
 @dataclass(frozen=True, slots=True)
 class LedgerReport:
-    """What came of the workload."""
+    """The result of the workload."""
 
     producers: tuple[ProducerReport, ...]
     foreign_records: int
@@ -101,7 +100,7 @@ class LedgerReport:
 
     @property
     def faults(self) -> int:
-        """Everything that must be zero, over all producers."""
+        """The sum of everything that must be zero, over all producers."""
         return sum(producer.faults for producer in self.producers)
 
     @property
@@ -139,14 +138,14 @@ class LedgerReport:
 
 
 class Pattern(Protocol):
-    """What a producer's records hold."""
+    """Makes the values of a producer's records."""
 
     def value(self, number: int, sequence: int) -> bytes:
-        """The bytes of record `sequence` of producer `number`."""
+        """Return the bytes of record `sequence` of producer `number`."""
 
 
 class PayloadPattern:
-    """The bytes of record `sequence` of producer `number`, so that a reader can tell altered ones."""
+    """Makes values in which a reader can detect altered bytes."""
 
     def __init__(self, seed: int, payload_bytes: int) -> None:
         if payload_bytes < MINIMUM_PAYLOAD_BYTES:
@@ -155,7 +154,7 @@ class PayloadPattern:
         self._body_bytes = payload_bytes - _HEADER.size
 
     def value(self, number: int, sequence: int) -> bytes:
-        """The record's value."""
+        """Return the record's value."""
         head = _HEADER.pack(_MAGIC, number, sequence)
         # Half a byte of entropy in each byte, and nothing that another record repeats: codecs have something to do,
         # and something to keep.
@@ -164,7 +163,7 @@ class PayloadPattern:
 
 
 def read_identity(value: bytes | None) -> tuple[int, int] | None:
-    """(producer's number, sequence) of a record's value; None when it is not of a ledger."""
+    """Return (producer's number, sequence) of a record's value; None if it is not of a ledger."""
     if value is None or len(value) < _HEADER.size:
         return None
     magic, number, sequence = _HEADER.unpack_from(value)
@@ -190,27 +189,27 @@ class ProducerPage:
         return len(self._outcomes)
 
     def sent(self) -> int:
-        """Note one more record; its sequence number."""
+        """Note one more record, and return its sequence number."""
         sequence = len(self._outcomes)
         self._acknowledged_offsets.append(_NEVER)
         self._outcomes.append(Outcome.UNKNOWN)
         return sequence
 
     def delivered(self, sequence: int, offset: int | None) -> None:
-        """The record is there; whether it counts as acknowledged is for `settle` to say.
+        """Note that the record exists; `settle` decides whether it counts as acknowledged.
 
-        A record that was sent again after its answer was lost is known to be there, and its offset is not (None).
+        If a record was sent again after its answer was lost, it is known to exist, but its offset is not known (None).
         """
         if offset is not None:
             self._acknowledged_offsets[sequence] = offset
 
     def settle(self, sequences: range, outcome: Outcome) -> None:
-        """What became of these records. A record that was never delivered is not acknowledged by a commit."""
+        """Note the outcome of these records. A commit does not acknowledge a record that was never delivered."""
         for sequence in sequences:
             self._outcomes[sequence] = outcome
 
     def read(self, partition: int, offset: int, sequence: int, value: bytes, number: int) -> None:
-        """The consumer read this record."""
+        """Note that the consumer read this record."""
         if sequence >= len(self._outcomes):
             self._altered += 1  # the number itself was altered: no such record was sent
             return
@@ -218,7 +217,7 @@ class ProducerPage:
             self._read_offsets.extend([_NEVER] * (len(self._outcomes) - len(self._read_offsets)))
         earlier = self._read_offsets[sequence]
         if earlier != _NEVER:
-            # Reading the same offset again is the reader's affair; a second copy in the log is the cluster's.
+            # Reading the same offset again is the reader's fault; a second copy in the log is the cluster's.
             self._duplicates += earlier != offset
             return
         self._read_offsets[sequence] = offset
@@ -229,7 +228,7 @@ class ProducerPage:
         self._altered += value != self.pattern.value(number, sequence)
 
     def report(self) -> ProducerReport:
-        """The counts as of now."""
+        """Return the present counts."""
         sent = len(self._outcomes)
         outcomes = np.frombuffer(bytes(self._outcomes), dtype=np.uint8)
         read = np.full(sent, _NEVER, dtype=np.int64)
@@ -265,7 +264,7 @@ class Ledger:
         self._foreign = 0
 
     def read(self, partition: int, offset: int, value: bytes | None) -> None:
-        """The consumer read a record."""
+        """Note that the consumer read a record."""
         identity = read_identity(value)
         if identity is None or identity[0] >= len(self.pages) or value is None:
             self._foreign += 1
@@ -274,5 +273,5 @@ class Ledger:
         self.pages[number].read(partition, offset, sequence, value, number)
 
     def report(self) -> LedgerReport:
-        """The counts as of now; `lost` means something only when the log was read to its end."""
+        """Return the present counts; `lost` is meaningful only if the log was read to its end."""
         return LedgerReport(tuple(page.report() for page in self.pages), self._foreign)

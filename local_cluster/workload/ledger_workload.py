@@ -1,9 +1,8 @@
 """A workload of numbered records against a real cluster: producer threads, one consumer thread, a ledger.
 
-The producers run until they are told to stop; the consumer reads every partition from the start, in the
-order of the log. `finish` stops the producers, waits for their last acknowledgements, and lets the consumer
-read up to the log's end as it is then: what was acknowledged and not read by then is lost, however slow the
-machine is.
+The producers run until they are told to stop; the consumer reads every partition from the start, in the order of the
+log. `finish` stops the producers, waits for their last acknowledgements, and lets the consumer read up to the log's
+present end: a record that was acknowledged and is not read by then is lost, however slow the machine is.
 """
 
 import threading
@@ -26,11 +25,11 @@ _BURST_RECORDS = 500
 
 
 class LedgerWorkloadError(Exception):
-    """The workload itself failed, so that its report would say nothing."""
+    """The workload itself failed, so that its report would be meaningless."""
 
 
 class LedgerWorkload:
-    """Runs producers by plan, and a consumer, on one topic that nobody else writes to."""
+    """Runs producers by plan, and a consumer, on one topic that no other client writes to."""
 
     def __init__(
         self,
@@ -74,12 +73,12 @@ class LedgerWorkload:
             thread.start()
 
     def abandon(self) -> None:
-        """Tell all threads to end, and wait for none: for when the cluster is taken down under them."""
+        """Tell all threads to end, without waiting: for use when the cluster is taken down."""
         self._stop.set()
         self._read_to_end.set()
 
     def report(self) -> LedgerReport:
-        """The counts as of now, while it runs. Raises LedgerWorkloadError when a thread has failed."""
+        """Return the present counts, while it runs. Raises LedgerWorkloadError if a thread has failed."""
         self._require_no_failure()
         return self.ledger.report()
 
@@ -171,11 +170,10 @@ class LedgerWorkload:
             raise KafkaException(error)
 
     def _end_offsets(self, partitions: Iterable[int]) -> dict[int, int] | None:
-        """High watermarks. None when a broker does not answer now: the next round asks again.
+        """Return high watermarks; None if a broker does not answer now: the next round asks again.
 
-        Not what a committed reader is told: before the markers of the last transactions are written, its end of the
-        log is the first open transaction's start. Not asked by an admin client either: that goes on asking the
-        leaders of old.
+        The end for a committed reader does not help: before the markers of the last transactions are written, it is the
+        start of the first open transaction. An admin client does not help either: it continues to ask former leaders.
         """
         from confluent_kafka import Consumer, KafkaException, TopicPartition
 
@@ -192,7 +190,7 @@ class LedgerWorkload:
 
 
 class _Writer:
-    """One producer without transactions; its thread alone touches its side of the page."""
+    """One producer without transactions; only its thread uses its side of the page."""
 
     def __init__(
         self,
@@ -237,7 +235,7 @@ class _Writer:
         return Producer(self._config)
 
     def _due(self, started: float) -> int:
-        """How many records to send now; bounded, so that answers and the stop are seen."""
+        """Return how many records to send now; bounded, so that answers and the stop are seen."""
         if self._plan.records_per_s is None:
             return _BURST_RECORDS
         due = int((self._clock() - started) * self._plan.records_per_s) - self._page.next_sequence
@@ -279,7 +277,7 @@ class _TransactionWriter(_Writer):
             try:
                 self._transact(producer, self._plan.transaction, number, started)
             except _TransactionLostError:
-                # Whether it was committed is not known; a new session of the same id makes an end of it.
+                # It is not known whether it was committed; a new session of the same id ends it.
                 self._page.settle(range(first, self._page.next_sequence), Outcome.UNKNOWN)
                 producer = self._connect()
 
@@ -318,9 +316,9 @@ class _TransactionWriter(_Writer):
             self._page.delivered(sequence, message.offset())
 
     def _attempt(self, call: Callable[[], object]) -> bool:
-        """Make the call until it is answered: true when it succeeded, false when the transaction must be aborted.
+        """Call until there is an answer: True if it succeeded, False if the transaction must be aborted.
 
-        Raises _TransactionLostError when the session is over.
+        Raises _TransactionLostError if the session is over.
         """
         from confluent_kafka import KafkaException
 

@@ -1,9 +1,9 @@
-"""Are the replicas of a partition the same bytes? Read from the brokers' log directories.
+"""Compares the replicas of a partition byte by byte, in the brokers' log directories.
 
-A partition's log is one stream of record batches; where a replica cuts it into segment files is the
-replica's own business, so streams are compared, and file names only say where a difference is. Batches
-carry the leader's epoch and CRC, hence equal streams are equal in all that Kafka replicates. Compacted
-topics are no case for this: each replica cleans its log by itself.
+A partition's log is one stream of record batches, and each replica cuts it into segment files at its own places. So
+streams are compared, and file names only show where a difference is. Batches carry the leader's epoch and CRC, hence
+equal streams are equal in everything that Kafka replicates. Compacted topics cannot be compared: each replica cleans
+its log by itself.
 """
 
 import contextlib
@@ -59,16 +59,16 @@ class PartitionComparison:
     start_offset: int
     end_offset: int
     log_end_offsets: Mapping[int, int]
-    """By broker."""
+    """End offsets by broker."""
     compared_bytes: int
-    """Of one replica."""
+    """The compared bytes of one replica."""
     sha256: str
-    """Of the compared bytes of the first replica."""
+    """The hash of the compared bytes of the first replica."""
     difference: ReplicaDifference | None
 
     @property
     def identical(self) -> bool:
-        """Whether all replicas hold the same bytes and reach equally far."""
+        """Whether all replicas hold the same bytes and have the same end."""
         return self.difference is None and len(set(self.log_end_offsets.values())) == 1
 
 
@@ -80,12 +80,12 @@ class ReplicaComparison:
 
     @property
     def identical(self) -> bool:
-        """Whether every partition's replicas are identical; false when nothing was compared."""
+        """Whether every partition's replicas are identical; False if nothing was compared."""
         return bool(self.partitions) and all(partition.identical for partition in self.partitions)
 
     @property
     def compared_bytes(self) -> int:
-        """Of one replica of each partition."""
+        """The compared bytes of one replica of each partition."""
         return sum(partition.compared_bytes for partition in self.partitions)
 
     @property
@@ -104,9 +104,9 @@ class ReplicaComparison:
 
 
 def compare_replicas(cluster: "LocalCluster", topic: str, timeout_s: float = 60.0) -> ReplicaComparison:
-    """Wait until all replicas reach equally far, or the deadline; then compare what all have.
+    """Wait until all replicas have the same end, or the deadline; then compare the offsets that all have.
 
-    Nobody should write meanwhile: replicas that never are level are compared as they stand at the deadline,
+    No client should write meanwhile: replicas that never reach the same end are compared as they are at the deadline,
     and count as different. Raises ReplicaReadError.
     """
     replicas = [(state.partition, state.replicas) for state in cluster.admin.partitions(topic)]
@@ -200,7 +200,7 @@ class ReplicaStream:
         return digest.hexdigest()
 
     def locate(self, distance: int) -> tuple[Path, int]:
-        """File and position of the byte that many bytes into the stream."""
+        """Return file and position of the byte at this distance into the stream."""
         for piece in self.pieces:
             if distance < piece.end - piece.start:
                 return piece.path, piece.start + distance
@@ -210,7 +210,7 @@ class ReplicaStream:
 
 
 class ReplicaLog:
-    """A partition directory, as its .log files have it."""
+    """A partition directory, read from its .log files."""
 
     def __init__(self, directory: Path) -> None:
         self._segments = sorted(path for path in directory.glob("*.log") if path.stem.isdigit())
@@ -228,7 +228,7 @@ class ReplicaLog:
         return ends[0] if ends else int(last.stem)
 
     def stream(self, start_offset: int, end_offset: int) -> ReplicaStream:
-        """The whole batches between the two offsets."""
+        """Return the whole batches between the two offsets."""
         pieces = []
         for index, path in enumerate(self._segments):
             following = self._segments[index + 1 :]
@@ -246,7 +246,7 @@ class ReplicaLog:
 
 
 def _batches(path: Path) -> Iterator[tuple[int, int, int, int]]:
-    """(base offset, position, size, offset after the last record) of each whole batch of a file."""
+    """Yield (base offset, position, size, offset after the last record) of each whole batch of a file."""
     try:
         with path.open("rb") as file:
             size = path.stat().st_size

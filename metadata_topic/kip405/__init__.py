@@ -1,1 +1,1 @@
-"""KIP-405's own metadata topic, read for what the long-term tier holds."""
+"""Reads KIP-405's own metadata topic, to know what the long-term tier holds."""

@@ -54,7 +54,7 @@ class RemotePartitionDeleteState(IntEnum):
 
 
 class RemoteLogSegmentId(NamedTuple):
-    """One segment on the long-term tier; copying it once more gives it another id."""
+    """One segment on the long-term tier; a second copy of it gets another id."""
 
     topic_id_partition: TopicIdPartition
     id: bytes
@@ -63,7 +63,7 @@ class RemoteLogSegmentId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _SegmentFacts:
-    """What segment records and snapshot records have in common."""
+    """The common fields of segment records and snapshot records."""
 
     start_offset: int
     end_offset: int
@@ -82,7 +82,7 @@ class _SegmentFacts:
 
 @dataclass(frozen=True, slots=True)
 class RemoteLogSegmentMetadata(_SegmentFacts):
-    """A segment that is being copied, or was."""
+    """A segment that is being copied, or was copied."""
 
     segment_id: RemoteLogSegmentId
     topic: str
@@ -114,7 +114,7 @@ class RemotePartitionDeleteMetadata:
 
 @dataclass(frozen=True, slots=True)
 class RemoteLogSegmentMetadataSnapshot(_SegmentFacts):
-    """A segment in a broker's snapshot file, which says nothing of the partition. Never in the topic."""
+    """A segment in a broker's snapshot file, which does not name the partition. Never in the topic."""
 
     id: bytes
 
@@ -129,7 +129,7 @@ RemoteLogMetadata = (
 
 
 def decode(value: bytes | None) -> RemoteLogMetadata:
-    """The record of one value; its key is null. Raises nothing: see UnknownRecord's `reason`."""
+    """Decode the record in a value; its key is null. Raises nothing: see UnknownRecord's `reason`."""
     if value is None:
         return UnknownRecord("no_value", "a tombstone; Kafka writes none to this topic")
     reader = MessageReader(value)
@@ -184,7 +184,7 @@ def _state(reader: MessageReader) -> RemoteLogSegmentState:
 
 
 def _segment_facts(reader: MessageReader) -> dict[str, Any]:
-    """The fields of `_SegmentFacts`, which stand behind the segment's id."""
+    """Read the fields of `_SegmentFacts`, which follow the segment's id."""
     start_offset, end_offset, *others = reader.fields(_SEGMENT)
     if not 0 <= start_offset <= end_offset:
         raise MalformedMessageError("offsets", f"a segment from offset {start_offset} to {end_offset}")
@@ -196,7 +196,7 @@ def _segment_facts(reader: MessageReader) -> dict[str, Any]:
 
 
 def _leader_epochs(reader: MessageReader, start_offset: int, end_offset: int) -> tuple[tuple[int, int], ...]:
-    """Sorted by epoch: Kafka holds them in a map, and promises no order in the record."""
+    """Read the leader epochs, sorted: Kafka holds them in a map, and promises no order in the record."""
     entries = []
     for _ in range(reader.compact_array_count(_EPOCH_ENTRY_MIN_BYTES)):
         epoch, offset = reader.fields(_EPOCH_ENTRY)

@@ -1,9 +1,9 @@
-"""Keeping `TieredOffsets` up to date with `__remote_log_metadata`, the topic of KIP-405's own metadata manager.
+"""Keeps `TieredOffsets` up to date with `__remote_log_metadata`, the topic of KIP-405's own metadata manager.
 
-Theory. Brokers make the topic when they start with `remote.log.storage.system.enable` and Kafka's own, topic-based
-metadata manager; without either it is absent, nothing is on the tier as far as can be known here, and that is no
-fault. It is looked for from time to time, and followed from its beginning once it is there. What is known before
-the end of the topic is reached is the past, which may hold segments that were deleted since: ask `ready` first.
+Brokers make the topic when they start with `remote.log.storage.system.enable` and Kafka's own, topic-based metadata
+manager. Without either it is absent; nothing is then on the tier as far as can be known here, and that is no fault. The
+topic is looked for from time to time, and followed from its beginning once it exists. Before the end of the topic is
+reached, the knowledge is old, and may have segments that were deleted since: check `ready` first.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from metadata_topic.topic.topic_follower import FollowSettings, TopicFollower, T
 from metadata_topic.topic.topic_reader import TopicReader
 
 TIER_SETTINGS = FollowSettings(absence_check_ms=30_000, retry_pause_ms=10_000)
-"""Nothing waits for this topic, and a principal without rights to it is refused each time: no haste."""
+"""Nothing waits for this topic, and each try without rights to it is refused, so tries are rare."""
 
 
 class TierFollower(TopicReader):
@@ -38,21 +38,25 @@ class TierFollower(TopicReader):
 
     @property
     def is_there(self) -> bool | None:
-        """True: the topic exists, Kafka's tiered storage is on. False: it is off. None: no broker has said so yet."""
+        """True: the topic exists, so Kafka's tiered storage is on. False: it is off. None: no broker has answered
+        yet.
+        """
         return self._follower.is_there
 
     @property
     def ready(self) -> bool:
-        """All that the tier held when reading began is known and reading goes on; or there is no topic."""
+        """Whether everything that the tier held at the start is known and reading continues; also if there is no
+        topic.
+        """
         return self.failure is None and (self.is_there is False or self._follower.ready)
 
     def wait_until_ready(self, timeout_s: float) -> bool:
-        """False when the time ran out first, or the reader died."""
+        """Wait; False when the time ran out first, or the reader died."""
         return self._follower.wait_until_ready(timeout_s) or self.ready
 
     @property
     def positions(self) -> dict[int, int]:
-        """The offset to be read next, by partition of the topic; empty while it is absent."""
+        """The next offset to read, by partition of the topic; empty while it is absent."""
         return self._follower.positions
 
     def _take(self, records: Sequence[TopicRecord]) -> None:

@@ -1,19 +1,19 @@
-"""What KIP-405's long-term tier holds of each partition, learned from `__remote_log_metadata`.
+"""Knows what KIP-405's long-term tier holds of each partition, from `__remote_log_metadata`.
 
-Theory. A segment counts from its COPY_SEGMENT_FINISHED on until its DELETE_SEGMENT_STARTED, and never without the
-record that names its offsets: the topic's own retention may have cut that off (KAFKA-15632). States only move
-forward (`metadata_topic.records.states`). Of a counting segment, only those records count that the log still has: each
-leader epoch's part of the segment, cut to the range that the log's leader epoch chain gives that epoch. So segments may
-overlap, be copied twice, or hold what an unclean election threw away (KAFKA-15168, 16890), and none of it adds an
-offset that is not there. Whole segments are never compared by start or end, for the same reason.
+A segment counts from its COPY_SEGMENT_FINISHED until its DELETE_SEGMENT_STARTED, and never without the record that
+gives its offsets, which the topic's own retention may have removed (KAFKA-15632). States only move forward
+(`metadata_topic.records.states`). Of such a segment, only the records that the log still has count: each leader epoch's
+part of the segment, cut to the range that the log's leader epoch chain gives that epoch. So segments may overlap, be
+copied twice, or hold what an unclean election discarded (KAFKA-15168, 16890), and none of it adds a missing offset. For
+the same reason, whole segments are never compared by start or end.
 
-All records about a partition stand in one partition of the topic, in order, and each is applied once: what
-`progress` has passed is ignored. Should records come out of order none the less, less is known, never more: what is
-deleted stays deleted (the last `REMEMBERED_DELETIONS` of them), and a state before its segment is ignored. A record
-that cannot be decoded is counted, and changes nothing. Were it a deletion, the answer would be too high by that
-segment; Kafka deletes from the tier only what is expired, dead, or there twice.
+All records about a partition are in one partition of the topic, in order, and each is applied once: what `progress` has
+passed is ignored. If records come out of order nevertheless, the tier seems to hold less, never more: what is deleted
+stays deleted (the last `REMEMBERED_DELETIONS` of them), and a state before its segment is ignored. A record that cannot
+be decoded is counted, and changes nothing. If it was a deletion, the answer would be too high by that segment; Kafka
+deletes from the tier only what is expired, dead, or there twice.
 
-Not handled: deleting `__remote_log_metadata` itself and making it anew under a running store. Start a new store.
+Not handled: recreating `__remote_log_metadata` itself under a running store. Start a new store then.
 
 Any thread may call any method; one lock guards all.
 """
@@ -40,7 +40,7 @@ from plugin.segment_metadata import RemoteLogSegmentState
 NOTHING_TIERED = -1
 
 REMEMBERED_DELETIONS = 100_000
-"""Deleted segments (and, apart, partitions) whose ids are kept, so that no stray record brings them back."""
+"""How many ids of deleted segments (and separately, partitions) are kept, so that no stray record revives them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class TieredOffsets:
         self._counters: Counter[str] = Counter()
 
     def apply_all(self, records: Iterable[tuple[RemoteLogMetadata, tuple[int, int]]]) -> None:
-        """Records with their sources (partition of the topic, offset), in order per partition."""
+        """Apply records with their sources (partition of the topic, offset), in order per partition."""
         with self._lock:
             for record, (partition, offset) in records:
                 if offset < self._progress.get(partition, 0):
@@ -73,10 +73,10 @@ class TieredOffsets:
                 self._apply(record)
 
     def tiered_up_to(self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochs) -> int:
-        """The highest offset such that the tier holds all from its first one of this log up to it; -1: nothing.
+        """Return the highest offset up to which the tier holds everything from its first one of this log; -1: nothing.
 
-        It speaks of records of the chain's epochs. What the tier's first offset is, it does not say: whoever deletes
-        asks `is_tiered`.
+        Only records of the chain's epochs count. It does not say what the tier's first offset is; a caller that deletes
+        uses `is_tiered`.
         """
         ranges = self.tiered_ranges(topic_id_partition, leader_epochs)
         return ranges[0].last_offset if ranges else NOTHING_TIERED
@@ -100,7 +100,7 @@ class TieredOffsets:
     def tiered_ranges(
         self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochs
     ) -> tuple[TieredRange, ...]:
-        """All that the tier holds of this log, ascending; between two ranges something is missing."""
+        """Return all ranges of this log on the tier, ascending; something is missing between two ranges."""
         with self._lock:
             partition = self._partitions.get(topic_id_partition)
             return partition.ranges(leader_epochs) if partition is not None else ()
@@ -112,14 +112,14 @@ class TieredOffsets:
             return {key: partition.topic for key, partition in self._partitions.items()}
 
     def totals(self) -> Mapping[RemoteLogSegmentState, int]:
-        """How many segments are in each state; deleted ones are forgotten. Costs a walk over all."""
+        """Count the segments in each state; deleted ones are forgotten. Goes through all of them."""
         with self._lock:
             states = Counter(s.state for p in self._partitions.values() for s in p.segments.values())
         return {state: states.get(state, 0) for state in (STARTED, FINISHED, DELETING)}
 
     @property
     def progress(self) -> dict[int, int]:
-        """The offset to be read next, by partition of the topic."""
+        """The next offset to read, by partition of the topic."""
         with self._lock:
             return dict(self._progress)
 
@@ -144,7 +144,7 @@ class TieredOffsets:
     def _apply_to_segment(self, record: RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate) -> None:
         key, segment_id = record.segment_id
         if key in self._deleted_partitions or record.segment_id in self._deleted_segments:
-            # Ordinary while a partition's deletion goes on.
+            # Normal while a partition's deletion continues.
             self._counters["after_delete"] += 1
             return
         partition = self._partitions.get(key)
@@ -210,7 +210,7 @@ class _Segment:
         self.leader_epochs = record.leader_epochs
 
     def parts(self) -> Iterator[tuple[int, int, int]]:
-        """(leader epoch, first offset, one past the last) of what each epoch's leader wrote of this segment."""
+        """Yield (leader epoch, first offset, end) of what each epoch's leader wrote of this segment."""
         ends = (*self.leader_epochs[1:], (0, self.end_offset + 1))
         for (epoch, offset), (_, end) in zip(self.leader_epochs, ends, strict=True):
             yield epoch, max(offset, self.start_offset), end
@@ -240,7 +240,7 @@ class _Partition:
         return self._cached_ranges
 
     def _living_parts(self, leader_epochs: LeaderEpochs) -> Iterator[tuple[int, int]]:
-        """(first offset, one past the last) of the finished segments' records that the log has."""
+        """Yield (first offset, end) of the finished segments' records that the log has."""
         for segment in self.finished():
             for epoch, first, end in segment.parts():
                 log_first, log_end = leader_epochs.start_offset(epoch), leader_epochs.end_of(epoch)

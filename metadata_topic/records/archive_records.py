@@ -49,7 +49,7 @@ PREPARED: Final = 16
 COMMITTED: Final = 17
 DELETION: Final = 18
 MAX_SOURCES: Final = 2**15
-"""They take 20 bytes each, so that a record stays below a broker's message.max.bytes."""
+"""Each takes 20 bytes, so a record stays below a broker's message.max.bytes."""
 
 _HEAD: Final = struct.Struct(f">BB{ARCHIVE_OBJECT_ID_BYTES}sqQ")
 _PREPARED: Final = struct.Struct(">q")
@@ -59,7 +59,7 @@ _SOURCE: Final = struct.Struct(">16sI")
 
 
 class SourceSegments(NamedTuple):
-    """Combined segments that one agent wrote one after the other."""
+    """Consecutive combined segments of one agent."""
 
     first: CombinedSegmentId
     segments: int
@@ -67,7 +67,7 @@ class SourceSegments(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ArchiveObjectPrepared:
-    """An object is about to be written. If it is never committed, it goes when its time is over."""
+    """An object is about to be written. If it is never committed, it is deleted after its time."""
 
     object_id: ArchiveObjectId
     incarnation: int
@@ -82,7 +82,7 @@ class ArchiveObjectPrepared:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveObjectCommitted:
-    """An object is written, and replaces what its sources hold of its range."""
+    """An object is written, and replaces its sources' records in its range."""
 
     object_id: ArchiveObjectId
     incarnation: int
@@ -98,7 +98,7 @@ class ArchiveObjectCommitted:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveObjectDeleted:
-    """An object is to be deleted (and no longer in the index), or is deleted."""
+    """An object is being deleted (and no longer in the index), or is deleted."""
 
     object_id: ArchiveObjectId
     incarnation: int
@@ -109,9 +109,9 @@ class ArchiveObjectDeleted:
 
 @dataclass(frozen=True, slots=True)
 class UnknownArchiveRecord:
-    """A record with an archive object's key that this reader cannot take in: damaged, or from a newer agent.
+    """A record with an archive object's key that this reader cannot decode: damaged, or from a newer agent.
 
-    A newer agent's is kept as it came, for whoever writes a snapshot.
+    A newer agent's is kept unchanged, for the writer of a snapshot.
     """
 
     reason: str
@@ -121,7 +121,7 @@ class UnknownArchiveRecord:
 
     @property
     def is_newer(self) -> bool:
-        """Of a version or type that this reader does not know."""
+        """Whether this reader does not know its version or type."""
         return self.reason in ("version", "record_type")
 
 
@@ -134,12 +134,12 @@ def is_archive_key(key: bytes | None) -> bool:
 
 
 def encode_key(object_id: ArchiveObjectId) -> bytes:
-    """The record's key, 52 bytes."""
+    """Return the record's key, 52 bytes."""
     return object_id.to_bytes()
 
 
 def encode(record: ArchiveRecord) -> bytes:
-    """The record's value. Raises ValueError when a field is beyond what the format holds."""
+    """Return the record's value. Raises ValueError when a field does not fit the format."""
     if isinstance(record, ArchiveObjectPrepared):
         return _head(PREPARED, record) + packed(_name(record), _PREPARED, record.ttl_ms)
     if isinstance(record, ArchiveObjectCommitted):
@@ -150,7 +150,7 @@ def encode(record: ArchiveRecord) -> bytes:
 
 
 def decode(key: bytes | None, value: bytes | None) -> ArchiveRecord:
-    """The record that `encode` made. Raises UndecodableRecordError for everything else, and nothing else."""
+    """Decode a record. Raises UndecodableRecordError for anything that `encode` does not make, and nothing else."""
     object_id, record_type, event_timestamp_ms, incarnation, reader = _decode_head(key, value)
     if record_type == PREPARED:
         _expect_size(reader, _PREPARED.size)
@@ -168,7 +168,7 @@ def decode(key: bytes | None, value: bytes | None) -> ArchiveRecord:
 
 
 def decode_or_keep_out(key: bytes, value: bytes | None) -> ArchiveRecord | UnknownArchiveRecord:
-    """`decode`, with UnknownArchiveRecord in place of the error: for readers that must go on."""
+    """Decode a record, or return UnknownArchiveRecord instead of raising: for readers that must continue."""
     try:
         return decode(key, value)
     except UndecodableRecordError as error:
@@ -176,7 +176,7 @@ def decode_or_keep_out(key: bytes, value: bytes | None) -> ArchiveRecord | Unkno
 
 
 def as_sources(segment_ids: Iterable[CombinedSegmentId]) -> tuple[SourceSegments, ...]:
-    """The ids in a few intervals; each id once, ascending."""
+    """Return the ids as a few intervals; each id once, ascending."""
     found: list[SourceSegments] = []
     for segment_id in sorted(set(segment_ids)):
         if found:
@@ -200,7 +200,7 @@ def _head(record_type: int, record: ArchiveRecord, version: int = FORMAT_VERSION
 
 
 def _decode_head(key: bytes | None, value: bytes | None) -> tuple[ArchiveObjectId, int, int, int, RecordReader]:
-    """Object id, record type, event timestamp, incarnation, and what follows. Raises UndecodableRecordError."""
+    """Read object id, record type, event timestamp, incarnation, and the rest. Raises UndecodableRecordError."""
     if not is_archive_key(key):
         raise UndecodableRecordError("foreign_key", "the key is not an archive object's id")
     reader = RecordReader(value_of_known_version(value))

@@ -41,33 +41,36 @@ _SHORT: Final = struct.Struct(">H")
 
 
 class RouterUsage(NamedTuple):
-    """Requests for objects of the RouterChannel that were answered, and the bytes that they moved."""
+    """Answered requests for objects of the RouterChannel, and the bytes that they moved."""
 
     put: int = 0
-    """The gateways'."""
+    """PUTs of the gateways."""
     get: int = 0
-    """Those of the agents beside the brokers."""
+    """GETs of the agents beside the brokers."""
     put_bytes: int = 0
     get_bytes: int = 0
 
 
 class ClientZoneUsage(NamedTuple):
-    """Bytes of one zone's clients to and from brokers of other zones. The first four are counted where clients come in,
-    `near_bytes` beside the brokers, `untold_bytes` at both sides.
+    """Bytes of one zone's clients to and from brokers of other zones.
+
+    The first four are counted at the gateway, `near_bytes` beside the brokers, `untold_bytes` at both sides.
     """
 
     zone: str
     sent_bytes: int = 0
-    """By clients: what would cross the border from them."""
+    """Bytes sent by clients, which would cross zones without the gateway."""
     sent_crossed_bytes: int = 0
-    """What did in its place."""
+    """Bytes that crossed zones instead."""
     given_bytes: int = 0
-    """To clients, likewise."""
+    """Bytes to clients, which would cross zones without the gateway."""
     given_crossed_bytes: int = 0
     untold_bytes: int = 0
-    """Of `given_bytes`, those of which nobody looked whether the zone has a replica."""
+    """The part of `given_bytes` for which nobody checked whether the zone has a replica."""
     near_bytes: int = 0
-    """Of `given_bytes`, record bytes of partitions with a replica in the zone, where follower fetching gets them."""
+    """Record bytes in `given_bytes` of partitions with a replica in the zone, which follower fetching would read
+    there.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,28 +80,28 @@ class ClientUsageRecord:
     broker_id: int
     incarnation: int
     sequence: int
-    """Of the usage record beside it, which tells since when it counts."""
+    """The sequence of the usage record that it accompanies, which says since when it counts."""
     event_timestamp_ms: int
     zone: str
-    """Whose clients come in by this agent."""
+    """The zone of the clients that connect to this agent."""
     prices: str
-    """The section of price tables that the RouterChannel is paid by."""
+    """The section of price tables for the RouterChannel."""
     router: RouterUsage
     zones: tuple[ClientZoneUsage, ...]
 
 
 def is_client_usage_key(key: bytes) -> bool:
-    """Whether a record with this key is one of these; `is_usage_key` says so as well."""
+    """Whether a record with this key is one of these; `is_usage_key` is True as well."""
     return key.startswith(CLIENT_USAGE_KEY)
 
 
 def encode_client_usage_key(record: ClientUsageRecord) -> bytes:
-    """Raises ValueError when a field is beyond what the format holds."""
+    """Return the key. Raises ValueError when a field does not fit the format."""
     return CLIENT_USAGE_KEY + packed(_name(record), USAGE_ID, record.broker_id, record.incarnation, record.sequence)
 
 
 def encode_client_usage(record: ClientUsageRecord) -> bytes:
-    """Raises ValueError when a field is beyond what the format holds."""
+    """Return the value. Raises ValueError when a field does not fit the format."""
     pack = partial(packed, _name(record))
     zone, prices = record.zone.encode(), record.prices.encode()
     parts = [
@@ -119,7 +122,7 @@ def encode_client_usage(record: ClientUsageRecord) -> bytes:
 
 
 def decode_client_usage(key: bytes | None, value: bytes | None) -> ClientUsageRecord:
-    """The record that `encode_client_usage` made. Raises UndecodableRecordError, and nothing else, for all else."""
+    """Decode a record. Raises UndecodableRecordError for anything else, and nothing else."""
     if key is None or not is_client_usage_key(key):
         raise UndecodableRecordError("foreign_key", "not the key of a record about clients' usage")
     if value is None or len(value) < 2:

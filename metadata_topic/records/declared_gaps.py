@@ -1,12 +1,12 @@
-"""What agents have declared about offsets that are in no object: gaps, and where the upload of a log began.
+"""The agents' declarations about offsets that are in no object: gaps, and where the upload of a log began.
 
-Theory. A declaration is of the log as its leader of some epoch had it: the offsets [from, to) that the log has in that
-epoch or an older one. Should the log be cut off below, and written anew in a newer epoch, it says nothing of these
-records; so it counts up to where an epoch newer than the declarer's begins. It never speaks against what is stored: who
-looks for gaps looks for what no object holds first.
+A declaration is about the log as its leader of some epoch had it: the offsets [from, to) in that epoch or an older one.
+If the log is cut below and rewritten in a newer epoch, the declaration says nothing about the new records; so it counts
+up to the begin of an epoch newer than the declarer's. It never contradicts what is stored: a search for gaps first
+looks for what no object holds.
 
-A join of all that was declared, so order and repetition do not matter; but for the bound on how many are kept, by which
-the oldest go. What was not wanted is declared piece by piece, and kept as one where pieces touch.
+All declarations are joined, so order and repetition do not matter, except for the limit on how many are kept, by which
+the oldest are dropped. Unwanted ranges are declared piece by piece, and joined where pieces touch.
 
 Not thread-safe.
 """
@@ -32,59 +32,55 @@ class GapReason(IntEnum):
     RETENTION = 1
     """Retention, or a deletion of records, removed them from the log before they were stored."""
     UNREADABLE = 2
-    """They stood behind a damaged batch of a closed segment."""
+    """They were behind a damaged batch of a closed segment."""
     RELEASED = 3
-    """Nobody wants them any more, as records above went with their objects: so says a rebuild of the topic. The store
-    holds it as `metadata_topic.store.released_offsets`, and never as a gap.
-    """
+    """Nobody wants them any more, because records above went with their objects, according to a rebuild of the topic.
+    The store holds it as `metadata_topic.store.released_offsets`, and never as a gap."""
 
     NOT_WANTED = 4
-    """They went to the followers inline, and nothing else wants them stored: so by the policy by cost, of topics whose
-    objects are for links alone.
-    """
+    """They went to the followers inline, and nothing else wants them stored: by the policy by cost, for topics whose
+    objects are only for links."""
     LOST_LOCALLY = 5
     """The only replica, or the broker that leads again, lost them; objects of older leader epochs still hold them. The
-    store holds it as `metadata_topic.store.held_records`, and never as a gap.
-    """
+    store holds it as `metadata_topic.store.held_records`, and never as a gap."""
 
     LOG_START = 7
-    """The log begins behind them: its retention or somebody who deletes records took them. The store holds it as
-    `ReleasedOffsets` of their own, and never as a gap.
-    """
+    """The log begins behind them: its retention or a deletion of records removed them. The store holds it in separate
+    `ReleasedOffsets`, and never as a gap."""
 
     COMPACTED = 6
-    """The log has no records there any more, as compaction took them: each has a newer one of its key behind."""
+    """Compaction removed them: each has a newer record of its key behind it."""
 
     @property
     def is_loss(self) -> bool:
-        """Whether records are missing that were to be stored."""
+        """Whether records are missing that should have been stored."""
         return self in (GapReason.RETENTION, GapReason.UNREADABLE)
 
     @property
     def is_hole(self) -> bool:
-        """Whether the log goes on in objects behind records that are in none: a loss, not wanted, or compacted."""
+        """Whether the log continues in objects behind these records: after a loss, or unwanted or compacted records."""
         return self.is_loss or self in (GapReason.NOT_WANTED, GapReason.COMPACTED)
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class DeclaredGap:
-    """Offsets [from_offset, to_offset) of a log that are not to be had from object storage; none, if both are equal."""
+    """Offsets [from_offset, to_offset) of a log that object storage cannot give; none, if both are equal."""
 
     topic_id_partition: TopicIdPartition
     from_offset: int
     to_offset: int
     leader_epoch: int
-    """The newest that the log had when this was declared."""
+    """The newest epoch of the log when this was declared."""
     reason: GapReason
 
     def end_in(self, leader_epochs: LeaderEpochChain) -> int:
-        """Up to where it counts for a log with these epochs."""
+        """Return up to where it counts for a log with these epochs."""
         newer = leader_epochs.end_offset_for(self.leader_epoch)
         return self.to_offset if newer is None else min(self.to_offset, newer)
 
 
 class DeclaredGaps:
-    """All that is known, by partition."""
+    """All known declarations, by partition."""
 
     def __init__(self, known: Iterable[DeclaredGap] = (), kept_max: int = KEPT_MAX) -> None:
         self._kept_max = kept_max
@@ -95,7 +91,7 @@ class DeclaredGaps:
         self.add(known)
 
     def add(self, gaps: Iterable[DeclaredGap]) -> None:
-        """Take declarations in."""
+        """Add declarations."""
         for gap in gaps:
             if gap.reason is GapReason.NOT_WANTED:
                 by_epoch = self._not_wanted.setdefault(gap.topic_id_partition, {})
@@ -109,7 +105,7 @@ class DeclaredGaps:
             self._forget_oldest()
 
     def of(self, topic_id_partition: TopicIdPartition) -> list[DeclaredGap]:
-        """By their offsets."""
+        """Return a partition's declarations by their offsets."""
         return sorted([*self._of.get(topic_id_partition, ()), *self._unwanted(topic_id_partition)])
 
     def __iter__(self) -> Iterator[DeclaredGap]:
@@ -123,7 +119,7 @@ class DeclaredGaps:
                 yield DeclaredGap(topic_id_partition, begin, end, leader_epoch, GapReason.NOT_WANTED)
 
     def _forget_oldest(self) -> None:
-        """Of a partition; what was not wanted first, as it is no loss."""
+        """Forget the oldest partition's; unwanted ranges first, because they are no loss."""
         if self._not_wanted:
             by_epoch = self._not_wanted.pop(next(iter(self._not_wanted)))
             self._count -= sum(map(len, by_epoch.values()))
@@ -132,7 +128,7 @@ class DeclaredGaps:
 
 
 def _join(ranges: list[OffsetRange], begin: int, end: int) -> int:
-    """Add one to ranges that are ascending and apart, as one with those that it touches; how many more there are."""
+    """Join a range to ascending, disjoint ranges; return by how many their number grows."""
     first = bisect_left(ranges, (begin, begin))
     if first and ranges[first - 1][1] >= begin:
         first -= 1

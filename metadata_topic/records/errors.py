@@ -1,4 +1,4 @@
-"""Errors of the metadata topics. Each names the operation, the key it was about, and what may help."""
+"""Errors of the metadata topics. Each names the operation, its key, and what may help."""
 
 from plugin.errors import StoreError
 
@@ -8,7 +8,7 @@ class MetadataTopicError(StoreError):
 
 
 class PublicationBacklogFullError(MetadataTopicError):
-    """So much metadata waits to be published that no more is taken.
+    """Too much metadata waits to be published, so no more is accepted.
 
     The caller must stop uploading until it drains: an object whose metadata is lost would be an orphan.
     """
@@ -25,7 +25,7 @@ class TopicSetupError(MetadataTopicError):
 
 
 class TopicNotKnownError(TopicSetupError):
-    """The broker that was asked does not know the topic; one made just now may be known to it in a moment."""
+    """The broker that was asked does not know the topic; a new topic may become known to it in a moment."""
 
 
 class ClientPropertyError(MetadataTopicError):
@@ -41,6 +41,6 @@ class TopicSettingsError(MetadataTopicError):
 
 
 class SnapshotError(MetadataTopicError):
-    """A snapshot of the store is damaged, foreign, or of a newer version; the topic has all that was in it."""
+    """A snapshot of the store is damaged, foreign, or of a newer version; the topic has everything that was in it."""
 
     retriable = False

@@ -34,7 +34,7 @@ from metadata_topic.records.record_fields import FORMAT_VERSION, RecordReader, U
 GAPS: Final = 6
 GAPS_KEY: Final = b"rwm:gaps:"
 MAX_GAPS: Final = 10_000
-"""So that a record stays below the publisher's cap."""
+"""Keeps a record below the publisher's limit."""
 
 _ID: Final = struct.Struct(">iQQ")
 _HEAD: Final = struct.Struct(">BBiQQqI")
@@ -44,7 +44,7 @@ _REASONS: Final = {int(reason): reason for reason in GapReason}
 
 @dataclass(frozen=True, slots=True)
 class RemoteWalGapDeclaration:
-    """What an agent says of logs that it leads."""
+    """An agent's declarations about logs that it leads."""
 
     broker_id: int
     incarnation: int
@@ -54,12 +54,12 @@ class RemoteWalGapDeclaration:
 
 
 def gaps_key(record: RemoteWalGapDeclaration) -> bytes:
-    """Raises ValueError when a field is beyond what the format holds."""
+    """Return the key. Raises ValueError when a field does not fit the format."""
     return GAPS_KEY + packed(_name(record), _ID, record.broker_id, record.incarnation, record.sequence)
 
 
 def encode_gaps(record: RemoteWalGapDeclaration) -> bytes:
-    """Raises ValueError when a field is beyond what the format holds."""
+    """Return the value. Raises ValueError when a field does not fit the format."""
     if len(record.gaps) > MAX_GAPS:
         raise ValueError(f"{len(record.gaps)} gaps in a record, at most {MAX_GAPS} are taken")
     name = _name(record)
@@ -74,7 +74,7 @@ def encode_gaps(record: RemoteWalGapDeclaration) -> bytes:
 
 
 def decode_gaps(key: bytes, reader: RecordReader) -> RemoteWalGapDeclaration:
-    """The inverse, of a value whose version and type are known. Raises UndecodableRecordError, and nothing else."""
+    """Decode a value whose version and type are known. Raises UndecodableRecordError, and nothing else."""
     _, _, broker_id, incarnation, sequence, event_timestamp_ms, count = reader.fields(_HEAD)
     if key != GAPS_KEY + _ID.pack(broker_id, incarnation, sequence):
         raise UndecodableRecordError("key_mismatch", "key and value name different records")

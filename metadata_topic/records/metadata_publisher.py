@@ -1,4 +1,4 @@
-"""What publishes metadata, as all who publish see it."""
+"""The interface of the publisher of metadata."""
 
 from collections.abc import Callable
 from typing import Protocol, TypeVar
@@ -12,17 +12,20 @@ class MetadataPublisher(Protocol[RecordT_contra]):
     """Publishes to __remote_wal_log_metadata without blocking, in the order of the calls."""
 
     def publish(self, record: RecordT_contra, /) -> None:
-        """Raises PublicationBacklogFullError when too much waits to be published, MetadataRecordTooLargeError."""
+        """Publish a record. Raises PublicationBacklogFullError when too much waits, MetadataRecordTooLargeError."""
 
 
 class SegmentPublisher(MetadataPublisher[RemoteWalCombinedLogSegmentMetadata], Protocol):
-    """What publishes the metadata of combined segments."""
+    """Publishes the metadata of combined segments."""
 
     def is_pending(self, combined_segment_id: CombinedSegmentId, /) -> bool:
-        """Whether a record of the segment waits, or is not acknowledged yet: nobody can have read it. On any thread."""
+        """Whether a record of the segment waits, or is not acknowledged yet, so that nobody can have read it.
+
+        On any thread.
+        """
 
     def when_published(self, combined_segment_id: CombinedSegmentId, tell: Callable[[], object], /) -> None:
-        """Have `tell` called once no record of the segment waits, on any thread and perhaps at once; it must not block.
+        """Call `tell` once no record of the segment waits, on any thread and maybe at once; it must not block.
 
-        Nothing lingers while somebody is to be told.
+        Lingering is off while such a callback waits.
         """

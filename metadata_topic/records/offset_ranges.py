@@ -1,4 +1,4 @@
-"""Ranges of offsets [from, to): joined, cut off, and what lies between them."""
+"""Functions on ranges of offsets [from, to): join, cut, and find what is missing."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -10,7 +10,7 @@ NO_END: Final = 2**63 - 1
 
 
 def joined_ranges(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-    """The same offsets, ascending, as ranges of which none touches the next; empty ones are left out."""
+    """Return the same offsets as ascending ranges that do not touch; empty ones are left out."""
     joined: list[OffsetRange] = []
     for begin, end in sorted(ranges):
         if begin >= end:
@@ -23,7 +23,7 @@ def joined_ranges(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
 
 
 def ranges_missing(ranges: Iterable[OffsetRange], within: OffsetRange) -> list[OffsetRange]:
-    """What of `within` is in none of the ranges, ascending."""
+    """Return the parts of `within` that are in none of the ranges, ascending."""
     position, end = within
     missing: list[OffsetRange] = []
     for begin, behind in joined_ranges(ranges):
@@ -38,6 +38,6 @@ def ranges_missing(ranges: Iterable[OffsetRange], within: OffsetRange) -> list[O
 
 
 def ranges_common(one: OffsetRange, others: Iterable[OffsetRange]) -> list[OffsetRange]:
-    """What a range shares with each of the others, in their order."""
+    """Return what a range shares with each of the others, in their order."""
     shared = ((max(one[0], begin), min(one[1], end)) for begin, end in others)
     return [(begin, end) for begin, end in shared if begin < end]

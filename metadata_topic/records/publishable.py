@@ -1,4 +1,4 @@
-"""What can be published: its bytes, its name in messages, and whose it is."""
+"""The records that can be published: their bytes, their names in messages, and their brokers."""
 
 from metadata_topic.records import archive_records, serde
 from metadata_topic.records.archive_records import ArchiveRecord
@@ -17,7 +17,7 @@ Publishable = PublishableRecord | ArchiveRecord | UsageRecord | ClientUsageRecor
 
 
 def encoded(record: Publishable) -> tuple[bytes, bytes]:
-    """Key and value."""
+    """Return key and value."""
     if isinstance(record, UsageRecord):
         return encode_usage_key(record), encode_usage(record)
     if isinstance(record, ClientUsageRecord):
@@ -28,7 +28,7 @@ def encoded(record: Publishable) -> tuple[bytes, bytes]:
 
 
 def name_of(record: Publishable) -> str:
-    """For messages."""
+    """Return the record's name for messages."""
     if isinstance(record, RemoteWalTopicRebuilt):
         return "rebuild"
     if isinstance(record, ArchiveRecord):
@@ -39,9 +39,9 @@ def name_of(record: Publishable) -> str:
 
 
 def broker_of(record: Publishable) -> int:
-    """The broker that the record, or whose object it, is about, whoever says it: fencing needs its order.
+    """Return the broker that the record is about, by itself or by its object: fencing needs its order.
 
-    0 for what is about the topic itself, so that it stands in the first partition.
+    0 for records about the topic itself, so that they are in the first partition.
     """
     if isinstance(record, RemoteWalTopicRebuilt):
         return 0

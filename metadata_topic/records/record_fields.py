@@ -1,5 +1,6 @@
-"""What all records of the metadata topic have in common: a format version first, then the record's type and its fields,
-big endian; and the error that says why one is not understood.
+"""The common parts of all records of the metadata topic, and the error for undecodable ones.
+
+A value begins with a format version, then the record's type and its fields, big endian.
 """
 
 import struct
@@ -10,15 +11,16 @@ from kafka_log.byte_cursor import ByteCursor
 
 FORMAT_VERSION: Final = 1
 DIGEST_VERSION: Final = 2
-"""Of records whose entries have digests; an agent that knows the first version alone keeps them as bytes."""
+"""The version of records whose entries have digests; an agent that only knows the first version keeps them as bytes."""
 _TYPES_WITH_DIGESTS: Final = (b"\x01", b"\x04", b"\x11")
-"""Combined segments, as their writers and as a rebuild tell of them; committed archive objects."""
+"""Combined segments, from their writers and from a rebuild; committed archive objects."""
 HIGHEST_INCARNATION: Final = 2**48 - 1
 
 
 class UndecodableRecordError(ValueError):
-    """Not one of our records, a damaged one, or one of a newer format. `reason` is a short label for
-    counting; `newer` says that a newer reader could decode it.
+    """Not one of our records, a damaged one, or one of a newer format.
+
+    `reason` is a short label for counting; `newer` says that a newer reader could decode it.
     """
 
     def __init__(self, reason: str, detail: str, newer: bool = False) -> None:
@@ -28,7 +30,7 @@ class UndecodableRecordError(ValueError):
 
 
 class RecordReader(ByteCursor):
-    """Takes fields off a value. Raises UndecodableRecordError."""
+    """Reads fields from a value. Raises UndecodableRecordError."""
 
     __slots__ = ()
 
@@ -39,7 +41,7 @@ class RecordReader(ByteCursor):
         return bytes(self.take(self.left))
 
     def rows(self, layout: struct.Struct, count: int) -> Iterator[tuple[Any, ...]]:
-        """The count is held against what is there before anything is made of it."""
+        """Read `count` rows, after checking that there is room for them."""
         return layout.iter_unpack(self.take(count * layout.size))
 
     def end(self) -> None:
@@ -48,7 +50,7 @@ class RecordReader(ByteCursor):
 
 
 def value_of_known_version(value: bytes | None) -> bytes:
-    """The value, which has a record type. Raises UndecodableRecordError."""
+    """Return the value, which has a record type. Raises UndecodableRecordError."""
     if value is None:
         raise UndecodableRecordError("no_value", "a tombstone; this topic has none")
     newest = DIGEST_VERSION if value[1:2] in _TYPES_WITH_DIGESTS else FORMAT_VERSION
@@ -61,7 +63,7 @@ def value_of_known_version(value: bytes | None) -> bytes:
 
 
 def packed(subject: str, layout: struct.Struct, *fields: object) -> bytes:
-    """Raises ValueError that names the subject when a field is beyond what the format holds."""
+    """Pack fields. Raises ValueError that names the subject when a field does not fit the format."""
     try:
         return layout.pack(*fields)
     except struct.error as error:

@@ -1,4 +1,4 @@
-"""What stands in the metadata topic, beside the whole-segment records of `plugin.segment_metadata`."""
+"""The records of the metadata topic, beside the whole-segment records of `plugin.segment_metadata`."""
 
 from dataclasses import dataclass
 from typing import NamedTuple, Self
@@ -17,7 +17,7 @@ from plugin.segment_metadata import (
 class PublishedSegment(NamedTuple):
     """A combined segment's record as read from the topic, its entries left as bytes.
 
-    A store holds millions of entries, and nobody asks for most of them.
+    A store holds millions of entries, and most of them are never read.
     """
 
     combined_segment_id: CombinedSegmentId
@@ -28,11 +28,11 @@ class PublishedSegment(NamedTuple):
     entry_block: bytes
     """The entries as `plugin.format.entry_columns` encodes them, checked. Empty for no entries."""
     is_rebuilt: bool = False
-    """Whether a rebuild told of it: then no registration before it in the topic refuses it."""
+    """Whether it comes from a rebuild: then no earlier registration in the topic refuses it."""
 
     @classmethod
     def of(cls, metadata: RemoteWalCombinedLogSegmentMetadata) -> Self:
-        """Raises ValueError when the entries cannot be encoded."""
+        """Make it from metadata. Raises ValueError when the entries cannot be encoded."""
         return cls(
             metadata.combined_segment_id,
             metadata.state,
@@ -49,7 +49,7 @@ class PublishedSegment(NamedTuple):
 
     @property
     def metadata(self) -> RemoteWalCombinedLogSegmentMetadata:
-        """With the entries decoded, anew at each call."""
+        """The metadata with the entries decoded, at each call."""
         return RemoteWalCombinedLogSegmentMetadata(
             self.combined_segment_id,
             decode_entries(self.entry_block),
@@ -61,12 +61,12 @@ class PublishedSegment(NamedTuple):
 
 
 def encode_entries(entries: tuple[RemoteLogSegmentMetadataEntry, ...], *, digests: bool = False) -> bytes:
-    """The entry columns as they stand in a value: nothing at all when there are no entries."""
+    """Return the entry columns as in a value: nothing at all without entries."""
     return entry_columns.encode(entries, digests=digests) if entries else b""
 
 
 def decode_entries(entry_block: bytes | memoryview) -> tuple[RemoteLogSegmentMetadataEntry, ...]:
-    """The inverse of `encode_entries`. Raises ValueError."""
+    """Decode entry columns. Raises ValueError."""
     return entry_columns.decode(entry_block) if len(entry_block) else ()
 
 
@@ -74,17 +74,16 @@ def decode_entries(entry_block: bytes | memoryview) -> tuple[RemoteLogSegmentMet
 class RemoteWalLogSegmentMetadataUpdate:
     """Entries of one partition that are dead: a leader of a newer epoch does not have these offsets.
 
-    The KIP lets the new leader publish DELETE events after a failover. Ours is a record of its own, as the
-    object lives on while other partitions' entries in it are alive. What a truncation kills is always a tail,
-    so an entry here means: of that object's records of that partition and epoch, all from `first_offset` on
-    are dead.
+    The KIP lets the new leader publish DELETE events after a failover. Ours is a separate record, because the object
+    lives on while other partitions' entries in it are alive. A truncation always kills a tail, so an entry here means:
+    of that object's records of that partition and epoch, all from `first_offset` on are dead.
     """
 
     combined_segment_id: CombinedSegmentId
     entries: tuple[RemoteLogSegmentMetadataEntry, ...]
     """All of one partition."""
     broker_id: int
-    """Who says so: the broker that leads the partition now."""
+    """The broker that leads the partition now and publishes this."""
     leader_epoch: int
     """The epoch in which it leads; higher than that of the entries."""
     event_timestamp_ms: int
@@ -92,58 +91,57 @@ class RemoteWalLogSegmentMetadataUpdate:
 
 @dataclass(frozen=True, slots=True)
 class RemoteWalNodeRegistration:
-    """An agent's incarnation begins (a node epoch): what older ones of its broker still publish is refused.
+    """Start of an agent's incarnation (a node epoch): later records of older ones of its broker are refused.
 
-    It is published before the incarnation's first object, to the partition of the topic that holds all
-    records of that broker's objects.
+    It is published before the incarnation's first object, to the partition of the topic that holds all records of that
+    broker's objects.
     """
 
     broker_id: int
     incarnation: int
     caretaker_broker_id: int
-    """Whose agent cares for the broker's objects: its own, or another when the broker is gone for good."""
+    """The broker whose agent cares for the broker's objects: itself, or another when the broker is gone for good."""
     event_timestamp_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteWalRebuiltSegment:
-    """A finished combined segment, told again by a rebuild of the topic, out of the object itself.
+    """A finished combined segment, published again by a rebuild of the topic, from the object itself.
 
-    In a topic that began anew its writer's successors are registered before it, and yet it counts.
+    In a topic that was recreated its writer's successors are registered before it, and yet it counts.
     """
 
     segment: PublishedSegment
 
     @property
     def combined_segment_id(self) -> CombinedSegmentId:
-        """The segment's."""
+        """The segment's id."""
         return self.segment.combined_segment_id
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteWalTopicRebuilt:
-    """All that object storage held was told again: what the topic does not tell from here on is not there.
+    """Marks that everything in object storage was published again: what the topic lacks from here on does not exist.
 
     Published behind the records of the rebuild, when they were read back.
     """
 
     topic_id: TopicId
-    """Of the topic that was rebuilt; in another one the record says nothing."""
+    """The id of the rebuilt topic; in another topic the record has no meaning."""
     event_timestamp_ms: int
     """Grows from one rebuild to the next."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnknownRecord:
-    """A record that could not be decoded, and why. It is counted; a newer agent's is kept as it is."""
+    """A record that could not be decoded, and why. It is counted; a newer agent's is kept unchanged."""
 
     reason: str
     """A short label, the same for all records with this fault."""
     detail: str
     kept: tuple[bytes, bytes] | None = None
-    """Key and value, where a newer version or record type is all that is wrong: an upgraded agent decodes it.
-    None for what is foreign or damaged.
-    """
+    """Key and value, if only a newer version or record type is the problem: an upgraded agent decodes it. None for
+    foreign or damaged records."""
 
 
 PublishableRecord = (
@@ -154,6 +152,6 @@ PublishableRecord = (
     | RemoteWalTopicRebuilt
     | RemoteWalGapDeclaration
 )
-"""What an agent publishes."""
+"""The records that an agent publishes."""
 
 MetadataRecord = PublishedSegment | PublishableRecord | UnknownRecord

@@ -109,12 +109,12 @@ _TOPIC: Final = struct.Struct(">BB16sq")
 
 
 def encode_key(combined_segment_id: CombinedSegmentId) -> bytes:
-    """The key of a record about an object, 16 bytes."""
+    """Return the key of a record about an object, 16 bytes."""
     return combined_segment_id.to_bytes()
 
 
 def key_of(record: PublishableRecord) -> bytes:
-    """The record's key. Raises ValueError when a field is beyond what the format holds."""
+    """Return the record's key. Raises ValueError when a field does not fit the format."""
     if isinstance(record, RemoteWalNodeRegistration):
         return _node_key(record.broker_id)
     if isinstance(record, RemoteWalTopicRebuilt):
@@ -125,7 +125,7 @@ def key_of(record: PublishableRecord) -> bytes:
 
 
 def encode(record: PublishableRecord) -> bytes:
-    """The record's value. Raises ValueError when a field is beyond what the format holds."""
+    """Return the record's value. Raises ValueError when a field does not fit the format."""
     if isinstance(record, RemoteWalLogSegmentMetadataUpdate):
         return _encode_dead_entries(record)
     if isinstance(record, RemoteWalNodeRegistration):
@@ -155,7 +155,7 @@ def _encode_segment(
 
 
 def decode(key: bytes | None, value: bytes | None) -> _Decoded:
-    """The record that `encode` made. Raises UndecodableRecordError for everything else, and nothing else."""
+    """Decode a record. Raises UndecodableRecordError for anything that `encode` does not make, and nothing else."""
     if key is None or (len(key) != _ID_BYTES and not key.startswith(_OUR_KEYS)):
         raise UndecodableRecordError("foreign_key", f"the key is not one of ours: {_size(key)} bytes")
     value = value_of_known_version(value)
@@ -166,7 +166,7 @@ def decode(key: bytes | None, value: bytes | None) -> _Decoded:
 
 
 def decode_or_keep_out(key: bytes | None, value: bytes | None) -> MetadataRecord:
-    """`decode`, with UnknownRecord in place of the error: for readers that must go on."""
+    """Decode a record, or return UnknownRecord instead of raising: for readers that must continue."""
     try:
         return decode(key, value)
     except UndecodableRecordError as error:
@@ -189,7 +189,7 @@ def _head(
 
 
 def _read_head(key: bytes, reader: RecordReader) -> tuple[int, CombinedSegmentId, int]:
-    """The record's type, the segment's id and the event's timestamp."""
+    """Read the record's type, the segment's id and the event's timestamp."""
     fields: tuple[Any, ...] = reader.fields(_HEAD)
     _, record_type, raw_id, event_timestamp_ms = fields
     if raw_id != key:

@@ -1,8 +1,8 @@
-"""Records about combined segments, many at once: what `metadata_topic.records.serde` says of one, as arrays.
+"""Decodes many records about combined segments at once: what `metadata_topic.records.serde` does for one, as arrays.
 
-Theory. Nearly every record of the topic is a whole, good record about a combined segment, and those are decoded here,
-all of a batch by the same few numpy operations. Every other record (another type, foreign, damaged) is left to
-`serde.decode`, one by one. So what a record means, and why one is refused, is said in one place.
+Nearly every record of the topic is a complete, good record about a combined segment. Those are decoded here, a whole
+batch by a few numpy operations. Every other record (another type, foreign, damaged) is left to `serde.decode`, one by
+one. So the meaning of a record, and the reason for refusing one, is defined in one place.
 """
 
 from dataclasses import dataclass, replace
@@ -38,12 +38,12 @@ _FIELDS: Final = np.dtype(
 _KEY_BYTES: Final = 16
 _ID_AT: Final = 2
 PADDING: Final = max(PADDING_BYTES, _FIELDS.itemsize, _KEY_BYTES)
-"""So many bytes must stand behind the last key and the last value."""
+"""So many bytes must follow the last key and the last value."""
 
 
 @dataclass(frozen=True, slots=True)
 class BinaryColumn:
-    """Byte strings one after the other, as Arrow has them: `data[starts[i]:ends[i]]`, and PADDING bytes behind them."""
+    """Byte strings in a row, as in Arrow: `data[starts[i]:ends[i]]`, with PADDING bytes behind them."""
 
     data: NDArray[np.uint8]
     starts: Ints
@@ -51,35 +51,35 @@ class BinaryColumn:
 
     @property
     def lengths(self) -> Ints:
-        """Bytes of each."""
+        """The length of each string in bytes."""
         return self.ends - self.starts
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentBatch:
-    """The good records about combined segments. `row` and what follows are per such record, in their order."""
+    """The good records about combined segments. `row` and the following fields are per such record, in order."""
 
     is_decoded: Bools
-    """Per record that was given: whether it is among them. The others are for `serde.decode`."""
+    """Per given record: whether it is decoded here. The others are for `serde.decode`."""
     row: Ints
-    """Which of the records that were given."""
+    """The index of the given record."""
     broker_id: Ints
     incarnation: Ints
     sequence: Ints
     event_timestamp_ms: Ints
     state: Ints
     size_bytes: Ints
-    """UNKNOWN_POSITION where it is not known."""
+    """UNKNOWN_POSITION if unknown."""
     copies: Ints
-    """Buckets that took the object, as its custom metadata names them (`plugin.format.bucket_copies`)."""
+    """Buckets that took the object, according to its custom metadata (`plugin.format.bucket_copies`)."""
     is_rebuilt: Bools
-    """Whether a rebuild of the topic told it: then no registration before it refuses it."""
+    """Whether it comes from a rebuild of the topic: then no earlier registration refuses it."""
     entries: EntryBatch
-    """`entries.block` counts the decoded records, as `row` does."""
+    """`entries.block` counts the decoded records, like `row`."""
 
 
 def decode_segments(keys: BinaryColumn, values: BinaryColumn) -> SegmentBatch:
-    """Decode what are whole and good records about combined segments; a null is an empty string. Raises nothing."""
+    """Decode the complete and good records about combined segments; a null is an empty string. Raises nothing."""
     fields = gather(values.data, values.starts, _FIELDS.itemsize).view(_FIELDS).reshape(len(values.starts))
     entries_start = values.starts + _FIELDS.itemsize + fields["custom_length"].astype(np.int64)
     is_candidate = (
@@ -120,7 +120,7 @@ def _ids(fields: NDArray[np.void], rows: Ints) -> tuple[Ints, Ints, Ints]:
 
 
 def _copies(values: BinaryColumn, custom_length: NDArray[np.uint16], rows: Ints) -> Ints:
-    """Of what cannot be one bucket alone, the number that stands behind the mark."""
+    """Return the number of copies, which follows the mark if custom metadata names several buckets."""
     begins = gather(values.data, values.starts[rows] + _FIELDS.itemsize, len(MARK) + 1)
     is_list = (begins[:, : len(MARK)] == np.frombuffer(MARK, dtype=np.uint8)).all(1)
     return np.where(is_list & (custom_length[rows] > len(MARK)), begins[:, -1], 1).astype(np.int64)
@@ -136,7 +136,7 @@ def _facts(fields: NDArray[np.void], rows: Ints) -> tuple[Ints, Ints, Ints]:
 
 
 def _placed(blocks: EntryBatch, with_block: Ints, place: Ints, records: int) -> EntryBatch:
-    """With entries counted per decoded record, in the place of per block."""
+    """Return the entries counted per decoded record instead of per block."""
     good = with_block[blocks.is_good]
     counts = np.zeros(records, dtype=np.int64)
     counts[place[good]] = blocks.counts[blocks.is_good]

@@ -39,7 +39,7 @@ TRANSITIONS: Mapping[RemoteLogSegmentState, frozenset[RemoteLogSegmentState]] = 
 
 
 class Step(Enum):
-    """What an arriving record means for a segment's state."""
+    """The meaning of an arriving record for a segment's state."""
 
     FIRST = "first"
     """Nothing was known of the segment."""
@@ -48,11 +48,11 @@ class Step(Enum):
     SKIPPED_AHEAD = "skipped_ahead"
     """The states between were not seen; they may still come."""
     REGRESSION = "regression"
-    """A state that is over. The state stays."""
+    """A past state arrived. The state stays."""
 
 
 def _beyond(state: RemoteLogSegmentState) -> frozenset[RemoteLogSegmentState]:
-    """Every state that follows `state` by one or more transitions."""
+    """Return every state that follows `state` by one or more transitions."""
     found: set[RemoteLogSegmentState] = set()
     border = {state}
     while border:
@@ -65,7 +65,7 @@ _BEYOND = {state: _beyond(state) for state in RemoteLogSegmentState}
 
 
 def step(known: RemoteLogSegmentState | None, arriving: RemoteLogSegmentState) -> Step:
-    """What `arriving` means when `known` is the furthest state seen; None when nothing was seen."""
+    """Return what `arriving` means when `known` is the furthest state seen; None when nothing was seen."""
     if known is None:
         return Step.FIRST
     if arriving == known:
@@ -76,7 +76,7 @@ def step(known: RemoteLogSegmentState | None, arriving: RemoteLogSegmentState) -
 
 
 def furthest(known: RemoteLogSegmentState | None, arriving: RemoteLogSegmentState) -> RemoteLogSegmentState:
-    """The state after `arriving`: associative, commutative and idempotent."""
+    """Return the state after `arriving`: associative, commutative and idempotent."""
     if known is None or arriving in _BEYOND[known]:
         return arriving
     return known

@@ -1,7 +1,6 @@
-"""The states of combined segments as they stand in the documentation, drawn from `metadata_topic.records.states`.
+"""Draws the documentation of combined segments' states from `metadata_topic.records.states`.
 
-`python -m metadata_topic.records.states_doc` prints them; docs/formats.md holds what it prints, between two
-marks.
+`python -m metadata_topic.records.states_doc` prints it; docs/formats.md has this output between two marks.
 """
 
 import sys
@@ -14,7 +13,7 @@ END = "<!-- end of states -->"
 
 
 def diagram() -> str:
-    """A Mermaid state diagram of what a writer may publish next. A state may also be published again."""
+    """Return a Mermaid state diagram of what a writer may publish next. A state may also be published again."""
     first, *_ = RemoteLogSegmentState
     arrows = [f"    [*] --> {first.name}"]
     for before in RemoteLogSegmentState:
@@ -26,7 +25,7 @@ def diagram() -> str:
 
 
 def table() -> str:
-    """What each arriving record means to a reader, by the furthest state it knows."""
+    """Return a table of what each arriving record means to a reader, by the furthest state it knows."""
     head = " | ".join(state.name for state in RemoteLogSegmentState)
     rows = [f"| known \\ arriving | {head} |", "| --- |" + " --- |" * len(RemoteLogSegmentState)]
     for known in (None, *RemoteLogSegmentState):
@@ -36,7 +35,7 @@ def table() -> str:
 
 
 def section() -> str:
-    """Diagram and table with their marks."""
+    """Return diagram and table with their marks."""
     return f"{BEGIN}\n\n{diagram()}\n\n{table()}\n\n{END}"
 
 

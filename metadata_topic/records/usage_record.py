@@ -52,7 +52,7 @@ class StoreUsage(NamedTuple):
     """Requests to one store, each attempt counted, and the bytes of objects that they moved."""
 
     prices: str
-    """The section of price tables that these requests are paid by."""
+    """The section of price tables for these requests."""
     put: int
     get: int
     head: int
@@ -69,11 +69,11 @@ class FollowerUsage(NamedTuple):
     peer_bytes: int
     """Bytes on the wire."""
     stock_bytes: int
-    """What the relayed frames have without links: stock Kafka would have sent these."""
+    """What the relayed frames have without links: the bytes that stock Kafka would have sent."""
 
 
 class TopicUsage(NamedTuple):
-    """Record bytes of one topic that one follower was given."""
+    """Record bytes of one topic that one follower got."""
 
     topic_id: TopicId
     follower: int
@@ -98,17 +98,17 @@ class UsageRecord:
 
 
 def is_usage_key(key: bytes) -> bool:
-    """Whether a record with this key is about usage: one of these, or a newer kind that says more beside them."""
+    """Whether a record with this key is about usage: one of these, or another kind that accompanies them."""
     return key.startswith(USAGE_KEY)
 
 
 def encode_usage_key(record: UsageRecord) -> bytes:
-    """Raises ValueError when a field is beyond what the format holds."""
+    """Return the key. Raises ValueError when a field does not fit the format."""
     return USAGE_KEY + packed(_name(record), USAGE_ID, record.broker_id, record.incarnation, record.sequence)
 
 
 def encode_usage(record: UsageRecord) -> bytes:
-    """Raises ValueError when a field is beyond what the format holds."""
+    """Return the value. Raises ValueError when a field does not fit the format."""
     pack = partial(packed, _name(record))
     rack = (record.rack or "").encode()
     parts = [
@@ -128,7 +128,9 @@ def encode_usage(record: UsageRecord) -> bytes:
 
 
 def decode_usage(key: bytes | None, value: bytes | None) -> UsageRecord:
-    """The record that `encode_usage` made. Raises UndecodableRecordError for everything else, and nothing else."""
+    """Decode a record. Raises UndecodableRecordError for anything that `encode_usage` does not make, and nothing
+    else.
+    """
     if key is None or not is_usage_key(key):
         raise UndecodableRecordError("foreign_key", "not the key of a usage record")
     if value is None or len(value) < 2:
@@ -160,7 +162,7 @@ def _name(record: UsageRecord) -> str:
 
 
 def read_text(reader: RecordReader, length: int) -> str:
-    """So many bytes of UTF-8. Raises UndecodableRecordError."""
+    """Read so many bytes of UTF-8. Raises UndecodableRecordError."""
     try:
         return bytes(reader.take(length)).decode()
     except UnicodeDecodeError as error:

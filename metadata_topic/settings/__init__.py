@@ -1,1 +1,1 @@
-"""__remote_wal_topic_settings: what topics have switched on, and requests for tails."""
+"""__remote_wal_topic_settings: the settings of topics, and requests for tails."""

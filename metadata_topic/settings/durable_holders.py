@@ -1,4 +1,4 @@
-"""Whether all agents hold answers to producers: a topic is no more durable than the leader whose agent does not."""
+"""Checks whether all agents hold answers to producers: a topic is only as durable as its leaders' agents."""
 
 from collections.abc import Collection, Mapping
 
@@ -6,7 +6,7 @@ from metadata_topic.settings.topic_settings import AgentRegistration, GatewayPar
 
 
 def why_not_durable(agents: Mapping[int, AgentRegistration], broker_ids: Collection[int] = ()) -> str | None:
-    """What keeps topics from being durable, by what agents registered when they started; None: nothing.
+    """Return why topics cannot be durable, by what agents registered at their start; None if they can.
 
     `broker_ids` are brokers that may lead, beside those whose agents have registered.
     """
@@ -29,7 +29,7 @@ def why_not_durable(agents: Mapping[int, AgentRegistration], broker_ids: Collect
 
 
 def _is_gone(agent: AgentRegistration) -> bool:
-    """Also where a release decommissioned its broker that left no more of a trace than that nobody reaches it."""
+    """Whether its broker is gone, also if an older release decommissioned it, which left only a missing address."""
     return agent.is_gone or (agent.gateway is None and agent.peer_address is None)
 
 

@@ -1,7 +1,7 @@
-"""What the agents of a cluster have recorded of the lease in its bucket, in `__remote_wal_topic_settings`.
+"""The agents' records of the lease in their cluster's bucket, in `__remote_wal_topic_settings`.
 
-The key is ``lease:<broker id>``, the value a list of ``[number, value]``: the last two that this broker's agent, or a
-command run beside it, wanted to write, so that one which could not be written hides none that was.
+The key is ``lease:<broker id>``, the value a list of ``[number, value]``: the last two values that this broker's agent,
+or a command run beside it, wanted to write. So a failed write never hides a successful one.
 """
 
 import json
@@ -30,24 +30,24 @@ def is_lease_key(key: bytes | None) -> bool:
 
 
 def lease_key(broker_id: int) -> bytes:
-    """The record's key."""
+    """Return the record's key."""
     return _PREFIX + str(broker_id).encode()
 
 
 def with_lease(known: Leases, lease: LeaseValue) -> Leases:
-    """What to record next."""
+    """Return the leases to record next."""
     return (*known, lease)[-_KEPT:]
 
 
 def encode_leases(leases: Leases) -> bytes:
-    """The record's value."""
+    """Return the record's value."""
     return json.dumps([list(lease) for lease in leases]).encode()
 
 
 def decode_leases(key: bytes, value: bytes | None) -> tuple[int, Leases]:
-    """By broker. Raises MalformedSettingError, and nothing else."""
+    """Decode a record, by broker. Raises MalformedSettingError, and nothing else."""
     try:
         broker_id = int(key.removeprefix(_PREFIX))
         return broker_id, tuple(LeaseValue(int(number), str(text)) for number, text in json.loads(value or b"[]"))
-    except Exception as error:  # whatever a stranger's bytes may raise
+    except Exception as error:  # any error that foreign bytes may cause
         raise MalformedSettingError(f"{type(error).__name__}: {error}") from error

@@ -1,4 +1,4 @@
-"""A topic's settings by their keys, as texts: what the command line and Kafka's own tools set and show."""
+"""A topic's settings by their keys, as texts: for the command line and Kafka's own tools."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ _LONG_MAX: Final = 2**63 - 1
 
 
 class ValueKind(Enum):
-    """Kafka's types of configurations, by the numbers that DescribeConfigs has for them."""
+    """Kafka's types of configurations, by their numbers in DescribeConfigs."""
 
     BOOLEAN = 1
     STRING = 2
@@ -32,25 +32,25 @@ class ValueKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SettingKey:
-    """One key."""
+    """One key of a topic's settings."""
 
     name: str
     kind: ValueKind
     field: str
-    """Of `TopicSettings`."""
+    """The field of `TopicSettings`."""
     parse: Callable[[str], object]
-    """Raises ValueError saying what is expected."""
+    """Raises ValueError with the expected form."""
     told: str
 
     def text_of(self, settings: TopicSettings) -> str | None:
-        """The value as Kafka's tools show it; None where there is none."""
+        """Return the value as Kafka's tools show it; None if there is none."""
         value = getattr(settings, self.field)
         if value is None:
             return None
         return str(value).lower() if self.kind is ValueKind.BOOLEAN else str(value)
 
     def is_set(self, settings: TopicSettings) -> bool:
-        """Whether it is another value than the default."""
+        """Whether the value differs from the default."""
         return bool(getattr(settings, self.field) != getattr(_DEFAULTS, self.field))
 
 
@@ -133,7 +133,7 @@ SETTING_KEYS: Final[Mapping[str, SettingKey]] = {key.name: key for key in _ALL}
 
 
 def changed_settings(topic: str, settings: TopicSettings, changes: Mapping[str, str | None]) -> TopicSettings:
-    """The settings with these keys set; None: back to the default. Raises TopicSettingsError naming the key."""
+    """Return the settings with these keys set; None: back to the default. Raises TopicSettingsError naming the key."""
     for name, text in changes.items():
         key = SETTING_KEYS.get(name)
         if key is None:

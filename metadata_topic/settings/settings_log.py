@@ -1,4 +1,4 @@
-"""`__remote_wal_topic_settings` out of a broker's log directory, where no broker is left to be asked. Pure reading."""
+"""Reads `__remote_wal_topic_settings` from a broker's log directory, when no broker is left to ask."""
 
 from pathlib import Path
 from typing import Final
@@ -14,10 +14,11 @@ _DIRECTORY: Final = f"{SETTINGS_TOPIC}-0"
 
 
 def read_settings_log(log_dir: Path) -> SettingsView | None:
-    """What the log tells up to its end, or to its first damaged batch; None where the topic is not in this log
-    directory. What is at its end may not be committed.
+    """Return the log's content up to its end, or to its first damaged batch; None if the topic is not in this
+    directory.
 
-    Raises LogDirectoryError when it cannot be read, MalformedFileError when it is not understood.
+    Records at its end may not be committed. Raises LogDirectoryError when it cannot be read, MalformedFileError when it
+    is not understood.
     """
     directory = log_dir / _DIRECTORY
     if not directory.is_dir():

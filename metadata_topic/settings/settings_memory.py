@@ -1,8 +1,8 @@
-"""What an agent remembers of topics' settings in its state directory, for when the settings topic is lost.
+"""Remembers topics' settings in the agent's state directory, for when the settings topic is lost.
 
-Theory. A topic that was made anew, or lost its end, tells nothing of what was set before. Taken as it is, it would make
-ordinary topics of durable ones, and producers would be told of success before their records are stored. So what was
-known last goes on to count for each topic of which the new settings topic tells nothing.
+A topic that was recreated, or lost its end, does not have earlier settings. Without this memory, durable topics would
+become ordinary ones, and producers would get a success before their records are stored. So the last known settings stay
+valid for each topic that the new settings topic does not mention.
 """
 
 import json
@@ -29,17 +29,17 @@ FILE_NAME: Final = "topic-settings.json"
 
 
 class SettingsMemory:
-    """One file. For the thread that reads the settings topic; `missing` may be asked on any."""
+    """The file. For the thread that reads the settings topic; `missing` may be read on any."""
 
     def __init__(self, state_directory: Path) -> None:
         self._path = state_directory / FILE_NAME
         self.continuity = TopicContinuity()
-        """Of the settings topic."""
+        """The continuity of the settings topic."""
         self._known: Mapping[str, TopicSettings] = {}
         self._told: set[str] = set()
 
     def load(self) -> None:
-        """What the agent before this one knew."""
+        """Load what the previous agent knew."""
         try:
             known = json.loads(self._path.read_text())
             topic_id = known["topic_id"]
@@ -59,7 +59,7 @@ class SettingsMemory:
                       hint="written anew; a settings topic that was lost meanwhile is not noticed")  # fmt: skip
 
     def told(self, topics: Mapping[str, TopicSettings], names: set[str], end: int) -> None:
-        """The topic was read to its end, which is there: it has records of `names`, and these settings."""
+        """Record a read of the topic to its `end`: it has records of `names`, and these settings."""
         self._told = names
         if self.missing:
             log.error("settings_topic_lost", topics=sorted(self.missing), doubts=self.continuity.doubts,
@@ -79,7 +79,7 @@ class SettingsMemory:
 
     @property
     def missing(self) -> dict[str, TopicSettings]:
-        """What was known, and is told no more by a topic that was lost."""
+        """The known settings that a lost topic does not have any more."""
         if not self.continuity.doubts:
             return {}
         return {name: settings for name, settings in self._known.items() if name not in self._told}

@@ -1,8 +1,8 @@
-"""Writing and reading `__remote_wal_topic_settings`.
+"""Writes and reads `__remote_wal_topic_settings`.
 
-Theory. The topic has one partition and is compacted; a reader keeps the last value of each key. The reader's
-view is replaced as a whole with each batch that changes it, so whoever holds one may keep using it. Records
-that mean nothing are counted and leave the view as it is, as one bad record must not switch topics off.
+The topic has one partition and is compacted; a reader keeps the last value of each key. The reader's view is replaced
+as a whole with each batch that changes it, so a caller may keep using an old one. Meaningless records are counted and
+change nothing, because one bad record must not switch topics off.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -58,7 +58,7 @@ log = structlog.get_logger(__name__)
 OnChange = Callable[[Mapping[str, TopicSettings]], None]
 TailRequests = Mapping[TopicPartitionName, TailRequest]
 Change = Callable[[TopicSettings], TopicSettings]
-"""What becomes of a topic's settings."""
+"""Changes a topic's settings."""
 
 _CHANGES_AT_ONCE = 10
 _CLIENT_ID = "remote-wal-settings"
@@ -69,7 +69,7 @@ FOLLOW_SETTINGS = FollowSettings(fetch_min_bytes=1, batch_wait_ms=200)
 
 
 class SettingsView:
-    """The last value of every key, from records applied in the topic's order. Sans-IO; not thread-safe."""
+    """The last value of every key, from records in the topic's order. Sans-IO; not thread-safe."""
 
     def __init__(self) -> None:
         self.topics: Mapping[str, TopicSettings] = MappingProxyType({})
@@ -79,10 +79,10 @@ class SettingsView:
         self.leases: Mapping[int, Leases] = MappingProxyType({})
         self.malformed = 0
         self.told: set[str] = set()
-        """Topics of which there was a record, be it that theirs are the defaults."""
+        """Topics that had a record, even if it has only defaults."""
 
     def apply_all(self, records: Sequence[TopicRecord]) -> bool:
-        """True when a topic's settings changed."""
+        """Apply records. True when a topic's settings changed."""
         topics, agents = dict(self.topics), dict(self.agents)
         for record in records:
             try:
@@ -120,7 +120,7 @@ class SettingsView:
 
 
 class SettingsReader(TopicReader):
-    """Follows the settings topic on a thread of its own."""
+    """Follows the settings topic on its own thread."""
 
     def __init__(
         self,
@@ -131,16 +131,17 @@ class SettingsReader(TopicReader):
         settings: FollowSettings = FOLLOW_SETTINGS,
         memory: SettingsMemory | None = None,
     ) -> None:
-        """`on_change` gets all topics' settings after each change, on the reader's thread; must not raise. With a
-        `memory`, what it knows counts where the topic was lost.
+        """`on_change` gets all topics' settings after each change, on the reader's thread; it must not raise.
+
+        With a `memory`, what it knows counts where the topic was lost.
         """
         self._view = SettingsView()
         self._memory = memory
         self._on_change = on_change
         self.on_tail_requests: Callable[[TailRequests], object] = lambda _requests: None
-        """As `on_change`, with all requests for tails. Set it before `start`."""
+        """Like `on_change`, with all requests for tails. Set it before `start`."""
         self.on_agents: Callable[[], object] = lambda: None
-        """As `on_change`, when `agents` changed."""
+        """Like `on_change`, when `agents` changed."""
         super().__init__(TopicFollower(client_config, SETTINGS_TOPIC, self._take, settings, rack, consumer_factory))
 
     def start(self) -> None:
@@ -157,7 +158,7 @@ class SettingsReader(TopicReader):
 
     @property
     def topics(self) -> Mapping[str, TopicSettings]:
-        """Settings by topic name, those that are set; a snapshot."""
+        """Explicit settings by topic name; a snapshot."""
         missing = self._memory.missing if self._memory is not None else {}
         return MappingProxyType({**missing, **self._view.topics}) if missing else self._view.topics
 
@@ -173,21 +174,21 @@ class SettingsReader(TopicReader):
 
     @property
     def leases(self) -> Mapping[int, Leases]:
-        """What agents have recorded of the lease in the bucket, by broker id; a snapshot."""
+        """The agents' records of the lease in the bucket, by broker id; a snapshot."""
         return self._view.leases
 
     def read_to_end(self, timeout_s: float) -> bool:
-        """Blocks until all is known that is in the topic now; False when that could not be had."""
+        """Wait until everything that is in the topic now is known; False if that fails. Blocks."""
         return self._follower.read_to_end(timeout_s)
 
     @property
     def tails_stored(self) -> Mapping[TopicPartitionName, TailStored]:
-        """What agents have answered to requests for tails; a snapshot."""
+        """The agents' answers to requests for tails; a snapshot."""
         return self._view.tails_stored
 
     @property
     def malformed(self) -> int:
-        """Records that were skipped."""
+        """How many records were skipped."""
         return self._view.malformed
 
     def _take(self, records: Sequence[TopicRecord]) -> None:
@@ -217,7 +218,7 @@ class KnownSettings:
 def read_settings(
     client_config: KafkaClientConfig, timeout_s: float = 30.0, consumer_factory: ConsumerFactory = confluent_reader
 ) -> tuple[Mapping[str, TopicSettings], Mapping[int, AgentRegistration]]:
-    """All topics' settings and all agents' registrations as of now. Blocks. Raises as `read_known_settings`."""
+    """Return all topics' settings and all agents' registrations as of now; see `read_known_settings`. Blocks."""
     known = read_known_settings(client_config, timeout_s, consumer_factory)
     return known.topics, known.agents
 
@@ -225,7 +226,7 @@ def read_settings(
 def read_known_settings(
     client_config: KafkaClientConfig, timeout_s: float = 30.0, consumer_factory: ConsumerFactory = confluent_reader
 ) -> KnownSettings:
-    """What the topic tells now, held against the topics that there are. Blocks.
+    """Return the topic's settings and registrations as of now; settings of topics that are gone stand apart. Blocks.
 
     Raises MetadataTopicError when there is no such topic, or its end was not reached in time.
     """
@@ -256,7 +257,7 @@ def read_known_settings(
 def orphaned_settings(
     topics: Mapping[str, TopicSettings], described: Iterable[DescribedTopic]
 ) -> dict[str, TopicSettings]:
-    """The settings whose topics are not there any more. What this client may not describe is taken to be there."""
+    """Return settings of topics that no longer exist. Topics that this client may not describe count as existing."""
     return {
         one.name: topics[one.name]
         for one in described
@@ -292,18 +293,18 @@ class SettingsWriter:
         )
 
     def set_topic(self, topic: str, settings: TopicSettings) -> None:
-        """Write a topic's settings; durable when it returns. Raises TopicSettingsError, MetadataTopicError."""
+        """Write a topic's settings; durable on return. Raises TopicSettingsError, MetadataTopicError."""
         check_topic(topic)
         self._write(topic_key(topic), encode_topic_settings(settings))
 
     def change_topic(
         self, topic: str, change: Change, written: Callable[[str], Sequence[tuple[int, TopicSettings]]]
     ) -> None:
-        """Write what `change` makes of the topic's settings; durable when it returns.
+        """Write what `change` makes of the topic's settings; durable on return.
 
-        Each record is all of a topic's settings, so two who change one at a time may each undo the other's. `written`
-        reads, by offset, what has been written of the topic. Who finds others' records between what it read and what it
-        wrote does it again, with what they have changed. Raises TopicSettingsError, MetadataTopicError.
+        Each record has all of a topic's settings, so two concurrent writers could undo each other's change. `written`
+        returns the records of the topic by offset. If there are others' records between what was read and what was
+        written, the change is applied again to them. Raises TopicSettingsError, MetadataTopicError.
         """
         check_topic(topic)
         offset, before = max(written(topic), default=(-1, TopicSettings()), key=lambda one: one[0])
@@ -323,20 +324,20 @@ class SettingsWriter:
         raise MetadataTopicError("write setting", topic, "others go on changing it", "try again")
 
     def clear_topic(self, topic: str) -> None:
-        """Back to the defaults; durable when this returns. Raises TopicSettingsError, MetadataTopicError."""
+        """Return a topic to the defaults; durable on return. Raises TopicSettingsError, MetadataTopicError."""
         check_topic(topic)
         self._write(topic_key(topic), None)
 
     def register_agent(self, agent: AgentRegistration) -> None:
-        """Write an agent's registration; durable when this returns. Raises MetadataTopicError."""
+        """Write an agent's registration; durable on return. Raises MetadataTopicError."""
         self._write(agent_key(agent.broker_id), encode_agent(agent))
 
     def record_leases(self, broker_id: int, leases: Leases) -> None:
-        """Write what this broker's agent has of the lease; durable when it returns. Raises MetadataTopicError."""
+        """Write this broker's agent's leases; durable on return. Raises MetadataTopicError."""
         self._write(lease_key(broker_id), encode_leases(leases))
 
     def request_tails(self, requests: TailRequests) -> None:
-        """Ask the leaders' agents for these tails. Raises MetadataTopicError when that was not written."""
+        """Request these tails from the leaders' agents. Raises MetadataTopicError when that was not written."""
         self._write_all({request_key(where): encode_tail(request) for where, request in requests.items()})
 
     def forget_tails(self, partitions: Iterable[TopicPartitionName]) -> None:
@@ -348,7 +349,7 @@ class SettingsWriter:
         self._produce_soon(stored_key(where), encode_tail(stored))
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Wait for what is on its way. Idempotent."""
+        """Wait for records on their way. Idempotent."""
         self._producer.flush(timeout_s)
 
     def _produce_soon(self, key: bytes, value: bytes) -> None:
@@ -356,11 +357,11 @@ class SettingsWriter:
         self._producer.poll(0)
 
     def _write(self, key: bytes, value: bytes | None) -> int | None:
-        """Its offset, where the client tells it."""
+        """Write a record. Returns its offset, if the client gives it."""
         return self._write_all({key: value})
 
     def _write_all(self, records: Mapping[bytes, bytes | None]) -> int | None:
-        """The offset of the last one, where the client tells it."""
+        """Write records. Returns the offset of the last one, if the client gives it."""
         acknowledged: list[int | None] = []
         errors: list[object] = []
 
@@ -384,32 +385,32 @@ class SettingsWriter:
 
 
 class TopicSettingsTopic:
-    """All topics' settings as they stand in the settings topic now: each call reads or writes anew. Blocks."""
+    """All topics' settings in the settings topic: each call reads or writes it. Blocks."""
 
     def __init__(self, client_config: KafkaClientConfig, timeout_s: float = 10.0) -> None:
         self._client_config = client_config
         self._timeout_s = timeout_s
 
     def read(self) -> Mapping[str, TopicSettings]:
-        """Those that are set, by topic. Raises MetadataTopicError."""
+        """Return explicit settings by topic. Raises MetadataTopicError."""
         return read_settings(self._client_config, self._timeout_s)[0]
 
     def why_not_durable(self) -> str | None:
-        """What keeps topics from being durable; None: nothing. Raises MetadataTopicError."""
+        """Return why topics cannot be durable; None if they can. Raises MetadataTopicError."""
         return why_not_durable(read_settings(self._client_config, self._timeout_s)[1])
 
     def topic_config(self, topic: str) -> Mapping[str, str | None]:
-        """The topic's configuration in Kafka. Raises MetadataTopicError."""
+        """Return the topic's configuration in Kafka. Raises MetadataTopicError."""
         return confluent_admin(self._client_config, self._timeout_s).topic_config(topic)
 
     def change(self, changes: Mapping[str, Change]) -> None:
-        """As `SettingsWriter.change_topic`, for each topic: those of the topic that has the name now."""
+        """Change the settings of the topics that have these names now; see `SettingsWriter.change_topic`."""
         described = ClusterDescriptions(self._client_config, _CLIENT_ID, self._timeout_s).topics(list(changes))
         ids = {one.name: known_id(one) for one in described}
         self._change({topic: changed_of(ids.get(topic), change) for topic, change in changes.items()})
 
     def bind(self, owners: Mapping[str, TopicId]) -> None:
-        """Have settings that name no topic id belong to these topics. Raises MetadataTopicError."""
+        """Bind settings that name no topic id to these topics. Raises MetadataTopicError."""
         self._change({topic: partial(TopicSettings.bound_to, topic_id=owner) for topic, owner in owners.items()})
 
     def _change(self, changes: Mapping[str, Change]) -> None:
@@ -440,7 +441,7 @@ class TopicSettingsTopic:
             follower.close()
 
     def write(self, settings: Mapping[str, TopicSettings]) -> None:
-        """Defaults are not kept; durable when this returns. Raises TopicSettingsError, MetadataTopicError."""
+        """Write settings, durable on return; defaults are removed. Raises TopicSettingsError, MetadataTopicError."""
         writer = SettingsWriter(self._client_config, self._timeout_s)
         try:
             for topic, its in settings.items():
@@ -453,7 +454,7 @@ class TopicSettingsTopic:
 
 
 def changed_of(topic_id: TopicId | None, change: Change) -> Change:
-    """The change, made to what this topic has: the defaults, where the settings are those of one before it."""
+    """Return the change as applied to this topic: to the defaults if the settings belong to an earlier topic."""
 
     def changed(before: TopicSettings) -> TopicSettings:
         after = change(before if before.is_of(topic_id) else TopicSettings())
@@ -463,7 +464,7 @@ def changed_of(topic_id: TopicId | None, change: Change) -> Change:
 
 
 def _differing(last: TopicSettings, one: TopicSettings) -> dict[str, Any]:
-    """What `one` has changed of the settings before it."""
+    """Return what `one` changes in the settings before it."""
     return {name: value for name in one.__slots__ if (value := getattr(one, name)) != getattr(last, name)}
 
 

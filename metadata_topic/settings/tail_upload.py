@@ -30,18 +30,18 @@ _PREFIX = b"tail"
 
 @dataclass(frozen=True, slots=True)
 class TailRequest:
-    """Upload what is below `up_to` now."""
+    """A request to upload what is below `up_to` now."""
 
     request_id: str
     up_to: int
-    """An offset: the log's end as whoever asks has seen it."""
+    """An offset: the log's end as the requester has seen it."""
     deadline_ms: int
-    """Wall clock, milliseconds since 1970; nobody waits for it any longer."""
+    """Wall clock, milliseconds since 1970; nobody waits for it later."""
 
 
 @dataclass(frozen=True, slots=True)
 class TailStored:
-    """All below `offset` is stored, says the agent of the broker that leads."""
+    """The answer of the leader's agent: everything below `offset` is stored."""
 
     request_id: str
     broker_id: int
@@ -53,7 +53,7 @@ _KINDS: Mapping[str, type[TailRequest] | type[TailStored]] = MappingProxyType(
 )
 
 TailRecord = tuple[TopicPartitionName, type[TailRequest] | type[TailStored], TailRequest | TailStored | None]
-"""The partition, which of the two it is, and its value; None: there is none any more."""
+"""The partition, which of the two it is, and its value; None: it was removed."""
 
 
 def is_tail_key(key: bytes | None) -> bool:
@@ -62,22 +62,22 @@ def is_tail_key(key: bytes | None) -> bool:
 
 
 def request_key(where: TopicPartitionName) -> bytes:
-    """The record's key."""
+    """Return the key of a request."""
     return f"{_REQUEST}:{where[0]}:{where[1]}".encode()
 
 
 def stored_key(where: TopicPartitionName) -> bytes:
-    """The record's key."""
+    """Return the key of an answer."""
     return f"{_STORED}:{where[0]}:{where[1]}".encode()
 
 
 def encode_tail(value: TailRequest | TailStored) -> bytes:
-    """The record's value."""
+    """Return the record's value."""
     return json.dumps({name: getattr(value, name) for name in type(value).__slots__}, sort_keys=True).encode()
 
 
 def decode_tail(key: bytes, value: bytes | None) -> TailRecord:
-    """What the record says. Raises MalformedSettingError, and nothing else."""
+    """Decode a record. Raises MalformedSettingError, and nothing else."""
     try:
         kind, topic, number = key.decode("utf-8").split(":")
         where = (topic, int(number))
@@ -87,5 +87,5 @@ def decode_tail(key: bytes, value: bytes | None) -> TailRecord:
             return where, of, None
         fields = json.loads(value.decode("utf-8"))
         return where, of, of(**{name: typed(fields, name, wanted) for name, wanted in of.__annotations__.items()})
-    except Exception as error:  # whatever a stranger's bytes may raise
+    except Exception as error:  # any error that foreign bytes may cause
         raise MalformedSettingError(f"{type(error).__name__}: {error}") from error

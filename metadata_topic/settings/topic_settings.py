@@ -42,7 +42,7 @@ WAL_RETENTION_KEY: Final = "remote.wal.retention.ms"
 DURABLE_KEY: Final = "remote.wal.durable.enable"
 
 LOWEST_RETENTION_MS: Final = -2
-"""Kafka's values below 0: -1 has no end, -2 is another setting's."""
+"""Kafka's values below 0: -1 has no end, -2 means another setting's value."""
 
 INTERNAL_TOPICS: Final = frozenset(
     {
@@ -55,7 +55,7 @@ INTERNAL_TOPICS: Final = frozenset(
         SETTINGS_TOPIC,
     }
 )
-"""Never linked or uploaded: the agents themselves, and Kafka's own bookkeeping, depend on them."""
+"""Never linked or uploaded, because the agents themselves, and Kafka's own bookkeeping, depend on them."""
 
 T = TypeVar("T")
 
@@ -68,10 +68,10 @@ class LinkPolicy(StrEnum):
     """When a follower's fetch is answered by a link."""
 
     COST = "cost"
-    """Where it is cheaper than the bytes."""
+    """If it is cheaper than the bytes."""
     ALWAYS = "always"
     LATENCY = "latency"
-    """As `cost`, and only within the latency bound."""
+    """Like `cost`, but only within the latency bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +91,9 @@ class TopicSettings:
     durable: bool = False
     """`remote.wal.durable.enable`"""
     upload_wait_max_ms: int | None = None
-    """`remote.wal.link.upload.wait.max.ms`; None: the agent's, which no longer one outlasts"""
+    """`remote.wal.link.upload.wait.max.ms`; None: the agent's, which is also the maximum"""
     topic_id: TopicId | None = None
-    """Whose they are; None: of whichever topic has the name."""
+    """The topic they belong to; None: whichever topic has the name."""
 
     @property
     def is_durable(self) -> bool:
@@ -102,26 +102,26 @@ class TopicSettings:
 
     @property
     def is_default(self) -> bool:
-        """Whether they say no more than no record would."""
+        """Whether they equal the defaults, which hold without a record."""
         return replace(self, topic_id=None) == TopicSettings()
 
     def is_of(self, topic_id: TopicId | None) -> bool:
-        """False if they belong to another topic, which had the name before. True while either id is not known."""
+        """Return False if they belong to an earlier topic of that name; True also while either id is unknown."""
         return None in (topic_id, self.topic_id) or topic_id == self.topic_id
 
     def bound_to(self, topic_id: TopicId) -> "TopicSettings":
-        """These settings as those of this topic, if they name none."""
+        """Return these settings bound to this topic, if they name no topic yet."""
         return self if self.is_default or self.topic_id is not None else replace(self, topic_id=topic_id)
 
 
 def settings_of(topics: Mapping[str, TopicSettings], name: str, topic_id: TopicId) -> TopicSettings | None:
-    """The settings of this topic; None if there are none, or only those of another that had its name before."""
+    """Return the settings of this topic; None if there are none, or they belong to an earlier topic of that name."""
     found = topics.get(name)
     return found if found is not None and found.is_of(topic_id) else None
 
 
 class GatewayPart(StrEnum):
-    """Something of the zone gateway that counts where agents have it on at both ends, or all of them do."""
+    """A part of the zone gateway that works only if agents at both ends, or all of them, have it on."""
 
     CLIENTS = "clients"
     PRODUCE = "produce"
@@ -141,35 +141,35 @@ class AgentRegistration:
     peer_endpoint: str
     version: str
     started_ms: int
-    """Its wall clock when it started, milliseconds since 1970."""
+    """Its wall clock at its start, milliseconds since 1970."""
     archive: bool = False
-    """Whether it archives what it leads, `remote.wal.archive.enable` of the agent."""
+    """Whether it archives what it leads: the agent's `remote.wal.archive.enable`."""
     directory_ids: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """The ids of its broker's log directories, by path: a directory that is rebuilt gets its own again."""
+    """The ids of its broker's log directories, by path: a rebuilt directory gets its old id."""
     wal_retention_ms: int | None = None
-    """`remote.wal.retention.ms` of the agent; None of one that keeps objects for the local retention."""
+    """The agent's `remote.wal.retention.ms`; None if it keeps objects for the local retention."""
     wal_retention_lagging_max_ms: int | None = None
-    """`remote.wal.retention.lagging.max.ms` of the agent, likewise."""
+    """The agent's `remote.wal.retention.lagging.max.ms`; None if it keeps objects for the local retention."""
     peer_address: str | None = None
-    """Where other agents reach it, host:port; None: by their own lists alone, or not any more."""
+    """Address for other agents, host:port; None: only by their own lists, or not any more."""
     bypass_address: str | None = None
-    """Where its broker listens for agents that bypass it, host:port; None: by their own lists alone, or nowhere."""
+    """Its broker's address for agents that bypass it, host:port; None: only by their own lists, or nowhere."""
     gateway: tuple[str, ...] | None = None
-    """What of the zone gateway it does, by `GatewayPart`; None: it is older, and does not tell."""
+    """The parts of the zone gateway that it runs, by `GatewayPart`; None: an older agent, which does not say."""
     is_gone: bool = False
-    """Whether its broker was taken away for good since (`remote-wal decommission`)."""
+    """Whether its broker was removed for good since (`remote-wal decommission`)."""
 
 
 class MalformedSettingError(ValueError):
-    """A record of the settings topic that means nothing to us."""
+    """A record of the settings topic that has no meaning for us."""
 
 
 SettingsRecord = tuple[str, TopicSettings | None] | tuple[int, AgentRegistration | None]
-"""A topic's name with its settings, or a broker's id with its agent; None: there are none any more."""
+"""A topic's name with its settings, or a broker's id with its agent; None: removed."""
 
 
 def check_topic(topic: str) -> None:
-    """Raises TopicSettingsError when the feature cannot be set on this topic."""
+    """Raise TopicSettingsError if the feature cannot be set on this topic."""
     if not _TOPIC_NAME.fullmatch(topic) or topic in (".", ".."):
         raise TopicSettingsError("set topic settings", topic, "not a topic name that Kafka allows")
     if topic in INTERNAL_TOPICS:
@@ -179,17 +179,17 @@ def check_topic(topic: str) -> None:
 
 
 def topic_key(topic: str) -> bytes:
-    """The record's key."""
+    """Return the key of a topic's record."""
     return f"topic:{topic}".encode()
 
 
 def agent_key(broker_id: int) -> bytes:
-    """The record's key."""
+    """Return the key of an agent's record."""
     return f"agent:{broker_id}".encode()
 
 
 def encode_topic_settings(settings: TopicSettings) -> bytes:
-    """The record's value."""
+    """Return the value of a topic's record."""
     fields: dict[str, bool | str | int] = {
         ENABLE_KEY: settings.enable,
         POLICY_KEY: settings.link_policy.value,
@@ -209,12 +209,12 @@ def encode_topic_settings(settings: TopicSettings) -> bytes:
 
 
 def encode_agent(agent: AgentRegistration) -> bytes:
-    """The record's value."""
+    """Return the value of an agent's record."""
     return json.dumps({name: getattr(agent, name) for name in AgentRegistration.__slots__}, sort_keys=True).encode()
 
 
 def decode_setting(key: bytes | None, value: bytes | None) -> SettingsRecord:
-    """What a record of the settings topic says. Raises MalformedSettingError, and nothing else."""
+    """Decode a record of the settings topic. Raises MalformedSettingError, and nothing else."""
     try:
         kind, _, name = (key or b"").decode("utf-8").partition(":")
         if kind == "topic" and name:
@@ -259,7 +259,7 @@ def _topic_id(fields: Mapping[str, object]) -> TopicId | None:
 
 
 def _milliseconds(fields: Mapping[str, object], name: str, lowest: int) -> int | None:
-    """None where it is not told."""
+    """Return a field; None if it is absent."""
     value = None if fields.get(name) is None else typed(fields, name, int)
     if value is not None and value < lowest:
         raise ValueError(f"{name} must be a number of milliseconds, {lowest} or more")
@@ -289,14 +289,14 @@ def _agent(broker_id: int, fields: Mapping[str, object]) -> AgentRegistration:
 
 
 def _texts(value: object) -> Mapping[str, str]:
-    """A map from text to text; what else stands in it is passed over."""
+    """Return a map from text to text; other content is ignored."""
     if not isinstance(value, dict):
         raise TypeError("directory_ids must be an object")
     return {key: text for key, text in value.items() if isinstance(text, str)}
 
 
 def typed(fields: Mapping[str, object], name: str, kind: type[T]) -> T:
-    """The field, of this very type (true is no number). Raises KeyError, TypeError."""
+    """Return the field, of exactly this type (true is no number). Raises KeyError, TypeError."""
     value = fields[name]
     if type(value) is not kind:
         raise TypeError(f"{name} must be of type {kind.__name__}")

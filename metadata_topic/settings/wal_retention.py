@@ -1,12 +1,12 @@
-"""How long a combined segment is kept for followers, by what the agent, the topic and Kafka say. Sans-IO.
+"""Calculates how long a combined segment is kept for followers, from agent, topic and Kafka settings. Sans-IO.
 
-Followers in sync read what is seconds old, so the WAL keeps its objects for an hour and not for as long as the brokers
-keep the log: storage for days would cost more than the links save. No object is kept for longer than the local
-retention, as Kafka itself wants no copy then. Where nobody says how long (the feature is off, the topic's settings or
-its replicas are not known), that is how long.
+In-sync followers read records that are seconds old, so the WAL keeps its objects for an hour and not as long as the
+brokers keep the log: days of storage would cost more than the links save. No object is kept longer than the local
+retention, because Kafka itself wants no copy then. If nothing says how long (the feature is off, the topic's settings
+or its replicas are unknown), the local retention counts.
 
-Brokers go by the records' timestamps, by whole segments, by size, and by what is asked of them. So where objects are
-kept as long as the log, no age says when they go, but the log's start (`age_limit_ms`).
+Brokers delete by the records' timestamps, in whole segments, by size, and on request. So if objects are kept as long as
+the log, no age releases them, but the log's start (`age_limit_ms`).
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,11 +17,11 @@ from typing import Final, Self
 from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
 
 AS_LOCAL: Final = -2
-"""A retention that is the topic's local retention, as in Kafka's own `local.retention.ms`."""
+"""A retention equal to the topic's local retention, as in Kafka's own `local.retention.ms`."""
 NO_LIMIT: Final = -1
 """A retention that does not end (Kafka's own value)."""
 _FEW_REPLICAS: Final = 2
-"""Objects may be the only other copy of what has so many replicas. A single replica that moves counts as two."""
+"""With so many replicas, objects may be the only other copy. A single replica that moves counts as two."""
 DEFAULT_MS: Final = 3_600_000
 DEFAULT_LAGGING_MAX_MS: Final = 86_400_000
 
@@ -32,10 +32,10 @@ _LOCAL_RETENTION: Final = "local.retention.ms"
 _TIERED: Final = "remote.storage.enable"
 _COPY_DISABLED: Final = "remote.log.copy.disable"
 LOCAL_RETENTION_KEYS: Final = (_CLEANUP, _RETENTION, _LOCAL_RETENTION, _TIERED, _COPY_DISABLED)
-"""What of a topic's configuration in Kafka decides about its local retention."""
+"""The keys of a topic's Kafka configuration that decide about its local retention."""
 
 Config = Mapping[str, str | None]
-"""A topic's configuration in Kafka; what is missing is not known, or has Kafka's default."""
+"""A topic's configuration in Kafka; an absent key is unknown, or has Kafka's default."""
 
 
 def is_tiered(config: Config) -> bool:
@@ -49,7 +49,7 @@ def is_deleted_by_age(config: Config) -> bool:
 
 
 def local_retention_ms(config: Config) -> int | None:
-    """How long a topic's records stay on the brokers' disks; NO_LIMIT for always, None when it is not known."""
+    """Return how long a topic's records stay on the brokers' disks; NO_LIMIT for always, None if unknown."""
     if not is_deleted_by_age(config):
         return NO_LIMIT
     local = config.get(_LOCAL_RETENTION) if is_tiered(config) else None
@@ -62,7 +62,7 @@ def local_retention_ms(config: Config) -> int | None:
 
 
 def why_not_as_local(config: Config) -> str | None:
-    """Why a topic's objects cannot be kept as long as the brokers keep its log; None: they can."""
+    """Return why a topic's objects cannot be kept as long as the brokers keep its log; None if they can."""
     if is_deleted_by_age(config):
         return None
     return (
@@ -73,9 +73,9 @@ def why_not_as_local(config: Config) -> str | None:
 
 
 def age_limit_ms(local_ms: int, *, tiered: bool) -> int:
-    """The age at which entries kept as long as the log go: none, as the log's start tells what brokers keep.
+    """Return the age limit of entries kept as long as the log: none, because the log's start shows what brokers keep.
 
-    With KIP-405 the log's start is that of the tier, so there the local retention counts.
+    With KIP-405 the log's start is the tier's, so the local retention counts there.
     """
     return local_ms if tiered else NO_LIMIT
 
@@ -86,12 +86,12 @@ class KeptFor:
 
     retention_ms: int
     lagging_ms: int
-    """Of partitions with a replica that is not in sync; never shorter."""
+    """For partitions with a replica that is not in sync; never shorter."""
 
 
 @dataclass(frozen=True, slots=True)
 class WalRetention:
-    """What an agent goes by."""
+    """An agent's retention settings."""
 
     default_ms: int = DEFAULT_MS
     """`remote.wal.retention.ms`; AS_LOCAL, NO_LIMIT"""
@@ -99,7 +99,7 @@ class WalRetention:
     """`remote.wal.retention.lagging.max.ms`"""
 
     def of(self, topic: TopicSettings | None, replication_factor: int, local_ms: int) -> KeptFor:
-        """`topic` is None, and the replication factor 0, where they are not known; `local_ms` may be NO_LIMIT."""
+        """Return the result. `topic` is None, and the replication factor 0, if unknown; `local_ms` may be NO_LIMIT."""
         if topic is None or not topic.enable or replication_factor < 1:
             return KeptFor(local_ms, local_ms)
         chosen_ms = self.chosen_ms(topic, replication_factor)
@@ -107,31 +107,33 @@ class WalRetention:
         return KeptFor(kept_ms, _shorter(longer(kept_ms, self.lagging_max_ms), local_ms))
 
     def chosen_ms(self, topic: TopicSettings, replication_factor: int) -> int:
-        """What is asked for, whatever the local retention: a time in ms, AS_LOCAL or NO_LIMIT."""
+        """Return the wanted time whatever the local retention: in ms, AS_LOCAL or NO_LIMIT."""
         if topic.wal_retention_ms is not None:
             return topic.wal_retention_ms
         return AS_LOCAL if topic.is_durable or replication_factor <= _FEW_REPLICAS else self.default_ms
 
     def is_kept(self, topic: TopicSettings, replication_factor: int) -> bool:
-        """Whether its objects are stored for more than links: the archive makes others of them, producers wait for
-        them, or they are kept for as long as the log, as for a recovery.
+        """Whether its objects are stored for more than links.
+
+        That is so if the archive merges them, if producers wait for them, or if they are kept as long as the log, as
+        for a recovery.
         """
         return topic.archive or topic.is_durable or self.chosen_ms(topic, replication_factor) in (AS_LOCAL, NO_LIMIT)
 
 
 AS_BEFORE: Final = WalRetention(AS_LOCAL)
-"""Of agents that do not say: those that know of no retention of the WAL's own."""
+"""For agents that do not register a retention: they know none for the WAL."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentsRetention:
-    """What the registered agents go by, who may differ. Each judges the objects that it cares for."""
+    """The retention settings of the registered agents, which may differ. Each decides for the objects in its care."""
 
     agents: tuple[WalRetention, ...]
 
     @classmethod
     def registered(cls, agents: Iterable[AgentRegistration]) -> Self:
-        """Of these; where there are none, objects are kept as long as the brokers keep the log."""
+        """Return those of these agents; without any, objects are kept as long as the brokers keep the log."""
         told = {
             AS_BEFORE
             if agent.wal_retention_ms is None or agent.wal_retention_lagging_max_ms is None
@@ -141,14 +143,14 @@ class AgentsRetention:
         return cls(tuple(told) or (AS_BEFORE,))
 
     def shortest_of(self, topic: TopicSettings | None, replication_factor: int, local_ms: int) -> KeptFor:
-        """What every agent keeps."""
+        """Return how long every agent keeps entries."""
         kept = self._all_of(topic, replication_factor, local_ms)
         return KeptFor(
             reduce(_shorter, (one.retention_ms for one in kept)), reduce(_shorter, (one.lagging_ms for one in kept))
         )
 
     def longest_of(self, topic: TopicSettings | None, replication_factor: int, local_ms: int) -> KeptFor:
-        """What no agent keeps longer."""
+        """Return the time beyond which no agent keeps entries."""
         kept = self._all_of(topic, replication_factor, local_ms)
         return KeptFor(
             reduce(longer, (one.retention_ms for one in kept)), reduce(longer, (one.lagging_ms for one in kept))
@@ -163,7 +165,7 @@ class AgentsRetention:
 
 
 ALL_AS_BEFORE: Final = AgentsRetention((AS_BEFORE,))
-"""Where no agent says anything."""
+"""Used if no agent registers a retention."""
 
 
 def longer(one_ms: int, other_ms: int) -> int:

@@ -1,1 +1,1 @@
-"""The topic itself: made, followed, published to, doubted; and the clients for it."""
+"""The metadata topic: creating, following, publishing to and doubting it, and the clients for it."""

@@ -1,4 +1,4 @@
-"""How to reach the Kafka cluster, and the translation of a Java client's properties for librdkafka."""
+"""Addresses and login of the Kafka cluster, and the translation of a Java client's properties for librdkafka."""
 
 import logging
 import re
@@ -16,7 +16,7 @@ from metadata_topic.records.errors import ClientPropertyError
 log = structlog.get_logger(__name__)
 
 LIBRDKAFKA_LOGGER = "metadata_topic.librdkafka"
-"""The name under which all Kafka clients of ours log what librdkafka has to say."""
+"""The name under which all our Kafka clients log librdkafka's messages."""
 
 ConfluentValue = str | int | float | bool
 
@@ -51,17 +51,17 @@ _JAAS_OPTION = re.compile(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|([^\s
 
 @dataclass(frozen=True, slots=True)
 class KafkaClientConfig:
-    """Where the cluster is and how to log in, in librdkafka's names."""
+    """The cluster's address and login, in librdkafka's names."""
 
     bootstrap_servers: str
     properties: Mapping[str, ConfluentValue] = field(default_factory=dict, repr=False)
-    """May hold secrets, hence not part of the repr."""
+    """May hold secrets, so it is not part of the repr."""
 
     def for_confluent(self, **overrides: ConfluentValue) -> dict[str, ConfluentValue | logging.Logger]:
-        """The dictionary that confluent_kafka takes; `overrides` are keys with `_` for `.` and win.
+        """Return the dictionary for confluent_kafka; `overrides` are keys with `_` for `.` and win.
 
-        Asking for a topic never makes it: librdkafka's producers and admin clients would, where brokers let them. What
-        librdkafka has to say goes to our log, as it would else write lines of its own to standard error.
+        Asking for a topic never creates it, as librdkafka's producers and admin clients otherwise would where brokers
+        allow that. librdkafka's messages go to our log instead of standard error.
         """
         config: dict[str, ConfluentValue | logging.Logger] = {
             "logger": logging.getLogger(LIBRDKAFKA_LOGGER),
@@ -74,7 +74,7 @@ class KafkaClientConfig:
 
 
 def read_command_config(bootstrap_servers: str, path: Path | None) -> KafkaClientConfig:
-    """The configuration from a tool's `--bootstrap-server` and `--command-config`.
+    """Read the configuration from a tool's `--bootstrap-server` and `--command-config`.
 
     Raises ClientPropertyError naming a key that cannot be translated, OSError when the file cannot be read.
     """
@@ -84,7 +84,7 @@ def read_command_config(bootstrap_servers: str, path: Path | None) -> KafkaClien
 
 
 def read_java_properties(path: Path) -> dict[str, str]:
-    """What Java reads of a properties file, which is ISO-8859-1. Raises ClientPropertyError, OSError."""
+    """Read a Java properties file, which is ISO-8859-1. Raises ClientPropertyError, OSError."""
     try:
         found: dict[str, str] = javaproperties.loads(path.read_bytes())
     except ValueError as error:
@@ -95,9 +95,8 @@ def read_java_properties(path: Path) -> dict[str, str]:
 def from_java_properties(bootstrap_servers: str, java: Mapping[str, str]) -> KafkaClientConfig:
     """Translate a Java client's properties.
 
-    Security settings without a counterpart raise ClientPropertyError, as leaving one out would weaken or
-    break the connection. Other settings without a counterpart (serializers, batch sizes of some application)
-    are passed over.
+    Security settings without a counterpart raise ClientPropertyError, because leaving one out would weaken or break the
+    connection. Other settings without a counterpart (serializers, batch sizes of some application) are ignored.
     """
     translated: dict[str, ConfluentValue] = {}
     java = ResolvedProperties(java)
@@ -147,7 +146,7 @@ def _translate_keystore(java: Mapping[str, str], translated: dict[str, Confluent
         return
     kind = java.get("ssl.keystore.type", "JKS").upper()
     if kind == "PEM":
-        # A Java PEM key store holds the key and the chain in one file; OpenSSL finds each in it.
+        # A Java PEM key store has the key and the chain in one file; OpenSSL finds both in it.
         translated["ssl.certificate.location"] = location
         translated["ssl.key.location"] = location
     elif kind == "PKCS12":

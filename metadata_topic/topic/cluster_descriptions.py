@@ -1,9 +1,8 @@
-"""What topics and brokers there are, asked by kafka-python: one connection for each question. Blocks.
+"""Asks for topics and brokers with kafka-python, on a new connection for each question. Blocks.
 
-librdkafka 2.16 ends the process ("Assertion 'rko_result' failed") when its DescribeTopics or DescribeCluster is
-answered by a broker that knows of no living one, as may be while a whole cluster goes down, and when its client is
-closed before the answer. An agent has to outlive that. librdkafka is asked only with logins that kafka-python does not
-know.
+librdkafka 2.16 ends the process ("Assertion 'rko_result' failed") when a broker that knows of no living one answers its
+DescribeTopics or DescribeCluster, which may happen while a whole cluster goes down, and when its client is closed
+before the answer. An agent must survive that. librdkafka is used only with logins that kafka-python does not support.
 """
 
 import logging
@@ -37,7 +36,7 @@ class DescriptionError(MetadataTopicError):
 
 @dataclass(frozen=True, slots=True)
 class DescribedPartition:
-    """Broker ids; `leader_id` is -1 when there is no leader."""
+    """A partition by broker ids; `leader_id` is -1 when there is no leader."""
 
     partition: int
     leader_id: int
@@ -53,7 +52,7 @@ class DescribedTopic:
     """Empty when it was asked for by its id, and is not described."""
     error_code: int
     topic_id: TopicId = NO_TOPIC_ID
-    """None's when it was asked for by its name, and is not described."""
+    """The null id when it was asked for by its name, and is not described."""
     partitions: tuple[DescribedPartition, ...] = ()
 
 
@@ -64,7 +63,7 @@ class DescribedBroker:
     broker_id: int
     rack: str | None
     host: str = ""
-    """As the listener that was asked advertises it."""
+    """As the asked listener advertises it."""
     port: int = -1
 
 
@@ -77,7 +76,7 @@ class ClusterDescriptions:
     timeout_s: float
 
     def topics(self, names: Sequence[str]) -> list[DescribedTopic]:
-        """One for each name; none is made by being asked for. Raises DescriptionError."""
+        """Return one for each name; asking creates none. Raises DescriptionError."""
         if not names:
             return []
         return self._ask(
@@ -87,9 +86,10 @@ class ClusterDescriptions:
         )
 
     def eligible_leaders(self, names: Sequence[str]) -> dict[tuple[str, int], tuple[int, ...]]:
-        """Who is not in sync and may yet be elected, by topic and partition (KIP-966, Kafka 3.7 and newer).
+        """Return by topic and partition the brokers not in sync that may still be elected (KIP-966, Kafka 3.7 and
+        newer).
 
-        Raises DescriptionError, also where brokers are older, and ClientPropertyError where only librdkafka can log in.
+        Raises DescriptionError, also if brokers are older, and ClientPropertyError if only librdkafka can log in.
         """
         return self._ask_by_kafka_python(
             "describe eligible leaders", self._settings(), lambda admin: dict(_eligible(admin, list(names)))
@@ -97,7 +97,7 @@ class ClusterDescriptions:
 
     @property
     def can_ask_by_id(self) -> bool:
-        """Whether `topics_by_id` may be asked: librdkafka asks by name alone."""
+        """Whether `topics_by_id` may be used: librdkafka can only ask by name."""
         try:
             self._settings()
         except ClientPropertyError:
@@ -105,12 +105,11 @@ class ClusterDescriptions:
         return True
 
     def topics_by_id(self, topic_ids: Sequence[TopicId]) -> list[DescribedTopic]:
-        """One for each id (Metadata requests of version 12, KIP-516).
+        """Return one for each id (Metadata requests of version 12, KIP-516).
 
-        Raises DescriptionError, and ClientPropertyError where ids cannot be asked for.
-
-        Of a topic that is there and that this client may not describe, a broker says TOPIC_AUTHORIZATION_FAILED, and
-        UNKNOWN_TOPIC_ID only of one that is not there: ids are no secret to Kafka.
+        Raises DescriptionError, and ClientPropertyError if ids cannot be asked for. For an existing topic that this
+        client may not describe, a broker answers TOPIC_AUTHORIZATION_FAILED, and UNKNOWN_TOPIC_ID only for one that
+        does not exist: ids are no secret to Kafka.
         """
         if not topic_ids:
             return []
@@ -122,7 +121,7 @@ class ClusterDescriptions:
         )
 
     def brokers(self) -> list[DescribedBroker]:
-        """Those that live. Raises DescriptionError."""
+        """Return the living brokers. Raises DescriptionError."""
         return self._ask(
             "describe cluster",
             lambda admin: [
@@ -160,7 +159,7 @@ class ClusterDescriptions:
     ) -> T:
         from kafka.errors import KafkaError
 
-        # Its errors are raised too, and its warnings, such as that of PLAIN without TLS, would come with each question.
+        # Errors are raised anyway, and warnings, such as that of PLAIN without TLS, would come with each question.
         logging.getLogger("kafka").setLevel(logging.CRITICAL)
         try:
             with _connected(settings, int(self.timeout_s * 1000)) as client:
@@ -203,7 +202,7 @@ def _eligible(admin: "KafkaAdminClient", names: list[str]) -> "Iterator[tuple[tu
         page = admin.describe_topic_partitions(names, cursor=cursor)
         for topic in page["topics"]:
             for one in topic["partitions"]:
-                # The last known leader is elected when nobody is in sync or eligible any more.
+                # The last known leader is elected when none is in sync or eligible any more.
                 last_known = () if one["isr_nodes"] else one["last_known_elr"] or ()
                 found = one["eligible_leader_replicas"] or last_known
                 yield (topic["name"], one["partition_index"]), tuple(found)
@@ -235,7 +234,7 @@ def _topics_by_librdkafka(admin: Any, names: Sequence[str], timeout_s: float) ->
             topic = _result(future, timeout_s)
         except KafkaException as error:
             code = error.args[0].code()
-            if code < 0:  # librdkafka's own: nothing was said of the topic
+            if code < 0:  # librdkafka's own error: the cluster said nothing about the topic
                 raise
             found.append(DescribedTopic(name, code))
             continue

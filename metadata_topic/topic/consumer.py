@@ -1,17 +1,17 @@
-"""Keeping a store up to date with the metadata topic (the ConsumerTask of KIP-405's topic-based manager).
+"""Keeps a store up to date with the metadata topic (the ConsumerTask of KIP-405's topic-based manager).
 
-Theory. At start the store takes the newest snapshot, if there is one, and the topic is read from where the snapshot
-ends, else from its beginning; from then on the store follows. Each batch goes into the store together with the offsets
-it came from, under the store's lock, so what the store knows and how far it has read are one. The archive's records go
-to a store of their own (`metadata_topic.store.archive.archive_store`), and so do registrations, in the topic's order.
-It takes its records of a batch before this one does, so what it knows is never behind `progress`. Records that cannot
-be decoded are counted by the store and passed over: one poison record must not stop the reader, or let it loop.
+At the start the store loads the newest snapshot, if there is one, and the topic is read from where the snapshot ends,
+else from its beginning; from then on the store follows. Each batch goes into the store together with its offsets, under
+the store's lock, so content and progress always match. The archive's records go to a store of their own
+(`metadata_topic.store.archive.archive_store`), and so do registrations, in the topic's order. It takes its records of a
+batch first, so it is never behind `progress`. Undecodable records are counted by the store and skipped: one poison
+record must not stop the reader, or let it loop.
 
-When the topic turns out to be another one than the snapshot tells of, the stores keep what they know, and take in what
-it tells from its beginning on. A gap between the snapshot and the topic's first record is counted and logged. In both
-cases `store.topic` doubts the topic, and nothing is concluded from what it does not tell.
+If the topic is another one than the snapshot's, the stores keep what they know, and read the new topic from its
+beginning. A gap between the snapshot and the topic's first record is counted and logged. In both cases `store.topic`
+doubts the topic, and no conclusion is drawn from what it lacks.
 
-"Not ready" is a state that passes, to be shown and waited for, never a fatal error (KAFKA-15181).
+"Not ready" is a temporary state, to be shown and waited for, never a fatal error (KAFKA-15181).
 """
 
 from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ log = structlog.get_logger(__name__)
 
 
 class RemoteWalMetadataConsumer(TopicReader):
-    """Reads the metadata topic into `store`, on a thread of its own."""
+    """Reads the metadata topic into `store`, on its own thread."""
 
     def __init__(
         self,
@@ -50,9 +50,10 @@ class RemoteWalMetadataConsumer(TopicReader):
         load_snapshot: Callable[[], StoreImage | None] = lambda: None,
         archive: ArchiveStore | None = None,
     ) -> None:
-        """`load_snapshot` (`SnapshotKeeper.load`) is called on the reading thread, until something was read. `rack` is
-        the agent's zone: brokers with a rack-aware replica selector then serve the reads from it. Without `archive`,
-        the archive's records are passed over; with it, a snapshot that does not tell of them is.
+        """`load_snapshot` (`SnapshotKeeper.load`) is called on the reading thread, until something was read.
+
+        `rack` is the agent's zone: brokers with a rack-aware replica selector then serve the reads from it. Without
+        `archive`, the archive's records are skipped; with it, a snapshot without them is skipped.
         """
         self._store = store
         self._archive = archive
@@ -65,9 +66,9 @@ class RemoteWalMetadataConsumer(TopicReader):
         self._follower.start(self._prepare, self._store.begin_anew, self._store.topic)
 
     def read_to_end(self, timeout_s: float) -> bool:
-        """Blocks until the stores hold all that was in the topic when this was called.
+        """Wait until the stores hold everything that was in the topic at the call. Blocks.
 
-        False when time ran out, or the brokers do not tell where the topic ends.
+        False when time ran out, or the brokers do not say where the topic ends.
         """
         return self._follower.read_to_end(timeout_s)
 
@@ -96,7 +97,7 @@ class RemoteWalMetadataConsumer(TopicReader):
         )
 
     def _taken_by_archive_or(self, record: TopicRecord) -> MetadataRecord | None:
-        """What is for the metadata store; None for what is the archive's, and for usage, which agents do not read."""
+        """Return the record for the metadata store; None for the archive's, and for usage, which agents do not read."""
         if record.key is not None and is_usage_key(record.key):
             return None
         if record.key is not None and archive_records.is_archive_key(record.key):

@@ -1,4 +1,4 @@
-"""All that the metadata topic tells, kept up to date: the stores, the reading, the snapshots."""
+"""Keeps everything from the metadata topic up to date: the stores, the reading, the snapshots."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ _READ_TO_END_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Who reads."""
+    """The agent that reads."""
 
     cluster_id: str
     broker_id: int
@@ -29,7 +29,7 @@ class Reader:
 
 
 class FollowedMetadata:
-    """Reads on a thread of its own, from `start` to `close`. Any thread may ask."""
+    """Reads on its own thread, from `start` to `close`. Any thread may ask."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class FollowedMetadata:
         entry_memory_bytes: int,
         wall_ms: Callable[[], int],
     ) -> None:
-        """Snapshots lie in `storage`; entries of objects beyond `entry_memory_bytes` in `state_directory`."""
+        """Snapshots are in `storage`; entries of objects beyond `entry_memory_bytes` in `state_directory`."""
         self.store = RemoteWalMetadataStore(MemoryBound(state_directory, entry_memory_bytes))
         self.archive = ArchiveStore()
         keeper = SnapshotKeeper(
@@ -54,36 +54,36 @@ class FollowedMetadata:
 
     @property
     def is_read(self) -> bool:
-        """Whether the stores hold all that was in the topic at the start."""
+        """Whether the stores hold everything that was in the topic at the start."""
         return self.consumer.ready
 
     def was_read(self, timeout_s: float) -> bool:
-        """Blocks until that is so; False when time ran out."""
+        """Wait until `is_read`; False when time ran out. Blocks."""
         return self.consumer.wait_until_ready(timeout_s)
 
     def objects_per_s(self) -> Mapping[int, float]:
-        """Of each agent that makes any, by broker, of late."""
+        """Return the recent rate of each uploading agent, by broker."""
         return self.consumer.object_rates.per_second()
 
     def read_to_end(self) -> bool:
-        """Blocks until the stores hold all that is in the topic now; False when that could not be had."""
+        """Wait until the stores hold everything that is in the topic now; False if that fails. Blocks."""
         return self.consumer.read_to_end(_READ_TO_END_TIMEOUT_S)
 
     def is_whole(self) -> bool:
-        """The same; False too while the topic is in doubt, so that what it does not tell may have been told once."""
+        """Wait like `read_to_end`, but also False while the topic may have lost records."""
         return self.read_to_end() and not self.store.topic.doubts
 
     def doubt(self) -> str:
-        """What speaks against the topic, for people; empty when nothing does."""
+        """Return the doubts about the topic, for people; empty without any."""
         return "; ".join(f"metadata topic {doubt}: {found}" for doubt, found in self.store.topic.doubts.items())
 
     async def save_snapshots(self, interval_s: float, may_save: Callable[[], bool]) -> None:
-        """For ever. A store that is not read to its end yet would take the place of a better snapshot."""
+        """Save for ever. A store that is not read to its end yet would replace a better snapshot."""
         await self._snapshots.run(interval_s, lambda: self.is_read and may_save())
 
     @property
     def counters(self) -> Mapping[str, int]:
-        """The reading's counters, the store's, the snapshots' as `snapshots_x`, and `doubt_x` for each doubt."""
+        """Counters of the reading, of the store, of snapshots as `snapshots_x`, and `doubt_x` for each doubt."""
         snapshots = {f"snapshots_{name}": count for name, count in self._snapshots.counters.items()}
         doubts = {f"doubt_{doubt}": 1 for doubt in self.store.topic.doubts}
         return Counter({**self.consumer.counters, **self.store.counters, **snapshots, **doubts})

@@ -1,4 +1,4 @@
-"""The same way to the cluster for kafka-python, whose admin client knows requests that librdkafka's does not.
+"""Translates the client configuration for kafka-python, whose admin client has requests that librdkafka's lacks.
 
 It reads certificates and keys from PEM files, and logs in by PLAIN, SCRAM or Kerberos.
 """
@@ -32,11 +32,11 @@ _PASSED_OVER: Final = frozenset(
         "sasl.kerberos.principal",
     }
 )  # fmt: skip
-"""They tune, or concern the ticket that Kerberos' own tools have to get first."""
+"""Ignored properties: tuning, or the ticket that Kerberos' own tools must get first."""
 
 
 def kafka_python_settings(config: KafkaClientConfig) -> dict[str, Any]:
-    """Arguments of kafka-python's clients. Raises ClientPropertyError for what they cannot do."""
+    """Return arguments of kafka-python's clients. Raises ClientPropertyError for unsupported properties."""
     settings: dict[str, Any] = {"bootstrap_servers": config.bootstrap_servers.split(",")}
     for key, value in config.properties.items():
         if key in _NAMES:
@@ -56,7 +56,7 @@ def kafka_python_settings(config: KafkaClientConfig) -> dict[str, Any]:
 
 
 def _context(properties: Mapping[str, ConfluentValue]) -> ssl.SSLContext:
-    """For an authority that stands in the properties themselves: kafka-python takes such only as a whole context."""
+    """Return a context for an authority inside the properties, which kafka-python only takes as a context."""
     context = ssl.create_default_context(cadata=str(properties[_AUTHORITY_PEM]))
     context.check_hostname = properties.get(_HOSTNAME_CHECK) != "none"
     certificate = properties.get("ssl.certificate.location")

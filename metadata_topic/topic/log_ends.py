@@ -1,4 +1,4 @@
-"""Who leads logs, and where these end, as far as consumers may read: asked by librdkafka. Blocks."""
+"""Asks with librdkafka who leads logs, and where they end for consumers. Blocks."""
 
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LogEnd:
-    """Of one partition."""
+    """The end of one partition."""
 
     leader_id: int
     """-1: none."""
     end_offset: int | None
-    """Exclusive: the high watermark. None: nobody tells it now."""
+    """Exclusive: the high watermark. None: nobody gives it now."""
 
 
 class LogEnds:
-    """One client for all questions, made for the first. Its `look` may be called by several threads."""
+    """One client for all questions, made for the first. Several threads may call `look`."""
 
     def __init__(self, client: KafkaClientConfig, client_id: str, timeout_s: float = 5.0) -> None:
         self._client = client
@@ -33,7 +33,7 @@ class LogEnds:
         self._admin: AdminClient | None = None
 
     def leaders(self, topic: str) -> dict[int, int]:
-        """By partition; -1 where there is none. Empty where there is no such topic. Raises MetadataTopicError."""
+        """Return leaders by partition, -1 without one. Empty if there is no such topic. Raises MetadataTopicError."""
         from confluent_kafka import KafkaError, KafkaException
 
         try:
@@ -47,7 +47,7 @@ class LogEnds:
         return {partition.id: partition.leader for partition in described.partitions.values()}
 
     def look(self, partitions: Mapping[str, Collection[int] | None]) -> dict[tuple[str, int], LogEnd]:
-        """By topic and partition, of those that there are; None is for all of a topic. Raises MetadataTopicError."""
+        """Return the existing partitions by topic and number; None means all of a topic. Raises MetadataTopicError."""
         led: dict[tuple[str, int], int] = {}
         for topic, wanted in partitions.items():
             leaders = self.leaders(topic)
@@ -69,7 +69,7 @@ class LogEnds:
         for one, future in futures.items():
             try:
                 yield (one.topic, one.partition), int(future.result(timeout=2 * self._timeout_s).offset)
-            except (KafkaException, FutureTimeoutError):  # nobody tells it now
+            except (KafkaException, FutureTimeoutError):  # nobody gives it now
                 continue
 
     def _connected(self) -> "AdminClient":

@@ -1,12 +1,12 @@
-"""Sees to the agents' two topics for as long as the agent runs: they are there, and nothing in them gets lost.
+"""Takes care of the agents' two topics while the agent runs: they exist, and no record in them is lost.
 
-Theory. A topic that is missing, at the start or later, is made explicitly, and by one agent: the living brokers' agents
-take turns by their ids, a few seconds apart, as beside a broker there may be none. No client of ours makes a topic by
-asking for it, or it would have the broker's defaults. Where two agents are as quick, Kafka makes it once.
+A topic that is missing, at the start or later, is created explicitly, and by one agent: the living brokers' agents take
+turns by their ids, a few seconds apart, because a broker may have no agent. No client of ours creates a topic by asking
+for it, which would give it the broker's defaults. If two agents are equally fast, Kafka creates it once.
 
-A topic that is there is never altered: an operator may have it otherwise, and shortening would lose metadata. What is
-wrong with it is told with the command that mends it; while records would be lost, publication is held. Both end at the
-first look after it was mended.
+An existing topic is never altered: an operator may want it different, and shortening would lose metadata. Problems are
+logged with the command that fixes them; while records would be lost, publication is held. Both end at the first look
+after the fix.
 """
 
 import asyncio
@@ -40,19 +40,19 @@ _ADMIN_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
-    """How the topics are to be."""
+    """The wanted state of the topics."""
 
     made: MetadataTopicSettings
-    """How they are made."""
+    """How they are created."""
     grace_ms: int
-    """Their records outlive an object's by so much."""
+    """How much longer their records live than an object's."""
     longest_retention_ms: Callable[[], int | None]
-    """The longest local retention of the topics that are on, asked anew where only the metadata topic was lost; None
-    when it is not known. Blocks. Raises MetadataTopicError."""
+    """The longest local retention of the enabled topics, used if only the metadata topic was lost; None if unknown.
+    Blocks. Raises MetadataTopicError."""
 
 
 class MetadataTopics:
-    """Looks after both topics. Looks block, one at a time, on `threads`; all else belongs to the event loop."""
+    """Takes care of both topics. Looks block, one at a time, on `threads`; the rest belongs to the event loop."""
 
     def __init__(
         self,
@@ -72,25 +72,25 @@ class MetadataTopics:
         self._longest_retention_ms: int | None = None
         self._missing_since_s: float | None = None
         self.problems: tuple[TopicProblem, ...] = ()
-        """What is wrong with the metadata topic, as of the last look; any thread may ask."""
+        """Problems of the metadata topic, as of the last look; any thread may read."""
         self.hold_publication: Callable[[str | None], None] = lambda _reason: None
         """Called with why nothing may be published, or None; on any thread."""
 
     async def make(self) -> None:
-        """Until both topics are there."""
+        """Run until both topics exist."""
         while True:
             if await self._look():
                 return
             await asyncio.sleep(_RETRY_S)
 
     async def watch(self) -> None:
-        """For as long as the agent runs."""
+        """Watch as long as the agent runs."""
         while True:
             await asyncio.sleep(_RETRY_S if self._missing_since_s is not None else _LOOK_S)
             await self._look()
 
     def retention_seen(self, longest_ms: int | None) -> None:
-        """The longest for which objects of the topics with the feature on may be kept; None: nothing new is known."""
+        """Record the longest retention of objects of the enabled topics; None: nothing new is known."""
         if longest_ms is not None:
             self._longest_retention_ms = longest_ms
 
@@ -102,7 +102,7 @@ class MetadataTopics:
             return False
 
     def look(self) -> bool:
-        """Make what is missing, if it is this agent's turn, and judge what is there; whether all is there.
+        """Create what is missing, if it is this agent's turn, and check what exists. Returns whether all is there.
 
         Blocks. Raises MetadataTopicError.
         """
@@ -153,8 +153,10 @@ class MetadataTopics:
         self.problems = found
 
     def _covering(self, missing: list[str]) -> MetadataTopicSettings:
-        """With the retention that the topics which have the feature on need; they are known when only the metadata
-        topic was lost. Where both topics are new, none has it on yet. Raises MetadataTopicError.
+        """Return settings with the retention that the enabled topics need.
+
+        Those topics are known if only the metadata topic was lost. If both topics are new, no topic is enabled yet.
+        Raises MetadataTopicError.
         """
         if METADATA_TOPIC not in missing or SETTINGS_TOPIC in missing:
             return self._plan.made

@@ -1,4 +1,4 @@
-"""The records that wait to be published, and those that are not acknowledged yet: bounded by number, bytes and time.
+"""The records that wait to be published, and those not acknowledged yet: bounded by number, bytes and time.
 
 `metadata_topic.topic.publisher` has the theory. Any thread may call any method.
 """
@@ -18,7 +18,7 @@ from plugin.segment_metadata import CombinedSegmentId
 
 @dataclass(frozen=True, slots=True)
 class PublisherSettings:
-    """How much may wait, for how long, and for how long records are gathered into one group."""
+    """How much may wait, for how long, and how long records are gathered into one group."""
 
     topic: str = METADATA_TOPIC
     linger_ms: int = 250
@@ -28,10 +28,10 @@ class PublisherSettings:
     unpublished_max_ms: int = 60_000
     """`remote.wal.log.metadata.unpublished.max.ms`"""
     max_record_bytes: int = 900_000
-    """Below the broker's message.max.bytes (1,048,588), so that no record is ever refused for good."""
+    """Below the broker's message.max.bytes (1,048,588), so that no record is refused for good."""
     retry_pause_ms: int = 1000
     unanswered_ms: int = 30_000
-    """For how long a producer may be told nothing of what it sent: longer than another broker takes to lead."""
+    """How long a producer may go without acknowledgement: longer than a change of leader takes."""
 
 
 DEFAULT_SETTINGS = PublisherSettings()
@@ -49,7 +49,7 @@ class PendingRecord:
 
 
 class PublicationQueue:
-    """What a publisher takes in; sending it is the subclass's."""
+    """What a publisher takes in; the subclass sends it."""
 
     def __init__(self, clock: Callable[[], float], settings: PublisherSettings) -> None:
         self._clock = clock
@@ -60,17 +60,17 @@ class PublicationQueue:
         self._bytes = 0
         self._records_by_key: Counter[bytes] = Counter()
         self._awaited: dict[bytes, list[Callable[[], object]]] = {}
-        """Who is to be told when no record of a key waits any more."""
+        """Callbacks for when no record of a key waits any more."""
         self._waits_for = ""
         self._held: str | None = None
         self._closing = False
         self._counters: Counter[str] = Counter()
 
     def publish(self, record: Publishable) -> None:
-        """Queue a record for the partition of the broker that it, or whose object it, is about; returns at once.
+        """Queue a record for the partition of the broker that it, or its object, is about; returns at once.
 
-        Raises PublicationBacklogFullError when too much waits already, MetadataRecordTooLargeError when the
-        record is above the cap, ValueError when it cannot be encoded. In each case nothing was queued.
+        Raises PublicationBacklogFullError when too much already waits, MetadataRecordTooLargeError when the record is
+        above the limit, ValueError when it cannot be encoded. Nothing was queued then.
         """
         key, value = encoded(record)
         name = name_of(record)
@@ -96,11 +96,11 @@ class PublicationQueue:
             self._bytes += len(value)
             self._records_by_key[key] += 1
             self._counters["queued"] += 1
-            if is_first or self._awaited:  # those behind it are gathered for as long as it lingers, and wake nobody
+            if is_first or self._awaited:  # later ones are gathered while it lingers, and wake nobody
                 self._changed.notify_all()
 
     def _left(self, record: PendingRecord) -> None:
-        """The record is acknowledged and stands in no queue any more; called under the lock."""
+        """Remove an acknowledged record from the counts; called under the lock."""
         self._bytes -= len(record.value)
         self._records_by_key[record.key] -= 1
         if not self._records_by_key[record.key]:
@@ -110,23 +110,23 @@ class PublicationQueue:
         self._counters["acknowledged"] += 1
 
     def _refuses(self, record: Publishable, size: int) -> str | None:
-        """Why the record is not taken now."""
+        """Return why the record is not accepted now."""
         if self._closing:
             return "the publisher is closing"
         records = len(self._waiting) + len(self._sent)
         if records >= self._settings.max_pending_records or self._bytes + size > self._settings.max_pending_bytes:
             return f"{records} records with {self._bytes} bytes wait for {self._settings.topic}"
-        # An agent that begins anew must be able to say so: nothing is uploaded by that.
+        # A restarted agent must be able to register: that uploads nothing.
         return None if isinstance(record, RemoteWalNodeRegistration) else self.stall_reason()
 
     def hold(self, reason: str | None) -> None:
-        """Publish nothing, as what is written now would be lost; None: publish again."""
+        """Publish nothing, because it would be lost; None: publish again."""
         with self._changed:
             self._held = reason
             self._changed.notify_all()
 
     def stall_reason(self) -> str | None:
-        """Why no metadata is published, if it has been so for too long, or must be so; None while all is well."""
+        """Return why no metadata is published, if that has lasted too long, or is required; None while all is well."""
         with self._changed:
             if self._held is not None:
                 return self._held
@@ -147,7 +147,7 @@ class PublicationQueue:
 
     @property
     def pending_bytes(self) -> int:
-        """Their values' bytes."""
+        """Bytes of their values."""
         with self._changed:
             return self._bytes
 
@@ -158,8 +158,9 @@ class PublicationQueue:
             return key in self._records_by_key
 
     def when_published(self, combined_segment_id: CombinedSegmentId, tell: Callable[[], object]) -> None:
-        """Have `tell` called once no record of the segment waits, on any thread and perhaps at once; it must not block,
-        nor ask anything here. What somebody is to be told of does not linger.
+        """Call `tell` once no record of the segment waits, on any thread and maybe at once.
+
+        It must neither block nor call anything here. Records with such a callback do not linger.
         """
         key = encode_key(combined_segment_id)
         with self._changed:
@@ -170,7 +171,7 @@ class PublicationQueue:
         tell()
 
     def oldest_pending_age_s(self, now: float) -> float:
-        """How long the oldest record has waited, by the clock that was handed in; 0 when none waits."""
+        """Return how long the oldest record has waited, by the given clock; 0 when none waits."""
         with self._changed:
             oldest = self._sent[0] if self._sent else self._waiting[0] if self._waiting else None
             return 0.0 if oldest is None else max(0.0, now - oldest.since_s)

@@ -1,8 +1,8 @@
-"""Whether metadata can be published, looked at every second: while it cannot, nothing is linked, nor uploaded.
+"""Checks every second whether metadata can be published: while it cannot, nothing is linked or uploaded.
 
-An object whose metadata is never published is an orphan, and nobody knows what is stored of the logs; so what cannot be
-published for longer than `remote.wal.log.metadata.unpublished.max.ms` goes inline, as in stock Kafka. The publisher
-itself takes no more records then, which ends the uploads; this ends the links, and tells.
+An object whose metadata is never published is an orphan, and nobody knows what is stored of the logs. So if metadata
+cannot be published for longer than `remote.wal.log.metadata.unpublished.max.ms`, bytes go inline, as in stock Kafka.
+The publisher itself then accepts no more records, which ends the uploads; this ends the links, and logs it.
 """
 
 import asyncio
@@ -26,7 +26,10 @@ class PublicationWatch:
         on_well: Callable[[], None] = lambda: None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`stall_reason` is the publisher's. `count_fault` is told once for a stall, `on_well` at each look without."""
+        """`stall_reason` is the publisher's.
+
+        `count_fault` is called once for a stall, `on_well` at each look without one.
+        """
         self._stall_reason = stall_reason
         self._count_fault = count_fault
         self._on_well = on_well
@@ -40,13 +43,13 @@ class PublicationWatch:
         return self.stalled_because is not None
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Check until cancelled."""
         while True:
             self.look()
             await self._sleep(_INTERVAL_S)
 
     def look(self) -> None:
-        """Once."""
+        """Check once."""
         before, self.stalled_because = self.stalled_because, self._stall_reason()
         if self.stalled_because is None:
             self._on_well()

@@ -1,30 +1,27 @@
-"""Publishing to the metadata topic without ever blocking the caller.
+"""Publishes to the metadata topic without ever blocking the caller.
 
-Theory. Every record that is not acknowledged stands in one queue, oldest first: the head part is with
-librdkafka ("sent"), the rest waits. One thread moves records from waiting to sent while librdkafka takes
-them, and acknowledged records leave at the front. Nothing is ever skipped: librdkafka retries for ever and in
-order (idempotent, acks=all, no message time-out). Where it gives up (a fatal error, a topic that is gone for
-now), or where no broker answers it for long, as it may look for a topic that was deleted and made anew where that is
-not, the producer is thrown away and a new one is given all unacknowledged records again, oldest first, after
-a pause. Only then may a record be published twice, or after a younger one, and readers bear both.
+Every unacknowledged record is in one queue, oldest first: librdkafka has the head part ("sent"), the rest waits. One
+thread moves records from waiting to sent while librdkafka accepts them, and acknowledged records leave at the front.
+Nothing is ever skipped: librdkafka retries for ever and in order (idempotent, acks=all, no message time-out). If it
+gives up (a fatal error, a missing topic), or if no broker answers it for long (it may look for a recreated topic at the
+wrong place), the producer is replaced by a new one, which gets all unacknowledged records again, oldest first, after a
+pause. Only then may a record be published twice, or after a younger one, and readers tolerate both.
 
-A record goes to the partition of the broker whose object it is about, so that all that is told of a broker's
-objects has one order. Nearly all that an agent publishes is about its own objects. How many partitions there are, the
-topic says: each new producer asks, and again from time to time, as some may be added. While there is no topic, nothing
-is sent: the records wait for it.
+A record goes to the partition of the broker whose object it is about, so that all records about a broker's objects have
+one order. Nearly everything that an agent publishes is about its own objects. Each new producer asks for the number of
+partitions, and again from time to time, because some may be added. While there is no topic, nothing is sent: the
+records wait for it.
 
-The queue is bounded by records, bytes, and time; over the bound `publish` raises, and the caller stops uploading:
-publication is *stalled* (`stall_reason`) while the oldest record has waited for too long, or while the topic is such
-that what is written to it would be lost (`hold`). Loss of the metadata of an object that was uploaded is what must not
-happen.
+The queue is bounded by records, bytes, and time; beyond that `publish` raises, and the caller stops uploading.
+Publication is *stalled* (`stall_reason`) while the oldest record has waited too long, or while records written to the
+topic would be lost (`hold`). The metadata of an uploaded object must never be lost.
 
-Records go out in groups: those that came while the group before them was under way, or within `linger_ms`, unless
-somebody waits for one of them. With
-several batches under way librdkafka would spin as soon as its limit of requests in flight is reached, which cost
-more than all the rest of the agent.
+Records are sent in groups: those that came while the group before was under way, or within `linger_ms`, unless somebody
+waits for one of them. With several batches under way librdkafka would spin as soon as its limit of requests in flight
+is reached, which cost more than the rest of the agent.
 
-`publish` may be called from any thread. Records still in the queue when the process dies are lost; their
-objects are orphans, which reconciliation finds.
+`publish` may be called from any thread. Records still in the queue when the process dies are lost; their objects are
+orphans, which reconciliation finds.
 """
 
 import threading
@@ -47,9 +44,9 @@ _IDLE_S = 5.0
 _ASK_TIMEOUT_S = 3.0
 _ASK_AGAIN_S = 60.0
 _LONGEST_SILENCE_S = 300.0
-"""While a cluster is away: a new producer helps nothing then, and asks all brokers anew."""
+"""The limit while a cluster is away: a new producer does not help then, and asks all brokers again."""
 _BATCHING_MS = 5
-"""For librdkafka to take all records of a group into one batch."""
+"""Time for librdkafka to take all records of a group into one batch."""
 
 
 class RemoteWalMetadataPublisher(PublicationQueue):
@@ -67,28 +64,26 @@ class RemoteWalMetadataPublisher(PublicationQueue):
         super().__init__(clock, settings)
         self._client_config = client_config
         self._partition_count = 0
-        """0: to be asked for."""
+        """0: must be asked for."""
         self._ask_again_s = float("-inf")
         self._client_id = f"remote-wal-agent-{broker_id}-metadata"
         self._producer_factory = producer_factory
         self._failure: object | None = None
         self._answered_s = float("-inf")
-        """When a record was acknowledged last, or the first of those that are not was sent."""
+        """When a record was last acknowledged, or the first unacknowledged one was sent."""
         self._patience_s = settings.unanswered_ms / 1000
         self._thread: threading.Thread | None = None
 
     def start(self, on_defect: Callable[[Exception], object] = lambda _defect: None) -> None:
-        """Begin publishing. What was queued before goes out now, also what a thread before this one had sent.
+        """Begin publishing. Earlier records go out now, also those that an earlier thread had sent.
 
-        `on_defect` is called on the publishing thread, if that ends for good; it may be started anew then.
+        `on_defect` is called on the publishing thread, if that ends for good; it may then be restarted.
         """
         self._thread = threading.Thread(target=self._run, args=(on_defect,), name="metadata-publisher", daemon=True)
         self._thread.start()
 
     def close(self, timeout_s: float = 10.0) -> int:
-        """Publish what can be published in that time, then stop; returns how many records are left.
-        Idempotent.
-        """
+        """Publish what is possible in that time, then stop. Returns how many records are left. Idempotent."""
         if self._thread is not None and not self._closing:
             self.flush(timeout_s)
         with self._changed:
@@ -140,7 +135,7 @@ class RemoteWalMetadataPublisher(PublicationQueue):
             return bool(self._waiting)
 
     def _may_send(self, producer: ProducerLike) -> bool:
-        """Whether the topic is there, and is to be written to; asks for its partitions when it is time."""
+        """Whether the topic exists and may be written to; asks for its partitions from time to time."""
         if self._held is not None:
             return False
         now_s = self._clock()
@@ -149,7 +144,7 @@ class RemoteWalMetadataPublisher(PublicationQueue):
         reason = f"there is no {self._settings.topic}"
         try:
             self._partition_count = producer.partition_count(self._settings.topic, _ASK_TIMEOUT_S)
-        except Exception as error:  # KafkaException; the number that was known before stays
+        except Exception as error:  # KafkaException; the last known number stays
             reason = str(error)
         self._ask_again_s = now_s + _ASK_AGAIN_S
         if not self._partition_count and reason != self._waits_for:
@@ -190,7 +185,7 @@ class RemoteWalMetadataPublisher(PublicationQueue):
                 self._counters["sent"] += 1
 
     def _delivered(self, record: PendingRecord, error: object | None, _message: object) -> None:
-        """librdkafka's report; comes inside `poll` or `flush`, on the publishing thread."""
+        """Handle librdkafka's report, inside `poll` or `flush`, on the publishing thread."""
         if error is not None:
             self._counters["delivery_failures"] += 1
             self._fail(error)
@@ -206,7 +201,7 @@ class RemoteWalMetadataPublisher(PublicationQueue):
                 self._changed.notify_all()
 
     def _expect_answers(self) -> None:
-        """Give up a producer that is told nothing, after twice as long each time, until one is told something."""
+        """Replace a producer without acknowledgements, after twice as long each time, until one gets any."""
         silent_s = self._clock() - self._answered_s
         if self._sent and self._failure is None and silent_s >= self._patience_s:
             self._fail(f"no broker has acknowledged a record for {silent_s:.0f} s")
@@ -217,7 +212,7 @@ class RemoteWalMetadataPublisher(PublicationQueue):
             self._failure = error
 
     def _start_over(self, producer: ProducerLike) -> ProducerLike:
-        """Take back what was sent and not acknowledged, pause, and go on with a new producer."""
+        """Take back unacknowledged records, pause, and continue with a new producer."""
         producer.purge()
         producer.flush(5.0)
         log.warning(
@@ -234,7 +229,7 @@ class RemoteWalMetadataPublisher(PublicationQueue):
         return self._new_producer()
 
     def _take_back(self) -> None:
-        """What was sent and not acknowledged waits again, the oldest first."""
+        """Move unacknowledged records back to the waiting ones, the oldest first."""
         with self._changed:
             while self._sent:
                 record = self._sent.pop()

@@ -1,12 +1,11 @@
-"""Waiting until a topic has been read to where it ends at the time of asking.
+"""Waits until a topic has been read to its end at the time of the request.
 
-Theory. Being caught up once says nothing about now: a reader may be behind by what it gathers, by a broker that is
-slow, or by an outage. Whoever concludes something from what is *not* known must ask first. A barrier's goals are the
-end offsets asked for after the request was made, so what was acknowledged to any writer before the request is below
-them. The goals are asked for, and compared with the positions, by the thread that reads: progress and content are one
-unit there.
+Having caught up once says nothing about now: a reader may lag because of its batching, a slow broker, or an outage.
+Code that draws a conclusion from what is *not* known must wait first. A barrier's goals are the end offsets asked for
+after the request was made, so what was acknowledged to any writer before the request is below them. The reading thread
+asks for the goals and compares them with its positions, because progress and content match there.
 
-`wait` is for any thread but the reader's; `serve` is for the reader's alone.
+`wait` is for any thread but the reader's; `serve` is for the reader's only.
 """
 
 import threading
@@ -25,7 +24,7 @@ class _Barrier:
 
 
 class ReadBarriers:
-    """The requests that wait."""
+    """The waiting requests."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -33,9 +32,9 @@ class ReadBarriers:
         self._is_over = False
 
     def wait(self, timeout_s: float) -> bool:
-        """Blocks until all that was in the topic when this was called has been taken in.
+        """Wait until everything that was in the topic at the call has been taken in. Blocks.
 
-        False when time ran out, for instance because nobody told where the topic ends, or when reading has ended.
+        False when time ran out, for instance because nobody said where the topic ends, or when reading has ended.
         """
         barrier = _Barrier()
         with self._lock:
@@ -48,7 +47,7 @@ class ReadBarriers:
         return barrier.is_passed
 
     def serve(self, end_offsets: Callable[[], Mapping[int, int] | None], positions: Mapping[int, int]) -> None:
-        """Settle those whose goals are reached. `end_offsets`, per partition, are None when they are not known.
+        """Settle requests whose goals are reached. `end_offsets` returns them per partition, None if unknown.
 
         Then they are asked for again next time: a partition whose leader just moved is known again within a moment.
         """
@@ -65,7 +64,7 @@ class ReadBarriers:
                 barrier.pass_()
 
     def give_up(self) -> None:
-        """Reading has ended: nobody needs to wait any more.
+        """End all waits, because reading has ended.
 
         At its end the interpreter joins the threads of pools, so one that waited here would keep the process alive.
         """

@@ -1,4 +1,4 @@
-"""Where a reader of a topic stands, held against what the brokers say of the topic. `topic_follower` has the theory."""
+"""A topic reader's positions, checked against what the brokers say of the topic. `topic_follower` has the theory."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -13,25 +13,25 @@ log = structlog.get_logger(__name__)
 
 
 class ReadingPositions:
-    """By partition, the offset to be read next. For the reading thread."""
+    """By partition, the next offset to read. For the reading thread."""
 
     def __init__(self, topic: str, timeout_s: float, end_timeout_s: float) -> None:
-        """`end_timeout_s` is for questions while reading goes on."""
+        """`end_timeout_s` is for questions while reading continues."""
         self._topic = topic
         self._timeout_s = timeout_s
         self._end_timeout_s = end_timeout_s
         self.positions: dict[int, int] = {}
         self.start_over: Callable[[], None] = lambda: None
-        """Called when the topic turns out to be another one than was read so far."""
+        """Called when the topic is another one than was read so far."""
         self.continuity: TopicContinuity | None = None
-        """Told what the brokers say of the topic as a whole."""
+        """Gets what the brokers say of the topic as a whole."""
         self.is_caught_up = False
-        """Every partition has reached the end that it had when reading began."""
+        """Whether every partition has reached the end that it had at the start."""
         self._goals: dict[int, int] | None = None
         self.counters: Counter[str] = Counter()
 
     def take_up(self, consumer: ConsumerLike) -> None:
-        """Assign every partition there is, each from where we stand."""
+        """Assign every existing partition, each from its position."""
         count = consumer.partition_count(self._topic, self._timeout_s)
         if self._goals is None:
             self._goals = self._end_offsets(consumer, self._timeout_s)
@@ -45,7 +45,7 @@ class ReadingPositions:
         self._look_whether_caught_up()
 
     def _goes_on(self, consumer: ConsumerLike) -> bool:
-        """False when it is another topic than the one that was read so far."""
+        """Whether it is the topic that was read so far."""
         if self.continuity is None:
             return True
         ends = self._end_offsets(consumer, self._timeout_s)
@@ -63,7 +63,7 @@ class ReadingPositions:
             self._goals = self._end_offsets(consumer, self._timeout_s)
 
     def _check_positions(self, consumer: ConsumerLike, count: int) -> None:
-        """Whether the topic still has, or ever had, the offsets where reading is to go on."""
+        """Check whether the topic has, or ever had, the offsets where reading continues."""
         read = [partition for partition, position in self.positions.items() if position]
         still_there = [partition for partition in read if partition < count]
         ends = consumer.end_offsets(self._topic, still_there, self._timeout_s)
@@ -94,8 +94,9 @@ class ReadingPositions:
                 self.positions[partition] = begin
 
     def ends_of_the_same(self, consumer: ConsumerLike) -> dict[int, int] | None:
-        """The end offsets; None when they are not told. Raises MetadataTopicError, so that the topic is taken up anew,
-        unless it is the one that is read.
+        """Return the end offsets; None when they are unknown.
+
+        Raises MetadataTopicError, so that the topic is assigned again, unless it is the one that is read.
         """
         ends = self.ends_if_told(consumer)
         if ends is None or self.continuity is None:
@@ -120,20 +121,20 @@ class ReadingPositions:
             return None
 
     def _end_offsets(self, consumer: ConsumerLike, timeout_s: float) -> dict[int, int]:
-        """Of every partition there is now, by what the brokers say now."""
+        """Return the end of every partition there is now, by the brokers' present answer."""
         count = consumer.partition_count(self._topic, timeout_s)
         if count == 0:
             raise MetadataTopicError("follow", self._topic, "the topic is gone", "an agent makes it when it starts")
         return consumer.end_offsets(self._topic, range(count), timeout_s)
 
     def moved(self, ends: Mapping[int, int]) -> None:
-        """All below these offsets was taken, by partition."""
+        """Record that everything below these offsets was taken, by partition."""
         self.positions.update(ends)
         if ends:
             self._look_whether_caught_up()
 
     def _look_whether_caught_up(self) -> None:
         goals = self._goals
-        # A topic that is just being made may have got more partitions between two questions; they are taken up later.
+        # A topic that is being created may have got more partitions between two questions; they are assigned later.
         if goals is not None and all(self.positions.get(partition, 0) >= goal for partition, goal in goals.items()):
             self.is_caught_up = True

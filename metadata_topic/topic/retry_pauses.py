@@ -1,7 +1,7 @@
-"""How long to wait before what failed is tried again: a moment at first, as most of what fails is over soon.
+"""The pauses before retries: short at first, because most failures end soon.
 
-A topic that was made just now is not known to every broker for some tenths of a second, nor has it leaders yet; a
-cluster that is down is asked no more often than the longest pause says.
+For some tenths of a second a new topic is not known to every broker, and has no leaders; a cluster that is down is not
+asked more often than the longest pause allows.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ _FORGOTTEN_AFTER: Final = 2.0
 
 
 class RetryPauses:
-    """Of one thing that is tried again and again."""
+    """The pauses of one thing that is retried."""
 
     def __init__(self, longest_s: float, clock: Callable[[], float]) -> None:
         """`clock` is monotonic, in seconds."""
@@ -22,7 +22,7 @@ class RetryPauses:
         self._ended_s = float("-inf")
 
     def next_s(self) -> float:
-        """The pause after a failure that came just now, in seconds: a tenth of the longest, then twice the one before.
+        """Return the pause after a failure now, in seconds: a tenth of the longest, then twice the one before.
 
         It is short again once nothing has failed for twice the longest after a pause.
         """

@@ -1,4 +1,4 @@
-"""The metadata topics themselves: their names, settings and layout, made when they are missing."""
+"""The metadata topics themselves: their names, settings and layout, created when they are missing."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +35,7 @@ REPLICATION_KEY = KEY_PREFIX + "replication.factor"
 
 @dataclass(frozen=True, slots=True)
 class MetadataTopicSettings:
-    """How the metadata topics are made. Once they are there, these change nothing."""
+    """How the metadata topics are created. Existing topics are not changed."""
 
     num_partitions: int = 12
     """`remote.wal.log.metadata.topic.num.partitions`"""
@@ -49,11 +49,11 @@ class MetadataTopicSettings:
 
     @property
     def min_insync_replicas(self) -> int:
-        """One replica may be missing, where there is one to miss."""
+        """One replica may be missing, if there is more than one."""
         return max(1, self.replication_factor - 1)
 
     def covering(self, longest_kept_ms: int, grace_ms: int) -> Self:
-        """The same, the retention raised where it is shorter than what objects need. Never lowered."""
+        """Return the settings with a retention long enough for objects. It is never lowered."""
         needed_ms = retention_needed_ms(longest_kept_ms, grace_ms)
         return replace(self, retention_ms=longer_retention(self.retention_ms, needed_ms))
 
@@ -63,7 +63,7 @@ class MetadataTopicSettings:
             "cleanup.policy": "delete",
             "retention.ms": str(self.retention_ms),
             "retention.bytes": str(UNLIMITED),
-            # Retention removes whole closed segments only, so they must not stay open for long.
+            # Retention removes only whole closed segments, so they must not stay open for long.
             "segment.ms": str(_segment_ms(self.retention_ms)),
             "compression.type": "producer",
             "min.insync.replicas": str(self.min_insync_replicas),
@@ -95,40 +95,38 @@ class Broker(NamedTuple):
 
 
 class AdminLike(Protocol):
-    """What is used of an admin client; `confluent_admin` adapts confluent_kafka's."""
+    """The part of an admin client used here; `confluent_admin` adapts confluent_kafka's."""
 
     def brokers(self) -> list[Broker]: ...
 
     def partition_counts(self) -> dict[str, int]:
-        """Every topic with the number of its partitions."""
+        """Return every topic with the number of its partitions."""
 
     def layout(self, topic: str) -> TopicLayout | None:
-        """None when it is not there. Raises TopicSetupError."""
+        """Return the topic's layout; None when it does not exist. Raises TopicSetupError."""
 
     def create(self, topic: str, assignment: list[list[int]], config: Mapping[str, str]) -> bool:
-        """False when it is there already. Raises TopicSetupError."""
+        """Create a topic; False when it already exists. Raises TopicSetupError."""
 
     def topic_config(self, topic: str) -> dict[str, str]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class EnsuredTopics:
-    """What is there now."""
+    """The topics that exist now."""
 
     metadata_partitions: int
     created: tuple[str, ...]
     deviations: tuple[str, ...]
-    """Settings of topics that were there before which differ from what was asked for, as "topic: key is a,
-    not b".
-    """
+    """Settings of older topics that differ from the wanted ones, as "topic: key is a, not b"."""
 
 
 def replica_assignment(brokers: Sequence[Broker], partition_count: int, replication_factor: int) -> list[list[int]]:
-    """The replicas of each partition, the preferred leader first.
+    """Return the replicas of each partition, the preferred leader first.
 
-    Partition p is led by a broker whose agent publishes to p (`metadata_partition`), so that publishing stays
-    inside the zone; where no broker's agent does, the brokers take turns. The other replicas are spread over
-    the other racks first. Raises TopicSetupError when there are too few brokers.
+    Partition p is led by a broker whose agent publishes to p (`metadata_partition`), so that publishing stays inside
+    the zone; if no broker's agent does, the brokers take turns. The other replicas are spread over the other racks
+    first. Raises TopicSetupError when there are too few brokers.
     """
     if len(brokers) < replication_factor:
         raise TopicSetupError(
@@ -171,10 +169,9 @@ def ensure_topics(
     admin: AdminLike | None = None,
     wait: Callable[[float], object] = _pause,
 ) -> EnsuredTopics:
-    """Make the two topics where they are missing, and check them where they are there. Safe to call from many
-    agents.
+    """Create the two topics if they are missing, and check them otherwise. Safe to call from many agents.
 
-    Blocks. Raises TopicSetupError, whose `retriable` tells whether waiting (for brokers to come) may help.
+    Blocks. Raises TopicSetupError, whose `retriable` says whether waiting (for brokers to come) may help.
     """
     admin = admin or confluent_admin(client_config, timeout_s)
     there = admin.partition_counts()
@@ -204,7 +201,7 @@ def ensure_topics(
 
 
 def _once_known(topic: str, ask: Callable[[], T | None], timeout_s: float, wait: Callable[[float], object]) -> T:
-    """The answer, also of a topic just made, of which not every broker has heard yet: `ask` then says None."""
+    """Ask until there is an answer: `ask` returns None for a new topic that not every broker knows yet."""
     pause_s = 0.1
     for _ in range(max(1, int(timeout_s / pause_s))):
         answer = ask()
@@ -222,7 +219,7 @@ def _config_if_known(admin: AdminLike, topic: str) -> dict[str, str] | None:
 
 
 def _withoutlonger_retention(wanted: Mapping[str, str], actual: Mapping[str, str]) -> dict[str, str]:
-    """Keeping records longer than asked for is no deviation, nor are the larger segments that go with it."""
+    """Remove deviations that keep records longer than wanted, and the larger segments that go with it."""
     wanted_ms, actual_ms = (number(config.get("retention.ms"), None) for config in (wanted, actual))
     if wanted_ms is None or actual_ms is None or longer_retention(wanted_ms, actual_ms) != actual_ms:
         return dict(wanted)
@@ -236,11 +233,11 @@ def _deviations(topic: str, wanted: Mapping[str, str], actual: Mapping[str, str]
 
 
 _PASSED = object()
-"""In place of an answer: the error that may be."""
+"""Returned instead of an answer for the tolerated error."""
 
 
 class _ConfluentAdmin:
-    """confluent_kafka's AdminClient with deadlines, and its errors as ours."""
+    """confluent_kafka's AdminClient with deadlines, and with our errors."""
 
     def __init__(self, client_config: KafkaClientConfig, timeout_s: float) -> None:
         from confluent_kafka.admin import AdminClient
@@ -313,5 +310,5 @@ class _ConfluentAdmin:
 
 
 def confluent_admin(client_config: KafkaClientConfig, timeout_s: float) -> AdminLike:
-    """The real admin client."""
+    """Return the real admin client."""
     return cast(AdminLike, _ConfluentAdmin(client_config, timeout_s))

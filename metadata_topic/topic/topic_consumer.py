@@ -1,4 +1,4 @@
-"""What the follower of a topic needs of a consumer, and the real one, assigned by hand."""
+"""The consumer interface for the follower of a topic, and the real consumer, assigned by hand."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -17,7 +17,7 @@ _EARLIEST = -2
 
 
 class MessageLike(Protocol):
-    """What is used of confluent_kafka.Message."""
+    """The part of confluent_kafka.Message used here."""
 
     def error(self) -> Any: ...
     def partition(self) -> int: ...
@@ -27,19 +27,22 @@ class MessageLike(Protocol):
 
 
 class ConsumerLike(Protocol):
-    """What is used of a consumer; `confluent_reader` adapts confluent_kafka.Consumer to it."""
+    """The part of a consumer used here; `confluent_reader` adapts confluent_kafka.Consumer to it."""
 
     def partition_count(self, topic: str, timeout_s: float) -> int:
-        """0 when the topic does not exist, and only then."""
+        """Return the number of partitions; 0 only when the topic does not exist."""
 
     def topic_id(self, topic: str) -> TopicId | None:
-        """Another one once the topic was made anew; None where brokers know of no ids. Raises MetadataTopicError."""
+        """Return the topic's id, which changes when it is recreated; None if brokers know no ids.
+
+        Raises MetadataTopicError.
+        """
 
     def begin_offsets(self, topic: str, partitions: Iterable[int], timeout_s: float) -> dict[int, int]:
-        """By partition: the first offset that is still there."""
+        """Return by partition the first offset that still exists."""
 
     def end_offsets(self, topic: str, partitions: Iterable[int], timeout_s: float) -> dict[int, int]:
-        """By partition: the offset of the record that comes next."""
+        """Return by partition the offset of the next record."""
 
     def assign(self, topic: str, positions: dict[int, int]) -> None:
         """Read these partitions from these offsets on."""
@@ -67,7 +70,7 @@ class _ConfluentReader:
         return partition_count(self._consumer, topic, timeout_s)
 
     def topic_id(self, topic: str) -> TopicId | None:
-        """librdkafka does not tell a consumer, so it is asked for beside it."""
+        """Ask for the id separately, because librdkafka does not give it to a consumer."""
         if self._descriptions is None:
             return None
         [described] = self._descriptions.topics([topic])
@@ -83,7 +86,7 @@ class _ConfluentReader:
         return self._offsets(topic, partitions, _LATEST, timeout_s)
 
     def _offsets(self, topic: str, partitions: Iterable[int], timestamp: int, timeout_s: float) -> dict[int, int]:
-        """All partitions at once: each request waits behind the fetch that its broker holds just now."""
+        """Ask for all partitions at once: each request waits behind the fetch that its broker holds now."""
         from confluent_kafka import KafkaException, TopicPartition
 
         wanted = [TopicPartition(topic, partition, timestamp) for partition in partitions]
@@ -111,5 +114,5 @@ class _ConfluentReader:
 def confluent_reader(
     config: dict[str, ConfluentValue | logging.Logger], descriptions: ClusterDescriptions | None = None
 ) -> ConsumerLike:
-    """The real consumer; without `descriptions` it knows no topic's id."""
+    """Return the real consumer; without `descriptions` it knows no topic's id."""
     return _ConfluentReader(config, descriptions)

@@ -1,21 +1,20 @@
-"""Following a topic from its beginning, or from where a snapshot ends: all partitions, no group, one thread.
+"""Follows a topic from its beginning, or from where a snapshot ends: all partitions, no group, one thread.
 
-Theory. The follower owns where it stands (`positions`: the offset to be read next, per partition). Batches
-are handed to `take`, in order per partition, and the positions move when `take` returns; when the consumer
-fails it is made anew and goes on from there. It is caught up when every partition has reached the end that it
-had when the follower began.
+The follower owns its positions (`positions`: the next offset to read, per partition). Batches are given to `take`, in
+order per partition, and the positions move when `take` returns; when the consumer fails, a new one continues from
+there. The follower is caught up when every partition has reached the end that it had at the start.
 
-Caught up once is not up to date now: `read_to_end` waits for the latter (`metadata_topic.topic.read_barrier`). A
-consumer that reads nothing more, though there is more, is made anew (`metadata_topic.topic.stall_watch`).
+Having caught up once is not being up to date now: `read_to_end` waits for the latter
+(`metadata_topic.topic.read_barrier`). A consumer that reads nothing although there is more is replaced
+(`metadata_topic.topic.stall_watch`).
 
-Where it was told to begin may be gone: retention has cut the topic beyond it, which is a gap (counted, and
-logged with its size), or the topic ends before it or has another id, so that it is another topic, made anew, or one
-that lost its tail. Then all is read from the beginning. What follows from it is
-`metadata_topic.store.topic_continuity`'s.
+The start position may be gone. Either retention has cut the topic beyond it: that is a gap (counted, and logged with
+its size). Or the topic ends before it or has another id, so that it was recreated, or lost its tail: then everything is
+read from the beginning. `metadata_topic.store.topic_continuity` draws the conclusions.
 
-It is built to cost next to nothing when idle: brokers hold a fetch for up to a second, and batches are
-gathered for as long. What is read is therefore up to about two seconds old. Until it is caught up, for which an agent
-that starts is waited for, a consumer of its own holds none.
+It costs next to nothing when idle: brokers hold a fetch for up to a second, and batches are gathered as long. So what
+is read is up to about two seconds old. Until it has caught up, which a starting agent waits for, a separate consumer is
+used without such waits.
 """
 
 import logging
@@ -62,20 +61,20 @@ class FollowSettings:
     fetch_wait_ms: int = 1000
     fetch_min_bytes: int = 64 * 1024
     retry_pause_ms: int = 1000
-    """The longest; see `metadata_topic.topic.retry_pauses`."""
+    """The longest pause; see `metadata_topic.topic.retry_pauses`."""
     request_timeout_ms: int = 10_000
     end_offset_timeout_ms: int = 3000
-    """For questions while reading goes on: a partition whose broker just died has no leader for seconds, and all others
-    are not read meanwhile."""
+    """For questions while reading continues: a partition whose broker just died has no leader for seconds, and no other
+    partition is read meanwhile."""
     new_partitions_check_ms: int = 60_000
     stall_check_ms: int = 20_000
-    """A consumer that stands still between two looks, short of where the topic ended at the first, is made anew."""
+    """A consumer that does not move between two looks, although the topic had more at the first, is replaced."""
     absence_check_ms: int | None = None
-    """For a topic that need not exist: how often to look whether it does. None: its absence is a fault."""
+    """For a topic that need not exist: how often to look for it. None: its absence is a fault."""
 
     @property
     def eager(self) -> "FollowSettings":
-        """Brokers hold no fetch for which there is anything."""
+        """Settings with which brokers hold no fetch if there is any record."""
         return replace(self, fetch_min_bytes=1, fetch_wait_ms=min(self.fetch_wait_ms, _EAGER_WAIT_MS))
 
 
@@ -87,11 +86,11 @@ ONE_LOOK = FollowSettings(
     request_timeout_ms=30_000,
     end_offset_timeout_ms=30_000,
 )
-"""For a command: it follows nothing, so answers that take long are waited for, and none waits behind a fetch."""
+"""For a command: it follows nothing, so slow answers are waited for, and none waits behind a fetch."""
 
 
 class TopicFollower:
-    """Feeds `take` with every record of a topic. See the module's theory."""
+    """Gives `take` every record of a topic. See the module's theory."""
 
     def __init__(
         self,
@@ -103,8 +102,9 @@ class TopicFollower:
         consumer_factory: ConsumerFactory | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`take` runs on the follower's thread and must not raise. `rack` lets it read from a broker in its
-        zone. Without a factory, real consumers are made.
+        """`take` runs on the follower's thread and must not raise.
+
+        `rack` lets it read from a broker in its zone. Without a factory, real consumers are made.
         """
         self._topic = topic
         self._take = take
@@ -119,7 +119,7 @@ class TopicFollower:
         self._clock = clock
         self._reading = ReadingPositions(topic, self._timeout_s, settings.end_offset_timeout_ms / 1000)
         self._stop = threading.Event()
-        self._settled = threading.Event()  # Caught up, dead, or without a topic that need not be there.
+        self._settled = threading.Event()  # Caught up, dead, or without a topic that need not exist.
         self._is_there: bool | None = None
         self._barriers = ReadBarriers()
         self._failure: BaseException | None = None
@@ -134,9 +134,9 @@ class TopicFollower:
         """Begin reading.
 
         `prepare` is called on the follower's thread, until something was read, and returns where to begin: the next
-        offset per partition, 0 for those that it leaves out. It must not raise. `start_over` is called on that thread
-        when the topic turns out to be another one than was read so far. `continuity` is told what the brokers say of
-        the topic as a whole, before anything is read of it, and before `read_to_end` is answered.
+        offset per partition, 0 for absent ones. It must not raise. `start_over` is called on that thread when the topic
+        is another one than was read so far. `continuity` gets what the brokers say of the topic as a whole, before
+        anything is read of it, and before `read_to_end` is answered.
         """
         self._reading.start_over, self._reading.continuity = start_over, continuity
         self._thread = threading.Thread(target=self._run, args=(prepare,), name=f"follow-{self._topic}", daemon=True)
@@ -144,39 +144,39 @@ class TopicFollower:
 
     @property
     def ready(self) -> bool:
-        """Caught up once, and still reading."""
+        """Whether it caught up once, and still reads."""
         return self._reading.is_caught_up and self._failure is None
 
     @property
     def is_there(self) -> bool | None:
-        """Whether the topic exists; None until a broker has said so."""
+        """Whether the topic exists; None until a broker has answered."""
         return self._is_there
 
     def wait_until_ready(self, timeout_s: float) -> bool:
-        """False when the time ran out first, the thread died, or a topic that need not be there is not."""
+        """Wait; False when the time ran out first, the thread died, or an optional topic is missing."""
         return self._settled.wait(timeout_s) and self.ready
 
     def read_to_end(self, timeout_s: float) -> bool:
-        """Blocks until `take` was given all that was in the topic when this was called.
+        """Wait until `take` got everything that was in the topic at the call. Blocks.
 
-        False when time ran out, or the brokers do not tell where the topic ends.
+        False when time ran out, or the brokers do not say where the topic ends.
         """
         return self._barriers.wait(timeout_s)
 
     @property
     def failure(self) -> BaseException | None:
-        """What ended the thread for good: a defect, as everything else is tried again."""
+        """The defect that ended the thread for good; all other errors are retried."""
         return self._failure
 
     @property
     def positions(self) -> dict[int, int]:
-        """The offset to be read next, per partition."""
+        """The next offset to read, per partition."""
         return dict(self._reading.positions)
 
     @property
     def counters(self) -> dict[str, int]:
-        """`records`, `batches`, `errors`, `consumer_restarts`, `stalls`; `gaps` and `gap_records` that retention cut
-        away unread, `started_over` when the topic was another one.
+        """`records`, `batches`, `errors`, `consumer_restarts`, `stalls`; `gaps` and `gap_records` that retention
+        removed unread, `started_over` when the topic was another one.
         """
         return dict(self._reading.counters)
 
@@ -199,7 +199,7 @@ class TopicFollower:
                 except (KafkaException, MetadataTopicError) as error:
                     self._reading.counters["consumer_restarts"] += 1
                     news = str(error), self._reading.counters["records"]
-                    if news != told:  # once for each reason, however often it is tried, until something was read
+                    if news != told:  # once for each reason, however often it is retried, until something was read
                         log.warning("metadata_topic_read_failed", topic=self._topic, error=str(error))
                     told = news
                     self._stop.wait(pauses.next_s())
@@ -211,7 +211,7 @@ class TopicFollower:
             self._barriers.give_up()
 
     def _follow(self) -> None:
-        """Read until stopped, or by an eager consumer until caught up."""
+        """Read until stopped; an eager consumer stops once caught up."""
         is_eager = self._settings.fetch_min_bytes > 1 and not self._reading.is_caught_up
         consumer = self._make_consumer(is_eager=is_eager)
         try:
@@ -226,7 +226,7 @@ class TopicFollower:
                 messages = consumer.consume(self._settings.batch_records, self._batch_wait_s)
                 self._hand_over(messages)
                 self._barriers.serve(lambda: self._reading.ends_of_the_same(consumer), self._reading.positions)
-                # A full batch says that more was waiting: then a partition may have to wait for its turn.
+                # A full batch means that more was waiting: then a partition may have to wait for its turn.
                 if len(messages) < self._settings.batch_records and stall_watch.is_due(now_s := self._clock()):
                     self._look_for_stalls(consumer, stall_watch, now_s)
                 idle += 1
@@ -240,7 +240,7 @@ class TopicFollower:
             consumer.close()
 
     def _look_for_stalls(self, consumer: ConsumerLike, watch: StallWatch, now_s: float) -> None:
-        """Raises MetadataTopicError when the consumer is to be made anew."""
+        """Raise MetadataTopicError when the consumer must be replaced."""
         stalled = watch.stalled(self._reading.positions, self._reading.ends_if_told(consumer) or {}, now_s)
         if stalled is not None:
             self._reading.counters["stalls"] += 1
@@ -251,7 +251,7 @@ class TopicFollower:
             )
 
     def _find_topic(self, consumer: ConsumerLike) -> bool:
-        """Wait for the topic if it need not be there; False when stopped meanwhile. Raises MetadataTopicError."""
+        """Wait for an optional topic; False when stopped meanwhile. Raises MetadataTopicError."""
         while not self._stop.is_set():
             if consumer.partition_count(self._topic, self._timeout_s) > 0:
                 if self._is_there is False:
@@ -274,7 +274,7 @@ class TopicFollower:
             error = message.error()
             if error is None:
                 if message.offset() < self._reading.positions.get(message.partition(), 0):
-                    # librdkafka goes back by itself where the topic was cut off, or made anew.
+                    # librdkafka goes back by itself if the topic was cut off or recreated.
                     raise MetadataTopicError("follow", self._topic, f"it went back to offset {message.offset()}")
                 records.append(TopicRecord(message.partition(), message.offset(), message.key(), message.value()))
                 ends[message.partition()] = message.offset() + 1
@@ -313,7 +313,7 @@ def _consumer_config(
     overrides: dict[str, ConfluentValue] = {"client_rack": rack} if rack else {}
     return {
         **client_config.for_confluent(
-            # librdkafka asks for a group, though nothing is ever committed to it.
+            # librdkafka requires a group, although nothing is ever committed to it.
             group_id=f"remote-wal-follower-{topic}",
             enable_auto_commit=False,
             enable_auto_offset_store=False,

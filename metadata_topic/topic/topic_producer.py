@@ -1,4 +1,4 @@
-"""What publishing needs of a producer, and the real one."""
+"""The producer interface for publishing, and the real producer."""
 
 import logging
 from collections.abc import Callable
@@ -8,10 +8,12 @@ from metadata_topic.topic.client_config import ConfluentValue
 
 
 class ProducerLike(Protocol):
-    """What is used of a producer; `confluent_producer` adapts confluent_kafka.Producer to it."""
+    """The part of a producer used here; `confluent_producer` adapts confluent_kafka.Producer to it."""
 
     def partition_count(self, topic: str, timeout_s: float) -> int:
-        """0 when the topic does not exist, and only then. Raises confluent_kafka.KafkaException."""
+        """Return the number of partitions; 0 only when the topic does not exist. Raises
+        confluent_kafka.KafkaException.
+        """
 
     def produce(
         self,
@@ -21,7 +23,7 @@ class ProducerLike(Protocol):
         partition: int,
         on_delivery: Callable[[object | None, object], None],
     ) -> None:
-        """Raises BufferError when librdkafka's queue is full."""
+        """Produce a record. Raises BufferError when librdkafka's queue is full."""
 
     def poll(self, timeout: float) -> int: ...
 
@@ -35,7 +37,7 @@ ProducerFactory = Callable[[ProducerConfig], ProducerLike]
 
 
 def partition_count(client: object, topic: str, timeout_s: float) -> int:
-    """What any client of librdkafka is told: 0 when the topic does not exist, and only then.
+    """Return the number of partitions by any librdkafka client; 0 only when the topic does not exist.
 
     Raises confluent_kafka.KafkaException.
     """
@@ -50,11 +52,11 @@ def partition_count(client: object, topic: str, timeout_s: float) -> int:
 
 
 def confluent_producer(config: ProducerConfig) -> ProducerLike:
-    """The real producer."""
+    """Return the real producer."""
     from confluent_kafka import Producer
 
     class TopicProducer(Producer):
-        """With the number of a topic's partitions."""
+        """A producer that also returns the number of a topic's partitions."""
 
         def partition_count(self, topic: str, timeout_s: float) -> int:
             return partition_count(self, topic, timeout_s)

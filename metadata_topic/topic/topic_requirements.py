@@ -1,10 +1,9 @@
-"""What an existing metadata topic must be like, and the command that mends it where it is not. Sans-IO.
+"""The requirements for an existing metadata topic, and the command that fixes each problem. Sans-IO.
 
-Theory. Nobody alters a topic that is there but its operator. Of what may be wrong with it, some makes what is published
-be lost at once, or never be taken: then nothing may be published, nor uploaded, until it is mended (`loses_records`).
-The rest makes it forget objects too early, or rest on too few brokers: that is told, loudly, and no more, as without
-links the cluster would be no safer, and snapshots remember what the topic forgets. How many partitions it has does not
-matter.
+Only its operator alters an existing topic. Some problems make published records be lost at once, or never be accepted:
+then nothing may be published or uploaded until they are fixed (`loses_records`). Others make it forget objects too
+early, or rely on too few brokers: those are only logged clearly, because the cluster would be no safer without links,
+and snapshots remember what the topic forgets. The number of its partitions does not matter.
 """
 
 from collections.abc import Mapping
@@ -21,12 +20,12 @@ _KAFKAS_MESSAGE_BYTES: Final = 1_048_588
 
 @dataclass(frozen=True, slots=True)
 class TopicProblem:
-    """A setting that is not as it must be."""
+    """A setting that is not as required."""
 
     key: str
     found: str
     change: str
-    """The command that mends it."""
+    """The command that fixes it."""
     loses_records: bool = False
     """Whether publishing now would lose records, or never end."""
 
@@ -36,7 +35,7 @@ class TopicProblem:
 
 @dataclass(frozen=True, slots=True)
 class TopicLayout:
-    """A topic's partitions, and the replicas of that one which has the fewest."""
+    """A topic's partitions, and the replicas of the partition with the fewest."""
 
     partitions: int
     replicas: int
@@ -44,20 +43,20 @@ class TopicLayout:
 
 @dataclass(frozen=True, slots=True)
 class TopicNeeds:
-    """What this cluster's metadata topic must have."""
+    """The requirements of this cluster's metadata topic."""
 
     replication_factor: int
     min_insync_replicas: int
     retention_ms: int | None = None
-    """`retention_needed_ms`; None while it is not known."""
+    """`retention_needed_ms`; None if unknown."""
 
 
 def retention_needed_ms(longest_kept_ms: int, grace_ms: int) -> int:
-    """How long the topic must remember an object; -1 for ever.
+    """Return how long the topic must remember an object; -1 for ever.
 
-    An object lives as long as the topic with the feature on wants that keeps them longest, by the WAL's retention or by
-    `local.retention.ms` (-1: for ever), and its deletion is told after the grace time. Before that its metadata must
-    not be gone.
+    An object lives as long as the enabled topic with the longest retention wants, by the WAL's retention or by
+    `local.retention.ms` (-1: for ever), and its deletion is published after the grace time. Its metadata must not be
+    gone before that.
     """
     if longest_kept_ms < 0:
         return UNLIMITED
@@ -65,14 +64,14 @@ def retention_needed_ms(longest_kept_ms: int, grace_ms: int) -> int:
 
 
 def longer_retention(one_ms: int, other_ms: int) -> int:
-    """Of the two."""
+    """Return the longer of the two."""
     return UNLIMITED if UNLIMITED in (one_ms, other_ms) else max(one_ms, other_ms)
 
 
 def topic_problems(
     topic: str, config: Mapping[str, str], replicas: int, needs: TopicNeeds, servers: str
 ) -> list[TopicProblem]:
-    """All that is wrong with the metadata topic, the worst first. `servers` stand in the commands."""
+    """Return all problems of the metadata topic, the worst first. `servers` are for the commands."""
     problems = [*cleanup_problems(topic, config, servers), *message_problems(topic, config, servers)]
     if needs.retention_ms is not None:
         problems += retention_problems(topic, config, needs.retention_ms, servers)
@@ -80,7 +79,7 @@ def topic_problems(
 
 
 def cleanup_problems(topic: str, config: Mapping[str, str], servers: str) -> list[TopicProblem]:
-    """Whether compaction loses records."""
+    """Check whether compaction loses records."""
     policy = config.get("cleanup.policy", "")
     if "compact" not in policy:
         return []
@@ -89,7 +88,7 @@ def cleanup_problems(topic: str, config: Mapping[str, str], servers: str) -> lis
 
 
 def message_problems(topic: str, config: Mapping[str, str], servers: str) -> list[TopicProblem]:
-    """Whether a batch may be too large for the topic: nothing that comes after it would ever be published."""
+    """Check whether a batch may be too large for the topic: nothing after it would ever be published."""
     key = "max.message.bytes"
     size = number(config.get(key), None)
     if size is None or size >= MAX_BATCH_BYTES:
@@ -99,7 +98,7 @@ def message_problems(topic: str, config: Mapping[str, str], servers: str) -> lis
 
 
 def retention_problems(topic: str, config: Mapping[str, str], needed_ms: int, servers: str) -> list[TopicProblem]:
-    """Which limits are below `needed_ms` (`retention_needed_ms`)."""
+    """Check which limits are below `needed_ms` (`retention_needed_ms`)."""
     problems = []
     if number(config.get("retention.bytes"), UNLIMITED) != UNLIMITED:
         found = f"{topic}: retention.bytes is {config['retention.bytes']}, and time alone may cut it"
@@ -120,7 +119,7 @@ def retention_problems(topic: str, config: Mapping[str, str], needed_ms: int, se
 def replication_problems(
     topic: str, config: Mapping[str, str], replicas: int, needs: TopicNeeds, servers: str
 ) -> list[TopicProblem]:
-    """Whether the loss of a broker may lose metadata."""
+    """Check whether the loss of a broker may lose metadata."""
     problems = []
     if replicas < needs.replication_factor:
         found = f"{topic}: a partition has {replicas} replicas, not {needs.replication_factor}"
@@ -142,7 +141,7 @@ def replication_problems(
 
 
 def number(text: str | None, default: int | None) -> int | None:
-    """A setting's; the default where there is none."""
+    """Return a setting's number; the default if it is absent."""
     try:
         return default if text is None else int(text)
     except ValueError:

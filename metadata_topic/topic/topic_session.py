@@ -1,4 +1,4 @@
-"""A command's own look at the metadata topic: all of it is read, and records may be added. Blocks."""
+"""A command's own access to the metadata topic: it is read completely, and records may be added. Blocks."""
 
 from collections.abc import Callable
 from types import TracebackType
@@ -18,11 +18,11 @@ from metadata_topic.topic.topic_follower import ONE_LOOK
 READ_TIMEOUT_S = 300.0
 _ADMIN_TIMEOUT_S = 30.0
 _SETTINGS = PublisherSettings(unpublished_max_ms=int(READ_TIMEOUT_S * 1000))
-"""A command waits for all that it publishes."""
+"""A command waits for everything that it publishes."""
 
 
 class TopicSession:
-    """`store` and `archive` hold what the topic tells; `publisher` takes what is to be added to it."""
+    """`store` and `archive` hold the topic's content; `publisher` takes records to add."""
 
     def __init__(
         self,
@@ -32,8 +32,9 @@ class TopicSession:
         rack: str | None = None,
         store: RemoteWalMetadataStore | None = None,
     ) -> None:
-        """`clock` is monotonic, in seconds; `store` may know something before. Raises MetadataTopicError where there
-        is no topic.
+        """`clock` is monotonic, in seconds; `store` may already have content.
+
+        Raises MetadataTopicError without a topic.
         """
         if confluent_admin(client, _ADMIN_TIMEOUT_S).layout(METADATA_TOPIC) is None:
             raise MetadataTopicError("read", METADATA_TOPIC, "the topic does not exist", "an agent makes it")
@@ -43,7 +44,7 @@ class TopicSession:
         self._consumer = RemoteWalMetadataConsumer(client, self.store, ONE_LOOK, rack, archive=self.archive)
 
     def __enter__(self) -> Self:
-        """Raises MetadataTopicError when the topic is not read to its end in time."""
+        """Read the topic. Raises MetadataTopicError when its end is not reached in time."""
         self._consumer.start()
         self.publisher.start()
         if not self._consumer.wait_until_ready(READ_TIMEOUT_S):
@@ -59,19 +60,19 @@ class TopicSession:
         self.close()
 
     def read_to_end(self) -> bool:
-        """Blocks until the stores hold all that is in the topic now; False when that could not be had."""
+        """Wait until the stores hold everything that is in the topic now; False if that fails. Blocks."""
         return self._consumer.read_to_end(READ_TIMEOUT_S)
 
     def publish(self, record: Publishable) -> None:
-        """Queue it. Raises PublicationBacklogFullError."""
+        """Queue a record. Raises PublicationBacklogFullError."""
         self.publisher.publish(record)
 
     def published(self) -> None:
-        """Wait until all is acknowledged. Raises MetadataTopicError."""
+        """Wait until everything is acknowledged. Raises MetadataTopicError."""
         if not self.publisher.flush(READ_TIMEOUT_S):
             raise MetadataTopicError("publish", METADATA_TOPIC, "not acknowledged in time", "run it again")
 
     def close(self) -> None:
-        """Let go of Kafka."""
+        """Close the connections to Kafka."""
         self.publisher.close()
         self._consumer.close()

@@ -1,16 +1,16 @@
-"""One log directory that is being rebuilt: who may write it, where half-made logs stand, and how it becomes a broker's.
+"""One log directory that is being rebuilt: who may write it, where unfinished logs are, and how a broker gets it.
 
-Theory. A directory is taken only if nothing of value is in it: it is absent or empty, or was formatted for this very
-node of this very cluster and holds no partition. While it is being written, two things keep a broker away:
+A directory is used only if nothing of value is in it: it is absent or empty, or was formatted for this node of this
+cluster and holds no partition. While it is being written, two things keep a broker away:
 
 - Kafka's own `.lock` is held, as the broker would hold it;
-- the directory `.remote-wal-recovery` is in it, where logs stand until all of them are made. A name without a
-  partition number ends a broker's start (LogManager: "is not in the form of topic-partition"), so that one started on
-  a half-made directory, after a crash of the recovery, does not come up with half of its data.
+- it contains the directory `.remote-wal-recovery`, where logs are until all of them are made. A name without a
+  partition number ends a broker's start (LogManager: "is not in the form of topic-partition"), so a broker started on
+  an unfinished directory, after a crash of the recovery, does not run with half of its data.
 
-`meta.properties`, without which a broker does not start either, is written when all else is done: the logs are moved
-to their places, the checkpoints written, then meta.properties, and last of all `.remote-wal-recovery` goes. Every step
-may be done twice, so an interrupted recovery is continued by running it again.
+`meta.properties`, without which a broker does not start either, is written at the end: the logs are moved to their
+places, the checkpoints written, then meta.properties, and last `.remote-wal-recovery` is removed. Every step may be
+repeated, so an interrupted recovery is continued by running it again.
 """
 
 import fcntl
@@ -47,12 +47,12 @@ _HARMLESS: Final = frozenset(
         CLUSTER_METADATA,
     }
 )
-"""What may be in a directory that is taken. The controllers' log is left as it is."""
+"""What a usable directory may contain. The controllers' log is left unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogDirectoryIdentity:
-    """Whose directory it is to be."""
+    """The owner of the new directory."""
 
     cluster_id: str
     node_id: int
@@ -69,7 +69,7 @@ class LogDirectoryTarget:
         self._lock: int | None = None
 
     def __enter__(self) -> Self:
-        """Take the directory, making it where it is absent. Raises TargetRefusedError."""
+        """Lock the directory, creating it if absent. Raises TargetRefusedError."""
         self.path.mkdir(parents=True, exist_ok=True)
         self._lock = _locked(self.path)
         try:
@@ -89,11 +89,11 @@ class LogDirectoryTarget:
         self._release()
 
     def building_place(self, topic: str, partition: int) -> Path:
-        """Where a log is made until `publish`. Raises TargetRefusedError for what is no topic's name."""
+        """Return where a log is made until `publish`. Raises TargetRefusedError for an invalid topic name."""
         return self.staging / _directory_name(topic, partition)
 
     def publish(self, log_starts: Mapping[tuple[str, int], int]) -> None:
-        """All logs (the keys: topic and partition) are made: give the directory to the broker."""
+        """Give the directory to the broker, once all logs (the keys: topic and partition) are made."""
         for topic, partition in log_starts:
             built = self.building_place(topic, partition)
             place = self.path / _directory_name(topic, partition)
@@ -119,7 +119,7 @@ class LogDirectoryTarget:
 
 
 def refusal_of(path: Path, cluster_id: str, node_id: int) -> TargetRefusedError | None:
-    """Why this directory may not be written to; None when it may, or is not there. Looks only."""
+    """Return why this directory may not be written to; None when it may, or does not exist. Only looks."""
 
     def refused(reason: str, hint: str) -> TargetRefusedError:
         return TargetRefusedError("recover into", str(path), reason, hint)
@@ -151,13 +151,13 @@ def refusal_of(path: Path, cluster_id: str, node_id: int) -> TargetRefusedError 
 
 
 def is_without_logs(path: Path) -> bool:
-    """Whether a directory has nothing of a broker's but its format, or an unfinished recovery. Raises OSError."""
+    """Whether a directory has nothing of a broker's except its format, or an unfinished recovery. Raises OSError."""
     names = {item.name for item in path.iterdir()} if path.is_dir() else set()
     return STAGING in names or names <= _HARMLESS
 
 
 def identity_in(path: Path) -> MetaProperties | None:
-    """What a formatted directory says of itself; None when it is not formatted, or damaged."""
+    """Return a formatted directory's identity; None when it is not formatted, or damaged."""
     try:
         return read_meta_properties(path)
     except (OSError, MalformedFileError):
@@ -165,7 +165,7 @@ def identity_in(path: Path) -> MetaProperties | None:
 
 
 def _owner(path: Path) -> tuple[str, int] | None:
-    """Whose unfinished recovery is in the directory."""
+    """Return the owner of an unfinished recovery in the directory."""
     try:
         owner = json.loads((path / STAGING / OWNER_FILE).read_text("ascii"))
         return str(owner["cluster_id"]), int(owner["node_id"])
@@ -174,7 +174,7 @@ def _owner(path: Path) -> tuple[str, int] | None:
 
 
 def _locked(path: Path) -> int:
-    """The directory's lock, as Kafka takes it: a POSIX lock on `.lock`."""
+    """Lock the directory as Kafka does: a POSIX lock on `.lock`."""
     descriptor = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

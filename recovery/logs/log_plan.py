@@ -1,35 +1,35 @@
-"""What of object storage makes up one partition's log, from its start to its end. Sans-IO.
+"""Plans which parts of object storage make up one partition's log, from its start to its end. Sans-IO.
 
-Theory. Objects hold runs: batches of one partition and one leader epoch, with their offsets. Runs overlap (uploaded
-twice, by two agents, before and after a failover, in the archive too), and some are no longer the log's. What is the
-log's follows from the leader epochs alone (KIP-101). The leader of an epoch began to write where the log ended for it,
-so from the first offset of an epoch on nothing of an older epoch is the log's. Hence, from the newest epoch down: an
-epoch begins at the first offset of its runs, and ends where the next newer one begins; one that would begin behind its
-own end was overwritten as a whole. A stale leader's runs fall to the same rule.
+Objects hold runs: batches of one partition and one leader epoch, with their offsets. Runs overlap (uploaded twice, by
+two agents, before and after a failover, in the archive too), and some are no longer the log's. The leader epochs alone
+decide what is the log's (KIP-101). The leader of an epoch began to write where the log ended for it, so from the first
+offset of an epoch on nothing of an older epoch is the log's. So, from the newest epoch down: an epoch begins at the
+first offset of its runs, and ends where the next newer one begins; one that would begin behind its own end was
+overwritten completely. A stale leader's runs are excluded by the same rule.
 
-Two more facts come from the metadata topic where there is one: which runs are dead from some offset on, and where an
-epoch began of which no record was uploaded (KIP-1176's failover: B2 leads with a log end offset of 5, and declares
-what B1 uploaded from there on dead). Without them, the end of an old leader's runs that a newer one truncated is taken
-for the log's as long as the newer one has uploaded nothing; no object can tell otherwise. Where an epoch began counts
-only while the living records of older ones end there. Where they go on, an unclean election has brought them back
-since, as whoever led then uploaded them anew; where they end before, the log was cut off once more, and the rest is
-deleted.
+Two more facts come from the metadata topic if there is one: which runs are dead from some offset on, and where an epoch
+began of which no record was uploaded (KIP-1176's failover: B2 leads with a log end offset of 5, and declares what B1
+uploaded from there on dead). Without them, the end of an old leader's runs that a newer one truncated counts as the
+log's as long as the newer one has uploaded nothing; no object can show otherwise. Such an epoch's start counts only
+while the living records of older epochs end there. If older epochs' records continue past this offset, an unclean
+election restored them: ignore the marker. If they end before it, the log was truncated again: their end counts.
 
-Within an epoch any run that covers an offset will do, as one leader writes an offset once; the one reaching furthest
-is taken. Runs that are known and cannot be read (their object is gone) take part in finding the epochs and the log's
-end, not in covering. Offsets that nothing covers are a gap, unless the log may have holes (it was compacted). Where
-the log's leader has declared that they cannot be had any more (`metadata_topic.records.declared_gaps`), the log goes on
-behind them, as Kafka's logs may lack offsets. Everything behind the first gap that nobody declared is left out. But
-what stands before a gap may be leftovers: old records that are still there because they share an object with younger
-ones. When all of it is older than the topic's retention, or the metadata tells that the gap's records were released, as
-nobody wanted them any more, the log begins behind the gap: nothing older is wanted either, however young the object is
-that it was uploaded in. So it is where the gap's first records were released and the others declared. What was released
-may be all there was of an epoch. And so it is where the gap lies before where the log's upload began: what stands
-before it was uploaded by somebody of whose objects nobody was told.
+Within an epoch any run that covers an offset is usable, because one leader writes an offset once; the one reaching
+furthest is used. Runs that are known and cannot be read (their object is gone) count for finding the epochs and the
+log's end, not for covering. Offsets that nothing covers are a gap, unless the log may have holes (it was compacted). If
+the log's leader has declared that they cannot be had any more (`metadata_topic.records.declared_gaps`), the log
+continues behind them, because Kafka's logs may lack offsets. Everything behind the first undeclared gap is left out.
 
-Where the log itself began its leader says, or, once it is gone, what leaders have published last. Nothing below comes
+But what is before a gap may be leftovers: old records that still exist because they share an object with younger ones.
+The log begins behind the gap if everything before it is older than the topic's retention, or if the metadata says that
+the gap's records were released because nobody wanted them: then nothing older is wanted either, however young its
+object is. This also holds if the gap's first records were released and the others declared. The released records may be
+all there was of an epoch. And it holds if the gap lies before the begin of the log's upload: what is before it was
+uploaded by an agent whose objects are not known.
+
+The log's own start comes from its leader or, once that is gone, from what leaders published last. Nothing below comes
 back: somebody deleted it, or retention did. A log of which nothing is left comes back empty at its end, so that offsets
-go on: what was released, or declared, or lies below the log's start had been written.
+continue: what was released, or declared, or lies below the log's start had been written.
 """
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -46,7 +46,7 @@ from recovery.logs.stored_run import StoredRun
 
 
 class Extent(NamedTuple):
-    """What is to be taken of a run: the batches from `first_offset` to `last_offset`, both inclusive."""
+    """The part to take of a run: the batches from `first_offset` to `last_offset`, both inclusive."""
 
     run: StoredRun
     first_offset: int
@@ -54,14 +54,14 @@ class Extent(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Offsets [from_offset, to_offset) that no readable run holds, though the log went on behind them."""
+    """Offsets [from_offset, to_offset) that no readable run holds, although the log continued behind them."""
 
     from_offset: int
     to_offset: int
 
 
 class EpochStart(NamedTuple):
-    """The first offset of a leader epoch, or of the records that are left of it."""
+    """The first offset of a leader epoch, or of its remaining records."""
 
     leader_epoch: int
     start_offset: int
@@ -69,28 +69,28 @@ class EpochStart(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PlanRules:
-    """What is known of the log beside its runs."""
+    """What is known of the log besides its runs."""
 
     may_have_holes: bool = False
-    """Compaction removed records, so offsets may be missing."""
+    """Whether compaction removed records, so that offsets may be missing."""
     start_offset: int | None = None
-    """Where the log begins; None: where the runs do."""
+    """The log's start; None: that of the runs."""
     retention_horizon_ms: int | None = None
-    """What was written before this time is expired; None: nothing is."""
+    """Anything written before this time is expired; None: nothing is."""
     unexpired: frozenset[StoredRun] = frozenset()
-    """What was written before that time and is not expired, by its records' timestamps."""
+    """Runs written before that time that are not expired, by their records' timestamps."""
     declared_gaps: tuple[DeclaredGap, ...] = ()
-    """What its leaders said of offsets that nobody can have any more."""
+    """The leaders' declarations of offsets that nobody can have any more."""
     before_upload: tuple[DeclaredGap, ...] = ()
-    """What they said of where its upload began."""
+    """The leaders' declarations of where the upload began."""
     released: tuple[ReleasedUpTo, ...] = ()
-    """Up to where the log's records went with their objects, as they were not wanted any more."""
+    """Up to where the log's records went with their objects, because they were not wanted any more."""
     log_start: int | None = None
-    """Where the log begins, as its leader says; None: nobody leads it."""
+    """The log's start according to its leader; None: it has no leader."""
     log_starts: tuple[ReleasedUpTo, ...] = ()
-    """Where it began, as its leaders published last."""
+    """The log's starts that its leaders published last."""
     begins_behind_last_gap: bool = False
-    """Take the newest unbroken stretch, whatever came before it."""
+    """Whether to take the newest unbroken stretch, whatever came before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,17 +101,17 @@ class LogPlan:
     """In the order of the log. Without holes, each begins where the one before ends."""
     start_offset: int
     end_offset: int
-    """Behind the last offset. Equal to `start_offset` when there is nothing."""
+    """Offset after the last one. Equal to `start_offset` when there is nothing."""
     leader_epochs: tuple[EpochStart, ...]
-    """As Kafka's leader-epoch-checkpoint has them; the newest may have no records."""
+    """As in Kafka's leader-epoch-checkpoint; the newest may have no records."""
     gap: Gap | None = None
-    """What ends the log before its time."""
+    """The gap that ends the log too early."""
     declared_gaps: tuple[Gap, ...] = ()
-    """Offsets within the log that are missing, as was declared."""
+    """Declared gaps within the log."""
 
     @property
     def size_bytes(self) -> int:
-        """What is to be read; the log may be smaller, where only a part of a run is the log's."""
+        """Bytes to read; the log may be smaller, if only a part of a run is the log's."""
         return sum(extent.run.size_bytes for extent in self.extents)
 
     @property
@@ -121,12 +121,12 @@ class LogPlan:
 
 
 class LogRuns:
-    """All that is stored of one partition. Immutable once made."""
+    """Everything that is stored of one partition. Immutable once made."""
 
     def __init__(
         self, runs: Iterable[StoredRun], lost: Iterable[StoredRun] = (), known_starts: Iterable[EpochStart] = ()
     ) -> None:
-        """`lost` runs are known of and cannot be read; `known_starts` tell of epochs, with or without runs."""
+        """`lost` runs are known and cannot be read; `known_starts` are of epochs, with or without runs."""
         self._made_of = tuple(runs), tuple(lost), tuple(known_starts)
         runs, lost, known_starts = self._made_of
         self._runs: dict[int, list[StoredRun]] = {}
@@ -157,7 +157,7 @@ class LogRuns:
         self._first_lost = min((run.first_offset for run in lost), default=None)
 
     def without(self, unreadable: Container[StoredRun]) -> "LogRuns":
-        """The same, where these are known and cannot be read."""
+        """Return the runs with these marked as unreadable."""
         readable = copy(self)
         readable._runs = {
             epoch: [run for run in of_epoch if run not in unreadable] for epoch, of_epoch in self._runs.items()
@@ -165,7 +165,7 @@ class LogRuns:
         return readable
 
     def cut_off(self, from_offsets: Mapping[StoredRun, int]) -> "LogRuns":
-        """The same, where it is known of these runs that they are dead from such an offset on."""
+        """Return the runs with these known as dead from such an offset on."""
         runs, lost, known_starts = self._made_of
         living = (
             run._replace(living_last_offset=from_offsets[run] - 1) if run in from_offsets else run for run in runs
@@ -173,7 +173,7 @@ class LogRuns:
         return LogRuns(living, lost, known_starts)
 
     def copies(self, offset: int) -> list[Extent]:
-        """The runs that hold `offset` of this log, the one reaching furthest first, each from `offset` on."""
+        """Return the runs that hold `offset` of this log, the one reaching furthest first, each from `offset` on."""
         found = []
         for (epoch, start), end in self._epoch_ranges():
             if start <= offset < end:
@@ -184,7 +184,7 @@ class LogRuns:
         return sorted(found, key=lambda extent: -extent.last_offset)
 
     def plan(self, rules: PlanRules) -> LogPlan:
-        """The log, by the module's theory."""
+        """Return the log, by the module's theory."""
         stretches = list(self._stretches(rules))
         declared = self._declared(rules)
         begin = self._behind_released(stretches, rules, declared)
@@ -204,49 +204,51 @@ class LogRuns:
         return LogPlan(tuple(chosen), start, end, epochs, gap, missing)
 
     def passed_over(self, rules: PlanRules) -> list[Extent]:
-        """What the plan leaves out before the log's start."""
+        """Return the extents that the plan leaves out before the log's start."""
         start = self.plan(rules).start_offset
         return [extent for stretch in self._stretches(rules) for extent in stretch if extent.last_offset < start]
 
     def log_start(self, rules: PlanRules) -> int | None:
-        """Where the log begins; None where nobody has said."""
+        """Return the log's start; None if unknown."""
         if rules.log_start is not None or not rules.log_starts:
             return rules.log_start
         return max(map(self._start_of, rules.log_starts))
 
     def is_released(self, gap: Gap, rules: PlanRules) -> bool:
-        """Whether nobody wants the records of these offsets any more, but for those that were declared."""
+        """Whether nobody wants the records of these offsets any more, except declared ones."""
         return _is_released(gap, self._unwanted_below(rules), self._declared(rules))
 
     def is_declared(self, gap: Gap, rules: PlanRules) -> bool:
-        """Whether the log's leaders have said that nobody can have these offsets any more."""
+        """Whether the log's leaders have declared that nobody can have these offsets any more."""
         return _is_within(gap, self._declared(rules))
 
     def _behind_released(
         self, stretches: Sequence[Sequence[Extent]], rules: PlanRules, declared: Sequence[OffsetRange]
     ) -> int:
-        """The first stretch that has no released gap behind it."""
+        """Return the first stretch that has no released gap behind it."""
         released = self._unwanted_below(rules)
         gaps = ((one[-1].last_offset + 1, other[0].first_offset) for one, other in pairwise(stretches))
         behind = (at for at, gap in enumerate(gaps, 1) if _is_released(gap, released, declared))
         return max(behind, default=0)
 
     def _are_leftovers(self, stretches: Sequence[Sequence[Extent]], rules: PlanRules) -> bool:
-        """Whether all that is stored has expired, and what stood behind it was released."""
+        """Whether everything that is stored has expired, and what was behind it was released."""
         is_released = self._unwanted_below(rules) > stretches[-1][-1].last_offset + 1
         return is_released and all(_is_expired(one, rules) for one in stretches)
 
     def _unwanted_below(self, rules: PlanRules) -> int:
-        """What lies below was released, or was in the log before its upload began: with the first who began, as who
-        resumes later knows of all of them."""
+        """Return the offset below which everything was released, or was in the log before its upload began.
+
+        The first agent that began counts, because later ones know everything from there on.
+        """
         epochs = LeaderEpochChain(self.lineage)
         begin = min((gap.end_in(epochs) for gap in rules.before_upload), default=0)
         return max(begin, *map(self._released_below, rules.released), 0)
 
     def _released_below(self, released: ReleasedUpTo) -> int:
-        """The offset up to which that is said of this log; 0 if it is said of another one.
+        """Return the offset up to which this was released in this log; 0 if it is about another one.
 
-        An epoch of which no run is left has its place in the log still, if no older records reach beyond it.
+        An epoch without remaining runs still has its place in the log, if no older records reach beyond it.
         """
         epoch = released.leader_epoch
         end = min(released.offset, *(start for newer, start in self.lineage if newer > epoch), _NO_END)
@@ -256,7 +258,7 @@ class LogRuns:
         return end if is_of_log else 0
 
     def _start_of(self, told: ReleasedUpTo) -> int:
-        """Where the log begins by what a leader told; 0 if that log was cut off below since."""
+        """Return the log's start by a leader's record; 0 if that log was cut off below since."""
         newer = (start for epoch, start in self.lineage if epoch > told.leader_epoch)
         return 0 if any(start < told.offset for start in newer) else told.offset
 
@@ -265,11 +267,11 @@ class LogRuns:
         return joined_ranges((gap.from_offset, gap.end_in(epochs)) for gap in rules.declared_gaps)
 
     def _lacking_plan(self, start: int, next_offset: int) -> LogPlan:
-        """Of a log that lacks its first records; `next_offset` is where the next are held, or were."""
+        """Return the plan of a log that lacks its first records; `next_offset` is where the next are held, or were."""
         return LogPlan((), start, start, (), Gap(start, next_offset))
 
     def _empty_plan(self, rules: PlanRules) -> LogPlan:
-        """Of a log that holds nothing: it ends where the last of its records did, unless they are lost."""
+        """Return the plan of a log that holds nothing: it ends after its last record, unless those are lost."""
         begin = rules.start_offset if rules.start_offset is not None else self.log_start(rules) or 0
         released = [(one.leader_epoch, self._released_below(one)) for one in rules.released]
         gone = [*released, *((one.leader_epoch, self._start_of(one)) for one in rules.log_starts)]
@@ -284,13 +286,13 @@ class LogRuns:
         return LogPlan((), end, end, epochs)
 
     def _epoch_ranges(self) -> Iterator[tuple[EpochStart, int]]:
-        """Each epoch of the log with the offset behind its last one."""
+        """Yield each epoch of the log with the offset behind its last one."""
         for index, epoch in enumerate(self.lineage):
             following = self.lineage[index + 1].start_offset if index + 1 < len(self.lineage) else _NO_END
             yield epoch, following
 
     def _stretches(self, rules: PlanRules) -> Iterator[list[Extent]]:
-        """Unbroken stretches of the log from the rules' start on, none of them empty."""
+        """Yield unbroken, non-empty stretches of the log from the rules' start on."""
         stretch: list[Extent] = []
         position = rules.start_offset
         log_start = self.log_start(rules) or 0
@@ -306,7 +308,7 @@ class LogRuns:
             yield stretch
 
     def _cover(self, epoch: int, start: int, end: int) -> Iterator[Extent]:
-        """The fewest runs that hold what is held of [start, end) of this epoch."""
+        """Yield the fewest runs that hold what is held of [start, end) of this epoch."""
         position = start
         best: StoredRun | None = None
         for run in self._runs.get(epoch, ()):
@@ -328,7 +330,7 @@ class LogRuns:
             yield Extent(best, max(position, best.first_offset), min(best.living_last_offset, end - 1))
 
     def _epochs_between(self, start: int, end: int, *, is_natural_end: bool) -> tuple[EpochStart, ...]:
-        """The lineage as a log with these bounds has it."""
+        """Return the lineage of a log with these bounds."""
         found: list[EpochStart] = []
         for (epoch, epoch_start), epoch_end in self._epoch_ranges():
             if epoch_start < end and epoch_end > start:
@@ -354,7 +356,7 @@ def _lineage(starts: dict[int, int]) -> tuple[EpochStart, ...]:
 def _over_declared(
     stretches: Sequence[Sequence[Extent]], declared: Sequence[OffsetRange]
 ) -> tuple[list[Extent], tuple[Gap, ...]]:
-    """The first stretch, and those that follow it behind declared gaps alone; and these gaps."""
+    """Return the first stretch and those behind it that only declared gaps separate; and these gaps."""
     extents, missing = list(stretches[0]), []
     for stretch in stretches[1:]:
         gap = Gap(extents[-1].last_offset + 1, stretch[0].first_offset)
@@ -366,7 +368,7 @@ def _over_declared(
 
 
 def _is_released(gap: OffsetRange, released: int, declared: Sequence[OffsetRange]) -> bool:
-    """Whether a part of the gap was released at least, and what is behind that was declared."""
+    """Whether at least a part of the gap was released, and the rest behind it was declared."""
     rest = (released, gap[1])
     return gap[0] < released and not _is_within(gap, declared) and (released >= gap[1] or _is_within(rest, declared))
 
@@ -376,7 +378,7 @@ def _is_within(gap: OffsetRange, declared: Iterable[OffsetRange]) -> bool:
 
 
 def _lacks_its_start(first: Sequence[Extent], rules: PlanRules, declared: Iterable[OffsetRange]) -> bool:
-    """Whether the first records of a log are missing whose start is known."""
+    """Whether the first records of a log with a known start are missing."""
     if rules.start_offset is None or rules.may_have_holes or rules.begins_behind_last_gap:
         return False
     found = first[0].first_offset

@@ -1,5 +1,4 @@
-"""The settings of a topic by which its log is cut into segments and loses its head: the topic's own, the broker's,
-Kafka's.
+"""The topic settings that decide how a log is cut into segments and loses its head: the topic's, broker's or Kafka's.
 
 Source: Kafka's `TopicConfig`, `ServerLogConfigs` and `ServerTopicConfigSynonyms`.
 """
@@ -19,29 +18,29 @@ DEFAULT_RETENTION_MS: Final = 168 * _HOUR_MS
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
-    """One topic's."""
+    """One topic's settings."""
 
     segment_bytes: int = DEFAULT_SEGMENT_BYTES
     segment_ms: int = DEFAULT_SEGMENT_MS
     is_compacted: bool = False
     is_tiered: bool = False
-    """KIP-405 copies its segments: the log begins on the tier."""
+    """Whether KIP-405 copies its segments, so that the log begins on the tier."""
     retention_ms: int | None = DEFAULT_RETENTION_MS
     """None: for ever."""
     stored_ms: int | None = None
     """How long its records are kept in combined segments; None: as in the log, as far as is known."""
 
     def horizon_ms(self, now_ms: int, *, is_start_known: bool = False) -> int | None:
-        """What was stored before that time is wanted no more; None: all is wanted.
+        """Return the time before which stored records are unwanted; None: all are wanted.
 
-        Where it is known where the log begins, that tells what its retention took, and no time of upload does.
+        If the log's start is known, it shows what retention removed, and the time of upload does not matter.
         """
         kept_ms = [ms for ms in (None if is_start_known else self.retention_ms, self.stored_ms) if ms is not None]
         return now_ms - min(kept_ms) if kept_ms else None
 
 
 def log_settings(topic: Mapping[str, str | None], broker: Mapping[str, str]) -> LogSettings:
-    """`topic` holds the topic's own settings, or all that are in force for it; `broker` is server.properties.
+    """`topic` has the topic's own settings, or all effective ones; `broker` is server.properties.
 
     Raises ValueError when a value is no number.
     """
@@ -70,7 +69,7 @@ def log_settings(topic: Mapping[str, str | None], broker: Mapping[str, str]) -> 
 
 
 def _first_ms(topic_ms: str | None, broker: tuple[tuple[str | None, int], ...], default: int) -> int:
-    """The first that is set, in milliseconds; negative stays negative."""
+    """Return the first value that is set, in milliseconds; negative stays negative."""
     for text, unit_ms in ((topic_ms, 1), *broker):
         if text:
             return int(text) * unit_ms

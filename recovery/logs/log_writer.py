@@ -1,16 +1,16 @@
 """Writes one partition's log as Kafka would have: segment files that roll by size, time and offset, and small files.
 
-Theory. Batches come in the order of the log and are appended to the active segment, byte for byte. The segment rolls
-before a batch as in Kafka's LogSegment.shouldRoll: when it would grow beyond `segment.bytes`, when the batch is
-younger than the segment's first by more than `segment.ms`, or when its offset is too far from the segment's base for
-an index. A segment that was rolled is synced to the disk, and noted in a journal: [base offset, size, offset behind
-it], together with the leader epochs and settings that it was made by. A writer that finds a journal goes on behind the
-last segment that stands in it, if by the plan of today the same leaders wrote those segments; else it starts anew.
+Batches come in the order of the log and are appended to the active segment, byte for byte. The segment rolls before a
+batch as in Kafka's LogSegment.shouldRoll: when it would grow beyond `segment.bytes`, when the batch is younger than the
+segment's first by more than `segment.ms`, or when its offset is too far from the segment's base for an index. A rolled
+segment is synced to the disk, and recorded in a journal: [base offset, size, offset behind it], together with the
+leader epochs and settings that it was made by. A writer that finds a journal continues behind its last segment, if the
+same leaders wrote those segments by the present plan; otherwise it starts again.
 
-Index files and producer snapshots are not written: a broker that finds none reads the segments, checks every batch,
-and makes them. Their absence is what makes it check.
+Index files and producer snapshots are not written: a broker that finds none reads the segments, checks every batch, and
+makes them. Their absence makes it check.
 
-A half-made log stands in a directory that no broker takes for a partition (see `recovery.logs.log_directory_target`).
+An unfinished log is in a directory that no broker takes for a partition (see `recovery.logs.log_directory_target`).
 """
 
 import json
@@ -67,17 +67,17 @@ class LogWriter:
         self._segments: list[WrittenSegment] = []
         self._active: _ActiveSegment | None = None
         self.next_offset = plan.start_offset
-        """Behind the last offset that was written, or left out as a hole."""
+        """Offset after the last one that was written, or left out as a hole."""
         self.reached_timestamp = False
-        """The point in time was reached: whatever else comes is not taken."""
+        """The point in time was reached: later batches are ignored."""
 
     @property
     def written_bytes(self) -> int:
-        """Of all segments, those of a run before this one too."""
+        """Size of all segments, including those of an earlier run."""
         return sum(segment.size_bytes for segment in self._segments) + (self._active.size_bytes if self._active else 0)
 
     def resume(self) -> None:
-        """Take over what an interrupted writer completed, as far as it is of this very plan; remove the rest."""
+        """Keep what an interrupted writer completed, if it matches this plan; remove the rest."""
         kept = self._usable_journal()
         names = {log_file_name(segment.base_offset) for segment in kept} | ({JOURNAL} if kept else set())
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -161,7 +161,7 @@ class LogWriter:
 
     def _roll(self, batch: BatchSpan) -> None:
         self._seal()
-        # Kafka names a segment by the log end offset at the roll, lower than the batch's where there is a hole.
+        # Kafka names a segment by the log end offset at the roll, which is lower than the batch's at a hole.
         base_offset = self.next_offset if self._segments else batch.base_offset
         if batch.last_offset - base_offset > _MAX_RELATIVE_OFFSET:
             base_offset = batch.base_offset
@@ -171,7 +171,7 @@ class LogWriter:
         active = self._active
         if start is None or end is None or active is None:
             return
-        # Opened anew each time: there may be more logs than descriptors.
+        # Opened each time: there may be more logs than descriptors.
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
         descriptor = os.open(self._path(active.base_offset), flags, 0o644)
         try:
@@ -182,7 +182,7 @@ class LogWriter:
             os.close(descriptor)
 
     def _seal(self) -> None:
-        """Sync the active segment, and note it in the journal."""
+        """Sync the active segment, and record it in the journal."""
         active, self._active = self._active, None
         if active is None:
             return
@@ -206,7 +206,7 @@ class LogWriter:
         return segments if sizes == [segment.size_bytes for segment in segments] else []
 
     def _made_of(self, end_offset: int) -> str:
-        """What decides the log's bytes up to an offset: within a leader epoch, all copies of an offset are the same."""
+        """Return what decides the log's bytes up to an offset: all copies of an offset in a leader epoch are equal."""
         epochs = [tuple(epoch) for epoch in self._plan.leader_epochs if epoch.start_offset < end_offset]
         return repr((self._plan.start_offset, epochs, self._settings, self._to_timestamp_ms))
 

@@ -1,8 +1,8 @@
-"""In which order, and in how few requests, the objects behind many logs are read. Sans-IO.
+"""Plans in which order, and in how few requests, the objects behind many logs are read. Sans-IO.
 
-An object of a busy broker holds a run of every partition. So logs are not restored one after the other, but side by
-side, in the order in which their objects were written, and what several logs need of one object is read at once. A
-log's own order comes first: its extents keep it even where clocks disagree about which object is older.
+An object of a busy broker holds a run of every partition. So logs are restored side by side and not one after the
+other, in the order in which their objects were written, and what several logs need of one object is read at once. A
+log's own order comes first: its extents keep it even if clocks disagree about which object is older.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,13 +14,13 @@ from recovery.logs.log_plan import Extent, LogPlan
 from recovery.logs.stored_run import StoredObject
 
 MAX_READ_BYTES: Final = 8 * 1024 * 1024
-"""What is asked for in one request, unless a single run is longer."""
+"""The size of one request, unless a single run is longer."""
 MAX_WASTED_BYTES: Final = 256 * 1024
-"""Bytes that nobody needs, between two runs that are read at once: cheaper than another request."""
+"""Unneeded bytes between two runs that are read at once: cheaper than another request."""
 
 
 class LogExtent(NamedTuple):
-    """An extent, and the log that it is of."""
+    """An extent and its log."""
 
     log: int
     """Index into the plans."""
@@ -35,7 +35,7 @@ class ObjectRead:
     start: int
     end: int
     extents: tuple[LogExtent, ...]
-    """In the order in which they are to be used."""
+    """In the order of use."""
 
     @property
     def size_bytes(self) -> int:
@@ -43,13 +43,13 @@ class ObjectRead:
 
 
 def order_reads(plans: Sequence[LogPlan], max_read_bytes: int = MAX_READ_BYTES) -> Iterator[ObjectRead]:
-    """All extents of all plans, each once; those of one plan in its order."""
+    """Yield all extents of all plans, each once; those of one plan in its order."""
     ordered = merge(*(_keyed(number, plan) for number, plan in enumerate(plans)))
     return group_reads((LogExtent(log, extent) for _, _, log, _, extent in ordered), max_read_bytes)
 
 
 def group_reads(extents: Iterable[LogExtent], max_read_bytes: int = MAX_READ_BYTES) -> Iterator[ObjectRead]:
-    """Extents in this order; those that follow one another in one object are read at once."""
+    """Group extents in this order; adjacent ones in one object are read at once."""
     waiting: list[LogExtent] = []
     for one in extents:
         if waiting and not _fits(waiting, one.extent, max_read_bytes):
@@ -61,7 +61,7 @@ def group_reads(extents: Iterable[LogExtent], max_read_bytes: int = MAX_READ_BYT
 
 
 def _keyed(log: int, plan: LogPlan) -> Iterator[tuple[int, bytes, int, int, Extent]]:
-    """Each extent with a key that never goes back within the log."""
+    """Yield each extent with a key that never decreases within the log."""
     latest = (0, b"")
     for number, extent in enumerate(plan.extents):
         stored_in = extent.run.stored_in
@@ -70,7 +70,7 @@ def _keyed(log: int, plan: LogPlan) -> Iterator[tuple[int, bytes, int, int, Exte
 
 
 def _fits(waiting: Sequence[LogExtent], extent: Extent, max_read_bytes: int) -> bool:
-    """Whether one request gets this extent too."""
+    """Whether the same request can read this extent too."""
     run = extent.run
     if waiting[0].extent.run.stored_in != run.stored_in:
         return False

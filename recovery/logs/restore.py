@@ -1,21 +1,22 @@
-"""Restores many logs at once: reads ahead over all of them, writes each in its order, and takes other copies where one
-fails.
+"""Restores many logs at once:
 
-Theory. The plans say which copy of each offset to read. When a copy turns out to be gone or damaged, the log's other
-copies of these offsets are tried, one after the other, the same way as a plan chooses: furthest reaching first. When
-none is left, the log ends there, before the first offset that is missing; what the plan has behind it is passed over.
-So what is written never has a hole that the plan did not know of.
+reads ahead over all of them, writes each in order, and uses other copies after a failure.
 
-Objects that were there for the plan may expire, and be deleted, before they are read: those of a log's beginning first.
-A log that ended since an object is gone is read on until something of it is there, and planned again without what
-is gone. If it then begins behind that gap, as nothing stands before it or all of that has expired too, it is made anew
-from there: what a recovery that is begun now would make. So it is where what cannot be read is there, but the metadata
-tells that the gap's records were released, or declared.
+The plans say which copy of each offset to read. If a copy is gone or damaged, the log's other copies of these offsets
+are tried, in the order of a plan: furthest reaching first. If none is left, the log ends there, before the first
+missing offset; what the plan has behind it is ignored. So what is written never has a hole that the plan did not know
+of.
 
-Leftovers of an older epoch may stand where a newer one has written, in batches that reach into what is known of it.
-Only reading shows that. The log is planned again then without these batches, which were cut off.
+Objects may expire and be deleted between planning and reading: those of a log's beginning first. A log that ended
+because an object is gone is read on until some of it exists, and planned again without what is gone. If it then begins
+behind that gap, because nothing is before it or everything before it has expired too, it is made again from there: the
+same as what a recovery begun now would make. The same happens if unreadable data exists, but the metadata says that the
+gap's records were released, or declared.
 
-A store that fails altogether ends the restoring with its error. What was written stays, and the next run goes on.
+Leftovers of an older epoch may be where a newer one has written, in batches that reach into its known range. Only
+reading shows that. The log is then planned again without these batches, which were cut off.
+
+If the whole store fails, restoring ends with its error. What was written stays, and the next run continues.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -51,49 +52,49 @@ class RestoreJob:
     plan: LogPlan
     settings: LogSettings
     rules: PlanRules = field(default_factory=PlanRules)
-    """Those of the plan."""
+    """The rules of the plan."""
 
 
 class GoneHead(NamedTuple):
-    """Offsets [from_offset, to_offset) of which something was deleted while it was read; the log begins behind them."""
+    """Offsets [from_offset, to_offset) of which some were deleted while being read; the log begins behind them."""
 
     from_offset: int
     to_offset: int
     is_expired: bool
-    """All that was found deleted was older than the retention, the topic's or the WAL's."""
+    """Whether everything found deleted was older than the retention, the topic's or the WAL's."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestoredLog:
-    """What became of a job."""
+    """The result of a job."""
 
     job: RestoreJob
-    """With the plan that it was made by at last."""
+    """With the final plan."""
     end_offset: int
-    """Behind the last offset that was written."""
+    """Offset after the last one that was written."""
     written_bytes: int
     leader_epochs: tuple[EpochStart, ...]
     gap: Gap | None
-    """What ended the log before its time."""
+    """The gap that ended the log too early."""
     resumed_bytes: int
-    """Of `written_bytes`, what an earlier run had written."""
+    """The part of `written_bytes` from an earlier run."""
     written_ms: int | None
-    """When the newest object that this run wrote of was written: the recovery point."""
+    """When the newest object that this run used was written: the recovery point."""
     reached_timestamp: bool
-    """The log ends at the point in time that was asked for."""
+    """Whether the log ends at the requested point in time."""
     failed_copies: tuple[str, ...] = field(default=())
     """Why copies could not be used."""
     gone_head: GoneHead | None = None
 
     @property
     def declared_gaps(self) -> tuple[Gap, ...]:
-        """What is missing within the log, as was declared."""
+        """The declared gaps within the log."""
         return tuple(gap for gap in self.job.plan.declared_gaps if gap.to_offset <= self.end_offset)
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreProgress:
-    """So far."""
+    """The progress so far."""
 
     read_bytes: int
     total_bytes: int
@@ -135,17 +136,17 @@ class _Log:
 
     @property
     def _overtaken(self) -> dict[StoredRun, int]:
-        """From which offset on."""
+        """The offset for each of these runs."""
         errors = self.unusable.items()
         return {run: error.base_offset for run, error in errors if isinstance(error, OvertakenRunError)}
 
     def end_before(self, gap: Gap, *, is_gone: bool) -> None:
-        """No copy is left of what comes next."""
+        """End the log: no copy of what comes next is left."""
         self.is_broken, self.seeks_what_is_left = True, is_gone
         self.gap = gap
 
     def begins_anew(self, now_ms: int | None) -> bool:
-        """Whether it is to be made once more, as it goes on behind its gap; it is ready for that."""
+        """Prepare to make it once more if it continues behind its gap. Returns whether that is so."""
         if not self.is_broken or self.gap is None:
             return False
         job = self.job
@@ -171,12 +172,14 @@ class _Log:
         return True
 
     def _is_not_missed(self, unread: Gap, plan: LogPlan) -> bool:
-        """Whether the plan goes on behind what cannot be read, and what it lacks there was released, or declared."""
+        """Whether the plan continues behind what cannot be read, and everything it lacks there was released, or
+        declared.
+        """
         offset, job = unread.from_offset, self.job
         behind = next((extent.first_offset for extent in plan.extents if extent.last_offset >= offset), None)
         if behind is None:
             return False
-        # Compaction may have taken whatever no object tells of.
+        # Compaction may have removed anything that no object mentions.
         missing = unread if job.rules.may_have_holes else Gap(offset, behind)
         begins_there = plan.start_offset == behind or job.rules.may_have_holes
         is_not_missed = job.runs.is_declared(missing, job.rules) or (
@@ -203,9 +206,9 @@ def restore_logs(
     progress: Callable[[RestoreProgress], None] = lambda _progress: None,
     wall_ms: Callable[[], int] | None = None,
 ) -> list[RestoredLog]:
-    """Make all logs; they are whole and on the disk when this returns. Raises RemoteStorageError, OSError.
+    """Make all logs; they are complete and on the disk when this returns. Raises RemoteStorageError, OSError.
 
-    `wall_ms` tells what has expired meanwhile; without it, that is what had expired for the plan.
+    `wall_ms` is used to find what has expired meanwhile; without it, the plan's time counts.
     """
     logs = [_Log(job, to_timestamp_ms) for job in jobs]
     to_be_made = logs
@@ -242,7 +245,7 @@ def _wanted(logs: Sequence[_Log], read: ObjectRead) -> Iterable[bool]:
 
 
 def _seek(one: _Log, found: ReadExtent | FailedExtent) -> None:
-    """Learn what else is gone, up to the first that is there."""
+    """Find out what else is gone, up to the first existing one."""
     if isinstance(found, FailedExtent):
         one.cannot_use(found.extent, found.error)
     one.seeks_what_is_left = isinstance(found, FailedExtent) and isinstance(found.error, GoneRunError)
@@ -256,7 +259,7 @@ def _take_other_copies(one: _Log, failed: FailedExtent, reader: RunReader) -> No
         position = max(one.writer.next_offset, failed.extent.first_offset)
         copies = [copy for copy in one.job.runs.copies(position) if copy.run not in tried]
         if not copies:
-            # The log went on: at least to the end of what could not be read.
+            # The log continued at least to the end of what could not be read.
             one.end_before(Gap(position, failed.extent.last_offset + 1), is_gone=tried <= one.gone)
             return
         try:

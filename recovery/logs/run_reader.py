@@ -1,8 +1,8 @@
-"""Reads runs from object storage: ahead of their use, in parallel, checked, and handed on in order.
+"""Reads runs from object storage: ahead of their use, in parallel, checked, and delivered in order.
 
-An object that is in several buckets is read in each of them, until its bytes are sound. What is wrong with one run (its
-object is gone or damaged) is handed on as an error in its place, for whoever knows of other copies. What is wrong with
-the store is waited for (`recovery.patience`); if that does not help, or it refuses, the reading ends.
+An object in several buckets is read in each of them, until its bytes are sound. A problem of one run (its object is
+gone or damaged) is delivered as an error in its place, for a caller that knows other copies. A problem of the store is
+waited for (`recovery.patience`); if that does not help, or the store refuses, the reading ends.
 """
 
 from collections import deque
@@ -29,18 +29,18 @@ DEFAULT_WINDOW_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ReadExtent:
-    """An extent's batches, whole and checked against the run's checksum, offsets and leader epoch."""
+    """An extent's batches, complete and checked against the run's checksum, offsets and leader epoch."""
 
     log: int
     extent: Extent
     records: memoryview
     batches: tuple[BatchSpan, ...]
-    """Those that hold offsets of the extent; positions in `records`. The first may begin before it."""
+    """Batches with offsets of the extent; positions in `records`. The first may begin before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailedExtent:
-    """An extent that this copy of its run does not give."""
+    """An extent that this copy of its run cannot give."""
 
     log: int
     extent: Extent
@@ -61,7 +61,7 @@ class RunReader:
         self._patience = patience
 
     def fetch(self, stored: StoredObject, start: int, end: int) -> bytes:
-        """The bytes [start, end) of an object, unchecked. Raises RemoteStorageError, UnusableRunError."""
+        """Return the bytes [start, end) of an object, unchecked. Raises RemoteStorageError, UnusableRunError."""
         return self._patience.call(lambda: self._fetch(stored, start, end))
 
     def _fetch(self, stored: StoredObject, start: int, end: int) -> bytes:
@@ -73,7 +73,7 @@ class RunReader:
         return self._archive.fetch(object_id, start, end)
 
     def read(self, log: int, extent: Extent) -> ReadExtent:
-        """One extent by itself. Raises UnusableRunError, and RemoteStorageError when the store fails."""
+        """Read one extent. Raises UnusableRunError, and RemoteStorageError when the store fails."""
         run = extent.run
         [found] = self.read_all(
             ObjectRead(run.stored_in, run.start_position, run.end_position, (LogExtent(log, extent),))
@@ -92,14 +92,14 @@ class RunReader:
         return max((header.max_timestamp_ms for header in headers), default=0)
 
     def copies(self, stored: StoredObject) -> list[tuple[str | None, StoredObject]]:
-        """By the buckets that should have it, each as an object that is there alone. None: one that is not known."""
+        """Return the copies by the buckets that should have it, each as a separate object. None: an unknown bucket."""
         if stored.is_archived:
             return [(WHOLE_STORE, stored)]
         copies = self._storage.copies_of(stored.custom_metadata)
         return [(copy.place, replace(stored, custom_metadata=copy.custom_metadata)) for copy in copies if copy.is_sure]
 
     def read_all(self, read: ObjectRead) -> list[ReadExtent | FailedExtent]:
-        """Each extent of one request. Raises RemoteStorageError when the store fails."""
+        """Read each extent of one request. Raises RemoteStorageError when the store fails."""
         found = self._read_all(read)
         if any(isinstance(one, FailedExtent) for one in found) and len(copies := self.copies(read.stored_in)) > 1:
             for place, copy in copies:
@@ -120,9 +120,9 @@ class RunReader:
     def read_ahead(
         self, reads: Iterable[ObjectRead], threads: int = DEFAULT_THREADS, window_bytes: int = DEFAULT_WINDOW_BYTES
     ) -> Iterator[list[ReadExtent | FailedExtent]]:
-        """The reads' results in their order, at most `window_bytes` ahead (one read at least).
+        """Yield the reads' results in their order, at most `window_bytes` ahead (at least one read).
 
-        Raises RemoteStorageError; what was asked for before it is waited for.
+        Raises RemoteStorageError; earlier requests are waited for.
         """
         pending: deque[tuple[int, Future[list[ReadExtent | FailedExtent]]]] = deque()
         held_bytes = 0
@@ -160,7 +160,7 @@ def _checked(log: int, extent: Extent, data: memoryview, data_start: int) -> Rea
 
 
 def check_run(run: StoredRun, records: memoryview) -> list[BatchSpan]:
-    """The batches of a run. Raises UnusableRunError when they are not those that its entry tells of.
+    """Return the batches of a run. Raises UnusableRunError when they do not match its entry.
 
     The entry's checksum covers all the bytes, and was taken when each batch's own had been verified; so those are not
     computed again here.

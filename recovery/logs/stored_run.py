@@ -1,4 +1,4 @@
-"""What an object holds of a log: batches of one partition and one leader epoch."""
+"""A part of a log in an object: batches of one partition and one leader epoch."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from plugin.format.archive_object_id import ArchiveObjectId, StoredObjectId
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """An object that holds runs; a combined segment, or an archive object."""
+    """An object that holds runs: a combined segment, or an archive object."""
 
     object_id: StoredObjectId
     size_bytes: int
@@ -31,12 +31,12 @@ class StoredRun(NamedTuple):
     last_offset: int
     """Of the bytes, inclusive."""
     living_last_offset: int
-    """Of what is not known as dead, inclusive; `last_offset` if nothing is."""
+    """Of the part not known as dead, inclusive; `last_offset` if nothing is dead."""
     start_position: int
     end_position: int
     crc32c: int
     sha256: bytes = b""
-    """As the entry's."""
+    """The entry's SHA-256."""
 
     @property
     def size_bytes(self) -> int:

@@ -1,10 +1,9 @@
-"""Where a log would end at a point in time, at most, found with few reads: for a dry run.
+"""Finds with few reads where a log would end at most at a point in time: for a dry run.
 
-Theory. A log that is restored up to a time ends before its first batch with a younger record, and nothing short of
-reading all of it finds that batch for certain. But any batch with a younger record bounds the log, and where time
-stamps do not go back along the log, bisection finds the first one. So what is read of a log is the header of the first
-batch of some of its runs, logarithmically many, and then the one run in which the time falls. What cannot be read
-bounds nothing; the run before it is asked instead.
+A log that is restored up to a time ends before its first batch with a younger record, and only reading everything finds
+that batch for certain. But any batch with a younger record bounds the log, and if time stamps do not decrease along the
+log, bisection finds the first one. So only the header of the first batch of some runs is read, logarithmically many,
+and then the one run that contains the time. An unreadable run bounds nothing; the run before it is used instead.
 """
 
 from collections.abc import Sequence
@@ -24,21 +23,21 @@ _UNUSABLE: Final = (RemoteResourceNotFoundError, RemoteSegmentCorruptError, Unus
 
 @dataclass(frozen=True, slots=True)
 class TimestampBound:
-    """What would be restored of a log at most."""
+    """The most that would be restored of a log."""
 
     end_offset: int
-    """Behind the last offset."""
+    """Offset after the last one."""
     size_bytes: int
-    """What is to be read for it, as in LogPlan."""
+    """Bytes to read for it, as in LogPlan."""
     leader_epochs: tuple[EpochStart, ...]
     written_ms: int | None
-    """When the newest object of it was written; None when nothing would be restored."""
+    """When its newest object was written; None when nothing would be restored."""
 
 
 def timestamp_bounds(
     plans: Sequence[LogPlan], reader: RunReader, to_timestamp_ms: int, threads: int
 ) -> list[TimestampBound | None]:
-    """For each plan, in their order; None where no younger record was found: all of the log would be restored.
+    """Return the bound of each plan, in order; None if no younger record was found: all of the log would be restored.
 
     Raises RemoteStorageError when the store fails.
     """
@@ -47,10 +46,10 @@ def timestamp_bounds(
 
 
 def timestamp_bound(plan: LogPlan, reader: RunReader, to_timestamp_ms: int) -> TimestampBound | None:
-    """One log's. Raises RemoteStorageError when the store fails."""
+    """Return one log's bound. Raises RemoteStorageError when the store fails."""
     behind = _first_that_begins_later(plan.extents, reader, to_timestamp_ms)
     found = _bound(plan, behind, _end_before(plan, behind), 0) if behind < len(plan.extents) else None
-    # A run may begin before its extent: when all of the extent is younger, the time falls into one further in front.
+    # A run may begin before its extent: if all of the extent is younger, the time is in an earlier one.
     for number in range(behind - 1, -1, -1):
         batches, size_bytes = _not_younger(plan.extents[number], reader, to_timestamp_ms)
         if batches is None:
@@ -62,7 +61,9 @@ def timestamp_bound(plan: LogPlan, reader: RunReader, to_timestamp_ms: int) -> T
 
 
 def _first_that_begins_later(extents: Sequence[Extent], reader: RunReader, to_timestamp_ms: int) -> int:
-    """By bisection, the index of an extent whose run's first batch has a younger record; their number if none has."""
+    """Return by bisection the index of an extent whose run's first batch is younger; the number of extents if none
+    is.
+    """
     low, high = 0, len(extents)
     while low < high:
         middle = (low + high) // 2
@@ -80,7 +81,7 @@ def _first_that_begins_later(extents: Sequence[Extent], reader: RunReader, to_ti
 
 
 def _bound(plan: LogPlan, whole: int, end_offset: int, more_bytes: int) -> TimestampBound:
-    """The first `whole` extents, and so many bytes of the one behind them."""
+    """Return the first `whole` extents, and so many bytes of the next one."""
     used = plan.extents[: whole + (more_bytes > 0)]
     return TimestampBound(
         end_offset,
@@ -91,12 +92,12 @@ def _bound(plan: LogPlan, whole: int, end_offset: int, more_bytes: int) -> Times
 
 
 def _end_before(plan: LogPlan, index: int) -> int:
-    """Where the log ends without this extent and those behind it."""
+    """Return where the log ends without this extent and those behind it."""
     return plan.extents[index - 1].last_offset + 1 if index else plan.start_offset
 
 
 def _first_timestamp_ms(run: StoredRun, reader: RunReader) -> int | None:
-    """The newest time stamp of the run's first batch; None when it cannot be read."""
+    """Return the newest time stamp of the run's first batch; None when it cannot be read."""
     start = run.start_position
     try:
         header = RecordBatchHeader.parse(reader.fetch(run.stored_in, start, start + BATCH_OVERHEAD_BYTES))
@@ -106,7 +107,7 @@ def _first_timestamp_ms(run: StoredRun, reader: RunReader) -> int | None:
 
 
 def _not_younger(extent: Extent, reader: RunReader, to_timestamp_ms: int) -> tuple[Sequence[BatchSpan] | None, int]:
-    """The batches before the extent's first younger one, and their bytes; None where no younger one can be read."""
+    """Return the batches before the extent's first younger one, and their bytes; None if no younger one can be read."""
     try:
         read = reader.read(0, extent)
     except UnusableRunError:

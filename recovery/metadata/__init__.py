@@ -1,1 +1,1 @@
-"""What is known of objects, from the topic, their own footers and agents' snapshots; and the topic made anew."""
+"""What is known of objects, from the topic, their own footers and agents' snapshots; and rebuilding the topic."""

@@ -1,37 +1,37 @@
-"""Where epochs end and begin, by what leaders declared dead: beyond the objects that they name. Sans-IO.
+"""Finds where epochs end and begin, by leaders' death declarations, beyond the objects that they name. Sans-IO.
 
-Theory. A leader that declares an epoch's records dead from an offset on (`rlm.lifecycle.failover`) names a combined
-segment, and that mark goes when the segment does. But what it says is of the log: as of that leader, the older epoch
-ends there, or before, if the segment begins behind the end. So it holds as well for copies that no declaration can
-name, because nobody had told of them: an object whose agent died before it published it, and an archive object that
-reaches beyond the end. Above all this is so after a restoration to a point in time, whose end no record tells until
-something is written behind it.
+A leader that declares an epoch's records dead from an offset on (`rlm.lifecycle.failover`) names a combined segment,
+and that mark goes when the segment does. But the declaration is about the log: in that leader's log, the older epoch
+ends there, or before, if the segment begins behind the end. So it also holds for copies that no declaration can name,
+because nobody knew them: an object whose agent died before it published it, and an archive object that reaches beyond
+the end. This matters most after a restoration to a point in time, whose end no record shows until something is written
+behind it.
 
-An unclean election, or a recovery that did not know of the declaration, may bring such records back. To cut them off
-again would lose acknowledged records, those that were written behind them above all. So a declaration stands only while
-nothing speaks against it:
+An unclean election, or a recovery that did not know of the declaration, may bring such records back. Cutting them off
+again would lose acknowledged records, above all those that were written behind them. So a declaration is valid only
+while nothing contradicts it:
 
-- The declarer's own epoch was declared dead in turn, at or before that offset: its log is not the one that went on.
-- Records of the older epoch beyond the end were uploaded after the declaration (as whoever leads then does:
-  `rlm.write_path.reading.resume_point`). The topic remembers that even where the upload was released, as an archive
+- The declarer's own epoch was declared dead in turn, at or before that offset: the log that continued is another one.
+- Records of the older epoch beyond the end were uploaded after the declaration (as the next leader does:
+  `rlm.write_path.reading.resume_point`). The topic remembers that even if the upload was released because an archive
   object covers it.
-- A newer leader than the declarer wrote behind that end, and what is stored of epochs before the declarer's reaches up
-  to there without a break, if nothing is cut off. (What the declarer wrote does not count: where it stands, its log
-  went on. Compaction may have taken the records at its begin, and left a hole that cut off ones would fill.)
+- A newer leader than the declarer wrote behind that end, and the stored records of epochs before the declarer's reach
+  up to there without a break, if nothing is cut off. (What the declarer wrote does not count: if it exists, its log
+  continued. Compaction may have removed the records at its begin, and left a hole that cut-off ones would fill.)
 
-Declarations are judged from the newest declarer's down, so that nothing counts that is cut off itself.
+Declarations are judged from the newest declarer's down, so that a cut-off one never counts.
 
-Where the newest declarer's own epoch begins follows from them at times, though nothing of it was uploaded: if it says
-that the very epoch before ends at an offset, and that epoch's record before this offset is in the segment that it
-names, it is its own that begins there. Without that record, the epoch may have ended before. If epochs lie between, it
-is not known which of them begins there, and nothing is concluded. They do lie between wherever a partition was without
-a leader in the meantime, as KRaft counts that as an epoch too: so it is with each partition of one replica. (Of leaders
-before the newest one nothing need be known: an epoch without records has no place in a log that a later one follows.)
+Sometimes they show where the newest declarer's own epoch begins, although nothing of it was uploaded: if it says that
+exactly the previous epoch ends at an offset, and that epoch's record before this offset is in the named segment, its
+own epoch begins there. Without that record, the epoch may have ended earlier. If epochs lie between, it is unknown
+which of them begins there, and nothing is concluded. Epochs do lie between whenever a partition was without a leader in
+the meantime, because KRaft counts that as an epoch too: for instance with each partition of one replica. (Leaders
+before the newest one do not matter: an epoch without records has no place in a log that a later one follows.)
 
-Declarations outlive the unpublished objects: the topic keeps its records for longer than any object of it lives.
-Archive objects live longer than that; what follows from a declaration that the topic has forgotten is not known. Nor is
-it known of an epoch that was abandoned when no combined segment beyond its end was left to be named, or told of: what
-archive and unpublished objects hold of it is taken for the log's, up to where a newer epoch begins.
+Declarations outlive the unpublished objects, because the topic keeps its records longer than any object lives. Archive
+objects live longer than that; the effect of a declaration that the topic has forgotten is unknown. It is also unknown
+for an epoch that was abandoned when no combined segment beyond its end was left to be named: what archive and
+unpublished objects hold of it counts as the log's, up to where a newer epoch begins.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -46,38 +46,39 @@ from recovery.logs.stored_run import StoredRun
 
 
 class _Declaration(NamedTuple):
-    """All that one leader said of one older epoch: its own log's leader epochs do not change while it leads."""
+    """Everything that one leader said of one older epoch: its own log's leader epochs do not change while it leads."""
 
     end_offset: int
     """The epoch ends there, or before."""
     declared_ms: int
-    """The last time it said so."""
+    """The last time of the declaration."""
     is_exact: bool
-    """Whether the epoch ends at that very offset."""
+    """Whether the epoch ends exactly at that offset."""
 
 
 class _Reach(NamedTuple):
-    """A finished segment was written at this time and reaches up to this offset, inclusive."""
+    """A finished segment, written at this time, reaches up to this offset, inclusive."""
 
     written_ms: int
     last_offset: int
 
 
 class StandingEnds:
-    """One partition's declarations that stand."""
+    """One partition's valid declarations."""
 
     def __init__(self, by_epoch: Mapping[int, Sequence[_Declaration]]) -> None:
         self._by_epoch = by_epoch
 
     def end_of(self, leader_epoch: int, written_ms: int) -> int | None:
-        """From which offset on the epoch's records are dead in an object that was written then, in milliseconds since
-        1970 by its writer's clock; None when nobody said so.
+        """Return the offset from which the epoch's records are dead in an object written at that time; None if none is.
+
+        The time is in milliseconds since 1970 by the object's writer's clock.
         """
         declared = self._by_epoch.get(leader_epoch, ())
         return min((one.end_offset for one in declared if written_ms <= one.declared_ms), default=None)
 
     def cut(self, run: StoredRun) -> StoredRun:
-        """What is left of a run that no declaration can name."""
+        """Return the valid part of a run that no declaration can name."""
         end = self.end_of(run.leader_epoch, run.stored_in.written_ms)
         if end is None or end > run.living_last_offset:
             return run
@@ -89,14 +90,14 @@ class EpochEnds:
 
     def __init__(self) -> None:
         self._declared: dict[TopicIdPartition, dict[int, dict[int, _Declaration]]] = {}
-        """By the declarer's epoch, then by the one that it says ends."""
+        """By the declarer's epoch, then by the epoch that ends."""
         self._uploaded: dict[tuple[TopicIdPartition, int], list[_Reach]] = {}
-        """By partition and epoch, without those that an other one, as young at least, reaches as far as."""
+        """By partition and epoch, without those for which a younger one reaches at least as far."""
 
     def add(
         self, record: RemoteWalLogSegmentMetadataUpdate, named: Iterable[RemoteLogSegmentMetadataEntry] = ()
     ) -> None:
-        """Take in what a leader declared, in any order. Of its own epoch, or a newer one, it cannot know.
+        """Add a leader's declaration, in any order. It cannot be about its own epoch or a newer one.
 
         `named` are the segment's entries, as far as they are known.
         """
@@ -121,9 +122,9 @@ class EpochEnds:
             )
 
     def uploaded(self, entry_block: bytes, written_ms: int) -> None:
-        """Take in what a finished segment holds, in any order; entries as `plugin.format.entry_columns` encodes them.
+        """Add what a finished segment holds, in any order; entries as `plugin.format.entry_columns` encodes them.
 
-        The topic tells of many more segments than there are, so whole entries are not made of them.
+        The topic has many more segments than exist, so complete entries are not made of them.
         """
         if not entry_block:
             return
@@ -141,14 +142,15 @@ class EpochEnds:
                 known.append(new)
 
     def partitions(self) -> list[TopicIdPartition]:
-        """Those about which anything was declared."""
+        """Return the partitions with any declaration."""
         return list(self._declared)
 
     def standing(
         self, partition: TopicIdPartition, named: Sequence[StoredRun] = (), unnamed: Sequence[StoredRun] = ()
     ) -> StandingEnds:
-        """What is left of the declarations, beside all that is stored: `named` are the runs of finished segments, as
-        far as they live, and `unnamed` those of other objects, whole.
+        """Return the valid declarations, given everything that is stored.
+
+        `named` are the living parts of finished segments' runs, and `unnamed` the complete runs of other objects.
         """
         by_declarer = self._declared.get(partition, {})
         standing: dict[int, list[_Declaration]] = {}
@@ -169,7 +171,7 @@ class EpochEnds:
         return StandingEnds(standing)
 
     def starts(self) -> dict[TopicIdPartition, list[EpochStart]]:
-        """Where epochs begin of which there may be no record."""
+        """Return where epochs begin of which there may be no record."""
         found = {}
         for partition, by_declarer in self._declared.items():
             newest = max(by_declarer)
@@ -186,7 +188,7 @@ class EpochEnds:
     def _was_uploaded_anew(
         self, partition: TopicIdPartition, leader_epoch: int, declared: _Declaration, unnamed: Iterable[StoredRun]
     ) -> bool:
-        """Whether anything of the epoch beyond that end was written after it was declared."""
+        """Whether anything of the epoch beyond that end was written after the declaration."""
         reaches = [*self._uploaded.get((partition, leader_epoch), ())]
         reaches += [
             _Reach(run.stored_in.written_ms, run.last_offset) for run in unnamed if run.leader_epoch == leader_epoch

@@ -1,7 +1,7 @@
-"""Objects' own footers, many read at a time: a request each, for what nobody else tells of.
+"""Reads many objects' own footers at a time: a request each, for objects without other metadata.
 
-What such an object names of a gateway's that is gone (`gateway.wanted_objects`) is left out, as if it had never been
-stored: the object's agent died before it told of it, and lived on to store the log's records anew.
+If such an object names a gateway's object that is gone (`gateway.wanted_objects`), that part is left out, as if it had
+never been stored: the object's agent had an upload without publication, and lived on to store the log's records again.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -26,17 +26,17 @@ _THREADS = 16
 _AT_ONCE = 1024
 
 Progress = Callable[[str, int], None]
-"""Told what is being done, and how many objects of it are done."""
+"""Called with the current activity, and how many objects of it are done."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnreadableObject:
-    """An object that was listed and does not say what is in it."""
+    """A listed object whose content cannot be read."""
 
     key: str
     reason: str
     is_gone: bool = False
-    """It was deleted since it was listed."""
+    """It was deleted after it was listed."""
 
 
 def read_footers(
@@ -45,7 +45,7 @@ def read_footers(
     progress: Progress,
     patience: Patience = IMPATIENT,
 ) -> Iterator[RemoteWalCombinedLogSegmentMetadata | UnreadableObject]:
-    """In the order of `listed`. Raises RemoteStorageError when the store fails."""
+    """Yield results in the order of `listed`. Raises RemoteStorageError when the store fails."""
 
     def read(stored: StoredSegment) -> RemoteWalCombinedLogSegmentMetadata | UnreadableObject:
         try:
@@ -66,7 +66,7 @@ def read_footers(
 
 
 class _Readable:
-    """Leaves out entries that name what is gone. For one thread."""
+    """Leaves out entries that name missing objects. For one thread."""
 
     def __init__(self, storage: RemoteWalStorageManager, patience: Patience) -> None:
         self._storage = storage
@@ -88,7 +88,7 @@ class _Readable:
     def _list(self) -> list[str]:
         names: list[str] = []
         if self._storage.blobs is not None:
-            with suppress(IncompleteListingError):  # where it is said to be, it is looked for as well
+            with suppress(IncompleteListingError):  # objects are also looked for at the named place
                 for blob in self._storage.blobs.list_blobs(ROUTER_KIND):
                     names.append(blob.name)
         return names
@@ -101,5 +101,5 @@ class _Readable:
         except RemoteResourceNotFoundError:
             return False
         except RemoteStorageError:
-            return True  # who reads it will know
+            return True  # the reader will find out
         return True

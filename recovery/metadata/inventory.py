@@ -1,16 +1,16 @@
-"""All runs that object storage holds, by partition: from the metadata topic where there is one, else from the objects.
+"""All runs that object storage holds, by partition: from the metadata topic if there is one, else from the objects.
 
-With metadata, the store's listing is held against it: a finished segment that is not listed is lost, or out of reach
-where its bucket did not answer or is not known here; what its entries tell is kept, as they say how far the logs went.
-An object that is listed and not finished by the metadata (its agent died between upload and publication) is whole, as
-an upload is all or nothing; its own footer tells what is in it. What the metadata tells of as deleted, or as to be
-deleted, counts for nothing.
+With metadata, the store's listing is compared with it. A finished segment that is not listed is lost, or out of reach
+if its bucket did not answer or is unknown; its entries are kept, because they show how far the logs went. A listed
+object that is not finished in the metadata (its agent died between upload and publication) is complete, because an
+upload is all or nothing; its own footer gives its content. What the metadata marks as deleted, or to be deleted, does
+not count.
 
-What a leader declared dead is dead in the segment that it named. A finished segment is always named by itself, so no
-more is taken from it. Of objects that nobody could name, unpublished and archived ones, what an epoch holds beyond its
-declared end is dead too, where nothing speaks against it (`recovery.metadata.epoch_ends`).
+What a leader declared dead is dead in the segment that it named. A finished segment is always named separately, so
+nothing else is removed from it. For objects that nobody could name, unpublished and archived ones, what an epoch holds
+beyond its declared end is dead too, if nothing contradicts it (`recovery.metadata.epoch_ends`).
 
-Without metadata, every object's footer is read: a request for each. An object whose footer cannot be read is named.
+Without metadata, every object's footer is read: a request for each. An object whose footer cannot be read is reported.
 """
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
@@ -39,53 +39,53 @@ from recovery.patience import IMPATIENT, Patience
 DeadTails = Mapping[tuple[CombinedSegmentId, TopicIdPartition, int], int]
 
 DeadFrom = Callable[[RemoteLogSegmentMetadataEntry], int | None]
-"""The offset from which on an object's entry is dead; None: it lives whole."""
+"""Returns the offset from which an object's entry is dead; None: all of it lives."""
 
 _UNKNOWN_BUCKET = "a bucket that is not known here"
 
 
 @dataclass(slots=True)
 class Inventory:
-    """What is stored."""
+    """Everything that is stored."""
 
     runs: dict[TopicIdPartition, list[StoredRun]] = field(default_factory=dict)
     lost: dict[TopicIdPartition, list[StoredRun]] = field(default_factory=dict)
-    """Runs that the metadata tells of, whose objects are gone, or unreachable."""
+    """Runs in the metadata whose objects are gone, or unreachable."""
     known_starts: dict[TopicIdPartition, list[EpochStart]] = field(default_factory=dict)
     declared_gaps: dict[TopicIdPartition, list[DeclaredGap]] = field(default_factory=dict)
-    """By which records are missing, as the leaders said."""
+    """Missing records that the leaders declared."""
     before_upload: dict[TopicIdPartition, list[DeclaredGap]] = field(default_factory=dict)
-    """Where the upload of a log began, as the leaders said."""
+    """Where the upload of a log began, according to the leaders."""
     released: dict[TopicIdPartition, list[ReleasedUpTo]] = field(default_factory=dict)
-    """Up to where records went with their objects, as they were not wanted any more."""
+    """Up to where records went with their objects, because they were not wanted any more."""
     held: dict[TopicIdPartition, int] = field(default_factory=dict)
-    """How many runs are held of records that the log has lost (`metadata_topic.store.held_records`)."""
+    """How many runs hold records that the log has lost (`metadata_topic.store.held_records`)."""
     log_starts: dict[TopicIdPartition, list[ReleasedUpTo]] = field(default_factory=dict)
-    """Where logs began, as their leaders said."""
+    """Where logs began, according to their leaders."""
     unreadable: list[UnreadableObject] = field(default_factory=list)
     lost_objects: list[StoredObject] = field(default_factory=list)
-    """Those that the metadata tells of, and that are in no store that answers."""
+    """Objects in the metadata that no answering store has."""
     unreachable: dict[StoredObjectId, str] = field(default_factory=dict)
-    """Objects that the metadata tells of and that cannot be looked for now: in which bucket."""
+    """The bucket of each object in the metadata that cannot be looked for now."""
     unanswered: frozenset[str] = frozenset()
-    """Buckets that did not answer: what else is there is not known."""
+    """Buckets that did not answer, with unknown other content."""
     objects: int = 0
-    """Those whose runs are in `runs`."""
+    """Objects with runs in `runs`."""
     unpublished_objects: int = 0
-    """Those of them that the metadata does not tell of as finished."""
+    """Those of them that are not finished in the metadata."""
     foreign_objects: int = 0
-    """Keys in the cluster's place of the store that are not ours."""
+    """Keys under the cluster's prefix that are not ours."""
 
     def partitions(self) -> set[TopicIdPartition]:
-        """Those of which anything is stored, or was."""
+        """Return the partitions of which anything is stored, or was."""
         return {*self.runs, *self.lost}
 
     def log_runs(self, partition: TopicIdPartition) -> LogRuns:
-        """All of one partition."""
+        """Return all runs of one partition."""
         return LogRuns(self.runs.get(partition, ()), self.lost.get(partition, ()), self.known_starts.get(partition, ()))
 
     def unreachable_in(self, partition: TopicIdPartition, from_offset: int, to_offset: int) -> list[str]:
-        """The buckets, out of reach, that have any of the offsets [from, to)."""
+        """Return the unreachable buckets that have any of the offsets [from, to)."""
         runs = self.lost.get(partition, ())
         found = {
             self.unreachable[run.stored_in.object_id]
@@ -103,7 +103,7 @@ def from_objects(
     progress: Progress = lambda _what, _done: None,
     patience: Patience = IMPATIENT,
 ) -> Inventory:
-    """What the objects tell of themselves. Raises RemoteStorageError when the store fails."""
+    """Return what the objects themselves contain. Raises RemoteStorageError when the store fails."""
     inventory = Inventory()
     _add_footers(inventory, storage, joined(_listed(inventory, storage)).values(), progress, patience)
     if archive is not None:
@@ -122,7 +122,9 @@ def from_metadata(
     progress: Progress = lambda _what, _done: None,
     patience: Patience = IMPATIENT,
 ) -> Inventory:
-    """What the metadata topic tells, held against the listing. Raises RemoteStorageError when the store fails."""
+    """Return the metadata topic's content, compared with the listing. Raises RemoteStorageError when the store
+    fails.
+    """
     inventory = Inventory(known_starts=noted.epoch_ends.starts())
     listed = joined(_listed(inventory, storage))
     inventory.foreign_objects = storage.request_counts.foreign_objects
@@ -175,7 +177,7 @@ def _add_declared(inventory: Inventory, image: StoreImage) -> None:
 
 
 def _listed(inventory: Inventory, storage: RemoteWalStorageManager) -> Iterator[StoredSegment]:
-    """What the buckets that answer have."""
+    """Yield what the answering buckets have."""
     try:
         yield from storage.list_log_segments()
     except IncompleteListingError as error:
@@ -183,7 +185,7 @@ def _listed(inventory: Inventory, storage: RemoteWalStorageManager) -> Iterator[
 
 
 def _not_listed(inventory: Inventory, storage: RemoteWalStorageManager, stored: StoredObject) -> None:
-    """A finished segment that is not in the listing: it is lost, unless its bucket is out of reach."""
+    """Record a finished segment that is not in the listing: lost, unless its bucket is out of reach."""
     places = [copy.place for copy in storage.copies_of(stored.custom_metadata)]
     out_of_reach = [place for place in places if place is None or place in inventory.unanswered]
     if out_of_reach:
@@ -193,7 +195,7 @@ def _not_listed(inventory: Inventory, storage: RemoteWalStorageManager, stored: 
 
 
 def _end_epochs(inventory: Inventory, ends: EpochEnds, unpublished: Container[CombinedSegmentId]) -> None:
-    """Leave out what is dead of objects that declarations do not name."""
+    """Leave out what is dead in objects that declarations do not name."""
 
     def is_named(run: StoredRun) -> bool:
         object_id = run.stored_in.object_id
@@ -250,7 +252,7 @@ def _nothing_dead(_entry: RemoteLogSegmentMetadataEntry) -> int | None:
 
 
 def _named_dead(segment_id: CombinedSegmentId, dead: DeadTails) -> DeadFrom:
-    """Of a segment that declarations name."""
+    """Return the function for a segment that declarations name."""
     if not dead:
         return _nothing_dead
     return lambda entry: dead.get((segment_id, entry.topic_id_partition, entry.leader_epoch))

@@ -1,7 +1,6 @@
-"""The metadata topic, read once to its end, with what the store does not keep: who declared records dead, and which
-epochs were uploaded how far, and when.
+"""Reads the metadata topic once to its end, and keeps what the store drops: death declarations and upload progress.
 
-The store forgets that with the segments, and nobody else asks; here it tells of the logs.
+The store forgets these with the segments, because nobody else needs them; here they are facts about the logs.
 """
 
 from collections.abc import Callable, Iterable
@@ -30,7 +29,9 @@ class NotedMetadata:
         self.epoch_ends = EpochEnds()
 
     def _note(self, record: MetadataRecord) -> None:
-        """Before the store takes it in: a declaration names a segment that is known by then, unless it is deleted."""
+        """Evaluate a record before the store: a declaration names a segment that is known then, unless it is
+        deleted.
+        """
         if isinstance(record, RemoteWalLogSegmentMetadataUpdate):
             named = self.store.segment(record.combined_segment_id)
             self.epoch_ends.add(record, named.entries if named is not None else ())
@@ -41,7 +42,9 @@ class NotedMetadata:
             self.epoch_ends.uploaded(record.entry_block, record.event_timestamp_ms)
 
     def _note_losses(self, record: RemoteWalGapDeclaration) -> None:
-        """What a log lost locally is not the log's either, though it is held: it says where older epochs end."""
+        """Evaluate records that a log lost locally: they are held but not the log's, and show where older epochs
+        end.
+        """
         losses = [gap for gap in record.gaps if gap.reason is GapReason.LOST_LOCALLY]
         self.store.declares(replace(record, gaps=tuple(losses)))
         for loss in losses:
@@ -59,14 +62,14 @@ class NotedMetadata:
 
 
 class _NotingStore(RemoteWalMetadataStore):
-    """Shows each record to somebody else as well."""
+    """Passes each record to a callback as well."""
 
     def __init__(self, note: Callable[[MetadataRecord], None]) -> None:
         super().__init__()
         self._show = note
 
     def apply_all(self, records: Iterable[tuple[MetadataRecord | None, Source]]) -> None:
-        """As the store's."""
+        """Apply records."""
         for record, source in records:
             if record is not None:
                 self._show(record)
@@ -74,7 +77,7 @@ class _NotingStore(RemoteWalMetadataStore):
 
 
 def read_metadata(client: KafkaClientConfig, timeout_s: float) -> tuple[NotedMetadata, ArchiveStore]:
-    """All that the topic tells. Blocks. Raises MetadataTopicError when its end is not reached in time."""
+    """Read everything in the topic. Blocks. Raises MetadataTopicError when its end is not reached in time."""
     noted, archived = NotedMetadata(), ArchiveStore()
     consumer = RemoteWalMetadataConsumer(client, noted.store, ONE_LOOK, archive=archived)
     consumer.start()

@@ -1,12 +1,12 @@
-"""What a rebuilt metadata topic tells of offsets that are in no object, and need not be.
+"""What a rebuilt metadata topic says about offsets that are in no object, and need not be.
 
-Theory. An agent that knows the topic alone takes for missing what lies behind the begin of a log's upload and is in no
-object (`rlm.write_path.reading.resume_point`). So the topic is told of both: of what was declared, and, before that, up
-to where the records of each log were released, else all that has expired since the upload began would be declared as
+An agent that only knows the topic takes for missing what lies behind the begin of a log's upload and is in no object
+(`rlm.write_path.reading.resume_point`). So the topic gets two things: the declarations, and, before them, up to where
+the records of each log were released. Otherwise everything that has expired since the upload began would be declared as
 lost.
 
 Released is what snapshots say, and what was in objects that a snapshot knows as finished and that are not stored any
-more. Should somebody else have deleted them, it counts just so, as where an agent finds an object to be lost.
+more. If somebody else has deleted those, this counts the same, like an object that an agent finds lost.
 """
 
 from collections import defaultdict
@@ -23,13 +23,13 @@ from recovery.metadata.remembered_metadata import RememberedMetadata
 
 
 class ListedObjects:
-    """Which combined segments are stored: a few intervals for each writer."""
+    """The stored combined segments: a few intervals for each writer."""
 
     def __init__(self) -> None:
         self._of: defaultdict[tuple[int, int], SequenceSet] = defaultdict(SequenceSet)
 
     def add(self, segment_id: CombinedSegmentId) -> None:
-        """It is in the listing."""
+        """Add a listed segment."""
         self._of[segment_id.broker_id, segment_id.incarnation].add(segment_id.sequence)
 
     def __contains__(self, segment_id: CombinedSegmentId) -> bool:
@@ -37,7 +37,7 @@ class ListedObjects:
 
 
 def remembered_gaps(remembered: RememberedMetadata, listed: ListedObjects) -> list[DeclaredGap]:
-    """What was released, where logs began, and then what was declared."""
+    """Return what was released, where logs began, and then what was declared."""
     image = remembered.store.image()
     released = ReleasedOffsets(image.released)
     for segment in image.segments:
@@ -54,7 +54,7 @@ def remembered_gaps(remembered: RememberedMetadata, listed: ListedObjects) -> li
 
 
 def untold_gaps(gaps: Sequence[DeclaredGap], told: RemoteWalMetadataStore) -> list[DeclaredGap]:
-    """Those of them that the topic does not tell."""
+    """Return the gaps that the topic does not have."""
     partitions = {gap.topic_id_partition for gap in gaps}
     declared = {gap for partition in partitions for gap in told.declared_gaps(partition)}
     starts = {(partition, epoch): offset for partition, epoch, offset in told.image().log_starts}

@@ -1,7 +1,7 @@
-"""What all agents' snapshots remember of the metadata, joined: for when the topic is lost.
+"""The metadata in all agents' snapshots, joined: for when the topic is lost.
 
-Each agent's snapshots hold what the whole topic told until then. Those of several agents, some older than others, are
-joined as the topic's records are: order and repetition do not matter.
+Each agent's snapshots hold what the whole topic had until then. Several agents' snapshots of different age are joined
+like the topic's records: order and repetition do not matter.
 """
 
 from metadata_topic.records.errors import SnapshotError
@@ -21,7 +21,7 @@ class RememberedMetadata:
         self.store = RemoteWalMetadataStore()
         self.archive = ArchiveStore()
         self.rebuilt_ms = NEVER_REBUILT_MS
-        """Of the newest rebuild of any topic that an agent remembers."""
+        """Time of the newest rebuild of any topic that an agent remembers."""
         self.snapshots = 0
         self.refused = 0
         """Brokers whose snapshots are all damaged, or foreign."""
@@ -30,7 +30,7 @@ class RememberedMetadata:
 def read_snapshots(
     storage: RemoteWalStorageManager, cluster_id: str, progress: Progress = lambda _what, _done: None
 ) -> RememberedMetadata:
-    """The newest snapshot of each broker; nothing where `storage` keeps none. Raises RemoteStorageError."""
+    """Read the newest snapshot of each broker; nothing if `storage` keeps none. Raises RemoteStorageError."""
     remembered = RememberedMetadata()
     blobs = storage.blobs
     if blobs is None:

@@ -1,19 +1,20 @@
-"""Writing the metadata topic anew: what to tell of, from what the objects and the agents' snapshots say.
+"""Rebuilds the metadata topic from the objects and the agents' snapshots.
 
-Theory. Object storage is listed, and each object of which the topic tells nothing, or no end, is told of again: by what
-a snapshot holds of it, else by its own footer. So what costs a request each is only what is younger than the last
-snapshots. Agents may go on all the while: what they tell of themselves is left out where it was read, and does no harm
-where it was not, as records are joined. What is told again counts whatever is registered before it
+Object storage is listed, and each object that the topic does not have, or without its end, is published again: by what
+a snapshot has of it, else by its own footer. So only objects younger than the last snapshots cost a request each.
+Agents may continue meanwhile: what they publish themselves is left out if it was read, and does no harm otherwise,
+because records are joined. Records published again count whatever is registered before them
 (`RemoteWalRebuiltSegment`).
 
-An object that was stored and never told of is whole, since a write is all or nothing, so it is told of as well; in
-doubt an object stays until its records expire. One whose deletion a snapshot knows of is told of as to be deleted.
+An object that was stored and never published is complete, because a write is all or nothing, so it is published as
+well; in doubt an object stays until its records expire. One whose deletion a snapshot knows is published as to be
+deleted.
 
-Told of last is what is in no object and need not be (`recovery.metadata.remembered_gaps`).
+The last records are about what is in no object and need not be (`recovery.metadata.remembered_gaps`).
 
-Not told of are dead entries: leaders' agents declare them again by their logs (`rlm.lifecycle.failover`).
+Dead entries are not published: leaders' agents declare them again by their logs (`rlm.lifecycle.failover`).
 
-When all was read back, and only then, a last record says that the topic is whole again.
+When everything was read back, and only then, a last record says that the topic is complete again.
 """
 
 from collections.abc import Callable, Iterator
@@ -54,7 +55,7 @@ _PASSES = 3
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What a topic tells, or snapshots remember."""
+    """What a topic has, or snapshots remember."""
 
     store: RemoteWalMetadataStore
     archive: ArchiveStore
@@ -62,30 +63,30 @@ class Known:
 
 @dataclass(slots=True)
 class RebuildPlan:
-    """What to write, and where it is from."""
+    """What to write, and its source."""
 
     objects: int = 0
     """Stored combined segments and archive objects."""
     known: int = 0
-    """Those of them that the topic tells of."""
+    """Those of them that the topic has."""
     bytes: int = 0
-    """Of those that it does not tell of."""
+    """Size of those that it does not have."""
     segments: list[PublishedSegment] = field(default_factory=list)
-    """COPY_SEGMENT_FINISHED."""
+    """Records with COPY_SEGMENT_FINISHED."""
     from_footers: int = 0
-    """Objects, archive objects too, that no snapshot tells of."""
+    """Objects, archive objects too, that are in no snapshot."""
     deletions: list[RemoteWalCombinedLogSegmentMetadata | ArchiveObjectDeleted] = field(default_factory=list)
-    """DELETE_SEGMENT_STARTED."""
+    """Records with DELETE_SEGMENT_STARTED."""
     archived: list[ArchiveObjectCommitted] = field(default_factory=list)
     registrations: list[RemoteWalNodeRegistration] = field(default_factory=list)
     gaps: list[DeclaredGap] = field(default_factory=list)
-    """Up to where records were released first."""
+    """The ends of released records come first."""
     unreadable: list[UnreadableObject] = field(default_factory=list)
-    """Objects that nobody tells of, not even themselves."""
+    """Objects without any metadata, not even their own."""
 
     @property
     def records(self) -> int:
-        """How many are to be published."""
+        """How many records are to be published."""
         of_gaps = -(-len(self.gaps) // MAX_GAPS)
         return len(self.segments) + len(self.deletions) + len(self.archived) + len(self.registrations) + of_gaps
 
@@ -96,11 +97,11 @@ class RebuildPlan:
 
     @property
     def bounds(self) -> int:
-        """How often it is said where the upload of a log began, or up to where its records were released."""
+        """How many records say where the upload of a log began, or up to where its records were released."""
         return len(self.gaps) - self.declared_gaps
 
     def untold(self, told: Known) -> "RebuildPlan":
-        """What of it the topic does not tell yet."""
+        """Return the part that the topic does not have yet."""
         return replace(
             self,
             segments=[one for one in self.segments if _is_untold(told.store.state_of(one.combined_segment_id))],
@@ -112,7 +113,7 @@ class RebuildPlan:
 
 
 class WritableTopic(MetadataPublisher[Publishable], Protocol):
-    """What is asked of `metadata_topic.topic.topic_session.TopicSession`."""
+    """The part of `metadata_topic.topic.topic_session.TopicSession` used here."""
 
     @property
     def store(self) -> RemoteWalMetadataStore: ...
@@ -120,7 +121,7 @@ class WritableTopic(MetadataPublisher[Publishable], Protocol):
     def archive(self) -> ArchiveStore: ...
 
     def published(self) -> None:
-        """Wait until all is acknowledged. Raises MetadataTopicError."""
+        """Wait until everything is acknowledged. Raises MetadataTopicError."""
 
     def read_to_end(self) -> bool: ...
 
@@ -137,7 +138,7 @@ class Rebuild:
         progress: Progress = lambda _what, _done: None,
         patience: Patience = IMPATIENT,
     ) -> None:
-        """`archive`: None where no broker has one."""
+        """`archive`: None if no broker has one."""
         self._storage = storage
         self._archive = archive
         self._remembered = remembered
@@ -146,8 +147,9 @@ class Rebuild:
         self._patience = patience
 
     def plan(self, told: Known) -> RebuildPlan:
-        """What the topic does not tell, of which this is told. Raises RemoteStorageError, also when one of many buckets
-        did not answer: what is not told of would be deleted as orphans once it does.
+        """Plan what the topic lacks. Raises RemoteStorageError, also when one of many buckets did not answer.
+
+        Otherwise its objects would be deleted as orphans once it answers.
         """
         plan = RebuildPlan()
         self._plan_registrations(plan, told)
@@ -157,9 +159,11 @@ class Rebuild:
         return plan
 
     def write(self, session: WritableTopic, plan: RebuildPlan) -> int:
-        """Publish it, and what is missing then, until all was read back; then tell so. Returns how many records.
+        """Publish the plan, and what is missing then, until everything was read back; then say so.
 
-        Raises MetadataTopicError, RemoteStorageError; then it may be run again.
+        Returns how many records.
+
+        Raises MetadataTopicError, RemoteStorageError; it may then be run again.
         """
         written = 0
         for _ in range(_PASSES):
@@ -179,14 +183,14 @@ class Rebuild:
         else:
             raise MetadataTopicError("rebuild", METADATA_TOPIC, f"{plan.records} records are missing", "run it again")
         topic = session.store.topic
-        # Above all that agents remember, also where a clock was ahead: an older one would not end their doubt.
+        # Above everything that agents remember, even after a fast clock: an older one would not end their doubt.
         rebuilt_ms = max(self._wall_ms(), topic.rebuilt_ms + 1, self._remembered.rebuilt_ms + 1)
         _publish(session, RemoteWalTopicRebuilt(topic.topic_id or NO_TOPIC_ID, rebuilt_ms))
         session.published()
         return written + 1
 
     def _plan_registrations(self, plan: RebuildPlan, told: Known) -> None:
-        """Of brokers of which the topic tells none: another one's might fence an agent that is alive."""
+        """Plan registrations only for brokers without one in the topic: another one might fence a living agent."""
         remembered = self._remembered.store.newest_registrations()
         plan.registrations += [known for known in remembered if told.store.registration_of(known.broker_id) is None]
 
@@ -221,7 +225,7 @@ class Rebuild:
             if not isinstance(found, UnreadableObject):
                 plan.segments.append(PublishedSegment.of(replace(found, state=FINISHED)))
                 plan.from_footers += 1
-            elif not found.is_gone:  # what is gone by now was deleted by the agents meanwhile
+            elif not found.is_gone:  # agents deleted the object meanwhile
                 plan.unreadable.append(found)
         plan.gaps += untold_gaps(remembered_gaps(self._remembered, listed), told.store)
 
@@ -256,7 +260,7 @@ class Rebuild:
             plan.archived.append(replace(record, incarnation=incarnation))
 
     def _publisher_of(self, stored: StoredArchiveObject, told: Known) -> int:
-        """An incarnation whose records about the object count."""
+        """Return an incarnation whose records about the object count."""
         writer = stored.object_id.writer_id
         registered = (store.registration_of(writer.broker_id) for store in (told.store, self._remembered.store))
         return max([writer.incarnation, *(known.incarnation for known in registered if known is not None)])
@@ -266,13 +270,13 @@ class Rebuild:
         yield from (RemoteWalRebuiltSegment(segment) for segment in plan.segments)
         yield from plan.archived
         yield from plan.deletions
-        now_ms = self._wall_ms()  # for keys that no agent uses, nor a rebuild before
+        now_ms = self._wall_ms()  # for keys that no agent uses, nor an earlier rebuild
         for sequence, at in enumerate(range(0, len(plan.gaps), MAX_GAPS)):
             yield RemoteWalGapDeclaration(0, now_ms, sequence, tuple(plan.gaps[at : at + MAX_GAPS]), now_ms)
 
 
 def _is_untold(state: RemoteLogSegmentState | None) -> bool:
-    """An upload without an end may be under way, or its end may have been lost; the object is there."""
+    """Whether an upload has no end in the topic: it may be under way or lost, but the object exists."""
     return state in (None, STARTED)
 
 

@@ -1,1 +1,1 @@
-"""Moves of partitions: which replicas go where, the moves step by step, and Kafka's side of them."""
+"""Moves of partitions: which replicas go where, the moves step by step, and the calls to Kafka."""

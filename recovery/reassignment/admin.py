@@ -1,7 +1,7 @@
-"""Kafka's side of a reassignment: the controller's list, and what brokers show. Blocks.
+"""The calls to Kafka for a reassignment: the controller's list, and what brokers show. Blocks.
 
-By kafka-python's admin client, as librdkafka's has no AlterPartitionReassignments. Every call may be repeated without
-harm, so what brokers say to try again is tried again.
+By kafka-python's admin client, because librdkafka's has no AlterPartitionReassignments. Every call may be repeated
+without harm, so calls that brokers ask to retry are retried.
 """
 
 from collections import defaultdict
@@ -28,7 +28,7 @@ BEGIN_AT_TIER: Final = "follower.fetch.last.tiered.offset.enable"
 """Kafka's setting (KIP-1023): an empty replica begins at the last tiered offset."""
 _TIERED_TOPIC: Final = "remote.storage.enable"
 _LATEST, _LATEST_TIERED = -1, -5
-"""Timestamps of ListOffsets with a meaning of their own (KIP-1005)."""
+"""Special timestamps of ListOffsets (KIP-1005)."""
 _DYNAMIC_BROKER_CONFIG = "DYNAMIC_BROKER_CONFIG"
 _ATTEMPTS = 5
 
@@ -37,7 +37,7 @@ class ReassignmentAdmin:
     """An admin client; close it after use."""
 
     def __init__(self, client: KafkaClientConfig, timeout_s: float = 30.0) -> None:
-        """Raises ReassignmentError when no broker answers, ClientPropertyError."""
+        """Connect. Raises ReassignmentError when no broker answers, ClientPropertyError."""
         from kafka.admin import KafkaAdminClient
         from kafka.errors import KafkaError
 
@@ -59,35 +59,35 @@ class ReassignmentAdmin:
         self.close()
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         self._client.close()
 
     # What there is.
 
     def cluster(self) -> ClusterReplicas:
-        """All brokers that live, and all partitions. Raises ReassignmentError."""
+        """Return all living brokers and all partitions. Raises ReassignmentError."""
         brokers = _call("describe cluster", "", self._client.describe_cluster)["brokers"]
         racks = {int(one["broker_id"]): one["rack"] for one in brokers if not one.get("is_fenced", False)}
         return ClusterReplicas(racks, tuple(_partitions(self._client, None)))
 
     def view(self, partitions: Collection[TopicPartition]) -> ClusterView:
-        """These partitions now. Raises ReassignmentError."""
+        """Return these partitions as they are now. Raises ReassignmentError."""
         listed = frozenset(self.ongoing())
         # Asked after the list: a move that ended in between shows its end.
         shown = _partitions(self._client, sorted({where.topic for where in partitions}))
         return ClusterView(listed, {one.topic_partition: one for one in shown})
 
     def ongoing(self) -> list[TopicPartition]:
-        """What the controller is reassigning, whoever asked for it. Raises ReassignmentError."""
+        """Return what the controller is reassigning, whoever requested it. Raises ReassignmentError."""
         listed = _call("list reassignments", "", self._client.list_partition_reassignments)
         return [TopicPartition(where.topic, where.partition) for where in sorted(listed)]
 
     def log_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """High watermarks. Raises ReassignmentError."""
+        """Return high watermarks. Raises ReassignmentError."""
         return self._offsets(partitions, _LATEST)
 
     def without_local_data(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
-        """Those whose log is on KIP-405's tier to its very end. Raises ReassignmentError."""
+        """Return partitions whose log is on KIP-405's tier up to its end. Raises ReassignmentError."""
         wanted = list(partitions)
         topics = self._configs("topic", {where.topic for where in wanted}, _TIERED_TOPIC)
         tiered = {name for name, entry in topics.items() if entry is not None and entry["value"] == "true"}
@@ -112,7 +112,7 @@ class ReassignmentAdmin:
         return {names[where]: int(one.offset) for where, one in found.items()}
 
     def local_retentions_ms(self, topics: Collection[str]) -> dict[str, int]:
-        """Of those that are known; as `local_retention_ms`. Raises ReassignmentError."""
+        """Return known local retentions, see `local_retention_ms`. Raises ReassignmentError."""
         keys = {key: self._configs("topic", topics, key) for key in LOCAL_RETENTION_KEYS}
         configs = {
             name: {key: entry["value"] for key, found in keys.items() if (entry := found.get(name)) is not None}
@@ -122,7 +122,7 @@ class ReassignmentAdmin:
         return {name: ms for name, ms in kept.items() if ms is not None}
 
     def replica_sizes(self, partitions: Collection[TopicPartition]) -> dict[tuple[TopicPartition, int], int]:
-        """Bytes of the local logs by partition and broker. Raises ReassignmentError."""
+        """Return bytes of the local logs by partition and broker. Raises ReassignmentError."""
         numbers: defaultdict[str, list[int]] = defaultdict(list)
         for where in partitions:
             numbers[where.topic].append(where.partition)
@@ -141,11 +141,11 @@ class ReassignmentAdmin:
     # What is to be done.
 
     def submit(self, moves: Iterable[Move]) -> dict[TopicPartition, str | None]:
-        """Hand moves to the controller: for each None, or why it refuses. Raises ReassignmentError."""
+        """Submit moves to the controller. Returns None for each, or why it is refused. Raises ReassignmentError."""
         return self._alter({move.topic_partition: list(move.after) for move in moves})
 
     def cancel(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str | None]:
-        """Take moves back: for each None, or why not. One that is over is no fault. Raises ReassignmentError."""
+        """Cancel moves. Returns None for each, or why not. A finished one is no fault. Raises ReassignmentError."""
         return self._alter(dict.fromkeys(partitions))
 
     def _alter(self, wanted: Mapping[TopicPartition, list[int] | None]) -> dict[TopicPartition, str | None]:
@@ -166,7 +166,7 @@ class ReassignmentAdmin:
         }
 
     def elect_preferred(self, partitions: Iterable[TopicPartition]) -> None:
-        """Ask for the election of first replicas; whether it happened is to be seen. Raises ReassignmentError."""
+        """Request the election of first replicas; the result shows later. Raises ReassignmentError."""
         numbers: defaultdict[str, list[int]] = defaultdict(list)
         for where in partitions:
             numbers[where.topic].append(where.partition)
@@ -177,7 +177,7 @@ class ReassignmentAdmin:
         )
 
     def begin_at_local_log(self, brokers: Iterable[int]) -> None:
-        """New replicas on these brokers begin at the leader's local log from now on. Raises ReassignmentError."""
+        """Make new replicas on these brokers begin at the leader's local log from now on. Raises ReassignmentError."""
         found = self._configs("broker", [str(broker) for broker in brokers], BEGIN_AT_TIER)
         for name, entry in found.items():
             if entry is None or entry["value"] != "true":
@@ -188,7 +188,7 @@ class ReassignmentAdmin:
             log.info("replicas_begin_at_local_log", broker=int(name))
 
     def begin_at_tier(self) -> None:
-        """Undo it. Raises ReassignmentError."""
+        """Undo `begin_at_local_log`. Raises ReassignmentError."""
         for broker, value in list(self._before.items()):
             self._set_begin_at_tier(broker, value)
             del self._before[broker]

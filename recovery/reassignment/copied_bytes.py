@@ -1,7 +1,7 @@
-"""What of a log that is copied to a new replica can go by links, and what crosses zone borders inline. Sans-IO.
+"""Estimates which part of a copied log can go by links, and which crosses zones inline. Sans-IO.
 
-Objects hold what was uploaded within the WAL's retention, a log what was written within the local retention. How fast
-it was written is not known, so a steady rate is taken. An archive has the rest.
+Objects hold what was uploaded within the WAL's retention, a log what was written within the local retention. The rate
+of writing is unknown, so a steady rate is assumed. An archive has the rest.
 """
 
 from dataclasses import dataclass
@@ -12,15 +12,15 @@ from metadata_topic.settings.wal_retention import NO_LIMIT, AgentsRetention
 
 @dataclass(frozen=True, slots=True)
 class TopicStorage:
-    """What decides about a topic's logs."""
+    """The settings that decide about a topic's logs."""
 
     settings: TopicSettings | None
-    """None where they are not known, or there are none: nothing is linked."""
+    """None if unknown or missing: nothing is linked."""
     local_retention_ms: int | None
-    """None where it is not known."""
+    """None if unknown."""
 
     def inline_bytes(self, log_bytes: int, replicas: int, agents: AgentsRetention) -> int:
-        """Of a log of so many bytes, with so many replicas meanwhile: about what is in no object any more."""
+        """Return about how many bytes of such a log, with so many replicas meanwhile, are in no object any more."""
         if self.settings is None or not self.settings.enable or self.local_retention_ms is None:
             return log_bytes
         if self.settings.archive:

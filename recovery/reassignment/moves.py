@@ -1,13 +1,13 @@
-"""The moves of a reassignment, step by step. Sans-IO: it is told what the cluster shows, and says what to do.
+"""The moves of a reassignment, step by step. Sans-IO: it takes what the cluster shows, and returns what to do.
 
-Theory. Each move goes through the states of TRANSITIONS: the tail is uploaded, the reassignment is handed to Kafka's
-controller, Kafka makes the new replicas and takes the old ones away once all new ones are in sync, and the preferred
-leader is elected. Kafka's controller alone decides when a replica is in sync; nothing here hurries that, and nothing
-here is needed for it to end: whoever runs this may stop at any time, and the moves under way go on.
+Each move goes through the states of TRANSITIONS: the tail is uploaded, the reassignment is submitted to Kafka's
+controller, Kafka makes the new replicas and removes the old ones once all new ones are in sync, and the preferred
+leader is elected. Only Kafka's controller decides when a replica is in sync. Nothing here speeds that up or is needed
+for it to end: the run may stop at any time, and the moves under way continue.
 
-- At most so many moves are under way as the limits say; that is the only throttle there is.
+- The limits say how many moves may be under way; there is no other throttle.
 - A move is over when the controller does not list it any more and the brokers show its new replicas. Brokers learn of
-  it some moments after the controller, so the old replicas count as "somebody cancelled it" only after `stale_s`.
+  it some moments after the controller, so old replicas mean "somebody cancelled it" only after `stale_s`.
 - A cancelled move that was over first is done.
 - Moves of partitions that have nothing in the leader's local log (all of it is on KIP-405's tier) come last, together:
   see `Phase.TIERED`.
@@ -23,7 +23,7 @@ from recovery.reassignment.plan import Move, PartitionReplicas, TopicPartition
 
 
 class MoveState(Enum):
-    """Where a move is."""
+    """The state of a move."""
 
     WAITING = "waiting"
     UPLOADING = "uploading the tail"
@@ -52,21 +52,20 @@ TRANSITIONS: Final[Mapping[MoveState, frozenset[MoveState]]] = MappingProxyType(
         MoveState.FAILED: frozenset(),
     }
 )
-"""From each state, where it may go. DONE, CANCELLED and FAILED are ends."""
+"""From each state, the possible next ones. DONE, CANCELLED and FAILED are ends."""
 
 ENDS: Final = frozenset(state for state, following in TRANSITIONS.items() if not following)
 _UNDER_WAY: Final = frozenset(MoveState) - ENDS - {MoveState.WAITING}
 
 
 class Phase(Enum):
-    """In which turn a move comes."""
+    """The turn in which a move comes."""
 
     USUAL = "usual"
     TIERED = "tiered"
     """Nothing is in the leader's local log. In Kafka 4.3 a replica that begins at the last tiered offset never gets in
-    sync then: the leader does not tell the earliest offset that is pending upload when that is its log's end. So these
-    move while the receiving brokers begin at the leader's local log instead, where nothing is to be copied either.
-    """
+    sync then: the leader does not give the earliest offset that is pending upload when that is its log's end. So these
+    move while the receiving brokers begin at the leader's local log instead, where nothing needs copying either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,28 +74,28 @@ class MoveRequest:
 
     move: Move
     uploads_tail: bool = False
-    """An agent uploads this topic's records, and is to be asked for the tail."""
+    """Whether an agent uploads this topic's records, so that it must be asked for the tail."""
     phase: Phase = Phase.USUAL
 
 
 @dataclass(frozen=True, slots=True)
 class ReassignmentLimits:
-    """Seconds, and how many moves."""
+    """Limits in seconds, and of moves."""
 
     max_moves: int = 8
-    """So many partitions are under way at a time."""
+    """How many partitions may be under way at a time."""
     upload_timeout_s: float = 10.0
     move_timeout_s: float | None = None
     """After so long a move is cancelled and counts as failed. None: never."""
     retry_s: float = 1.0
     elect_timeout_s: float = 30.0
     stale_s: float = 3.0
-    """So long a broker may show what was before."""
+    """How long a broker may show the earlier state."""
 
 
 @dataclass(slots=True)
 class MoveProgress:
-    """One move. Changed by Reassignment alone."""
+    """One move. Only Reassignment changes it."""
 
     request: MoveRequest
     state: MoveState = MoveState.WAITING
@@ -107,14 +106,14 @@ class MoveProgress:
     since_s: float = 0.0
     """When its state began."""
     told_s: float | None = None
-    """When what its state asks for was last told."""
+    """When the action of its state was last requested."""
     unlisted_s: float | None = None
     """Since when the controller does not list it any more."""
     timed_out: bool = False
 
     @property
     def move(self) -> Move:
-        """What moves where."""
+        """The move itself."""
         return self.request.move
 
     @property
@@ -125,14 +124,14 @@ class MoveProgress:
 
 @dataclass(frozen=True, slots=True)
 class UploadTails:
-    """Ask the leaders' agents to upload what these partitions hold now."""
+    """Ask the leaders' agents to upload these partitions' present tails."""
 
     partitions: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """Hand these moves to the controller."""
+    """Submit these moves to the controller."""
 
     moves: tuple[Move, ...]
 
@@ -146,14 +145,14 @@ class ElectPreferred:
 
 @dataclass(frozen=True, slots=True)
 class CancelMoves:
-    """Tell the controller to go back to the replicas before."""
+    """Tell the controller to go back to the old replicas."""
 
     partitions: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class BeginAtLocalLog:
-    """New replicas on these brokers are to begin at the leader's local log, until `BeginAtTier`."""
+    """Make new replicas on these brokers begin at the leader's local log, until `BeginAtTier`."""
 
     brokers: tuple[int, ...]
 
@@ -168,10 +167,10 @@ Action = UploadTails | Submit | ElectPreferred | CancelMoves | BeginAtLocalLog |
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """What the cluster shows of the partitions that are moved."""
+    """What the cluster shows of the moved partitions."""
 
     listed: frozenset[TopicPartition]
-    """Those that the controller lists as being reassigned."""
+    """Partitions that the controller lists as being reassigned."""
     partitions: Mapping[TopicPartition, PartitionReplicas] = field(default_factory=dict)
 
 
@@ -187,28 +186,28 @@ class Reassignment:
 
     @property
     def is_over(self) -> bool:
-        """Every move is at an end, and nothing is left to undo."""
+        """Whether every move has ended, and nothing is left to undo."""
         return not self._begun_at_local_log and all(one.state in ENDS for one in self.progress.values())
 
     def count(self, *states: MoveState) -> int:
-        """How many moves are in these states."""
+        """Count the moves in these states."""
         return sum(one.state in states for one in self.progress.values())
 
     # What happened.
 
     def tail_uploaded(self, where: TopicPartition, now_s: float) -> None:
-        """The agent said so."""
+        """Record the agent's answer that the tail is uploaded."""
         self._advance(where, MoveState.UPLOADING, MoveState.SUBMITTING, now_s)
 
     def submitted(self, where: TopicPartition, refused: str | None, now_s: float) -> None:
-        """The controller took the move, or refused it."""
+        """Record the controller's answer to a submitted move."""
         if refused is None:
             self._advance(where, MoveState.SUBMITTING, MoveState.CATCHING_UP, now_s)
         elif self.progress[where].state in (MoveState.SUBMITTING, MoveState.CANCELLING):
             self._go(self.progress[where], MoveState.FAILED, now_s, refused)
 
     def cancel(self, now_s: float) -> None:
-        """Begin no move any more, and take back those that are under way."""
+        """Begin no more moves, and cancel those under way."""
         for one in self.progress.values():
             if one.state in (MoveState.WAITING, MoveState.UPLOADING):
                 self._go(one, MoveState.CANCELLED, now_s, "cancelled before it began")
@@ -216,7 +215,7 @@ class Reassignment:
                 self._go(one, MoveState.CANCELLING, now_s, "cancelled")
 
     def saw(self, view: ClusterView, now_s: float) -> None:
-        """The cluster as it is."""
+        """Record what the cluster shows."""
         for where, one in self.progress.items():
             if one.state not in (MoveState.CATCHING_UP, MoveState.ELECTING, MoveState.CANCELLING):
                 continue
@@ -237,7 +236,7 @@ class Reassignment:
             self._go(one, MoveState.ELECTING, now_s)
 
     def _taken_back(self, one: MoveProgress, now_s: float) -> None:
-        """The controller does not list it, and brokers still show other replicas than it should have."""
+        """Handle that the controller does not list it, and brokers still show other replicas than wanted."""
         if one.timed_out:
             self._go(one, MoveState.FAILED, now_s, one.reason)
         elif one.state is MoveState.CANCELLING:
@@ -248,7 +247,7 @@ class Reassignment:
     # What to do.
 
     def step(self, now_s: float) -> list[Action]:
-        """What is to be done now; it is told again while it has no effect, and may be repeated without harm."""
+        """Return what to do now; actions repeat while they have no effect, and may be repeated without harm."""
         self._look_at_clocks(now_s)
         actions = self._phase_actions()
         asking = [one for one in self._startable() if one.request.uploads_tail]
@@ -267,7 +266,7 @@ class Reassignment:
         return actions
 
     def _startable(self) -> list[MoveProgress]:
-        """Waiting moves that fit; those of the second phase only when it has begun."""
+        """Return waiting moves that fit; those of the second phase only when it has begun."""
         free = self._limits.max_moves - sum(one.state in _UNDER_WAY for one in self.progress.values())
         waiting = [
             one

@@ -1,14 +1,13 @@
 """Plans which replicas go where: as a file says, to drain a broker, or to balance all brokers. Sans-IO.
 
-Theory. A plan changes as little as it can: replicas are replaced only where they must go, and moved only from a broker
-with at least two more than the one that takes it, so each step brings the counts closer together and there is an end.
-A replica never goes where it lowers the number of racks of its partition; among the brokers that may take it, one in a
-rack that has none of the partition comes first. Who leads costs nothing to move: it is the order of the replicas, the
-preferred leader first.
+A plan changes as little as possible: replicas are replaced only if they must go, and moved only from a broker with at
+least two more than the receiving one, so each step brings the counts closer together and the plan ends. A replica never
+goes where it lowers the number of racks of its partition; among the possible brokers, one in a rack without the
+partition comes first. Changing the leader costs nothing: it is the order of the replicas, the preferred leader first.
 
-What counts is the number of replicas and of preferred leaders, not bytes: with replicas that begin at the tier, a move
-costs about the same whatever the partition's size. Partitions without a leader cannot be moved and are left as they
-are; the plan says so.
+The number of replicas and of preferred leaders counts, not bytes: with replicas that begin at the tier, a move costs
+about the same whatever the partition's size. Partitions without a leader cannot be moved and are left unchanged; the
+plan says so.
 """
 
 import json
@@ -18,7 +17,7 @@ from dataclasses import dataclass, field
 
 
 class ReassignmentPlanError(Exception):
-    """There can be no such plan."""
+    """Such a plan is impossible."""
 
     def __init__(self, operation: str, key: str, reason: str, hint: str = "") -> None:
         self.operation, self.key, self.reason, self.hint = operation, key, reason, hint
@@ -27,7 +26,7 @@ class ReassignmentPlanError(Exception):
 
 @dataclass(frozen=True, slots=True, order=True)
 class TopicPartition:
-    """By name, as Kafka's reassignments have it."""
+    """A partition by name, as in Kafka's reassignments."""
 
     topic: str
     partition: int
@@ -38,7 +37,7 @@ class TopicPartition:
 
 @dataclass(frozen=True, slots=True)
 class PartitionReplicas:
-    """A partition as the cluster's metadata has it. `leader` is -1 when there is none."""
+    """A partition as in the cluster's metadata. `leader` is -1 when there is none."""
 
     topic_partition: TopicPartition
     leader: int
@@ -49,10 +48,10 @@ class PartitionReplicas:
 
 @dataclass(frozen=True, slots=True)
 class ClusterReplicas:
-    """All partitions and the brokers that live."""
+    """All partitions and the living brokers."""
 
     racks: dict[int, str | None]
-    """Of the living brokers."""
+    """Racks of the living brokers."""
     partitions: tuple[PartitionReplicas, ...]
 
 
@@ -100,9 +99,9 @@ def plan_drain(cluster: ClusterReplicas, broker: int) -> ReassignmentPlan:
 
 
 def plan_balance(cluster: ClusterReplicas) -> ReassignmentPlan:
-    """Even out replicas and preferred leaders over all living brokers.
+    """Balance replicas and preferred leaders over all living brokers.
 
-    Replicas on brokers that do not live stay: who may come back is not for a balance to say; drain those that will not.
+    Replicas on dead brokers stay, because those may come back; drain the brokers that will not.
     """
     draft = _Draft(cluster, cluster.partitions, set(cluster.racks), counted=cluster.partitions)
     draft.even_out()
@@ -111,7 +110,7 @@ def plan_balance(cluster: ClusterReplicas) -> ReassignmentPlan:
 
 
 def plan_as_given(cluster: ClusterReplicas, wanted: Mapping[TopicPartition, tuple[int, ...]]) -> ReassignmentPlan:
-    """The moves that lead to these replicas. Raises ReassignmentPlanError when they cannot be had."""
+    """Return the moves that lead to these replicas. Raises ReassignmentPlanError when that is impossible."""
     known = {partition.topic_partition: partition for partition in cluster.partitions}
     moves = []
     for where, replicas in sorted(wanted.items()):
@@ -125,7 +124,7 @@ def plan_as_given(cluster: ClusterReplicas, wanted: Mapping[TopicPartition, tupl
 
 
 def write_plan(plan: ReassignmentPlan) -> str:
-    """In the form that kafka-reassign-partitions.sh takes as --reassignment-json-file."""
+    """Return the plan as kafka-reassign-partitions.sh takes it with --reassignment-json-file."""
     partitions = [
         {"topic": move.topic_partition.topic, "partition": move.topic_partition.partition, "replicas": list(move.after)}
         for move in plan.moves
@@ -134,7 +133,7 @@ def write_plan(plan: ReassignmentPlan) -> str:
 
 
 def read_plan(text: str, source: str) -> dict[TopicPartition, tuple[int, ...]]:
-    """The inverse: the wanted replicas by partition. Raises ReassignmentPlanError; `source` is named in it."""
+    """Parse such a plan: the wanted replicas by partition. Raises ReassignmentPlanError; `source` is named in it."""
     try:
         document = json.loads(text)
         if document["version"] != 1:
@@ -171,7 +170,7 @@ def _without_leaderless(moves: Sequence[Move], known: dict[TopicPartition, Parti
 
 
 class _Draft:
-    """Replicas as they would be; changed step by step."""
+    """The planned replicas, changed step by step."""
 
     def __init__(
         self,
@@ -180,7 +179,7 @@ class _Draft:
         allowed: set[int],
         counted: Sequence[PartitionReplicas],
     ) -> None:
-        """Partitions of `scope` may change, brokers of `allowed` may get replicas, `counted` are to be evened out."""
+        """Partitions of `scope` may change, brokers of `allowed` may get replicas, `counted` are balanced."""
         self._racks = cluster.racks
         self._allowed = allowed
         self._before = {partition.topic_partition: partition for partition in scope}
@@ -199,14 +198,14 @@ class _Draft:
         return ReassignmentPlan(tuple(move for move in found.moves if move.before != move.after), found.left)
 
     def replace(self) -> None:
-        """Each replica on a broker that is not allowed goes to one that is."""
+        """Replace each replica on a broker that is not allowed."""
         for where in self._movable:
             replicas = self._after[where]
             for position, broker in enumerate(replicas):
                 if broker not in self._allowed:
                     self._set(where, position, self._taker(where, position))
             if replicas[0] != self._before[where].replicas[0]:
-                # Whoever leads fewest, and rather one that is in sync already than the newcomer.
+                # The one that leads fewest, preferably one already in sync.
                 in_sync = self._before[where].in_sync
                 best = min(replicas, key=lambda broker: (self._led(broker, replicas[0]), broker not in in_sync, broker))
                 self._lead(where, best)

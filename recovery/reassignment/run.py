@@ -1,4 +1,4 @@
-"""Runs a reassignment against a cluster: does what `Reassignment` says, and tells it what the cluster shows. Blocks."""
+"""Runs a reassignment against a cluster: does what `Reassignment` says, and reports what the cluster shows. Blocks."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol
@@ -27,11 +27,11 @@ log = structlog.get_logger(__name__)
 
 _TURN_S = 0.1
 _PATIENCE_S = 60.0
-"""So long the cluster may fail to answer while moves are under way."""
+"""How long the cluster may fail to answer while moves are under way."""
 
 
 class Admin(Protocol):
-    """What is asked of the cluster; see ReassignmentAdmin."""
+    """The cluster, as used here; see ReassignmentAdmin."""
 
     def view(self, partitions: Collection[TopicPartition]) -> ClusterView: ...
     def log_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]: ...
@@ -44,14 +44,14 @@ class Admin(Protocol):
 
 
 class Tails(Protocol):
-    """What is asked of the agents; see TailRequests."""
+    """The agents, as used here; see TailRequests."""
 
     def ask(self, log_ends: Mapping[TopicPartition, int], timeout_s: float) -> None: ...
     def stored(self) -> Iterable[TopicPartition]: ...
 
 
 def requests_of(moves: Collection[Move], admin: Admin, uploading_topics: Collection[str]) -> list[MoveRequest]:
-    """The moves with what matters of their partitions. Raises ReassignmentError."""
+    """Return the moves with the relevant facts of their partitions. Raises ReassignmentError."""
     growing = [move.topic_partition for move in moves if move.adding]
     bare = admin.without_local_data(growing)
     return [
@@ -76,7 +76,7 @@ class ReassignmentRun:
         clock: Callable[[], float],
         wait: Callable[[float], object],
     ) -> None:
-        """`clock` gives monotonic seconds, `wait` lets some pass."""
+        """`clock` gives monotonic seconds, `wait` waits."""
         self.reassignment = Reassignment(list(requests), limits)
         self._limits = limits
         self._admin = admin
@@ -87,13 +87,13 @@ class ReassignmentRun:
         self._silent_since_s: float | None = None
 
     def cancel(self) -> None:
-        """Begin nothing more, and take back what is under way."""
+        """Begin nothing more, and cancel what is under way."""
         self._cancel_wanted = True
 
     def run(self, on_turn: Callable[[Reassignment], None] = lambda _: None) -> Reassignment:
-        """Until every move is at its end. `on_turn` is called some times a second.
+        """Run until every move has ended. `on_turn` is called some times a second.
 
-        Raises ReassignmentError when the cluster does not answer for long; what is under way then goes on by itself.
+        Raises ReassignmentError when the cluster does not answer for long; moves under way then continue by themselves.
         """
         try:
             while not self.reassignment.is_over:
@@ -142,7 +142,7 @@ class ReassignmentRun:
                 self._admin.begin_at_tier()
 
     def _submitted(self, moves: Collection[Move]) -> dict[TopicPartition, str | None]:
-        """Whatever becomes of the request: one that was not answered may have been taken, which `saw` will tell."""
+        """Submit moves. One without an answer may have been accepted, which `saw` will show."""
         unanswered: dict[TopicPartition, str | None] = {move.topic_partition: None for move in moves}
         try:
             return unanswered | self._admin.submit(moves)

@@ -1,4 +1,4 @@
-"""Asks the leaders' agents for tails, and hears their answers, by the settings topic. A shell of `reassignment`."""
+"""Requests tails from the leaders' agents, and reads their answers, through the settings topic."""
 
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
@@ -16,7 +16,7 @@ _EAGER = FollowSettings(fetch_min_bytes=1, fetch_wait_ms=100, batch_wait_ms=50)
 
 
 class TailRequests:
-    """Requests of one run. Whoever leads answers; what is asked is removed when this is left."""
+    """The requests of one run. The leader answers; requests are removed on exit."""
 
     def __init__(self, client: KafkaClientConfig, request_id: str, wall_ms: Callable[[], int]) -> None:
         self._request_id = request_id
@@ -43,7 +43,7 @@ class TailRequests:
             self._reader.close()
 
     def topics(self, timeout_s: float = 30.0) -> Mapping[str, TopicSettings]:
-        """All topics' settings. Raises MetadataTopicError when they cannot be read."""
+        """Return all topics' settings. Raises MetadataTopicError when they cannot be read."""
         if not self._reader.wait_until_ready(timeout_s):
             raise MetadataTopicError(
                 "read", "topic settings", f"not read to their end within {timeout_s:g} s", "did an agent ever start?"
@@ -51,7 +51,7 @@ class TailRequests:
         return self._reader.topics
 
     def ask(self, log_ends: Mapping[TopicPartition, int], timeout_s: float) -> None:
-        """Ask for all below these offsets. Raises MetadataTopicError."""
+        """Request everything below these offsets. Raises MetadataTopicError."""
         deadline_ms = self._wall_ms() + int(timeout_s * 1000)
         self._asked.update(log_ends)
         self._writer.request_tails(
@@ -62,7 +62,7 @@ class TailRequests:
         )
 
     def stored(self) -> Iterable[TopicPartition]:
-        """Those whose tails are stored, as far as agents have said."""
+        """Yield partitions whose tails are stored, according to the agents."""
         answers = self._reader.tails_stored
         for where, end in self._asked.items():
             answer = answers.get((where.topic, where.partition))
@@ -71,22 +71,22 @@ class TailRequests:
 
 
 class NoTails:
-    """For clusters without agents, and for those who do not want to wait for them."""
+    """For clusters without agents, and for runs that do not wait for them."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """There is nothing to remove."""
+        """Do nothing: there is nothing to remove."""
 
     def topics(self) -> Mapping[str, TopicSettings]:
-        """None is uploaded."""
+        """Return none, so nothing is uploaded."""
         return {}
 
     def ask(self, log_ends: Mapping[TopicPartition, int], timeout_s: float) -> None:
-        """Nobody is there to be asked; as there are no topics, nobody has reason to."""
+        """Never called with anything: without topics there is nothing to request."""
         raise MetadataTopicError("ask for tails", ", ".join(map(str, log_ends)), "there are no agents")
 
     def stored(self) -> Iterable[TopicPartition]:
-        """None."""
+        """Return none."""
         return ()

@@ -1,1 +1,1 @@
-"""What replication costs: what was done at the prices of a table, what a workload would cost, and what to change."""
+"""Costs of replication: of what was done, at the prices of a table; of a planned workload; and what to change."""

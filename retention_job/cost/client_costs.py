@@ -1,16 +1,17 @@
-"""What clients moved that come by gateways, and what it cost beside other ways: by their zone and day.
+"""Costs of clients that connect through gateways, compared with other ways, by the clients' zone and day.
 
-Theory. Gateways count at both ends, so it is known what their clients would have sent and been given across the border,
-and what crossed in its place. The difference went by object storage. What producers sent so is in the RouterChannel:
-its PUTs are the gateway's of the zone, its GETs are made beside all brokers, and are shared out by the bytes that each
-zone's clients sent so. What consumers were given so comes out of replication's objects, whose reads are shared out by
-the bytes that were linked, to followers and consumers alike (`counted_usage`).
+Gateways count at both ends, so the bytes that their clients would have sent and received across zones are known, and
+the bytes that crossed instead. The difference went through object storage. Bytes that producers sent this way are in
+the RouterChannel: its PUTs are made by the zone's gateway, its GETs beside all brokers, and are shared out by the bytes
+that each zone's clients sent this way. Bytes that consumers received this way come out of replication's objects, whose
+reads are shared out by the linked bytes of followers and consumers (`counted_usage`).
 
-Three ways are priced. Direct: everything crosses. Follower fetching (KIP-392), which takes settings alone: the same
-but for what consumers were given of partitions with a replica in their zone; where nobody looked whether there is one,
-that is between nothing and all. By the gateway: what crossed, and the store.
+Three ways are priced. Direct: everything crosses. Follower fetching (KIP-392), which needs only settings: the same
+without the bytes that consumers received from partitions with a replica in their zone; if nobody looked for a replica,
+that is between none and all of them. Through the gateway: the bytes that crossed, and the store.
 
-Objects of the RouterChannel live for moments, so their storage is not counted; where a log adopts one, it is the log's.
+Objects of the RouterChannel live for moments, so their storage is not counted; if a log adopts one, its storage is the
+log's.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -28,12 +29,12 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 CLIENT_AMOUNTS: Final = (
-    "sent_bytes",  # by clients, to brokers of other zones
-    "sent_crossed_bytes",  # what crossed the border in their place
+    "sent_bytes",  # from clients, to brokers of other zones
+    "sent_crossed_bytes",  # bytes that crossed zones instead of these
     "given_bytes",  # to clients, by these brokers
     "given_crossed_bytes",
-    "near_bytes",  # of those given, of partitions with a replica in the zone
-    "untold_bytes",  # of those given, where nobody looked for one
+    "near_bytes",  # part of the given bytes: of partitions with a replica in the zone
+    "untold_bytes",  # part of the given bytes: nobody looked for such a replica
     "puts",  # of the RouterChannel
     "upload_bytes",
     "gets",
@@ -45,21 +46,21 @@ CLIENT_PARTS: Final = {
     "clients_store_usd": ("put_usd", "upload_usd", "get_usd", "retrieval_usd", "read_fee_usd"),
     "clients_crossing_usd": ("crossing_usd",),
 }
-"""The parts of `gateway_usd`, as all clients' stand beside `cost_tables.DOLLARS`."""
+"""The parts of `gateway_usd`; for all clients together they stand beside `cost_tables.DOLLARS`."""
 CLIENT_DOLLARS: Final = (
     *(name for names in CLIENT_PARTS.values() for name in names),
     "direct_usd",
-    "follower_fetching_usd",  # of what is known to have a replica in the zone
-    "follower_fetching_least_usd",  # if what nobody looked at has one, too
+    "follower_fetching_usd",  # counts only replicas that are known to be in the zone
+    "follower_fetching_least_usd",  # also counts a replica in the zone if nobody looked for one
     "gateway_usd",
-    "saved_usd",  # by the gateway: of what clients would pay directly
+    "saved_usd",  # by the gateway, compared with direct connections
 )
 
 
 def client_costs(counted: CountedUsage, prices: PriceTable, sections: StoreSections = DEFAULT_SECTIONS) -> "DataFrame":
-    """One row for each zone and day on which its gateways counted: CLIENT_AMOUNTS and CLIENT_DOLLARS.
+    """Return one row for each zone and day on which its gateways counted: CLIENT_AMOUNTS and CLIENT_DOLLARS.
 
-    Raises PriceError when a price is missing.
+    Raises PriceError if a price is missing.
     """
     rates = Rates.of(prices, sections)
     moved = counted.clients_by_day()
@@ -84,7 +85,7 @@ def client_costs(counted: CountedUsage, prices: PriceTable, sections: StoreSecti
 
 
 def _router_puts(counted: CountedUsage, store: str) -> "DataFrame":
-    """(zone, day, puts, upload_bytes): by the zone that the gateway is of."""
+    """Return (zone, day, puts, upload_bytes) by the gateway's zone."""
     zones = counted.amounts.where(fn.col("kind") == GATEWAY).select("broker_id", "day", fn.col("name").alias("zone"))
     router = counted.amounts.where((fn.col("kind") == ROUTER) & (fn.col("name") == store))
     made = router.groupBy("broker_id", "day").agg(fn.sum("a1").alias("puts"), fn.sum("a6").alias("upload_bytes"))
@@ -93,7 +94,10 @@ def _router_puts(counted: CountedUsage, store: str) -> "DataFrame":
 
 
 def _router_gets(counted: CountedUsage, moved: "DataFrame", store: str) -> "DataFrame":
-    """(zone, day, gets, retrieval_bytes): each zone's share, by what its clients sent through the store."""
+    """Return (zone, day, gets, retrieval_bytes):
+
+    each zone's share, by the bytes that its clients sent through the store.
+    """
     router = counted.amounts.where((fn.col("kind") == ROUTER) & (fn.col("name") == store))
     made = router.groupBy("day").agg(fn.sum("a2").alias("_gets"), fn.sum("a7").alias("_retrieved"))
     of_day = Window.partitionBy("day")

@@ -1,9 +1,9 @@
-"""What clients' bytes cost per broker and month: in stock Kafka, by follower fetching, by the zone gateway. Sans-IO.
+"""Model of the monthly cost of clients' bytes per broker: stock Kafka, follower fetching, zone gateway. Sans-IO.
 
-Clients are spread over the zones as leaders are, so of all that a leader takes and gives, the other zones' part crosses
-a border. Consumers that name their zone are sent to a replica there (KIP-392), where the zone has one; that takes
-settings alone. By the gateway, what is produced goes by object storage where that is cheaper: each gateway's requests
-of an interval share an object, and each request is read by the agent beside its leader.
+Clients are spread over the zones as leaders are, so the other zones' part of a leader's bytes is cross-zone traffic.
+Consumers that name their zone are sent to a replica there (KIP-392), if the zone has one; that needs only settings.
+With the gateway, produced records go through object storage if that is cheaper: each gateway's requests of an interval
+share an object, and the agent beside its leader reads each request.
 """
 
 from collections.abc import Mapping
@@ -22,18 +22,18 @@ class ClientsCost:
     stock: MonthlyCost
     follower_fetching: MonthlyCost
     gateway: MonthlyCost
-    """With follower fetching."""
+    """The cost through the gateway, with follower fetching."""
     linked: bool
-    """Whether what is produced goes by object storage there; else all of it crosses, as it does without."""
+    """Whether produced records go through object storage there; else all of them cross zones, as without a gateway."""
 
     @property
     def ways(self) -> Mapping[str, MonthlyCost]:
-        """By name, as programs are told."""
+        """The three costs, by the names that JSON output uses."""
         return {"stock": self.stock, "follower_fetching": self.follower_fetching, "gateway": self.gateway}
 
 
 def clients_cost(workload: Workload, prices: PriceTable) -> ClientsCost:
-    """Raises PriceError when a price that this needs is missing."""
+    """Compute the costs of all three ways. Raises PriceError if a price that this needs is missing."""
     elsewhere_gb = workload.gb_per_month * (1 - 1 / workload.zones)
     crossing_usd = elsewhere_gb * prices.zone_crossing_gb
     # A partition with fewer replicas than there are zones leaves some zones' consumers to its leader.

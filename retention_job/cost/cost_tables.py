@@ -1,20 +1,20 @@
-"""What was uploaded, stored, fetched, linked and sent inline, and what it cost: by topic, broker and day.
+"""Amounts uploaded, stored, fetched, linked and sent inline, and their cost: by topic, broker and day.
 
-Theory. What a topic did is told by two witnesses. The metadata tells objects, their sizes, life times and whose bytes
-are in them; an object's PUT, upload and storage are shared out by the bytes of its entries. The agents' usage records
-tell what followers were given, linked or inline, and each agent's requests. GETs belong to no topic by themselves, as
+There are two sources for a topic's amounts. The metadata has objects, their sizes, life times and whose bytes are in
+them; an object's PUT, upload and storage are shared out by the bytes of its entries. The agents' usage records have
+what followers were given, linked or inline, and each agent's requests. GETs belong to no topic by themselves, because
 one range holds several topics' batches: each day's GETs and retrieved bytes are shared out by the bytes that were
-linked, to followers, and to consumers that come by gateways, whose share stands with what else clients cost
+linked, to followers, and to consumers that connect through gateways, whose share is among the other costs of clients
 (`client_costs`). So the sum over topics is what was paid, and nothing is counted twice.
 
-An archive object is of one topic, and is priced as its own store is. What has no topic stands in rows with a null
-topic: requests beside the objects (snapshots, listings, failed attempts, reads of the archive), and all that crossed
-the border beside record bytes. In an incremental run, combined segments of earlier runs have no entries here; their
-storage stands in such a row, too.
+An archive object belongs to one topic, and has the prices of its own store. Amounts without a topic are in rows with a
+null topic: requests that concern no objects (snapshots, listings, failed attempts, reads of the archive), and all
+cross-zone traffic besides record bytes. In an incremental run, combined segments of earlier runs have no entries here;
+their storage is in such a row, too.
 
-The broker of a row is the one that led. Stock Kafka's cost is that of the same records crossing to the same followers
-in other zones; a broker of which no zone is known counts as a zone of its own. Where no usage record tells of a
-broker's day, amounts and dollars that follow from usage are null, which is unknown and not 0.
+The broker of a row is the one that led. Stock Kafka's cost is that of the same records sent to the same followers in
+other zones; a broker whose zone is unknown counts as a zone of its own. If no usage record has a broker's day, amounts
+and dollars that follow from usage are null, which is unknown and not 0.
 
 All of it is linear aggregation; `entries` is shuffled once, by object.
 """
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 _BYTE_MS_PER_GB_MONTH: Final = BYTES_PER_GB * 720 * 3_600_000.0
-"""A 30-day month, as in the price comparisons."""
+"""A month has 30 days, as in the price comparisons."""
 _KEY: Final = ("topic_id", "broker_id", "day")
 _OF_TOPICS: Final = (
     "puts", "upload_bytes", "linked_remote_bytes", "inline_remote_bytes", "archive_puts", "archive_upload_bytes",
@@ -54,8 +54,8 @@ AMOUNTS: Final = (
     "inline_remote_bytes",
     "gets",
     "retrieval_bytes",
-    "protocol_bytes",  # across the border beside record bytes: requests, links, what has the feature off
-    "protocol_stock_bytes",  # the same in stock Kafka
+    "protocol_bytes",  # cross-zone traffic besides record bytes: requests, links, topics with the feature off
+    "protocol_stock_bytes",  # the same traffic in stock Kafka
     "archive_objects",  # that were written
     "archive_puts",  # theirs and, without a topic, all else that is paid as a PUT in a store with other prices
     "archive_upload_bytes",
@@ -73,7 +73,7 @@ DOLLARS: Final = (
     "get_usd",
     "retrieval_usd",
     "read_fee_usd",
-    "crossing_usd",  # what is left of the zone border
+    "crossing_usd",  # cross-zone traffic that remains
     "archive_put_usd",
     "archive_get_usd",
     "archive_storage_usd",
@@ -83,7 +83,9 @@ DOLLARS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class CostSources:
-    """What a run read: `schemas.SEGMENTS`, `ENTRIES`, `TIERED`, `ARCHIVE_OBJECTS`, and `usage_table.COUNTERS`."""
+    """The tables that a run read: `schemas.SEGMENTS`, `ENTRIES`, `TIERED`, `ARCHIVE_OBJECTS`,
+    `usage_table.COUNTERS`.
+    """
 
     segments: "DataFrame"
     entries: "DataFrame"
@@ -92,9 +94,9 @@ class CostSources:
     counters: "DataFrame"
     now_ms: int
     counted_until_ms: int = 0
-    """What was stored before this time has been counted by earlier runs; 0 when this run counts everything."""
+    """Earlier runs have counted what was stored before this time; 0 if this run counts everything."""
     since_ms: int = 0
-    """When the time begins that amounts are of."""
+    """The start of the time that the amounts cover."""
 
 
 def cost_by_topic(
@@ -103,10 +105,10 @@ def cost_by_topic(
     sections: StoreSections = DEFAULT_SECTIONS,
     counted: CountedUsage | None = None,
 ) -> "DataFrame":
-    """One row for each topic id, broker and day: AMOUNTS, READERS, DOLLARS, `remote_wal_usd`, `stock_usd`,
-    `saved_usd`. `counted` is of the sources' counters.
+    """Return one row for each topic id, broker and day: AMOUNTS, READERS, DOLLARS, and totals.
 
-    Raises PriceError when a price is missing.
+    The totals are `remote_wal_usd`, `stock_usd` and `saved_usd`. `counted` comes from the sources' counters. Raises
+    PriceError if a price is missing.
     """
     rates = Rates.of(prices, sections)
     counted = counted or CountedUsage.of(sources.counters)
@@ -129,7 +131,7 @@ def cost_by_topic(
 
 
 def tiered_cost(tiered: "DataFrame", prices: PriceTable, now_ms: int, since_ms: int = 0) -> "DataFrame":
-    """(topic_id, day, stored_byte_ms, storage_usd): KIP-405's storage, which stock Kafka pays as well."""
+    """Return (topic_id, day, stored_byte_ms, storage_usd): KIP-405's storage, which stock Kafka pays as well."""
     start, end = fn.greatest(fn.col("finished_ms"), fn.lit(since_ms)), fn.coalesce("deleted_ms", fn.lit(now_ms))
     lives = tiered.where("finished_ms is not null and size_bytes is not null")
     grouped = lives.groupBy("topic_id", *life_days(start, end)).agg(*life_sums(start, end, fn.col("size_bytes")))
@@ -138,7 +140,7 @@ def tiered_cost(tiered: "DataFrame", prices: PriceTable, now_ms: int, since_ms: 
 
 
 def _moved(usage: "DataFrame", zones: "DataFrame") -> "DataFrame":
-    """(key, linked and inline bytes, READERS) from usage."""
+    """Return (key, linked and inline bytes, READERS) from usage."""
     topics = _with_zones(usage.where(fn.col("kind") == TOPIC), zones)
     remote = fn.col("is_remote").cast("long")
     given = ((fn.col("a1") + fn.col("a2")) > 0).cast("int")
@@ -153,7 +155,7 @@ def _moved(usage: "DataFrame", zones: "DataFrame") -> "DataFrame":
 
 
 def _with_zones(rows: "DataFrame", zones: "DataFrame") -> "DataFrame":
-    """With `zone`, the follower's or one of its own, and `is_remote`: whether that is another than the leader's."""
+    """Add `zone`, the follower's or one of its own, and `is_remote`: whether it differs from the leader's."""
     own = fn.broadcast(zones.withColumnRenamed("rack", "_own"))
     theirs = fn.broadcast(zones.select(fn.col("broker_id").alias("follower"), fn.col("rack").alias("_theirs")))
     joined = rows.join(own, "broker_id", "left").join(theirs, "follower", "left")
@@ -166,7 +168,7 @@ def _with_zones(rows: "DataFrame", zones: "DataFrame") -> "DataFrame":
 
 
 def _with_gets(moved: "DataFrame", reads: "DataFrame") -> "DataFrame":
-    """With each topic's share of the day's GETs and retrieved bytes, by the bytes that were linked."""
+    """Add each topic's share of the day's GETs and retrieved bytes, by the bytes that were linked."""
     return (
         moved.join(fn.broadcast(reads), "day", "left")
         .withColumn("gets", fn.col("linked_bytes") * fn.col("gets_a_byte"))
@@ -178,7 +180,9 @@ def _with_gets(moved: "DataFrame", reads: "DataFrame") -> "DataFrame":
 def _without_topic(
     counted: CountedUsage, by_topic: "list[DataFrame]", reads: "DataFrame", sections: StoreSections
 ) -> "DataFrame":
-    """Rows with a null topic: what an agent did beside the topics' records, which are `by_topic`, and clients'."""
+    """Return rows with a null topic: what an agent did besides the topics' records (`by_topic`) and clients'
+    records.
+    """
     together = union(*by_topic)
     of_topics = together.groupBy("broker_id", "day").agg(
         *(fn.coalesce(fn.sum(name), fn.lit(0)).alias(f"_{name}") for name in _OF_TOPICS)
@@ -192,19 +196,21 @@ def _without_topic(
 
 
 def _left(counted: str, *told: str) -> "Column":
-    """What usage counted beside what the objects tell."""
+    """Return SQL for the part of a count in usage records that the objects do not explain."""
     return fn.greatest(fn.expr(" - ".join((counted, *(f"coalesce({name}, 0)" for name in told)))), fn.lit(0))
 
 
 def _requests(store: "DataFrame", of_topics: "DataFrame", reads: "DataFrame", sections: StoreSections) -> "DataFrame":
-    """To the combined segments' store, in which archive objects may be as well. `reads` are shared out already."""
+    """Return requests to the combined segments' store, which may hold archive objects too, less the `reads` shared
+    out.
+    """
     both = sections.wal == sections.archive
     beside = store.join(of_topics, ["broker_id", "day"], "left").join(fn.broadcast(reads), "day", "left")
     unlinked = fn.col("gets_a_byte").isNull()
     return beside.select(
         "broker_id",
         "day",
-        # A listing is paid as a PUT is.
+        # A listing has the price of a PUT.
         (_left("a1", "_puts", *(["_archive_puts"] if both else [])) + fn.col("a5")).alias("puts"),
         _left("a6", "_upload_bytes", *(["_archive_upload_bytes"] if both else [])).alias("upload_bytes"),
         fn.when(unlinked, fn.col("a2") + fn.col("a3")).alias("gets"),
@@ -213,7 +219,7 @@ def _requests(store: "DataFrame", of_topics: "DataFrame", reads: "DataFrame", se
 
 
 def _border(usage: "DataFrame", of_topics: "DataFrame", zones: "DataFrame") -> "DataFrame":
-    """What crossed it beside record bytes."""
+    """Return cross-zone traffic besides record bytes."""
     border = (
         _with_zones(usage.where((fn.col("kind") == FOLLOWER) & (fn.col("follower") >= 0)), zones)
         .where("is_remote")
@@ -237,7 +243,7 @@ def _border(usage: "DataFrame", of_topics: "DataFrame", zones: "DataFrame") -> "
 
 
 def _other_store(usage: "DataFrame", of_topics: "DataFrame", sections: StoreSections) -> "DataFrame":
-    """Requests to a store that is not priced as the combined segments' is: the archive's."""
+    """Return requests to the archive's store, if it has other prices than the combined segments'."""
     counted = (
         usage.where((fn.col("kind") == STORE) & (fn.col("name") != sections.wal))
         .groupBy("broker_id", "day")

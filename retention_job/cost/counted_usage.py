@@ -1,8 +1,8 @@
-"""What agents counted, by day, as both halves of the costs read it: replication's and that of the gateways' clients.
+"""Daily amounts that agents counted, for both halves of the costs: replication's and the gateways' clients'.
 
-The store's counters of an agent hold all of its requests. Those for the RouterChannel are told apart, and are clients';
-what is left is replication's, but for what consumers of other zones read by links, which comes out of the same reads:
-one range serves followers and consumers alike, so reads are shared out by the bytes that each were linked.
+An agent's store counters include all of its requests. Those for the RouterChannel are counted separately, and are
+clients'. The rest is replication's, except for reads of consumers of other zones by links: one range serves followers
+and consumers alike, so reads are shared out by the bytes that were linked to each.
 """
 
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 _OF_CLIENTS: Final = (
     "sent_bytes", "sent_crossed_bytes", "given_bytes", "given_crossed_bytes", "untold_bytes", "near_bytes",
 )  # fmt: skip
-"""Of kind CLIENTS, in the order of `usage_table.AMOUNTS`."""
+"""The amounts of kind CLIENTS, in the order of `usage_table.AMOUNTS`."""
 
 
 @dataclass(frozen=True, slots=True)
 class CountedUsage:
-    """Few rows, which are asked many things."""
+    """The decoded usage records: few rows, used many times."""
 
     amounts: "DataFrame"
     """`usage_table.amounts_by_day`"""
@@ -33,22 +33,22 @@ class CountedUsage:
 
     @classmethod
     def of(cls, counters: "DataFrame") -> "CountedUsage":
-        """Of `usage_table.COUNTERS`, decoded once."""
+        """Decode `usage_table.COUNTERS` once."""
         counters = counters.cache()
         return cls(amounts_by_day(counters).cache(), racks(counters).cache())
 
     def store_by_day(self, prices: str) -> "DataFrame":
-        """(broker_id, day, a1 to a7): replication's requests to the store that is paid by this section."""
+        """Return (broker_id, day, a1 to a7): replication's requests to the store with this section's prices."""
         of_store = self.amounts.where((fn.col("kind") == STORE) & (fn.col("name") == prices))
         of_clients = self.amounts.where((fn.col("kind") == ROUTER) & (fn.col("name") == prices))
         left = [fn.greatest(fn.sum(amount), fn.lit(0)).alias(amount) for amount in AMOUNTS]
         negated = of_clients.select("broker_id", "day", *((-fn.col(amount)).alias(amount) for amount in AMOUNTS))
-        # Without a row of the store there is nothing to take off: both are told by the same agent.
+        # Without a row of the store there is nothing to subtract: the same agent counts both.
         counted = union(of_store.select("broker_id", "day", *AMOUNTS), negated)
         return counted.groupBy("broker_id", "day").agg(*left)
 
     def clients_by_day(self) -> "DataFrame":
-        """(zone, day, the fields of `ClientZoneUsage`, linked_sent_bytes, linked_given_bytes)."""
+        """Return (zone, day, the fields of `ClientZoneUsage`, linked_sent_bytes, linked_given_bytes)."""
         sums = [fn.sum(amount).alias(name) for amount, name in zip(AMOUNTS, _OF_CLIENTS, strict=False)]
         moved = self.amounts.where(fn.col("kind") == CLIENTS).groupBy(fn.col("name").alias("zone"), "day").agg(*sums)
         linked = {
@@ -58,8 +58,10 @@ class CountedUsage:
         return moved.withColumns(linked)
 
     def reads_by_day(self, prices: str) -> "DataFrame":
-        """(day, gets_a_byte, retrieved_a_byte): of the days on which anything was linked, each linked byte's share of
-        the GETs, HEADs and retrieved bytes that replication's store and consumers took.
+        """Return (day, gets_a_byte, retrieved_a_byte) for days with linked bytes.
+
+        These are each linked byte's share of the GETs, HEADs and bytes that replication and consumers read from the
+        store.
         """
         made = self.store_by_day(prices).groupBy("day").agg(
             fn.sum(fn.col("a2") + fn.col("a3")).alias("_gets"), fn.sum("a7").alias("_retrieved")

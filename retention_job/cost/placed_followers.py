@@ -1,4 +1,4 @@
-"""Followers of a leader's partitions, as placed in a cluster of that size, for a scenario. Sans-IO."""
+"""Places the followers of a leader's partitions in a cluster of a given size, for a scenario. Sans-IO."""
 
 from functools import cache
 from random import Random
@@ -7,8 +7,10 @@ from rlm.write_path.reading_order import ranges_read
 
 
 def ranges_by_chance(brokers: float, of_each: float, partitions: float, max_gap: float) -> tuple[int, float]:
-    """How many ranges are read of an object with an entry of each partition, all as long, and how many times its bytes
-    for each time that they are wanted, where gaps of so many entries are read along. As for `placed_by_chance`.
+    """Return the number of ranges read of an object, and the ratio of read bytes to wanted bytes.
+
+    The object has an entry of each partition, all of the same length; gaps of up to `max_gap` entries are read too. The
+    other parameters are those of `placed_by_chance`.
     """
     placed = placed_by_chance(round(brokers), round(of_each), round(partitions) or 1)
     ranges, along = ranges_read(placed, max_gap)
@@ -18,9 +20,10 @@ def ranges_by_chance(brokers: float, of_each: float, partitions: float, max_gap:
 
 @cache
 def placed_by_chance(brokers: int, of_each: int, partitions: int) -> tuple[tuple[int, ...], ...]:
-    """The followers of each of so many partitions, in the order in which an object holds these.
+    """Return the followers of each partition, in the order in which an object holds the partitions.
 
-    `brokers` are those of other zones, `of_each` partition follows one in each zone. The same inputs bring the same.
+    `brokers` is the number of brokers in other zones, `of_each` of them follow each partition. Equal inputs give equal
+    results.
     """
     drawn = Random(partitions)  # noqa: S311 - nobody is to be surprised
     in_zone = max(brokers // of_each, 1)

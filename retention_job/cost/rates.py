@@ -1,4 +1,4 @@
-"""By what a run's amounts are priced: sections of the price table, and the dollars out of them."""
+"""The prices of a run's amounts: sections of the price table, and the dollars out of them."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -8,7 +8,7 @@ from plugin.prices import EXPRESS, NETWORK, STANDARD, PriceTable, StorePrices
 
 @dataclass(frozen=True, slots=True)
 class StoreSections:
-    """The sections of price tables that two stores are paid by, and the zone borders."""
+    """The sections of price tables for the two stores and for cross-zone traffic."""
 
     wal: str = EXPRESS
     archive: str = STANDARD
@@ -20,18 +20,18 @@ DEFAULT_SECTIONS: Final = StoreSections()
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Dollars."""
+    """Prices in dollars."""
 
     store: StorePrices
     archive: StorePrices
     crossing_gb: float
     read_fee_gb: float
     write_fee_gb: float | None
-    """None where the price table does not tell it: then what has copies costs nobody knows what."""
+    """None if the price table lacks it: then the cost of objects with copies is unknown."""
 
     @classmethod
     def of(cls, prices: PriceTable, sections: StoreSections) -> "Rates":
-        """Raises PriceError when a price is missing."""
+        """Take the prices out of a table. Raises PriceError if a price is missing."""
         # S3 Standard is in all zones, so only a directory bucket's readers can be in others.
         read_fee_gb = prices.cross_zone_read_gb if sections.wal == EXPRESS else 0.0
         stores = prices.store(sections.wal), prices.store(sections.archive)

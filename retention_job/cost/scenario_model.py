@@ -1,9 +1,9 @@
-"""What replication costs per broker and month, stock and through object storage, from a workload and prices. Sans-IO.
+"""Model of the monthly cost of replication per broker, stock and through object storage. Sans-IO.
 
 A scenario is a plan: steady load, each object uploaded on its interval, and read once in each other zone, or by each
-broker there that follows one of its partitions, in as many ranges as their order leaves
-(`rlm.write_path.reading_order`). When links pay, and when an object is large enough, the agents' own functions say
-(`link_costs` and `group_commit` in `rlm.write_path.commit`). What really happened is `cost_tables`' matter.
+broker there that follows one of its partitions, in as many ranges as their order requires
+(`rlm.write_path.reading_order`). The agents' own functions (`link_costs` and `group_commit` in `rlm.write_path.commit`)
+decide when links pay, and when an object is large enough. `cost_tables` computes the cost of what really happened.
 """
 
 import math
@@ -28,7 +28,7 @@ class ScenarioError(ValueError):
 
 
 class ScenarioPolicy(Enum):
-    """When records travel as links: a topic's `remote.wal.link.policy`, as far as costs tell."""
+    """When records travel as links: a topic's `remote.wal.link.policy`, as far as it matters for costs."""
 
     COST = "cost"
     ALWAYS = "always"
@@ -40,57 +40,56 @@ class Workload:
 
     brokers: int
     rate_mb_s: float
-    """Megabytes (10^6) a second that producers write to the partitions which one broker leads."""
+    """Megabytes (10^6) per second that producers write to the partitions that one broker leads."""
     interval_ms: float
     """remote.wal.log.manager.combiner.task.interval.ms"""
     replication_factor: int
     remote_followers: float
-    """Of them in other zones than the leader, of each partition."""
+    """The number of followers of each partition in other zones than the leader."""
     wal_hours: float
-    """How long an object lives: remote.wal.retention.ms."""
+    """The life time of an object in hours: remote.wal.retention.ms."""
     stored_copies: float
     """Copies of each byte on the brokers' disks."""
     local_hours: float
-    """How long a byte stays on the brokers' disks in stock Kafka."""
+    """The hours for which a byte stays on the brokers' disks in stock Kafka."""
     local_hours_with_wal: float
     count_gets: bool = True
-    """The KIP's own table leaves the GETs out."""
+    """Whether GETs count; the KIP's own table leaves them out."""
     link_policy: ScenarioPolicy = ScenarioPolicy.COST
     is_kept: bool | None = None
-    """Whether objects are stored whether or not links pay: for the archive, or for as long as the log, for a recovery.
-    None: as by default, which is with one or two replicas.
-    """
+    """Whether objects are stored even if links do not pay: for the archive, or as long as the log for a recovery. None:
+    the default, which is true with one or two replicas."""
     readers: float | None = None
-    """Brokers of other zones that read an object: as many as follow one of its partitions. None: as many as `brokers`
-    and `partitions` come to.
-    """
+    """The brokers of other zones that read an object, because they follow one of its partitions. None: computed from
+    `brokers` and `partitions`."""
     zone_reads: bool = True
     """remote.wal.hydration.share.min.readers: one broker of a zone reads an object for all of its zone."""
     partitions: float = 12
-    """An object has an entry of each of so many, at most of all that a broker leads; replicas are spread by chance."""
+    """An object has entries of this many partitions, at most all that a broker leads; replicas are spread by chance."""
     producers_wait: bool = True
-    """As with acks=all. Where nobody waits, objects are uploaded later, and are larger."""
+    """Whether producers wait, as with acks=all. If none waits, objects are uploaded later, and are larger."""
     archive_interval_ms: float = 1000
-    """remote.wal.archive.interval.ms: how often an object is uploaded that is stored although links do not pay."""
+    """remote.wal.archive.interval.ms: the upload interval of an object that is stored although links do not pay."""
     count_metadata: bool = True
-    """What each object's own metadata crosses the border with; the KIP's table leaves it out."""
+    """Whether the cross-zone traffic of each object's own metadata counts; the KIP's table leaves it out."""
     upload_bytes: int = 4 * 1024 * 1024
     """remote.wal.log.manager.combiner.task.upload.bytes: an object is uploaded early when it is full."""
     hours_per_month: float = 720
     cross_zone_read_gb: float | None = None
-    """Dollars for a gigabyte read from another zone's bucket; None takes the price table's."""
+    """Dollars for a gigabyte read from another zone's bucket; None: the price table's."""
     cross_zone_write_gb: float | None = None
-    """Likewise for one that is written there."""
+    """Dollars for a gigabyte written to another zone's bucket; None: the price table's."""
     copies: int = 1
-    """remote.wal.bucket.copies: in so many zones' buckets an object is written."""
+    """remote.wal.bucket.copies: the number of zones' buckets that an object is written to."""
     one_bucket: bool = False
-    """Of one zone, for all: those of the others write and read across the border. Else each zone has its own."""
+    """Whether one zone's bucket serves all zones, so that the others read and write across zones; else each has its
+    own."""
     store: str = EXPRESS
-    """The section of the price table for the store that objects are in."""
+    """The section of the price table for the objects' store."""
     zones: int = 3
-    """Over which leaders and clients are spread."""
+    """The number of zones that leaders and clients are spread over."""
     consumer_reads: float = 1
-    """How many times consumers read each byte."""
+    """The number of times that consumers read each byte."""
     client_request_bytes: float = 64 * 1024
     """Record bytes of a Produce request to one leader: its batches together."""
     client_interval_ms: float = 25
@@ -124,7 +123,7 @@ class Workload:
 
     @property
     def object_readers(self) -> float:
-        """Brokers of other zones that read an object: they follow one of its partitions at least. Or their zones."""
+        """The brokers of other zones that read an object because they follow one of its partitions, or their zones."""
         if self.readers is not None:
             return self.readers
         missing: float = (1 - self.remote_followers / self._others) ** self.partitions
@@ -133,12 +132,14 @@ class Workload:
 
     @property
     def _others(self) -> float:
-        """Brokers of other zones."""
+        """The number of brokers in other zones."""
         return max(self.brokers * (1 - 1 / self.zones), self.remote_followers, 1)
 
     def ranges(self, max_gap: float = 0) -> tuple[float, float]:
-        """How many ranges are read beyond one for each reader, and how many times bytes are for each time that they
-        are wanted, where gaps of so many entries are read along."""
+        """Return the number of ranges beyond one for each reader, and the ratio of read bytes to wanted bytes.
+
+        Gaps of up to `max_gap` entries are read too.
+        """
         if self.readers is not None or self.zone_reads or self.remote_followers < 1:
             return 0.0, 1.0
         ranges, bytes_read = ranges_by_chance(self._others, self.remote_followers, self.partitions, max_gap)
@@ -146,18 +147,21 @@ class Workload:
 
     @property
     def far_writes(self) -> float:
-        """How often a byte is written to another zone's bucket."""
+        """The number of times that a byte is written to another zone's bucket."""
         return 1 - 1 / self.zones if self.one_bucket else self.copies - 1
 
     @property
     def far_reads(self) -> float:
-        """How often a byte is read from one: by the followers that have none with it in their own zone."""
+        """The number of times that a byte is read from another zone's bucket:
+
+        by followers without a copy in their own zone.
+        """
         with_it = 1 / self.zones if self.one_bucket else (self.copies - 1) / (self.zones - 1)
         return self.remote_followers * (1 - with_it)
 
     @property
     def gb_per_hour(self) -> float:
-        """Gigabytes (10^9)."""
+        """Gigabytes (10^9) per hour."""
         return self.rate_mb_s * _BYTES_PER_MB * 3600 / BYTES_PER_GB
 
     @property
@@ -165,7 +169,7 @@ class Workload:
         return self.gb_per_hour * self.hours_per_month
 
     def objects_per_month(self, interval_ms: float) -> float:
-        """At this interval, or more where the largest size is reached before."""
+        """Return the objects per month at this interval; more if the maximum size is reached before."""
         full_ms = self.upload_bytes / (self.rate_mb_s * _BYTES_PER_MB) * 1000
         return self.hours_per_month * _MS_PER_HOUR / min(interval_ms, full_ms)
 
@@ -185,23 +189,23 @@ class MonthlyCost:
 
 
 STORAGE_PARTS: Final = ("instance", "local_storage", "wal_storage")
-"""The KIP's line "Storage/Instance Cost"; what is left of the parts is its "Transfer Cost"."""
+"""The parts of the KIP's line "Storage/Instance Cost"; the other parts are its "Transfer Cost"."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScenarioCost:
-    """Both ways, and where links begin to pay."""
+    """The cost of both ways, and the rate from which links pay."""
 
     baseline: MonthlyCost
     remote_wal: MonthlyCost
     linked: bool
-    """Whether the records travel as links; False where the policy by cost sends them inline."""
+    """Whether the records travel as links; False if the policy by cost sends them inline."""
     objects_per_month: float
-    """0 where nothing is uploaded, as nothing wants it stored."""
+    """0 if nothing is uploaded, because no objects are needed."""
     object_bytes: float
-    """0 likewise."""
+    """0 if nothing is uploaded."""
     break_even_mb_s: float | None
-    """The broker's rate from which links are cheaper than the border; None: at these prices they never are."""
+    """The broker's rate from which links are cheaper than cross-zone traffic; None: never at these prices."""
 
     @property
     def saved_ratio(self) -> float:
@@ -209,7 +213,7 @@ class ScenarioCost:
 
 
 def cost_of(workload: Workload, prices: PriceTable) -> ScenarioCost:
-    """Raises PriceError when a price that this needs is missing."""
+    """Compute the cost of both ways. Raises PriceError if a price that this needs is missing."""
     replication = _replication(workload, prices)
     instance = prices.usd("broker", "instance_hour") * workload.hours_per_month
     baseline = {
@@ -235,9 +239,10 @@ def cost_of(workload: Workload, prices: PriceTable) -> ScenarioCost:
 
 
 def replication_usd(workload: Workload, prices: PriceTable) -> tuple[float, bool]:
-    """Dollars per broker and month for replication alone, brokers and their disks left out, and whether it is by links.
+    """Return the monthly dollars per broker for replication alone, without brokers and disks, and whether it uses
+    links.
 
-    Raises PriceError when a price that this needs is missing.
+    Raises PriceError if a price that this needs is missing.
     """
     found = _replication(workload, prices)
     return found.stored_usd + sum(found.parts.values()) + found.crossing_usd, found.is_linked
@@ -245,7 +250,7 @@ def replication_usd(workload: Workload, prices: PriceTable) -> tuple[float, bool
 
 @dataclass(frozen=True, slots=True)
 class _Replication:
-    """Through object storage, by links or, where they do not pay, with the records inline."""
+    """Replication through object storage by links or, if they do not pay, with the records inline."""
 
     stored_usd: float
     parts: Mapping[str, float]
@@ -276,20 +281,21 @@ def _replication(workload: Workload, prices: PriceTable) -> _Replication:
 
 
 def _shortened(workload: Workload, prices: PriceTable) -> float:
-    """How many times shorter the interval is than the longest, by which the break-even is: a full object may be small,
-    and an object that does not pay is not made.
+    """Return the ratio of the longest interval, which the break-even uses, to the actual interval.
+
+    A full object may be small, and an object that does not pay is not made.
     """
     return 1.0 if workload.producers_wait else _longest_ms(workload) / _interval_ms(workload, prices)
 
 
 def _longest_ms(workload: Workload) -> float:
-    """From one upload for links to the next, at most."""
+    """Return the longest time from one upload for links to the next."""
     interval_ms = workload.interval_ms
     return interval_ms if workload.producers_wait else 1000 * stretched_interval_s(interval_ms / 1000)
 
 
 def _interval_ms(workload: Workload, prices: PriceTable) -> float:
-    """From one upload for links to the next."""
+    """Return the time from one upload for links to the next."""
     if workload.producers_wait:
         return workload.interval_ms
     full_bytes = outlook(workload, prices).full_object_bytes(workload.partitions)
@@ -298,7 +304,7 @@ def _interval_ms(workload: Workload, prices: PriceTable) -> float:
 
 
 def _crossing_usd(workload: Workload, prices: PriceTable) -> float:
-    """All records to all followers in other zones."""
+    """Return the cross-zone cost of sending all records to all followers in other zones."""
     return workload.gb_per_month * workload.remote_followers * prices.zone_crossing_gb
 
 
@@ -314,7 +320,7 @@ _OBJECT_PARTS: Final = (
 def _object_usd(
     workload: Workload, objects: float, is_linked: bool, store: StorePrices, prices: PriceTable
 ) -> dict[str, float]:
-    """Of so many objects; linked ones are read."""
+    """Return the cost of this many objects; linked ones are read."""
     gb = workload.gb_per_month
     chargeable_bytes = gb * BYTES_PER_GB * _chargeable_ratio(workload, objects, prices)
     readers, followers, far_reads = (
@@ -337,38 +343,41 @@ def _object_usd(
 
 
 def _ranges(workload: Workload, objects: float, store: StorePrices) -> tuple[float, float]:
-    """As `Workload.ranges`, with gaps read along that cost less than another request, as leaders' agents announce."""
+    """Return `Workload.ranges`, reading gaps that cost less than another request, as leaders' agents announce it."""
     entry_bytes = workload.gb_per_month * BYTES_PER_GB / objects / workload.partitions
     gap_bytes = store.get_per_1000 / 1000 / max(store.retrieval_gb, 1e-9) * BYTES_PER_GB
     return workload.ranges(gap_bytes // entry_bytes)
 
 
 def read_fee(workload: Workload, prices: PriceTable) -> float:
-    """Dollars for a gigabyte read from another zone's bucket."""
+    """Return the dollars for a gigabyte read from another zone's bucket."""
     return prices.cross_zone_read_gb if workload.cross_zone_read_gb is None else workload.cross_zone_read_gb
 
 
 def _write_fee(workload: Workload, prices: PriceTable) -> float:
-    """0 where nothing is written across: then the price table need not tell it."""
+    """Return the dollars for a gigabyte written to another zone's bucket; 0 without such writes, which need no
+    price.
+    """
     if not workload.far_writes:
         return 0.0
     return prices.cross_zone_write_gb if workload.cross_zone_write_gb is None else workload.cross_zone_write_gb
 
 
 def _store(workload: Workload, prices: PriceTable) -> StorePrices:
-    """Of all copies, without what the way to other zones adds."""
+    """Return the prices of all copies, without the surcharge for other zones' buckets."""
     return prices.store(workload.store).copied(workload.copies, 0.0)
 
 
 def _chargeable_ratio(workload: Workload, objects: float, prices: PriceTable) -> float:
-    """Which part of an object's bytes pays upload and retrieval fees."""
+    """Return the part of an object's bytes that pays upload and retrieval fees."""
     object_bytes = workload.gb_per_month * BYTES_PER_GB / objects
     return max(0.0, 1 - prices.free_bytes_per_request(workload.store) / object_bytes)
 
 
 def outlook(workload: Workload, prices: PriceTable, *, with_byte_fees: bool = True) -> Outlook:
-    """What the agents would make of these prices and this workload. They take each follower for one who reads across
-    the border, and know nothing of a bucket that is another zone's.
+    """Return the agents' judgement of these prices and this workload.
+
+    Agents assume that each follower reads across zones, and know nothing of a bucket in another zone.
     """
     store = _store(workload, prices)
     if not workload.count_gets:
@@ -387,12 +396,14 @@ def outlook(workload: Workload, prices: PriceTable, *, with_byte_fees: bool = Tr
 
 
 def _link_costs(workload: Workload, store: StorePrices, prices: PriceTable) -> LinkCosts:
-    """As the agents have them."""
+    """Return the costs as the agents compute them."""
     return LinkCosts(Prices(store, store, prices.zone_crossing_gb, read_fee(workload, prices)), store)
 
 
 def break_even_mb_s(workload: Workload, prices: PriceTable) -> float | None:
-    """The rate at which an object of the workload's interval costs what its bytes inline would. None: there is none."""
+    """Return the rate at which an object of the workload's interval costs as much as its bytes inline. None: none
+    does.
+    """
     for with_byte_fees, up_to_bytes in ((False, prices.free_bytes_per_request(workload.store)), (True, math.inf)):
         size = outlook(workload, prices, with_byte_fees=with_byte_fees).break_even_bytes(workload.partitions)
         if size <= up_to_bytes and size != NEVER_PAYS:

@@ -1,4 +1,4 @@
-"""Named scenarios from `scenarios.toml`, with parameters set anew by whoever asks."""
+"""Named scenarios from `scenarios.toml`, with parameters that the caller may override."""
 
 import dataclasses
 import tomllib
@@ -29,22 +29,22 @@ class Scenario:
     workload: Workload
     prices: PriceTable
     inferred: tuple[str, ...]
-    """Parameters that the scenario's source does not tell, but that follow from its figures."""
+    """The parameters that the scenario's source does not give, but that follow from its figures."""
     overridden: tuple[str, ...]
 
     @property
     def cost(self) -> ScenarioCost:
-        """Raises PriceError."""
+        """The cost of replication. Raises PriceError."""
         return cost_of(self.workload, self.prices)
 
     @property
     def clients(self) -> ClientsCost:
-        """What clients' bytes cost besides. Raises PriceError."""
+        """The cost of clients' bytes, which comes on top. Raises PriceError."""
         return clients_cost(self.workload, self.prices)
 
 
 def scenario_names(file: Path = SCENARIOS_FILE) -> dict[str, str]:
-    """Every scenario with one line about it."""
+    """Return every scenario with a one-line description."""
     scenarios = _read(file)["scenarios"]
     return {name: str(scenario.get("about", "")) for name, scenario in scenarios.items()}
 
@@ -52,7 +52,7 @@ def scenario_names(file: Path = SCENARIOS_FILE) -> dict[str, str]:
 def load_scenario(
     name: str, overrides: Sequence[str] = (), prices_file: Path | None = None, file: Path = SCENARIOS_FILE
 ) -> Scenario:
-    """A scenario with `overrides`, each `parameter=value`; `prices=current` takes the price file.
+    """Return a scenario with `overrides`, each `parameter=value`; `prices=current` takes the price file.
 
     Raises ScenarioError for an unknown name, parameter or value, PriceError for a price file without a date.
     """
@@ -78,7 +78,7 @@ def load_scenario(
 
 
 def scenario_json(scenario: Scenario) -> dict[str, object]:
-    """Dollars per broker and month, with their parts; what programs get. Raises PriceError."""
+    """Return dollars per broker and month, with their parts, for JSON output. Raises PriceError."""
     cost = scenario.cost
     return {
         "scenario": scenario.name,
@@ -129,7 +129,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _with_bases(name: str, scenarios: Mapping[str, dict[str, Any]], file: Path) -> dict[str, Any]:
-    """A scenario's own keys over those of the one that it is based on."""
+    """Return a scenario's own keys merged over those of the scenario that it is based on."""
     layers: list[dict[str, Any]] = []
     at: str | None = name
     while at is not None:

@@ -1,4 +1,4 @@
-"""Bytes over life times as byte-milliseconds of each day, without a row for each object and day.
+"""Turns bytes over life times into byte-milliseconds of each day, without a row for each object and day.
 
 The overlap of [start, end) with a day is linear in start and end, so it may be summed first: a group of objects that
 begin on one day and end on another needs its bytes, and its bytes times the offsets of start and end in their days.
@@ -19,13 +19,14 @@ _DAY: Final = 1.0 * DAY_MS
 
 
 def life_days(start_ms: "Column", end_ms: "Column") -> "list[Column]":
-    """What to group by, beside one's own keys: `first_day` and `last_day` of a life."""
+    """Return the columns to group by, besides one's own keys: `first_day` and `last_day` of a life."""
     return [_day_of(start_ms).alias("first_day"), _day_of(end_ms).alias("last_day")]
 
 
 def life_sums(start_ms: "Column", end_ms: "Column", size_bytes: "Column") -> "list[Column]":
-    """What to aggregate in these groups: `life_bytes`, `life_start`, `life_end`. A life that ends before it begins (by
-    the clocks of two agents) is none.
+    """Return the aggregates of these groups: `life_bytes`, `life_start`, `life_end`.
+
+    A life that ends before it begins (by the clocks of two agents) counts as none.
     """
     size = fn.when(end_ms > start_ms, size_bytes.cast("double")).otherwise(fn.lit(0.0))
     return [
@@ -36,7 +37,7 @@ def life_sums(start_ms: "Column", end_ms: "Column", size_bytes: "Column") -> "li
 
 
 def byte_ms_by_day(grouped: "DataFrame", keys: Sequence[str]) -> "DataFrame":
-    """(keys, day, stored_byte_ms) of rows with `life_days` and `life_sums`."""
+    """Return (keys, day, stored_byte_ms) of rows with `life_days` and `life_sums`."""
     day = fn.col("day")
     until = fn.when(day == fn.col("last_day"), fn.col("life_end")).otherwise(fn.col("life_bytes") * _DAY)
     since = fn.when(day == fn.col("first_day"), fn.col("life_start")).otherwise(fn.lit(0.0))

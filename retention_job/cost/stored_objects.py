@@ -1,13 +1,14 @@
-"""What objects were written and stored, by topic, broker and day.
+"""Amounts of objects written and stored, by topic, broker and day.
 
 A combined segment's PUT, upload and storage are shared out by the bytes of its entries, and count once for each bucket
-that holds a copy; what has no entries here, as those of earlier runs, has no topic. What a segment names in gateways'
-objects is stored for as long as the segment is, once; its PUT and upload are the gateway's, as usage records tell.
+that holds a copy; a segment without entries here, such as one of earlier runs, has no topic. Records that a segment
+names in gateways' objects are stored as long as the segment, once; their PUT and upload are the gateway's, in the usage
+records.
 
-An archive object belongs to one topic, so nothing is shared out. It counts as written, on the day of its commit, where
-the run read that it was prepared: a commit is published again later, a preparation never is. It is stored from its
-writing on (from its commit where no inventory tells that), and counts only within the time that the run is of, as it
-may be much older than all else that the run knows.
+An archive object belongs to one topic, so nothing is shared out. It counts as written, on the day of its commit, if the
+run read that it was prepared: a commit is published again later, a preparation never is. It counts as stored from its
+writing on (from its commit if no inventory has it), and only within the time that the run covers, because it may be
+much older than everything else that the run knows.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -29,7 +30,8 @@ ARCHIVE_AMOUNTS: Final = ("archive_objects", "archive_puts", "archive_upload_byt
 
 
 def segments_by_topic(segments: "DataFrame", entries: "DataFrame", now_ms: int, counted_until_ms: int) -> "DataFrame":
-    """(topic_id, broker_id, day, objects, puts, upload_bytes, copied_bytes, stored_byte_ms) of SEGMENTS and ENTRIES.
+    """Return (topic_id, broker_id, day, objects, puts, upload_bytes, copied_bytes, stored_byte_ms) of SEGMENTS and
+    ENTRIES.
 
     Storage counts from `counted_until_ms` until `now_ms`. `entries` is shuffled once, by object.
     """
@@ -65,7 +67,7 @@ def segments_by_topic(segments: "DataFrame", entries: "DataFrame", now_ms: int, 
 
 
 def archive_by_topic(archive: "DataFrame", now_ms: int, since_ms: int) -> "DataFrame":
-    """(topic_id, broker_id, day, ARCHIVE_AMOUNTS) of ARCHIVE_OBJECTS; `broker_id` is the writer's.
+    """Return (topic_id, broker_id, day, ARCHIVE_AMOUNTS) of ARCHIVE_OBJECTS; `broker_id` is the writer's.
 
     Storage counts from `since_ms` until `now_ms`.
     """
@@ -86,8 +88,10 @@ def archive_by_topic(archive: "DataFrame", now_ms: int, since_ms: int) -> "DataF
 
 
 def _written_and_stored(lives: "DataFrame", start: "Column", now_ms: int) -> "DataFrame":
-    """Of rows with `finished_ms`, `deleted_ms`, `is_new`, `copies`, `elsewhere_bytes`, and of one copy `share` and
-    `bytes`, stored from `start` on.
+    """Return what was written and stored by the objects in `lives`, each stored from `start` on.
+
+    The rows have `finished_ms`, `deleted_ms`, `is_new`, `copies`, `elsewhere_bytes`, and the `share` and `bytes` of one
+    copy.
     """
     end = fn.coalesce("deleted_ms", fn.lit(now_ms))
     new = fn.col("is_new").cast("int")

@@ -1,13 +1,13 @@
-"""What agents counted, as what they did: cumulative usage records turned into amounts by broker and day.
+"""Turns agents' cumulative usage records into amounts by broker and day.
 
-Theory. Each counter of an agent's incarnation grows from 0. Two records of one incarnation that follow each other by
-sequence differ by what happened between them; the difference belongs to the day (UTC) of the middle of that time, and
-as agents write a record at midnight, it lies in one day. A record that is read twice counts once; one that is missing
-widens the difference. A counter that shrinks began anew (a store that was opened again), and counts from 0.
+Each counter of an agent's incarnation grows from 0. Two consecutive records of one incarnation differ by what happened
+between them. The difference belongs to the day (UTC) of the middle of that time; because agents write a record at
+midnight, it lies in one day. A record that is read twice counts once; one that is missing widens the difference. A
+counter that shrinks was reset (its store was opened again), and counts from 0.
 
-Where the first record of an incarnation is gone (cut off by the topic's retention, or read by an earlier run), the
-first one that is there is a mere baseline. An incremental run is handed the last counters of the run before, and then
-nothing is missing.
+If the first record of an incarnation is gone (removed by the topic's retention, or read by an earlier run), the first
+remaining one is only a baseline. An incremental run gets the last counters of the run before, and then nothing is
+missing.
 """
 
 from collections import defaultdict
@@ -42,12 +42,18 @@ CLIENTS: Final = "clients"
 ROUTER: Final = "router"
 GATEWAY: Final = "gateway"
 _BESIDE: Final = (CLIENTS, ROUTER, GATEWAY)
-"""Of the record that stands beside an agent's usage record, by the same sequence, where it has a zone gateway."""
+"""The kinds in the record of a zone gateway, which accompanies an agent's usage record with the same sequence."""
 
 AMOUNTS: Final = ("a1", "a2", "a3", "a4", "a5", "a6", "a7")
-"""By kind: store: put, get, head, delete, list, put bytes, get bytes; follower: peer bytes, stock bytes; topic: linked
-bytes, inline bytes; agent: none, one row for each record; clients: by their zone, the fields of `ClientZoneUsage`;
-router: as of a store, of which it is a part; gateway: none, one row for each record, by the gateway's own zone.
+"""The amounts by kind.
+
+- store: put, get, head, delete, list, put bytes, get bytes
+- follower: peer bytes, stock bytes
+- topic: linked bytes, inline bytes
+- agent: none, one row for each record
+- clients: by their zone, the fields of `ClientZoneUsage`
+- router: the same as of a store, of which it is a part
+- gateway: none, one row for each record, by the gateway's own zone
 """
 
 _LARGEST: Final = 2**63 - 1
@@ -70,7 +76,7 @@ COUNTERS: Final = StructType(
 
 
 def counters(other_records: "DataFrame") -> "DataFrame":
-    """COUNTERS of the usage records among `schemas.OTHER_RECORDS`; what cannot be decoded is passed over."""
+    """Return COUNTERS of the usage records among `schemas.OTHER_RECORDS`; skip those that cannot be decoded."""
     usage = other_records.where(fn.col("record_type").isin(USAGE, CLIENT_USAGE)).select("key", "value")
     return usage.mapInArrow(_decoded, COUNTERS)
 
@@ -134,18 +140,19 @@ def _rows(record: UsageRecord) -> Iterator[dict[str, object]]:
 
 
 def latest(counted: "DataFrame") -> "DataFrame":
-    """COUNTERS of each incarnation's last record, and of the last one beside such, which a run may have read up to
-    without it or the other way round: what the next incremental run goes on from.
+    """Return COUNTERS of each incarnation's last usage record and last gateway record, for the next incremental run.
+
+    The two are taken separately, because a run's reading may end between them.
     """
     last = fn.max("usage_sequence").over(Window.partitionBy("broker_id", "incarnation", _is_beside()))
     return counted.withColumn("_last", last).where("usage_sequence = _last").drop("_last")
 
 
 def amounts_by_day(counted: "DataFrame") -> "DataFrame":
-    """(kind, broker_id, day, name, follower, a1 to a7): what was done between each two records, summed by day.
+    """Return what was done between each two records, summed by day: (kind, broker_id, day, name, follower, a1 to a7).
 
-    `counted` has COUNTERS, those of an earlier run included. `day` counts days since 1970, UTC. Of kind AGENT there is
-    a row for each broker and day that is known of.
+    `counted` has COUNTERS, including those of an earlier run. `day` counts days since 1970, UTC. Kind AGENT has a row
+    for each known broker and day.
     """
     once = counted.dropDuplicates(["broker_id", "incarnation", "usage_sequence", *_COUNTER])
     incarnation = Window.partitionBy("broker_id", "incarnation")
@@ -164,7 +171,7 @@ def amounts_by_day(counted: "DataFrame") -> "DataFrame":
         .otherwise(fn.col(amount)).alias(amount)
         for amount in AMOUNTS
     ]  # fmt: skip
-    # Nobody knows since when the first record's counters count, unless it is the incarnation's very first.
+    # The start of the first record's counters is unknown, unless it is the incarnation's very first record.
     is_baseline = begins & (fn.col("usage_sequence") == fn.col("_first")) & (fn.col("usage_sequence") > 0)
     steps = once.select(
         "kind", "broker_id", "incarnation", "usage_sequence", "event_ms", "name", "follower", *grown,
@@ -179,11 +186,13 @@ def amounts_by_day(counted: "DataFrame") -> "DataFrame":
 
 
 def _is_beside() -> "Column":
-    """Whether a counter is of the record beside a usage record, which may be read, or be gone, without it."""
+    """Return whether a counter is in the gateway's record, which may be read, or be gone, without the usage record."""
     return fn.col("kind").isin(*_BESIDE)
 
 
 def racks(counted: "DataFrame") -> "DataFrame":
-    """(broker_id, rack): the zone of each broker, as its agent said last; brokers without one are left out."""
+    """Return (broker_id, rack): the zone of each broker by its agent's newest record; brokers without one are left
+    out.
+    """
     known = counted.where((fn.col("kind") == AGENT) & fn.col("rack").isNotNull())
     return known.groupBy("broker_id").agg(fn.max_by("rack", "event_ms").alias("rack"))

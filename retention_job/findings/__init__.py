@@ -1,1 +1,1 @@
-"""What is wrong, how bad it is, and handing safe deletions over to the agents."""
+"""Finds what is wrong, ranks it, and hands safe deletions over to the agents."""

@@ -1,19 +1,19 @@
-"""Safe deletions, handed to the agents' two-phase delete.
+"""Hands safe deletions over to the agents' two-phase delete.
 
-Theory. The job deletes nothing itself. For an object that may go it publishes DELETE_SEGMENT_STARTED, as the owner's
-agent would; from there on agents treat it as any deletion: after the grace time the owner's agent, or its caretaker,
-judges the object's entries anew by what it knows then, and deletes it or holds it back (`rlm.lifecycle.expiration`).
+The job deletes nothing itself. For an object that may go, it publishes DELETE_SEGMENT_STARTED, as the owner's agent
+would. From then on agents treat it as any deletion: after the grace time the owner's agent, or its caretaker, judges
+the object's entries again by what it knows then, and deletes it or holds it back (`rlm.lifecycle.expiration`).
 
 What may be handed over:
 
-- `expired_not_deleted`: the agent's own guard stands behind it, so a mistake here deletes nothing.
+- `expired_not_deleted`: the agent's own guard checks again, so a mistake here deletes nothing.
 - `upload_unfinished` and `object_without_metadata`: nothing is known of their records, so the guard cannot help. Hence
-  the topic is read on to its present end right before, and whatever was told of such a segment meanwhile takes it off
-  the list; and if most objects have no metadata, none is handed over, as it is the metadata that seems to be lost.
+  the topic is read to its present end right before, and a segment that any record has named meanwhile is taken off the
+  list. If most objects have no metadata, none is handed over, because then the metadata seems to be lost.
 
-A record says the same however often it is published, and it is the furthest state that counts. So the handover may be
-made twice, or be killed at any point and made again; two jobs at once do no harm either. Once handed over, a segment is
-DELETE_SEGMENT_STARTED, and the next run finds nothing to hand over.
+A record means the same however often it is published, and only the furthest state counts. So the handover may be
+repeated, or be killed at any point and repeated, and two jobs at once do no harm. A segment that was handed over is
+DELETE_SEGMENT_STARTED, so the next run does not hand it over again.
 """
 
 import time
@@ -48,25 +48,25 @@ _HANDED_OVER: Final = (Kind.EXPIRED, Kind.UPLOAD_UNFINISHED, Kind.NO_METADATA)
 _UNGUARDED: Final = (Kind.UPLOAD_UNFINISHED, Kind.NO_METADATA)
 _FLUSH_S: Final = 60.0
 _PUBLISHERS_ID: Final = 0
-"""A name among clients; the records are partitioned by their segments' brokers."""
+"""The job's id among publishers; the records are partitioned by their segments' brokers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """What was handed over, or could be."""
+    """The counts of what was handed over, or could be."""
 
     segments: int
     size_bytes: int
     is_dry: bool
     withheld: int
-    """Not handed over: objects without metadata where most objects have none, and what a record came about since."""
+    """Not handed over: objects without metadata if most objects have none, and objects that new records name."""
 
 
 class Publisher(MetadataPublisher[PublishableRecord], Protocol):
-    """Says in the end whether all was taken."""
+    """A publisher that can confirm that everything was written."""
 
     def flush(self, timeout_s: float, /) -> bool:
-        """Whether everything is in the topic."""
+        """Wait until everything is in the topic; False if it is not in time."""
 
 
 def hand_over(history: History, findings: "DataFrame", sources: Sources, now_ms: int, *, dry_run: bool) -> Handover:

@@ -1,9 +1,8 @@
-"""What is wrong, as one table: every rule is one function that gives rows of `schemas.FINDINGS`.
+"""Finds what is wrong, as one table: every rule is one function that gives rows of `schemas.FINDINGS`.
 
-Severities: `critical` where data is missing or will be, `warning` where something is kept, or left undone, that costs
-money or will do harm, `info` for what is worth knowing and needs nobody. A rule says nothing of what it cannot know: of
-segments whose entries were not read, of topics whose settings are not known, of objects that are younger than the time
-to live.
+Severities: `critical` if data is missing or will be, `warning` if something that is kept or left undone costs money or
+will do harm, `info` for what is worth knowing and needs no action. A rule reports nothing that it cannot know: of
+segments whose entries were not read, topics whose settings are unknown, objects younger than the time to live.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -24,11 +23,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 FEW_WITHOUT_METADATA: Final = 1000
-"""So many objects without metadata are no reason to doubt the metadata, as with agents (`rlm.lifecycle.orphans`)."""
+"""Up to this number, objects without metadata cast no doubt on the metadata; agents use the same
+(`rlm.lifecycle.orphans`)."""
 
 
 def find(history: History, now_ms: int, life_times: LifeTimes) -> "DataFrame":
-    """FINDINGS, by all rules. Writes the run's chains down beside its tables."""
+    """Return FINDINGS by all rules. Writes the run's chains beside its tables."""
     parts = [
         object_findings(history, now_ms, life_times),
         *partition_findings(history, chains_of(history), now_ms, life_times),
@@ -46,7 +46,7 @@ def _small(history: History, found: list[SmallFinding]) -> "DataFrame":
 
 
 def metadata_is_doubtful(history: History, life_times: LifeTimes) -> tuple[int, int] | None:
-    """(objects without metadata, objects) where most have none, so that it is the metadata that was lost."""
+    """Return (objects without metadata, objects) if most have none, so that the metadata seems to be lost."""
     inventory_ms = history.read.inventory_ms.get(COMBINED_SEGMENT.table)
     if inventory_ms is None:
         return None

@@ -1,4 +1,4 @@
-"""What can be found, how bad it is, and what a run's exit code says of it."""
+"""The kinds of findings, their severities, and the exit code of a run with them."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -6,7 +6,7 @@ from typing import Final
 
 
 class Severity(StrEnum):
-    """How bad a finding is; the gravest first."""
+    """The severity of a finding; the gravest first."""
 
     CRITICAL = "critical"
     WARNING = "warning"
@@ -17,7 +17,7 @@ SEVERITIES: Final = tuple(severity.value for severity in Severity)
 
 
 class Kind(StrEnum):
-    """What was found."""
+    """The kind of a finding."""
 
     EXPIRED = "expired_not_deleted"
     DELETION_STUCK = "deletion_unfinished"
@@ -65,7 +65,7 @@ _INFO: Final = frozenset({Kind.OVERLAP, Kind.DEAD})
 
 @dataclass(frozen=True, slots=True)
 class SmallFinding:
-    """A finding that is no row of a large table."""
+    """A finding that is not a row of a large table."""
 
     kind: Kind
     detail: str

@@ -29,7 +29,7 @@ _ARCHIVE_STORE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """What is told of an object of one kind, and what to do about it."""
+    """The text of a finding about objects of one kind, and the action to take."""
 
     kind: Kind
     detail: str
@@ -41,16 +41,16 @@ class _Told:
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """What is wrong with objects of either kind."""
+    """One rule about objects of either kind."""
 
     condition: str
     """SQL over `ObjectKind.schema_with_facts`; `{now}` and the like are filled in. Without metadata, `state` is -1."""
     since: str
-    """The age's beginning."""
+    """SQL for the time that the finding's age counts from."""
     segment: _Told | None
-    """None: not told of combined segments."""
+    """The text for combined segments; None: the rule does not apply to them."""
     archive: _Told | None
-    """The same for archive objects."""
+    """The text for archive objects; None: the rule does not apply to them."""
 
 
 _SIZES: Final = ("stored_bytes", "size_bytes")
@@ -143,7 +143,7 @@ _RULES: Final = (
 
 
 def object_findings(history: History, now_ms: int, life_times: LifeTimes) -> "DataFrame":
-    """FINDINGS that one row of the table of either kind tells."""
+    """Return the FINDINGS that one row of the table of either kind decides."""
     nothing = fn.lit(None)
     segments = history.objects(COMBINED_SEGMENT).select(
         "*", nothing.alias("topic"), nothing.alias("topic_partition"), writer_name().alias("segment")
@@ -176,7 +176,7 @@ def object_findings(history: History, now_ms: int, life_times: LifeTimes) -> "Da
 
 
 def writer_name() -> "Column":
-    """CombinedSegmentId's text form, of the segment or the archive object's writer."""
+    """Return CombinedSegmentId's text form, of the segment or the archive object's writer."""
     return fn.format_string(
         "%d-%s-%s",
         fn.col("broker_id"),
@@ -185,13 +185,13 @@ def writer_name() -> "Column":
 
 
 def named(history: History, frame: "DataFrame") -> "DataFrame":
-    """With the topic's name, or its id where it is gone."""
+    """Add the topic's name, or its id if the topic is gone."""
     unknown = fn.concat(fn.lit("deleted, id "), fn.lower(fn.hex("topic_id")))
     return history.with_topic_names(frame).withColumn("topic", fn.coalesce("topic", unknown))
 
 
 def _judged(objects: "DataFrame", rules: Sequence[tuple[_Rule, _Told]], times: Mapping[str, int]) -> "DataFrame":
-    """FINDINGS of the rows, which have `topic`, `topic_partition` and `segment` beside the table's columns."""
+    """Return FINDINGS of rows that have `topic`, `topic_partition` and `segment` besides the table's columns."""
 
     def as_finding(rule: _Rule, told: _Told) -> "Column":
         shown = (fn.coalesce(fn.col(name), fn.lit(-1)) for name in told.shown)

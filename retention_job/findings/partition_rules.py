@@ -1,4 +1,6 @@
-"""Rules about partitions: what is missing, twice, dead, or was deleted too early, and what was not understood."""
+"""Rules about partitions: data missing, stored twice, dead, or deleted too early, and records that were not
+understood.
+"""
 
 from typing import TYPE_CHECKING, Final
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def partition_findings(history: History, chains: Chains, now_ms: int, life_times: LifeTimes) -> "list[DataFrame]":
-    """FINDINGS, a table for each rule."""
+    """Return FINDINGS, a table for each rule."""
     early = early_deletions(history, chains)
     return [
         *([] if early is None else [_deleted_early(early, now_ms)]),
@@ -44,7 +46,7 @@ def _rows(
     age_ms: "Column | None" = None,
     size_bytes: str = _NOTHING,
 ) -> "DataFrame":
-    """FINDINGS from rows with `topic` and `partition`; `size_bytes` is SQL."""
+    """Return FINDINGS from rows with `topic` and `partition`; `size_bytes` is SQL."""
     nothing = fn.lit(None)
     return found.select(
         fn.lit(kind.value).alias("kind"),
@@ -60,7 +62,7 @@ def _rows(
 
 
 def _gaps(history: History, chains: Chains) -> "DataFrame":
-    """Of topics that are there, in offsets that their logs still hold. Compacted logs have holes of their own."""
+    """Find gaps in offsets that the logs of existing topics still hold. Compacted logs have holes of their own."""
     kept = history.topics.filter("NOT coalesce(cleanup_policy, '') LIKE '%compact%'").select("topic_id", "topic")
     starts = history.partitions.select("topic_id", "partition", "log_start_offset")
     found = (
@@ -85,7 +87,7 @@ def _overlaps(history: History, chains: Chains) -> "DataFrame":
 
 
 def _dead(history: History, now_ms: int) -> "DataFrame":
-    """What agents declared dead and is still stored, by election."""
+    """Find entries that agents declared dead and that are still stored, by election."""
     by_election = (*EPOCH_KEY, "declared_epoch")
     once = history.dead_entries.dropDuplicates([*SEGMENT_KEY, *by_election, "first_offset"])
     found = (
@@ -107,7 +109,7 @@ def _dead(history: History, now_ms: int) -> "DataFrame":
 
 
 def _dead_untold(history: History, chains: Chains, now_ms: int, life_times: LifeTimes) -> "DataFrame":
-    """Entries beyond their epoch's end that no agent declared dead, long after the election."""
+    """Find entries beyond their epoch's end that no agent declared dead, long after the election."""
     told = history.dead_entries.groupBy(*SEGMENT_KEY, *EPOCH_KEY).agg(fn.min("first_offset").alias("told_from"))
     found = (
         of_segments(

@@ -1,4 +1,4 @@
-"""Rules about settings: those that contradict each other, and a metadata topic that forgets too soon. Sans-IO."""
+"""Rules about settings: contradictions, and a metadata topic that keeps records too short. Sans-IO."""
 
 from collections.abc import Callable
 from typing import Final
@@ -11,7 +11,7 @@ from retention_job.sources.kafka_cluster import Cluster, Topic
 
 
 def topic_findings(cluster: Cluster, life_times: LifeTimes) -> list[SmallFinding]:
-    """Settings that contradict each other, and a metadata topic that forgets too soon."""
+    """Return contradicting settings, and a metadata topic that keeps records too short."""
     enabled = [topic for topic in cluster.topics if topic.settings.enable]
     found = [
         SmallFinding(Kind.CONTRADICTION, detail, heal, topic.name)

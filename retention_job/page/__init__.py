@@ -1,1 +1,1 @@
-"""What a report shows, and where it goes: summaries, plots, the page, the textfile, and the output's tables."""
+"""Makes and writes a report: summaries, plots, the page, the textfile, and the output's tables."""

@@ -1,4 +1,4 @@
-"""From the cost table to what a report shows: sums by day, topic and broker."""
+"""Summarises the cost table for a report: sums by day, topic and broker."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CostFrames:
-    """What `cost_tables` made, and the time that it is of."""
+    """The tables of `cost_tables`, and the time that they cover."""
 
     daily: "DataFrame"
     """`cost_by_topic`"""
@@ -29,7 +29,7 @@ class CostFrames:
 
 
 def summarise(frames: CostFrames, prices: PriceTable, topics_now: "DataFrame") -> Costs:
-    """`topics_now` is TOPICS. Raises PriceError."""
+    """Summarise the costs; `topics_now` is TOPICS. Raises PriceError."""
     daily = _with_produced(frames.daily, topics_now).cache()
     topics, left_out = _topics(daily)
     brokers = _brokers(daily)
@@ -48,7 +48,10 @@ def summarise(frames: CostFrames, prices: PriceTable, topics_now: "DataFrame") -
 
 
 def group_reads(brokers: Sequence[BrokerCosts], prices: PriceTable) -> GroupReads | None:
-    """As many zones are reckoned with as any leader's followers stand in, and its own. Raises PriceError."""
+    """Return the cost of consumer groups' reads, for as many zones as any leader and its followers are in.
+
+    Raises PriceError.
+    """
     produced = sum(broker.amounts["produced_bytes"] or 0.0 for broker in brokers)
     zones = 1 + max((int(broker.amounts["remote_zones"] or 0) for broker in brokers), default=0)
     if zones == 1 or not produced:
@@ -64,13 +67,13 @@ _UNKNOWN_ROW: Final = "remote_wal_usd IS NULL AND objects > 0"
 
 
 _BEHIND: Final = "produced_bytes < (upload_bytes - coalesce(copied_bytes, 0)) / 4"
-"""Agents tell every ten minutes what followers were given, and the metadata at once what was uploaded. Where followers
-were given less than a quarter of that, what was saved is not known yet. (Objects of one small batch each are three
-times as large as it.)"""
+"""Agents record every ten minutes what followers were given, and the metadata has uploads at once. If followers were
+given less than a quarter of the upload, the saving is not known yet. (Objects of one small batch each are three times
+as large as it.)"""
 
 
 def _with_produced(daily: "DataFrame", topics_now: "DataFrame") -> "DataFrame":
-    """With `topic`, and `produced_bytes` by what followers were given."""
+    """Add `topic`, and `produced_bytes` computed from the bytes that followers were given."""
     known = topics_now.select("topic_id", "topic", (fn.col("replication_factor") - 1).alias("_followers"))
     given = fn.when(fn.col("_followers") > 0, fn.expr("(linked_bytes + inline_bytes) / _followers"))
     named = daily.join(fn.broadcast(known), "topic_id", "left")
@@ -108,7 +111,7 @@ def _days(frames: CostFrames) -> list[DayCosts]:
 
 
 def _clients_by_day(clients: "DataFrame") -> dict[int, tuple[dict[str, float], float]]:
-    """What clients paid by day, by CLIENT_PARTS, and what they would have directly."""
+    """Return what clients paid by day, by CLIENT_PARTS, and the cost of direct connections."""
     sums = (fn.sum(fn.expr(" + ".join(names))).alias(part) for part, names in CLIENT_PARTS.items())
     rows = clients.groupBy("day").agg(*sums, fn.sum("direct_usd").alias("direct_usd")).collect()
     return {row.day: ({part: row[part] for part in CLIENT_PARTS}, row.direct_usd) for row in rows}
@@ -124,7 +127,7 @@ def _clients(clients: "DataFrame") -> list[ClientZone]:
 
 
 def _topics(daily: "DataFrame") -> tuple[list[TopicCosts], int]:
-    """The costliest topics, and how many others there are."""
+    """Return the costliest topics, and the number of others."""
     unknown = fn.count_if(fn.expr(_UNKNOWN_ROW))
     totals = daily.where("topic_id IS NOT NULL").groupBy("topic_id").agg(
         *(fn.sum(name).alias(name) for name in _TOPIC_SUMS),

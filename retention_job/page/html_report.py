@@ -1,6 +1,6 @@
-"""The report as one HTML page that needs nothing beside it: no script, no style sheet, no picture elsewhere.
+"""Makes the report as one HTML page that needs no other file: no script, no style sheet, no picture.
 
-Names of topics and texts of findings come from elsewhere, so all that is inserted is escaped; plots are our own SVG.
+Names of topics and texts of findings come from elsewhere, so all inserted text is escaped; plots are our own SVG.
 """
 
 from datetime import UTC, datetime
@@ -19,7 +19,7 @@ UNKNOWN: Final = "unknown"
 
 
 def html_report(data: ReportData) -> str:
-    """The whole page."""
+    """Return the whole page."""
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup, escape
 
@@ -66,7 +66,7 @@ def _duration(seconds: float) -> str:
 
 
 def size_text(size: float | None) -> str:
-    """Bytes in the unit that fits."""
+    """Return bytes in a fitting unit."""
     if size is None:
         return UNKNOWN
     for unit, length in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):

@@ -1,4 +1,4 @@
-"""Sizes of objects, and how far uploads are behind: from the tables to a report's bars."""
+"""Summarises sizes of objects and the upload lag for the bars of a report."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -21,7 +21,7 @@ _MAX_LOG2: Final = 40
 
 
 def summarise_objects(history: "History") -> Objects:
-    """Of all objects that are stored as far as metadata tells."""
+    """Summarise all objects that are stored according to metadata."""
     stored = history.segments.where("state IN (1, 2) AND size_bytes >= 0")
     return Objects(
         _sizes(stored),
@@ -42,7 +42,7 @@ def _sizes(stored: "DataFrame") -> list[Bar]:
 
 
 def size_label(power: int) -> str:
-    """The least size of a bar, 2**power bytes."""
+    """Return the smallest size of a bar, 2**power bytes."""
     units = ("B", "KiB", "MiB", "GiB", "TiB")
     return f"{2 ** (power % 10)} {units[power // 10]}"
 
@@ -53,7 +53,7 @@ def _counted(stored: "DataFrame", by: "Column") -> "list[Row]":
 
 
 def _lags(history: "History") -> list[PartitionLag]:
-    """By what objects were ever known to hold, and what was declared as no loss: of whatever run."""
+    """Return the lags, by all that objects were ever known to hold and all that was declared as no loss, in any run."""
     held = known_ranges(history).select(*EPOCH_KEY, "first_offset", "last_offset", "epoch_end")
     stored = held.groupBy(*_PARTITION).agg(
         (fn.max(fn.expr("least(last_offset, epoch_end - 1)")) + 1).alias("stored_up_to")

@@ -1,4 +1,4 @@
-"""The report's plots, each as one SVG element that stands in the page. Drawn without a display, from plain values."""
+"""Draws the report's plots, each as one SVG element in the page, without a display, from plain values."""
 
 import io
 from collections.abc import Sequence
@@ -29,13 +29,13 @@ COST_PARTS: Final = {
     "archive_get_usd": ("archive GET", "archive GET requests", "#9c89b8"),
     "archive_storage_usd": ("archive storage", "archive storage", "#cdc3dc"),
 }
-"""What the money went for, in the order of tables' columns: heading, label in plots, colour."""
+"""The parts of the cost, in the order of tables' columns: heading, label in plots, colour."""
 _TOPICS: Final = 12
 _NAME_CHARACTERS: Final = 32
 
 
 def plots(data: ReportData) -> dict[str, "Figure"]:
-    """By name; those without anything to show are left out."""
+    """Return the figures by name; those without anything to show are left out."""
     costs, objects = data.costs, data.objects
     drawn: dict[str, Figure | None] = {
         "cost_by_day": _cost_by_day(costs.days),
@@ -47,7 +47,7 @@ def plots(data: ReportData) -> dict[str, "Figure"]:
 
 
 def svg(figure: "Figure") -> str:
-    """The figure as an SVG element, without the XML prologue; the same figure gives the same text."""
+    """Return the figure as an SVG element, without the XML prologue; the same figure gives the same text."""
     from matplotlib import rc_context
 
     written = io.StringIO()
@@ -67,7 +67,7 @@ def _figure(height_inches: float = 3.0, width_inches: float = 10.8) -> "tuple[Fi
 
 
 def _clear(axes: "Axes") -> None:
-    """Without a box, with lines across."""
+    """Remove the box, and draw horizontal lines."""
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     axes.grid(axis="y", color="#e3e6e8", linewidth=0.8)
@@ -84,7 +84,7 @@ def _dollars(axis: "object") -> None:
 
 
 def money(usd: float) -> str:
-    """Short, with as many digits as tell something."""
+    """Format dollars shortly, with as many digits as are significant."""
     sign, usd = ("-" if usd < 0 else ""), abs(usd)
     if usd == 0:
         return "$0"
@@ -104,7 +104,7 @@ def _cost_by_day(days: Sequence[DayCosts]) -> "Figure | None":
     for name, (_, label, colour) in COST_PARTS.items():
         values = [day.parts.get(name, 0.0) for day in days]
         if any(values):
-            # What is left of the border can be below nothing where small frames were packed.
+            # The rest of cross-zone traffic can be negative if small frames were packed.
             axes.bar([x + 0.2 for x in at], values, 0.38, bottom=bottom, color=colour, label=label)
             bottom = [below + value for below, value in zip(bottom, values, strict=True)]
     axes.set_xticks(list(at), _day_labels(days))
@@ -115,7 +115,7 @@ def _cost_by_day(days: Sequence[DayCosts]) -> "Figure | None":
 
 
 def _day_labels(days: Sequence[DayCosts]) -> list[str]:
-    """Month and day; a star where usage records do not tell of all brokers. With many days, not each has room."""
+    """Return month and day; a star if usage records lack a broker. With many days, some labels are left out."""
     step = max(1, len(days) // 12)
     return [
         day.date[5:] + ("" if day.is_complete else "*") if number % step == 0 else "" for number, day in enumerate(days)

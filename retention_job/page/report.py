@@ -1,4 +1,4 @@
-"""From a run of the engine to its report: costs, summaries, tables and pages, written as one."""
+"""Makes the report of a run: costs, summaries, tables and pages, written as one."""
 
 import dataclasses
 import json
@@ -65,7 +65,7 @@ def make_report(
     before: ReportOutput | None,
     cluster_id: str | None = None,
 ) -> Report:
-    """The report of a run. `before` is where the runs before it wrote; days that this run does not see come from there.
+    """Make the report of a run; `before` is the output of earlier runs, with days that this run does not see.
 
     Raises PriceError.
     """
@@ -104,7 +104,7 @@ def make_report(
 
 
 def write_report(report: Report, output: ReportOutput) -> None:
-    """Raises StateError; nothing is committed then."""
+    """Write the report. Raises StateError; nothing is committed then."""
     data = report.data
     told = report_json(data)
     pages = {PAGE: html_report(data), JSON_PAGE: json.dumps(told, indent=1)}
@@ -112,8 +112,10 @@ def write_report(report: Report, output: ReportOutput) -> None:
 
 
 def merged_days(before: Sequence[DayCosts], now: Sequence[DayCosts], is_incremental: bool) -> list[DayCosts]:
-    """All days that are known of. An incremental run adds to what was counted; a full one replaces it, but for its
-    first day, of which retention may have cut a part, and those before it.
+    """Return all known days.
+
+    An incremental run adds to earlier counts. A full run replaces them, except for its first day, which retention may
+    have cut, and the days before it.
     """
     known = {day.day: day for day in before}
     first = min((day.day for day in now), default=0)
@@ -153,13 +155,15 @@ def _cost_sources(history: "History", before: ReportOutput | None, last_run: str
 
 
 def _first_ms(history: "History") -> int:
-    """When the first combined segment was written that the run knows of; its own time without any."""
+    """Return the time when the first combined segment that the run knows was written; the run's own time without
+    any.
+    """
     first_ms = history.segments.agg(fn.min("finished_ms")).collect()[0][0]
     return history.read.now_ms if first_ms is None else int(first_ms)
 
 
 def _seconds(sources: CostSources) -> float:
-    """The time that amounts are of."""
+    """Return the length of the time that the amounts cover."""
     return max(0.0, (sources.now_ms - sources.since_ms) / 1000)
 
 

@@ -1,4 +1,4 @@
-"""What a report shows, as plain values: all that is taken from the cluster of Spark to the driver, and bounded."""
+"""The contents of a report as plain values: everything that Spark's cluster sends to the driver, and bounded."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from typing import Final
 from retention_job.findings.apply import Handover
 
 MAX_FINDINGS: Final = 5_000
-"""In the page; the table `findings` has all."""
+"""The maximum in the page; the table `findings` has all."""
 MAX_TOPICS: Final = 500
 
 
@@ -43,14 +43,14 @@ class DayCosts:
     """Dollars of one day, all topics and brokers together."""
 
     day: int
-    """Since 1970, UTC."""
+    """Days since 1970, UTC."""
     parts: Mapping[str, float]
-    """By the names in `cost_tables.DOLLARS` and `client_costs.CLIENT_PARTS`, as far as they are known."""
+    """Dollars by the names in `cost_tables.DOLLARS` and `client_costs.CLIENT_PARTS`, as far as they are known."""
     stock_usd: float | None
-    """For replication, and for clients that come by gateways."""
+    """The cost in stock Kafka of replication, and of clients that connect through gateways."""
     tiered_storage_usd: float
     is_complete: bool
-    """Whether usage records tell of all brokers that uploaded on that day."""
+    """Whether usage records include all brokers that uploaded on that day."""
 
     @property
     def date(self) -> str:
@@ -62,13 +62,13 @@ class DayCosts:
 
     @property
     def saved_usd(self) -> float | None:
-        """None where usage does not tell of the whole day."""
+        """The saving; None if usage records do not cover the whole day."""
         return self.stock_usd - self.remote_wal_usd if self.stock_usd is not None and self.is_complete else None
 
 
 @dataclass(frozen=True, slots=True)
 class TopicCosts:
-    """A topic's figures of the report's time. None is unknown."""
+    """A topic's figures for the time of the report. None is unknown."""
 
     topic: str
     upload_bytes: float
@@ -77,7 +77,7 @@ class TopicCosts:
     remote_wal_usd: float | None
     stock_usd: float | None
     unknown_days: int
-    """Days of brokers of which no usage record tells."""
+    """The number of brokers' days without a usage record."""
 
     @property
     def saved_usd(self) -> float | None:
@@ -88,7 +88,7 @@ class TopicCosts:
 
 @dataclass(frozen=True, slots=True)
 class BrokerCosts:
-    """A broker's figures of the report's time."""
+    """A broker's figures for the time of the report."""
 
     broker_id: int
     amounts: Mapping[str, float | None]
@@ -98,13 +98,13 @@ class BrokerCosts:
 
 @dataclass(frozen=True, slots=True)
 class ClientZone:
-    """One zone's clients that come by gateways, in the report's time."""
+    """Figures of one zone's clients that connect through gateways, for the time of the report."""
 
     zone: str
     amounts: Mapping[str, float]
-    """By `client_costs.CLIENT_AMOUNTS`."""
+    """Amounts by `client_costs.CLIENT_AMOUNTS`."""
     dollars: Mapping[str, float]
-    """By `client_costs.CLIENT_DOLLARS`."""
+    """Dollars by `client_costs.CLIENT_DOLLARS`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,24 +118,25 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """What of a partition's log no object holds, at the time of the run."""
+    """The part of a partition's log that no object holds, at the time of the run."""
 
     topic: str
     partition: int
     log_end_offset: int
     stored_up_to: int | None
-    """The offset after the last one that an object holds; None when none does."""
+    """The offset after the last one that an object holds; None if no object holds any."""
     left_out: int
-    """Of those behind it, so many were declared as no loss: mostly as nobody wants them stored."""
+    """Offsets from `stored_up_to` on that were declared as no loss: mostly because nobody wants them stored."""
     records: int | None
-    """The others: that are to be stored, or of which nothing was told yet. None where nothing is known of any."""
+    """The other offsets, which are still to be stored or of unknown state. None if nothing is known of any."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupReads:
-    """One consumer group, spread over the zones evenly, that reads each record that was replicated, once, from leaders.
+    """One consumer group, spread evenly over the zones, that reads each replicated record once, from leaders.
 
-    Agents see no consumers that connect to brokers, so this is what any of them may cost, and follower fetching saves.
+    Agents see no consumers that connect to brokers, so this is the possible cost of any of them, which follower
+    fetching saves.
     """
 
     zones: int
@@ -145,21 +146,21 @@ class GroupReads:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """The half of a report that is about money."""
+    """The half of a report about money."""
 
     prices_source: str
     prices_confirmed: str
     read_fee_gb: float
     seconds: float
-    """The time that amounts are of."""
+    """The length of the time that the amounts cover."""
     days: Sequence[DayCosts]
     topics: Sequence[TopicCosts]
     brokers: Sequence[BrokerCosts]
     topics_left_out: int = 0
     clients: Sequence[ClientZone] = ()
-    """Empty where no agent told of any."""
+    """Empty if no agent reported any."""
     group: "GroupReads | None" = None
-    """None where no follower is known to have been given anything."""
+    """None if no follower is known to have been given anything."""
 
     @property
     def parts(self) -> dict[str, float]:
@@ -171,40 +172,40 @@ class Costs:
 
     @property
     def compared(self) -> Sequence[DayCosts]:
-        """The days of which all is known: what was saved is of these."""
+        """The days with complete figures; the saving is computed from these."""
         return [day for day in self.days if day.saved_usd is not None]
 
     @property
     def left_out(self) -> Sequence[DayCosts]:
-        """The others, which no sum has."""
+        """The other days, which no sum includes."""
         return [day for day in self.days if day.saved_usd is None]
 
     @property
     def remote_wal_usd(self) -> float:
-        """All that is known, of all days."""
+        """The known cost of all days."""
         return sum(day.remote_wal_usd for day in self.days)
 
     @property
     def stock_usd(self) -> float | None:
-        """None where no usage record tells of anything."""
+        """The known cost in stock Kafka; None without any usage record."""
         known = [day.stock_usd for day in self.days if day.stock_usd is not None]
         return sum(known) if known else None
 
     @property
     def compared_usd(self) -> tuple[float, float] | None:
-        """With remote WAL and with stock Kafka, of the days that are compared; None without any."""
+        """The costs of the compared days, with remote WAL and with stock Kafka; None without such days."""
         if not self.compared:
             return None
         return sum(day.remote_wal_usd for day in self.compared), sum(day.stock_usd or 0.0 for day in self.compared)
 
     @property
     def saved_usd(self) -> float | None:
-        """The difference of the two."""
+        """The difference of the compared costs."""
         return self.compared_usd[1] - self.compared_usd[0] if self.compared_usd is not None else None
 
     @property
     def left_out_text(self) -> str:
-        """What the sums do not have, and why; empty where they have all."""
+        """The days that the sums lack, and why; empty if they have all."""
         if not self.left_out:
             return ""
         days = ", ".join(day.date for day in self.left_out[:3]) + (", …" if len(self.left_out) > 3 else "")
@@ -216,13 +217,13 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Objects:
-    """The half of a report that is about what is stored."""
+    """The half of a report about stored objects."""
 
     sizes: Sequence[Bar] = ()
     lags: Sequence[PartitionLag] = ()
-    """Of the partitions that lag most."""
+    """The partitions with the largest lags."""
     not_wanted_offsets: int = 0
-    """Of those that logs hold, so many were declared as not wanted in objects: no loss."""
+    """The number of offsets in logs that were declared as not wanted in objects: no loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,9 +237,9 @@ class ReportData:
     records_read: int
     finding_counts: Sequence[FindingCount]
     findings: Sequence[Finding]
-    """The gravest first, at most MAX_FINDINGS."""
+    """The findings, the gravest first, at most MAX_FINDINGS."""
     quarantine: Mapping[str, int]
-    """Records that were not understood, by reason."""
+    """The number of records that were not understood, by reason."""
     costs: Costs
     objects: Objects
     handover: Handover | None = None
@@ -252,7 +253,7 @@ class ReportData:
 
 
 def report_json(data: ReportData) -> dict[str, object]:
-    """For programs: every field, and the sums. Dollars and bytes as they are, not rounded."""
+    """Return every field, and the sums, for JSON output. Dollars and bytes are not rounded."""
     told = dataclasses.asdict(data)
     costs = told["costs"]
     costs["parts"] = data.costs.parts

@@ -1,12 +1,11 @@
-"""Where a report goes: tables as Parquet, and pages beside them, committed as one.
+"""Writes a report: tables as Parquet, and pages beside them, committed as one.
 
-Theory. A run's tables are written to `unfinished/<run id>/` first, and moved to `<table>/run=<run id>/` when all of
-them are there; then the pages are replaced, and last of all `COMMITTED.json` is, which names the runs that count. A run
-that it does not name is half-written, whatever is there of it, and `begin` removes it. One run at a time writes to an
-output.
+A run's tables are written to `unfinished/<run id>/` first, and moved to `<table>/run=<run id>/` when all of them are
+written; then the pages are replaced, and last of all `COMMITTED.json`, which names the runs that count. A run that it
+does not name is unfinished, whatever files it has, and `begin` removes it. One run at a time writes to an output.
 
-Any place that Spark can write to will do. Partitioned Parquet is what Delta Lake's CONVERT TO DELTA and Iceberg's
-add_files take over as it is.
+Any file system that Spark can write to will do. Delta Lake's CONVERT TO DELTA and Iceberg's add_files accept this
+partitioned Parquet as it is.
 """
 
 import json
@@ -31,14 +30,14 @@ _COMMITTED: Final = "COMMITTED.json"
 
 
 class ReportOutput:
-    """One output directory. Driver only; every method raises StateError when the place does not take it."""
+    """One output directory. Driver only; every method raises StateError if the file system refuses."""
 
     def __init__(self, spark: "SparkSession", root: str) -> None:
         self._spark = spark
         self._files = FileSystem(spark, root)
 
     def runs(self) -> list[dict[str, Any]]:
-        """What was told of each committed run, the oldest first."""
+        """Return the descriptions of all committed runs, the oldest first."""
         text = self._files.read_text(_COMMITTED)
         if text is None:
             return []
@@ -49,16 +48,16 @@ class ReportOutput:
             raise StateError("read", self._files.at(_COMMITTED), f"not a list of runs: {error}", hint) from error
 
     def is_committed(self, run_id: str) -> bool:
-        """Whether all of a run is there."""
+        """Return whether a run is committed completely."""
         return any(run["run_id"] == run_id for run in self.runs())
 
     def last_run_id(self) -> str | None:
-        """The newest committed run; None when there is none."""
+        """Return the newest committed run; None if there is none."""
         runs = self.runs()
         return str(runs[-1]["run_id"]) if runs else None
 
     def begin(self) -> list[str]:
-        """Remove what runs left that did not end; returns their ids."""
+        """Remove the files of unfinished runs; return their ids."""
         committed = {run["run_id"] for run in self.runs()}
         found = set(self._files.directories(_UNFINISHED))
         for table in TABLES:
@@ -72,15 +71,16 @@ class ReportOutput:
         return sorted(found)
 
     def table(self, name: str, run_id: str) -> "DataFrame | None":
-        """A committed run's table; None when there is no such run, or it had none."""
+        """Return a committed run's table; None if there is no such run, or it had none."""
         if not self.is_committed(run_id) or f"run={run_id}" not in self._files.directories(name):
             return None
         return self._spark.read.parquet(self._files.at(f"{name}/run={run_id}"))
 
     def write(self, run_id: str, tables: "Mapping[str, DataFrame]", pages: Mapping[str, str], **about: object) -> None:
-        """Write a run. `pages` are texts by file name, each replaced as a whole; `about` is told of the run in `runs`.
+        """Write a run completely, or commit nothing.
 
-        Nothing is committed unless all of it is.
+        `pages` are texts by file name, each replaced as a whole; `about` becomes part of the run's description in
+        `runs`.
         """
         unknown = tables.keys() - set(TABLES)
         if unknown:

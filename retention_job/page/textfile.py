@@ -1,7 +1,7 @@
-"""The report's figures for Prometheus' textfile collector (node_exporter), so that alerts need nothing else.
+"""Writes the report's figures for Prometheus' textfile collector (node_exporter), so that alerts need nothing else.
 
-The file is replaced as a whole, as the collector reads it at any time. A figure that is not known is left out: an alert
-can tell its absence, but not a false 0.
+The file is replaced as a whole, because the collector may read it at any time. An unknown figure is left out: an alert
+can detect its absence, but not a false 0.
 """
 
 from collections.abc import Iterator
@@ -77,7 +77,7 @@ def _gauge(name: str, about: str, value: float) -> Metric:
 
 
 def textfile(data: ReportData) -> bytes:
-    """Prometheus' text format."""
+    """Return Prometheus' text format."""
     registry = CollectorRegistry()
     registry.register(_ReportCollector(data))
     return generate_latest(registry)

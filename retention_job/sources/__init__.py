@@ -1,3 +1,3 @@
-"""What the job reads: the cluster by the admin client, topics by Spark's connector, stores by listing or inventory; and
-how the topics' records become rows.
+"""Reads the cluster by the admin client, topics by Spark's connector, and stores by listing or inventory; turns the
+topics' records into rows.
 """

@@ -1,4 +1,4 @@
-"""Records of the metadata topic to `staged_rows`, a whole Arrow batch at a time, in one pass over the topic."""
+"""Decodes records of the metadata topic to `staged_rows`, a whole Arrow batch at a time, in one pass over the topic."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
@@ -16,7 +16,7 @@ _MAX_BROKER_ID: Final = 2**31 - 1
 
 
 def decoder(facts: ReleaseFacts) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """For mapInArrow: (key, value, partition, offset, timestamp_ms) to STAGED."""
+    """Return a function for mapInArrow, from (key, value, partition, offset, timestamp_ms) to STAGED."""
 
     def decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -26,7 +26,7 @@ def decoder(facts: ReleaseFacts) -> Callable[[Iterable[pa.RecordBatch]], Iterato
 
 
 def decode_batch(batch: pa.RecordBatch, facts: ReleaseFacts) -> Iterator[pa.RecordBatch]:
-    """The rows of one batch, in some."""
+    """Return the rows of one batch, in several batches."""
     keys, values = batch.column("key"), batch.column("value")
     record_id = (_ints(batch.column("partition")) << PARTITION_SHIFT) | _ints(batch.column("offset"))
     segments = decode_segments(_bytes_of(keys), _bytes_of(values))
@@ -52,7 +52,7 @@ def _ints(column: pa.Array) -> Any:
 
 
 def _bytes_of(column: pa.Array) -> BinaryColumn:
-    """Nulls become empty strings."""
+    """Return a column's bytes; nulls become empty strings."""
     _, offsets, data = column.buffers()
     kind = np.int64 if pa.types.is_large_binary(column.type) else np.int32
     bounds = np.frombuffer(offsets, dtype=kind)[column.offset : column.offset + len(column) + 1].astype(np.int64)
@@ -88,7 +88,7 @@ def _segment_rows(batch: SegmentBatch, record_id: Any, facts: ReleaseFacts) -> I
             "retention_ms": _or_null(retention, count == 0, representable),
         },
     )
-    # Only what was uploaded has places; a deletion's entries are a copy of what was told before.
+    # Only an upload has positions; a deletion's entries are a copy of earlier ones.
     of_segment = batch.entries.block
     chosen = (batch.state[of_segment] == 1) & representable[of_segment]
     if chosen.any():
@@ -96,9 +96,10 @@ def _segment_rows(batch: SegmentBatch, record_id: Any, facts: ReleaseFacts) -> I
 
 
 def _elsewhere_bytes(batch: SegmentBatch) -> Any:
-    """Of each segment's records, how many more bytes there are than in its object: so many at least are in objects
-    of gateways (`plugin.adopted_records`). What else is in it, some hundred bytes and a line for each such batch, makes
-    this less by as much.
+    """Return for each segment how many record bytes it lacks in its object, at least; gateways' objects have these.
+
+    See `plugin.adopted_records`. Everything else in the object, some hundred bytes and a line for each such batch,
+    makes the number smaller.
     """
     entries = batch.entries
     lengths = entries.end_file_position - entries.start_file_position
@@ -107,7 +108,7 @@ def _elsewhere_bytes(batch: SegmentBatch) -> Any:
 
 
 def _retention_of_segments(batch: SegmentBatch, facts: ReleaseFacts) -> Any:
-    """The longest of each segment's entries; 0 where it has none."""
+    """Return the longest retention of each segment's entries; 0 if it has none."""
     entries = batch.entries
     topic_ids = _fixed_binary(entries.topic_ids).dictionary_encode()
     codes = topic_ids.indices.to_numpy(zero_copy_only=False).astype(np.int64)

@@ -1,4 +1,4 @@
-"""What is in the stores: by listing them, the combined segments' with a task per broker, or from an S3 Inventory."""
+"""Reads which objects the stores have: by listing, with a task per broker for segments, or from an S3 Inventory."""
 
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 _OBJECTS_PER_BATCH: Final = 10_000
 _NO_BROKER: Final = 0
-"""A storage manager is made for a broker; the job writes nothing, so it does not matter which."""
+"""The broker that the storage manager is made for; any will do, because the job writes nothing."""
 
 _NO_BROKERS_OBJECTS: Final = 2**31 - 1
-"""A broker that has none, so that the listing of its objects is a request for each bucket."""
+"""The id of no broker, so that listing its objects is one request for each bucket."""
 
 _SUFFIX_CHARACTERS: Final = len("/000000000000/000000000000.rwal")
 
@@ -38,9 +38,9 @@ Stored = StoredSegment | StoredArchiveObject
 
 
 def list_store(spark: "SparkSession", listing: StoreListing, brokers: Iterable[int]) -> "DataFrame":
-    """The combined segments of these brokers: INVENTORY. Lists when it is used.
+    """Return the combined segments of these brokers: INVENTORY. Lists when it is used.
 
-    The store is asked once from here, so that a store that is away is told at once. Raises SourceError.
+    The store is asked once from here, so that an unreachable store is reported at once. Raises SourceError.
     """
     _check("store", "the", _segments(listing, None))
     _check("store", "the", _segments(listing, _NO_BROKERS_OBJECTS))  # to its end, which tells of all buckets
@@ -56,7 +56,7 @@ def list_store(spark: "SparkSession", listing: StoreListing, brokers: Iterable[i
 
 
 def list_archive(spark: "SparkSession", listing: StoreListing) -> "DataFrame":
-    """The archive's objects: INVENTORY. Lists when it is used, in one task, as they are few. Raises SourceError."""
+    """Return the archive's objects: INVENTORY. Lists when used, in one task, as they are few. Raises SourceError."""
     _check("archive", "the archive's", _archived(listing))
 
     def list_objects(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -96,7 +96,7 @@ def _batches(stored: Iterator[Stored], store_class: str | None) -> Iterator[pa.R
 
 
 def _row(stored: Stored, store_class: str | None) -> tuple[object, ...]:
-    """Of INVENTORY."""
+    """Return a row of INVENTORY."""
     if isinstance(stored, StoredArchiveObject):
         (topic_id, partition), first_offset, last_offset, writer = stored.object_id
         archived: tuple[object, ...] = (bytes(topic_id), partition, first_offset, last_offset)
@@ -106,14 +106,14 @@ def _row(stored: Stored, store_class: str | None) -> tuple[object, ...]:
 
 
 def stored_files(spark: "SparkSession", source: InventoryFile) -> tuple[InventoryFiles, dict[str, tuple[int, int]]]:
-    """What an S3 Inventory is made of, and length and time of change of each file. Raises SourceError, StateError."""
+    """Return the files of an S3 Inventory, and length and time of change of each. Raises SourceError, StateError."""
     files = files_of(spark, source)
     paths = sorted(_raw(spark, source, files).inputFiles()) if files.paths else []
     return files, FileSystem(spark, source.path).statuses(paths) if paths else {}
 
 
 def _raw(spark: "SparkSession", source: InventoryFile, files: InventoryFiles) -> "DataFrame":
-    """With the inventory's own columns."""
+    """Read the inventory with its own columns."""
     from pyspark.errors import AnalysisException
 
     try:
@@ -127,7 +127,7 @@ def _raw(spark: "SparkSession", source: InventoryFile, files: InventoryFiles) ->
 def read_inventory_file(
     spark: "SparkSession", source: InventoryFile, files: InventoryFiles | None = None
 ) -> "DataFrame":
-    """The objects of this cluster out of an S3 Inventory, which `files` is made of: INVENTORY. Raises SourceError."""
+    """Return the objects of this cluster from an S3 Inventory with these `files`: INVENTORY. Raises SourceError."""
     files = files or files_of(spark, source)
     if not files.paths:
         return spark.createDataFrame([], INVENTORY)
@@ -150,7 +150,7 @@ def read_inventory_file(
 
 
 def _with_ids(plain: "DataFrame", keys: ObjectKeyFactory) -> "DataFrame":
-    """The ids that `ObjectKeyFactory.parse` and `parse_archive` find, by Spark's own functions; others are left out."""
+    """Add the ids that `ObjectKeyFactory.parse` and `parse_archive` find, by Spark's functions; drop other objects."""
 
     def hexadecimal(text: "Column") -> "Column":
         return fn.conv(text, 16, 10).cast("long")

@@ -1,8 +1,8 @@
-"""An S3 Inventory's manifest: which files one day's inventory of one bucket is made of, and when it was made.
+"""Reads an S3 Inventory's manifest: which files are one day's inventory of one bucket, and when it was made.
 
-S3 writes `<destination prefix>/<bucket>/<configuration>/<time>/manifest.json`, and all days' files into
-`<destination prefix>/<bucket>/<configuration>/data/`. So a manifest names one day's, and its files are beside it
-wherever both were copied to.
+S3 writes `<destination prefix>/<bucket>/<configuration>/<time>/manifest.json`, and all days' files into `<destination
+prefix>/<bucket>/<configuration>/data/`. So a manifest names the files of one day, and they are beside it wherever both
+were copied to.
 """
 
 import json
@@ -23,17 +23,19 @@ _FORMATS: Final = ("csv", "parquet")
 
 @dataclass(frozen=True, slots=True)
 class InventoryFiles:
-    """What one inventory is made of."""
+    """The files of one inventory, and how to read them."""
 
     paths: tuple[str, ...]
     format: str
     csv_schema: tuple[str, ...]
     made_ms: int | None = None
-    """When S3 began to make it; None without a manifest."""
+    """The time when S3 began to make it; None without a manifest."""
 
 
 def files_of(spark: "SparkSession", source: InventoryFile) -> InventoryFiles:
-    """The source's own path or, where that is a manifest, the files that it names. Raises SourceError, StateError."""
+    """Return the source's own path or, if that is a manifest, the files that it names. Raises SourceError,
+    StateError.
+    """
     directory, _, name = source.path.rpartition("/")
     if name != MANIFEST:
         return InventoryFiles((source.path,), source.format, source.csv_schema)

@@ -1,4 +1,4 @@
-"""What the cluster tells of its topics, their settings and offsets, asked by the admin client. Blocks."""
+"""Asks the cluster for its topics, their settings and offsets, by the admin client. Blocks."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 _CLIENT_ID: Final = "remote-wal-report"
 _AS_RETENTION: Final = -2
-"""The value of a local limit that stands for the limit of the whole log."""
+"""The value of a local limit that means the limit of the whole log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,40 +41,41 @@ class Topic:
     partitions: tuple[int, ...]
     leaders: tuple[int | None, ...]
     replication_factor: int
-    """Of the partition that has the fewest, as agents count: one that is being moved has those that it leaves, too."""
+    """The fewest replicas that a partition has, as agents count: while one is moved, the replicas that it leaves count
+    too."""
     settings: TopicSettings
     config: Mapping[str, str]
     agents: AgentsRetention = ALL_AS_BEFORE
     has_lagging_replica: bool = False
-    """A partition has a replica that is not in sync."""
+    """Whether a partition has a replica that is not in sync."""
 
     def number(self, key: str) -> int | None:
-        """A setting of Kafka's; None when it is absent or no number."""
+        """Return one of Kafka's settings; None if it is absent or not a number."""
         try:
             return int(self.config[key])
         except (KeyError, ValueError):
             return None
 
     def local(self, kind: str) -> int | None:
-        """`local.retention.<kind>`, resolved as brokers resolve it: it counts for tiered topics alone."""
+        """Return `local.retention.<kind>` as brokers resolve it: it counts for tiered topics only."""
         local = self.number(f"local.retention.{kind}") if self.is_tiered else None
         return self.number(f"retention.{kind}") if local is None or local == _AS_RETENTION else local
 
     @property
     def kept_longest(self) -> KeptFor | None:
-        """For how long no agent keeps its entries longer, but for an archive; None where nobody knows."""
+        """The longest time for which an agent keeps its entries, apart from an archive; None if unknown."""
         local_ms = local_retention_ms(self.config)
         return None if local_ms is None else self.agents.longest_of(*self._told, local_ms)
 
     @property
     def kept_shortest(self) -> KeptFor | None:
-        """For how long every agent keeps them."""
+        """The time for which every agent keeps its entries; None if unknown."""
         local_ms = local_retention_ms(self.config)
         return None if local_ms is None else self.agents.shortest_of(*self._told, local_ms)
 
     @property
     def age_limit_ms(self) -> int | None:
-        """The age from which on no agent wants its entries, whatever the log holds; -1: none, None: not known."""
+        """The age from which no agent wants its entries, whatever the log holds; -1: none, None: unknown."""
         local_ms = local_retention_ms(self.config)
         if local_ms is None:
             return None
@@ -91,13 +92,13 @@ class Topic:
 
     @property
     def is_tiered(self) -> bool:
-        """KIP-405's remote storage is on, and copies."""
+        """Whether KIP-405's remote storage is on, and copies."""
         return is_tiered(self.config)
 
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """Where a topic's log begins and ends, by partition."""
+    """The start and end of a topic's log, by partition."""
 
     earliest: Mapping[int, int]
     latest: Mapping[int, int]
@@ -108,24 +109,26 @@ class Cluster:
     """The cluster at one time."""
 
     brokers: frozenset[int]
-    """Those that are up, and those whose agents are registered."""
+    """The brokers that are up, and those whose agents are registered."""
     topics: tuple[Topic, ...]
     offsets: Mapping[str, Offsets]
-    """Of all topics, by name."""
+    """The offsets of all topics, by name."""
 
     def config_of(self, topic: str) -> Mapping[str, str]:
-        """Kafka's settings of a topic; empty when it is not there."""
+        """Return Kafka's settings of a topic; empty if the topic does not exist."""
         return next((found.config for found in self.topics if found.name == topic), {})
 
     @property
     def held_ms(self) -> int:
-        """For how long agents keep entries for replicas that are not in sync; 0 where all are. NO_LIMIT."""
+        """The time for which agents keep entries for replicas that are not in sync; 0 if all are in sync, or
+        NO_LIMIT.
+        """
         kept = (topic.kept_longest for topic in self.topics if topic.settings.enable and topic.has_lagging_replica)
         return reduce(longer, (one.lagging_ms for one in kept if one is not None), 0)
 
     @property
     def has_tier(self) -> bool:
-        """Whether `__remote_log_metadata` is there."""
+        """Whether `__remote_log_metadata` exists."""
         return REMOTE_LOG_METADATA_TOPIC in self.offsets
 
 
@@ -134,7 +137,10 @@ def offsets_by_topic(
     latest: Mapping[tuple[str, int], int],
     partitions: Mapping[str, Sequence[int]],
 ) -> dict[str, Offsets]:
-    """By topic. Both are asked at once: where a log's start has passed the end that was told, that is its end."""
+    """Return offsets by topic.
+
+    Both ends are asked for at once: a start that has passed the reported end is the end, too.
+    """
     return {
         name: Offsets(
             {number: earliest[name, number] for number in numbers if (name, number) in earliest},
@@ -149,7 +155,7 @@ def offsets_by_topic(
 
 
 def client_config(source: KafkaSource) -> KafkaClientConfig:
-    """For librdkafka. Raises SourceError for a property that cannot be translated."""
+    """Return the configuration for librdkafka. Raises SourceError for a property that cannot be translated."""
     try:
         return from_java_properties(source.bootstrap_servers, source.client_properties)
     except MetadataTopicError as error:
@@ -157,7 +163,7 @@ def client_config(source: KafkaSource) -> KafkaClientConfig:
 
 
 def read_cluster(source: KafkaSource) -> Cluster:
-    """Ask for everything. Raises SourceError when the cluster does not answer, or has no metadata topic."""
+    """Ask for everything. Raises SourceError if the cluster does not answer, or has no metadata topic."""
     return _Admin(source).read()
 
 
@@ -173,7 +179,8 @@ class _Admin:
         metadata = self._ask("list topics", lambda: self._admin.list_topics(timeout=self._source.timeout_s))
         if METADATA_TOPIC not in metadata.topics:
             raise SourceError("read", METADATA_TOPIC, "the cluster shows no such topic", "have agents ever run here?")
-        # Side by side, as one after the other would take a dozen round trips of a cluster that may be far away.
+        # At the same time, because one after the other would take a dozen round trips to a cluster that may be far
+        # away.
         with ThreadPoolExecutor(1, thread_name_prefix="settings-topic") as pool:
             told = pool.submit(self._settings) if SETTINGS_TOPIC in metadata.topics else None
             ids = self._ids(sorted(metadata.topics))
@@ -209,7 +216,7 @@ class _Admin:
             raise SourceError("read", SETTINGS_TOPIC, str(error)) from error
 
     def _ids(self, names: list[str]) -> dict[str, bytes]:
-        """Without what was deleted since it was listed, and what this client may not describe."""
+        """Return ids, without topics that were deleted since they were listed or that this client may not describe."""
         described = self._ask(
             "describe topics",
             lambda: ClusterDescriptions(self._client, _CLIENT_ID, self._source.timeout_s).topics(names),
@@ -219,7 +226,10 @@ class _Admin:
     def _configs_and_offsets(
         self, partitions: Mapping[str, Sequence[int]]
     ) -> tuple[dict[str, dict[str, str]], dict[str, Offsets]]:
-        """Of topics with these partitions. All is asked before anything is waited for."""
+        """Return settings and offsets of topics with these partitions.
+
+        All requests are sent before any answer is awaited.
+        """
         from confluent_kafka import TopicPartition
         from confluent_kafka.admin import ConfigResource, OffsetSpec, ResourceType
 
@@ -244,7 +254,7 @@ class _Admin:
         return {(asked.topic, asked.partition): int(answer.offset) for asked, answer in found}
 
     def _results(self, operation: str, futures: Iterable[tuple[T, "Future[Any]"]]) -> list[tuple[T, Any]]:
-        """Without what was deleted since it was listed."""
+        """Return the results, without those of topics that were deleted since they were listed."""
         from confluent_kafka import KafkaError, KafkaException
 
         found = []

@@ -1,4 +1,4 @@
-"""Topics through Spark's Kafka connector, between offsets that are known before the reading begins."""
+"""Reads topics through Spark's Kafka connector, between offsets that are known before the reading begins."""
 
 import json
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _RECORDS_PER_TASK: Final = 250_000
-"""So that a long partition is not one task. A short one is, as each begins with a dozen round trips of its consumer."""
+"""Limits a task, so that a long partition is several tasks. A short one is one, as each costs a dozen round trips."""
 FETCHING: Final = {
     "kafka.allow.auto.create.topics": "false",
     "kafka.max.poll.records": "20000",
@@ -24,10 +24,10 @@ RAW_COLUMNS: Final = "key BINARY, value BINARY, partition INT, offset LONG, time
 
 
 class Kafka:
-    """What is asked of the cluster: by the admin client, and by Spark's connector."""
+    """The job's questions to the cluster, by the admin client and by Spark's connector."""
 
     def cluster(self, source: KafkaSource, /) -> Cluster:
-        """Topics, settings and offsets, as they are now. Raises SourceError."""
+        """Return topics, settings and offsets as they are now. Raises SourceError."""
         return read_cluster(source)
 
     def topic(
@@ -39,14 +39,14 @@ class Kafka:
         ending: Mapping[int, int],
         /,
     ) -> "DataFrame":
-        """A topic's records between offsets: RAW_COLUMNS."""
+        """Return a topic's records between offsets: RAW_COLUMNS."""
         return read_topic(spark, source, topic, starting, ending)
 
 
 def read_topic(
     spark: "SparkSession", source: KafkaSource, topic: str, starting: Mapping[int, int], ending: Mapping[int, int]
 ) -> "DataFrame":
-    """The records [starting, ending) of each partition: RAW_COLUMNS."""
+    """Return the records [starting, ending) of each partition: RAW_COLUMNS."""
     records = sum(max(0, end - starting.get(partition, 0)) for partition, end in ending.items())
     if not records:
         return spark.createDataFrame([], RAW_COLUMNS)
@@ -59,7 +59,7 @@ def read_topic(
         .option("startingOffsets", _as_json(topic, starting))
         .option("endingOffsets", _as_json(topic, ending))
         .option("maxRecordsPerPartition", str(_RECORDS_PER_TASK))
-        # What the topic's own retention removes while it is read is gone; it is not an error.
+        # The topic's own retention may remove records during the reading; that is not an error.
         .option("failOnDataLoss", "false")
         .load()
         .selectExpr("key", "value", "partition", "offset", "unix_millis(timestamp) AS timestamp_ms")

@@ -1,11 +1,11 @@
-"""What decides how long an entry must be kept, as arrays that travel to the executors. Sans-IO.
+"""The facts that decide how long an entry must be kept, as arrays that travel to the executors. Sans-IO.
 
-An entry is wanted while its topic is there, a log still holds its last offset, and the long-term tier does not. It is
-kept for the WAL's retention of its topic then, counted from the writing of its object; without end where that is
-endless or not known, and where the topic's archive waits for it. So one number per object tells when it may go: the
-longest of its wanted entries. It is the rule of `rlm.lifecycle.release`, from what the job can know: as it does not
-read the leader epochs of the tier's copies, it may hold an object for released that an agent still keeps, never the
-reverse of what a deletion needs, as agents judge anew before they delete.
+An entry is wanted while its topic exists, a log still holds its last offset, and the long-term tier does not. It is
+then kept for the WAL's retention of its topic, counted from the writing of its object; without end if that is endless
+or unknown, and while the topic's archive waits for it. So one number per object is enough: the longest of its wanted
+entries. This is the rule of `rlm.lifecycle.release`, by what the job can know. It does not read the leader epochs of
+the tier's copies, so it may take an object for released that an agent still keeps. That does no harm, because agents
+judge again before they delete.
 """
 
 from collections.abc import Mapping
@@ -18,24 +18,24 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 
 FOREVER: Final = 2**63 - 1
-"""A retention that does not end, or is not known."""
+"""A retention that does not end, or is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseFacts:
-    """Made by `of`; picklable, and small: 16 bytes per partition."""
+    """The facts, made by `of`; picklable, and small: 16 bytes per partition."""
 
     ordinals: Mapping[bytes, int]
     retention_ms: Ints
-    """Per topic, by ordinal."""
+    """Retention per topic, by ordinal."""
     partition_keys: Ints
     """Ordinal << 32 | partition, sorted."""
     released_before: Ints
-    """Per partition key: offsets below are in no log any more, or on the tier."""
+    """By partition key: offsets below this one are in no log any more, or on the tier."""
 
     @classmethod
     def of(cls, retention_ms: Mapping[bytes, int | None], released_before: Mapping[tuple[bytes, int], int]) -> Self:
-        """`retention_ms` by topic id, of all topics that are there: -1 is for ever, None not known."""
+        """Make the facts; `retention_ms` has all existing topics by id: -1 is for ever, None is unknown."""
         ordinals = {topic_id: number for number, topic_id in enumerate(retention_ms)}
         kept = [FOREVER if value is None or value < 0 else value for value in retention_ms.values()]
         keyed = sorted(
@@ -51,7 +51,7 @@ class ReleaseFacts:
         )
 
     def retention_of(self, topic_ids: list[bytes], codes: Ints, partition: Ints, last_offset: Ints) -> Ints:
-        """Per entry, how long it must be kept in ms; 0 for one that is not wanted now. `codes` index `topic_ids`."""
+        """Return per entry how long it must be kept in ms; 0 if it is not wanted now. `codes` index `topic_ids`."""
         gone = len(self.retention_ms) - 1
         ordinal = np.array([self.ordinals.get(topic_id, gone) for topic_id in topic_ids], dtype=np.int64)[codes]
         kept = self.retention_ms[ordinal]

@@ -1,4 +1,4 @@
-"""What is not a good record about a combined segment, as staged rows: few, so each is decoded alone."""
+"""Decodes to staged rows the few records that are not good records about a combined segment, one by one."""
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby
@@ -31,14 +31,14 @@ from retention_job.sources.staged_rows import (
 )
 
 _OTHERS: Final = ("record_type", "gap_reason")
-"""What may be new in records that are not read here."""
+"""The fields of unread records that may have new values."""
 
 Raw = tuple[bytes | None, bytes | None, int, int | None]
 """Key, value, record id, time stamp."""
 
 
 def rows_one_by_one(records: Iterable[Raw]) -> pa.RecordBatch:
-    """Rows of all kinds."""
+    """Return rows of all kinds."""
     found = [{"row": kind, **row} for raw in records for kind, row in _rows_of(*raw)]
     return pa.RecordBatch.from_pylist(found, schema=ARROW)
 

@@ -1,6 +1,7 @@
-"""The rows that records of the metadata topic become, staged side by side (column `row`): what a record says of its
-segment, its entries, dead entries, declared gaps, what a record says of an archive object, records that are others' to
-read, and the quarantine. A row has the columns of its kind and nulls in all others.
+"""The rows that the metadata topic's records become, of all kinds in one table (column `row`).
+
+The kinds: a record about a segment, its entries, dead entries, declared gaps, a record about an archive object, records
+that others read, and the quarantine. A row has the columns of its kind and nulls in all others.
 """
 
 from typing import Any, Final
@@ -20,7 +21,7 @@ PARTITION_SHIFT: Final = 48
 """A record's id is its partition << 48 | its offset."""
 
 SPAN: Final = pa.struct([("leader_epoch", pa.int32()), ("first_offset", pa.int64()), ("last_offset", pa.int64())])
-"""What an archive object holds of one leader epoch; its runs tile its range, so a span has no hole."""
+"""A range of one leader epoch in an archive object; the object's runs tile its range, so a span has no hole."""
 
 ARROW: Final = pa.schema(
     {
@@ -57,17 +58,16 @@ ARROW: Final = pa.schema(
         "spans": pa.list_(SPAN),
     }
 )
-"""`event_timestamp_ms` of a quarantined or other record is Kafka's time stamp; `retention_ms` may be FOREVER. Of an
-archive object, the three id columns name its writer, `publisher` is the incarnation that published the record. Of a
-declared gap, `reason` is a `GapReason`'s name.
-"""
+"""`event_timestamp_ms` of a quarantined or other record is Kafka's time stamp; `retention_ms` may be FOREVER. For an
+archive object, the three id columns name its writer, and `publisher` is the incarnation that published the record. For
+a declared gap, `reason` is a `GapReason`'s name."""
 STAGED: Final = from_arrow_schema(ARROW)
 
 Columns = dict[str, Any]
 
 
 def rows(kind: str, count: int, columns: Columns) -> pa.RecordBatch:
-    """A batch of STAGED with nulls where the kind has no column."""
+    """Return a batch of STAGED with nulls in the columns that the kind lacks."""
     arrays = []
     for name, arrow_type in zip(ARROW.names, ARROW.types, strict=True):
         column = pa.repeat(kind, count) if name == "row" else columns.get(name)

@@ -1,4 +1,4 @@
-"""Records of `__remote_log_metadata` to rows. They are few (two per segment file), so each is decoded alone."""
+"""Decodes records of `__remote_log_metadata` to rows. They are few (two per segment file), so each is decoded alone."""
 
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
@@ -37,7 +37,7 @@ _OF_SEGMENTS: Final = ("start_offset", "end_offset", "size_bytes", "max_timestam
 
 
 def decode_events(raw: "DataFrame") -> "DataFrame":
-    """A row for each record about a segment, and one with a `reason` for each that was not understood."""
+    """Return a row for each record about a segment, and one with a `reason` for each that was not understood."""
     return raw.mapInArrow(_decode, from_arrow_schema(_EVENT))
 
 

@@ -10,7 +10,7 @@ from jvm.java import Java
 
 SPARK_VERSION: Final = "4.0.0"
 CONNECTOR_HOME_VARIABLE: Final = "REMOTE_WAL_SPARK_CONNECTOR_HOME"
-"""Names the directory with the connector's jars under `connector` (now or later)."""
+"""Names the directory that has, or will have, the connector's jars under `connector`."""
 
 
 class ConnectorError(Exception):
@@ -18,7 +18,7 @@ class ConnectorError(Exception):
 
 
 def connector_home() -> Path:
-    """Where the jars are kept: the variable's directory, the checkout's `.spark`, or the user's cache."""
+    """Return the directory of the jars: the variable's, the checkout's `.spark`, or the user's cache."""
     if chosen := os.environ.get(CONNECTOR_HOME_VARIABLE):
         return Path(chosen).expanduser().absolute()
     checkout = Path(__file__).resolve().parents[2]
@@ -29,7 +29,7 @@ def connector_home() -> Path:
 
 
 def connector_jars(java: Java) -> tuple[Path, ...]:
-    """The jars that Spark lacks for reading Kafka, fetched first if they are not there.
+    """Return the jars that Spark lacks for reading Kafka; fetch them first if they are missing.
 
     Raises ConnectorError.
     """

@@ -26,11 +26,11 @@ class FileSystem:
             self._fs = self._path(self.root).getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
 
     def at(self, name: str) -> str:
-        """The full path of what is called `name` under the root."""
+        """Return the full path of `name` under the root."""
         return f"{self.root}/{name}"
 
     def read_text(self, name: str) -> str | None:
-        """None when there is no such file."""
+        """Return the file's text; None if there is no such file."""
         path = self._path(self.at(name))
         with _as_state_error("read", self.at(name)):
             if not self._fs.exists(path):
@@ -39,7 +39,9 @@ class FileSystem:
                 return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
 
     def replace_text(self, name: str, text: str) -> None:
-        """Whole or not at all, where the file system renames atomically (HDFS, a disk) or puts whole objects (S3)."""
+        """Replace the file atomically, if the file system renames atomically (HDFS, a disk) or puts whole objects
+        (S3).
+        """
         unfinished, path = self._path(self.at(f".{name}.writing")), self._path(self.at(name))
         with _as_state_error("write", self.at(name)):
             with closing(self._fs.create(unfinished, True)) as stream:
@@ -51,7 +53,7 @@ class FileSystem:
             context.rename(unfinished, path, options)
 
     def statuses(self, uris: Iterable[str]) -> dict[str, tuple[int, int]]:
-        """Length and time of change, in ms, of files on the same file system, by their full paths."""
+        """Return length and time of change, in ms, of files on the same file system, by their full paths."""
         found = {}
         for uri in uris:
             with _as_state_error("look at", uri):
@@ -61,7 +63,7 @@ class FileSystem:
         return found
 
     def directories(self, name: str) -> list[str]:
-        """The names of the directories in a directory; none when it is not there."""
+        """Return the names of the directories in a directory; none if it does not exist."""
         path = self._path(self.at(name))
         with _as_state_error("list", self.at(name)):
             if not self._fs.exists(path):
@@ -69,7 +71,7 @@ class FileSystem:
             return sorted(str(found.getPath().getName()) for found in self._fs.listStatus(path) if found.isDirectory())
 
     def move(self, name: str, to: str) -> None:
-        """A directory to where nothing is yet."""
+        """Move a directory to a path that does not exist yet."""
         with _as_state_error("move", self.at(name)):
             target = self._path(self.at(to))
             self._fs.mkdirs(target.getParent())
@@ -78,7 +80,7 @@ class FileSystem:
             raise StateError("move", self.at(name), f"{self.at(to)} is there already, or cannot be written")
 
     def delete(self, name: str) -> None:
-        """With all that is in it; nothing when it is not there."""
+        """Delete a file or directory with everything in it; do nothing if it does not exist."""
         with _as_state_error("delete", self.at(name)):
             self._fs.delete(self._path(self.at(name)), True)
 

@@ -1,8 +1,8 @@
-"""Joins of few rows with very many, where Spark cannot know that they are few: it sees the files' size; and unions.
+"""Joins few rows with very many, which Spark cannot know to be few, because it sees the files' size; and unions tables.
 
-Theory. Rows that are few are taken to the driver, once. From there they are broadcast without another job, what follows
-from there being none is known without asking, and tables that are in the order of their objects are read only where
-the wanted ones can be: Parquet tells for each page of a column from which value to which it goes.
+Few rows are taken to the driver, once. From there they are broadcast without another job, the driver knows without
+asking when there are none, and tables in the order of their objects are read only where the wanted ones can be: Parquet
+has the lowest and highest value of each page of a column.
 """
 
 from dataclasses import dataclass
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 _FEW: Final = 1_000_000
-"""So many narrow rows go to every executor without harm."""
+"""The number of narrow rows that go to every executor without harm."""
 _MOST_RANGES: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
 class SmallSide:
-    """Rows that were computed."""
+    """Rows that have been computed."""
 
     frame: "DataFrame"
-    """Broadcast if they are few."""
+    """The rows, to be broadcast if they are few."""
     rows: "pa.Table | None"
-    """None: they are many."""
+    """The rows on the driver; None: they are many."""
 
     @property
     def is_empty(self) -> bool:
         return self.rows is not None and self.rows.num_rows == 0
 
     def where_to_look(self) -> "Column":
-        """Of rows with SEGMENT_KEY: true for all that have one of these keys, and for few others."""
+        """Return a filter over SEGMENT_KEY that is true for all rows with one of these keys, and for few others."""
         ranges = None if self.rows is None else key_ranges(*(self.rows.column(name).to_numpy() for name in SEGMENT_KEY))
         if ranges is None:
             return fn.lit(True)
@@ -51,8 +51,9 @@ class SmallSide:
 
 
 def key_ranges(broker: Any, incarnation: Any, sequence: Any, most: int = _MOST_RANGES) -> list[tuple[int, ...]] | None:
-    """(broker, incarnation, first, last sequence): at most so many ranges that hold all of the keys, which are numpy
-    arrays, and as few others as can be. None: there are more writers than that.
+    """Return at most `most` ranges (broker, incarnation, first, last sequence) that hold all keys and few others.
+
+    The keys are numpy arrays. None: there are more writers than `most`.
     """
     order = np.lexsort((sequence, incarnation, broker))
     broker, incarnation, sequence = (one[order].astype(np.int64) for one in (broker, incarnation, sequence))
@@ -69,7 +70,7 @@ def key_ranges(broker: Any, incarnation: Any, sequence: Any, most: int = _MOST_R
 
 
 def small_side(frame: "DataFrame") -> SmallSide:
-    """The frame, computed now; if it has many rows, Spark joins by shuffling both sides."""
+    """Compute the frame now; if it has many rows, Spark joins by shuffling both sides."""
     rows = frame.limit(_FEW + 1).toArrow()
     if rows.num_rows > _FEW:
         return SmallSide(frame.localCheckpoint(), None)
@@ -77,7 +78,7 @@ def small_side(frame: "DataFrame") -> SmallSide:
 
 
 def of_segments(segments: "DataFrame", few: "DataFrame") -> "DataFrame":
-    """The rows of `few` whose segments are among `segments`, which are many; nothing of the many is shuffled."""
+    """Return the rows of `few` whose segments are among `segments`, which are many and are not shuffled."""
     asked = small_side(few)
     if asked.is_empty:
         return asked.frame
@@ -87,5 +88,5 @@ def of_segments(segments: "DataFrame", few: "DataFrame") -> "DataFrame":
 
 
 def union(*frames: "DataFrame") -> "DataFrame":
-    """All rows; null in the columns that a frame lacks."""
+    """Return all rows; null in the columns that a frame lacks."""
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)

@@ -43,7 +43,7 @@ def spark_session(
     memory: str = DEFAULT_MEMORY,
     settings: Mapping[str, str] | None = None,
 ) -> "SparkSession":
-    """The session that runs already (spark-submit's), else a new one on this machine, `local[*]` unless said otherwise.
+    """Return the running session (spark-submit's), else a new one on this machine, by default `local[*]`.
 
     `settings` are Spark's own. Raises ConnectorError, JavaNotFoundError.
     """
@@ -74,17 +74,17 @@ def spark_session(
 
 
 def _with_rooms(path: str) -> str:
-    """Python's path for the workers, which take over the variable, but not this process's own path."""
+    """Return Python's path for the workers, which take over the variable, but not this process's own path."""
     return path if str(_ROOMS) in path.split(os.pathsep) else os.pathsep.join(filter(None, (str(_ROOMS), path)))
 
 
 def tune(spark: "SparkSession") -> None:
-    """Set on a session of somebody else's what the job wants and can still be set."""
+    """Set the job's tuning on an existing session, as far as it can still be set."""
     for name, value in TUNING.items():
         if spark.conf.isModifiable(name):
             spark.conf.set(name, value)
 
 
 def _is_submitted(environment: Mapping[str, str]) -> bool:
-    """spark-submit has started a JVM, and tells this process where."""
+    """Return whether spark-submit has started a JVM, whose port it passes to this process."""
     return "PYSPARK_GATEWAY_PORT" in environment

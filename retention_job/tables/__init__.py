@@ -1,3 +1,4 @@
-"""What the sources say, put together: objects by their states, which records count, ranges of offsets, and what one run
-leaves for the next.
+"""Combines the sources:
+
+objects by their states, the records that count, ranges of offsets, and the state for the next run.
 """

@@ -1,8 +1,8 @@
-"""The leader-epoch chains of all partitions, and what an election killed, over all runs so far.
+"""Computes the leader-epoch chains of all partitions, and what elections killed, over all runs so far.
 
-A run merges what its entries cover with what the run before knew, so an incremental run shuffles its own ranges and the
-merged ones of before, which are few. An entry that a later epoch made dead may be of any run; older runs' entries are
-looked through only for partitions in which an epoch ends elsewhere than the run before knew.
+A run merges the ranges of its own entries with those of the run before, so an incremental run shuffles only its own
+ranges and the merged ones, which are few. An entry that a later epoch made dead may be from any run; older runs'
+entries are searched only for partitions with an epoch whose end has changed.
 """
 
 from dataclasses import dataclass
@@ -32,26 +32,29 @@ _DEAD_COLUMNS: Final = (*SEGMENT_KEY, *EPOCH_KEY, "first_offset", "last_offset",
 
 @dataclass(frozen=True, slots=True)
 class Chains:
-    """Made by `chains_of`."""
+    """The chains, made by `chains_of`."""
 
     covered: "DataFrame"
     """Ranges with `epoch_end` and `succeeded_ms`."""
     twice: "DataFrame"
     """Ranges that are in two objects."""
     gaps: "DataFrame"
-    """What neither a combined segment nor the archive holds, but for what agents declared as no loss."""
+    """Ranges in neither a combined segment nor the archive, without those that agents declared as no loss."""
     archived: "DataFrame"
-    """RANGES_SCHEMA: what committed archive objects hold."""
+    """The ranges of committed archive objects: RANGES_SCHEMA."""
     dead: "DataFrame"
-    """Entries that reach beyond their epoch's end, as ENTRIES less the time, with `epoch_end` and `succeeded_ms`."""
+    """Entries that reach beyond their epoch's end: ENTRIES without the time, with `epoch_end` and `succeeded_ms`."""
 
 
 def chains_of(history: History) -> Chains:
-    """Written down beside the run's tables, as several findings and the next run read them."""
+    """Compute the chains and write them beside the run's tables: several findings and the next run read
+    them.
+    """
     ranges = ranges_of(history.entries)
     if history.last is not None:
         ranges = union(ranges, history.table("chains", run_id=history.last.run_id).select(*RANGE_COLUMNS))
-    # Each step is used several times by the next one, and would be computed anew each time, from the entries on.
+    # The next step uses each of these several times; unless kept, it would be computed again from the entries each
+    # time.
     merged = history.keep("merged_ranges", merged_ranges(history.keep("ranges", ranges)))
     covered = with_epoch_ends(merged.filter("NOT is_twice"))
     chains = history.keep("chains", union(covered, merged.filter("is_twice")))
@@ -64,14 +67,15 @@ def chains_of(history: History) -> Chains:
 
 
 def known_ranges(history: History) -> "DataFrame":
-    """What this run and those before it found that objects hold, as `Chains.covered`, and what the archive holds: after
-    `chains_of`. An epoch's end is known of combined segments alone.
+    """Return the ranges that objects hold by this run and those before it, and the archive's. Call after `chains_of`.
+
+    They have the columns of `Chains.covered`. An epoch's end is known for combined segments only.
     """
     return union(history.table("chains").filter("NOT is_twice"), history.table("archived_ranges", RANGES_SCHEMA))
 
 
 def _archived_spans(archive: "DataFrame") -> "DataFrame":
-    """(topic_id, partition, leader_epoch, first_offset, last_offset, first_event_ms): what committed objects hold."""
+    """Return committed objects' (topic_id, partition, leader_epoch, first_offset, last_offset, first_event_ms)."""
     spans = archive.filter("state = 1").select(
         "topic_id", "partition", fn.explode("spans").alias("span"), fn.col("finished_ms").alias("first_event_ms")
     )

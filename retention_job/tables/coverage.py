@@ -1,10 +1,10 @@
-"""Which offsets of each leader epoch are in objects, from millions of entries, by numpy within a batch of them.
+"""Finds the offsets of each leader epoch that are in objects, from millions of entries, by numpy within each batch.
 
-Theory. Entries come nearly in the order of their logs, so most of a batch are neighbours of one another. A batch is
-therefore first merged into runs without a hole, per partition and leader epoch, and only those runs are shuffled: some
-thousands where there were millions of entries. A partition with nine tenths of all entries becomes a few long runs, so
-skew makes the job faster, not slower. Nothing is lost by it: an offset is in two objects exactly when two entries of
-one batch hold it (told by that batch) or two runs do (seen when runs are merged).
+Entries come nearly in the order of their logs, so most entries of a batch are neighbours. A batch is therefore first
+merged into runs without a hole, per partition and leader epoch, and only those runs are shuffled: some thousands
+instead of millions of entries. A partition with nine tenths of all entries becomes a few long runs, so skew makes the
+job faster, not slower. Nothing is lost: an offset is in two objects exactly when two entries of one batch hold it
+(found in that batch) or two runs do (found when runs are merged).
 """
 
 from collections.abc import Iterable, Iterator
@@ -32,12 +32,12 @@ RANGE_COLUMNS: Final = tuple(column.split()[0] for column in RANGES_SCHEMA.split
 
 
 def ranges_of(entries: "DataFrame") -> "DataFrame":
-    """RANGES_SCHEMA: the offsets that are in an object, and where `is_twice` those that are in two, by batch."""
+    """Return RANGES_SCHEMA by batch: the offsets in an object and, with `is_twice`, those in two."""
     return entries.select(*_COLUMNS).mapInArrow(merge_batches, RANGES_SCHEMA)
 
 
 def merge_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same over Arrow batches of the columns that it takes."""
+    """Do the work of `ranges_of` over Arrow batches."""
     waiting: list[pa.RecordBatch] = []
     rows = 0
     for batch in batches:
@@ -88,7 +88,7 @@ def _merged(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _reached_before(group: Any, last: Any) -> Any:
-    """Per row, the highest last offset among the rows of its group before it; anything for a group's first row.
+    """Return per row the highest last offset among earlier rows of its group; anything for a group's first row.
 
     Ranks of a later group are above all those of earlier ones, so one running maximum serves all groups.
     """
@@ -116,7 +116,9 @@ def _ranges(is_twice: bool, topic_ids: Any, *numbers: Any) -> pa.RecordBatch:
 
 
 def merged_ranges(ranges: "DataFrame") -> "DataFrame":
-    """RANGES_SCHEMA, ranges as long as they can be, each kind for itself; what two of them share is `is_twice`."""
+    """Return RANGES_SCHEMA with the longest ranges, each kind for itself; the part that two ranges share is
+    `is_twice`.
+    """
     covered = ranges.filter("NOT is_twice")
     before = Window.partitionBy(*EPOCH_KEY).orderBy("first_offset", "last_offset")
     reached = fn.max("last_offset").over(before.rowsBetween(Window.unboundedPreceding, -1))
@@ -144,15 +146,17 @@ def _as_long_as_can_be(ranges: "DataFrame") -> "DataFrame":
 
 
 def joined_ranges(*covered: "DataFrame") -> "DataFrame":
-    """RANGES_SCHEMA, none of them `is_twice`: what any of the tables holds, as long as ranges can be."""
+    """Return RANGES_SCHEMA without `is_twice`: the offsets that any of the tables holds, in the longest ranges."""
     once = (frame.withColumn("is_twice", fn.lit(False)).select(*RANGE_COLUMNS) for frame in covered)
     return _as_long_as_can_be(union(*once))
 
 
 def with_epoch_ends(covered: "DataFrame") -> "DataFrame":
-    """Ranges with `epoch_end`, where a later epoch of the partition begins (null: none does), and `succeeded_ms`, when
-    the first object of a later epoch was written. What an epoch holds from `epoch_end` on is dead: a leader of a later
-    epoch had other records there, or none.
+    """Add `epoch_end` and `succeeded_ms` to ranges.
+
+    `epoch_end` is where a later epoch of the partition begins (null: none does), `succeeded_ms` the time when the first
+    object of a later epoch was written. Records of an epoch from `epoch_end` on are dead: a leader of a later epoch had
+    other records there, or none.
     """
     epochs = covered.groupBy(*EPOCH_KEY).agg(
         fn.min("first_offset").alias("epoch_start"), fn.min("first_event_ms").alias("epoch_ms")
@@ -168,7 +172,9 @@ def with_epoch_ends(covered: "DataFrame") -> "DataFrame":
 
 
 def gaps(covered: "DataFrame") -> "DataFrame":
-    """(topic_id, partition, leader_epoch, first_offset, last_offset): holes in a partition's chain of leader epochs.
+    """Return the holes in a partition's chain of leader epochs:
+
+    (topic_id, partition, leader_epoch, first_offset, last_offset).
 
     `covered` comes from `with_epoch_ends`; `leader_epoch` is that of the range before the hole.
     """

@@ -1,10 +1,10 @@
-"""What agents declared of offsets that are in no object, as far as it is no loss, over tables.
+"""Tables of what agents declared of offsets that are in no object without being lost.
 
-Theory. As in `metadata_topic.records.declared_gaps`, a declaration counts up to where an epoch newer than the
-declarer's begins. It never speaks against what is stored, and it says nothing of what is under way: so it fills holes
-between what objects hold, and makes no new ones. As holes stay in the chains that runs hand on, so do the declarations,
-joined where they touch; those of records that their logs no longer hold go. What was to be stored, and is lost, stays a
-gap.
+As in `metadata_topic.records.declared_gaps`, a declaration counts up to the start of the first epoch that is newer than
+the declarer's. It never overrides stored records, and says nothing of uploads in progress: it fills holes between
+objects' ranges, and makes no new ones. Holes stay in the chains that runs hand on, so the declarations stay too, joined
+if they touch; those of records that their logs no longer hold are dropped. Records that should have been stored and are
+lost remain a gap.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -28,17 +28,17 @@ _IS_BEGIN: Final = f"reason = '{GapReason.BEFORE_UPLOAD.name}'"
 _LEFT_OUT: Final = ", ".join(
     f"'{reason.name}'" for reason in GapReason if reason.is_loss or reason is GapReason.COMPACTED
 )
-"""Losses are gaps; of compacted logs none are told."""
+"""The reasons to leave out: losses are gaps, and no gaps are reported for compacted logs."""
 
 
 def declared_of(history: History) -> "DataFrame":
-    """DECLARED of this run and those before it."""
+    """Return DECLARED of this run and those before it."""
     found = history.staged(GAP_ROW).filter(f"reason NOT IN ({_LEFT_OUT})")
     found = found.withColumnRenamed("event_timestamp_ms", "first_event_ms").select(*DECLARED.fieldNames())
     if history.last is not None:
         found = union(found, history.table("declared", DECLARED, history.last.run_id))
     not_wanted = joined_ranges(found.filter(_NOT_WANTED)).withColumn("reason", fn.lit(GapReason.NOT_WANTED.name))
-    # These begin with the log. Who begins to upload later knows of all who did before, so the first one counts.
+    # These begin with the log. A later leader that begins to upload knows of the earlier ones, so the first one counts.
     bounds = (
         found.filter(f"NOT {_NOT_WANTED}")
         .groupBy(*EPOCH_KEY, "reason")
@@ -52,7 +52,7 @@ def declared_of(history: History) -> "DataFrame":
 
 
 def _in_logs(history: History, declared: "DataFrame") -> "DataFrame":
-    """With `log_start_offset`, without what is in no log any more."""
+    """Add `log_start_offset`, and drop rows that are in no log any more."""
     starts = history.partitions.select(
         *_PARTITION, fn.coalesce("log_start_offset", fn.lit(0)).alias("log_start_offset")
     )
@@ -60,8 +60,9 @@ def _in_logs(history: History, declared: "DataFrame") -> "DataFrame":
 
 
 def no_loss_within(held: "DataFrame", declared: "DataFrame") -> "DataFrame":
-    """Ranges, as `with_epoch_ends` gives them, of what was declared between the first and the last offset that the
-    partition has in `held`, which comes from there.
+    """Return declared ranges between the first and the last offset that the partition has in `held`.
+
+    Both are ranges as `with_epoch_ends` returns them.
     """
     logs = held.groupBy(*_PARTITION).agg(
         fn.min("first_offset").alias("held_from"), fn.max(fn.expr("least(last_offset, epoch_end - 1)")).alias("held_to")
@@ -77,7 +78,7 @@ def no_loss_within(held: "DataFrame", declared: "DataFrame") -> "DataFrame":
 
 
 def no_loss(held: "DataFrame", declared: "DataFrame") -> "DataFrame":
-    """DECLARED as far as it counts: up to where the first epoch begins in `held` that is newer than the declarer's."""
+    """Return DECLARED as far as it counts: up to the first epoch in `held` that is newer than the declarer's."""
     epochs = held.groupBy(*EPOCH_KEY).agg(fn.min("first_offset").alias("start"))
     logs = epochs.groupBy(*_PARTITION).agg(
         fn.collect_list(fn.struct(fn.col("leader_epoch").alias("epoch"), "start")).alias("epochs")
@@ -97,7 +98,7 @@ def no_loss(held: "DataFrame", declared: "DataFrame") -> "DataFrame":
 
 
 def not_wanted_offsets(history: History) -> int:
-    """So many of those that logs hold now were declared as not wanted in objects."""
+    """Return how many of the offsets in logs were declared as not wanted in objects."""
     declared = history.declared.filter(_NOT_WANTED).withColumn("leader_epoch", fn.lit(0))
     found = _in_logs(history, joined_ranges(declared)).selectExpr(
         "sum(last_offset + 1 - greatest(first_offset, log_start_offset)) AS offsets"

@@ -1,14 +1,16 @@
-"""Which records the agents' stores refuse, as their writer was fenced: `metadata_topic.store.fencing`, over tables.
+"""Finds the records that agents' stores refuse because their writer was fenced:
 
-Theory. A record counts for nothing when a registration of a higher incarnation of its broker stands before it in the
-same partition of the topic; partitions have no order between them. Registrations are few (one for each start of an
-agent), so those that count are found on the driver, in the topic's order, by the very class that agents use. For an
-incarnation the rule then comes down to one place in each partition, from which on its records are refused; so each
-record needs one look into a small table.
+`metadata_topic.store.fencing`, on tables.
 
-What a registration says of records in its own partition never changes later, so an incremental run keeps what runs
-before it took in or refused, and is handed their registrations. A registration that the topic's retention has removed
-is not known to a whole run; agents know it from their snapshots.
+A record does not count if a registration of a higher incarnation of its broker comes before it in the same partition of
+the topic; partitions have no order between them. Registrations are few (one for each start of an agent), so those that
+count are found on the driver, in the topic's order, by the class that agents use. For an incarnation the rule then
+becomes one offset in each partition from which its records are refused, so each record needs one look-up in a small
+table.
+
+The effect of a registration on records of its partition never changes later. So an incremental run keeps the decisions
+of the runs before it, and takes over their registrations. A registration that the topic's retention has removed is
+unknown to a full run; agents know it from their snapshots.
 """
 
 from collections.abc import Iterable
@@ -29,7 +31,7 @@ _FENCES: Final = "broker_id INT, fenced_incarnation LONG, fence_partition INT, f
 
 
 def registrations_of(rows: "Iterable[Row]") -> Registrations:
-    """From rows of REGISTRATIONS, in any order."""
+    """Return registrations from rows of REGISTRATIONS, in any order."""
     found = Registrations()
     for row in sorted(rows, key=lambda row: row.record_id):
         record = serde.decode(bytes(row.key), bytes(row.value))
@@ -39,8 +41,10 @@ def registrations_of(rows: "Iterable[Row]") -> Registrations:
 
 
 def with_refusals(records: "DataFrame", registrations: Registrations, publisher: str) -> "DataFrame":
-    """The records, which have `broker_id`, `record_id` and the column `publisher` (an incarnation), with `is_fenced`:
-    whether the publisher was fenced when it published. Which kinds of records that refuses is for the caller to say.
+    """Add `is_fenced` to the records: whether the publisher was fenced when it published.
+
+    The records have `broker_id`, `record_id` and the column `publisher` (an incarnation). The caller decides which
+    kinds of records are refused.
     """
     placed = registrations.placed()
     if not placed:
@@ -67,7 +71,7 @@ def _columns(schema: str) -> list[str]:
 
 
 def _fences(placed: list[PlacedRegistration], broker_id: int, incarnation: int) -> list[tuple[int, int, int, int]]:
-    """The rows of _FENCES for an incarnation: in each partition the first registration that fences it."""
+    """Return the rows of _FENCES for an incarnation: in each partition the first registration that fences it."""
     first: dict[int, int] = {}
     for registration, source in placed:
         if registration.broker_id == broker_id and registration.incarnation > incarnation and source is not None:

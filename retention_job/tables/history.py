@@ -1,4 +1,4 @@
-"""All that the sources say, as tables. `loading` makes them, and has the theory."""
+"""The tables of all sources. `loading` makes them, and explains the theory."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -52,7 +52,7 @@ _NO_RECORD: Final = -2
 
 @dataclass(frozen=True)
 class History:
-    """The tables of `schemas`, each read from disk when it is used; `loading.load` makes it."""
+    """The tables of `schemas`, each read from disk when it is used; made by `loading.load`."""
 
     spark: "SparkSession"
     state: RunState
@@ -60,29 +60,29 @@ class History:
     cluster: Cluster
     read: ReadSummary
     last: RunRecord | None
-    """The run that this one goes on from."""
+    """The run that this one continues from."""
     tier_events: "DataFrame"
     layers: Sequence[str]
-    """Runs whose tables of objects are beneath this one's, the newest last; none: this one's are whole."""
+    """The runs with the tables of objects beneath this one's, the newest last; none: this run's tables are whole."""
     inventories: Mapping[str, InventoryRead]
-    """What was read of inventories, in all."""
+    """The parts of inventories that have been read, by all runs."""
 
     def table(self, name: str, schema: StructType | str | None = None, run_id: str | None = None) -> "DataFrame":
-        """A table of this run, or of one before it, by the directory that it has."""
+        """Return a table of this run, or of an earlier one, by the name of its directory."""
         reader = self.spark.read if schema is None else self.spark.read.schema(schema)
         return reader.parquet(self.state.path_of(run_id or self.run_id, name))
 
     def keep(self, name: str, frame: "DataFrame") -> "DataFrame":
-        """The frame, written down as a table of this run, as it is used several times or by the next run."""
+        """Write the frame as a table of this run, because it is used several times or by the next run."""
         frame.write.parquet(self.state.path_of(self.run_id, name))
         return self.table(name, frame.schema)
 
     def staged(self, row: str, run_id: str | None = None) -> "DataFrame":
-        """Staged rows of one kind (`staged_rows`), of this run or one before it."""
+        """Return staged rows of one kind (`staged_rows`), of this run or an earlier one."""
         return self.table("staged", STAGED, run_id).filter(f"row = '{row}'")
 
     def objects(self, kind: ObjectKind) -> "DataFrame":
-        """`ObjectKind.schema_with_facts`."""
+        """Return the table of a kind: `ObjectKind.schema_with_facts`."""
         if kind.table not in self._objects:
             own = self.table(kind.table, kind.schema_with_facts)
             self._objects[kind.table] = beneath(kind, own, self.objects_before(kind)) if self.layers else own
@@ -93,49 +93,49 @@ class History:
         return {}
 
     def objects_before(self, kind: ObjectKind) -> "DataFrame":
-        """The same, as the runs before this one left it: those that are gone on from."""
+        """Return the table of a kind as the runs left it that this one continues from."""
         last = self.last.layers if self.last else ()
         return topmost(kind, [self.table(kind.table, kind.schema_with_facts, run_id) for run_id in reversed(last)])
 
     @cached_property
     def segments(self) -> "DataFrame":
-        """SEGMENTS."""
+        """The table SEGMENTS."""
         return self.objects(COMBINED_SEGMENT).filter("has_metadata").select(*SEGMENTS.fieldNames())
 
     @cached_property
     def archive(self) -> "DataFrame":
-        """ARCHIVE_OBJECTS."""
+        """The table ARCHIVE_OBJECTS."""
         return self.objects(ARCHIVE_OBJECT).filter("has_metadata").select(*ARCHIVE_OBJECTS.fieldNames())
 
     @cached_property
     def entries(self) -> "DataFrame":
-        """ENTRIES, with `record_id`."""
+        """The table ENTRIES, with `record_id`."""
         return _entries_of(self, self.run_id)
 
     def entries_of_all_runs(self) -> "DataFrame":
-        """ENTRIES of this run and of those before it, as far as they are kept."""
+        """Return ENTRIES of this run and of earlier ones, as far as they are kept."""
         found = (self.entries, *(_entries_of(self, run_id) for run_id in _entry_runs(self.last)))
         return union(*found).select(*ENTRIES.fieldNames())
 
     @cached_property
     def dead_entries(self) -> "DataFrame":
-        """DEAD_ENTRIES, of earlier runs as well."""
+        """The table DEAD_ENTRIES, of earlier runs as well."""
         found = (self.staged(DEAD_ROW, run_id) for run_id in (self.run_id, *_entry_runs(self.last)))
         return union(*found).select(*DEAD_ENTRIES.fieldNames())
 
     @cached_property
     def declared(self) -> "DataFrame":
-        """DECLARED."""
+        """The table DECLARED."""
         return self.table("declared", DECLARED)
 
     @cached_property
     def topics(self) -> "DataFrame":
-        """TOPICS."""
+        """The table TOPICS."""
         return self.spark.createDataFrame([_topic_row(topic) for topic in self.cluster.topics], TOPICS)
 
     @cached_property
     def partitions(self) -> "DataFrame":
-        """PARTITIONS."""
+        """The table PARTITIONS."""
         rows = [
             (bytearray(topic.topic_id), number, leader, offsets.earliest.get(number), offsets.latest.get(number))
             for topic in self.cluster.topics
@@ -146,20 +146,21 @@ class History:
 
     @cached_property
     def tiered(self) -> "DataFrame":
-        """TIERED."""
+        """The table TIERED."""
         return tier.segments_of(self.tier_events).select(*TIERED.fieldNames())
 
     @cached_property
     def tiered_up_to(self) -> Mapping[tuple[bytes, int], int]:
-        """By (topic id, partition), the first offset that KIP-405's tier does not hold. Archived topics are left out:
-        their objects wait for the archive.
+        """The first offset that KIP-405's tier does not hold, by (topic id, partition).
+
+        Archived topics are left out, because their objects wait for the archive.
         """
         archived = {topic.topic_id for topic in self.cluster.topics if topic.settings.archive}
         return {key: up_to for key, up_to in tier.tiered_up_to(self.tiered).items() if key[0] not in archived}
 
     @cached_property
     def quarantine(self) -> "DataFrame":
-        """QUARANTINE, of this run's records."""
+        """The table QUARANTINE, of this run's records."""
         found = self.staged(QUARANTINE_ROW).select(
             fn.lit(METADATA_TOPIC).alias("topic"),
             *_place(),
@@ -172,16 +173,16 @@ class History:
 
     @cached_property
     def other_records(self) -> "DataFrame":
-        """OTHER_RECORDS, of this run."""
+        """The table OTHER_RECORDS, of this run."""
         found = self.staged(OTHER_ROW).select("record_type", "key", "value", *_place())
         return found.select(*OTHER_RECORDS.fieldNames())
 
     def with_topic_names(self, frame: "DataFrame") -> "DataFrame":
-        """The frame with the column `topic`, null for topics that are gone. Best after an aggregation."""
+        """Add the column `topic`, null for topics that are gone. Best done after an aggregation."""
         return frame.join(fn.broadcast(self.topics.select("topic_id", "topic")), "topic_id", "left")
 
     def commit(self) -> None:
-        """The next incremental run goes on from here. Call it when everything else is written."""
+        """Commit the state that the next incremental run continues from. Call it when everything else is written."""
         now_ms = self.read.now_ms
         kept_ms = metadata_retention_ms(self.cluster)
         runs = {
@@ -205,12 +206,12 @@ class History:
 
 
 def _entry_runs(last: RunRecord | None) -> Mapping[str, int]:
-    """The runs before whose entries still count, with their times in ms."""
+    """Return the earlier runs whose entries still count, with their times in ms."""
     return last.entry_runs if last else {}
 
 
 def _entries_of(history: History, run_id: str) -> "DataFrame":
-    """Without those of records that were published twice or, by a fenced writer, in vain."""
+    """Return a run's entries, without repeated records and without those of fenced writers."""
     staged = history.staged(ENTRY_ROW, run_id).select("record_id", *ENTRIES.fieldNames())
     doubted = history.table(COMBINED_SEGMENT.table, COMBINED_SEGMENT.schema_with_facts, run_id).filter(
         "finished_records > 1 OR (finished_records > 0 AND first_record < 0) OR refused_state = 1"
@@ -243,7 +244,7 @@ def _topic_row(topic: Topic) -> tuple[Any, ...]:
 
 
 def _place() -> list[Any]:
-    """Where a staged record stands in its topic."""
+    """Return the columns with the position of a staged record in its topic."""
     return [
         fn.shiftright("record_id", PARTITION_SHIFT).cast("int").alias("partition"),
         fn.col("record_id").bitwiseAND(fn.lit(_OFFSET_MASK)).alias("offset"),

@@ -1,8 +1,8 @@
-"""What is stored, by listings or inventories, as tables of a run; and what of an inventory was read by the run before.
+"""Tables of the stored objects, by listings or inventories, and the parts of an inventory that the last run read.
 
-Theory. An inventory's files do not change. So an incremental run reads of them what the run before did not have, as
-long as it finds all of those again; what they told is in the tables of objects (`object_layers`). A new day's inventory
-has none of the old files, and is read whole; so is a listing, each time.
+An inventory's files do not change. So an incremental run reads only files that the run before did not have, as long as
+it finds all of those again; their contents are in the tables of objects (`object_layers`). A new day's inventory has
+none of the old files and is read completely; so is a listing, each time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _BUCKET: Final = "bucket"
-"""A column beside INVENTORY's: which of several inventories an object is in."""
+"""A column besides INVENTORY's: the inventory that an object is in, if there are several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class _Bucket:
 
 
 class Inventories:
-    """Of one run. Raises SourceError."""
+    """The inventories of one run. Its methods raise SourceError."""
 
     def __init__(self, spark: "SparkSession", sources: Sources, state: RunState, run_id: str) -> None:
         self._spark, self._state, self._run_id = spark, state, run_id
@@ -51,24 +51,23 @@ class Inventories:
         found = {one: self._bucket(one) for one in set(chain.from_iterable(files.values()))}
         self._buckets = {kind: [found[one] for one in source] for kind, source in files.items()}
         self._is_shared = sources.archive == sources.inventory
-        """Both kinds are in the same buckets."""
+        """Whether both kinds are in the same buckets."""
         self.known_ms: dict[str, int] = {}
-        """Up to when each knows, by the table of its kind. A listing knows of now; an inventory of nothing that is
-        newer than its newest object.
-        """
+        """The time up to which each inventory is complete, by the table of its kind. A listing is complete up to now,
+        an inventory only up to its newest object."""
         self.read: dict[str, InventoryRead] = {}
-        """What the next run need not read again."""
+        """The parts that the next run need not read again."""
 
     def _bucket(self, source: InventoryFile) -> _Bucket:
         return _Bucket(source, *stored_files(self._spark, source))
 
     @property
     def are_listings(self) -> bool:
-        """Any of them."""
+        """Whether any of them is a listing."""
         return any(isinstance(source, StoreListing) for source in self._sources.values())
 
     def write_listings(self, brokers: "frozenset[int]", now_ms: int) -> None:
-        """As they are used several times."""
+        """Write the listings as tables, because they are used several times."""
         for kind, source in self._sources.items():
             if isinstance(source, StoreListing):
                 is_archive = kind is ARCHIVE_OBJECT
@@ -77,7 +76,7 @@ class Inventories:
                 self.known_ms[kind.table] = now_ms
 
     def goes_on_from(self, last: RunRecord) -> bool:
-        """Whether all that it read is there as it was, and nothing else that is not read file by file."""
+        """Return whether all sources are inventories, as in `last`, with all files that `last` read, unchanged."""
         return {kind.table for kind in self._sources} == last.inventories.keys() and all(
             kind in self._buckets and last.inventories[kind.table].files.items() <= self._files(kind).items()
             for kind in self._sources
@@ -91,7 +90,7 @@ class Inventories:
         }
 
     def write_files(self, last: RunRecord | None) -> None:
-        """Of the inventories what `last` has not read; None: all."""
+        """Write the parts of inventories that `last` has not read; None: all parts."""
         for kind, buckets in self._buckets.items():
             if kind is ARCHIVE_OBJECT and self._is_shared:
                 first = COMBINED_SEGMENT
@@ -102,7 +101,7 @@ class Inventories:
             self._write(kind, union(*(self._new_of(number, one, before) for number, one in enumerate(buckets))))
             newest_ms = {**before.newest_ms, **self._newest_ms(kind, before)}
             self.read[kind.table] = InventoryRead(self._files(kind), newest_ms)
-            # Of a bucket that has none of the cluster's objects, its manifest tells when it was looked at.
+            # If a bucket has none of the cluster's objects, its manifest has the time when it was looked at.
             self.known_ms[kind.table] = min(
                 newest_ms.get(str(number), bucket.files.made_ms or 0) for number, bucket in enumerate(buckets)
             )
@@ -122,7 +121,7 @@ class Inventories:
         listed.write.parquet(self._state.path_of(self._run_id, kind.inventory))
 
     def table(self, kind: ObjectKind) -> "DataFrame | None":
-        """INVENTORY; None where there is none of this kind."""
+        """Return INVENTORY; None if there is none of this kind."""
         if kind not in self._sources:
             return None
         return self._spark.read.schema(INVENTORY).parquet(self._state.path_of(self._run_id, kind.inventory))

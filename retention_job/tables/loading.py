@@ -1,13 +1,13 @@
-"""Reads all sources, once, into a run's directory: the tables that `History` is.
+"""Reads all sources, once, into a run's directory: the tables of `History`.
 
-Theory. The order of reading decides what a difference between store and metadata means. The stores are listed first,
-and only then the end of the metadata topic is asked for. So whatever was listed has its metadata among what is read,
-but for objects whose publication is still under way, which are younger than the time to live.
+The order of reading decides what a difference between store and metadata means. The stores are listed first, and only
+then the end of the metadata topic is asked for. So every listed object has its metadata among what is read, except for
+objects whose publication is still in progress, which are younger than the time to live.
 
 The metadata topic is decoded once, into staged tables (`decoding`); everything after that reads columns of those. An
-incremental run stages the new records alone and joins them with the tables of objects of the run before, in which every
-object is that is not deleted yet. It goes on from there only if nothing has changed that the older rows depend on: the
-same metadata topic, not cut off before the last run's offsets, the same retentions. Else it reads all.
+incremental run stages only the new records and joins them with the tables of objects of the run before, which have
+every object that is not deleted yet. It continues from there only if nothing has changed that the older rows depend on:
+the same metadata topic, not cut off before the last run's offsets, the same retentions. Otherwise it reads everything.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _DELETED_REMEMBERED_MS: Final = 2 * 24 * 60 * 60 * 1000
-"""So long a deleted object stays in the tables of incremental runs, for records that come late."""
+"""The time for which a deleted object stays in the tables of incremental runs, for late records."""
 
 
 def load(
@@ -105,7 +105,7 @@ def load(
 
 
 def _layers_beneath(last: RunRecord | None, inventories: Inventories) -> Sequence[str]:
-    """Those of the last run, unless objects that no record tells of may have changed, or there are many."""
+    """Return the last run's layers; none if objects without new records may have changed, or there are too many."""
     if last is None or len(last.layers) >= MAX_LAYERS or not inventories.goes_on_from(last):
         return ()
     return last.layers
@@ -132,7 +132,7 @@ def _tier_events(spark: "SparkSession", sources: Sources, kafka: Kafka, cluster:
 
 
 def _write_objects(history: History, inventories: Inventories) -> None:
-    """The tables of both kinds of objects; what fenced writers say of them counts for nothing."""
+    """Write the tables of both kinds of objects; records of fenced writers do not count."""
     registrations = registrations_of(_write_registrations(history).collect())
     for kind in (COMBINED_SEGMENT, ARCHIVE_OBJECT):
         staged = with_refusals(history.staged(kind.staged_row), registrations, kind.publisher)
@@ -152,12 +152,12 @@ def _write_objects(history: History, inventories: Inventories) -> None:
             if history.layers:
                 facts.append(facts_of_stored(kind, before, store_classes))
         objects = object_table(kind, union(*facts), inventory is not None, store_classes)
-        # In this order, so that later runs read few pages of it when they look for few objects.
+        # This order lets later runs read few pages of the table when they look for few objects.
         history.keep(kind.table, objects.sortWithinPartitions(*SEGMENT_KEY))
 
 
 def _touched(kind: ObjectKind, before: "DataFrame", told: "DataFrame", inventory: "DataFrame | None") -> "DataFrame":
-    """Those of which records or an inventory tell."""
+    """Return the objects that new records or an inventory name."""
     keys = told.select(*kind.key)
     if inventory is not None:
         keys = union(keys, facts_of_inventory(kind, inventory, ()).select(*kind.key))
@@ -173,7 +173,7 @@ def _store_classes(*stored: "DataFrame | None") -> list[str]:
 
 
 def _write_registrations(history: History) -> "DataFrame":
-    """REGISTRATIONS of this run and those before it."""
+    """Write REGISTRATIONS of this run and those before it."""
     found = history.staged(OTHER_ROW).filter(f"record_type = {NODE_REGISTRATION}").select("key", "value", "record_id")
     if history.last is not None:
         found = union(found, history.table("registrations", REGISTRATIONS, history.last.run_id))
@@ -181,6 +181,6 @@ def _write_registrations(history: History) -> "DataFrame":
 
 
 def _is_remembered(history: History) -> str:
-    """SQL over a table of the run before."""
+    """Return SQL that is true for rows of the run before to keep: not deleted, or deleted a short time ago."""
     remembered_ms = history.read.now_ms - _DELETED_REMEMBERED_MS
     return f"has_metadata AND (state < 3 OR coalesce(deleted_ms, 0) > {remembered_ms})"

@@ -1,8 +1,8 @@
-"""The table of objects of a kind in layers: a whole one, and above it what each later run has touched.
+"""The table of objects of a kind in layers: a whole one, and above it the rows that each later run has changed.
 
-Theory. What a run reads tells of few objects, and of an object that it does not tell of, all stays as it was. So a run
-writes down those that it was told of, each as a whole, above the tables of the runs before it; the topmost row of an
-object counts. A layer costs each reading its keys, so the layers become one again when there are many.
+A run reads news of few objects, and all others stay as they were. So a run writes complete rows of the objects that it
+has news of, above the tables of the runs before it; the topmost row of an object counts. Each layer costs every reading
+its keys, so the layers are merged into one when there are many.
 """
 
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 MAX_LAYERS: Final = 24
-"""Beneath a run's own."""
+"""The maximum number of layers beneath a run's own."""
 
 
 def topmost(kind: ObjectKind, layers: "Sequence[DataFrame]") -> "DataFrame":
-    """`ObjectKind.schema_with_facts` of tables of runs before, the newest first."""
+    """Return `ObjectKind.schema_with_facts` from tables of earlier runs, the newest first."""
     found, above = layers[:1], layers[0].select(*kind.key)
     for layer in layers[1:]:
         found = [*found, layer.join(small_side(above).frame, list(kind.key), "left_anti")]
@@ -30,7 +30,7 @@ def topmost(kind: ObjectKind, layers: "Sequence[DataFrame]") -> "DataFrame":
 
 
 def as_before(frame: "DataFrame") -> "DataFrame":
-    """As a run finds it that read nothing of these objects."""
+    """Return the rows as for a run that read nothing of these objects."""
     return frame.withColumns(
         {
             "is_new": fn.lit(False),
@@ -42,6 +42,6 @@ def as_before(frame: "DataFrame") -> "DataFrame":
 
 
 def beneath(kind: ObjectKind, own: "DataFrame", before: "DataFrame") -> "DataFrame":
-    """The run's own layer above what the runs before it knew (`topmost`)."""
+    """Put the run's own layer above the rows that the runs before it knew (`topmost`)."""
     untouched = before.join(small_side(own.select(*kind.key)).frame, list(kind.key), "left_anti")
     return union(own, as_before(untouched)).select(*kind.schema_with_facts.fieldNames())

@@ -1,17 +1,16 @@
-"""One row per object, from what the records, an inventory and the run before say of it.
+"""Makes one row per object, from records, an inventory and the run before.
 
-Combined segments and archive objects are two kinds of one table: every step takes either, and what sets them apart
-stands in `COMBINED_SEGMENT` and `ARCHIVE_OBJECT`. Each kind's rows have a directory of their own, as segments come by
-the million, and their rows are shuffled without columns that only the few archive objects have.
+Combined segments and archive objects are two kinds of one table: every step takes either, and `COMBINED_SEGMENT` and
+`ARCHIVE_OBJECT` have the differences. Each kind's rows have a directory of their own, because segments come by the
+million, and are shuffled without columns that only the few archive objects have.
 
-Theory. Everything is one aggregation over the union of all facts, one for each state that somebody tells of: a single
-shuffle of narrow rows, whatever the sources are, and no key is rarer or more frequent than an object's few records, so
-nothing can be skewed. What a record does depends on the furthest state alone (`metadata_topic.records.states`), so
-neither order nor repetition matters.
+Everything is one aggregation over the union of all facts, one for each state in any source: a single shuffle of narrow
+rows, whatever the sources are. A key has only the few records of its object, so nothing can be skewed. The effect of a
+record depends on the furthest state only (`metadata_topic.records.states`), so neither order nor repetition matters.
 
-An archive object's commit is published again from time to time under a newer time stamp, as the object may outlive the
-topic's retention. So `finished_ms` is when it was committed or, where older records are gone, later, while `stored_ms`
-tells the truth where there is an inventory.
+An archive object's commit is published again from time to time under a newer time stamp, because the object may outlive
+the topic's retention. So `finished_ms` is the time of the commit or, if older records are gone, a later time, while
+`stored_ms` is right if there is an inventory.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 TIMES: Final = ("started_ms", "finished_ms", "deleting_ms", "deleted_ms")
-"""When an object came to each of its states, 0 to 3."""
+"""The times when an object reached each of its states, 0 to 3."""
 
 _FINISHED: Final = 1
 _OF_FACTS: Final[Mapping[str, DataType]] = {
@@ -53,45 +52,48 @@ _OF_THE_JOB: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """How a column comes about that objects of one kind alone have, as SQL."""
+    """The SQL for a column that only objects of one kind have."""
 
     of_record: str
-    """Of a staged record."""
+    """SQL over a staged record."""
     of_before: str
-    """Of a row of the run before."""
+    """SQL over a row of the run before."""
     of_largest: str
-    """Of the largest that was told."""
+    """SQL over the largest value of all facts."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ObjectKind:
-    """What sets the objects of a kind apart. There are two, each the same as itself alone."""
+    """The differences between kinds of objects. There are two, and each is equal only to itself."""
 
     table: str
-    """Under a run's directory."""
+    """The table's name under a run's directory."""
     inventory: str
-    """The table of what is stored, likewise."""
+    """The name of the table of stored objects, under the same directory."""
     schema: StructType
     staged_row: str
-    """In which rows of `sources.staged_rows` the records are."""
+    """The kind of rows of `sources.staged_rows` that has the records."""
     publisher: str
-    """The column of these rows that names the incarnation that said so."""
+    """The column of these rows with the incarnation that published the record."""
     refused_up_to: int
-    """The furthest state of which a fenced publisher's word counts for nothing."""
+    """The furthest state for which a fenced publisher's records do not count."""
     key: Mapping[str, str]
-    """What names an object, and the columns of INVENTORY that do."""
+    """The columns that name an object, and the columns of INVENTORY for them."""
     told: Mapping[str, Told]
 
     @property
     def is_listed(self) -> str:
-        """SQL over INVENTORY: which rows are of this kind."""
+        """SQL over INVENTORY that is true for rows of this kind."""
         return f"archive_topic_id IS {'NOT ' if 'topic_id' in self.key else ''}NULL"
 
     @property
     def schema_with_facts(self) -> StructType:
-        """The schema and, for the job's own use, `has_metadata`, `finished_records` (how often its end was read in this
-        run), `first_record` (the first of these, -1 if a run before read it) and `refused_state` (the furthest state
-        that its publisher told when it was fenced). With objects without metadata, of which the state is -1.
+        """The schema with the columns that only the job uses; it includes objects without metadata, which have state
+        -1.
+
+        The columns: `has_metadata`, `finished_records` (how often its end was read in this run), `first_record` (the
+        first of these, -1 if an earlier run read it) and `refused_state` (the furthest state that its publisher
+        published while fenced).
         """
         return StructType([*self.schema.fields, *_OF_THE_JOB])
 
@@ -107,7 +109,7 @@ COMBINED_SEGMENT: Final = ObjectKind(
     {
         "copies": Told("IF(state = 1, copies, NULL)", "copies", "copies"),
         "elsewhere_bytes": Told("IF(state = 1, elsewhere_bytes, NULL)", "elsewhere_bytes", "elsewhere_bytes"),
-        # A deletion's entries are a copy of what was told before.
+        # A deletion's entries are a copy of earlier ones.
         "entry_count": Told("IF(state = 1, entry_count, NULL)", "entry_count", "entry_count"),
         "retention_ms": Told(
             "IF(state = 1, retention_ms, NULL)",
@@ -133,15 +135,16 @@ ARCHIVE_OBJECT: Final = ObjectKind(
 
 
 def _facts(kind: ObjectKind, rows: "DataFrame", **told: "Column") -> "DataFrame":
-    """A fact for each row. Of what is not told, it says nothing."""
+    """Return a fact for each row, with nulls in the columns that are not given."""
     types = {**_OF_FACTS, **{name: kind.schema[name].dataType for name in kind.told}}
     nothing = fn.lit(None)
     return rows.select(*kind.key, *(told.get(name, nothing).cast(column).alias(name) for name, column in types.items()))
 
 
 def facts_of_records(kind: ObjectKind, staged: "DataFrame") -> "DataFrame":
-    """From the kind's staged rows, with `is_fenced`. What a rebuild of the topic tells is never refused: so do agents
-    (`metadata_topic.store.store_state`).
+    """Return facts from the kind's staged rows, with `is_fenced`.
+
+    Records of a rebuild of the topic are never refused, as in the agents (`metadata_topic.store.store_state`).
     """
     is_rebuilt = fn.coalesce("record_type", fn.lit(-1)) == REBUILT_SEGMENT
     refused = fn.col("is_fenced") & (fn.col("state") <= kind.refused_up_to) & ~is_rebuilt
@@ -153,7 +156,7 @@ def facts_of_records(kind: ObjectKind, staged: "DataFrame") -> "DataFrame":
 
 
 def facts_of_inventory(kind: ObjectKind, inventory: "DataFrame", store_classes: Sequence[str]) -> "DataFrame":
-    """From INVENTORY; objects of the other kind are left out. `store_classes` are all that occur."""
+    """Return facts from INVENTORY; objects of the other kind are dropped. `store_classes` are all that occur."""
     key = [fn.col(listed).alias(name) for name, listed in kind.key.items()]
     stored = inventory.filter(kind.is_listed).select(*key, "size_bytes", "last_modified_ms", "store_class")
     return _facts(
@@ -170,7 +173,7 @@ def _classes(store_classes: Sequence[str]) -> "Column":
 
 
 def facts_of_state(kind: ObjectKind, before: "DataFrame") -> "DataFrame":
-    """From the table of the run before: a fact for each state that an object was seen in."""
+    """Return facts from the table of the run before, one for each state that an object was seen in."""
     events = fn.array(
         *(
             fn.struct(fn.lit(state).alias("state"), fn.col(name).alias("event_timestamp_ms"))
@@ -188,13 +191,13 @@ def facts_of_state(kind: ObjectKind, before: "DataFrame") -> "DataFrame":
 
 
 def facts_of_refusals(kind: ObjectKind, before: "DataFrame") -> "DataFrame":
-    """From the table of the run before: objects of which it knew only that their records are refused."""
+    """Return facts from the table of the run before, for objects known only by refused records."""
     refused = before.filter("NOT has_metadata AND is_stored AND refused_state IS NOT NULL")
     return _facts(kind, refused, refused_state=fn.col("refused_state"))
 
 
 def facts_of_stored(kind: ObjectKind, before: "DataFrame", store_classes: Sequence[str]) -> "DataFrame":
-    """From the table of the run before: what inventories told that are not read again."""
+    """Return facts from the table of the run before, from inventories that are not read again."""
     told = {name: fn.col(name) for name in ("stored_bytes", "stored_ms")}
     if "store_class" in kind.schema.fieldNames():
         told["store_class_code"] = _code_in(store_classes)
@@ -209,7 +212,7 @@ def _code_in(store_classes: Sequence[str]) -> "Column":
 def object_table(
     kind: ObjectKind, facts: "DataFrame", has_inventory: bool, store_classes: Sequence[str]
 ) -> "DataFrame":
-    """`ObjectKind.schema_with_facts`."""
+    """Return the table of a kind: `ObjectKind.schema_with_facts`."""
     largest = ("size_bytes", *kind.told, "stored_bytes", "stored_ms", "store_class_code", "refused_state")
     found = facts.groupBy(*kind.key).agg(
         fn.max("state").alias("state"),
@@ -232,7 +235,7 @@ def object_table(
 
 
 def first_times() -> "list[Column]":
-    """TIMES, as aggregates of facts with `state` and `event_timestamp_ms`."""
+    """Return TIMES as aggregates of facts with `state` and `event_timestamp_ms`."""
     return [
         fn.min(fn.when(fn.col("state") == state, fn.col("event_timestamp_ms"))).alias(name)
         for state, name in enumerate(TIMES)

@@ -1,4 +1,4 @@
-"""From where to where a run reads the metadata topic, and whether it may go on from the run before. Sans-IO."""
+"""Plans which part of the metadata topic a run reads, and whether it may continue from the run before. Sans-IO."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,25 +11,25 @@ from retention_job.tables.state import RunRecord
 
 @dataclass(frozen=True, slots=True)
 class ReadSummary:
-    """What was read."""
+    """The part that was read."""
 
     now_ms: int
     starting_offsets: Mapping[int, int]
     ending_offsets: Mapping[int, int]
     is_incremental: bool
     full_because: str | None
-    """Why an incremental run reads all after all."""
+    """The reason why an incremental run reads everything after all."""
     inventory_ms: Mapping[str, int] = field(default_factory=dict)
-    """By the table of a kind of objects: up to when its inventory knows, where there is one."""
+    """The time up to which the inventory of a kind is complete, by the kind's table, if there is an inventory."""
 
     @property
     def records(self) -> int:
-        """Offsets between start and end."""
+        """The number of offsets between start and end."""
         return sum(max(0, end - self.starting_offsets.get(number, 0)) for number, end in self.ending_offsets.items())
 
 
 def plan_reading(sources: Sources, cluster: Cluster, last: RunRecord | None, now_ms: int) -> ReadSummary:
-    """From where to where, and whether what the last run left can be gone on from."""
+    """Plan the offsets to read, and decide whether the run can continue from the last run's state."""
     offsets = cluster.offsets[METADATA_TOPIC]
     because = None
     if sources.is_incremental:
@@ -58,23 +58,27 @@ def _why_not(cluster: Cluster, last: RunRecord | None) -> str | None:
 
 
 def metadata_topic_id(cluster: Cluster) -> str:
-    """Of `__remote_wal_log_metadata`, hexadecimal."""
+    """Return the topic id of `__remote_wal_log_metadata`, hexadecimal."""
     return next(topic.topic_id.hex() for topic in cluster.topics if topic.name == METADATA_TOPIC)
 
 
 def metadata_retention_ms(cluster: Cluster) -> int | None:
-    """How long the metadata topic keeps records; None for ever."""
+    """Return the retention of the metadata topic; None: for ever."""
     text = cluster.config_of(METADATA_TOPIC).get("retention.ms", "-1")
     return int(text) if text.isdigit() else None
 
 
 def retentions(cluster: Cluster) -> dict[str, int | None]:
-    """What segments are judged by: `kept_ms` of each topic with the feature on, by hexadecimal id."""
+    """Return the retentions by which segments are judged:
+
+    `kept_ms` of each topic with the feature on, by hexadecimal id.
+    """
     return {topic.topic_id.hex(): kept_ms(topic) for topic in cluster.topics if topic.settings.enable}
 
 
 def kept_ms(topic: Topic) -> int | None:
-    """How long its entries are kept by the agent that keeps them longest, all replicas in sync; -1 as long as the log;
-    None where nobody knows, or they wait for the archive.
+    """Return how long the agent that keeps its entries longest keeps them, while all replicas are in sync.
+
+    -1: as long as the log. None: unknown, or the entries wait for the archive.
     """
     return None if topic.settings.archive else topic.age_limit_ms

@@ -1,13 +1,13 @@
-"""What a run leaves for the next one, and how a half-written run is told from a whole one.
+"""The state that a run leaves for the next one, and the way to tell a half-written run from a whole one.
 
-Theory. Each run writes its tables into a directory of its own, `runs/<run id>/`. Only when all of them are there does
-it replace `CURRENT.json`, a small file that names the run, how far it read the metadata topic, and the directories that
-still count. So a run that was killed at any moment has changed nothing: its directory is named by no `CURRENT.json`,
-and the next run deletes it.
+Each run writes its tables into a directory of its own, `runs/<run id>/`. Only when all of them are written does it
+replace `CURRENT.json`, a small file that names the run, the offsets to which it read the metadata topic, and the
+directories that still count. So a run that was killed at any moment has changed nothing: no `CURRENT.json` names its
+directory, and the next run deletes it.
 
-Of two runs at once one counts. The second takes the first's directory for such a leftover; and whoever finishes finds
-that its directory is gone, or that another run than the one it began from is the last by now, and ends with an error
-that says so. Nothing that was committed is lost by it.
+If two runs overlap, one counts. The second takes the first's directory for such a leftover. Whichever finishes finds
+that its directory is gone, or that another run than the one it continued from is now the last, and ends with an error
+that says so. Nothing that was committed is lost.
 """
 
 import json
@@ -26,12 +26,12 @@ _ONE_AT_A_TIME: Final = "one run at a time; this one is to be made again"
 
 @dataclass(frozen=True, slots=True)
 class InventoryRead:
-    """What was read of the inventories of objects of a kind."""
+    """The parts of the inventories of objects of a kind that have been read."""
 
     files: Mapping[str, Sequence[int]]
-    """By path: which bucket's it is, its length, and when it was changed."""
+    """By path: the bucket's number, the length, and the time of change."""
     newest_ms: Mapping[str, int]
-    """By the bucket's number in digits: when the newest object was written."""
+    """By the bucket's number in digits: the time when the newest object was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +41,17 @@ class RunRecord:
     run_id: str
     now_ms: int
     offsets: Mapping[int, int]
-    """How far it read the metadata topic, by partition."""
+    """The offsets up to which it read the metadata topic, by partition."""
     topic_id: str
-    """The metadata topic's, hexadecimal: offsets of another one mean nothing."""
+    """The metadata topic's id, hexadecimal: offsets of another topic mean nothing."""
     retention: Mapping[str, int | None]
     """The retention by which segments were judged, by topic id, hexadecimal."""
     entry_runs: Mapping[str, int]
-    """Runs whose entries still count, with their times in ms."""
+    """The runs whose entries still count, with their times in ms."""
     layers: Sequence[str]
-    """Runs whose tables of objects are the state, the newest last (`object_layers`)."""
+    """The runs whose tables of objects are the state, the newest last (`object_layers`)."""
     inventories: Mapping[str, InventoryRead]
-    """By the table of the objects' kind; none of what was listed."""
+    """By the table of the objects' kind; nothing for a listing."""
 
 
 class RunState:
@@ -62,7 +62,7 @@ class RunState:
         self._begun_from: RunRecord | None = None
 
     def last(self) -> RunRecord | None:
-        """The last run that finished; None when there is none, or one of another format. Raises StateError."""
+        """Return the last finished run; None if there is none, or one of another format. Raises StateError."""
         text = self._files.read_text(_CURRENT)
         if text is None:
             return None
@@ -79,7 +79,7 @@ class RunState:
             ) from error
 
     def begin(self, run_id: str, last: RunRecord | None) -> list[str]:
-        """Remove what killed runs left behind; returns their ids."""
+        """Remove the directories of killed runs; return their ids."""
         wanted = {*last.entry_runs, *last.layers, last.run_id} if last else set[str]()
         leftovers = [found for found in self._files.directories(_RUNS) if found not in wanted]
         for found in leftovers:
@@ -90,8 +90,9 @@ class RunState:
         return leftovers
 
     def commit(self, record: RunRecord) -> None:
-        """From now on this is the last run; directories that no longer count go. Raises StateError when another run
-        was begun, or finished, meanwhile: then this one has changed nothing.
+        """Make this the last run; delete directories that no longer count.
+
+        Raises StateError if another run was begun, or finished, meanwhile: then this one has changed nothing.
         """
         found = self.last()
         if found is not None and (self._begun_from is None or found.run_id != self._begun_from.run_id):
@@ -106,5 +107,5 @@ class RunState:
                 self._files.delete(f"{_RUNS}/{directory}")
 
     def path_of(self, run_id: str, table: str) -> str:
-        """Where a run has a table."""
+        """Return the path of a run's table."""
         return self._files.at(f"{_RUNS}/{run_id}/{table}")

@@ -1,4 +1,4 @@
-"""What KIP-405's tier holds, from the events of its segments (`sources.tier_events`)."""
+"""Tables of KIP-405's tier, from the events of its segments (`sources.tier_events`)."""
 
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def segments_of(events: "DataFrame") -> "DataFrame":
-    """TIERED: the events of each segment as one row."""
+    """Return TIERED: the events of each segment as one row."""
     grouped = events.filter("reason IS NULL").groupBy("topic_id", "topic", "partition", "segment_uuid")
     found = grouped.agg(
         fn.max("broker_id").alias("broker_id"),
@@ -26,7 +26,7 @@ def segments_of(events: "DataFrame") -> "DataFrame":
 
 
 def quarantine_of(events: "DataFrame") -> "DataFrame":
-    """QUARANTINE: what was not understood."""
+    """Return QUARANTINE: the records that were not understood."""
     return (
         events.filter("reason IS NOT NULL")
         .select(
@@ -44,7 +44,7 @@ def quarantine_of(events: "DataFrame") -> "DataFrame":
 
 
 def tiered_up_to(tiered: "DataFrame") -> dict[tuple[bytes, int], int]:
-    """By (topic id, partition): the first offset that the tier does not hold, without a gap from its first one on."""
+    """Return the end of the tier's offsets before their first gap, exclusive, by (topic id, partition)."""
     ordered = Window.partitionBy("topic_id", "partition").orderBy("start_offset")
     reached = fn.max("end_offset").over(ordered.rowsBetween(Window.unboundedPreceding, -1))
     rows = (
