@@ -43,9 +43,16 @@ class HeldRecords:
 
 def is_held(entry: RemoteLogSegmentMetadataEntry, losses: LocalLosses) -> bool:
     """Whether the entry has records of such a loss, whether or not they were declared dead."""
-    return any(
-        entry.leader_epoch < loss.leader_epoch
+    return lost_from(entry, losses) is not None
+
+
+def lost_from(entry: RemoteLogSegmentMetadataEntry, losses: LocalLosses) -> int | None:
+    """The first offset of the entry that the log lost so; None: it lost none of them."""
+    found = (
+        max(entry.first_offset, loss.from_offset)
+        for loss in losses.get(entry.topic_id_partition, ())
+        if entry.leader_epoch < loss.leader_epoch
         and entry.first_offset < loss.to_offset
         and entry.last_offset >= loss.from_offset
-        for loss in losses.get(entry.topic_id_partition, ())
     )
+    return min(found, default=None)

@@ -9,6 +9,7 @@ not count.
 What a leader declared dead is dead in the segment that it named. A finished segment is always named separately, so
 nothing else is removed from it. For objects that nobody could name, unpublished and archived ones, what an epoch holds
 beyond its declared end is dead too, if nothing contradicts it (`recovery.metadata.epoch_ends`).
+What a log lost without an election is left out of finished and unpublished objects alike.
 
 Without metadata, every object's footer is read: a request for each. An object whose footer cannot be read is reported.
 """
@@ -21,6 +22,7 @@ from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.records.states import FINISHED, STARTED
 from metadata_topic.store.archive.archive_recovery import records_from_objects
 from metadata_topic.store.archive.archive_store import ArchiveStore
+from metadata_topic.store.held_records import lost_from
 from metadata_topic.store.released_offsets import ReleasedUpTo
 from metadata_topic.store.store_image import StoreImage
 from plugin.archive_storage import ArchiveStorage
@@ -133,7 +135,8 @@ def from_metadata(
     dead = {
         (tail.combined_segment_id, tail.topic_id_partition, tail.leader_epoch): tail.first_offset for tail in image.dead
     }
-    for partition in noted.store.local_losses():  # held, and not the log's any more
+    losses = noted.store.local_losses()
+    for partition in losses:  # held, and not the log's any more
         for run in noted.store.held_runs(partition):
             inventory.held[partition] = inventory.held.get(partition, 0) + 1
             key = (run.combined_segment_id, partition, run.entry.leader_epoch)
@@ -158,7 +161,7 @@ def from_metadata(
             progress("metadata", done)
     unpublished += [stored for segment_id, stored in listed.items() if noted.store.state_of(segment_id) is None]
     inventory.unpublished_objects = len(unpublished)
-    _add_footers(inventory, storage, unpublished, progress, patience)
+    _add_footers(inventory, storage, unpublished, progress, patience, lambda entry: lost_from(entry, losses))
     _add_archive(inventory, archived, archive)
     _end_epochs(inventory, noted.epoch_ends, {found.combined_segment_id for found in unpublished})
     return inventory
@@ -229,12 +232,17 @@ def _add_archive(inventory: Inventory, archived: ArchiveStore, archive: ArchiveS
         _add_entries(inventory, stored, record.runs, is_lost=listed is None)
 
 
+def _nothing_dead(_entry: RemoteLogSegmentMetadataEntry) -> int | None:
+    return None
+
+
 def _add_footers(
     inventory: Inventory,
     storage: RemoteWalStorageManager,
     listed: Iterable[StoredSegment],
     progress: Progress,
     patience: Patience,
+    dead_from: DeadFrom = _nothing_dead,
 ) -> None:
     """Read the objects' footers, many at a time."""
     for found in read_footers(storage, listed, progress, patience):
@@ -244,11 +252,7 @@ def _add_footers(
             stored = StoredObject(
                 found.combined_segment_id, found.size_bytes, found.event_timestamp_ms, found.custom_metadata
             )
-            _add_entries(inventory, stored, found.entries)
-
-
-def _nothing_dead(_entry: RemoteLogSegmentMetadataEntry) -> int | None:
-    return None
+            _add_entries(inventory, stored, found.entries, dead_from)
 
 
 def _named_dead(segment_id: CombinedSegmentId, dead: DeadTails) -> DeadFrom:

@@ -135,6 +135,20 @@ def test_what_a_log_has_lost_and_objects_hold_is_no_part_of_it(storage: RemoteWa
     assert ORDERS not in inventory.declared_gaps
 
 
+def test_an_unpublished_upload_of_what_a_log_has_lost_is_no_part_of_it(storage: RemoteWalStorageManager) -> None:
+    """Nobody can name it, and what the lost records' epoch had in their place is left out."""
+    published = Leader(storage, 1).upload(records(ORDERS, 0, 0, 4)), Leader(storage, 2).upload(records(ORDERS, 1, 5, 9))
+    Leader(storage, 3).upload(records(ORDERS, 0, 3, 9))
+    noted = _noted(*published)
+    loss = DeclaredGap(ORDERS, 5, 10, 2, GapReason.LOST_LOCALLY)
+    noted.store.apply_all([(RemoteWalGapDeclaration(1, 1, 0, (loss,), 0), (0, 9))])
+
+    inventory = from_metadata(noted, ArchiveStore(), storage, None)
+
+    assert inventory.unpublished_objects == 1
+    assert inventory.log_runs(ORDERS).plan(PlanRules()).end_offset == 5
+
+
 def test_an_object_that_the_store_has_lost_is_named_and_ends_the_log(storage: RemoteWalStorageManager) -> None:
     leader = Leader(storage, 1)
     uploads = [leader.upload(records(ORDERS, 0, 5 * number, 5 * number + 4)) for number in range(3)]
