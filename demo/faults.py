@@ -55,7 +55,6 @@ def kill_leader(scene: Scene) -> FaultSeen:
     new_leader_s = clock() - struck_s
     resumed_s = _resumed(scene, struck_s)
     cluster.start_broker(victim)
-    returned_s = clock() - struck_s
     scene.wait_for_full_isr()
     in_sync_s = clock() - struck_s
     return FaultSeen(
@@ -67,7 +66,6 @@ def kill_leader(scene: Scene) -> FaultSeen:
             "new_leader": leader,
             "new_leader_after_s": round(new_leader_s, 2),
             "produce_resumed_after_s": round(resumed_s, 2),
-            "broker_back_after_s": round(returned_s, 1),
             "all_in_sync_after_s": round(in_sync_s, 1),
             **_traffic(before, scene.sampler.now()),
         },

@@ -2,12 +2,12 @@
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from demo.plan import ALL_TOPICS, PERFORMANCE_TOPICS, PROBE_TOPIC, RECORD_BYTES, PerformanceRun
+from demo.plan import ALL_TOPICS, PROBE_TOPIC, RECORD_BYTES, PerformanceRun
 from local_cluster.cluster_admin import CLIENT_CONFIG
 from local_cluster.kafka_tools import KafkaTools, ProducerPerformance
 from local_cluster.polling import wait_until
@@ -46,41 +46,26 @@ def prepare_topics(cluster: "LocalCluster") -> None:
     wait_until(known, "the topics are switched on", 30.0)
 
 
-class PerformanceLoad:
-    """Runs Kafka's producer performance, one after the other or side by side."""
-
-    def __init__(self, tools: KafkaTools) -> None:
-        self._tools = tools
-        self._pool = ThreadPoolExecutor(2, thread_name_prefix="kafka-tool")
-
-    def one_by_one(self, runs: Sequence[PerformanceRun]) -> list[ProducerPerformance]:
-        """Raises KafkaToolError."""
-        return [self._pool.submit(self._run, run).result() for run in runs]
-
-    def side_by_side(self, runs: Sequence[PerformanceRun]) -> list[ProducerPerformance]:
-        """Raises KafkaToolError."""
-        return [under_way.result() for under_way in [self._pool.submit(self._run, run) for run in runs]]
-
-    def read_back(self, records: dict[str, int]) -> dict[str, int]:
-        """How many records Kafka's consumer performance reads, by topic; `records` says how many there should be."""
-        under_way = {
-            topic: self._pool.submit(self._tools.consume, topic, records=count) for topic, count in records.items()
-        }
-        return {topic: result.result().records for topic, result in under_way.items()}
-
-    def close(self) -> None:
-        """End what runs."""
-        self._tools.kill_running()
-        self._pool.shutdown(wait=True, cancel_futures=True)
-
-    def _run(self, run: PerformanceRun) -> ProducerPerformance:
-        return self._tools.produce(
-            run.topic,
+def produce(runs: Sequence[PerformanceRun], direct: KafkaTools, by_agents: KafkaTools) -> list[ProducerPerformance]:
+    """Run Kafka's producer performance, one after the other. Raises KafkaToolError."""
+    return [
+        (by_agents if run.way.by_agents else direct).produce(
+            run.way.topic.name,
             records=run.records,
             record_bytes=RECORD_BYTES,
             records_per_s=run.records_per_s,
-            config={"acks": run.acks, **run.config},
+            config={"acks": run.way.acks, **run.config},
         )
+        for run in runs
+    ]
+
+
+def read_back(runs: Sequence[PerformanceRun], tools: KafkaTools) -> int:
+    """How many of the runs' records Kafka's consumer performance reads. Raises KafkaToolError."""
+    written: Counter[str] = Counter()
+    for run in runs:
+        written[run.way.topic.name] += run.records
+    return sum(tools.consume(topic, records=count).records for topic, count in written.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,21 +83,8 @@ class Acknowledgement:
 class Heartbeat:
     """Writes a record at each interval to partition 0, and times each acknowledgement."""
 
-    def __init__(
-        self,
-        bootstrap_servers: str,
-        topic: str = PROBE_TOPIC.name,
-        *,
-        config: Mapping[str, object] | None = None,
-        interval_s: float = _HEARTBEAT_INTERVAL_S,
-        value: bytes = b"heartbeat",
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`config` are librdkafka's keys, laid over those for acks=all and an idempotent producer."""
-        self._config = config or {}
+    def __init__(self, bootstrap_servers: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._bootstrap_servers = bootstrap_servers
-        self._topic, self._value = topic, value
-        self._interval_s = interval_s
         self._clock = clock
         self._answers: list[Acknowledgement] = []
         self._stop = threading.Event()
@@ -158,12 +130,11 @@ class Heartbeat:
                 "enable.idempotence": True,
                 "linger.ms": 0,
                 "delivery.timeout.ms": int(_DELIVERY_TIMEOUT_S * 1000),
-                **self._config,
             }
         )
         while not self._stop.is_set():
             self._beat(producer)
-            due = self._clock() + self._interval_s
+            due = self._clock() + _HEARTBEAT_INTERVAL_S
             while (left := due - self._clock()) > 0:
                 producer.poll(left)
         producer.flush(_DELIVERY_TIMEOUT_S)
@@ -175,11 +146,4 @@ class Heartbeat:
             if error is None:
                 self._answers.append(Acknowledgement(sent_s, self._clock()))
 
-        producer.produce(self._topic, self._value, partition=0, on_delivery=answered)
-
-
-def performance_records(runs: Sequence[PerformanceRun]) -> dict[str, int]:
-    """Records that the runs write, by topic."""
-    return {
-        topic.name: sum(run.records for run in runs if run.acks == acks) for acks, topic in PERFORMANCE_TOPICS.items()
-    }
+        producer.produce(PROBE_TOPIC.name, b"heartbeat", partition=0, on_delivery=answered)

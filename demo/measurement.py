@@ -5,10 +5,13 @@ its own: what a process counted last stays in the totals when the next one begin
 along what it counted after its last scrape; the demonstration scrapes right before it kills one.
 """
 
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from local_cluster.agent_metrics import Counters, Scrape
+
+LINKED = "linked"
 
 
 class AgentAccounts:
@@ -44,3 +47,5 @@ class Moment:
     metadata_log_bytes: int
     """Size of the agents' own topics, of one replica."""
     oldest_unstored_s: float
+    moved: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Record bytes that followers were given, by topic, and by why they went inline or LINKED."""

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from demo.measurement import LINKED
 from demo.report import MB_PER_MIB, FaultSeen, Report, Traffic
 from local_cluster.object_store.store_spec import StoreKind
 
@@ -19,6 +20,8 @@ _FAULT_TITLES = {
     "store_outage": "no object storage",
     "agent_killed": "kill -9 of an agent",
 }
+
+_PRODUCER_COLUMNS = ("", "MB/s", "p50", "p99", "linked", "inline")
 
 _PICTURE = """
   the leader's zone                                                  two followers' zones
@@ -167,17 +170,22 @@ def _seen(fault: FaultSeen) -> str:
 
 
 def _producers(report: Report) -> "RenderableType":
-    table = _table("Kafka's producer-perf-test", "", "MB/s", "p50", "p95", "p99", "max")
+    table = _table("Kafka's producer-perf-test, and how its records reached followers", *_PRODUCER_COLUMNS)
     for run in report.producers:
         result = run.result
+        inline = [f"{_megabytes(size)} {why}" for why, size in run.moved.items() if why != LINKED]
         table.add_row(
-            f"{run.phase}, acks={run.acks}",
+            f"{run.phase}, {run.way}",
             f"{result.mib_per_s * MB_PER_MIB:.1f}",
-            *(f"{value:,.0f} ms" for value in (result.p50_ms, result.p95_ms, result.p99_ms, result.max_ms)),
+            *(f"{value:,.0f} ms" for value in (result.p50_ms, result.p99_ms)),
+            _percent(run.link_share),
+            ", ".join(inline[:2]),
         )
     return _captioned(
         table,
-        "Saturated, a record mostly waits in the producer; all brokers, agents and clients share this machine.",
+        "Saturated, a record mostly waits in the producer; all brokers, agents and clients share this machine. By "
+        "agents: brokers get acks=all as acks=1, and agents hold the answers until the records are replicated "
+        "(remote.wal.gateway.acks.pipelined.enable). `remote-wal describe --why` says what the reasons mean.",
     )
 
 

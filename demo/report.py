@@ -5,8 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from demo.measurement import Moment
-from demo.store_prices import requests_usd
+from demo.measurement import LINKED, Moment
 from local_cluster.kafka_tools import ProducerPerformance
 from local_cluster.object_store.store_spec import StoreKind
 from local_cluster.workload.ledger import LedgerReport
@@ -127,6 +126,22 @@ def traffic_between(
     )
 
 
+def requests_usd(
+    prices: Prices, store: StoreKind, puts: float, gets: float, put_bytes: float, get_bytes: float
+) -> float:
+    """What so many requests would cost at a cloud's store, read in other zones than they were written in."""
+    if not store.is_in_one_zone:
+        return prices.s3_standard.requests_usd(puts, gets, put_bytes, get_bytes)
+    crossed = get_bytes / BYTES_PER_GB * prices.express_cross_zone_read_gb
+    return prices.s3_express.requests_usd(puts, gets, put_bytes, get_bytes) + crossed
+
+
+def moved_between(before: Moment, after: Moment, topic: str) -> dict[str, int]:
+    """Record bytes of a topic that followers were given meanwhile, LINKED or by why they went inline, largest first."""
+    grown = after.moved - before.moved
+    return {way: size for (its, way), size in grown.most_common() if its == topic}
+
+
 def cost_per_gb(
     zone_bytes: ZoneBytes, produced_bytes: int, requests_usd: float, crossing_usd_per_gb: float
 ) -> DollarsPerGb | None:
@@ -219,8 +234,16 @@ class ProducerRun:
     """One run of Kafka's producer performance."""
 
     phase: str
-    acks: str
+    way: str
     result: ProducerPerformance
+    moved: Mapping[str, int]
+    """Record bytes that followers were given of its topic, LINKED or by why they went inline, largest first."""
+
+    @property
+    def link_share(self) -> float | None:
+        """None when followers were given none."""
+        given = sum(self.moved.values())
+        return self.moved.get(LINKED, 0) / given if given else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +296,8 @@ class Report:
             "phases": {name: _traffic_json(traffic) for name, traffic in self.phases.items()},
             "latency_ms": {
                 "producers": [
-                    {"phase": run.phase, "acks": run.acks, **dataclasses.asdict(run.result)} for run in self.producers
+                    {"phase": run.phase, "way": run.way, "moved_bytes": run.moved, **dataclasses.asdict(run.result)}
+                    for run in self.producers
                 ],
                 "stages": self.whole.stages_ms,
             },

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from demo import faults
-from demo.load import Heartbeat, PerformanceLoad, performance_records, prepare_topics
+from demo.load import Heartbeat, prepare_topics, produce, read_back
 from demo.measurement import Moment
-from demo.plan import ALL_TOPICS, LEDGER_TOPIC, DemoPlan, PerformanceRun
+from demo.plan import ALL_TOPICS, GATEWAYS, LEDGER_TOPIC, DemoPlan, PerformanceRun
 from demo.progress import Progress
 from demo.report import (
     MB_PER_MIB,
@@ -21,6 +21,7 @@ from demo.report import (
     Records,
     Replicas,
     Report,
+    moved_between,
     records_of,
     traffic_between,
 )
@@ -29,7 +30,7 @@ from demo.store_outage import DirectoryOutage, EndpointOutage, PausedOutage, Sto
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.kafka_distribution import KAFKA_VERSION
-from local_cluster.kafka_tools import ProducerPerformance
+from local_cluster.kafka_tools import KafkaTools, ProducerPerformance
 from local_cluster.object_store.native import start_native_store
 from local_cluster.object_store.process import start_object_store
 from local_cluster.object_store.server import DEFAULT_BUCKET, DEFAULT_DIRECTORY_BUCKET
@@ -69,7 +70,8 @@ class DemoOptions:
 class _Load:
     """All that writes, reads and watches."""
 
-    performance: PerformanceLoad
+    direct: KafkaTools
+    by_agents: KafkaTools
     ledger: LedgerWorkload
     heartbeat: Heartbeat
     sampler: Sampler
@@ -104,7 +106,8 @@ def run_demo(options: DemoOptions, progress: Progress, clock: Callable[[], float
         progress.begin("make topics, switch them on", f"{len(ALL_TOPICS)} topics, remote.wal.storage.enable=true")
         prepare_topics(cluster)
         load = _start_load(cluster, options.plan, clock, undo)
-        return _Show(options, cluster, load, progress, clock).play(outage or _directory_outage(cluster), started_s)
+        outage = outage or DirectoryOutage(cluster.layout.object_store_directory)
+        return _Show(options, cluster, load, progress, clock).play(outage, started_s)
 
 
 class _Show:
@@ -130,19 +133,19 @@ class _Show:
         """Every step, then the report."""
         load, plan, progress = self._load, self._plan, self._progress
         first = load.sampler.now()
-        progress.begin("measure latency at a steady pace", "producer-perf-test with acks=1, then acks=all")
-        paced = load.performance.one_by_one(plan.paced)
+        progress.begin("measure latency at a steady pace", "producer-perf-test with acks=1, acks=all, and by agents")
+        paced = produce(plan.paced, load.direct, load.by_agents)
         quiet = load.sampler.now()
         progress.end(", ".join(map(_latency_note, plan.paced, paced)) + " (p50 / p99)")
         load.ledger.start()
         load.heartbeat.start()
-        progress.begin("write as fast as it goes", "two producer-perf-tests, seven numbered producers")
+        progress.begin("write as fast as it goes", "each way in turn, beside seven numbered producers")
         before = load.sampler.now()
-        saturated = load.performance.side_by_side(plan.saturated)
+        saturated = produce(plan.saturated, load.direct, load.by_agents)
         after = load.sampler.now()
         progress.end(", ".join(map(_throughput_note, plan.saturated, saturated)))
         seen = self._break_things(before.at_s, outage)
-        ledger_report, replicas, read_back = self._judge()
+        ledger_report, replicas, consumed = self._judge()
         last = load.sampler.now()
         return self._report(
             _Course(started_s, (first, quiet), (before, after), last, (paced, saturated), seen),
@@ -151,14 +154,17 @@ class _Show:
                 [producer.name for producer in plan.ledger_producers() if producer.acks == "1"],
                 sum(run.records for run in (*plan.paced, *plan.saturated)),
                 sum(result.records for result in (*paced, *saturated)),
-                read_back,
+                consumed,
             ),
             replicas,
         )
 
     def _report(self, course: _Course, records: Records, replicas: Replicas) -> Report:
         store, (first, _), last = self._options.store, course.paced, course.last
-        phases = (("paced", self._plan.paced), ("saturated", self._plan.saturated))
+        phases = (
+            ("paced", self._plan.paced, course.paced),
+            ("saturated", self._plan.saturated, course.saturated),
+        )
         faults_counted = last.totals.by("remote_wal_faults_total", "reason")
         return Report(
             store=store,
@@ -173,8 +179,8 @@ class _Show:
                 "saturated": traffic_between(*course.saturated, self._prices, store),
             },
             producers=tuple(
-                ProducerRun(phase, run.acks, result)
-                for (phase, runs), results in zip(phases, course.results, strict=True)
+                ProducerRun(phase, run.way.name, result, moved_between(*moments, run.way.topic.name))
+                for (phase, runs, moments), results in zip(phases, course.results, strict=True)
                 for run, result in zip(runs, results, strict=True)
             ),
             faults=tuple(course.faults),
@@ -208,9 +214,8 @@ class _Show:
         load.ledger.stop_producing()
         progress.begin("read every record back", "by number, and with consumer-perf-test")
         ledger_report = load.ledger.finish()
-        written = performance_records([*self._plan.paced, *self._plan.saturated])
-        read_back = sum(load.performance.read_back(written).values())
-        progress.end(f"{ledger_report.consumed + read_back:,} records")
+        consumed = read_back([*self._plan.paced, *self._plan.saturated], load.direct)
+        progress.end(f"{ledger_report.consumed + consumed:,} records")
         progress.begin("compare all replicas byte by byte")
         compared = [compare_replicas(self._cluster, topic.name) for topic in ALL_TOPICS]
         replicas = Replicas(
@@ -219,15 +224,15 @@ class _Show:
             tuple(str(comparison) for comparison in compared if not comparison.identical),
         )
         progress.end(f"{replicas.partitions} partitions of {replicas.bytes / 1e6:,.0f} MB, three replicas each")
-        return ledger_report, replicas, read_back
+        return ledger_report, replicas, consumed
 
 
 def _latency_note(run: PerformanceRun, result: ProducerPerformance) -> str:
-    return f"acks={run.acks} {result.p50_ms:,.0f} / {result.p99_ms:,.0f} ms"
+    return f"{run.way.name} {result.p50_ms:,.0f} / {result.p99_ms:,.0f} ms"
 
 
 def _throughput_note(run: PerformanceRun, result: ProducerPerformance) -> str:
-    return f"acks={run.acks} {result.mib_per_s * MB_PER_MIB:.1f} MB/s"
+    return f"{run.way.name} {result.mib_per_s * MB_PER_MIB:.1f} MB/s"
 
 
 def _directory(options: DemoOptions, undo: contextlib.ExitStack) -> Path:
@@ -254,12 +259,8 @@ def _store(store: StoreKind, directory: Path, undo: contextlib.ExitStack) -> "tu
     return S3Store(url, bucket, backend=store.backend), EndpointOutage(url)
 
 
-def _directory_outage(cluster: LocalCluster) -> StoreOutage:
-    return DirectoryOutage(cluster.layout.object_store_directory)
-
-
 def _start_cluster(options: DemoOptions, directory: Path, store: "StoreSpec", progress: Progress) -> LocalCluster:
-    settings = ClusterSettings(AgentsMode(store), _BROKER_SETTINGS)
+    settings = ClusterSettings(AgentsMode(store, gateways=GATEWAYS), _BROKER_SETTINGS)
     settings = settings.speaking(options.protocol)
     cluster = LocalCluster.create(directory, settings=settings, progress=progress.note)
     try:
@@ -278,12 +279,12 @@ def _start_load(
 ) -> _Load:
     """Producers that wait for their step."""
     load = _Load(
-        PerformanceLoad(cluster.tools),
+        cluster.tools,
+        cluster.runtime.tools(GATEWAYS.bootstrap_servers(cluster.layout, "az1")),
         LedgerWorkload(cluster.bootstrap_servers, LEDGER_TOPIC.name, plan.ledger_producers()),
-        Heartbeat(cluster.bootstrap_servers, clock=clock),
+        Heartbeat(cluster.bootstrap_servers, clock),
         Sampler(cluster, clock),
     )
-    undo.callback(load.performance.close)
     undo.callback(load.ledger.abandon)
     undo.callback(load.heartbeat.abandon)
     return load

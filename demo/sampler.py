@@ -1,10 +1,13 @@
 """Asks all agents what they count, and remembers what each said last."""
 
+import json
 import time
+import urllib.request
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from demo.measurement import AgentAccounts, Moment
+from demo.measurement import LINKED, AgentAccounts, Moment
 from local_cluster.agent_metrics import scrape
 from metadata_topic.topic.topic import METADATA_TOPIC, SETTINGS_TOPIC
 
@@ -29,7 +32,23 @@ class Sampler:
             self._accounts.totals(),
             self._metadata_log_bytes(),
             max(self._accounts.gauge("remote_wal_oldest_unstored_seconds"), default=0.0),
+            sum(map(self._moved, self._cluster.broker_ids), Counter()),
         )
+
+    def _moved(self, broker_id: int) -> Counter[tuple[str, str]]:
+        """What this agent has moved since it was started, an hour ago at most: what `describe --why` shows."""
+        url = f"http://{self._cluster.layout.agent_http_address(broker_id)}/describe"
+        moved: Counter[tuple[str, str]] = Counter()
+        try:
+            with urllib.request.urlopen(url, timeout=5.0) as answer:
+                told = json.load(answer)
+        except (OSError, ValueError):
+            return moved
+        for partition in told["partitions"]:
+            moved[partition["topic"], LINKED] += partition["linked_bytes"]
+        for topic, why in told.get("why", {}).items():
+            moved.update({(topic, reason): size for reason, size in why["reasons"].items()})
+        return moved
 
     def _ask(self, broker_id: int) -> None:
         agent = self._cluster.agent(broker_id)

@@ -94,7 +94,6 @@ class KafkaTools:
         self._kafka = kafka
         self.bootstrap_servers = bootstrap_servers
         self._dump_tool = _DUMP_TOOL
-        self._running: set[subprocess.Popen[str]] = set()
 
     def produce(
         self,
@@ -152,14 +151,12 @@ class KafkaTools:
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True
         ) as process:
-            self._running.add(process)
             try:
                 output, complaints = process.communicate(timeout=timeout_s)
             except subprocess.TimeoutExpired as error:
                 raise KafkaToolError(f"{name} did not end within {timeout_s:g} s") from error
             finally:
                 process.kill()
-                self._running.discard(process)
         if process.returncode:
             raise KafkaToolError(f"{name} failed: {_end_of(complaints or output)}")
         return output
@@ -167,11 +164,6 @@ class KafkaTools:
     def _arguments(self, topic: str, **options: int) -> list[str]:
         words = {"bootstrap-server": self.bootstrap_servers, "topic": topic, **options}
         return [word for key, value in words.items() for word in (f"--{key.replace('_', '-')}", str(value))]
-
-    def kill_running(self) -> None:
-        """Kill the tools that other threads run here; their calls raise KafkaToolError."""
-        for process in list(self._running):
-            process.kill()
 
 
 _SHIPPED_OPTIONS = ("-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35")

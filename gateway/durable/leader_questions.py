@@ -33,8 +33,8 @@ MAX_TOPICS: Final = 50
 """Of one question; the others come with the next one."""
 MAX_NAMES: Final = 2000
 """Partitions of one question, and those that are to be asked about: what a client invents is not kept."""
-NAMED_S: Final = 5.0
-"""A guess, far above the time for which a broker applies one change of its metadata."""
+NAMED_S: Final = 1.0
+"""A guess, above the time for which a broker applies one change of its metadata."""
 _MAX_SEEN: Final = 20_000
 """Names of topics that are remembered; all are forgotten beyond it, as deleted topics are among them."""
 _MAX_NAME: Final = 249

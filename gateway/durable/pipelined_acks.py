@@ -11,8 +11,9 @@ Holds true:
 
 - A request goes on as acks=1 only if each of its partitions was asked about before on this connection, so epoch and id
   are known and the client may describe the topic. Everything else goes on unchanged.
-- When the epoch rose, the broker's epoch history decides: if the old epoch's end is at or past the records' end, they
-  are still in the log, and the answer waits on under the new epoch; otherwise it is NOT_LEADER_OR_FOLLOWER.
+- When the epoch rose by one, this broker led both, so its log still has the records, and the answer waits on under the
+  new epoch. When it rose by more, the broker's epoch history decides: the answer waits on if the old epoch's end is at
+  or past the records' end; otherwise it is NOT_LEADER_OR_FOLLOWER.
 - While a partition may be below its minimum ISR (something waited `SUSPECTED_S`), its requests go on unchanged, so the
   broker itself refuses them before it appends, until its high watermark moves or it acknowledges one.
 - What is appended and not replicated is bounded, for the connection by reading no more, for a partition by acks=all.
@@ -390,16 +391,24 @@ class PipelinedAcks:
             self._fenced.discard(name)
 
     def _judge_history(self, name: TopicPartition, new_epoch: int, question: Question) -> None:
-        """Holds of the old epoch go on under the new one where the log still has their records."""
+        """Holds of the old epoch go on under the new one where the log still has their records.
+
+        An epoch has one leader, and who leads cuts nothing. So all are there where the new epoch is the next one, those
+        too that were appended when it had begun.
+        """
         old_epoch, end = question.histories[name], question.ends.get(name)
         if end is None or end.error not in (NONE, *_GONE):
             return
         self._fenced.discard(name)
-        of_old = [one for one in self._holds[name] if one.epoch == old_epoch]
-        kept = [one for one in of_old if end.leader_epoch == old_epoch and one.end_offset <= end.end_offset]
-        for one in kept if end.error == NONE else ():
-            one.epoch = new_epoch
-        lost = of_old if end.error else [one for one in of_old if one not in kept]
+        is_next = new_epoch == old_epoch + 1
+        reached = end.end_offset if end.error == NONE and end.leader_epoch == old_epoch else -1
+        lost = []
+        for one in self._holds[name]:
+            if one.epoch == old_epoch:
+                if is_next or one.end_offset <= reached:
+                    one.epoch = new_epoch
+                else:
+                    lost.append(one)
         self._settle(name, lost, Verdict.NOT_LED)
         self._is_due = True
 

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from functools import partial
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
@@ -69,8 +69,11 @@ class NumberedProducer:
         number = 0
         while not self._is_over.is_set():
             if len(self._producer) < 1000:
-                self._producer.produce(self._topic, self.value(number), on_delivery=self._delivered)
-                number += 1
+                try:
+                    self._producer.produce(self._topic, self.value(number), on_delivery=self._delivered)
+                    number += 1
+                except KafkaException as error:  # it knows that the topic is gone
+                    self.errors.append(error.args[0].code())
             self._producer.poll(0.002)
         self._producer.purge()
         self._producer.flush(1.0)

@@ -3,12 +3,18 @@
 Zones az1 to az3 with a broker each. Producers of az1 come by their gateway, those of az2 by broker 2's own agent.
 """
 
-from collections.abc import Iterator
-from contextlib import ExitStack
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
+from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError
 
+from kafka_log.leader_epoch_checkpoint import read_leader_epochs
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
 from local_cluster.topic_switch import set_topics
@@ -17,36 +23,83 @@ from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
 from tests.cluster.agent_views import AgentCounters
 from tests.cluster.conftest import IMPATIENT
 from tests.cluster.gateway_cluster import THREE_ZONES, gateway_cluster
-from tests.cluster.script import PATIENCE_S
+from tests.cluster.script import PATIENCE_S, Script
 from tests.cluster.test_gateway_durable import NumberedProducer, read
+from tests.cluster.unclean_election import elect_uncleanly
+from tests.soak.transactional_copier import TransactionalCopier
+from tests.soak.verifiable_clients import VerifiableClients
 
 GATEWAYS = ZoneGateways(THREE_ZONES, durable=True, pipelined=True)
 LEADER, FOLLOWERS = 2, (1, 3)
 REQUESTS = "remote_wal_gateway_acks_all_requests_total"
 ANSWERS = "remote_wal_gateway_durable_answers_total"
-ENOUGH = 1000
+ENOUGH, FEW = 1000, 200
 ACKS_ALL = {"acks": "all", "enable.idempotence": True}
+ONCE = {"acks": "all", "message.send.max.retries": 0, "topic.metadata.refresh.interval.ms": 500}
+"""A producer that hears of every error and tries nothing again."""
 
 pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    brokers = {**IMPATIENT, "min.insync.replicas": "2"}
-    with gateway_cluster(tmp_path_factory, GATEWAYS, {}, brokers) as made:
+    agents = {"remote.wal.agent.bypass.after.ms": "1000"}
+    # librdkafka's producers would make a deleted topic again.
+    brokers = {**IMPATIENT, "min.insync.replicas": "2", "auto.create.topics.enable": "false"}
+    with gateway_cluster(tmp_path_factory, GATEWAYS, agents, brokers, bypass=True) as made:
         yield made
 
 
-def begin(cluster: LocalCluster, topic: str) -> list[NumberedProducer]:
-    """A topic that LEADER leads, linked whole, and its producers: of the leader's own zone, and of another one."""
-    cluster.admin.create_topic(topic, assignment=[[LEADER, *FOLLOWERS]])
+def make_topic(
+    cluster: LocalCluster,
+    topic: str,
+    replicas: Sequence[int] = (LEADER, *FOLLOWERS),
+    config: Mapping[str, str] | None = None,
+) -> None:
+    """A topic of one partition, linked whole."""
+    cluster.admin.create_topic(topic, assignment=[replicas], config=config)
     set_topics(cluster.bootstrap_servers, [topic], TopicSettings(enable=True, link_policy=LinkPolicy.ALWAYS))
-    own = GATEWAYS.own_zone_address(cluster.layout, LEADER)
-    other = GATEWAYS.bootstrap_servers(cluster.layout, "az1")
+
+
+def own_address(cluster: LocalCluster) -> str:
+    return GATEWAYS.own_zone_address(cluster.layout, LEADER)
+
+
+def other_address(cluster: LocalCluster) -> str:
+    return GATEWAYS.bootstrap_servers(cluster.layout, "az1")
+
+
+def numbered(cluster: LocalCluster, topic: str, settings: Mapping[str, object] = ACKS_ALL) -> list[NumberedProducer]:
+    """Producers of the leader's own zone, and of another one."""
     return [
-        NumberedProducer(own, topic, f"{topic}-own", **ACKS_ALL),
-        NumberedProducer(other, topic, f"{topic}-other", **ACKS_ALL),
+        NumberedProducer(own_address(cluster), topic, f"{topic}-own", **settings),
+        NumberedProducer(other_address(cluster), topic, f"{topic}-other", **settings),
     ]
+
+
+@contextmanager
+def running(producers: Sequence[NumberedProducer]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for one in producers:
+            stack.enter_context(one)
+        yield
+
+
+@contextmanager
+def slow_store(cluster: LocalCluster, topic: str) -> Iterator[None]:
+    """Answers are held for as long as a PUT takes, so that some are whatever happens."""
+    with Script(cluster, topic) as script:
+        script.switch_all("put-latency-ms", "200")
+        try:
+            yield
+        finally:
+            script.clear_switches()
+
+
+def lead_again(cluster: LocalCluster, *topics: str) -> None:
+    for topic in topics:
+        cluster.admin.wait_for_full_isr(topic)
+        cluster.admin.move_leader(topic, 0, LEADER)
 
 
 def more_acknowledged(producers: list[NumberedProducer], records: int = ENOUGH) -> None:
@@ -57,6 +110,11 @@ def more_acknowledged(producers: list[NumberedProducer], records: int = ENOUGH) 
         "producers are answered",
         PATIENCE_S,
     )
+
+
+def expect_held(counters: AgentCounters) -> None:
+    """Some answers are held, which takes a while for a topic that is new."""
+    wait_until(lambda: counters.growth(REQUESTS, way="pipelined") > 0, "answers are held", PATIENCE_S)
 
 
 def expect_kept(cluster: LocalCluster, topic: str, producers: list[NumberedProducer]) -> None:
@@ -73,17 +131,15 @@ def expect_kept(cluster: LocalCluster, topic: str, producers: list[NumberedProdu
 def test_nothing_acknowledged_is_lost_when_the_leader_and_agents_are_killed(cluster: LocalCluster, topic: str) -> None:
     # both are answered -> the leader's broker dies, others lead -> it is back and leads again -> its agent dies
     # -> it is back: each time they go on, and most requests went to the broker as acks=1
-    producers, counters = begin(cluster, topic), AgentCounters(cluster)
-    with ExitStack() as stack:
-        for one in producers:
-            stack.enter_context(one)
+    make_topic(cluster, topic)
+    producers, counters = numbered(cluster, topic), AgentCounters(cluster)
+    with running(producers):
         more_acknowledged(producers)
-        assert counters.growth(REQUESTS, way="pipelined") > 0
+        expect_held(counters)
         cluster.broker(LEADER).kill()
         more_acknowledged(producers)
         cluster.start_broker(LEADER)
-        cluster.admin.wait_for_full_isr(topic)
-        cluster.admin.move_leader(topic, 0, LEADER)
+        lead_again(cluster, topic)
         more_acknowledged(producers)
         cluster.agent(LEADER).kill()
         cluster.start_agent(LEADER)
@@ -97,12 +153,14 @@ def test_below_the_minimum_isr_nothing_is_acknowledged_and_the_broker_itself_ref
 ) -> None:
     # both followers' agents stand still -> held answers end by their time, then the broker itself says
     # NOT_ENOUGH_REPLICAS before it appends -> they go on: all goes on
-    patient, _ = begin(cluster, topic)
+    make_topic(cluster, topic)
+    patient, _ = numbered(cluster, topic)
     settings = {"acks": "all", "request.timeout.ms": 3000, "message.send.max.retries": 0}
-    own = GATEWAYS.own_zone_address(cluster.layout, LEADER)
-    impatient, counters = NumberedProducer(own, topic, f"{topic}-impatient", **settings), AgentCounters(cluster)
+    impatient = NumberedProducer(own_address(cluster), topic, f"{topic}-impatient", **settings)
+    counters = AgentCounters(cluster)
     with patient, impatient:
         more_acknowledged([patient, impatient])
+        expect_held(counters)
         for follower in FOLLOWERS:
             cluster.agent(follower).pause()
         try:
@@ -121,3 +179,143 @@ def test_below_the_minimum_isr_nothing_is_acknowledged_and_the_broker_itself_ref
         more_acknowledged([patient])
     assert counters.growth(REQUESTS, way="unchanged_isr_may_be_too_small") > 0
     expect_kept(cluster, topic, [patient])
+
+
+def test_kafkas_own_clients_lose_nothing_when_leaders_followers_and_agents_are_killed(
+    cluster: LocalCluster, topic: str, tmp_path: Path
+) -> None:
+    # the verifiable clients by the leader's own agent, the copier's transactions by another zone's gateway
+    # -> each of the four dies, and is back before the next one
+    copies, follower = f"{topic}-copied", FOLLOWERS[0]
+    for name in (topic, copies):
+        make_topic(cluster, name)
+    clients = VerifiableClients(cluster, own_address(cluster), topic, tmp_path, records_per_s=300)
+    copier, counters = (
+        TransactionalCopier(cluster, other_address(cluster), topic, copies, tmp_path),
+        AgentCounters(cluster),
+    )
+
+    def expect_flow() -> None:
+        acknowledged, runs = clients.report().acknowledged, copier.runs.count(0)
+        wait_until(lambda: clients.report().acknowledged > acknowledged + ENOUGH, "records flow", PATIENCE_S)
+        wait_until(lambda: copier.runs.count(0) > runs, "the copier carries a run to its end", 2 * PATIENCE_S)
+
+    with clients, closing(copier):
+        copier.start()
+        expect_flow()
+        for victim in (LEADER, follower):
+            cluster.broker(victim).kill()
+            expect_flow()
+            cluster.start_broker(victim)
+            lead_again(cluster, topic, copies)
+        for victim in (LEADER, follower):
+            cluster.agent(victim).kill()
+            cluster.start_agent(victim)
+            lead_again(cluster, topic, copies)
+            expect_flow()
+        written = clients.finish()
+        copied = copier.finish(clients.account.values[0])
+    assert counters.growth(REQUESTS, way="pipelined") > 0
+    assert (written.faults, copied.faults) == (0, 0), f"{written}; {copied}"
+    assert min(written.acknowledged, copied.consumed) > ENOUGH
+
+
+def test_a_reassignment_that_keeps_the_leader_fails_no_request(cluster: LocalCluster, topic: str) -> None:
+    # each replica that goes raises the epoch under the same leader, while answers are held under the one before
+    make_topic(cluster, topic, (LEADER, 1))
+    producers, counters = numbered(cluster, topic, ONCE), AgentCounters(cluster)
+    with running(producers):
+        more_acknowledged(producers)
+        expect_held(counters)
+        for replicas in ((LEADER, 3), (LEADER, 1), (LEADER, 3)):
+            with slow_store(cluster, topic):
+                cluster.admin.reassign(topic, {0: replicas})
+            more_acknowledged(producers)
+        assert [one.errors for one in producers] == [[], []]
+    directory = cluster.files.partition_directory(LEADER, topic, 0)
+    assert directory is not None
+    assert len(read_leader_epochs(directory).entries) > 3, "the epoch has risen each time"
+    assert cluster.admin.leader_of(topic) == LEADER
+    assert counters.growth(ANSWERS, outcome="replicated") > 0
+    assert counters.growth(ANSWERS, outcome="not_led") == 0
+    expect_kept(cluster, topic, producers)
+
+
+def test_after_an_unclean_election_only_what_the_new_leader_has_is_acknowledged(
+    cluster: LocalCluster, topic: str
+) -> None:
+    # 1 cannot fetch and leaves the ISR; what 2 acknowledges alone dies with it -> 1 leads, uncleanly, and acknowledges
+    # -> 2 is back, cuts its log, and leads again
+    other = 1
+    make_topic(cluster, topic, (LEADER, other), {"min.insync.replicas": "1", "unclean.leader.election.enable": "true"})
+    producers, counters = numbered(cluster, topic, ONCE), AgentCounters(cluster)
+    with running(producers):
+        more_acknowledged(producers)
+        expect_held(counters)
+        both_have = [list(one.acknowledged) for one in producers]
+        cluster.admin.wait_for_full_isr(topic)
+        cluster.agent(other).pause()
+        try:
+            cluster.admin.wait_for_isr(topic, [LEADER])
+            more_acknowledged(producers[:1], FEW)  # the other's gateway is the agent that stands still
+            cluster.broker(LEADER).kill()
+        finally:
+            cluster.agent(other).resume()
+        elect_uncleanly(cluster.admin, topic, 0, other)
+        from_here = [len(one.acknowledged) for one in producers]
+        more_acknowledged(producers)
+        cluster.start_broker(LEADER)
+        lead_again(cluster, topic)
+        more_acknowledged(producers)
+    kept = set(read(cluster, topic))
+    for one, before, since in zip(producers, both_have, from_here, strict=True):
+        assert not set(before) - kept
+        assert not set(one.acknowledged[since:]) - kept
+
+
+def test_no_record_of_a_deleted_topic_is_acknowledged_by_the_one_made_again(cluster: LocalCluster, topic: str) -> None:
+    make_topic(cluster, topic)
+    producers, counters = numbered(cluster, topic, ONCE), AgentCounters(cluster)
+    gone = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART}
+    with running(producers):
+        more_acknowledged(producers)
+        expect_held(counters)
+        with slow_store(cluster, topic):
+            cluster.admin.delete_topic(topic)
+            # Answers come in order: behind an error there is no acknowledgement of the old topic.
+            for one in producers:
+                wait_until(partial(gone.intersection, one.errors), f"{one.name} is told that it is gone", PATIENCE_S)
+        from_here = [len(one.acknowledged) for one in producers]
+        make_topic(cluster, topic)
+        more_acknowledged(producers)
+        by_id = cluster.runtime.tools(own_address(cluster)).produce(topic, records=FEW, config={"acks": "all"})
+        assert by_id.records == FEW
+    kept = set(read(cluster, topic))
+    for one, since in zip(producers, from_here, strict=True):
+        assert not set(one.acknowledged[since:]) - kept
+
+
+def test_clients_of_the_own_zone_reach_the_broker_by_the_standby_while_its_agent_is_dead(
+    cluster: LocalCluster, topic: str, tmp_path: Path
+) -> None:
+    # the agent dies and stays dead: the same address leads to the broker -> the agent is back, and holds answers again
+    make_topic(cluster, topic)
+    own, settings = numbered(cluster, topic)[0], str(cluster.layout.server_properties(LEADER))
+    command = [sys.executable, "-m", "cli.main", "gateway", "standby", "--broker-config", settings]
+    with (tmp_path / "standby.log").open("wb") as log, own, subprocess.Popen(command, stderr=log) as standby:
+        try:
+            more_acknowledged([own])
+            cluster.agent(LEADER).kill()
+            killed_s = time.monotonic()
+            more_acknowledged([own])
+            sys.stdout.write(f"{ENOUGH} more records {time.monotonic() - killed_s:.1f} s after the agent was killed\n")
+            java = cluster.runtime.tools(own_address(cluster)).produce(topic, records=FEW, config={"acks": "all"})
+            assert java.records == FEW
+            assert not cluster.agent(LEADER).is_alive()
+            counters = AgentCounters(cluster, [LEADER])
+            cluster.start_agent(LEADER)
+            expect_held(counters)
+            more_acknowledged([own])
+        finally:
+            standby.terminate()
+    expect_kept(cluster, topic, [own])

@@ -1,5 +1,7 @@
 """A report with figures that are easy to check by hand."""
 
+from demo.measurement import LINKED
+from demo.plan import WAYS
 from demo.report import (
     DollarsPerGb,
     FaultSeen,
@@ -27,6 +29,7 @@ TRAFFIC = Traffic(
     cost_per_gb=DollarsPerGb(0.0058, 0.0056, 0.0002, 0.04),
     stages_ms={"uploaded": {"p50": 5.5, "p99": 9.0, "count": 1000.0}},
 )
+MOVED = {LINKED: 39_600_000, "held_up": 300_000, "look": 100_000}
 RECORDS = Records(
     sent=1000,
     acknowledged=950,
@@ -92,7 +95,7 @@ def report(records: Records = RECORDS, replicas: Replicas | None = None) -> Repo
         replicas=replicas or Replicas(10, 1_000_000_000),
         whole=TRAFFIC,
         phases={"paced": TRAFFIC, "saturated": TRAFFIC},
-        producers=(ProducerRun("paced", "1", performance), ProducerRun("paced", "all", performance)),
+        producers=tuple(ProducerRun("paced", way.name, performance, MOVED) for way in WAYS),
         faults=FAULTS,
         fault_counters={"peer_unreachable": 2},
     )

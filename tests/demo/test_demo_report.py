@@ -2,14 +2,15 @@ import dataclasses
 import io
 import json
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from demo.measurement import Moment
-from demo.plan import ALL_TOPICS, PERFORMANCE_TOPICS, plan_for
+from demo.measurement import LINKED, Moment
+from demo.plan import ALL_TOPICS, WAYS, plan_for
 from demo.presentation import show_introduction, show_report
 from demo.report import (
     DollarsPerGb,
@@ -18,6 +19,7 @@ from demo.report import (
     Traffic,
     ZoneBytes,
     cost_per_gb,
+    moved_between,
     records_of,
     traffic_between,
 )
@@ -76,6 +78,12 @@ def test_a_phase_counts_each_connection_once_and_charges_our_own_topics_to_us() 
     assert traffic.seconds == 2.0
 
 
+def test_each_way_has_what_its_own_topic_moved_in_its_phase() -> None:
+    before = Moment(1.0, Counters(), 0, 0.0, Counter({("a", LINKED): 5, ("a", "look"): 7}))
+    after = Moment(2.0, Counters(), 0, 0.0, Counter({("a", LINKED): 15, ("a", "look"): 7, ("b", LINKED): 100}))
+    assert moved_between(before, after, "a") == {LINKED: 10}
+
+
 def producer(name: str, **counts: int) -> ProducerReport:
     fields = dict.fromkeys((field.name for field in dataclasses.fields(ProducerReport) if field.name != "name"), 0)
     return ProducerReport(name, **{**fields, **counts})
@@ -131,7 +139,8 @@ def shown(console_width: int, **changes: Any) -> str:
 def test_people_are_shown_the_figures_and_no_line_is_wider_than_the_terminal() -> None:
     text = shown(100)
     assert max(map(len, text.splitlines())) <= 100
-    for part in ("10.0 MB", "2,000 MB", "0.5%", "$0.0400", "$0.0058", "identical", "3.0 MB went inline"):
+    parts = ("10.0 MB", "2,000 MB", "0.5%", "$0.0400", "$0.0058", "identical", "3.0 MB went inline")
+    for part in (*parts, "acks=all by agents", "99.0%", "0.3 MB held_up"):
         assert part in text, part
     assert "every promise held" in text
 
@@ -167,7 +176,7 @@ def test_every_plan_covers_both_acks_all_codecs_and_transactions() -> None:
     for store in StoreKind:
         for quick in (False, True):
             plan = plan_for(store, quick=quick)
-            assert {run.acks for run in plan.paced} == {run.acks for run in plan.saturated} == set(PERFORMANCE_TOPICS)
+            assert [run.way for run in plan.paced] == [run.way for run in plan.saturated] == list(WAYS)
             producers = plan.ledger_producers()
             assert {producer.codec for producer in producers} == {"none", "gzip", "snappy", "lz4", "zstd"}
             assert {producer.acks for producer in producers} == {"1", "all"}

@@ -290,11 +290,12 @@ def test_a_leader_that_is_none_any_more_ends_the_wait(error: int) -> None:
     assert rig.told() == (NOT_LEADER, 0)
 
 
-def test_a_higher_epoch_of_the_same_leader_keeps_what_its_log_still_has() -> None:
-    # a reassignment raises the epoch under the same leader
+@pytest.mark.parametrize(("epoch", "end"), [(6, 10), (6, 5), (8, 10)])
+def test_a_higher_epoch_of_the_same_leader_keeps_what_its_log_still_has(epoch: int, end: int) -> None:
+    # a reassignment raises the epoch under the same leader; what was on its way then is appended under the new one
     rig = Rig().known()
     appended(rig)
-    rig.leader.epoch, rig.leader.ends = 6, {5: 10}
+    rig.leader.epoch, rig.leader.ends = epoch, {5: end}
     rig.ask(0.1)
     assert rig.told() is None
     rig.leader.high_watermark = 10

@@ -21,8 +21,8 @@ class Life:
         self.random = random.Random(seed)
         self.leader = Leader()
         self.rig = Rig(self.random.choice((9, 13)), self.leader)
-        self.is_half_made_again = False
-        """The topic's name is another one's already, and its partition is not."""
+        self.half_until_s: float | None = None
+        """The topic's name is another one's already, and its partition is not until then."""
         self.log: list[int] = []
         """The number of the request that each offset is of."""
         self.committed: set[int] = set()
@@ -40,7 +40,7 @@ class Life:
 
     def run(self, steps: int) -> None:
         events = (self.send,) * 4 + (self.serve,) * 6 + (self.replicate,) * 3 + (self.agent,) * 6 + (self.client,) * 4
-        rare = (self.change_isr, self.raise_epoch, self.lose_the_tail, self.make_topic_again, self.make_partition_again)
+        rare = (self.change_isr, self.raise_epoch, self.lose_the_tail, self.make_topic_again)
         self.send()
         self.settle()
         for _ in range(5):  # the partition is learnt
@@ -48,7 +48,9 @@ class Life:
             self.serve()
         for _ in range(steps):
             self.rig.now_s += self.random.choice((1e-4, 1e-3, 1e-2))
-            if not self.sent and not self.is_half_made_again:
+            if self.half_until_s is not None and self.rig.now_s >= self.half_until_s:
+                self.make_partition_again()
+            if not self.sent and self.half_until_s is None:
                 self.rig.now_s += NAMED_S
             self.random.choice(events if self.random.random() < 0.97 else rare)()
 
@@ -138,12 +140,12 @@ class Life:
         if self.rig.version >= 13:  # a request that names the old id is refused by the broker itself
             return
         self.leader.topic_id = TopicId(self.random.randbytes(16))
-        self.is_half_made_again = True
+        self.half_until_s = self.rig.now_s + NAMED_S * self.random.random() / 2
 
     def make_partition_again(self) -> None:
-        if not self.is_half_made_again:
+        if self.half_until_s is None:
             return
-        self.is_half_made_again = False
+        self.half_until_s = None
         self.leader.epoch, self.leader.ends, self.leader.high_watermark = 5, {}, 0
         self.log = []
         self._lost()
