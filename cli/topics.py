@@ -246,7 +246,7 @@ def _set(wanted: "Mapping[str, TopicSettings | None]", client: "KafkaClientConfi
 
 
 def _measured(client: "KafkaClientConfig") -> "list[Mapping[str, object]]":
-    """What agents tell of themselves, where they answer from here without a login."""
+    """Return the descriptions of agents that answer from here without a login."""
     from cli.describe import ask_agent
     from metadata_topic.settings.settings_topic import read_settings
 
@@ -260,7 +260,7 @@ def _measured(client: "KafkaClientConfig") -> "list[Mapping[str, object]]":
 
 
 def what_it_does(policy: str, agents: "Sequence[Mapping[str, object]]") -> str:
-    """What producers and followers will see of the policy, by what agents have measured."""
+    """Return how the policy affects producers and followers, by the agents' measurements."""
     rounds = [float(ms) for one in agents if isinstance(ms := one.get("link_round_ms"), int | float) and ms]
     sizes = [int(size) for one in agents if isinstance(size := one.get("break_even_bytes"), int)]
     round_ = f"about {max(rounds):.0f} ms" if rounds else "a PUT and a GET (nothing was uploaded here yet)"

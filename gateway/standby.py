@@ -33,7 +33,7 @@ _LISTENS: Final = "0A"
 
 @dataclass(frozen=True, slots=True)
 class StandbyContext:
-    """Where it listens, and where it leads to."""
+    """The address where it listens, and the address it leads to."""
 
     listener: Address
     broker: Address

@@ -12,7 +12,7 @@ class Rolled:
 
 @dataclass(frozen=True, slots=True)
 class Truncated:
-    """What was delivered from this offset on is no longer in the log; reading continues from here."""
+    """Delivered records from this offset on are no longer in the log; reading continues from here."""
 
     at_offset: int
 

@@ -1,1 +1,1 @@
-"""Benchmarks, each a command of its own; `ladder` climbs from a cluster without agents upward."""
+"""Benchmarks, each a command of its own; `ladder` starts with a cluster without agents and adds one thing at a time."""

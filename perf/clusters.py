@@ -1,4 +1,4 @@
-"""What benchmarks run on: clusters of this machine, and object stores with a latency."""
+"""Clusters of this machine for benchmarks, and object stores with a latency."""
 
 import shutil
 import tempfile
@@ -17,23 +17,23 @@ from local_cluster.zone_hosts import ZoneHosts, hosts_where_allowed
 NATIVE = StoreKind.S3_NATIVE.value
 """A native S3 server under TLS."""
 _STORE = 9
-"""Its number among hosts."""
+"""The store's number among hosts."""
 _STOCK_HOSTS, _AGENTS_HOSTS = (ZoneHosts(network, (1, 2, 3, _STORE)) for network in ("198.18", "198.19"))
-"""In networks that are kept free for benchmarks (RFC 2544)."""
+"""The hosts' networks are kept free for benchmarks (RFC 2544)."""
 _MEMORY = Path("/dev/shm")  # noqa: S108 (a directory of its own is made in it)
 
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """Where a stock cluster and one with agents stand side by side."""
+    """The hosts of a stock cluster and of one with agents."""
 
     stock: ZoneHosts | None = None
     agents: ZoneHosts | None = None
-    """And the store."""
+    """The hosts of the cluster with agents, and of the store."""
 
     @property
     def told(self) -> str:
-        """For people."""
+        """A description for people."""
         if self.agents is None:
             return "Brokers, agents and the store share this host, and its loopback."
         return "Each broker with its agent, and a native store, has a network namespace of its own."
@@ -41,7 +41,7 @@ class Ground:
 
 @contextmanager
 def ground(*, loopback: bool) -> Iterator[Ground]:
-    """Hosts of their own, where root and the machine allow it and it is not to be loopback."""
+    """Make network namespaces as hosts, if root and the machine allow it and `loopback` is not set."""
     hosts = () if loopback else (_STOCK_HOSTS, _AGENTS_HOSTS)
     with hosts_where_allowed(*hosts) as are_there:
         yield Ground(*hosts) if are_there else Ground()
@@ -51,7 +51,7 @@ def ground(*, loopback: bool) -> Iterator[Ground]:
 def started_cluster(
     directory: Path, agents: AgentsMode | None, *, brokers: int = 3, **settings: Any
 ) -> Iterator[LocalCluster]:
-    """A cluster that runs, as one that lives long enough for the full compiler; destroyed in the end."""
+    """Start a cluster with the full compiler, because it lives long enough; destroy it at the end."""
     made = ClusterSettings(agents=agents, full_compiler=True, **settings)
     cluster = LocalCluster.create(directory, brokers=brokers, settings=made)
     try:
@@ -64,10 +64,10 @@ def started_cluster(
 
 @contextmanager
 def object_store(kind: str, latency_ms: int, hosts: ZoneHosts | None = None) -> Iterator[StoreSpec]:
-    """A directory, or an S3 server of this machine; these with this latency for PUT and GET. Or a native one, as it is.
+    """Start a directory or an S3 server of this machine with this latency for PUT and GET, or a native one as it is.
 
-    A native one stands on a host of its own, where there are some, the others on this one. What is in memory does not
-    wait for this machine's disk, which the brokers' logs are on.
+    A native one is on a host of its own, if there are hosts, the others on this one. Objects are in memory, so that the
+    store does not wait for this machine's disk, which the brokers' logs are on.
     """
     if kind == "directory":
         with directory_in_memory() as directory:
@@ -92,7 +92,7 @@ def object_store(kind: str, latency_ms: int, hosts: ZoneHosts | None = None) -> 
 
 @contextmanager
 def directory_in_memory() -> Iterator[Path]:
-    """For objects, where the machine has such a place.
+    """Make a directory for objects, in memory if possible.
 
     So a store's latency is the simulated one and not that of this machine's disk, which the brokers' logs are on.
     """

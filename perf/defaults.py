@@ -1,6 +1,6 @@
-"""What the default policy links on real brokers: plain loads with it, beside inline and beside `always`.
+"""Measures what the default policy links on real brokers: plain loads with it, compared with inline and with `always`.
 
-Each load runs on three topics of one cluster, one after the other, so that a change of the machine's speed meets all.
+Each load runs on three topics of one cluster, one after the other, so that a change of the machine's speed affects all.
 """
 
 import json as json_format
@@ -38,16 +38,18 @@ _TOPICS: Final = {
     "cost": TopicSettings(True, LinkPolicy.COST),
     "always": TopicSettings(True, LinkPolicy.ALWAYS),
 }
-"""By name, the settings of the topics that are held against each other."""
+"""By name, the settings of the topics that are compared."""
 _CLUSTER: Final = {"log.segment.bytes": str(1 << 30)}
 
 Figures = Mapping[str, float]
 Run = Callable[[KafkaTools, str, float], Figures]
-"""Of a load against a topic for so many seconds."""
+"""Runs a load against a topic for this many seconds."""
 
 
 def java(mb_per_s: float, acks: str, producers: int = 1, **config: str) -> Run:
-    """Kafka's producers, at this rate together; 0: as fast as they can, as many records as 30 MB/s would bring."""
+    """Run Kafka's producers, at this rate together; 0: as fast as they can, with as many records as 30 MB/s would
+    send.
+    """
 
     def run(tools: KafkaTools, topic: str, seconds: float) -> Figures:
         each_per_s = round(mb_per_s * 1e6 / _RECORD_BYTES / producers)
@@ -66,7 +68,7 @@ def java(mb_per_s: float, acks: str, producers: int = 1, **config: str) -> Run:
 
 
 def librdkafka(records_per_s: int) -> Run:
-    """One producer that sends each record at once, with acks=all."""
+    """Run one producer that sends each record at once, with acks=all."""
 
     def run(tools: KafkaTools, topic: str, seconds: float) -> Figures:
         servers, config = tools.bootstrap_servers, {"linger.ms": 0}
@@ -92,15 +94,15 @@ LOADS: Final[Mapping[str, Run]] = {
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One load on one topic."""
+    """The result of one load on one topic."""
 
     load: str
     topic: str
     figures: Figures
     linked_shares: Sequence[float]
-    """By leader, of the record bytes that followers got; of all together first."""
+    """Linked shares of the record bytes that followers got: of all leaders together first, then by leader."""
     machine_load: float
-    """Processes that ran or waited to, on the average of the last minute."""
+    """The average number of running or waiting processes in the last minute."""
     not_kept_up_with: str = ""
 
 
@@ -185,7 +187,7 @@ def _shares(one: Measured) -> tuple[str, str]:
 
 @contextmanager
 def _busy_core() -> Iterator[None]:
-    """Keep one core busy meanwhile."""
+    """Keep one core busy inside the block."""
     process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
         yield

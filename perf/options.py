@@ -1,4 +1,4 @@
-"""What several benchmarks are told on the command line, and what comes of it."""
+"""Command-line options that several benchmarks share, and their evaluation."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,7 +19,7 @@ Results = Annotated[Path, typer.Option(file_okay=False, help="Where the figures 
 
 
 def chosen_workloads(names: Sequence[str] | None, partitions: int | None) -> list[Workload]:
-    """The loads of these names, or all; with so many partitions, or each with its own."""
+    """Return the loads of these names, or all; with this many partitions, or each with its own number."""
     chosen = [one for one in WORKLOADS if names is None or one.name in names]
     if not chosen:
         raise typer.BadParameter(f"nothing to run; there are {', '.join(one.name for one in WORKLOADS)}")

@@ -1,4 +1,4 @@
-"""What the agent tells over HTTP: GET only, in threads of its own (`agent.http.http_server`).
+"""The agent's HTTP endpoint: GET only, in threads of its own (`agent.http.http_server`).
 
 /metrics   Prometheus text
 /livez     200 while the process answers; `/healthz` is its older name

@@ -53,7 +53,7 @@ class StorageMetrics:
 
 @dataclass(slots=True)
 class Kept:
-    """What is made once and kept across failures."""
+    """The parts that are made once and kept across failures."""
 
     publisher: RemoteWalMetadataPublisher
     publication: PublicationWatch

@@ -44,7 +44,7 @@ class RecordsCut(NamedTuple):
     """Record bytes of one partition that were cut out."""
 
     skeleton_position: int
-    """Where they go into the skeleton."""
+    """Their positions in the skeleton."""
     length: int
     crc32c: int
     """CRC32C of the bytes as the client sent them."""

@@ -1,1 +1,1 @@
-"""Dollars per GB on a virtual clock: the write path's own decisions over models of all the rest."""
+"""Dollars per GB on a virtual clock: the write path's own decisions, with models of everything else."""

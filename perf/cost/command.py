@@ -1,4 +1,4 @@
-"""What replication costs by the policy `cost`, beside stock Kafka, over loads from 10 KB/s to 50 MB/s."""
+"""The cost of replication by the policy `cost`, compared with stock Kafka, over loads from 10 KB/s to 50 MB/s."""
 
 import json as json_format
 import logging
@@ -31,7 +31,7 @@ def cost(
     models (`perf/cost/world.py`). Exits with 1 where a load costs more than 1.03 of stock.
     """
     prices = Prices.load(prices_file)
-    with logs_from(logging.ERROR):  # what the write path tells of modelled loads is nobody's concern
+    with logs_from(logging.ERROR):  # the write path's log lines about modelled loads are of no interest
         priced = [price(case, seconds, prices, is_noisy=noise) for case in cases(rate or RATES)]
     if json:
         typer.echo(json_format.dumps([one.row() for one in priced], indent=1))

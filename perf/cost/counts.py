@@ -1,4 +1,4 @@
-"""What a load moved and asked for, and what that costs by the price table."""
+"""The bytes and requests of a load, and their cost by the price table."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -21,7 +21,7 @@ from plugin.segment_metadata import (
 from rlm.write_path.uploads.segment_queue import MetaQueueItem
 
 FOLLOWERS: Final = 2
-"""Of each partition, in other zones; the metadata topic has as many."""
+"""The followers of each partition, in other zones; the metadata topic has as many."""
 RECORD_OVERHEAD_BYTES: Final = 12
 """Lengths, deltas and attributes of a record in a batch of Kafka's."""
 BATCH_HEADER_BYTES: Final = 61
@@ -32,7 +32,7 @@ _LINK_BYTES: Final = 30
 
 @dataclass(slots=True)
 class Counts:
-    """Of one load."""
+    """The counts of one load."""
 
     seconds: float = 0.0
     produced_bytes: int = 0
@@ -41,36 +41,38 @@ class Counts:
     uploaded_bytes: int = 0
     retrieved_bytes: int = 0
     linked_bytes: int = 0
-    """To all followers together, as are those inline."""
+    """Bytes to all followers together, as for inline bytes."""
     inline_bytes: int = 0
     wire_bytes: int = 0
-    """Announcements and links."""
+    """Bytes of announcements and links."""
     metadata_bytes: int = 0
-    """Of the agents' own topic, once."""
+    """Bytes of the agents' own topic, counted once."""
     latencies_s: list[float] = field(default_factory=list)
-    """From when a request was sent ahead to its answer."""
+    """The times from when a request was sent to its answer."""
 
     def put(self, size: int) -> None:
-        """An object."""
+        """Count an uploaded object."""
         self.puts += 1
         self.uploaded_bytes += size
 
     def get(self, size: int) -> None:
-        """A read of one."""
+        """Count a read of an object."""
         self.gets += 1
         self.retrieved_bytes += size
 
     def announced(self, entries: int) -> None:
-        """An object, to a follower; ranges that adjoin are one, so it is fewer than this in truth."""
+        """Count an object's announcement to a follower; adjoining ranges are one in reality, so the true size is
+        smaller.
+        """
         self.wire_bytes += _ANNOUNCEMENT_BYTES + entries * _ANNOUNCED_RANGE_BYTES
 
     def linked(self, size: int, links: int) -> None:
-        """Bytes of one partition in a response."""
+        """Count bytes of one partition in a response."""
         self.linked_bytes += size
         self.wire_bytes += links * _LINK_BYTES
 
     def usd(self, prices: Prices, life_s: float) -> float:
-        """All of it, with storage for as long as objects live."""
+        """Return the whole cost, with storage for as long as objects live."""
         store = prices.s3_express
         crossing = self.inline_bytes + self.wire_bytes + FOLLOWERS * self.metadata_bytes
         return (
@@ -81,7 +83,7 @@ class Counts:
         )
 
     def stock_usd(self, prices: Prices) -> float:
-        """The same bytes as stock Kafka sends them."""
+        """Return the cost of the same bytes in stock Kafka."""
         return FOLLOWERS * self.produced_bytes / BYTES_PER_GB * prices.zone_crossing_gb
 
 
@@ -95,7 +97,7 @@ class MetadataVolume:
         self._bytes = 0
 
     def object(self, segment_id: CombinedSegmentId, items: Sequence[MetaQueueItem], now_s: float) -> None:
-        """One was stored. Its deletion is reckoned in here, too, as if it were published with others."""
+        """Add a stored object, with its deletion, as if that were published together with other records."""
         self._lingered(now_s)
         entries, position = [], 112
         for item in items:
@@ -112,7 +114,7 @@ class MetadataVolume:
             self._batch.append(serde.encode_key(segment_id) + serde.encode(record) + bytes(RECORD_OVERHEAD_BYTES))
 
     def not_wanted(self, partition: TopicIdPartition, ranges: Sequence[OffsetRange], now_s: float) -> None:
-        """A declaration; those of the same moment are one record in truth."""
+        """Add a declaration; those of the same moment are one record in reality."""
         self._lingered(now_s)
         gaps = tuple(DeclaredGap(partition, *one, 0, GapReason.NOT_WANTED) for one in ranges)
         record = RemoteWalGapDeclaration(1, 1, len(self._batch), gaps, round(now_s * 1000))
@@ -124,7 +126,7 @@ class MetadataVolume:
             self._until_s = now_s + DEFAULT_SETTINGS.linger_ms / 1000
 
     def end(self) -> int:
-        """The bytes of all."""
+        """Return the bytes of all records."""
         self._close()
         return self._bytes
 

@@ -1,7 +1,7 @@
-"""Two followers in other zones, as models: each fetches all partitions over one connection.
+"""Models of two followers in other zones: each fetches all partitions over one connection.
 
-They are answered by the rules of `replication.leader.link_planner`, without frames: what is stored goes as links; what
-is worth waiting for waits; the rest goes inline.
+They are answered by the rules of `replication.leader.link_planner`, without frames: stored bytes go as links; bytes
+that are worth waiting for wait; the rest goes inline.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,9 +18,9 @@ from rlm.write_path.uploads.uploaded_segment import UploadedSegment
 
 GET_S: Final = 0.005
 ROUND_TRIP_S: Final = 0.0015
-"""Between two zones, with the brokers' part of a fetch."""
+"""The time between two zones, with the brokers' part of a fetch."""
 _RESPONSE_BYTES: Final = 10 * 1024 * 1024
-"""replica.fetch.response.max.bytes."""
+"""The value of replica.fetch.response.max.bytes."""
 
 
 @dataclass(slots=True)
@@ -31,22 +31,22 @@ class _Follower:
     offsets: dict[int, int]
     waits_since: dict[int, float] = field(default_factory=dict)
     fields: dict[int, int] = field(default_factory=dict)
-    """The response at hand: partition to the end of what it has of it."""
+    """The present response: by partition, the end offset of its part."""
     is_parked: bool = False
-    """The broker has nothing for it."""
+    """Whether the broker has nothing for it."""
     read_s: dict[int, float] = field(default_factory=dict)
-    """When what was announced of an object is there."""
+    """The times when the announced parts of objects have been read."""
 
 
 class TakesTime(Protocol):
-    """The store."""
+    """A store with request times."""
 
     def took_s(self, usual_s: float, now_s: float) -> float:
-        """A request that begins now."""
+        """Return the time of a request that begins now."""
 
 
 class CostFollowers:
-    """What the leader's agent and broker do for them, counted."""
+    """Does and counts the work of the leader's agent and broker for the followers."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class CostFollowers:
         go_on: Callable[[], None],
         times: TakesTime,
     ) -> None:
-        """`go_on` wakes the write path's loop."""
+        """Take the models; `go_on` wakes the write path's loop."""
         self._times = times
         self._load, self._link_wait_max_s = load, link_wait_max_s
         self._core = core
@@ -71,19 +71,19 @@ class CostFollowers:
         self._waiting: list[_Follower] = []
 
     def start(self) -> None:
-        """Have them fetch."""
+        """Start fetching."""
         for follower in self._followers:
             self._fetch(follower)
 
     def appended(self) -> None:
-        """A leader's broker has something for those that wait for it."""
+        """Answer waiting followers, because something was appended."""
         for follower in self._followers:
             if follower.is_parked:
                 follower.is_parked = False
                 self._answer(follower)
 
     def are_pending(self) -> bool:
-        """Whether they are still to get something of what is stored."""
+        """Return whether they are still to get some of the stored records."""
         return any(
             log.object_of and max(log.object_of) >= follower.offsets[log.partition.partition]
             for follower in self._followers
@@ -91,7 +91,7 @@ class CostFollowers:
         )
 
     def stored(self, segment: UploadedSegment) -> None:
-        """Links and announcements, as `LeaderProxy.segment_uploaded`."""
+        """Send links and announcements, as `LeaderProxy.segment_uploaded` does."""
         sequence, pacing = segment.combined_segment_id.sequence, self._core.pacing
         for item in segment.items:
             log = self._logs[item.topic_id_partition.partition]
@@ -108,7 +108,7 @@ class CostFollowers:
         self.look_again()
 
     def look_again(self) -> None:
-        """Who waits for links, as something was stored, or will not be."""
+        """Decide again for followers that wait for links, because something was stored or will not be."""
         waiting, self._waiting = self._waiting, []
         for follower in waiting:
             self._decide(follower)
@@ -121,7 +121,7 @@ class CostFollowers:
         return self._core.led[self._logs[number].partition]
 
     def _fetch(self, follower: _Follower) -> None:
-        """It asks from its offsets on, so it has all before."""
+        """Note a fetch, which acknowledges everything before its offsets."""
         for log in self._logs:
             acknowledged = min(one.offsets[log.partition.partition] for one in self._followers)
             acked = [done for end, done in log.high_watermark_waits if end <= acknowledged]
@@ -132,7 +132,7 @@ class CostFollowers:
         self._answer(follower)
 
     def _answer(self, follower: _Follower) -> None:
-        """The leader's broker answers as soon as it has something."""
+        """Answer as the leader's broker does, as soon as it has something."""
         follower.fields, left = {}, _RESPONSE_BYTES
         for log in self._logs:
             number = log.partition.partition
@@ -154,7 +154,7 @@ class CostFollowers:
         self._decide(follower)
 
     def _decide(self, follower: _Follower) -> None:
-        """As `LinkPlanner.decide`."""
+        """Decide as `LinkPlanner.decide` does."""
         pacing, size = self._core.pacing, self._size_of(follower)
         stored: dict[int, int] = {}
         waiting, linking = list[int](), set[int]()

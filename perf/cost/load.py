@@ -1,4 +1,4 @@
-"""What is produced to one broker, and the logs that come of it, for `perf.cost.world`."""
+"""The load produced to one broker, and the resulting logs, for `perf.cost.world`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,61 +14,60 @@ from rlm.write_path.reading.log_task import LogTask, TaskOutcome
 from rlm.write_path.uploads.segment_queue import MetaQueueItem
 
 FOLLOWER_IDS: Final = (2, 3)
-"""Each in a zone of its own."""
+"""The followers' ids; each is in a zone of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is produced to one broker."""
+    """The load produced to one broker."""
 
     bytes_per_s: float
-    """On the whole."""
+    """The average over all time."""
     burst_s: float = 0.0
-    """For how long of each period; 0: steadily."""
+    """The active part of each period; 0: steady."""
     period_s: float = 0.0
     acks_all: bool = False
     """Whether each producer waits for the followers before its next batch."""
     partitions: int = 12
     request_bytes: int = 0
-    """Of one producer that sends such requests ahead, whatever is acknowledged; the broker takes one after the other.
-    So does librdkafka. 0: there is none; `acks_all` is to be set with it.
-    """
+    """The request size of one producer that sends requests without waiting, which the broker takes one by one, as with
+    librdkafka. 0: there is none; `acks_all` must be set with it."""
 
     @property
     def peak_bytes_per_s(self) -> float:
-        """While something is produced."""
+        """The rate while records are produced."""
         return self.bytes_per_s * (self.period_s / self.burst_s if self.burst_s else 1.0)
 
     @property
     def batch_bytes(self) -> int:
-        """What producers bring in 5 ms, from 1 KB to a default batch; 128 KB where they wait for each."""
+        """The bytes that producers send in 5 ms, from 1 KB to a default batch; 128 KB if they wait for each."""
         if self.request_bytes:
             return self.request_bytes
         return int(min(max(self.peak_bytes_per_s * 0.005, 1000), 128_000 if self.acks_all else 16_000))
 
     @property
     def producers(self) -> int:
-        """Those who wait must be so many that the rate is reached with rounds of 40 ms."""
+        """The number of producers; waiting ones must be enough to reach the rate with rounds of 40 ms."""
         if self.request_bytes:
             return 1
         return max(6, int(self.peak_bytes_per_s * 0.04 / self.batch_bytes) + 1) if self.acks_all else 6
 
     def active_from(self, now_s: float) -> float:
-        """The time from now on at which something may be produced."""
+        """Return the time from now on at which something may be produced."""
         if not self.burst_s or now_s % self.period_s < self.burst_s:
             return now_s
         return (now_s // self.period_s + 1) * self.period_s
 
 
 class ProducedLog:
-    """One partition: batches of one size, so an offset says where its bytes are. One record in each batch."""
+    """One partition: batches of one size and one record, so an offset determines the position of its bytes."""
 
     def __init__(self, number: int, batch_bytes: int) -> None:
         self.partition = TopicIdPartition(TopicId(b"c" * 16), number)
         self.batch_bytes = batch_bytes
         self.end = 0
         self.object_of: dict[int, int] = {}
-        """Offset to the sequence of the object that holds it."""
+        """By offset, the sequence of the object that holds it."""
         self.high_watermark_waits: list[tuple[int, Callable[[], None]]] = []
 
     def spans(self, begin: int, end: int) -> tuple[BatchSpan, ...]:
@@ -77,7 +76,7 @@ class ProducedLog:
 
 
 class ProducedTask:
-    """A LogTask on it."""
+    """A LogTask on a produced log."""
 
     def __init__(self, log: ProducedLog, content: memoryview) -> None:
         self._log = log
@@ -110,7 +109,7 @@ class ProducedTask:
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """How the load's partitions are to travel and to be kept."""
+    """The link policy and retention of the load's partitions."""
 
     policy: LinkPolicy = LinkPolicy.COST
     is_kept: bool = False

@@ -1,4 +1,4 @@
-"""The write path's loop, as `rlm.write_path.commit_loop` is, on virtual time, with a store that takes a fixed time."""
+"""The loop of `rlm.write_path.commit_loop` on virtual time, with a store whose requests take a fixed time."""
 
 import math
 from collections.abc import Sequence
@@ -20,21 +20,21 @@ from rlm.write_path.uploads.uploaded_segment import UploadedSegment
 PUT_S: Final = 0.010
 _NOISY_P50_S: Final = 0.005
 _NOISY_SIGMA: Final = math.log(20) / 2.326
-"""Of a lognormal time whose p99 is 20 times its p50: 100 ms."""
+"""The sigma of a lognormal time whose p99 is 20 times its p50: 100 ms."""
 _STALL_EVERY_S: Final = 5.0
 _STALL_S: Final = 0.2
 _LOOK_S: Final = 0.002
-"""As `AppendWatcher.pause` looks for appends while it gathers."""
+"""The interval at which `AppendWatcher.pause` looks for appends while it gathers."""
 
 
 class StoreTimes:
-    """How long requests take: always as long, or with a heavy tail on a machine that stalls now and then."""
+    """The times of requests: constant, or with a heavy tail on a machine that stalls now and then."""
 
     def __init__(self, seed: int, *, is_noisy: bool) -> None:
         self._random, self._is_noisy = np.random.default_rng(seed), is_noisy
 
     def took_s(self, usual_s: float, now_s: float) -> float:
-        """A request that begins now."""
+        """Return the time of a request that begins now."""
         if not self._is_noisy:
             return usual_s
         stalled_s = max(_STALL_S - now_s % _STALL_EVERY_S, 0.0)
@@ -42,10 +42,10 @@ class StoreTimes:
 
 
 class CostLoop:
-    """Reads, uploads and tells the followers' side, as the core says."""
+    """Reads, uploads and notifies the followers' side, as the core decides."""
 
     def __init__(self, core: WritePathCore, timeline: Timeline, counts: Counts, times: StoreTimes) -> None:
-        """Its `followers` are to be set before it goes on."""
+        """Make the loop; `followers` must be set before it runs."""
         self._times = times
         self._core = core
         self._time = timeline
@@ -53,22 +53,22 @@ class CostLoop:
         self.followers: CostFollowers
         self.metadata = MetadataVolume()
         self._untold: dict[TopicIdPartition, None] = {}
-        """Appended to while it gathers."""
+        """Partitions with appends while it gathers."""
         self._gathers = False
         self._turn = 0
-        """Counts its turns, so that a timer of an earlier one does nothing."""
+        """The number of turns, so that a timer of an earlier turn does nothing."""
         self._uploads = 0
         self._sequence = 0
 
     def append_seen(self, partition: TopicIdPartition) -> None:
-        """Something was appended."""
+        """Note an append."""
         if self._gathers:
             self._untold[partition] = None
         elif self._core.pacing.append_seen(partition, self._time.now_s):
             self.go_on()
 
     def go_on(self) -> None:
-        """Something has changed."""
+        """Continue, because something has changed."""
         if self._gathers:
             return
         self._turn += 1
@@ -90,7 +90,7 @@ class CostLoop:
                     return
 
     def _look(self, until_s: float, quiet_s: float, seen_s: float, round_is_over: bool) -> None:
-        """For appends, while gathering."""
+        """Look for appends, while gathering."""
         pacing = self._core.pacing
         if self._untold:
             seen_s = self._time.now_s
@@ -164,7 +164,7 @@ class CostLoop:
         self.go_on()
 
     def do(self, actions: Sequence[Action]) -> None:
-        """Carry them out."""
+        """Carry out the actions."""
         for action in actions:
             match action:
                 case TellStored(segment):

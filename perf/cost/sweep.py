@@ -1,4 +1,6 @@
-"""Loads from 10 KB/s to 50 MB/s, steady and in bursts, by the policy `cost` on the write path's own decisions."""
+"""Prices loads from 10 KB/s to 50 MB/s, steady and in bursts, by the policy `cost` and the write path's own
+decisions.
+"""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -17,9 +19,9 @@ from rlm.write_path.commit.producers import LOOK_S as FIRST_LOOK_S
 RATES: Final = (10e3, 30e3, 100e3, 300e3, 1e6, 2e6, 5e6, 10e6, 30e6, 50e6)
 """Bytes per second to one broker."""
 SHAPES: Final = {"steady": (0.0, 0.0), "0.1 s of 1 s": (0.1, 1.0), "2 s of 10 s": (2.0, 10.0)}
-"""For how long of which period something is produced; so much more of it then."""
+"""The active time and the period of each shape; the rate is higher in the active time."""
 LIFE_S: Final = 3600.0
-"""Of the objects: an hour."""
+"""The objects' life time: an hour."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,27 +34,27 @@ class Case:
 
     @property
     def load(self) -> Load:
-        """As producers make it."""
+        """The load of this case."""
         return Load(self.rate, *SHAPES[self.shape], acks_all=self.acks_all)
 
 
 @dataclass(frozen=True, slots=True)
 class Priced:
-    """What it came to."""
+    """The result of one case."""
 
     case: Case
     counts: Counts
     usd_gb: float
-    """For each gigabyte produced."""
+    """Dollars per gigabyte produced."""
     stock_usd_gb: float
 
     @property
     def ratio(self) -> float:
-        """Beside stock Kafka."""
+        """The cost compared with stock Kafka's."""
         return self.usd_gb / self.stock_usd_gb
 
     def numbers(self) -> dict[str, float]:
-        """What was counted, by the second or the gigabyte."""
+        """Return the counts per second or per gigabyte."""
         counts, gb = self.counts, self.counts.produced_bytes / BYTES_PER_GB
         return {
             "produced_bytes_per_s": counts.produced_bytes / counts.seconds,
@@ -69,13 +71,13 @@ class Priced:
         }
 
     def row(self) -> dict[str, float | str | bool]:
-        """For programs."""
+        """Return a row for JSON output."""
         case = self.case
         return {"bytes_per_s": case.rate, "shape": case.shape, "acks_all": case.acks_all, **self.numbers()}
 
 
 def cases(rates: Iterable[float] = RATES) -> Iterator[Case]:
-    """All of them."""
+    """Return all cases."""
     return (Case(rate, shape, acks) for acks in (False, True) for shape in SHAPES for rate in rates)
 
 
@@ -88,7 +90,7 @@ def price(
     is_noisy: bool = False,
     first_look_s: float = FIRST_LOOK_S,
 ) -> Priced:
-    """Run one case for so long (virtual) and price what was counted; see `count`."""
+    """Run one case for this (virtual) time and price the counts; see `count`."""
     assigned = assigned or Assigned(object_life_s=LIFE_S)
     counts = count(case.load, seconds, prices, assigned, is_noisy=is_noisy, first_look_s=first_look_s)
     gb = counts.produced_bytes / BYTES_PER_GB
@@ -105,7 +107,7 @@ def count(
     is_noisy: bool = False,
     first_look_s: float = FIRST_LOOK_S,
 ) -> Counts:
-    """Run one load.
+    """Run one load and return its counts.
 
     `is_off`: as in stock Kafka. `is_noisy`: PUTs and GETs have a heavy tail, and the machine stalls.
     """

@@ -1,10 +1,10 @@
 """The write path's own decisions on a virtual clock: producers, followers and a store around `WritePathCore`.
 
-`WritePathCore`, its `Pacing` and `LinkDecider` are the product's, with its default limits. Around them stand plain
+`WritePathCore`, its `Pacing` and `LinkDecider` are the product's, with its default limits. Around them are plain
 models: producers that append batches, the loop with a store (`perf.cost.loop`), and two followers in other zones
 (`perf.cost.followers`). All requests and bytes are counted in `Counts`.
 
-The same seed gives the same run. Left out are faults, elections, and followers that are far behind.
+The same seed gives the same run. Faults, elections, and followers that are far behind are left out.
 """
 
 from collections import deque
@@ -37,7 +37,7 @@ class CostWorld:
     ) -> None:
         self._load = load
         self._settle_s = 2 * limits.commit.archive_interval_s + 3
-        """For what is under way when producers end."""
+        """The time for work that is still in progress when producers end."""
         self._counts = Counts()
         self._time = Timeline(1000.0)
         self._random = np.random.default_rng(17)
@@ -57,10 +57,10 @@ class CostWorld:
         self._loop.followers = self._followers
         self._until_s = self._time.now_s
         self._requests = deque[float]()
-        """When those that are sent ahead and not answered were sent."""
+        """The times when the requests that are still unanswered were sent."""
 
     def run(self, seconds: float) -> Counts:
-        """Produce for so long, and let what is under way come to its end."""
+        """Produce for this time, and let work in progress finish."""
         begin_s, self._until_s = self._time.now_s, self._time.now_s + seconds
         for number in range(self._load.producers):
             self._time.at(begin_s + self._random.random() * self._gap_s(), partial(self._produce, number))
@@ -73,7 +73,7 @@ class CostWorld:
         return self._counts
 
     def _gap_s(self) -> float:
-        """Between two batches of one producer, on the average."""
+        """Return the average time between two batches of one producer."""
         return self._load.batch_bytes * self._load.producers / self._load.peak_bytes_per_s
 
     def _produce(self, number: int) -> None:
@@ -109,7 +109,7 @@ class CostWorld:
         return log
 
     def _take_request(self) -> None:
-        """The broker takes the first of those sent ahead, and the next once it is answered."""
+        """Take the first of the waiting requests, and the next once it is answered."""
         log = self._append()
 
         def answered() -> None:

@@ -1,1 +1,1 @@
-"""What three agents do for one object, in counts that no noise bends."""
+"""Counts of the work of three agents for one object, which noise on the machine does not distort."""

@@ -1,8 +1,8 @@
-"""Counts that a noisy machine does not bend: what one object's way through all three agents takes.
+"""Counts the work of all three agents for one object, which noise on the machine does not distort.
 
 Each broker leads one partition of three, a record at a time is produced with acks=all, and each becomes an object that
-both followers read. So what all agents do together for an object is as well what one agent does for one that it leads
-and two that it follows. At 20 records/s what agents do when nothing happens is in it, and is told beside it.
+both followers read. So the work of all agents for an object equals the work of one agent for one object that it leads
+and two that it follows. At 20 records/s the counts include what agents do when idle, which is reported separately.
 """
 
 import contextlib
@@ -42,40 +42,40 @@ _WRITE_TIMEOUT_S = 30.0
 _PROGRAM: Final = "perf.counts.counted_agent"
 _PAUSE: Final = threading.Event().wait
 _MOST: Final = 500
-"""Functions that are told by name."""
+"""The maximum number of functions that are reported by name."""
 
 
 @dataclass(slots=True)
 class Counted:
-    """Over one store; of an object if nothing else is said."""
+    """The counts over one store, per object unless stated otherwise."""
 
     store: str
     records: int = 0
-    """Each an object of its own, if nothing was in the way."""
+    """The records; each is an object of its own if nothing went wrong."""
     objects: int = 0
     python_calls: float = 0.0
-    """On the event loops' threads."""
+    """Calls on the event loops' threads."""
     c_calls: float = 0.0
     hand_overs: float = 0.0
     system_calls: float | None = None
-    """None: there is no strace."""
+    """None: strace is not installed."""
     system_calls_by_name: dict[str, float] = field(default_factory=dict)
     system_calls_by_threads: dict[str, float] = field(default_factory=dict)
     futex_by_threads: dict[str, float] = field(default_factory=dict)
     received_bytes: float | None = None
-    """Read and received by agents, of each byte of an object."""
+    """Bytes read and received by agents, for each byte of an object."""
     sent_bytes: float | None = None
     buffer_bytes: float | None = None
-    """In buffers that are allocated anew, of each byte of an object."""
+    """Bytes in newly allocated buffers, for each byte of an object."""
     buffers: dict[int, float] = field(default_factory=dict)
-    """How many of which size for an object of 900 KB."""
+    """The number of buffers by size, for an object of 900 KB."""
     idle_wake_ups_per_s: float = 0.0
-    """Of one agent, on all its threads."""
+    """Wake-ups of one agent, on all its threads."""
     idle_wake_ups_by_threads: dict[str, float] = field(default_factory=dict)
     idle_calls_per_s: float = 0.0
-    """In Python, of one agent."""
+    """Python calls of one agent."""
     functions: dict[str, float] = field(default_factory=dict)
-    """Those in Python that are called most."""
+    """The Python functions that are called most."""
     c_functions: dict[str, float] = field(default_factory=dict)
 
 
@@ -109,7 +109,7 @@ def counts(
 
 
 class _Counting:
-    """The loads on one cluster, one after the other."""
+    """Runs the loads on one cluster, one after the other."""
 
     def __init__(
         self, store: str, cluster: LocalCluster, directory: Path, tell: Callable[[str], None], seconds: float
@@ -123,7 +123,7 @@ class _Counting:
         self._threads: dict[int, str] = {}
 
     def run(self) -> Counted:
-        """All that is counted."""
+        """Run all loads and return the counts."""
         cluster, pause = self._cluster, _PAUSE
         brokers = cluster.broker_ids
         cluster.admin.create_topic(_TOPIC, assignment=spread(brokers, brokers, len(brokers)))
@@ -186,7 +186,7 @@ class _Counting:
         self._say(f"{self._counted.store}: {what}")
 
     def _calls_of(self, load: Callable[[], Any]) -> tuple[Counter[str], Counter[str], int]:
-        """In Python, in C, and hand-overs, of all agents while `load` runs."""
+        """Return calls in Python, calls in C, and hand-overs, of all agents while `load` runs."""
         files = {agent: self._directory / f"{agent.pid}.json" for agent in self._agents}
         for agent, file in files.items():
             file.unlink(missing_ok=True)
@@ -204,7 +204,7 @@ class _Counting:
         return python, c, hand_overs
 
     def _load(self, record_bytes: int, per_s: int, seconds: float) -> int:
-        """One record at a time; how many objects it became."""
+        """Produce one record at a time; return how many objects were made."""
         from confluent_kafka import Producer
 
         own = {"acks": "all", "linger.ms": 0, "message.max.bytes": 1_000_000}
@@ -226,7 +226,9 @@ class _Counting:
 
 
 def wake_ups(pid: int, threads: Mapping[int, str]) -> Counter[str]:
-    """How often threads of the process have gone to sleep so far: each time was one to be woken. Source: proc(5)."""
+    """Return how often threads of the process have gone to sleep so far, each followed by a wake-up. Source:
+    proc(5).
+    """
     found = Counter[str]()
     for status in Path(f"/proc/{pid}/task").glob("*/status"):
         with contextlib.suppress(OSError):  # it has ended
@@ -236,13 +238,13 @@ def wake_ups(pid: int, threads: Mapping[int, str]) -> Counter[str]:
 
 
 def _of_threads(by_threads: Mapping[str, float]) -> tuple[float, float, float]:
-    """Of the event loop, of the Kafka client, of all others."""
+    """Return the sums of the event loop, of the Kafka client, and of all others."""
     loop, client = by_threads.get(LOOP, 0.0), by_threads.get(CLIENT, 0.0)
     return loop, client, sum(by_threads.values()) - loop - client
 
 
 def rows(found: Sequence[Counted]) -> list[tuple[str, ...]]:
-    """For people."""
+    """Return table rows for people."""
 
     def figure(value: float | None, digits: int = 0) -> str:
         return "no strace" if value is None else f"{value:,.{digits}f}"

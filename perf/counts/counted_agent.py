@@ -28,20 +28,20 @@ BEGIN, END = signal.SIGUSR1, signal.SIGUSR2
 
 
 class Calls:
-    """Calls on the thread that switches this on."""
+    """Counts calls on the thread that starts the counting."""
 
     def __init__(self) -> None:
         self.python: Counter[str] = Counter()
         self.c: Counter[str] = Counter()
 
     def begin(self) -> None:
-        """Forget all, and count."""
+        """Reset the counts, and start counting."""
         self.python.clear()
         self.c.clear()
         sys.setprofile(self._called)
 
     def end(self) -> None:
-        """Count no more."""
+        """Stop counting."""
         sys.setprofile(None)
 
     def _called(self, frame: FrameType, event: str, argument: Any) -> None:
@@ -54,14 +54,14 @@ class Calls:
 
 
 class HandOvers:
-    """Work given to pools of threads, and results given back to the event loop."""
+    """Counts work given to pools of threads, and results given back to the event loop."""
 
     def __init__(self) -> None:
         self.total = 0
         self._lock = Lock()
 
     def counted(self, hands_over: Callable[..., Any]) -> Callable[..., Any]:
-        """The same, counted."""
+        """Return a function that also counts its calls."""
 
         @wraps(hands_over)
         def call(*arguments: Any, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What strace (strace(1), `-f -o`) saw of a process: how many system calls, and how many bytes went through them."""
+"""Counts the system calls of a process, and their bytes, from the output of strace (strace(1), `-f -o`)."""
 
 import contextlib
 import re
@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Final
 
 BUFFER_BYTES: Final = 256 * 1024
-"""From this size on, memory that is asked of the kernel is taken for a buffer of records (`ALLOCATED_AT_KERNEL`)."""
+"""The size from which memory requested from the kernel counts as a buffer of records (`ALLOCATED_AT_KERNEL`)."""
 ALLOCATED_AT_KERNEL: Final = {"MALLOC_MMAP_THRESHOLD_": str(BUFFER_BYTES)}
-"""The environment by which glibc asks the kernel anew for each piece of memory of that size (mallopt(3))."""
+"""Environment that makes glibc ask the kernel for each piece of memory of that size (mallopt(3))."""
 LOOP, CLIENT, OTHERS = "event loop", "Kafka client", "others"
 _CLIENTS_THREADS: Final = "rdk:"
-"""How librdkafka's names begin."""
+"""The beginning of librdkafka's thread names."""
 _IN: Final = frozenset({"read", "pread64", "readv", "preadv", "recvfrom", "recvmsg"})
 _OUT: Final = frozenset({"write", "pwrite64", "writev", "sendto", "sendmsg"})
 _CALL = re.compile(r"^(?P<thread>\d+) +(?:<\.\.\. )?(?P<name>\w+)(?P<resumed> resumed>)?")
@@ -29,27 +29,27 @@ _UNFINISHED = "<unfinished ...>"
 
 @dataclass(slots=True)
 class SystemCalls:
-    """Of one process, or of several."""
+    """The system calls of one process, or of several."""
 
     calls: Counter[str] = field(default_factory=Counter)
     by_threads: Counter[str] = field(default_factory=Counter)
-    """By whose they are: the event loop's, the Kafka client's, and of others by the threads' names."""
+    """Counts by thread: the event loop's, the Kafka client's, and others by the threads' names."""
     futex_by_threads: Counter[str] = field(default_factory=Counter)
     bytes_in: int = 0
-    """Read and received."""
+    """Bytes read and received."""
     bytes_out: int = 0
     buffers: Counter[int] = field(default_factory=Counter)
     """New memory in pieces that may hold records, by their size."""
 
     @property
     def buffer_bytes(self) -> int:
-        """Of all of that."""
+        """The bytes of all these pieces."""
         return sum(size * times for size, times in self.buffers.items())
 
     def add(self, lines: Iterable[str], threads: Mapping[int, str] | None = None) -> None:
-        """What strace wrote. A call that another thread came between is two lines, and counts once.
+        """Add strace's output. A call that another thread interrupts is two lines, and counts once.
 
-        `threads`: which are the event loop's and the Kafka client's, by their ids.
+        `threads`: the ids of the event loop's and the Kafka client's threads.
         """
         for line in lines:
             found = _CALL.match(line)
@@ -73,7 +73,7 @@ class SystemCalls:
 
 
 def strace() -> str | None:
-    """The program, where there is one."""
+    """Return the program, if it is installed."""
     return shutil.which("strace")
 
 
@@ -81,7 +81,7 @@ def strace() -> str | None:
 def traced(
     program: str, pids: Iterable[int], directory: Path, named: Mapping[int, str] | None = None
 ) -> Iterator[SystemCalls]:
-    """The system calls of these processes in the block, counted when it ends. `named`: threads by their ids."""
+    """Count the system calls of these processes in the block, when it ends. `named`: threads by their ids."""
     seen = SystemCalls()
     files = {pid: directory / f"strace-{pid}" for pid in pids}
     threads = {thread: kind for pid in files for thread, kind in kinds_of_threads(pid, named or {}).items()}
@@ -108,7 +108,7 @@ def traced(
 
 
 def kinds_of_threads(pid: int, named: Mapping[int, str]) -> dict[int, str]:
-    """By whose they are: the event loop's, the Kafka client's, and of those that have names these, without numbers."""
+    """Return the kind of each thread: the event loop's, the Kafka client's, or one of these names without numbers."""
     kinds = {thread: name.rstrip("0123456789_-") for thread, name in named.items()} | {pid: LOOP}
     for name in Path(f"/proc/{pid}/task").glob("*/comm"):
         with contextlib.suppress(OSError):  # it has ended

@@ -1,1 +1,1 @@
-"""Clients by the zone gateway beside clients at the brokers, each zone a network namespace."""
+"""Compares clients of the zone gateway with clients of the brokers, each zone a network namespace."""

@@ -17,11 +17,11 @@ from plugin.wall_clock import wall_ms
 _RECORD_BYTES = 1000
 _TIMEOUT_S = 60.0
 _WARM_UP = 25
-"""Records of each run that do not count: connections, and the way to the replica of the consumer's rack."""
+"""Records of each run that do not count: they make connections, and find the replica of the consumer's rack."""
 
 
 def produce(bootstrap: str, topic: str, records: int, records_per_s: int, _rack: str) -> list[float]:
-    """From a record's sending to its acknowledgement, one record in flight."""
+    """Return the times from a record's sending to its acknowledgement, with one record in flight."""
     from confluent_kafka import Producer
 
     config = {
@@ -47,7 +47,7 @@ def produce(bootstrap: str, topic: str, records: int, records_per_s: int, _rack:
 
 
 def see(bootstrap: str, topic: str, records: int, _records_per_s: int, rack: str) -> list[float]:
-    """From the leader's append, by the record's timestamp, until this consumer has it."""
+    """Return the times from the leader's append, by the record's timestamp, until this consumer has it."""
     from confluent_kafka import OFFSET_END, Consumer, TopicPartition
 
     config = {**CLIENT_CONFIG, "bootstrap.servers": bootstrap, "group.id": f"{topic}-{rack}", "client.rack": rack}
@@ -74,7 +74,7 @@ def _paced(count: int, per_s: int) -> Iterator[None]:
 
 
 def main(what: str, bootstrap: str, topic: str, records: str, records_per_s: str, rack: str = "") -> None:
-    """As a program."""
+    """Run as a program."""
     programs: dict[str, Any] = {"produce": produce, "see": see}
     took_ms = programs[what](bootstrap, topic, int(records), int(records_per_s), rack)
     sys.stdout.write(json.dumps(took_ms) + "\n")

@@ -1,8 +1,8 @@
-"""The zone gateway beside clients that connect to the brokers themselves, in one run on the same brokers.
+"""Compares the zone gateway with clients that connect to the brokers themselves, in one run on the same brokers.
 
-Bytes are those that the kernel counts into the zones, less what came in as much time while no client ran; their topics
+Bytes are those that the kernel counts into the zones, less the bytes of an equal time without clients; their topics
 have one replica, or were replicated before, so that nothing else crosses. Latencies are of one client in one zone, with
-a leader in another; both ways take turns. A way's agents are started anew with its settings.
+a leader in another; both ways take turns. A way's agents are restarted with its settings.
 """
 
 import json
@@ -49,17 +49,17 @@ _LARGE_BATCHES = {"batch.size": "131072", "linger.ms": "5"}
 
 
 class Part(StrEnum):
-    """What is measured."""
+    """The parts of the measurement."""
 
     LATENCY = "latency"
-    """Of produce."""
+    """The latency of produce."""
     PRODUCE = "produce"
-    """Bytes across zones."""
+    """Bytes of produce across zones."""
     CONSUME = "consume"
-    """Likewise."""
+    """Bytes of consume across zones."""
     THROUGHPUT = "throughput"
     SEEN = "seen"
-    """From the leader's append to another zone's consumer."""
+    """The time from the leader's append to another zone's consumer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +72,15 @@ class Row:
     gateway: float
     compared: float
     unit: str
-    """Of `compared`."""
+    """The unit of `compared`."""
     goal: float | None = None
 
     @property
     def is_met(self) -> bool | None:
-        """None where there is no goal. Shares of throughput are to be reached, all else is not to be passed."""
+        """Whether the goal is met; None without a goal.
+
+        A share of throughput must reach it, all else must not exceed it.
+        """
         if self.goal is None:
             return None
         return self.compared >= self.goal if self.unit == "x" else self.compared <= self.goal
@@ -85,7 +88,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a load took."""
+    """The cost of a load."""
 
     load: str
     way: str
@@ -93,9 +96,9 @@ class Cost:
     puts: float
     gets: float
     agents_cpu: float
-    """Processor seconds of all agents for each of the brokers'."""
+    """Processor seconds of all agents for each second of the brokers."""
     linked_share: float
-    """Of the clients' frames that passed a gateway for produce by object storage."""
+    """The share of the clients' frames through a gateway for produce that went by object storage."""
 
 
 class Measurement:
@@ -105,7 +108,7 @@ class Measurement:
         self.rows: list[Row] = []
         self.costs: list[Cost] = []
         self.store_ms: tuple[float, float] = (0.0, 0.0)
-        """Of a PUT and a GET, in this run."""
+        """The times of a PUT and a GET in this run."""
         self._world = world
         self._rounds = rounds
         self._scale = scale
@@ -113,7 +116,7 @@ class Measurement:
         self._idle_bytes_per_s = 0.0
 
     def run(self, ways: Iterable[Way], parts: Container[Part]) -> None:
-        """Every way after the other."""
+        """Measure one way after the other."""
         world = self._world
         world.create(_READ_TOPIC, LEADER, replicas=3)
         world.create(_ALONE_TOPIC, LEADER)
@@ -220,10 +223,10 @@ class Measurement:
             self.costs.append(_cost("six producers, acks=all", name, median(rates[one]), used[one]))
 
     def _seen(self) -> None:
-        """How soon: at the leader itself, at the zone's replica, and by the gateway from the leader.
+        """Measure the delay: at the leader itself, at the zone's replica, and through the gateway from the leader.
 
-        Kafka tells followers a new high watermark with the next records, or after replica.fetch.wait.max.ms; sooner
-        where agents are set so.
+        Kafka sends followers a new high watermark with the next records, or after replica.fetch.wait.max.ms; sooner if
+        agents are configured for it.
         """
         world = self._world
         stamped = {"message.timestamp.type": "LogAppendTime"}

@@ -1,8 +1,8 @@
 """Three zones for `python -m perf gateway`, each a network namespace with a broker, its agent, and clients.
 
-Broker 2 leads what clients of az1 use, so that all of it crosses a border, but for topics that are led everywhere. The
-same clients take two ways: `direct`, at the brokers' own addresses, as without gateways, and `gateway`, at those of
-their zone alone. Both ways end at the same brokers in the same run.
+Broker 2 leads the topics of az1's clients, so that all their bytes cross zones, except for topics that are led
+everywhere. The same clients take two ways: `direct`, at the brokers' own addresses, as without gateways, and `gateway`,
+at the addresses of their own zone only. Both ways end at the same brokers in the same run.
 """
 
 import json
@@ -44,11 +44,11 @@ _BROKERS = {
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How clients reach brokers of other zones: directly, or by gateways that are set so."""
+    """A way for clients to reach brokers of other zones: directly, or through gateways with these settings."""
 
     name: str
     agents: Mapping[str, str]
-    """Keys of the agents, as long as it is measured; of the direct way they do not matter."""
+    """Keys of the agents while the way is measured; they do not matter for the direct way."""
 
 
 _NAMED = {"remote.wal.gateway.fetch.rack.enable": "true"}
@@ -60,23 +60,23 @@ BY_COST = Way(
 BY_LINKS = Way("links", {"remote.wal.gateway.fetch.links.enable": "true"})
 """Consumers are not sent to their zone's replica."""
 TOLD_SOON = Way("links", {**BY_LINKS.agents, "remote.wal.link.watermark.wait.ms": "2"})
-"""Likewise, and followers are told of high watermarks sooner."""
+"""The same as BY_LINKS, with high watermarks sent to followers sooner."""
 BY_OBJECTS = Way("objects", {**BY_COST.agents, "remote.wal.gateway.produce.policy": "always"})
 
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """What something took."""
+    """The resources that a block used."""
 
     seconds: float
     entered_bytes: float
-    """Into all zones together."""
+    """Bytes that entered all zones together."""
     counted: Counters
     brokers_cpu_s: float
 
 
 class World:
-    """The cluster that runs, and its clients."""
+    """The running cluster, and its clients."""
 
     def __init__(self, cluster: LocalCluster, hosts: ZoneHosts, gateways: ZoneGateways, agents: AgentsMode) -> None:
         self.cluster = cluster
@@ -85,7 +85,7 @@ class World:
         self._agents = agents
 
     def go(self, way: Way) -> None:
-        """Start all agents anew, set so."""
+        """Restart all agents with the settings of this way."""
         for broker_id in self.cluster.broker_ids:
             self.cluster.agent(broker_id).terminate()
         self.cluster.configure(replace(self._agents, overrides={**self._agents.overrides, **way.agents}))
@@ -94,27 +94,27 @@ class World:
         self.cluster.wait_until_ready()
 
     def create(self, topic: str, *leaders: int, replicas: int = 1, config: Mapping[str, str] | None = None) -> None:
-        """A topic with a partition for each of these leaders, on so many brokers."""
+        """Create a topic with a partition for each of these leaders, on this many brokers."""
         ids = self.cluster.broker_ids
         assignment = [[leader, *(one for one in ids if one != leader)][:replicas] for leader in leaders]
         self.cluster.admin.create_topic(topic, assignment=assignment, config=config)
 
     def bootstrap(self, zone: int, way: str) -> str:
-        """Of clients of a broker's zone."""
+        """Return the bootstrap servers for clients of a broker's zone."""
         if way == DIRECT:
             return self.cluster.bootstrap_servers
         return self._gateways.bootstrap_servers(self.cluster.layout, self._gateways.zones[zone])
 
     def tools(self, zone: int, way: str) -> KafkaTools:
-        """Kafka's own, as clients of that zone."""
+        """Return Kafka's own tools, run as clients of that zone."""
         return self.cluster.runtime.tools(self.bootstrap(zone, way), prefix=self._hosts.prefix(zone))
 
     def latencies_ms(self, what: str, way: str, topic: str, count: int, per_s: int, rack: str = "") -> list[float]:
-        """Of a client of az1, as `perf.gateway.clients` says."""
+        """Return the latencies of a client of az1, measured by `perf.gateway.clients`."""
         return self._program(CLIENTS, what, way, topic, count, per_s, rack)
 
     def seen_ms(self, way: str, topic: str, count: int, per_s: int, rack: str = "") -> list[float]:
-        """From the leader's append until a consumer of az1 has the record; produced in the leader's own zone."""
+        """Return the times from the leader's append to a consumer of az1; the producer is in the leader's own zone."""
         with ThreadPoolExecutor(1) as pool:
             seen = pool.submit(self._program, CLIENTS, "see", way, topic, count, per_s, rack)
             while not seen.done():  # without a pause, but for the consumer's start
@@ -135,7 +135,7 @@ class World:
     def produce_everywhere(
         self, way: str, topic: str, records: int, config: Mapping[str, str]
     ) -> list[ProducerPerformance]:
-        """Six producers, two in each zone."""
+        """Run six producers, two in each zone."""
         zones = [zone for zone in self.cluster.broker_ids for _ in range(2)]
         with ThreadPoolExecutor(len(zones)) as pool:
             return list(
@@ -147,7 +147,7 @@ class World:
 
     @contextmanager
     def used(self) -> Iterator[list[Used]]:
-        """What the block takes; the list has it afterwards."""
+        """Measure the resources of the block; the list has them afterwards."""
         found: list[Used] = []
         counted, cpu_s = scrape_all(self.cluster).counters, self._brokers_cpu_s()
         entered, begun_s = self._hosts.entered_bytes(), time.monotonic()
@@ -161,7 +161,7 @@ class World:
         return sum(self.cluster.broker(broker_id).cpu_s() for broker_id in self.cluster.broker_ids)
 
     def store_ms(self, size_bytes: int, times: int = 40) -> tuple[float, float]:
-        """What a PUT and a GET of an object of the RouterChannel take, at the median."""
+        """Return the median times of a PUT and a GET of an object of the RouterChannel."""
         storage = open_storage(self.cluster)
         puts, gets = [], []
         try:
@@ -182,7 +182,7 @@ class World:
 
 @contextmanager
 def three_zones(directory: Path, store: StoreSpec) -> Iterator[World]:
-    """A new cluster in namespaces of its own; all of it goes in the end. Needs root."""
+    """Start a new cluster in its own namespaces, and remove all of it at the end. Needs root."""
     gateways = ZoneGateways({1: "az1", 2: "az2", 3: "az3"}, network=_NETWORK)
     agents = AgentsMode(store, gateways=gateways)
     with (
@@ -193,6 +193,6 @@ def three_zones(directory: Path, store: StoreSpec) -> Iterator[World]:
 
 
 def quantile(values: Sequence[float], fraction: float) -> float:
-    """Of these values, by rank."""
+    """Return a quantile of these values, by rank."""
     ordered = sorted(values)
     return ordered[min(int(fraction * len(ordered)), len(ordered) - 1)]

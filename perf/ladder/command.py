@@ -1,7 +1,7 @@
 """The ladder: the same loads against stock Kafka and against each step towards links.
 
-Two clusters stand side by side, one stock, one with agents; the rungs of a store share its cluster and differ in how
-their topics are set. Where root allows it, each broker with its agent, and the store, has a host of its own: a network
+Two clusters run side by side, one stock, one with agents; the rungs of a store share its cluster and differ in the
+settings of their topics. If root allows it, each broker with its agent, and the store, has a host of its own: a network
 namespace.
 """
 
@@ -31,7 +31,7 @@ class Rung:
     store: str
     policy: LinkPolicy | None
     is_pipelined: bool = False
-    """Whether clients come by agents that hold the answers to acks=all, as those of the zone az1 do."""
+    """Whether clients connect through agents that hold the answers to acks=all, as clients of the zone az1 do."""
 
 
 RUNGS = (
@@ -48,7 +48,7 @@ RUNGS = (
 )
 _GATEWAYS = ZoneGateways({1: "az1", 2: "az2", 3: "az3"}, durable=True, pipelined=True)
 _LARGE_SEGMENTS = {"log.segment.bytes": str(1 << 30)}
-"""So that no roll of one run falls on the other."""
+"""Large segments, so that no run is slowed by a roll in another."""
 
 
 def ladder(
@@ -98,7 +98,7 @@ def ladder(
 
 
 def _climb(where: Ground, turns: Turns, rungs: Sequence[Rung], workloads: Sequence[Workload], latency_ms: int) -> None:
-    """Measure the rungs of one kind of store after the other."""
+    """Measure the rungs, one kind of store after the other."""
     for kind in dict.fromkeys(one.store for one in rungs):
         of_kind = [one for one in rungs if one.store == kind]
         gateways = _GATEWAYS if where.agents is None else replace(_GATEWAYS, network=where.agents.network)

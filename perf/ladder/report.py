@@ -13,13 +13,13 @@ from perf.ladder.turns import STOCK, Measured
 from perf.ladder.workloads import Comparison, Workload
 
 LINKED_MIN: Final = 0.99
-"""Share of the topic's bytes: below it a rung that wants links for every byte tells nothing of them, and is void."""
+"""The minimum share of the topic's bytes: below it, a rung that wants links for every byte is void."""
 
 
 def compare(workloads: Sequence[Workload], measured: Sequence[Measured]) -> list[dict[str, Any]]:
-    """One row per load, rung and compared figure: medians, and the median of the comparisons round by round.
+    """Return one row per load, rung and compared figure: medians, and the median of the comparisons round by round.
 
-    What has no figures, as nobody kept up with the load, is None, and `not_kept_up_with` says who in which round.
+    Figures are None if every round failed to keep up with the load; `not_kept_up_with` names the cluster and the round.
     """
     void = _void(measured)
     rows: list[dict[str, Any]] = []
@@ -56,7 +56,7 @@ def _compared(
 
 
 def _void(measured: Iterable[Measured]) -> set[tuple[str, str]]:
-    """Loads and rungs of which too little was linked over all rounds."""
+    """Return the loads and rungs with too few linked bytes over all rounds."""
     counted: defaultdict[tuple[str, str], Counters] = defaultdict(Counters)
     for run in measured:
         if run.agents is not None and run.is_always_linked:
@@ -69,7 +69,7 @@ def _compare(comparison: Comparison, value: float, stock: float) -> float:
 
 
 def line_of(run: Measured) -> str:
-    """What is told as soon as a load is over."""
+    """Return the line that is printed as soon as a load is over."""
     told = [f"{value:,.1f} {name}" for name, value in run.figures.items()]
     if run.not_kept_up_with:
         told.append(f"not kept up with: {run.not_kept_up_with}")
@@ -81,14 +81,14 @@ def line_of(run: Measured) -> str:
 
 
 def _put_and_get_ms(counted: Counters) -> dict[str, float]:
-    """The sums of both quantiles. That of p99 is more than what both together take at p99."""
+    """Return the sums of both quantiles. The sum for p99 is more than what both together take at p99."""
     stages = counted.stages_ms()
     both = [stages[one] for one in ("uploaded", "fetched") if one in stages]
     return {quantile: sum(one[quantile] for one in both) for quantile in ("p50", "p99")}
 
 
 def agent_rows(measured: Iterable[Measured]) -> list[dict[str, Any]]:
-    """One row per load and rung with agents: what they cost, summed over the rounds."""
+    """Return one row per load and rung with agents: their cost, summed over the rounds."""
     measured = list(measured)
     void = _void(measured)
     rows: dict[tuple[str, str], dict[str, Any]] = {}
@@ -124,7 +124,7 @@ def agent_rows(measured: Iterable[Measured]) -> list[dict[str, Any]]:
 
 
 def write_json(file: Path, workloads: Sequence[Workload], measured: Sequence[Measured], **about: Any) -> None:
-    """All of it, with every round's own figures."""
+    """Write everything, with every round's own figures."""
     rounds = [
         {"workload": run.workload, "rung": run.rung, "round": run.round, "seconds": run.seconds}
         | dict(run.figures)
@@ -140,7 +140,7 @@ def write_json(file: Path, workloads: Sequence[Workload], measured: Sequence[Mea
 
 
 def print_tables(workloads: Sequence[Workload], measured: Sequence[Measured]) -> None:
-    """Medians beside stock, and what the agents did."""
+    """Print medians compared with stock, and what the agents did."""
     agents = list(agent_rows(measured))
     figures, costs, stages = map(_figure, compare(workloads, measured)), map(_cost, agents), map(_stages, agents)
     failed = [(run.workload, run.rung, str(run.round + 1), run.not_kept_up_with) for run in measured if not run.figures]

@@ -1,7 +1,9 @@
-"""A producer of librdkafka, as it comes: it sends what a few milliseconds bring, and up to a million requests ahead.
+"""A librdkafka producer with its defaults:
+
+it sends what a few milliseconds collect, and up to a million requests ahead.
 
 A broker answers one Produce request of a connection at a time, so with acks=all each small one waits for a round of
-replication by itself. Kafka's own tool cannot show that: the Java client has five requests under way at most.
+replication by itself. Kafka's own tool cannot show that: the Java client has at most five requests in flight.
 """
 
 import statistics
@@ -17,7 +19,7 @@ PARTITIONS: Final = 6
 _RECORD_BYTES: Final = 1000
 _WARM_UP: Final = 0.2
 FLUSH_S: Final = 60.0
-"""For so long a load is waited for when all of it was sent."""
+"""The maximum wait for a load after all of it was sent."""
 _FLUSH_BIT_S: Final = 0.2
 
 
@@ -58,12 +60,12 @@ def librdkafka_latencies(
             send(number)
     finally:
         polling.end()
-    # Bit by bit: a signal that comes in a long flush is heeded at its end.
+    # In short steps, because a signal during a long flush is handled only at its end.
     until_s = time.monotonic() + flush_s
     while (left := producer.flush(min(_FLUSH_BIT_S, flush_s))) and time.monotonic() < until_s:
         pass
     if left:
-        producer.purge()  # or they would go on beside the next load
+        producer.purge()  # otherwise they would continue during the next load
         raise TimeoutError(f"{left} of {records} records were not acknowledged {flush_s:g} s after the last was sent")
     if refused:
         raise KafkaToolError(f"{len(refused)} records were not acknowledged: {refused[0]}")
@@ -71,7 +73,7 @@ def librdkafka_latencies(
 
 
 class _Polling(threading.Thread):
-    """Takes acknowledgements as they come: the pace is held by another thread."""
+    """Polls for acknowledgements, so that another thread can keep the pace."""
 
     def __init__(self, poll: Callable[[float], int]) -> None:
         super().__init__(name="acknowledgements", daemon=True)
@@ -88,6 +90,6 @@ class _Polling(threading.Thread):
 
 
 def figures_of(taken_ms: list[float]) -> dict[str, float]:
-    """Quantiles."""
+    """Return quantiles."""
     cuts = statistics.quantiles(taken_ms, n=100, method="inclusive")
     return {"p50 ms": cuts[49], "p95 ms": cuts[94], "p99 ms": cuts[98]}

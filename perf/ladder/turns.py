@@ -1,8 +1,8 @@
-"""The same loads against stock Kafka and against others, in turns within one run.
+"""Runs the same loads against stock Kafka and against others, in turns within one run.
 
-In every round each load runs on stock and then on each of the others, so that a change of the machine's speed meets
-all alike; they are compared with stock of the same round only. Which of the others comes first changes from round to
-round. A load that a cluster does not keep up with has a reason in the place of figures, and the others go on.
+In every round each load runs on stock and then on each of the others, so that a change of the machine's speed affects
+all alike; they are compared with stock of the same round only. The order of the others changes from round to round. A
+load that a cluster does not keep up with has a reason instead of figures, and the others continue.
 """
 
 import time
@@ -20,16 +20,16 @@ from perf.ladder.workloads import Figures, Workload
 
 STOCK = "stock"
 NOT_KEPT_UP = (TimeoutError, KafkaToolError, WaitTimeoutError)
-"""What a load raises that was not carried to its end."""
+"""The errors of a load that did not reach its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One load on one of those compared in one round; `agents` is what the agents counted meanwhile, None on stock."""
+    """One load on one entrant in one round; `agents` has the agents' counters in that time, None on stock."""
 
     workload: str
     store: str
-    """The store of those that this was measured beside; stock is measured anew beside each."""
+    """The store of the entrants that this was measured with; stock is measured again for each store."""
     rung: str
     round: int
     figures: Figures
@@ -37,57 +37,57 @@ class Measured:
     agents: Counters | None
     brokers_cpu_s: float = 0.0
     not_kept_up_with: str = ""
-    """Why there are no figures, nor what the agents counted."""
+    """The reason why there are no figures or counters."""
     is_always_linked: bool = False
-    """Whether links are wanted for every byte, so that with many bytes inline it tells nothing of links."""
+    """Whether links are wanted for every byte, so that with many bytes inline the result is void."""
 
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """How much is run."""
+    """The size of a run."""
 
     rounds: int
     scale: float
-    """Of each load's own size."""
+    """The factor on each load's own size."""
     warm_up: float
-    """Loads of this scale that run before the first round."""
+    """The scale of the loads that run before the first round."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entrant:
-    """What is held against stock, and stock itself."""
+    """Something that is compared with stock, or stock itself."""
 
     name: str
     cluster: LocalCluster
     topic: str
-    """Behind the load's name; who has the same cluster and the same here shares the topic."""
+    """The part of the topic's name after the load's; entrants of one cluster with the same part share the topic."""
     settings: TopicSettings | None = None
-    """Of the topic; None leaves remote.wal.storage.enable off."""
+    """The topic's settings; None leaves remote.wal.storage.enable off."""
     prepare: Callable[[str], None] = lambda _topic: None
     """Called with the topic before each load."""
     bootstrap_servers: str = ""
-    """Where its clients find the cluster; empty: at the brokers."""
+    """The address of its clients; empty: the brokers'."""
 
     @property
     def is_always_linked(self) -> bool:
-        """By the policy of its topic."""
+        """Whether the topic's policy links every byte."""
         return self.settings is not None and self.settings.link_policy is LinkPolicy.ALWAYS
 
 
 @dataclass(slots=True)
 class Turns:
-    """Runs loads on one after the other."""
+    """Runs loads on one entrant after the other."""
 
     length: Length
     tell: Callable[[str], None]
     keep: Callable[[Sequence[Measured]], None]
-    """Called with all that was measured so far, after each load, so that a run that is cut short leaves its part."""
+    """Called with all results so far, after each load, so that an interrupted run leaves its part."""
     tools_as_shipped: bool = False
     """Whether the loads run with the JVM options of Kafka's own scripts, or with those that warm up quickly."""
     measured: list[Measured] = field(default_factory=list)
 
     def run(self, workloads: Sequence[Workload], store: str, stock: LocalCluster, others: Sequence[Entrant]) -> None:
-        """All rounds of these loads. `store` names that of the others' agents."""
+        """Run all rounds of these loads. `store` is the name of the store of the others' agents."""
         first = Entrant(STOCK, stock, STOCK)
         for workload in workloads:
             made: set[tuple[str, str]] = set()
@@ -134,13 +134,13 @@ class Turns:
 
 
 def turned(entrants: Sequence[Entrant], number: int) -> list[Entrant]:
-    """In the order of this round."""
+    """Return the entrants in the order of this round."""
     first = number % len(entrants)
     return [*entrants[first:], *entrants[:first]]
 
 
 def spread(leaders: Sequence[int], brokers: Sequence[int], partitions: int) -> list[list[int]]:
-    """Each partition's replicas: on all brokers, one of the leaders after the other first."""
+    """Return each partition's replicas: on all brokers, with the leaders first in turn."""
     firsts = [leaders[number % len(leaders)] for number in range(partitions)]
     return [[first, *(broker for broker in brokers if broker != first)] for first in firsts]
 

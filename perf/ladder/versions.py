@@ -1,7 +1,7 @@
-"""Versions of the agents beside each other: the same loads, in turns, on the same warm brokers and on stock.
+"""Compares versions of the agents: the same loads, in turns, on the same warm brokers and on stock.
 
-Brokers become faster for minutes after a start, as their compilers go on, and a machine changes its speed from one
-quarter of an hour to the next. So the brokers stay, and only the agents are ended and started anew between two runs.
+Brokers become faster for minutes after a start, because their compilers continue, and a machine changes its speed from
+one quarter of an hour to the next. So the brokers stay, and only the agents are restarted between two runs.
 """
 
 import tempfile
@@ -30,7 +30,7 @@ _KEPT = {
     "log.retention.bytes": str(64 << 20),
     "log.retention.check.interval.ms": "10000",
 }
-"""Long comparisons write much; so the brokers, and behind them the store, keep little of it."""
+"""Long comparisons write much, so the brokers, and therefore the store, keep little of it."""
 
 
 def versions(
@@ -64,7 +64,7 @@ def compare_versions(
     latency_ms: int,
     results: Path,
 ) -> Sequence[Measured]:
-    """This checkout and others in turns, with topics of these settings."""
+    """Compare this checkout and others in turns, with topics of these settings."""
     from rich.console import Console
 
     console = Console()
@@ -102,7 +102,7 @@ def _put_in_place(cluster: LocalCluster, mode: AgentsMode, topic: str) -> None:
 
 
 def modes_of(store: StoreSpec, checkouts: Sequence[Path]) -> dict[str, AgentsMode]:
-    """By the versions' names: their directories', or their paths where that says too little."""
+    """Return the modes by the versions' names: their directories' names, or their paths if those are not unique."""
     paths = [path.resolve() for path in checkouts]
     named = Counter(path.name for path in paths)
     modes = {THIS: AgentsMode(store)}

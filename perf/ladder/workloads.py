@@ -15,7 +15,7 @@ _LIBRDKAFKA_S = 10.0
 
 
 class Comparison(Enum):
-    """How a rung is held against stock in the same round."""
+    """The comparison of a rung with stock in the same round."""
 
     RATIO = "ratio"
     """rung / stock: throughput."""
@@ -25,7 +25,9 @@ class Comparison(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One load. `run(tools, topic, scale)` returns its figures; `compared` says which count, and how."""
+    """One load. `run(tools, topic, scale)` returns its figures; `compared` names those that count, and the
+    comparison.
+    """
 
     name: str
     title: str
@@ -98,7 +100,7 @@ def _steady(tools: KafkaTools, topic: str, scale: float) -> Figures:
 
 
 def librdkafka(records_per_s: int, *, linger: bool) -> Workload:
-    """A producer with librdkafka's defaults, or one that sends each record at once."""
+    """Return a load of a producer with librdkafka's defaults, or of one that sends each record at once."""
 
     def run(tools: KafkaTools, topic: str, scale: float) -> Figures:
         config = {} if linger else {"linger.ms": 0}

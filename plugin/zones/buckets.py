@@ -55,7 +55,7 @@ class BucketSpec:
 
     @property
     def bucket_id(self) -> bytes:
-        """As objects' custom metadata names it."""
+        """The name in objects' custom metadata."""
         return bucket_id(self.name)
 
 

@@ -47,7 +47,7 @@ class RestoreJob:
     name: str
     """`topic-partition`, for people."""
     directory: Path
-    """Where it is made."""
+    """The directory where it is made."""
     runs: LogRuns
     plan: LogPlan
     settings: LogSettings

@@ -29,9 +29,9 @@ class StoredRun(NamedTuple):
     leader_epoch: int
     first_offset: int
     last_offset: int
-    """Of the bytes, inclusive."""
+    """The last offset of the bytes, inclusive."""
     living_last_offset: int
-    """Of the part not known as dead, inclusive; `last_offset` if nothing is dead."""
+    """The last offset of the part not known as dead, inclusive; `last_offset` if nothing is dead."""
     start_position: int
     end_position: int
     crc32c: int

@@ -91,7 +91,7 @@ class Cut:
     """A records field that was cut out; no parts at all means that the field is now empty."""
 
     skeleton_position: int
-    """Where the field, including its length varint, goes into the skeleton."""
+    """The position in the skeleton of the field, including its length varint."""
     parts: tuple[Part, ...]
 
     @property

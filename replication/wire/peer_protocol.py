@@ -1,4 +1,4 @@
-"""What two agents say to each other, sans-IO.
+"""The protocol between two agents, sans-IO.
 
 Every message is framed as Kafka frames are: four bytes of size, then the payload. The first message in either direction
 is a hello, told from a Kafka request by its first four bytes (no API has their number); a connection without a hello is

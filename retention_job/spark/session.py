@@ -23,7 +23,7 @@ TUNING: Final[Mapping[str, str]] = {
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.session.timeZone": "UTC",
 }
-"""What the job wants of any session; `run` sets it where it can still be set."""
+"""Settings for any session; `run` sets those that can still be set."""
 
 _LOCAL: Final[Mapping[str, str]] = {
     "spark.ui.enabled": "false",
@@ -34,7 +34,7 @@ _LOCAL: Final[Mapping[str, str]] = {
     "spark.shuffle.compress": "true",
 }
 DEFAULT_MEMORY: Final = "2560m"
-"""Of the JVM; the Python workers and Arrow's buffers come on top of it, one worker per core."""
+"""The JVM's memory; the Python workers and Arrow's buffers need more, with one worker per core."""
 
 
 def spark_session(

@@ -1,4 +1,4 @@
-"""What the write path takes from its machine: time, threads, and the kernel's events of changed files.
+"""The write path's interface to its machine: time, threads, and the kernel's events of changed files.
 
 They are handed in, so that a simulation can replace them by seeded ones (`tests/simulation`).
 """

@@ -22,7 +22,7 @@ class BacklogLimits:
 
 @dataclass(slots=True)
 class PassedOver:
-    """What of one log was passed over and is not stored yet. Other threads may read its properties."""
+    """The offsets of one log that were passed over and are not stored yet. Other threads may read its properties."""
 
     assignment: Assignment
     task: LogTask

@@ -42,7 +42,7 @@ class PublishedLogs(Protocol):
 
 
 class _Unpublished:
-    """What of one log is stored and not published yet."""
+    """The offsets of one log that are stored and not published yet."""
 
     def __init__(self, published_offset: int) -> None:
         self.published_offset = published_offset
