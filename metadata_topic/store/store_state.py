@@ -252,11 +252,11 @@ class StoreState:
 
     def _release(self, segment: Segment) -> None:
         """Remember how far the records went that nobody wants any more; of dead ones that says nothing."""
-        dead = self.dead_tails.of(segment.segment_id)
+        dead, entry_block = self.dead_tails.of(segment.segment_id), self.table.entry_block(segment)
         if not dead:
-            self.released.add(self.table.entry_block(segment))
+            self.released.add(entry_block)
             return
-        for entry in entry_columns.decode(self.table.entry_block(segment)):
+        for entry in entry_columns.decode(entry_block) if entry_block else ():
             key = (entry.topic_id_partition, entry.leader_epoch)
             end = min(entry.last_offset + 1, dead.get(key, entry.last_offset + 1))
             if end > entry.first_offset:

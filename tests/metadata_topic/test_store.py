@@ -291,6 +291,14 @@ def test_a_deletion_published_again_keeps_the_time_of_the_first() -> None:
         assert known.event_timestamp_ms == 5000
 
 
+@pytest.mark.parametrize("state", [DELETING, DELETED])
+def test_a_segment_without_entries_can_be_deleted_though_some_were_declared_dead(state: RemoteLogSegmentState) -> None:
+    store = RemoteWalMetadataStore()
+    for record in (segment(0), dead(0, entry(5, 9)), segment(0, state=state)):
+        store.apply(record)
+    assert store.state_of(segment_id(0)) is state
+
+
 def test_of_two_dead_tails_the_longer_counts() -> None:
     tails = [dead(1, entry(6, 9)), dead(1, entry(3, 9))]
     for order in (tails, tails[::-1]):
