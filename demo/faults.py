@@ -22,7 +22,7 @@ _LINKS_AGAIN_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What the faults strike, and what watches."""
+    """The parts that faults strike, and those that watch."""
 
     cluster: "LocalCluster"
     sampler: Sampler

@@ -70,7 +70,7 @@ def read_back(runs: Sequence[PerformanceRun], tools: KafkaTools) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledgement:
-    """Of one heartbeat; seconds on the clock of the run. `acknowledged_s` is infinite when it never came."""
+    """Times of one heartbeat, in seconds on the run's clock. `acknowledged_s` is infinite if it never came."""
 
     sent_s: float
     acknowledged_s: float

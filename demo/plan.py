@@ -55,7 +55,7 @@ class PerformanceRun:
 
 
 BULK_CONFIG: Mapping[str, str] = {"batch.size": "262144", "linger.ms": "20"}
-"""As producers are set for throughput; with Kafka's default of 16 KB a small machine is busy with requests."""
+"""A batch size for throughput. With Kafka's default of 16 KB a small machine is busy with requests."""
 
 
 @dataclass(frozen=True, slots=True)

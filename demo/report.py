@@ -36,7 +36,7 @@ class ZoneBytes:
     with_links: int
     """On the agents' connections, counted at the leaders' ends; the publishing of metadata added in full."""
     stock: int
-    """The same frames without links; what the agents' own topics replicate is taken out."""
+    """Bytes that the same frames would have had without links. Replication of the agents' own topics is left out."""
     metadata: int
     """Written to the agents' own topics."""
 
@@ -79,7 +79,7 @@ class Traffic:
 
     @property
     def link_share(self) -> float | None:
-        """Of the record bytes that followers were given; None when there were none."""
+        """Share of record bytes that followers got as links; None if they got none."""
         given = self.linked_bytes + self.inline_bytes
         return self.linked_bytes / given if given else None
 
@@ -129,7 +129,7 @@ def traffic_between(
 def requests_usd(
     prices: Prices, store: StoreKind, puts: float, gets: float, put_bytes: float, get_bytes: float
 ) -> float:
-    """What so many requests would cost at a cloud's store, read in other zones than they were written in."""
+    """Cost of requests at a cloud's store if objects are read in other zones than they were written in."""
     if not store.is_in_one_zone:
         return prices.s3_standard.requests_usd(puts, gets, put_bytes, get_bytes)
     crossed = get_bytes / BYTES_PER_GB * prices.express_cross_zone_read_gb
@@ -169,20 +169,20 @@ class FaultSeen:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Of all producers: numbered records and Kafka's producer performance."""
+    """Records of all producers: numbered ones and those of Kafka's producer performance."""
 
     sent: int
     acknowledged: int
     consumed: int
     aborted: int
-    """Of aborted transactions: sent, and rightly not consumed."""
+    """Records of aborted transactions: sent, and rightly not consumed."""
     lost: int
     """Acknowledged with acks=all, or by a commit, and not consumed."""
     lost_acks_1: int
     """Acknowledged by a leader that was killed before it had replicated them: acks=1 allows it."""
     reordered: int
     duplicates: int
-    """Of producers with acks=all, which are idempotent."""
+    """Records of producers with acks=all, which are idempotent."""
     altered: int
     """Other bytes, or another offset, than were sent and acknowledged."""
     aborted_but_read: int
@@ -221,7 +221,7 @@ class Replicas:
 
     partitions: int
     bytes: int
-    """Of one replica of each partition."""
+    """Bytes of one replica of each partition."""
     differences: tuple[str, ...] = ()
 
     @property

@@ -86,7 +86,7 @@ class _Course:
     saturated: tuple[Moment, Moment]
     last: Moment
     results: tuple[list[ProducerPerformance], list[ProducerPerformance]]
-    """Of the paced runs, and of the saturated ones."""
+    """Results of the paced runs, and of the saturated ones."""
     faults: list[FaultSeen]
 
 

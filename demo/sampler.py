@@ -64,7 +64,7 @@ class Sampler:
             self._accounts.observe(broker_id, process, found)
 
     def _metadata_log_bytes(self) -> int:
-        """Of each partition the longest replica: followers may lag."""
+        """Bytes of each partition's longest replica, because followers may lag."""
         sizes: dict[str, int] = {}
         for broker_id in self._cluster.broker_ids:
             for log_directory in self._cluster.files.log_directories(broker_id):

@@ -33,7 +33,7 @@ class StoreOutage(Protocol):
 
 
 class DirectoryOutage:
-    """Of a store that is a directory."""
+    """An outage of a store that is a directory."""
 
     description = "requests fail, as on a lost mount"
 
@@ -57,7 +57,7 @@ class DirectoryOutage:
 
 
 class EndpointOutage:
-    """Of an `ObjectStoreServer`, by its own control endpoint."""
+    """An outage of an `ObjectStoreServer`, by its own control endpoint."""
 
     description = "requests are never answered"
 
@@ -81,7 +81,7 @@ class EndpointOutage:
 
 
 class PausedOutage:
-    """Of a server that is a process of this machine."""
+    """An outage of a server that is a process of this machine."""
 
     description = "requests are never answered"
 

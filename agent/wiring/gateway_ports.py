@@ -84,7 +84,7 @@ def _own_zone_port(
 
 
 def _own_zone_address(settings: GatewaySettings) -> Address:
-    """Where the standby may listen as well."""
+    """Return the own-zone listener's address, at which the standby may listen as well."""
     return Address(settings.listen_host, settings.durable_port, is_shared=True)
 
 
@@ -150,7 +150,7 @@ def _same_host() -> ssl.SSLContext:
 
 
 def client_limits(settings: GatewaySettings) -> ClientLimits:
-    """Of clients' connections."""
+    """Return the limits of clients' connections."""
     return ClientLimits(
         settings.max_connections, settings.max_connections_per_ip or settings.max_connections, settings.idle_s
     )

@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class HoldingContext:
-    """What all connections of one agent share."""
+    """Things that all connections of one agent share."""
 
     logs: DurableLogs
     markers: Markers
@@ -44,7 +44,7 @@ class HoldingContext:
 
 
 class AnswerGate:
-    """Of one connection to the broker. Create it in the event loop; `close` it."""
+    """Holds the answers of one connection to the broker. Create it in the event loop; `close` it."""
 
     def __init__(self, context: HoldingContext, broker: FramedConnection) -> None:
         self._context = context
@@ -145,7 +145,7 @@ class AnswerGate:
         self._changed.set()
 
     def _count(self) -> None:
-        """What is held counts against its budget."""
+        """Count held bytes against the budget."""
         held, budget = self._core.held_bytes, self._context.held_budget
         if held > self._counted_bytes:
             budget.take(held - self._counted_bytes)

@@ -71,7 +71,7 @@ class StoredLogs(Protocol):
 
 
 class DurableLogs:
-    """See the module's theory. Event loop only."""
+    """Knows up to where logs are stored and published, and wakes those that wait. Event loop only."""
 
     def __init__(self, ask_anew: Callable[[], object] = lambda: None) -> None:
         """`ask_anew` has the agent look who leads what, and what there is."""

@@ -9,7 +9,7 @@ _BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.
 
 
 class DurableMetrics:
-    """Of all connections of one agent."""
+    """Metrics of all connections of one agent."""
 
     def __init__(self, registry: CollectorRegistry, logs: DurableLogs) -> None:
         self.are_refused_late = False
@@ -62,7 +62,7 @@ class DurableMetrics:
         ).set_function(lambda: logs.waiting)
 
     def ended(self, verdict: Verdict, held_s: float) -> None:
-        """Of a partition."""
+        """Count how waiting for a partition ended."""
         self._ended(verdict, held_s, self._answers, self._held if verdict is Verdict.STORED else self._replicated)
 
     def pipelined(self, way: Way) -> None:
@@ -70,7 +70,7 @@ class DurableMetrics:
         self._requests.labels(way.value).inc()
 
     def transaction_ended(self, verdict: Verdict, held_s: float) -> None:
-        """Of an EndTxn."""
+        """Count how waiting for an EndTxn ended."""
         self._ended(verdict, held_s, self._transactions, self._transactions_held)
 
     def _ended(self, verdict: Verdict, held_s: float, outcomes: Counter, held: Histogram) -> None:
@@ -82,7 +82,7 @@ class DurableMetrics:
             self.are_refused_late = True
 
     def markers_unasked(self) -> None:
-        """Of one leader's logs in a transaction."""
+        """Count how waiting for one leader's logs in a transaction ended."""
         self._unasked.inc()
 
     def refused(self) -> None:

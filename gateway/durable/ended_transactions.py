@@ -15,11 +15,11 @@ Transaction = tuple[str, int]
 """Its transactional id, and when it began, in milliseconds as its coordinator says."""
 
 MAX_PARTITIONS: Final = 20_000
-"""Of all together; those that were asked for first go first."""
+"""Most partitions remembered, of all transactions together; the ones asked for first are forgotten first."""
 
 
 class EndedTransactions:
-    """See the module's theory."""
+    """Remembers transactions that have ended, as the module tells."""
 
     def __init__(self, max_partitions: int = MAX_PARTITIONS) -> None:
         self._max_partitions = max_partitions

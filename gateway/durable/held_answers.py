@@ -67,7 +67,7 @@ _DUPLICATE_SEQUENCE_NUMBER: Final = 46
 _ERRORS: Final = {Verdict.NOT_LED: _NOT_LEADER_OR_FOLLOWER, Verdict.TIMED_OUT: _REQUEST_TIMED_OUT}
 
 HELD_SHARE: Final = 0.9
-"""Of the request's own time-out: clients give up at about all of it."""
+"""Share of the request's own time-out after which an answer says so: clients give up at about all of it."""
 MAX_ANSWERS: Final = 1000
 MAX_BYTES: Final = 256 * 1024
 MAX_REQUESTS: Final = 1000
@@ -100,10 +100,10 @@ class _Answer:
     came_s: float
     deadline_s: float
     view: ProduceAnswerView | None = None
-    """Of Produce alone."""
+    """For Produce only."""
     holds: list[tuple[AnsweredPartition, Hold | ReplicationHold]] = field(default_factory=list)
     ending: Ending | None = None
-    """Of EndTxn alone."""
+    """For EndTxn only."""
 
     @property
     def is_settled(self) -> bool:
@@ -123,7 +123,7 @@ class Told(Protocol):
 
 
 class HeldAnswers:
-    """See the module's theory. All times are monotonic seconds."""
+    """Holds one connection's answers in order until their conditions are met. Times are monotonic seconds."""
 
     def __init__(
         self,
@@ -183,7 +183,7 @@ class HeldAnswers:
 
     @property
     def held_bytes(self) -> int:
-        """Of answers that were not given away."""
+        """Bytes of answers that were not given away."""
         return self._bytes
 
     @property

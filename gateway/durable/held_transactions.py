@@ -76,7 +76,7 @@ class Ending:
 
 
 class HeldTransactions:
-    """See the module's theory. All times are monotonic seconds."""
+    """Holds answers to EndTxn until the transaction's records are stored. Times are monotonic seconds."""
 
     def __init__(
         self,

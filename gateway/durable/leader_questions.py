@@ -30,7 +30,7 @@ from kafka_log.crc32c import Buffer
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 
 MAX_TOPICS: Final = 50
-"""Of one question; the others come with the next one."""
+"""Most topics in one question; the others come with the next one."""
 MAX_NAMES: Final = 2000
 """Partitions of one question, and those that are to be asked about: what a client invents is not kept."""
 NAMED_S: Final = 1.0
@@ -69,9 +69,9 @@ class Question:
     """What was asked at once, and what came of it."""
 
     epochs: Mapping[TopicPartition, int]
-    """Of ListOffsets: the epochs that it insists on."""
+    """Epochs that ListOffsets insists on."""
     histories: Mapping[TopicPartition, int]
-    """Of OffsetForLeaderEpoch: the epochs whose ends are asked for."""
+    """Epochs whose ends OffsetForLeaderEpoch asks for."""
     open: int = 0
     """Answers that have not come."""
     watermarks: dict[TopicPartition, HighWatermark] = field(default_factory=dict)
@@ -88,7 +88,7 @@ class LeaderQuestions:
         self.are_answered: bool | None = None
         """Whether the broker answers them; None: not known yet."""
         self.client_id = b"\xff\xff"
-        """As in the client's frames."""
+        """The client id as in the client's frames."""
         self._asked: dict[int, Callable[[Buffer], object]] = {}
         """What reads the broker's answer, by correlation id."""
         self._question: Question | None = None

@@ -21,7 +21,7 @@ class NothingHeldError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class AskingContext:
-    """Who asks, and whom."""
+    """The agent that asks, and the agents it asks."""
 
     hello: Hello
     """With STORED_LOGS alone."""
@@ -31,7 +31,7 @@ class AskingContext:
 
 
 class LogAsking:
-    """Of one agent. Use it in the event loop; `close` it."""
+    """Asks one agent. Use it in the event loop; `close` it."""
 
     def __init__(self, context: AskingContext) -> None:
         self._context = context

@@ -13,7 +13,7 @@ from kafka_log.crc32c import Buffer
 from replication.wire.kafka_frame import MalformedFrameError
 
 MAX_LOGS: Final = 100
-"""Of one question. So it is small enough to be packed."""
+"""Most logs in one question, so that it is small enough to be packed."""
 
 _HEAD = struct.Struct(">QH")  # number, logs
 _NAME = struct.Struct(">H")

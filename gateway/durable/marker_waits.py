@@ -50,7 +50,7 @@ class Agents(Protocol):
 
 
 class MarkerWaits:
-    """As `Markers`. Use it in the event loop; `close` it."""
+    """Waits for transaction markers. Use it in the event loop; `close` it."""
 
     def __init__(
         self,

@@ -154,7 +154,7 @@ class ReplicationHold:
 
 
 class PipelinedAcks:
-    """See the module's theory. All times are monotonic seconds."""
+    """Admits requests of one connection as acks=1, and says when they are replicated. Times are monotonic seconds."""
 
     def __init__(
         self,

@@ -30,17 +30,17 @@ _COMMITTED_BYTES: Final = 1
 
 
 class EndTxnRequest(NamedTuple):
-    """What is read of it."""
+    """The fields that are read."""
 
     api_version: int
     correlation_id: int
     client_id: bytes
-    """As it stands in the frame, with its length in front."""
+    """The field as in the frame, with its length in front."""
     transactional_id: str
 
 
 class TransactionState(Enum):
-    """As far as it matters here; Kafka's names."""
+    """The states that matter here, with Kafka's names."""
 
     OPEN = frozenset({"Ongoing"})
     ENDING = frozenset({"PrepareCommit", "PrepareAbort"})
@@ -117,7 +117,7 @@ def describe_transaction(request: EndTxnRequest, correlation_id: int) -> bytes:
 
 
 def scan_description(answer: Buffer) -> Description:
-    """Of the one transaction that was asked for. Raises MalformedFrameError."""
+    """Return the state of the one transaction that was asked for. Raises MalformedFrameError."""
     cursor = FrameCursor(answer)
     cursor.skip(_CORRELATION_BYTES)
     cursor.skip_tagged_fields()

@@ -26,7 +26,7 @@ _NEEDED: Final = (_LIST_OFFSETS, _OFFSET_FOR_LEADER_EPOCH, _DESCRIBE_TOPIC_PARTI
 _CONSUMER: Final = -1
 _LATEST: Final = -1
 ANY_EPOCH: Final = -1
-"""As the current leader epoch of a question: whichever the broker has."""
+"""Current leader epoch of a question that accepts whichever epoch the broker has."""
 
 _HEADER = struct.Struct(">hhi")  # API key, version, correlation id
 _INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
@@ -69,7 +69,7 @@ class Asker(NamedTuple):
 
     correlation_id: int
     client_id: bytes
-    """As it stands in the client's own requests, its length in front: brokers' quotas count it with the client's."""
+    """Client id of the client's own requests, with its length in front: broker quotas count it with the client's."""
 
 
 def ask_api_versions(asker: Asker) -> bytes:

@@ -48,7 +48,7 @@ NO_AGE_IS_HIGHER_MS = 2**63
 
 _SEGMENTS_PER_SCAN = 2000
 _ENTRIES_PER_SCAN = 500_000
-"""As many as a busy agent uploads between two scans, so that releases are found as fast as they occur."""
+"""As many entries a scan as a busy agent uploads between two scans, so releases are found as they occur."""
 _OLDEST_PER_SCAN = 16
 """The look at the oldest ends after so many that cannot go yet."""
 

@@ -40,10 +40,10 @@ class LinkMode(Enum):
     """How the newest bytes of a partition travel now."""
 
     OFF = "off"
-    """As in stock Kafka: the feature is off for the topic or for now, or the partition is not led here."""
+    """Bytes travel as in stock Kafka: the feature is off for the topic or for now, or the partition is not led here."""
     INLINE = "inline"
     LINK = "link"
-    """As links; it is worth waiting for the upload."""
+    """Bytes travel as links; it is worth waiting for the upload."""
 
 
 @dataclass(frozen=True, slots=True)
