@@ -4,7 +4,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 import structlog
 
-from metadata_topic.topic.cluster_descriptions import DescribedBroker, DescriptionError
+from kafka_cluster.answers import DescribedBroker
+from kafka_cluster.errors import KafkaClusterError
 
 log = structlog.get_logger(__name__)
 
@@ -18,7 +19,7 @@ class BrokerRacks:
     """The zones of the living brokers. One caller at a time."""
 
     def __init__(self, brokers: Callable[[], Iterable[DescribedBroker]], clock: Callable[[], float]) -> None:
-        """`brokers` as `ClusterDescriptions.brokers`; `clock` gives monotonic seconds."""
+        """`brokers` as `KafkaCluster.brokers`; `clock` gives monotonic seconds."""
         self._brokers = brokers
         self._clock = clock
         self._seen: set[int] = set()
@@ -36,7 +37,7 @@ class BrokerRacks:
         self._asked_s = self._clock()
         try:
             racks = {broker.broker_id: broker.rack for broker in self._brokers()}
-        except DescriptionError as error:
+        except KafkaClusterError as error:
             log.warning("zones_unknown", error=str(error), consequence="followers keep the zones that they had")
             return {}
         self._seen.update(racks)

@@ -13,12 +13,12 @@ import structlog
 
 from agent.broker_racks import BrokerRacks
 from agent.partition_directories import LocalReplicas
+from kafka_cluster.client_config import KafkaClientConfig
+from kafka_cluster.cluster import KafkaCluster
 from kafka_log.log_directory import PartitionDirectory
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.settings.topic_settings import TopicSettings, settings_of
 from metadata_topic.settings.wal_retention import WalRetention
-from metadata_topic.topic.client_config import KafkaClientConfig
-from metadata_topic.topic.cluster_descriptions import ClusterDescriptions
 from replication.leader.zones import Zones
 from rlm.write_path.assignment import Assignment
 
@@ -37,7 +37,7 @@ class LeadershipReader:
 
         client_id = f"remote-wal-agent-{broker_id}-leadership"
         self._admin = AdminClient(client.for_confluent(client_id=client_id))
-        self._racks = BrokerRacks(ClusterDescriptions(client, client_id, timeout_s).brokers, time.monotonic)
+        self._racks = BrokerRacks(KafkaCluster(client, client_id, timeout_s).brokers, time.monotonic)
         self._broker_id = broker_id
         self._timeout_s = timeout_s
 

@@ -8,13 +8,13 @@ from agent.settings.agent_settings import AgentSettings
 from agent.settings.setting_types import milliseconds
 from agent.settings.storage_spec import storage_spec
 from agent.wiring.lifecycle import healing_limits
+from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.meta_properties import read_meta_properties
 from kafka_log.server_properties import BrokerProperties
 from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.store.snapshots.snapshot_keeper import SnapshotKeeper
 from metadata_topic.store.snapshots.topic_memory import TopicMemory
 from metadata_topic.store.store import RemoteWalMetadataStore
-from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.topic import METADATA_TOPIC
 from metadata_topic.topic.topic_session import TopicSession
 from plugin.remote_wal_storage_manager import StorageContext, blobs_of

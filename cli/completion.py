@@ -17,7 +17,7 @@ from cli.reachability import reach
 if TYPE_CHECKING:
     from confluent_kafka.admin import ClusterMetadata
 
-    from metadata_topic.topic.client_config import KafkaClientConfig
+    from kafka_cluster.client_config import KafkaClientConfig
 
 CONNECT_TIMEOUT_S = 1.0
 ANSWER_TIMEOUT_S = 2.0

@@ -10,8 +10,8 @@ from cli.reachability import reach
 
 if TYPE_CHECKING:
     from agent.settings.agent_settings import AgentSettings
+    from kafka_cluster.client_config import KafkaClientConfig
     from kafka_log.server_properties import BrokerProperties
-    from metadata_topic.topic.client_config import KafkaClientConfig
 
 BootstrapServer = Annotated[
     str, typer.Option("--bootstrap-server", help="Where the cluster is: host:port, several by commas.")
@@ -54,6 +54,6 @@ def agents_client(broker: "BrokerProperties", settings: "AgentSettings") -> "Kaf
 
 def client_config(bootstrap_server: str, command_config: Path | None) -> "KafkaClientConfig":
     """Return the client for these options. Raises metadata_topic's ClientPropertyError."""
-    from metadata_topic.topic.client_config import read_command_config
+    from kafka_cluster.client_config import read_command_config
 
     return read_command_config(bootstrap_server, command_config)

@@ -30,15 +30,15 @@ def decommission(
     import time
     from dataclasses import replace
 
+    from kafka_cluster.cluster import KafkaCluster
     from metadata_topic.settings.settings_topic import SettingsWriter, read_settings
-    from metadata_topic.topic.cluster_descriptions import ClusterDescriptions
     from metadata_topic.topic.topic_session import TopicSession
     from plugin.wall_clock import wall_ms
     from rlm.lifecycle.caretaking import StoreRegistrations, publish_registration
     from rlm.lifecycle.decommission import inheritance
 
     client = connection.client_config()
-    living = [one.broker_id for one in ClusterDescriptions(client, "remote-wal-decommission", 30.0).brokers()]
+    living = [one.broker_id for one in KafkaCluster(client, "remote-wal-decommission", 30.0).brokers()]
     _, agents = read_settings(client)
     with TopicSession(client, heir, time.monotonic) as topic:
         registration = inheritance(broker, heir, living, StoreRegistrations(topic.store, agents.keys))

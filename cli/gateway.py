@@ -170,10 +170,10 @@ def _running(sites: Sites, rules: PlanRules) -> "RunningPlan":
     from doctor.facts import Unknown
     from gateway.planned_ports import BrokerSite
     from gateway.running_plan import running_plan
-    from metadata_topic.topic.cluster_descriptions import ClusterDescriptions
+    from kafka_cluster.cluster import KafkaCluster
 
     config = Connection(sites.bootstrap_server, sites.command_config).client_config()
-    brokers = ClusterDescriptions(config, "remote-wal-gateway-plan", _TIMEOUT_S).brokers()
+    brokers = KafkaCluster(config, "remote-wal-gateway-plan", _TIMEOUT_S).brokers()
     properties = {}
     for broker_id, told in ask_properties(config, [one.broker_id for one in brokers], _TIMEOUT_S).items():
         if isinstance(told, Unknown):

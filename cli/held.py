@@ -16,8 +16,8 @@ from cli.recovery_sources import BrokersCluster, client_of, open_stores
 from cli.tables import show, table, tell_json
 
 if TYPE_CHECKING:
+    from kafka_cluster.client_config import KafkaClientConfig
     from kafka_log.topic_partition import TopicIdPartition
-    from metadata_topic.topic.client_config import KafkaClientConfig
     from metadata_topic.topic.topic_session import TopicSession
     from plugin.remote_wal_storage_manager import RemoteWalStorageManager
     from plugin.segment_metadata import RemoteWalLogSegmentMetadata
@@ -165,10 +165,10 @@ def _opened(topic: str, partition: int, where: BrokersCluster) -> Iterator[_Held
 
 
 def _partition(client: "KafkaClientConfig", topic: str, partition: int) -> "TopicIdPartition":
+    from kafka_cluster.cluster import KafkaCluster
     from kafka_log.topic_partition import TopicIdPartition
-    from metadata_topic.topic.cluster_descriptions import ClusterDescriptions
 
-    for found in ClusterDescriptions(client, "remote-wal-held", _TIMEOUT_S).topics([topic]):
+    for found in KafkaCluster(client, "remote-wal-held", _TIMEOUT_S).topics([topic]):
         if not found.error_code and partition < len(found.partitions):
             return TopicIdPartition(found.topic_id, partition)
     raise typer.BadParameter(f"the cluster does not show {topic}-{partition}")

@@ -46,6 +46,7 @@ OWN_ROOMS: Final = frozenset(
         "jvm",
         "kafka_log",
         "plugin",
+        "kafka_cluster",
         "metadata_topic",
         "rlm",
         "replication",

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from metadata_topic.topic.client_config import KafkaClientConfig
+    from kafka_cluster.client_config import KafkaClientConfig
 
 CONNECT_TIMEOUT_S: Final = 10.0
 

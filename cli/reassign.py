@@ -17,8 +17,8 @@ from cli.option_groups import grouped
 from cli.tables import fail, show, table, tell_json
 
 if TYPE_CHECKING:
+    from kafka_cluster.client_config import KafkaClientConfig
     from metadata_topic.settings.wal_retention import AgentsRetention
-    from metadata_topic.topic.client_config import KafkaClientConfig
     from recovery.reassignment.admin import ReassignmentAdmin
     from recovery.reassignment.copied_bytes import TopicStorage
     from recovery.reassignment.moves import Reassignment, ReassignmentLimits

@@ -14,8 +14,8 @@ from cli.connection import BrokerConfig, CommandConfig, Connection, agents_clien
 
 if TYPE_CHECKING:
     from agent.settings.agent_settings import AgentSettings
+    from kafka_cluster.client_config import KafkaClientConfig
     from kafka_log.server_properties import BrokerProperties
-    from metadata_topic.topic.client_config import KafkaClientConfig
     from plugin.archive_storage import ObjectArchiveStorage
     from plugin.remote_wal_storage_manager import RemoteWalStorageManager
     from recovery.cluster_view import ClusterView
@@ -142,7 +142,7 @@ def new_directory_id() -> str:
 def _cluster(
     broker: "BrokerProperties", settings: "AgentSettings", where: StoredLogs
 ) -> "tuple[str, ClusterView, dict[Path, str]]":
-    from metadata_topic.records.errors import MetadataTopicError
+    from kafka_cluster.errors import KafkaClusterError
     from metadata_topic.settings.settings_topic import read_settings
     from recovery.cluster_view import ask_cluster, with_directories, with_wal_retention
 
@@ -159,7 +159,7 @@ def _cluster(
         view = with_wal_retention(view, topics, agents.values())
         if broker.node_id in agents:
             ids = {Path(path): known for path, known in agents[broker.node_id].directory_ids.items()}
-    except MetadataTopicError:
+    except KafkaClusterError:
         pass  # then the ids come from elsewhere, or are new ones, and the WAL's retention is not known
     return cluster_id, with_directories(view, _surviving_kraft_log(broker, cluster_id)), ids
 

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from agent.settings.agent_settings import AgentSettings
+    from kafka_cluster.client_config import KafkaClientConfig
     from kafka_log.server_properties import BrokerProperties
-    from metadata_topic.topic.client_config import KafkaClientConfig
     from retention_job.cost.rates import StoreSections
     from retention_job.settings import InventoryFile, KafkaSource, Sources, StoreListing
 
@@ -85,7 +85,7 @@ def kafka_source(bootstrap_server: str, command_config: Path | None) -> "KafkaSo
 
     Raises OSError for an unreadable file.
     """
-    from metadata_topic.topic.client_config import read_java_properties
+    from kafka_cluster.client_config import read_java_properties
     from retention_job.settings import KafkaSource
 
     if command_config is None:

@@ -14,8 +14,8 @@ from cli.tables import show, table, tell_json
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from kafka_cluster.client_config import KafkaClientConfig
     from metadata_topic.settings.topic_settings import TopicSettings
-    from metadata_topic.topic.client_config import KafkaClientConfig
 
 app = command_group("Set and list the topics with remote.wal.storage.enable.")
 
@@ -200,14 +200,14 @@ def _check_retention(wanted: "Mapping[str, TopicSettings | None]", client: "Kafk
 
 def _check_durable(client: "KafkaClientConfig") -> None:
     """Raises TopicSettingsError where somebody's producers would be answered before records are stored."""
+    from kafka_cluster.cluster import KafkaCluster
     from metadata_topic.records.errors import TopicSettingsError
     from metadata_topic.settings.durable_holders import why_not_durable
     from metadata_topic.settings.settings_topic import read_settings
     from metadata_topic.settings.topic_settings import DURABLE_KEY
-    from metadata_topic.topic.cluster_descriptions import ClusterDescriptions
 
     _, agents = read_settings(client)
-    brokers = ClusterDescriptions(client, "remote-wal-topics", _TIMEOUT_S).brokers()
+    brokers = KafkaCluster(client, "remote-wal-topics", _TIMEOUT_S).brokers()
     reason = why_not_durable(agents, [one.broker_id for one in brokers])
     if reason is not None:
         hint = "first have all agents hold answers: remote-wal gateway plan --durable prints the lines"
@@ -218,14 +218,15 @@ def _set(wanted: "Mapping[str, TopicSettings | None]", client: "KafkaClientConfi
     """None: the defaults."""
     from dataclasses import replace
 
+    from kafka_cluster.answers import UNKNOWN_TOPIC_OR_PARTITION
+    from kafka_cluster.cluster import KafkaCluster
     from metadata_topic.records.errors import TopicSettingsError
     from metadata_topic.settings.settings_topic import SettingsWriter, known_id
     from metadata_topic.settings.topic_settings import check_topic
-    from metadata_topic.topic.cluster_descriptions import UNKNOWN_TOPIC_OR_PARTITION, ClusterDescriptions
 
     for topic in wanted:
         check_topic(topic)
-    described = ClusterDescriptions(client, "remote-wal-topics", _TIMEOUT_S).topics(list(wanted))
+    described = KafkaCluster(client, "remote-wal-topics", _TIMEOUT_S).topics(list(wanted))
     existing = {one.name: known_id(one) for one in described if one.error_code != UNKNOWN_TOPIC_OR_PARTITION}
     for topic, settings in wanted.items():
         if settings is not None and topic not in existing:

@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from doctor.facts import Cluster, EnabledTopic, MetadataTopic, Unknown
+from kafka_cluster.answers import TOPIC_AUTHORIZATION_FAILED, DescribedTopic
+from kafka_cluster.client_config import KafkaClientConfig
+from kafka_cluster.cluster import KafkaCluster
+from kafka_cluster.errors import KafkaClusterError
 from kafka_log.errors import BrokerPropertiesError
 from kafka_log.server_properties import BrokerProperties, Endpoint, parse_broker_properties
-from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
 from metadata_topic.settings.wal_retention import (
     NO_LIMIT,
@@ -18,8 +21,6 @@ from metadata_topic.settings.wal_retention import (
     is_tiered,
     local_retention_ms,
 )
-from metadata_topic.topic.client_config import KafkaClientConfig
-from metadata_topic.topic.cluster_descriptions import TOPIC_AUTHORIZATION_FAILED, ClusterDescriptions, DescribedTopic
 from metadata_topic.topic.topic import METADATA_TOPIC, confluent_admin
 from recovery.errors import ReassignmentError
 from recovery.reassignment.admin import ReassignmentAdmin
@@ -75,13 +76,13 @@ def _properties(admin: "AdminClient", broker_id: int, timeout_s: float) -> Broke
 
 
 def ask_zones(client: KafkaClientConfig, timeout_s: float) -> dict[int, str | None]:
-    """Return the living brokers' zones. Blocks. Raises DescriptionError."""
-    return {one.broker_id: one.rack for one in ClusterDescriptions(client, _CLIENT_ID, timeout_s).brokers()}
+    """Return the living brokers' zones. Blocks. Raises KafkaClusterError."""
+    return {one.broker_id: one.rack for one in KafkaCluster(client, _CLIENT_ID, timeout_s).brokers()}
 
 
 def ask_way(client: KafkaClientConfig, server: str, timeout_s: float) -> dict[int, Endpoint]:
-    """Return the living brokers' addresses, as this server's listener gives them. Blocks. Raises DescriptionError."""
-    asked = ClusterDescriptions(replace(client, bootstrap_servers=server), _CLIENT_ID, timeout_s)
+    """Return the living brokers' addresses, as this server's listener gives them. Blocks. Raises KafkaClusterError."""
+    asked = KafkaCluster(replace(client, bootstrap_servers=server), _CLIENT_ID, timeout_s)
     return {one.broker_id: Endpoint(one.host, one.port) for one in asked.brokers()}
 
 
@@ -91,7 +92,7 @@ def _metadata_topic(client: KafkaClientConfig, metadata: Any, timeout_s: float) 
         return Unknown(f"{METADATA_TOPIC} is not there: no agent has made it, or this client may not describe it")
     try:
         config = confluent_admin(client, timeout_s).topic_config(METADATA_TOPIC)
-    except MetadataTopicError as error:
+    except KafkaClusterError as error:
         return Unknown(str(error))
     return MetadataTopic(config, min((len(part.replicas) for part in described.partitions.values()), default=0))
 
@@ -101,17 +102,17 @@ def ask_topics(
 ) -> dict[str, EnabledTopic]:
     """Return the enabled topics. Blocks. A topic without readable configuration gets an unknown retention.
 
-    Raises DescriptionError.
+    Raises KafkaClusterError.
     """
     admin = confluent_admin(client, timeout_s)
     names = sorted(name for name, topic in settings.items() if topic.enable)
-    described = {topic.name: topic for topic in ClusterDescriptions(client, _CLIENT_ID, timeout_s).topics(names)}
+    described = {topic.name: topic for topic in KafkaCluster(client, _CLIENT_ID, timeout_s).topics(names)}
     log_bytes = _log_bytes(client, described.values(), timeout_s)
     found = {}
     for name in names:
         try:
             config = admin.topic_config(name)
-        except MetadataTopicError:
+        except KafkaClusterError:
             config = {}
         topic = described.get(name)
         factor = min((len(one.replicas) for one in topic.partitions), default=0) if topic is not None else 0
@@ -154,7 +155,7 @@ def _log_bytes(client: KafkaClientConfig, topics: Iterable[DescribedTopic], time
     try:
         with ReassignmentAdmin(client, timeout_s) as admin:
             sizes = admin.replica_sizes(partitions)
-    except (ReassignmentError, MetadataTopicError):
+    except (ReassignmentError, KafkaClusterError):
         return {}
     largest: dict[TopicPartition, int] = {}
     for (where, _broker), size in sizes.items():

@@ -31,12 +31,12 @@ from doctor.host_questions import (
     unverified_context,
 )
 from doctor.store_probe import probe_store, unopened
+from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.meta_properties import read_meta_properties
 from kafka_log.server_properties import BrokerProperties, Endpoint
 from metadata_topic.settings.settings_topic import read_settings
 from metadata_topic.settings.topic_settings import AgentRegistration
 from metadata_topic.settings.wal_retention import AgentsRetention
-from metadata_topic.topic.client_config import KafkaClientConfig
 from plugin.errors import RemoteStorageConfigError
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.zones.bucket_loading import bucket_plan

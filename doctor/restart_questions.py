@@ -17,11 +17,12 @@ from agent.settings.setting_types import AgentSettingsError
 from doctor.before_restart import AgentReadiness, AgentState, RestartFacts, RunningCluster
 from doctor.cluster_questions import ask_properties, librdkafka_admin
 from doctor.facts import Unknown, get_fact
+from kafka_cluster.answers import TOPIC_AUTHORIZATION_FAILED
+from kafka_cluster.client_config import KafkaClientConfig
+from kafka_cluster.cluster import KafkaCluster
 from kafka_log.server_properties import BrokerProperties
 from metadata_topic.settings.settings_topic import read_settings
 from metadata_topic.settings.topic_settings import AgentRegistration
-from metadata_topic.topic.client_config import KafkaClientConfig
-from metadata_topic.topic.cluster_descriptions import TOPIC_AUTHORIZATION_FAILED, ClusterDescriptions
 from metadata_topic.topic.topic import METADATA_TOPIC, SETTINGS_TOPIC
 from recovery.reassignment.admin import ReassignmentAdmin
 
@@ -85,7 +86,7 @@ def _hidden(client: KafkaClientConfig, timeout_s: float) -> tuple[str, ...]:
     """Return topics that this client may not describe: the agents' own and those that replicate through object
     storage.
     """
-    asked = ClusterDescriptions(client, _CLIENT_ID, timeout_s)
+    asked = KafkaCluster(client, _CLIENT_ID, timeout_s)
     names = [METADATA_TOPIC, SETTINGS_TOPIC]
     found = {one.name: one.error_code for one in asked.topics(names)}
     if found.get(SETTINGS_TOPIC) == 0:
@@ -104,7 +105,7 @@ def _agents(
     client: KafkaClientConfig, metadata: Any, hosts: Mapping[int, str], asking: HttpSettings, timeout_s: float
 ) -> dict[int, AgentReadiness]:
     if SETTINGS_TOPIC not in metadata.topics:
-        [described] = ClusterDescriptions(client, _CLIENT_ID, timeout_s).topics([SETTINGS_TOPIC])
+        [described] = KafkaCluster(client, _CLIENT_ID, timeout_s).topics([SETTINGS_TOPIC])
         if described.error_code == TOPIC_AUTHORIZATION_FAILED:
             raise PermissionError(f"{SETTINGS_TOPIC} may not be described")
         return {}

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_fixed
 
+from kafka_cluster.client_config import KafkaClientConfig
 from local_cluster.broker_config import KAFKAS_IN_SYNC
 from local_cluster.polling import WaitTimeoutError, wait_until
-from metadata_topic.topic.client_config import KafkaClientConfig
 from recovery.errors import ReassignmentError
 from recovery.reassignment.admin import ReassignmentAdmin
 from recovery.reassignment.plan import Move, TopicPartition

@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
+from kafka_cluster.client_config import KafkaClientConfig
 from metadata_topic.settings.settings_topic import SettingsWriter
 from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
 from metadata_topic.settings.wal_retention import AS_LOCAL
-from metadata_topic.topic.client_config import KafkaClientConfig
 
 LINKED = TopicSettings(enable=True, link_policy=LinkPolicy.ALWAYS)
 """Settings that link every byte."""

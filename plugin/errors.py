@@ -9,7 +9,8 @@
     │   │   ├── IncompleteListingError        again
     │   │   └── RemoteResourceNotFoundError, RemoteStorageRefusedError, …ConfigError, UnknownBucketError,
     │   │       RemoteSegmentConflictError, ObjectExistsError: not again
-    │   └── MetadataTopicError                again, unless its kind says otherwise (`metadata_topic.records.errors`)
+    │   └── KafkaClusterError                 again; its ClientPropertyError: not again (`kafka_cluster.errors`)
+    │       └── MetadataTopicError            again, unless its kind says otherwise (`metadata_topic.records.errors`)
     ├── RecoveryError, ReassignmentError      a recovery or a reassignment (`recovery.errors`)
     └── RetentionJobError                     a run of the report (`retention_job.errors`)
 

@@ -12,9 +12,12 @@ from typing import Any
 
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
+from kafka_cluster.answers import DescribedTopic
+from kafka_cluster.client_config import KafkaClientConfig
+from kafka_cluster.cluster import KafkaCluster
+from kafka_cluster.errors import ClientPropertyError, KafkaClusterError
 from kafka_log.cluster_metadata import KRaftImage
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic.records.errors import ClientPropertyError
 from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings, settings_of
 from metadata_topic.settings.wal_retention import (
     NO_LIMIT,
@@ -23,8 +26,6 @@ from metadata_topic.settings.wal_retention import (
     is_tiered,
     local_retention_ms,
 )
-from metadata_topic.topic.client_config import KafkaClientConfig
-from metadata_topic.topic.cluster_descriptions import ClusterDescriptions, DescribedTopic, DescriptionError
 from recovery.errors import UnknownClusterError
 
 _CLIENT_ID = "remote-wal-recover"
@@ -188,7 +189,7 @@ def ask_cluster(client: KafkaClientConfig) -> tuple[str, ClusterView]:
     try:
         metadata = admin.list_topics(timeout=_REQUEST_TIMEOUT_S)
         names = sorted(metadata.topics)
-        descriptions = ClusterDescriptions(client, _CLIENT_ID, _REQUEST_TIMEOUT_S)
+        descriptions = KafkaCluster(client, _CLIENT_ID, _REQUEST_TIMEOUT_S)
         described = descriptions.topics(names)
         eligible = _eligible_leaders(descriptions, described)
         log_starts = _log_starts(admin, described)
@@ -197,7 +198,7 @@ def ask_cluster(client: KafkaClientConfig) -> tuple[str, ClusterView]:
         topics = {}
         for topic in described:
             if topic.error_code:
-                raise DescriptionError("describe topic", topic.name, f"Kafka's error {topic.error_code}")
+                raise KafkaClusterError("describe topic", topic.name, f"Kafka's error {topic.error_code}")
             settings = configs[ConfigResource(ResourceType.TOPIC, topic.name)].result(_ANSWER_TIMEOUT_S)
             topics[topic.topic_id] = TopicView(
                 topic.name,
@@ -214,7 +215,7 @@ def ask_cluster(client: KafkaClientConfig) -> tuple[str, ClusterView]:
                     for one in topic.partitions
                 },
             )
-    except (KafkaException, TimeoutError, DescriptionError) as error:
+    except (KafkaException, TimeoutError, KafkaClusterError) as error:
         reason = str(error) or f"no answer within {_ANSWER_TIMEOUT_S:.0f} s"
         raise UnknownClusterError(
             "ask cluster", client.bootstrap_servers, reason, "give --cluster-metadata when no broker is left"
@@ -240,12 +241,12 @@ def _log_starts(admin: Any, topics: Iterable[DescribedTopic]) -> dict[tuple[str,
 
 
 def _eligible_leaders(
-    descriptions: ClusterDescriptions, topics: Iterable[DescribedTopic]
+    descriptions: KafkaCluster, topics: Iterable[DescribedTopic]
 ) -> dict[tuple[str, int], tuple[int, ...]]:
     """Return it for topics with a leaderless partition; nothing if the brokers or the login do not support it."""
     names = [topic.name for topic in topics if any(one.leader_id < 0 for one in topic.partitions)]
     if not names:
         return {}
-    with suppress(DescriptionError, ClientPropertyError):
+    with suppress(KafkaClusterError, ClientPropertyError):
         return descriptions.eligible_leaders(names)
     return {}

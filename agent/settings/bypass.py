@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.setting_types import AgentSettingsError, has_pair
+from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.server_properties import BrokerProperties
-from metadata_topic.topic.client_config import KafkaClientConfig
 from replication.follower.leader_bypass import Bypass
 from replication.follower.leader_route import RouteLimits
 

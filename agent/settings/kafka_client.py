@@ -5,8 +5,8 @@ from pathlib import Path
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.process_settings import ClientSettings
 from agent.settings.setting_types import AgentSettingsError
+from kafka_cluster.client_config import KafkaClientConfig, read_command_config
 from kafka_log.server_properties import BrokerProperties
-from metadata_topic.topic.client_config import KafkaClientConfig, read_command_config
 
 _KEY = "remote.wal.agent.client.listener"
 

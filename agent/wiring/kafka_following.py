@@ -24,13 +24,13 @@ from agent.settings.setting_types import milliseconds
 from agent.wiring.lease_watch import LeaseWatch
 from agent.wiring.settings_binding import SettingsBinding
 from agent.wiring.topic_readers import TopicReaders
+from kafka_cluster.client_config import KafkaClientConfig
+from kafka_cluster.errors import KafkaClusterError
 from kafka_log.log_directory import LogDirectory
 from kafka_log.meta_properties import directory_ids
-from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.settings.settings_topic import SettingsReader, SettingsWriter, TopicSettingsTopic
 from metadata_topic.settings.topic_settings import AgentRegistration
 from metadata_topic.settings.wal_retention import WalRetention
-from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.followed_metadata import FollowedMetadata
 from metadata_topic.topic.metadata_topics import MetadataTopics, TopicPlan
 from metadata_topic.topic.topic import MetadataTopicSettings
@@ -225,7 +225,7 @@ def _register(
     writer = SettingsWriter(client)
     try:
         writer.register_agent(registration)
-    except MetadataTopicError as error:
+    except KafkaClusterError as error:
         log.warning("registration_failed", reason=str(error), consequence="describe does not find this agent")
     finally:
         writer.close()

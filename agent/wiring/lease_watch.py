@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection
 
 import structlog
 
-from metadata_topic.records.errors import MetadataTopicError
+from kafka_cluster.client_config import KafkaClientConfig
+from kafka_cluster.errors import KafkaClusterError
 from metadata_topic.settings.leases import LeaseValue, with_lease
 from metadata_topic.settings.settings_topic import SettingsReader, SettingsWriter
-from metadata_topic.topic.client_config import KafkaClientConfig
 from plugin.blob_storage import BlobStorage
 from plugin.errors import RemoteStorageError
 from rlm.lifecycle.lease import LOOK_S, Lease
@@ -90,7 +90,7 @@ class LeaseWatch:
         while True:
             try:
                 await asyncio.to_thread(self._lease.look)
-            except (RemoteStorageError, MetadataTopicError) as error:
+            except (RemoteStorageError, KafkaClusterError) as error:
                 if isinstance(error, RemoteStorageError) and error.label == "no_blobs":
                     self._is_there = False
                     return

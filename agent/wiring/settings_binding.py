@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 import structlog
 
+from kafka_cluster.errors import KafkaClusterError
 from kafka_log.topic_partition import TopicId
-from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.settings.topic_settings import TopicSettings
 from rlm.write_path.assignment import Assignment
 
@@ -51,6 +51,6 @@ class SettingsBinding:
                 continue
             try:
                 await asyncio.to_thread(self._bind, owners)
-            except MetadataTopicError as error:
+            except KafkaClusterError as error:
                 log.warning("topic_settings_not_bound", topics=sorted(owners), reason=str(error),
                             consequence="they count for whichever topic has the name")  # fmt: skip

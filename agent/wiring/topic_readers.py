@@ -8,12 +8,12 @@ from pathlib import Path
 from agent.identity import AgentIdentity
 from agent.settings.agent_settings import AgentSettings
 from agent.wiring.lease_watch import LeasesInTopic, LeaseWatch, make_lease
+from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.kip405.tier_follower import TierFollower
 from metadata_topic.kip405.tiered_offsets import TieredOffsets
 from metadata_topic.settings.settings_memory import SettingsMemory
 from metadata_topic.settings.settings_topic import SettingsReader
-from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.followed_metadata import FollowedMetadata, Reader
 from plugin.guarded_storage import GuardedStorageManager
 from plugin.wall_clock import wall_ms

@@ -19,9 +19,10 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from gateway.admin.admin_frames import MAX_READ_BYTES, AdminApi, read_answer, read_request, written
+from kafka_cluster.errors import KafkaClusterError
 from kafka_log.crc32c import Buffer
 from kafka_log.topic_partition import TopicId
-from metadata_topic.records.errors import MetadataTopicError, TopicSettingsError
+from metadata_topic.records.errors import TopicSettingsError
 from metadata_topic.settings.setting_keys import SETTING_KEYS, SettingKey, changed_settings
 from metadata_topic.settings.topic_settings import DURABLE_KEY, WAL_RETENTION_KEY, TopicSettings, check_topic
 from metadata_topic.settings.wal_retention import AS_LOCAL, Config, why_not_as_local
@@ -120,7 +121,7 @@ class _Verdicts:
                 raise TopicSettingsError("set topic settings", topic, f"{', '.join(changes)}: not for internal topics")
         except TopicSettingsError as error:
             self.refuse(topic, error.reason)
-        except MetadataTopicError as error:
+        except KafkaClusterError as error:
             self.refuse(topic, f"{', '.join(changes)}: what that depends on could not be read: {error}")
         else:
             self.wanted[topic] = changes
@@ -228,7 +229,7 @@ def _failures(topics: Iterable[str], write: Callable[[], object]) -> tuple[dict[
     """Write what the broker accepted. Returns the reasons of failures by topic, and the outcome."""
     try:
         write()
-    except (MetadataTopicError, TopicSettingsError) as error:
+    except (KafkaClusterError, TopicSettingsError) as error:
         told = f"the broker has done its part, but remote.wal.* was not written, or nobody knows: {error}"
         return dict.fromkeys(topics, told), "not_written"
     return {}, "written"
@@ -334,7 +335,7 @@ class _DescribedTopics(PendingRequest):
             return bytes(answer), "refused"
         try:
             known = store.read()
-        except MetadataTopicError:
+        except KafkaClusterError:
             return bytes(answer), "not_read"
         for one in found:
             settings = known.get(one.resource_name, TopicSettings())

@@ -20,7 +20,7 @@ from gateway.durable.held_transactions import LetGo
 from gateway.durable.log_asking import NothingHeldError
 from gateway.durable.log_question import MAX_LOGS, LogUpTo
 from gateway.durable.log_waits import stored_here
-from metadata_topic.records.errors import MetadataTopicError
+from kafka_cluster.errors import KafkaClusterError
 from metadata_topic.topic.log_ends import LogEnd
 from plugin.errors import defect_site
 from replication.wire.kafka_frame import MalformedFrameError
@@ -106,7 +106,7 @@ class MarkerWaits:
         """Ask all that is not known to be stored."""
         try:
             found = await asyncio.get_running_loop().run_in_executor(self._threads, self._ends.look, one.left())
-        except MetadataTopicError as error:
+        except KafkaClusterError as error:
             log.info("log_ends_unknown", error=str(error))
             return
         one.learned(found, are_all=are_all)

@@ -8,9 +8,9 @@ reached, the knowledge is old, and may have segments that were deleted since: ch
 
 from collections.abc import Sequence
 
+from kafka_cluster.client_config import KafkaClientConfig
 from metadata_topic.kip405.kip405 import REMOTE_LOG_METADATA_TOPIC, decode
 from metadata_topic.kip405.tiered_offsets import TieredOffsets
-from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.topic_consumer import ConsumerFactory, confluent_reader
 from metadata_topic.topic.topic_follower import FollowSettings, TopicFollower, TopicRecord
 from metadata_topic.topic.topic_reader import TopicReader

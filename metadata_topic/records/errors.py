@@ -1,9 +1,9 @@
 """Errors of the metadata topics. Each names the operation, its key, and what may help."""
 
-from plugin.errors import StoreError
+from kafka_cluster.errors import KafkaClusterError
 
 
-class MetadataTopicError(StoreError):
+class MetadataTopicError(KafkaClusterError):
     """A metadata topic could not be made, read or written."""
 
 
@@ -26,12 +26,6 @@ class TopicSetupError(MetadataTopicError):
 
 class TopicNotKnownError(TopicSetupError):
     """The broker that was asked does not know the topic; a new topic may become known to it in a moment."""
-
-
-class ClientPropertyError(MetadataTopicError):
-    """A property of a Java client has no counterpart in librdkafka; `key` names it."""
-
-    retriable = False
 
 
 class TopicSettingsError(MetadataTopicError):

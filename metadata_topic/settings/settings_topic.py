@@ -14,6 +14,9 @@ from typing import Any, cast
 
 import structlog
 
+from kafka_cluster.answers import NO_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION, DescribedTopic
+from kafka_cluster.client_config import KafkaClientConfig
+from kafka_cluster.cluster import KafkaCluster
 from kafka_log.topic_partition import TopicId
 from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.settings.durable_holders import why_not_durable
@@ -39,13 +42,6 @@ from metadata_topic.settings.topic_settings import (
     encode_agent,
     encode_topic_settings,
     topic_key,
-)
-from metadata_topic.topic.client_config import KafkaClientConfig
-from metadata_topic.topic.cluster_descriptions import (
-    NO_TOPIC_ID,
-    UNKNOWN_TOPIC_OR_PARTITION,
-    ClusterDescriptions,
-    DescribedTopic,
 )
 from metadata_topic.topic.topic import SETTINGS_TOPIC, confluent_admin
 from metadata_topic.topic.topic_consumer import ConsumerFactory, MessageLike, confluent_reader
@@ -248,7 +244,7 @@ def read_known_settings(
     finally:
         reader.close()
     bound = [name for name, settings in topics.items() if settings.topic_id is not None]
-    described = ClusterDescriptions(client_config, _CLIENT_ID, timeout_s).topics(bound)
+    described = KafkaCluster(client_config, _CLIENT_ID, timeout_s).topics(bound)
     orphaned = orphaned_settings(topics, described)
     counting = {name: settings for name, settings in topics.items() if name not in orphaned}
     return KnownSettings(counting, orphaned, agents)
@@ -405,7 +401,7 @@ class TopicSettingsTopic:
 
     def change(self, changes: Mapping[str, Change]) -> None:
         """Change the settings of the topics that have these names now; see `SettingsWriter.change_topic`."""
-        described = ClusterDescriptions(self._client_config, _CLIENT_ID, self._timeout_s).topics(list(changes))
+        described = KafkaCluster(self._client_config, _CLIENT_ID, self._timeout_s).topics(list(changes))
         ids = {one.name: known_id(one) for one in described}
         self._change({topic: changed_of(ids.get(topic), change) for topic, change in changes.items()})
 

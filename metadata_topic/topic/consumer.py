@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
+from kafka_cluster.client_config import KafkaClientConfig
 from metadata_topic.records import archive_records
 from metadata_topic.records.errors import SnapshotError
 from metadata_topic.records.records import MetadataRecord, RemoteWalNodeRegistration
@@ -28,7 +29,6 @@ from metadata_topic.store.object_rates import ObjectRates
 from metadata_topic.store.snapshots.archive_snapshot import restore_archive
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.store.store_image import StoreImage
-from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.topic import METADATA_TOPIC
 from metadata_topic.topic.topic_consumer import ConsumerFactory
 from metadata_topic.topic.topic_follower import DEFAULT_SETTINGS, FollowSettings, TopicFollower, TopicRecord

@@ -6,8 +6,8 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kafka_cluster.client_config import KafkaClientConfig
 from metadata_topic.records.errors import MetadataTopicError
-from metadata_topic.topic.client_config import KafkaClientConfig
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient

@@ -18,8 +18,9 @@ from functools import cache
 
 import structlog
 
-from metadata_topic.records.errors import MetadataTopicError, TopicNotKnownError
-from metadata_topic.topic.client_config import KafkaClientConfig
+from kafka_cluster.client_config import KafkaClientConfig
+from kafka_cluster.errors import KafkaClusterError
+from metadata_topic.records.errors import TopicNotKnownError
 from metadata_topic.topic.topic import (
     METADATA_TOPIC,
     SETTINGS_TOPIC,
@@ -97,7 +98,7 @@ class MetadataTopics:
     async def _look(self) -> bool:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, self.look)
-        except MetadataTopicError as error:
+        except KafkaClusterError as error:
             log.info("metadata_topics_wait", reason=str(error))
             return False
 

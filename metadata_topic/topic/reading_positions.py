@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 
 import structlog
 
+from kafka_cluster.errors import KafkaClusterError
 from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.store.topic_continuity import TopicContinuity, TopicDoubt
 from metadata_topic.topic.topic_consumer import ConsumerLike
@@ -103,7 +104,7 @@ class ReadingPositions:
             return ends
         try:
             topic_id = consumer.topic_id(self._topic)
-        except MetadataTopicError as error:
+        except KafkaClusterError as error:
             log.info("metadata_topic_id_not_told", topic=self._topic, error=str(error))
             return None
         is_shorter = any(end < self.positions.get(partition, 0) for partition, end in ends.items())
@@ -116,7 +117,7 @@ class ReadingPositions:
 
         try:
             return self._end_offsets(consumer, self._end_timeout_s)
-        except (KafkaException, MetadataTopicError) as error:
+        except (KafkaException, KafkaClusterError) as error:
             log.info("metadata_topic_end_not_told", topic=self._topic, error=str(error))
             return None
 

@@ -9,10 +9,11 @@ from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar, cast
 
 import structlog
 
+from kafka_cluster.client_config import KafkaClientConfig
+from kafka_cluster.cluster import KafkaCluster
+from kafka_cluster.errors import KafkaClusterError
 from metadata_topic.records.errors import TopicNotKnownError, TopicSetupError
 from metadata_topic.records.partitioner import metadata_partition
-from metadata_topic.topic.client_config import KafkaClientConfig
-from metadata_topic.topic.cluster_descriptions import ClusterDescriptions, DescriptionError
 from metadata_topic.topic.topic_requirements import (
     UNLIMITED,
     TopicLayout,
@@ -243,13 +244,13 @@ class _ConfluentAdmin:
         from confluent_kafka.admin import AdminClient
 
         self._admin = AdminClient(client_config.for_confluent(client_id="remote-wal-metadata-admin"))
-        self._descriptions = ClusterDescriptions(client_config, "remote-wal-metadata-admin", timeout_s)
+        self._descriptions = KafkaCluster(client_config, "remote-wal-metadata-admin", timeout_s)
         self._timeout_s = timeout_s
 
     def brokers(self) -> list[Broker]:
         try:
             return [Broker(one.broker_id, one.rack) for one in self._descriptions.brokers()]
-        except DescriptionError as error:
+        except KafkaClusterError as error:
             raise TopicSetupError(error.operation, "bootstrap.servers", str(error)) from error
 
     def partition_counts(self) -> dict[str, int]:

@@ -4,10 +4,11 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol, cast
 
+from kafka_cluster.answers import NO_TOPIC_ID
+from kafka_cluster.client_config import ConfluentValue
+from kafka_cluster.cluster import KafkaCluster
 from kafka_log.topic_partition import TopicId
 from metadata_topic.records.errors import MetadataTopicError
-from metadata_topic.topic.client_config import ConfluentValue
-from metadata_topic.topic.cluster_descriptions import NO_TOPIC_ID, ClusterDescriptions
 from metadata_topic.topic.topic_producer import partition_count
 
 _LATEST = -1
@@ -58,9 +59,7 @@ ConsumerFactory = Callable[[dict[str, ConfluentValue | logging.Logger]], Consume
 class _ConfluentReader:
     """confluent_kafka.Consumer, assigned by hand."""
 
-    def __init__(
-        self, config: dict[str, ConfluentValue | logging.Logger], descriptions: ClusterDescriptions | None
-    ) -> None:
+    def __init__(self, config: dict[str, ConfluentValue | logging.Logger], descriptions: KafkaCluster | None) -> None:
         from confluent_kafka import Consumer
 
         self._consumer = Consumer(config)
@@ -112,7 +111,7 @@ class _ConfluentReader:
 
 
 def confluent_reader(
-    config: dict[str, ConfluentValue | logging.Logger], descriptions: ClusterDescriptions | None = None
+    config: dict[str, ConfluentValue | logging.Logger], descriptions: KafkaCluster | None = None
 ) -> ConsumerLike:
     """Return the real consumer; without `descriptions` it knows no topic's id."""
     return _ConfluentReader(config, descriptions)

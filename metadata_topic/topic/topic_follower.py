@@ -27,10 +27,11 @@ from typing import NamedTuple
 
 import structlog
 
+from kafka_cluster.client_config import ConfluentValue, KafkaClientConfig
+from kafka_cluster.cluster import KafkaCluster
+from kafka_cluster.errors import KafkaClusterError
 from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.store.topic_continuity import TopicContinuity
-from metadata_topic.topic.client_config import ConfluentValue, KafkaClientConfig
-from metadata_topic.topic.cluster_descriptions import ClusterDescriptions
 from metadata_topic.topic.read_barrier import ReadBarriers
 from metadata_topic.topic.reading_positions import ReadingPositions
 from metadata_topic.topic.retry_pauses import RetryPauses
@@ -109,7 +110,7 @@ class TopicFollower:
         self._topic = topic
         self._take = take
         self._settings = settings
-        descriptions = ClusterDescriptions(client_config, f"follow-{topic}", settings.request_timeout_ms / 1000)
+        descriptions = KafkaCluster(client_config, f"follow-{topic}", settings.request_timeout_ms / 1000)
         factory = consumer_factory or partial(confluent_reader, descriptions=descriptions)
 
         def make_consumer(*, is_eager: bool) -> ConsumerLike:
@@ -196,7 +197,7 @@ class TopicFollower:
                     if not any(self._reading.positions.values()):
                         self._reading.positions.update(prepare())
                     self._follow()
-                except (KafkaException, MetadataTopicError) as error:
+                except (KafkaException, KafkaClusterError) as error:
                     self._reading.counters["consumer_restarts"] += 1
                     news = str(error), self._reading.counters["records"]
                     if news != told:  # once for each reason, however often it is retried, until something was read

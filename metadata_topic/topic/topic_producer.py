@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from metadata_topic.topic.client_config import ConfluentValue
+from kafka_cluster.client_config import ConfluentValue
 
 
 class ProducerLike(Protocol):

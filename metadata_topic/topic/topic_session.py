@@ -4,11 +4,11 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+from kafka_cluster.client_config import KafkaClientConfig
 from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.records.publishable import Publishable
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
-from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
 from metadata_topic.topic.publication_queue import PublisherSettings
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher

@@ -6,6 +6,7 @@ The store forgets these with the segments, because nobody else needs them; here 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from kafka_cluster.client_config import KafkaClientConfig
 from metadata_topic.records.declared_gaps import GapReason
 from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.records.gap_record import RemoteWalGapDeclaration
@@ -14,7 +15,6 @@ from metadata_topic.records.states import FINISHED
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.fencing import Source
 from metadata_topic.store.store import RemoteWalMetadataStore
-from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
 from metadata_topic.topic.topic import METADATA_TOPIC
 from metadata_topic.topic.topic_follower import ONE_LOOK

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
+from kafka_cluster.answers import NO_TOPIC_ID
 from metadata_topic.records.archive_records import ArchiveObjectCommitted, ArchiveObjectDeleted
 from metadata_topic.records.declared_gaps import DeclaredGap
 from metadata_topic.records.errors import MetadataTopicError, PublicationBacklogFullError
@@ -38,7 +39,6 @@ from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED
 from metadata_topic.store.archive.archive_recovery import record_from_object
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
-from metadata_topic.topic.cluster_descriptions import NO_TOPIC_ID
 from metadata_topic.topic.topic import METADATA_TOPIC
 from plugin.archive_storage import ArchiveStorage, StoredArchiveObject
 from plugin.errors import RemoteResourceNotFoundError, RemoteSegmentCorruptError

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import structlog
 
+from kafka_cluster.client_config import KafkaClientConfig
+from kafka_cluster.kafka_python_config import kafka_python_settings
 from metadata_topic.settings.wal_retention import LOCAL_RETENTION_KEYS, local_retention_ms
-from metadata_topic.topic.client_config import KafkaClientConfig
-from metadata_topic.topic.kafka_python_config import kafka_python_settings
 from recovery.errors import ReassignmentError, ReassignmentSettingError
 from recovery.reassignment.moves import ClusterView
 from recovery.reassignment.plan import ClusterReplicas, Move, PartitionReplicas, TopicPartition

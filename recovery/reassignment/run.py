@@ -5,7 +5,7 @@ from typing import Protocol
 
 import structlog
 
-from metadata_topic.records.errors import MetadataTopicError
+from kafka_cluster.errors import KafkaClusterError
 from recovery.errors import ReassignmentError, ReassignmentSettingError
 from recovery.reassignment.moves import (
     Action,
@@ -116,7 +116,7 @@ class ReassignmentRun:
             self.reassignment.saw(self._admin.view(list(self.reassignment.progress)), self._clock())
         except ReassignmentSettingError:
             raise
-        except (ReassignmentError, MetadataTopicError) as error:
+        except (ReassignmentError, KafkaClusterError) as error:
             now_s = self._clock()
             self._silent_since_s = now_s if self._silent_since_s is None else self._silent_since_s
             log.warning("cluster_did_not_answer", error=str(error))

@@ -4,11 +4,12 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
+from kafka_cluster.client_config import KafkaClientConfig
+from kafka_cluster.errors import KafkaClusterError
 from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.settings.settings_topic import SettingsReader, SettingsWriter
 from metadata_topic.settings.tail_upload import TailRequest
 from metadata_topic.settings.topic_settings import TopicSettings
-from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.topic_follower import FollowSettings
 from recovery.reassignment.plan import TopicPartition
 
@@ -35,7 +36,7 @@ class TailRequests:
         try:
             if self._asked:
                 self._writer.forget_tails((where.topic, where.partition) for where in self._asked)
-        except MetadataTopicError:
+        except KafkaClusterError:
             if error is None:
                 raise
         finally:

@@ -6,8 +6,10 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, Final, TypeVar
 
+from kafka_cluster.client_config import KafkaClientConfig, from_java_properties
+from kafka_cluster.cluster import KafkaCluster
+from kafka_cluster.errors import KafkaClusterError
 from metadata_topic.kip405.kip405 import REMOTE_LOG_METADATA_TOPIC
-from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.settings.settings_topic import read_settings
 from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
 from metadata_topic.settings.wal_retention import (
@@ -19,8 +21,6 @@ from metadata_topic.settings.wal_retention import (
     local_retention_ms,
     longer,
 )
-from metadata_topic.topic.client_config import KafkaClientConfig, from_java_properties
-from metadata_topic.topic.cluster_descriptions import ClusterDescriptions, DescriptionError
 from metadata_topic.topic.topic import METADATA_TOPIC, SETTINGS_TOPIC
 from retention_job.errors import SourceError
 from retention_job.settings import KafkaSource
@@ -158,7 +158,7 @@ def client_config(source: KafkaSource) -> KafkaClientConfig:
     """Return the configuration for librdkafka. Raises SourceError for a property that cannot be translated."""
     try:
         return from_java_properties(source.bootstrap_servers, source.client_properties)
-    except MetadataTopicError as error:
+    except KafkaClusterError as error:
         raise SourceError("configure", "Kafka client", str(error)) from error
 
 
@@ -212,14 +212,14 @@ class _Admin:
     def _settings(self) -> tuple[Mapping[str, TopicSettings], Mapping[int, AgentRegistration]]:
         try:
             return read_settings(self._client)
-        except MetadataTopicError as error:
+        except KafkaClusterError as error:
             raise SourceError("read", SETTINGS_TOPIC, str(error)) from error
 
     def _ids(self, names: list[str]) -> dict[str, bytes]:
         """Return ids, without topics that were deleted since they were listed or that this client may not describe."""
         described = self._ask(
             "describe topics",
-            lambda: ClusterDescriptions(self._client, _CLIENT_ID, self._source.timeout_s).topics(names),
+            lambda: KafkaCluster(self._client, _CLIENT_ID, self._source.timeout_s).topics(names),
         )
         return {topic.name: bytes(topic.topic_id) for topic in described if not topic.error_code}
 
@@ -275,7 +275,7 @@ class _Admin:
             return question()
         except KafkaException as error:
             raise self._unreachable(operation, error.args[0].str()) from error
-        except DescriptionError as error:
+        except KafkaClusterError as error:
             raise self._unreachable(operation, error.reason) from error
 
     def _unreachable(self, operation: str, reason: str) -> SourceError:

@@ -22,18 +22,18 @@ from typing import Any, TypeVar
 
 import structlog
 
-from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_text
-from metadata_topic.settings.settings_topic import SettingsReader
-from metadata_topic.settings.wal_retention import is_tiered, local_retention_ms
-from metadata_topic.topic.client_config import KafkaClientConfig
-from metadata_topic.topic.cluster_descriptions import (
+from kafka_cluster.answers import (
     TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
-    ClusterDescriptions,
     DescribedTopic,
-    DescriptionError,
 )
+from kafka_cluster.client_config import KafkaClientConfig
+from kafka_cluster.cluster import KafkaCluster
+from kafka_cluster.errors import KafkaClusterError
+from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_text
+from metadata_topic.settings.settings_topic import SettingsReader
+from metadata_topic.settings.wal_retention import is_tiered, local_retention_ms
 from metadata_topic.topic.topic import METADATA_TOPIC
 from rlm.lifecycle.release import NEVER, ClusterView, HiddenTopics, TopicWatch
 
@@ -100,7 +100,7 @@ class ClusterObserver:
         from confluent_kafka.admin import AdminClient
 
         self._admin = AdminClient(client.for_confluent(client_id=f"remote-wal-agent-{broker_id}-lifecycle"))
-        self._descriptions = ClusterDescriptions(client, f"remote-wal-agent-{broker_id}-lifecycle", timeout_s)
+        self._descriptions = KafkaCluster(client, f"remote-wal-agent-{broker_id}-lifecycle", timeout_s)
         self._asks_by_id = self._descriptions.can_ask_by_id
         self._watch = watch
         self._timeout_s = timeout_s
@@ -115,7 +115,7 @@ class ClusterObserver:
         `heard_of` are names of topics that may be among the wanted ones. `wall_ms` is asked before the first question,
         which is what the view is as of, and once topics are known: a grace time must not begin before, however long
         the answers took. Raises ClusterUnknownError,
-        DescriptionError, and confluent_kafka.KafkaException.
+        KafkaClusterError, and confluent_kafka.KafkaException.
         """
         asked_ms = wall_ms()
         metadata = self._admin.list_topics(timeout=self._timeout_s)
@@ -273,7 +273,7 @@ def longest_enabled_retention_ms(client: KafkaClientConfig, broker_id: int, rack
         enabled = [name for name, topic in reader.topics.items() if topic.enable]
         observer = ClusterObserver(client, broker_id, TopicWatch(0))
         return longest_retention_ms(observer.local_retentions_ms(enabled).values())
-    except (KafkaException, ClusterUnknownError, DescriptionError) as error:
+    except (KafkaException, ClusterUnknownError, KafkaClusterError) as error:
         log.warning("local_retention_unknown", error=str(error), consequence="the configured retention is taken")
         return None
     finally:

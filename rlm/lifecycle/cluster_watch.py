@@ -9,10 +9,10 @@ from typing import Protocol
 
 import structlog
 
+from kafka_cluster.errors import KafkaClusterError
 from kafka_log.topic_partition import TopicId
 from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings, settings_of
 from metadata_topic.settings.wal_retention import KeptFor, WalRetention, age_limit_ms
-from metadata_topic.topic.cluster_descriptions import DescriptionError
 from rlm.lifecycle.cluster_observer import ClusterObserver, ClusterUnknownError, Observation
 from rlm.lifecycle.release import NEVER, ClusterView
 
@@ -113,7 +113,7 @@ class ClusterWatch:
         wanted |= {topic_id for topic_id, name in self._names.items() if name in known and known[name].enable}
         try:
             observation = await self._observe(wanted, tuple(known))
-        except (KafkaException, ClusterUnknownError, DescriptionError) as error:
+        except (KafkaException, ClusterUnknownError, KafkaClusterError) as error:
             log.warning("cluster_not_observed", error=str(error), consequence="the last known state stays")
             return False
         self._names = observation.names

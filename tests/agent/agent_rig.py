@@ -16,11 +16,11 @@ from agent.identity import AgentLock
 from agent.process import Agent
 from agent.settings_file import agent_settings
 from agent.wiring.storage_run import StorageRun
+from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.server_properties import load_broker_properties
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.settings.topic_settings import LinkPolicy
-from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
 from plugin.loading import DEFAULT_IMPL_PREFIX
 from replication.wire.peer_connection import Address

@@ -1,7 +1,8 @@
 """When the cluster is asked for its brokers' zones."""
 
 from agent.broker_racks import BrokerRacks
-from metadata_topic.topic.cluster_descriptions import DescribedBroker, DescriptionError
+from kafka_cluster.answers import DescribedBroker
+from kafka_cluster.errors import KafkaClusterError
 
 
 class Cluster:
@@ -15,7 +16,7 @@ class Cluster:
     def brokers(self) -> list[DescribedBroker]:
         self.asked += 1
         if self.is_away:
-            raise DescriptionError("describe cluster", "nowhere", "no broker answers")
+            raise KafkaClusterError("describe cluster", "nowhere", "no broker answers")
         return [DescribedBroker(broker_id, rack) for broker_id, rack in self.racks.items()]
 
 

@@ -8,11 +8,11 @@ import pytest
 
 from agent.metrics.agent_metrics import StateCollector
 from agent.metrics.metrics_doc import NoLedPartitions
+from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.archive_records import ArchiveObjectCommitted
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
-from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
 from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.guarded_storage import GuardedStorageManager

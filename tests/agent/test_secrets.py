@@ -17,10 +17,11 @@ from agent.settings.process_settings import BrokerTlsSettings
 from agent.settings.setting_types import AgentSettingsError
 from agent.settings_file import agent_settings
 from agent.tls.broker_tls import BrokerTls, broker_tls_plan
+from kafka_cluster.client_config import KafkaClientConfig
+from kafka_cluster.errors import KafkaClusterError
 from kafka_log.errors import BrokerPropertiesError
 from kafka_log.server_properties import load_broker_properties
 from metadata_topic.records.errors import MetadataTopicError
-from metadata_topic.topic.client_config import KafkaClientConfig
 
 PLANTED = "planted-0123456789"
 SERVER_PROPERTIES = """
@@ -165,7 +166,7 @@ def test_what_is_wrong_with_a_login_is_told_without_it(properties: Path, login: 
     client = properties.with_name("client.properties")
     client.write_text(f"security.protocol=SASL_PLAINTEXT\n{login}\n")
     broker = load_broker_properties(properties)
-    with pytest.raises((AgentSettingsError, MetadataTopicError, BrokerPropertiesError)) as caught:
+    with pytest.raises((AgentSettingsError, KafkaClusterError, BrokerPropertiesError)) as caught:
         client_config(broker, agent_settings(broker, properties).client)
     assert PLANTED not in "".join(traceback.format_exception(caught.value))
 

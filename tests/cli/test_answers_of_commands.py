@@ -18,7 +18,7 @@ from cli import reachability
 from cli.exit_code import ExitCode
 from cli.main import build_app, json_is_wanted, main
 from cli.reachability import ClusterUnreachableError, reach
-from metadata_topic.topic.client_config import KafkaClientConfig
+from kafka_cluster.client_config import KafkaClientConfig
 
 pytestmark = pytest.mark.real_connections
 

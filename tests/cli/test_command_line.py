@@ -14,8 +14,8 @@ from cli import main as main_module
 from cli import start as start_module
 from cli.exit_code import ExitCode
 from cli.log_lines import show_log
+from kafka_cluster.client_config import LIBRDKAFKA_LOGGER
 from local_cluster.layout import LayoutError
-from metadata_topic.topic.client_config import LIBRDKAFKA_LOGGER
 
 
 def test_help_lists_the_commands() -> None:

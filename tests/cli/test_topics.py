@@ -9,9 +9,10 @@ from typer.testing import CliRunner
 from cli import connection
 from cli import main as main_module
 from cli import topics as topics_module
+from kafka_cluster.answers import DescribedBroker
+from kafka_cluster.cluster import KafkaCluster
 from metadata_topic.settings import settings_topic
 from metadata_topic.settings.topic_settings import AgentRegistration, LinkPolicy, TopicSettings
-from metadata_topic.topic.cluster_descriptions import ClusterDescriptions, DescribedBroker
 
 
 @pytest.mark.parametrize(
@@ -116,7 +117,7 @@ def test_no_topic_is_called_durable_while_an_agent_holds_no_answers(
     monkeypatch.setattr(connection, "reach", lambda _servers: None)
     monkeypatch.setattr(settings_topic, "read_settings", lambda _client: ({"orders": TopicSettings(True)}, known))
     brokers = [DescribedBroker(1, None), DescribedBroker(2, None)]
-    monkeypatch.setattr(ClusterDescriptions, "brokers", lambda _self: brokers)
+    monkeypatch.setattr(KafkaCluster, "brokers", lambda _self: brokers)
     words = ["topics", *command, "--durable", "--bootstrap-server", "nowhere:1"]
     result = CliRunner().invoke(main_module.build_app(), words)
     assert bool(written) is (told is None), result.output

@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from kafka_cluster.client_config import KafkaClientConfig
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
-from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.topic import METADATA_TOPIC, MetadataTopicSettings, ensure_topics
 from tests.cluster.agent_views import read_metrics
 from tests.cluster.recovery_commands import run_command

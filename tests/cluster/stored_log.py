@@ -8,6 +8,7 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 
+from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.leader_epoch_checkpoint import LeaderEpochs, read_leader_epochs
 from kafka_log.topic_partition import TopicIdPartition
 from local_cluster.cluster import LocalCluster
@@ -15,7 +16,6 @@ from local_cluster.polling import wait_until
 from local_cluster.workload.replica_comparison import ReplicaLog
 from metadata_topic.records.offset_ranges import joined_ranges
 from metadata_topic.store.store import RemoteWalMetadataStore
-from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
 from tests.cluster.script import PATIENCE_S, Script
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
+from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.leader_epoch_checkpoint import read_leader_epochs
 from kafka_log.segment_files import list_segments, log_file_name
 from kafka_log.topic_partition import TopicIdPartition
@@ -24,7 +25,6 @@ from local_cluster.topic_switch import LINKED_AND_KEPT, set_topics
 from local_cluster.workload.replica_comparison import compare_replicas
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
-from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
 from plugin.archive_storage import ObjectArchiveStorage, load_archive_storage
 from plugin.loading import DEFAULT_ARCHIVE_IMPL_PREFIX

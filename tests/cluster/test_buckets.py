@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cli.exit_code import ExitCode
+from kafka_cluster.client_config import KafkaClientConfig
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.object_store.faults import Fault
@@ -18,7 +19,6 @@ from local_cluster.object_store.server import ObjectStoreServer
 from local_cluster.object_store.store_spec import S3Store
 from local_cluster.polling import wait_until
 from metadata_topic.records.states import FINISHED
-from metadata_topic.topic.client_config import KafkaClientConfig
 from plugin.format.bucket_copies import NamedCopies
 from plugin.format.bucket_id import bucket_id
 from plugin.segment_metadata import CombinedSegmentId

@@ -13,12 +13,12 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
 from cli.main import build_app
+from kafka_cluster.client_config import KafkaClientConfig
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
 from metadata_topic.records.client_usage_record import is_client_usage_key
 from metadata_topic.records.usage_record import decode_usage, is_usage_key
-from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.topic import METADATA_TOPIC
 from metadata_topic.topic.topic_follower import FollowSettings, TopicFollower, TopicRecord
 from tests.cluster.recovery_commands import WORDS

@@ -20,13 +20,13 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from kafka_cluster.client_config import KafkaClientConfig
 from local_cluster.cluster import LocalCluster
 from local_cluster.kafka_tools import KafkaToolError
 from local_cluster.polling import wait_until
 from local_cluster.zone_gateways import ZoneGateways
 from metadata_topic.settings.settings_topic import read_settings
 from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
-from metadata_topic.topic.client_config import KafkaClientConfig
 from tests.cluster.gateway_cluster import THREE_ZONES, gateway_cluster
 from tests.cluster.script import PATIENCE_S
 

@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
+from kafka_cluster.client_config import KafkaClientConfig
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
 from local_cluster.topic_switch import LINKED_AND_KEPT, set_topics
@@ -19,7 +20,6 @@ from local_cluster.workload.replica_comparison import compare_replicas
 from local_cluster.zone_gateways import ZoneGateways
 from metadata_topic.records.states import FINISHED
 from metadata_topic.settings.topic_settings import TopicSettings
-from metadata_topic.topic.client_config import KafkaClientConfig
 from plugin.loading import DEFAULT_ARCHIVE_IMPL_PREFIX
 from plugin.router_object_id import RouterObjectId
 from plugin.segment_metadata import CombinedSegmentId

@@ -17,6 +17,7 @@ from confluent_kafka.admin import (
 )
 
 from doctor.cluster_questions import ask_topics
+from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.topic_partition import TopicId, topic_id_to_text
 from local_cluster.broker_config import ClusterSettings, server_properties
 from local_cluster.cluster import LocalCluster
@@ -24,7 +25,6 @@ from local_cluster.polling import wait_until
 from local_cluster.port_block import free_port_block
 from metadata_topic.settings.topic_settings import TopicSettings
 from metadata_topic.settings.wal_retention import AgentsRetention
-from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.topic import METADATA_TOPIC
 from rlm.lifecycle.cluster_observer import ClusterObserver, Observation
 from rlm.lifecycle.release import TopicWatch

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from kafka_cluster.client_config import KafkaClientConfig
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
 from metadata_topic.records.states import DELETING, FINISHED
-from metadata_topic.topic.client_config import KafkaClientConfig
 from plugin.format.object_keys import ObjectKeyFactory
 from plugin.segment_metadata import CombinedSegmentId
 from recovery.metadata.metadata_notes import read_metadata

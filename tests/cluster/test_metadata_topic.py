@@ -7,13 +7,13 @@ from functools import partial
 
 import pytest
 
+from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
 from metadata_topic.settings.settings_topic import SettingsReader, SettingsWriter, read_settings
 from metadata_topic.settings.topic_settings import AgentRegistration, LinkPolicy, TopicSettings
 from metadata_topic.store.store import RemoteWalMetadataStore
-from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
 from metadata_topic.topic.publication_queue import PublisherSettings
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher

@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import Producer
 
 from cli.exit_code import ExitCode
+from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.leader_epoch_checkpoint import read_leader_epochs
 from kafka_log.segment_files import list_segments
 from kafka_log.topic_partition import TopicIdPartition
@@ -19,7 +20,6 @@ from local_cluster.broker_config import TIERED_TOPIC, AgentsMode, ClusterSetting
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
 from metadata_topic.store.store import RemoteWalMetadataStore
-from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
 from recovery.reassignment.admin import BEGIN_AT_TIER, ReassignmentAdmin
 from recovery.reassignment.plan import TopicPartition

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
+from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.leader_epoch_checkpoint import read_leader_epochs
 from kafka_log.meta_properties import MetaProperties, read_meta_properties
 from kafka_log.partition_metadata import read_partition_metadata
@@ -23,7 +24,6 @@ from local_cluster.workload.replica_comparison import compare_replicas
 from metadata_topic.settings.topic_settings import TopicSettings
 from metadata_topic.settings.wal_retention import AS_LOCAL
 from metadata_topic.store.store import RemoteWalMetadataStore
-from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
 from recovery.logs.log_directory_target import STAGING
 from recovery.logs.log_writer import JOURNAL

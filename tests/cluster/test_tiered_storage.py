@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer, TopicPartition
 
+from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.leader_epoch_checkpoint import LeaderEpochs, read_leader_epochs
 from kafka_log.record_batch import scan_batches
 from kafka_log.segment_files import list_segments
@@ -26,7 +27,6 @@ from metadata_topic.kip405.kip405 import (
 from metadata_topic.kip405.tier_follower import TierFollower
 from metadata_topic.kip405.tiered_offsets import NOTHING_TIERED, TieredOffsets, TieredRange
 from metadata_topic.records.states import FINISHED
-from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.topic_follower import FollowSettings
 from plugin.segment_metadata import RemoteLogSegmentState
 from tests.cluster.conftest import IMPATIENT

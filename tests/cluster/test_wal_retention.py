@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from kafka_cluster.client_config import KafkaClientConfig
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
@@ -12,7 +13,6 @@ from local_cluster.topic_switch import LINKED
 from metadata_topic.records.records import PublishedSegment
 from metadata_topic.records.states import DELETED, FINISHED
 from metadata_topic.store.store import RemoteWalMetadataStore
-from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
 from plugin.wall_clock import wall_ms
 from tests.cluster.agent_views import read_metrics

@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
+from kafka_cluster.client_config import KafkaClientConfig
 from local_cluster.broker_config import BACKEND_PREFIX, AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
@@ -17,7 +18,6 @@ from local_cluster.topic_switch import LINKED_AND_KEPT, set_topics
 from metadata_topic.records.states import FINISHED
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
-from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
 from plugin.loading import DEFAULT_ARCHIVE_IMPL_PREFIX
 from tests.cluster.conftest import STORAGE_PLUGINS, BreakableStore

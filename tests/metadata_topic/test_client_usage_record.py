@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kafka_cluster.client_config import KafkaClientConfig
 from metadata_topic.records.client_usage_record import (
     ClientUsageRecord,
     ClientZoneUsage,
@@ -19,7 +20,6 @@ from metadata_topic.records.record_fields import UndecodableRecordError
 from metadata_topic.records.serde import decode_or_keep_out
 from metadata_topic.records.usage_record import UsageRecord, decode_usage, encode_usage, encode_usage_key
 from metadata_topic.store.store import RemoteWalMetadataStore
-from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
 from tests.metadata_topic.fake_topic import FakeTopic
 

@@ -11,6 +11,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.topic_partition import TopicId
 from local_cluster.polling import wait_until
 from metadata_topic.records import serde
@@ -18,7 +19,6 @@ from metadata_topic.records.records import MetadataRecord, PublishedSegment, Rem
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.store.store_image import StoreImage
 from metadata_topic.store.topic_continuity import TopicDoubt
-from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
 from metadata_topic.topic.topic_consumer import confluent_reader
 from metadata_topic.topic.topic_follower import FollowSettings, TopicFollower, TopicRecord

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
-from metadata_topic.topic.client_config import KafkaClientConfig
+from kafka_cluster.client_config import KafkaClientConfig
 from metadata_topic.topic.metadata_topics import MetadataTopics, TopicPlan
 from metadata_topic.topic.topic import METADATA_TOPIC, SETTINGS_TOPIC, Broker, MetadataTopicSettings
 from metadata_topic.topic.topic_requirements import TopicLayout

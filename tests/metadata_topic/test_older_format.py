@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from agent.identity import AgentLock
+from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.topic_partition import TopicId
 from metadata_topic.records import archive_records, serde
 from metadata_topic.records.records import MetadataRecord, UnknownRecord
@@ -20,7 +21,6 @@ from metadata_topic.settings.settings_topic import SettingsView
 from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings, settings_of
 from metadata_topic.store.snapshots.snapshot_keeper import SnapshotKeeper
 from metadata_topic.store.store import RemoteWalMetadataStore
-from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.followed_metadata import FollowedMetadata, Reader
 from metadata_topic.topic.topic_follower import TopicRecord
 from plugin.guarded_storage import GuardedStorageManager

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from kafka_cluster.client_config import KafkaClientConfig
 from local_cluster.polling import wait_until
 from metadata_topic.records import archive_records, serde
 from metadata_topic.records.errors import MetadataRecordTooLargeError, PublicationBacklogFullError
 from metadata_topic.records.records import PublishedSegment, RemoteWalNodeRegistration
 from metadata_topic.records.usage_record import UsageRecord, encode_usage, encode_usage_key
-from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.publication_queue import DEFAULT_SETTINGS, PublicationQueue, PublisherSettings
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
 from tests.metadata_topic.archive_strategies import committed, object_id

@@ -4,8 +4,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from kafka_cluster.client_config import KafkaClientConfig
 from local_cluster.polling import wait_until
-from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.read_barrier import ReadBarriers
 from metadata_topic.topic.topic_follower import FollowSettings, TopicFollower, TopicRecord
 from tests.metadata_topic.fake_topic import FakeTopic

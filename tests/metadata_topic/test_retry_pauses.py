@@ -2,7 +2,7 @@
 
 import pytest
 
-from metadata_topic.topic.client_config import KafkaClientConfig
+from kafka_cluster.client_config import KafkaClientConfig
 from metadata_topic.topic.retry_pauses import RetryPauses
 from metadata_topic.topic.topic_follower import FollowSettings, TopicFollower
 from tests.metadata_topic.fake_topic import FakeTopic

@@ -3,8 +3,8 @@
 import threading
 from collections.abc import Sequence
 
+from kafka_cluster.client_config import KafkaClientConfig
 from local_cluster.polling import wait_until
-from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.stall_watch import StallWatch
 from metadata_topic.topic.topic_follower import FollowSettings, TopicFollower, TopicRecord
 from tests.metadata_topic.fake_topic import FakeTopic

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kafka_cluster.client_config import KafkaClientConfig
 from metadata_topic.records.errors import TopicNotKnownError, TopicSetupError
 from metadata_topic.records.partitioner import metadata_partition
-from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.topic import (
     METADATA_TOPIC,
     SETTINGS_TOPIC,

@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kafka_cluster.answers import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, DescribedTopic
+from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.topic_partition import TopicId
 from metadata_topic.records.errors import MetadataTopicError, TopicSettingsError
 from metadata_topic.settings.settings_memory import SettingsMemory
@@ -34,12 +36,6 @@ from metadata_topic.settings.topic_settings import (
     encode_topic_settings,
     settings_of,
     topic_key,
-)
-from metadata_topic.topic.client_config import KafkaClientConfig
-from metadata_topic.topic.cluster_descriptions import (
-    TOPIC_AUTHORIZATION_FAILED,
-    UNKNOWN_TOPIC_OR_PARTITION,
-    DescribedTopic,
 )
 from metadata_topic.topic.topic_follower import FollowSettings
 from tests.metadata_topic.fake_topic import FakeMessage, FakeTopic

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.meta_properties import read_meta_properties
 from kafka_log.record_batch import scan_batches
 from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_text
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
-from metadata_topic.topic.client_config import KafkaClientConfig
 from plugin.archive_storage import ObjectArchiveStorage, load_archive_storage
 from plugin.format.archive_object import OpenArchiveObject
 from plugin.format.archive_object_id import ArchiveObjectId

@@ -13,7 +13,7 @@ from replication.wire.splicer import verify_hydrated
 from tests.kafka_log.batches import batch
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("kafka_log", "plugin", "metadata_topic", "rlm", "replication", "recovery", "agent")
+ROOMS = ("kafka_log", "plugin", "kafka_cluster", "metadata_topic", "rlm", "replication", "recovery", "agent")
 CODECS = {"zlib", "gzip", "bz2", "lzma", "lz4", "snappy", "cramjam", "zstandard", "zstd", "compression"}
 MIB = 1024 * 1024
 GZIP = 1

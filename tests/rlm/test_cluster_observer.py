@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError
 
-from kafka_log.topic_partition import TopicId, topic_id_to_text
-from metadata_topic.topic.client_config import KafkaClientConfig
-from metadata_topic.topic.cluster_descriptions import (
+from kafka_cluster.answers import (
     TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
-    ClusterDescriptions,
     DescribedPartition,
     DescribedTopic,
 )
+from kafka_cluster.client_config import KafkaClientConfig
+from kafka_cluster.cluster import KafkaCluster
+from kafka_log.topic_partition import TopicId, topic_id_to_text
 from metadata_topic.topic.topic import METADATA_TOPIC
 from rlm.lifecycle.cluster_observer import (
     ClusterObserver,
@@ -94,9 +94,9 @@ def _future(result: object) -> "Future[Any]":
 class Rig:
     def __init__(self, login: dict[str, str]) -> None:
         client = KafkaClientConfig("127.0.0.1:1", login)
-        self.admin = FakeAdmin(can_ask_by_id=ClusterDescriptions(client, "test", 1.0).can_ask_by_id)
+        self.admin = FakeAdmin(can_ask_by_id=KafkaCluster(client, "test", 1.0).can_ask_by_id)
         with pytest.MonkeyPatch.context() as patch:
-            for made in ("confluent_kafka.admin.AdminClient", "rlm.lifecycle.cluster_observer.ClusterDescriptions"):
+            for made in ("confluent_kafka.admin.AdminClient", "rlm.lifecycle.cluster_observer.KafkaCluster"):
                 patch.setattr(made, lambda *_, **__: self.admin)
             self.observer = ClusterObserver(client, 1, TopicWatch(GRACE_MS))
 

@@ -12,11 +12,11 @@ from typing import Any
 
 from gateway.produce.router_sweep import KEEP_S
 from gateway.router_uploads import SWEEP_EACH_S
+from kafka_cluster.client_config import KafkaClientConfig
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import WaitTimeoutError, wait_until
 from local_cluster.workload.replica_comparison import ReplicaReadError, compare_replicas
 from metadata_topic.records.states import FINISHED
-from metadata_topic.topic.client_config import KafkaClientConfig
 from plugin.format.adoption_note import split_note
 from plugin.remote_wal_storage_manager import blobs_of
 from plugin.router_object_id import ROUTER_KIND, RouterObjectId

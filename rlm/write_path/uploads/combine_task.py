@@ -20,8 +20,9 @@ from functools import partial
 
 import structlog
 
+from kafka_cluster.errors import KafkaClusterError
 from kafka_log.batch_digests import batch_digests, run_digest
-from metadata_topic.records.errors import MetadataTopicError, PublicationBacklogFullError
+from metadata_topic.records.errors import PublicationBacklogFullError
 from metadata_topic.records.metadata_publisher import SegmentPublisher
 from plugin.deadline import Deadline
 from plugin.errors import RemoteStorageError, RemoteStorageTimeoutError, defect_site, failure_label
@@ -221,7 +222,7 @@ def _failure_label(error: Exception) -> str:
 
 
 def _told(error: Exception) -> str:
-    return str(error) if isinstance(error, RemoteStorageError | MetadataTopicError) else defect_site(error)
+    return str(error) if isinstance(error, RemoteStorageError | KafkaClusterError) else defect_site(error)
 
 
 def _of_all(

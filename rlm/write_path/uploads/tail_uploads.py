@@ -13,10 +13,10 @@ from typing import Protocol
 
 import structlog
 
+from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.settings.settings_topic import SettingsWriter, TailRequests
 from metadata_topic.settings.tail_upload import TailRequest, TailStored, TopicPartitionName
-from metadata_topic.topic.client_config import KafkaClientConfig
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.uploads.uploaded_segment import UploadedSegment
 

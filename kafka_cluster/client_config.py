@@ -10,8 +10,8 @@ from types import MappingProxyType
 import javaproperties
 import structlog
 
+from kafka_cluster.errors import ClientPropertyError
 from kafka_log.config_providers import PROVIDERS_KEY, ConfigProviderError, ResolvedProperties
-from metadata_topic.records.errors import ClientPropertyError
 
 log = structlog.get_logger(__name__)
 

@@ -4,23 +4,16 @@ import gc
 import socket
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from kafka.protocol.metadata import MetadataResponse
 
+from kafka_cluster.answers import NO_TOPIC_ID, TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, DescribedTopic
+from kafka_cluster.client_config import KafkaClientConfig
+from kafka_cluster.cluster import EARLIEST, LATEST, KafkaCluster, _topic
+from kafka_cluster.errors import ClientPropertyError, KafkaClusterError
 from kafka_log.topic_partition import TopicId
-from metadata_topic.records.errors import ClientPropertyError
-from metadata_topic.topic.client_config import KafkaClientConfig
-from metadata_topic.topic.cluster_descriptions import (
-    NO_TOPIC_ID,
-    TOPIC_AUTHORIZATION_FAILED,
-    UNKNOWN_TOPIC_OR_PARTITION,
-    ClusterDescriptions,
-    DescribedTopic,
-    DescriptionError,
-    _topic,
-)
 
 # kafka-python leaves the socket of a refused connection to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -46,26 +39,43 @@ def refusing() -> Iterator[str]:
 
 @pytest.mark.parametrize("properties", [ANY_LOGIN, NOT_KNOWN_TO_KAFKA_PYTHON])
 def test_a_cluster_that_does_not_answer_is_named(refusing: str, properties: dict[str, str]) -> None:
-    descriptions = ClusterDescriptions(KafkaClientConfig(refusing, properties), "test", 0.3)
-    with pytest.raises(DescriptionError, match=refusing):
+    descriptions = KafkaCluster(KafkaClientConfig(refusing, properties), "test", 0.3)
+    with pytest.raises(KafkaClusterError, match=refusing):
         descriptions.topics(["orders"])
     threads = set(threading.enumerate())
-    with pytest.raises(DescriptionError, match=refusing):
+    with pytest.raises(KafkaClusterError, match=refusing):
         descriptions.brokers()
     assert set(threading.enumerate()) <= threads, "nothing is left behind"
 
 
+def test_every_question_names_the_cluster_that_does_not_answer(refusing: str) -> None:
+    cluster = KafkaCluster(KafkaClientConfig(refusing, {"log_level": 0}), "test", 0.3)
+    questions: list[Callable[[], object]] = [
+        cluster.listing,
+        lambda: cluster.listing("orders"),
+        lambda: cluster.topic_configurations(["orders"]).all(),
+        lambda: cluster.broker_configurations([1]).all(),
+        lambda: cluster.offsets([("orders", 0)], EARLIEST).all(),
+        lambda: cluster.create_topic("orders", [[1]], {}),
+    ]
+    for ask in questions:
+        with pytest.raises(KafkaClusterError, match=refusing):
+            ask()
+
+
 def test_nothing_is_asked_about_no_topics(refusing: str) -> None:
-    descriptions = ClusterDescriptions(KafkaClientConfig(refusing), "test", 0.3)
+    descriptions = KafkaCluster(KafkaClientConfig(refusing), "test", 0.3)
     assert descriptions.topics([]) == descriptions.topics_by_id([]) == []
+    assert descriptions.topic_configurations([]).all() == {}
+    assert descriptions.offsets([], LATEST).all() == {}
 
 
 def test_ids_can_be_asked_for_by_kafka_python_alone(refusing: str) -> None:
-    descriptions = ClusterDescriptions(KafkaClientConfig(refusing), "test", 0.3)
+    descriptions = KafkaCluster(KafkaClientConfig(refusing), "test", 0.3)
     assert descriptions.can_ask_by_id
-    with pytest.raises(DescriptionError, match=f"by id {refusing}"):
+    with pytest.raises(KafkaClusterError, match=f"by id {refusing}"):
         descriptions.topics_by_id([TopicId(bytes(range(16)))])
-    other = ClusterDescriptions(KafkaClientConfig(refusing, NOT_KNOWN_TO_KAFKA_PYTHON), "test", 0.3)
+    other = KafkaCluster(KafkaClientConfig(refusing, NOT_KNOWN_TO_KAFKA_PYTHON), "test", 0.3)
     assert not other.can_ask_by_id
     with pytest.raises(ClientPropertyError):
         other.topics_by_id([TopicId(bytes(range(16)))])

@@ -3,9 +3,9 @@
 import pytest
 from kafka.admin import KafkaAdminClient
 
-from metadata_topic.records.errors import ClientPropertyError
-from metadata_topic.topic.client_config import KafkaClientConfig, from_java_properties
-from metadata_topic.topic.kafka_python_config import kafka_python_settings
+from kafka_cluster.client_config import KafkaClientConfig, from_java_properties
+from kafka_cluster.errors import ClientPropertyError
+from kafka_cluster.kafka_python_config import kafka_python_settings
 
 SCRAM = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="admin" password="p;w";'
 

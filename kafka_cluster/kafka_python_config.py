@@ -7,8 +7,8 @@ import ssl
 from collections.abc import Mapping
 from typing import Any, Final
 
-from metadata_topic.records.errors import ClientPropertyError
-from metadata_topic.topic.client_config import ConfluentValue, KafkaClientConfig
+from kafka_cluster.client_config import ConfluentValue, KafkaClientConfig
+from kafka_cluster.errors import ClientPropertyError
 
 _NAMES: Final[Mapping[str, str]] = {
     "security.protocol": "security_protocol",

@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from metadata_topic.topic.client_config import ConfluentValue, KafkaClientConfig
-from metadata_topic.topic.cluster_descriptions import ClusterDescriptions
+from kafka_cluster.client_config import ConfluentValue, KafkaClientConfig
+from kafka_cluster.cluster import KafkaCluster
 from metadata_topic.topic.topic_producer import confluent_producer
 from retention_job.sources.kafka_reading import FETCHING
 from tests.metadata_topic.metadata_recorder import MetadataRecorder
@@ -46,7 +46,7 @@ def _lists(client: KafkaClientConfig) -> None:
 
 
 def _describes(client: KafkaClientConfig) -> None:
-    assert [topic.error_code for topic in ClusterDescriptions(client, "d", 5.0).topics([TOPIC])] == [3]
+    assert [topic.error_code for topic in KafkaCluster(client, "d", 5.0).topics([TOPIC])] == [3]
 
 
 @pytest.mark.parametrize("use", [_produces, _asks_for_partitions, _consumes, _lists, _describes])

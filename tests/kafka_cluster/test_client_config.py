@@ -7,13 +7,13 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from metadata_topic.records.errors import ClientPropertyError
-from metadata_topic.topic.client_config import (
+from kafka_cluster.client_config import (
     LIBRDKAFKA_LOGGER,
     KafkaClientConfig,
     from_java_properties,
     read_command_config,
 )
+from kafka_cluster.errors import ClientPropertyError
 
 SCRAM = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="agent" password="p\\"a;s=s";'
 

@@ -1,0 +1,135 @@
+"""What a cluster answers about its topics and brokers, as values that do not depend on the client that asked."""
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+from kafka_cluster.errors import KafkaClusterError
+from kafka_log.topic_partition import TopicId
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+NO_TOPIC_ID: Final = TopicId(bytes(16))
+UNKNOWN_TOPIC_OR_PARTITION: Final = 3
+TOPIC_AUTHORIZATION_FAILED: Final = 29
+UNKNOWN_TOPIC_ID: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedPartition:
+    """Broker ids; `leader_id` is -1 when there is no leader."""
+
+    partition: int
+    leader_id: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+    @property
+    def is_lagging(self) -> bool:
+        """Whether a replica is not in sync."""
+        return not set(self.replicas) <= set(self.isr)
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedTopic:
+    """A topic, or why it is not described: Kafka's error code, 0 for none."""
+
+    name: str
+    """Empty when it was asked for by its id, and is not described."""
+    error_code: int
+    topic_id: TopicId = NO_TOPIC_ID
+    """NO_TOPIC_ID when it was asked for by its name and is not described, and in a listing."""
+    partitions: tuple[DescribedPartition, ...] = ()
+
+    @property
+    def replication_factor(self) -> int:
+        """The replicas of the partition that has the fewest; 0 when none is known."""
+        return min((len(one.replicas) for one in self.partitions), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedBroker:
+    """A living broker."""
+
+    broker_id: int
+    rack: str | None
+    host: str = ""
+    """As the listener that was asked advertises it."""
+    port: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterListing:
+    """What one broker knows of the whole cluster. It lacks topics that this client may not describe."""
+
+    cluster_id: str
+    brokers: Mapping[int, str]
+    """The living brokers' hosts, by broker id."""
+    topics: Mapping[str, DescribedTopic]
+
+
+class Answers(Generic[K, V]):
+    """Answers that were asked for together, one for each key. Reading them blocks until they are there."""
+
+    def __init__(
+        self, operation: str, servers: str, futures: Mapping[K, "Future[Any]"], read: Callable[[Any], V], wait_s: float
+    ) -> None:
+        """`read` makes an answer of what the client gives. All answers have `wait_s` from now on."""
+        self._operation = operation
+        self._servers = servers
+        self._futures = futures
+        self._read = read
+        self._wait_s = wait_s
+        self._deadline_s = time.monotonic() + wait_s
+
+    def each(self) -> Iterator[tuple[K, V | KafkaClusterError]]:
+        """Yield each answer, or why it was refused. Raises KafkaClusterError if one does not come in time."""
+        from confluent_kafka import KafkaException
+
+        for key, future in self._futures.items():
+            try:
+                yield key, self._read(future.result(timeout=max(0.0, self._deadline_s - time.monotonic())))
+            except KafkaException as error:
+                yield key, client_error(f"{self._operation} of {key_text(key)}", self._servers, error)
+            except FutureTimeoutError as error:
+                reason = f"no answer within {self._wait_s:g} s"
+                raise KafkaClusterError(self._operation, self._servers, reason) from error
+
+    def all(self, missing: Collection[int] = ()) -> dict[K, V]:
+        """Return the answers by key. Raises KafkaClusterError if one is refused.
+
+        Keys that are refused with one of the codes in `missing` are left out instead.
+        """
+        found: dict[K, V] = {}
+        for key, answer in self.each():
+            if not isinstance(answer, KafkaClusterError):
+                found[key] = answer
+            elif answer.code not in missing:
+                raise answer
+        return found
+
+
+def error_text(code: int) -> str:
+    """Return what Kafka's error code says."""
+    from confluent_kafka import KafkaError
+
+    return str(KafkaError(code).str())
+
+
+def key_text(key: object) -> str:
+    """Return how an error names a topic, a broker, or a partition."""
+    return "-".join(map(str, key)) if isinstance(key, tuple) else str(key)
+
+
+def client_error(operation: str, servers: str, error: Exception) -> KafkaClusterError:
+    """Turn an error of librdkafka or kafka-python into ours."""
+    told: Any = error.args[0] if error.args else ""
+    if hasattr(told, "code"):
+        code = told.code()
+        # Negative codes are librdkafka's own: no broker said anything.
+        return KafkaClusterError(operation, servers, str(told.str()), code=code if code > 0 else None)
+    return KafkaClusterError(operation, servers, str(error) or type(error).__name__)

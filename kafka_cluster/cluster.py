@@ -1,0 +1,332 @@
+"""Asks a Kafka cluster: its topics, brokers, configurations and offsets. Every question blocks.
+
+Topics and brokers are described by kafka-python, one connection for each question. librdkafka 2.16 ends the process
+("Assertion 'rko_result' failed") when its DescribeTopics or DescribeCluster is answered by a broker that knows of no
+living one, as may be while a whole cluster goes down, and when its client is closed before the answer. An agent has to
+outlive that. librdkafka describes them only with logins that kafka-python does not know. It asks everything else.
+"""
+
+import logging
+import uuid
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from kafka_cluster.answers import (
+    NO_TOPIC_ID,
+    Answers,
+    ClusterListing,
+    DescribedBroker,
+    DescribedPartition,
+    DescribedTopic,
+    client_error,
+    error_text,
+)
+from kafka_cluster.client_config import KafkaClientConfig
+from kafka_cluster.errors import ClientPropertyError, KafkaClusterError
+from kafka_cluster.kafka_python_config import kafka_python_settings
+from kafka_log.topic_partition import TopicId, topic_id_from_text
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+    from kafka.admin import KafkaAdminClient
+
+T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
+
+EARLIEST: Final = -2
+"""Asks for the offset that a log begins with (ListOffsets)."""
+LATEST: Final = -1
+"""Asks for the offset that consumers read up to: the high watermark."""
+_CONFIGURATION, _OFFSET = "describe configuration", "list offset"
+
+
+class KafkaCluster:
+    """Asks the cluster that `client` leads to. Several threads may ask at the same time.
+
+    A broker has `timeout_s` for each answer. Waiting ends after twice that time, because librdkafka gives up first.
+    """
+
+    def __init__(self, client: KafkaClientConfig, client_id: str, timeout_s: float) -> None:
+        self.client = client
+        self._client_id = client_id
+        self._timeout_s = timeout_s
+        self._admin: AdminClient | None = None
+
+    def listing(self, topic: str | None = None) -> ClusterListing:
+        """Return all topics, or one, as one broker lists them. Raises KafkaClusterError."""
+        from confluent_kafka import KafkaException
+
+        try:
+            asked: dict[str, Any] = {} if topic is None else {"topic": topic}
+            metadata: Any = self._librdkafka().list_topics(**asked, timeout=self._timeout_s)
+        except KafkaException as error:
+            raise self._error("list topics", error) from error
+        return ClusterListing(
+            str(metadata.cluster_id),
+            {int(broker_id): str(broker.host) for broker_id, broker in metadata.brokers.items()},
+            {name: _listed(name, topic) for name, topic in metadata.topics.items()},
+        )
+
+    def topic_configurations(self, names: Iterable[str]) -> Answers[str, dict[str, str]]:
+        """Ask for all that is in force in these topics' configurations, in one request."""
+        from confluent_kafka.admin import ConfigResource, ResourceType
+
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
+        futures = self._request(_CONFIGURATION, "describe_configs", resources)
+        return self._answers(_CONFIGURATION, {one.name: answer for one, answer in futures.items()}, _values)
+
+    def broker_configurations(self, broker_ids: Iterable[int]) -> Answers[int, dict[str, str]]:
+        """Ask each broker for its configuration, without secrets and without Kafka's defaults."""
+        from confluent_kafka.admin import ConfigResource, ConfigSource, ResourceType
+
+        def set_values(entries: Any) -> dict[str, str]:
+            default = ConfigSource.DEFAULT_CONFIG.value
+            return _values({key: one for key, one in entries.items() if one.source != default})
+
+        futures: dict[int, Future[Any]] = {}
+        for broker_id in broker_ids:
+            resource = ConfigResource(ResourceType.BROKER, str(broker_id))
+            [futures[broker_id]] = self._request(_CONFIGURATION, "describe_configs", [resource]).values()
+        return self._answers(_CONFIGURATION, futures, set_values)
+
+    def offsets(self, partitions: Iterable[tuple[str, int]], at: int) -> Answers[tuple[str, int], int]:
+        """Ask for an offset of each partition: EARLIEST, LATEST, or the first at that time in milliseconds or later."""
+        from confluent_kafka import TopicPartition
+        from confluent_kafka.admin import OffsetSpec
+
+        named = {EARLIEST: OffsetSpec.earliest, LATEST: OffsetSpec.latest}
+        spec = named[at]() if at in named else OffsetSpec.for_timestamp(at)
+        futures = self._request(_OFFSET, "list_offsets", {TopicPartition(*where): spec for where in partitions})
+        asked = {(one.topic, one.partition): answer for one, answer in futures.items()}
+        return self._answers(_OFFSET, asked, lambda answer: int(answer.offset))
+
+    def create_topic(self, topic: str, assignment: list[list[int]], config: Mapping[str, str]) -> bool:
+        """Create a topic with these replicas. False if it exists already. Raises KafkaClusterError."""
+        from confluent_kafka import KafkaError
+        from confluent_kafka.admin import NewTopic
+
+        new = NewTopic(topic, num_partitions=len(assignment), replica_assignment=assignment, config=dict(config))
+        futures = self._librdkafka().create_topics([new], operation_timeout=self._timeout_s)
+        created = self._answers("create topic", futures, lambda _answer: True).all({KafkaError.TOPIC_ALREADY_EXISTS})
+        return topic in created
+
+    def topics(self, names: Sequence[str]) -> list[DescribedTopic]:
+        """Describe each of these topics. Asking for a topic does not create it. Raises KafkaClusterError."""
+        if not names:
+            return []
+        return self._ask(
+            "describe topics",
+            lambda admin: [_topic(described) for described in admin.describe_topics(list(names))],
+            lambda admin: _topics_by_librdkafka(admin, names, self._timeout_s),
+        )
+
+    def eligible_leaders(self, names: Sequence[str]) -> dict[tuple[str, int], tuple[int, ...]]:
+        """Return which replicas are not in sync and may yet be elected, by topic and partition (KIP-966, Kafka 3.7).
+
+        Raises KafkaClusterError, also where brokers are older, and ClientPropertyError where only librdkafka logs in.
+        """
+        return self._ask_by_kafka_python(
+            "describe eligible leaders", self._settings(), lambda admin: dict(_eligible(admin, list(names)))
+        )
+
+    @property
+    def can_ask_by_id(self) -> bool:
+        """Whether `topics_by_id` may be asked: librdkafka asks by name alone."""
+        try:
+            self._settings()
+        except ClientPropertyError:
+            return False
+        return True
+
+    def topics_by_id(self, topic_ids: Sequence[TopicId]) -> list[DescribedTopic]:
+        """Describe the topic of each id (Metadata requests of version 12, KIP-516).
+
+        Raises KafkaClusterError, and ClientPropertyError where ids cannot be asked for.
+
+        Of a topic that is there and that this client may not describe, a broker says TOPIC_AUTHORIZATION_FAILED, and
+        UNKNOWN_TOPIC_ID only of one that is not there: ids are no secret to Kafka.
+        """
+        if not topic_ids:
+            return []
+        asked = [uuid.UUID(bytes=topic_id) for topic_id in topic_ids]
+        return self._ask_by_kafka_python(
+            "describe topics by id",
+            self._settings(),
+            lambda admin: [_topic(described) for described in admin.describe_topics(asked)],
+        )
+
+    def brokers(self) -> list[DescribedBroker]:
+        """Return the living brokers. Raises KafkaClusterError."""
+        return self._ask(
+            "describe cluster",
+            lambda admin: [
+                DescribedBroker(int(one["broker_id"]), one["rack"] or None, str(one["host"]), int(one["port"]))
+                for one in admin.describe_cluster()["brokers"]
+                if not one.get("is_fenced", False)
+            ],
+            lambda admin: [
+                DescribedBroker(node.id, node.rack or None, node.host, node.port)
+                for node in _result(admin.describe_cluster(request_timeout=self._timeout_s), self._timeout_s).nodes
+            ],
+        )
+
+    def _ask(
+        self,
+        operation: str,
+        by_kafka_python: "Callable[[KafkaAdminClient], T]",
+        by_librdkafka: Callable[[Any], T],
+    ) -> T:
+        from confluent_kafka import KafkaException
+
+        try:
+            settings = self._settings()
+        except ClientPropertyError:
+            try:
+                return by_librdkafka(self._librdkafka())
+            except (KafkaException, FutureTimeoutError) as error:
+                raise self._error(operation, error) from error
+        return self._ask_by_kafka_python(operation, settings, by_kafka_python)
+
+    def _ask_by_kafka_python(
+        self, operation: str, settings: dict[str, Any], question: "Callable[[KafkaAdminClient], T]"
+    ) -> T:
+        from kafka.errors import KafkaError
+
+        # Its errors are raised too, and its warnings, such as that of PLAIN without TLS, would come with each question.
+        logging.getLogger("kafka").setLevel(logging.CRITICAL)
+        try:
+            with _connected(settings, int(self._timeout_s * 1000)) as client:
+                return question(client)
+        except (KafkaError, OSError, TimeoutError) as error:
+            raise self._error(operation, error) from error
+
+    def _settings(self) -> dict[str, Any]:
+        return {**kafka_python_settings(self.client), "client_id": self._client_id}
+
+    def _librdkafka(self) -> "AdminClient":
+        from confluent_kafka.admin import AdminClient
+
+        if self._admin is None:
+            self._admin = AdminClient(self.client.for_confluent(client_id=self._client_id))
+        return self._admin
+
+    def _request(self, operation: str, method: str, asked: Collection[Any]) -> Mapping[Any, "Future[Any]"]:
+        """Send a request about several things. librdkafka refuses one about nothing. Raises KafkaClusterError."""
+        from confluent_kafka import KafkaException
+
+        if not asked:
+            return {}
+        try:
+            found: Mapping[Any, Future[Any]] = getattr(self._librdkafka(), method)(
+                asked, request_timeout=self._timeout_s
+            )
+        except KafkaException as error:
+            raise self._error(operation, error) from error
+        return found
+
+    def _answers(self, operation: str, futures: Mapping[K, "Future[Any]"], read: Callable[[Any], V]) -> Answers[K, V]:
+        return Answers(operation, self.client.bootstrap_servers, futures, read, 2 * self._timeout_s)
+
+    def refused(self, operation: str, code: int) -> KafkaClusterError:
+        """Return the error that says why this was refused. `code` is Kafka's."""
+        return KafkaClusterError(operation, self.client.bootstrap_servers, error_text(code), code=code)
+
+    def _error(self, operation: str, error: Exception) -> KafkaClusterError:
+        return client_error(operation, self.client.bootstrap_servers, error)
+
+
+@contextmanager
+def _connected(settings: dict[str, Any], timeout_ms: int) -> "Iterator[KafkaAdminClient]":
+    from kafka.admin import KafkaAdminClient
+
+    made: list[Any] = []
+
+    def make(**config: Any) -> Any:
+        made.append(KafkaAdminClient.DEFAULT_CONFIG["kafka_client"](**config))
+        return made[0]
+
+    settings = {**settings, "bootstrap_timeout_ms": timeout_ms, "request_timeout_ms": timeout_ms}
+    try:
+        admin = KafkaAdminClient(**settings, kafka_client=make)
+    except BaseException:
+        for client in made:  # when no broker answers, the admin client leaves its thread and sockets behind
+            client.close()
+            client._net.stop()
+        raise
+    with closing(admin):
+        yield admin
+
+
+def _eligible(admin: "KafkaAdminClient", names: list[str]) -> "Iterator[tuple[tuple[str, int], tuple[int, ...]]]":
+    cursor = None
+    while names:
+        page = admin.describe_topic_partitions(names, cursor=cursor)
+        for topic in page["topics"]:
+            for one in topic["partitions"]:
+                # The last known leader is elected when nobody is in sync or eligible any more.
+                last_known = () if one["isr_nodes"] else one["last_known_elr"] or ()
+                found = one["eligible_leader_replicas"] or last_known
+                yield (topic["name"], one["partition_index"]), tuple(found)
+        cursor = page["next_cursor"]
+        names = [name for name in names if cursor is not None and name >= cursor["topic_name"]]
+
+
+def _values(entries: Mapping[str, Any]) -> dict[str, str]:
+    return {key: entry.value for key, entry in entries.items() if entry.value is not None}
+
+
+def _listed(name: str, topic: Any) -> DescribedTopic:
+    partitions = (
+        DescribedPartition(one.id, one.leader, tuple(one.replicas), tuple(one.isrs))
+        for _, one in sorted(topic.partitions.items())
+    )
+    return DescribedTopic(name, 0 if topic.error is None else topic.error.code(), partitions=tuple(partitions))
+
+
+def _topic(described: dict[str, Any]) -> DescribedTopic:
+    topic_id = TopicId(uuid.UUID(str(described["topic_id"])).bytes) if described["topic_id"] else NO_TOPIC_ID
+    return DescribedTopic(
+        described["name"] or "",
+        described["error_code"],
+        topic_id,
+        tuple(
+            DescribedPartition(
+                one["partition_index"], one["leader_id"], tuple(one["replica_nodes"]), tuple(one["isr_nodes"])
+            )
+            for one in described["partitions"]
+        ),
+    )
+
+
+def _topics_by_librdkafka(admin: Any, names: Sequence[str], timeout_s: float) -> list[DescribedTopic]:
+    from confluent_kafka import KafkaException, TopicCollection
+
+    found = []
+    for name, future in admin.describe_topics(TopicCollection(list(names)), request_timeout=timeout_s).items():
+        try:
+            topic = _result(future, timeout_s)
+        except KafkaException as error:
+            code = error.args[0].code()
+            if code < 0:  # librdkafka's own: nothing was said of the topic
+                raise
+            found.append(DescribedTopic(name, code))
+            continue
+        partitions = (
+            DescribedPartition(
+                one.id,
+                -1 if one.leader is None else one.leader.id,
+                tuple(node.id for node in one.replicas),
+                tuple(node.id for node in one.isr),
+            )
+            for one in topic.partitions
+        )
+        found.append(DescribedTopic(name, 0, topic_id_from_text(str(topic.topic_id)), tuple(partitions)))
+    return found
+
+
+def _result(future: "Future[Any]", timeout_s: float) -> Any:
+    return future.result(timeout=2 * timeout_s)
