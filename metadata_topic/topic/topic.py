@@ -2,16 +2,15 @@
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar, cast
+from typing import Final, NamedTuple, Protocol, Self, TypeVar, cast
 
 import structlog
 
+from kafka_cluster.answers import UNKNOWN_TOPIC_OR_PARTITION
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.cluster import KafkaCluster
-from kafka_cluster.errors import KafkaClusterError
 from metadata_topic.records.errors import TopicNotKnownError, TopicSetupError
 from metadata_topic.records.partitioner import metadata_partition
 from metadata_topic.topic.topic_requirements import (
@@ -96,7 +95,7 @@ class Broker(NamedTuple):
 
 
 class AdminLike(Protocol):
-    """The part of an admin client used here; `confluent_admin` adapts confluent_kafka's."""
+    """What is used of an admin client; `confluent_admin` is the real one."""
 
     def brokers(self) -> list[Broker]: ...
 
@@ -104,10 +103,10 @@ class AdminLike(Protocol):
         """Return every topic with the number of its partitions."""
 
     def layout(self, topic: str) -> TopicLayout | None:
-        """Return the topic's layout; None when it does not exist. Raises TopicSetupError."""
+        """Return the topic's layout; None when it does not exist. Raises KafkaClusterError."""
 
     def create(self, topic: str, assignment: list[list[int]], config: Mapping[str, str]) -> bool:
-        """Create a topic; False when it already exists. Raises TopicSetupError."""
+        """Create a topic; False when it already exists. Raises KafkaClusterError."""
 
     def topic_config(self, topic: str) -> dict[str, str]: ...
 
@@ -172,7 +171,7 @@ def ensure_topics(
 ) -> EnsuredTopics:
     """Create the two topics if they are missing, and check them otherwise. Safe to call from many agents.
 
-    Blocks. Raises TopicSetupError, whose `retriable` says whether waiting (for brokers to come) may help.
+    Blocks. Raises KafkaClusterError, whose `retriable` tells whether waiting (for brokers to come) may help.
     """
     admin = admin or confluent_admin(client_config, timeout_s)
     there = admin.partition_counts()
@@ -233,83 +232,36 @@ def _deviations(topic: str, wanted: Mapping[str, str], actual: Mapping[str, str]
     ]
 
 
-_PASSED = object()
-"""Returned instead of an answer for the tolerated error."""
+class _TopicAdmin:
+    """Asks a cluster about the metadata topics, and makes them."""
 
-
-class _ConfluentAdmin:
-    """confluent_kafka's AdminClient with deadlines, and with our errors."""
-
-    def __init__(self, client_config: KafkaClientConfig, timeout_s: float) -> None:
-        from confluent_kafka.admin import AdminClient
-
-        self._admin = AdminClient(client_config.for_confluent(client_id="remote-wal-metadata-admin"))
-        self._descriptions = KafkaCluster(client_config, "remote-wal-metadata-admin", timeout_s)
-        self._timeout_s = timeout_s
+    def __init__(self, cluster: KafkaCluster) -> None:
+        self._cluster = cluster
 
     def brokers(self) -> list[Broker]:
-        try:
-            return [Broker(one.broker_id, one.rack) for one in self._descriptions.brokers()]
-        except KafkaClusterError as error:
-            raise TopicSetupError(error.operation, "bootstrap.servers", str(error)) from error
+        return [Broker(one.broker_id, one.rack) for one in self._cluster.brokers()]
 
     def partition_counts(self) -> dict[str, int]:
-        from confluent_kafka import KafkaException
-
-        try:
-            topics = self._admin.list_topics(timeout=self._timeout_s).topics
-        except KafkaException as error:
-            raise TopicSetupError("list topics", "bootstrap.servers", str(error)) from error
-        return {name: len(topic.partitions) for name, topic in topics.items()}
+        return {name: len(topic.partitions) for name, topic in self._cluster.listing().topics.items()}
 
     def layout(self, topic: str) -> TopicLayout | None:
-        from confluent_kafka import KafkaError, KafkaException
-
-        try:
-            described = self._admin.list_topics(topic, timeout=self._timeout_s).topics[topic]
-            if described.error is None:
-                replicas = min((len(part.replicas) for part in described.partitions.values()), default=0)
-                return TopicLayout(len(described.partitions), replicas)
-            if described.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                return None
-            raise KafkaException(described.error)
-        except KafkaException as error:
-            raise TopicSetupError("describe topic", topic, str(error)) from error
+        listed = self._cluster.listing(topic).topics[topic]
+        if listed.error_code == UNKNOWN_TOPIC_OR_PARTITION:
+            return None
+        if listed.error_code:
+            raise self._cluster.refused(f"list topic {topic}", listed.error_code)
+        return TopicLayout(len(listed.partitions), listed.replication_factor)
 
     def create(self, topic: str, assignment: list[list[int]], config: Mapping[str, str]) -> bool:
-        from confluent_kafka import KafkaError
-        from confluent_kafka.admin import NewTopic
-
-        new = NewTopic(topic, num_partitions=len(assignment), replica_assignment=assignment, config=dict(config))
-        [future] = self._admin.create_topics([new], operation_timeout=self._timeout_s).values()
-        return self._wait("create topic", topic, future, passable=KafkaError.TOPIC_ALREADY_EXISTS) is not _PASSED
+        return self._cluster.create_topic(topic, assignment, config)
 
     def topic_config(self, topic: str) -> dict[str, str]:
-        from confluent_kafka import KafkaError
-        from confluent_kafka.admin import ConfigResource, ResourceType
-
-        [future] = self._admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
-        answer = self._wait("describe topic", topic, future, passable=KafkaError.UNKNOWN_TOPIC_OR_PART)
-        if answer is _PASSED:
+        config = self._cluster.topic_configurations([topic]).all({UNKNOWN_TOPIC_OR_PARTITION})
+        if topic not in config:
             raise TopicNotKnownError("describe topic", topic, "the broker does not know it")
-        return {key: entry.value for key, entry in answer.items()}
-
-    def _wait(self, operation: str, key: str, future: "Future[Any]", passable: int | None = None) -> Any:
-        from concurrent.futures import TimeoutError as FutureTimeoutError
-
-        from confluent_kafka import KafkaException
-
-        try:
-            return future.result(timeout=self._timeout_s)
-        except KafkaException as error:
-            kafka_error = error.args[0]
-            if kafka_error.code() == passable:
-                return _PASSED
-            raise TopicSetupError(operation, key, kafka_error.str()) from error
-        except FutureTimeoutError as error:
-            raise TopicSetupError(operation, key, f"no answer within {self._timeout_s} s") from error
+        return config[topic]
 
 
 def confluent_admin(client_config: KafkaClientConfig, timeout_s: float) -> AdminLike:
     """Return the real admin client."""
-    return cast(AdminLike, _ConfluentAdmin(client_config, timeout_s))
+    return cast(AdminLike, _TopicAdmin(KafkaCluster(client_config, "remote-wal-metadata-admin", timeout_s)))
