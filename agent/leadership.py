@@ -15,6 +15,7 @@ from agent.broker_racks import BrokerRacks
 from agent.partition_directories import LocalReplicas
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.cluster import KafkaCluster
+from kafka_cluster.errors import KafkaClusterError
 from kafka_log.log_directory import PartitionDirectory
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.settings.topic_settings import TopicSettings, settings_of
@@ -33,24 +34,19 @@ class LeadershipReader:
     """Asks Kafka for leaders. Blocks; for a thread of its own."""
 
     def __init__(self, client: KafkaClientConfig, broker_id: int, timeout_s: float = 5.0) -> None:
-        from confluent_kafka.admin import AdminClient
-
-        client_id = f"remote-wal-agent-{broker_id}-leadership"
-        self._admin = AdminClient(client.for_confluent(client_id=client_id))
-        self._racks = BrokerRacks(KafkaCluster(client, client_id, timeout_s).brokers, time.monotonic)
+        self._cluster = KafkaCluster(client, f"remote-wal-agent-{broker_id}-leadership", timeout_s)
+        self._racks = BrokerRacks(self._cluster.brokers, time.monotonic)
         self._broker_id = broker_id
-        self._timeout_s = timeout_s
 
     def led_partitions(self) -> LedByTopic:
-        """Return the partitions of every topic that this broker leads. Raises confluent_kafka.KafkaException."""
-        metadata = self._admin.list_topics(timeout=self._timeout_s)
+        """Return the partitions of every topic that this broker leads. Raises KafkaClusterError."""
         return {
             name: {
-                partition.id: frozenset(partition.replicas) - {self._broker_id}
-                for partition in topic.partitions.values()
-                if partition.leader == self._broker_id
+                partition.partition: frozenset(partition.replicas) - {self._broker_id}
+                for partition in topic.partitions
+                if partition.leader_id == self._broker_id
             }
-            for name, topic in metadata.topics.items()
+            for name, topic in self._cluster.listing().topics.items()
         }
 
     def racks(self, followers: frozenset[int]) -> Mapping[int, str | None]:
@@ -150,8 +146,6 @@ class LeadershipWatch:
 
     async def run(self, reader: LeadershipReader, interval_s: float) -> None:
         """Ask for ever, at that interval or when a change is signalled."""
-        from confluent_kafka import KafkaException
-
         loop = asyncio.get_running_loop()
         while True:
             self._changed.clear()
@@ -164,7 +158,7 @@ class LeadershipWatch:
                 self._on_assignments(await loop.run_in_executor(self._threads, self._assignments, led))
                 self.is_known, self.unknown_because = True, None
                 self.on_known()
-            except KafkaException as error:
+            except KafkaClusterError as error:
                 log.warning("leadership_unknown", error=str(error))
                 self.unknown_because = str(error)
             await asyncio.sleep(MIN_INTERVAL_S)

@@ -15,8 +15,7 @@ import typer
 from cli.reachability import reach
 
 if TYPE_CHECKING:
-    from confluent_kafka.admin import ClusterMetadata
-
+    from kafka_cluster.answers import ClusterListing
     from kafka_cluster.client_config import KafkaClientConfig
 
 CONNECT_TIMEOUT_S = 1.0
@@ -38,22 +37,20 @@ def complete_broker(context: typer.Context, incomplete: str) -> list[str]:
 def complete_gone_broker(context: typer.Context, incomplete: str) -> list[str]:
     """Return the brokers that have replicas and are not alive."""
     found = _metadata(context)
-    replicas = {
-        one for topic in found.topics.values() for partition in topic.partitions.values() for one in partition.replicas
-    }
+    replicas = {one for topic in found.topics.values() for partition in topic.partitions for one in partition.replicas}
     return [str(one) for one in sorted(replicas - set(found.brokers)) if str(one).startswith(incomplete)]
 
 
-def _metadata(context: typer.Context) -> "ClusterMetadata":
-    """Return the cluster's metadata; empty if it cannot be had."""
-    from confluent_kafka.admin import AdminClient, ClusterMetadata
+def _metadata(context: typer.Context) -> "ClusterListing":
+    """Return what the cluster lists; nothing if it does not answer."""
+    from kafka_cluster.answers import ClusterListing
+    from kafka_cluster.cluster import KafkaCluster
 
     with _in_silence():
         if (client := _client(context.params)) is not None:
             reach(client, CONNECT_TIMEOUT_S)
-            admin = AdminClient(client.for_confluent(client_id="remote-wal-completion"))
-            return admin.list_topics(timeout=ANSWER_TIMEOUT_S)
-    return ClusterMetadata()
+            return KafkaCluster(client, "remote-wal-completion", ANSWER_TIMEOUT_S).listing()
+    return ClusterListing("", {}, {})
 
 
 def _client(given: dict[str, Any]) -> "KafkaClientConfig | None":

@@ -95,14 +95,12 @@ def kafka_source(bootstrap_server: str, command_config: Path | None) -> "KafkaSo
 
 def cluster_id_of(client: "KafkaClientConfig") -> str:
     """Return Kafka's cluster id, which object keys begin with. Blocks. Raises SourceError."""
-    from confluent_kafka import KafkaException
-    from confluent_kafka.admin import AdminClient
+    from kafka_cluster.cluster import KafkaCluster
+    from kafka_cluster.errors import KafkaClusterError
+    from retention_job.errors import SourceError
 
-    from retention_job.errors import SourceError, one_line
-
-    servers = client.bootstrap_servers
     try:
-        admin = AdminClient(client.for_confluent(client_id="remote-wal-report"))
-        return str(admin.list_topics(timeout=_TIMEOUT_S).cluster_id)
-    except KafkaException as error:
-        raise SourceError("ask for", servers, one_line(error), "is it up, and reachable from here?") from error
+        return KafkaCluster(client, "remote-wal-report", _TIMEOUT_S).listing().cluster_id
+    except KafkaClusterError as error:
+        hint = "is it up, and reachable from here?"
+        raise SourceError("ask for", client.bootstrap_servers, error.reason, hint) from error

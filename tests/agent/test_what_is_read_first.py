@@ -8,10 +8,10 @@ from pathlib import Path
 from types import MappingProxyType
 
 import pytest
-from confluent_kafka import KafkaException
 
 import agent.leadership as leadership
 import agent.wiring.kafka_following as kafka_following
+from kafka_cluster.errors import KafkaClusterError
 from metadata_topic.kip405.tier_follower import TierFollower
 from metadata_topic.settings.settings_topic import SettingsReader
 from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
@@ -89,7 +89,7 @@ class Kafka:
     def led_partitions(self) -> Mapping[str, Mapping[int, frozenset[int]]]:
         """As LeadershipReader."""
         if not self.answers["leadership"].wait_until_ready():
-            raise KafkaException("no broker answers")
+            raise KafkaClusterError("list topics", "nowhere:1", "no broker answers")
         return MappingProxyType({"t": {0: frozenset({2, 3})}})
 
 

@@ -2,21 +2,17 @@
 
 import socket
 from collections.abc import Iterator
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 import cli.completion
+from kafka_cluster.answers import ClusterListing, DescribedPartition, DescribedTopic
+from kafka_cluster.cluster import KafkaCluster
 
-
-def topic(*replicas: int) -> SimpleNamespace:
-    return SimpleNamespace(partitions={0: SimpleNamespace(replicas=list(replicas))})
-
-
-CLUSTER = SimpleNamespace(
-    topics={name: topic(1, 2, 7) for name in ("orders-us", "orders-eu", "payments", "__consumer_offsets")},
-    brokers={1: None, 2: None, 12: None},
+REPLICAS = (DescribedPartition(0, 1, (1, 2, 7), (1, 2)),)
+TOPICS = ("orders-us", "orders-eu", "payments", "__consumer_offsets")
+CLUSTER = ClusterListing(
+    "cluster", {1: "a", 2: "b", 12: "c"}, {name: DescribedTopic(name, 0, partitions=REPLICAS) for name in TOPICS}
 )
 
 
@@ -57,13 +53,13 @@ def completed(line: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureF
 def test_names_are_those_of_the_cluster(
     line: str, expected: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    asked: list[Any] = []
+    asked: list[str] = []
 
-    def ask(settings: dict[str, Any]) -> SimpleNamespace:
-        asked.append(settings["bootstrap.servers"])
-        return SimpleNamespace(list_topics=lambda timeout: CLUSTER)
+    def listing(cluster: KafkaCluster) -> ClusterListing:
+        asked.append(cluster.client.bootstrap_servers)
+        return CLUSTER
 
-    monkeypatch.setattr("confluent_kafka.admin.AdminClient", ask)
+    monkeypatch.setattr(KafkaCluster, "listing", listing)
     monkeypatch.setattr(cli.completion, "reach", lambda _servers, _timeout_s: None)
     assert completed(f"remote-wal {line}", monkeypatch, capfd) == expected
     assert set(asked) == {"b:1"}
