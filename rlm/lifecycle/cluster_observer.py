@@ -16,9 +16,8 @@ topic: it is not the whole cluster.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import structlog
 
@@ -29,7 +28,7 @@ from kafka_cluster.answers import (
     DescribedTopic,
 )
 from kafka_cluster.client_config import KafkaClientConfig
-from kafka_cluster.cluster import KafkaCluster
+from kafka_cluster.cluster import EARLIEST, KafkaCluster
 from kafka_cluster.errors import KafkaClusterError
 from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_text
 from metadata_topic.settings.settings_topic import SettingsReader
@@ -97,13 +96,9 @@ class ClusterObserver:
     """Asks Kafka. One caller at a time."""
 
     def __init__(self, client: KafkaClientConfig, broker_id: int, watch: TopicWatch, timeout_s: float = 10.0) -> None:
-        from confluent_kafka.admin import AdminClient
-
-        self._admin = AdminClient(client.for_confluent(client_id=f"remote-wal-agent-{broker_id}-lifecycle"))
-        self._descriptions = KafkaCluster(client, f"remote-wal-agent-{broker_id}-lifecycle", timeout_s)
-        self._asks_by_id = self._descriptions.can_ask_by_id
+        self._cluster = KafkaCluster(client, f"remote-wal-agent-{broker_id}-lifecycle", timeout_s)
+        self._asks_by_id = self._cluster.can_ask_by_id
         self._watch = watch
-        self._timeout_s = timeout_s
         self._seen: dict[TopicId, str] = {}
         """The names of living topics, and of former ones as long as they are wanted or hidden."""
 
@@ -114,14 +109,13 @@ class ClusterObserver:
 
         `heard_of` are names of topics that may be among the wanted ones. `wall_ms` is asked before the first question,
         which is what the view is as of, and once topics are known: a grace time must not begin before, however long
-        the answers took. Raises ClusterUnknownError,
-        KafkaClusterError, and confluent_kafka.KafkaException.
+        the answers took. Raises ClusterUnknownError, KafkaClusterError.
         """
         asked_ms = wall_ms()
-        metadata = self._admin.list_topics(timeout=self._timeout_s)
-        if METADATA_TOPIC not in metadata.topics:
+        listing = self._cluster.listing()
+        if METADATA_TOPIC not in listing.topics:
             raise ClusterUnknownError(f"the cluster does not show {METADATA_TOPIC}; may this client describe topics?")
-        described, hidden = self._describe(sorted({*metadata.topics, *self._seen.values(), *heard_of}))
+        described, hidden = self._describe(sorted({*listing.topics, *self._seen.values(), *heard_of}))
         names = {topic_id: topic.name for topic_id, topic in described.items()}
         hidden_ids: frozenset[TopicId] = frozenset()
         if self._asks_by_id:
@@ -140,15 +134,15 @@ class ClusterObserver:
         asked = {topic_id: name for topic_id, name in names.items() if topic_id in wanted}
         configs = self._configs(asked)
         partitions = {
-            TopicIdPartition(topic_id, number): (name, number)
+            (name, one.partition): TopicIdPartition(topic_id, one.partition)
             for topic_id, name in asked.items()
-            if name in metadata.topics
-            for number in metadata.topics[name].partitions
+            if name in listing.topics
+            for one in listing.topics[name].partitions
         }
         log_start = self._log_start(partitions)
         return Observation(
             replace(view, retention_ms=_local_retentions(configs), log_start=log_start, as_of_ms=asked_ms),
-            frozenset(metadata.brokers),
+            frozenset(listing.brokers),
             names,
             hidden,
             {topic_id: _replication(described[topic_id]) for topic_id in asked},
@@ -165,7 +159,7 @@ class ClusterObserver:
         found: dict[TopicId, DescribedTopic] = {}
         hidden: set[TopicId] = set()
         absent: set[TopicId] = set()
-        for topic in self._descriptions.topics_by_id(sorted({*unseen, witness})):
+        for topic in self._cluster.topics_by_id(sorted({*unseen, witness})):
             if not topic.error_code:
                 found[topic.topic_id] = topic
             elif topic.error_code == TOPIC_AUTHORIZATION_FAILED:
@@ -184,14 +178,14 @@ class ClusterObserver:
         return HiddenTopics(frozenset(known - set(names)), others=bool(hidden))
 
     def local_retentions_ms(self, names: Iterable[str]) -> dict[str, int]:
-        """Return the local retention of the topics where it is known. Raises ClusterUnknownError, KafkaException."""
+        """Return the local retention of the topics where it is known. Raises KafkaClusterError."""
         return _local_retentions(self._configs({name: name for name in names}))
 
     def _describe(self, names: list[str]) -> tuple[dict[TopicId, DescribedTopic], frozenset[str]]:
         """Return the existing topics, and the names of hidden ones."""
         found: dict[TopicId, DescribedTopic] = {}
         hidden: set[str] = set()
-        for topic in self._descriptions.topics(names):
+        for topic in self._cluster.topics(names):
             if topic.error_code == TOPIC_AUTHORIZATION_FAILED:
                 hidden.add(topic.name)
             elif not topic.error_code:
@@ -202,44 +196,23 @@ class ClusterObserver:
 
     def _configs(self, asked: Mapping[K, str]) -> dict[K, Mapping[str, str | None]]:
         """Return the configurations of those topics that give theirs."""
-        from confluent_kafka import KafkaException
-        from confluent_kafka.admin import ConfigResource, ResourceType
-
-        if not asked:
-            return {}
         ids = {name: topic_id for topic_id, name in asked.items()}
-        resources = [ConfigResource(ResourceType.TOPIC, name) for name in ids]
         found: dict[K, Mapping[str, str | None]] = {}
-        for resource, future in self._admin.describe_configs(resources, request_timeout=self._timeout_s).items():
-            try:
-                entries = self._result(future)
-            except KafkaException as error:
-                log.info("topic_retention_unknown", topic=resource.name, error=str(error))
-                continue
-            found[ids[resource.name]] = {key: entry.value for key, entry in entries.items()}
+        for name, config in self._cluster.topic_configurations(ids).each():
+            if isinstance(config, KafkaClusterError):
+                log.info("topic_retention_unknown", topic=name, error=str(config))
+            else:
+                found[ids[name]] = config
         return found
 
-    def _log_start(self, partitions: Mapping[TopicIdPartition, tuple[str, int]]) -> dict[TopicIdPartition, int]:
-        from confluent_kafka import KafkaException, TopicPartition
-        from confluent_kafka.admin import OffsetSpec
-
-        if not partitions:
-            return {}
-        keys = {where: partition for partition, where in partitions.items()}
-        wanted = {TopicPartition(*where): OffsetSpec.earliest() for where in keys}
+    def _log_start(self, partitions: Mapping[tuple[str, int], TopicIdPartition]) -> dict[TopicIdPartition, int]:
         found: dict[TopicIdPartition, int] = {}
-        for asked, future in self._admin.list_offsets(wanted, request_timeout=self._timeout_s).items():
-            try:
-                found[keys[asked.topic, asked.partition]] = int(self._result(future).offset)
-            except KafkaException as error:
-                log.info("log_start_unknown", topic=asked.topic, partition=asked.partition, error=str(error))
+        for where, start in self._cluster.offsets(partitions, EARLIEST).each():
+            if isinstance(start, KafkaClusterError):
+                log.info("log_start_unknown", topic=where[0], partition=where[1], error=str(start))
+            else:
+                found[partitions[where]] = start
         return found
-
-    def _result(self, future: "Future[Any]") -> Any:
-        try:
-            return future.result(timeout=2 * self._timeout_s)
-        except TimeoutError as error:
-            raise ClusterUnknownError(f"no answer within {2 * self._timeout_s} s") from error
 
 
 def _local_retentions(configs: Mapping[K, Mapping[str, str | None]]) -> dict[K, int]:
@@ -248,10 +221,7 @@ def _local_retentions(configs: Mapping[K, Mapping[str, str | None]]) -> dict[K, 
 
 
 def _replication(topic: DescribedTopic) -> Replication:
-    return Replication(
-        min((len(one.replicas) for one in topic.partitions), default=0),
-        frozenset(one.partition for one in topic.partitions if not set(one.replicas) <= set(one.isr)),
-    )
+    return Replication(topic.replication_factor, frozenset(one.partition for one in topic.partitions if one.is_lagging))
 
 
 def topics_of(partitions: Iterable[TopicIdPartition]) -> set[TopicId]:
@@ -264,8 +234,6 @@ def longest_enabled_retention_ms(client: KafkaClientConfig, broker_id: int, rack
 
     Raises MetadataTopicError.
     """
-    from confluent_kafka import KafkaException
-
     reader = SettingsReader(client, rack=rack)
     reader.start()
     try:
@@ -273,7 +241,7 @@ def longest_enabled_retention_ms(client: KafkaClientConfig, broker_id: int, rack
         enabled = [name for name, topic in reader.topics.items() if topic.enable]
         observer = ClusterObserver(client, broker_id, TopicWatch(0))
         return longest_retention_ms(observer.local_retentions_ms(enabled).values())
-    except (KafkaException, ClusterUnknownError, KafkaClusterError) as error:
+    except (ClusterUnknownError, KafkaClusterError) as error:
         log.warning("local_retention_unknown", error=str(error), consequence="the configured retention is taken")
         return None
     finally:

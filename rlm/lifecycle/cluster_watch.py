@@ -105,15 +105,13 @@ class ClusterWatch:
 
     async def run_once(self) -> bool:
         """Ask the whole cluster once. False when it did not answer."""
-        from confluent_kafka import KafkaException
-
         wanted = self._wanted()
         known = self._settings.topics
         # Enabled topics without objects count, too: their retention matters for the metadata topic.
         wanted |= {topic_id for topic_id, name in self._names.items() if name in known and known[name].enable}
         try:
             observation = await self._observe(wanted, tuple(known))
-        except (KafkaException, ClusterUnknownError, KafkaClusterError) as error:
+        except (ClusterUnknownError, KafkaClusterError) as error:
             log.warning("cluster_not_observed", error=str(error), consequence="the last known state stays")
             return False
         self._names = observation.names

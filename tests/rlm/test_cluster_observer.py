@@ -1,12 +1,11 @@
 """What is concluded from the cluster's answers about topics: only what they say."""
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
-from types import SimpleNamespace
-from typing import Any
+from typing import TypeVar
 
 import pytest
 from confluent_kafka import KafkaError
@@ -15,11 +14,13 @@ from kafka_cluster.answers import (
     TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
+    Answers,
+    ClusterListing,
     DescribedPartition,
     DescribedTopic,
 )
 from kafka_cluster.client_config import KafkaClientConfig
-from kafka_cluster.cluster import KafkaCluster
+from kafka_cluster.cluster import EARLIEST, KafkaCluster
 from kafka_log.topic_partition import TopicId, topic_id_to_text
 from metadata_topic.topic.topic import METADATA_TOPIC
 from rlm.lifecycle.cluster_observer import (
@@ -29,6 +30,9 @@ from rlm.lifecycle.cluster_observer import (
     longest_retention_ms,
 )
 from rlm.lifecycle.release import NEVER, TopicWatch
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 GRACE_MS = 300
 
@@ -49,9 +53,10 @@ class FakeAdmin:
     asked: set[str] = field(default_factory=set)
     partitions: dict[str, tuple[DescribedPartition, ...]] = field(default_factory=dict)
 
-    def list_topics(self, timeout: float) -> SimpleNamespace:
-        topics = {name: SimpleNamespace(partitions={0: None}) for name in self.there - self.hidden}
-        return SimpleNamespace(topics=topics, brokers={1: None})
+    def listing(self) -> ClusterListing:
+        one = (DescribedPartition(0, 1, (1,), (1,)),)
+        topics = {name: DescribedTopic(name, 0, partitions=one) for name in self.there - self.hidden}
+        return ClusterListing("", {1: "a"}, topics)
 
     def topics(self, names: Sequence[str]) -> list[DescribedTopic]:
         self.asked.update(names)
@@ -70,11 +75,12 @@ class FakeAdmin:
             return DescribedTopic("", TOPIC_AUTHORIZATION_FAILED, topic_id)
         return DescribedTopic(name, self.faults_by_id.get(name, 0), topic_id)
 
-    def describe_configs(self, resources: Iterable[Any], request_timeout: float) -> dict[Any, "Future[Any]"]:
-        return {resource: _future({"retention.ms": SimpleNamespace(value="1000")}) for resource in resources}
+    def topic_configurations(self, names: Iterable[str]) -> Answers[str, dict[str, str]]:
+        return _answers({name: {"retention.ms": "1000"} for name in names})
 
-    def list_offsets(self, wanted: Iterable[Any], request_timeout: float) -> dict[Any, "Future[Any]"]:
-        return {partition: _future(SimpleNamespace(offset=7)) for partition in wanted}
+    def offsets(self, partitions: Iterable[tuple[str, int]], at: int) -> Answers[tuple[str, int], int]:
+        assert at == EARLIEST
+        return _answers(dict.fromkeys(partitions, 7))
 
     def _error_code(self, name: str) -> int:
         if name in self.hidden:
@@ -82,13 +88,11 @@ class FakeAdmin:
         return self.faults.get(name, 0) if name in self.there else UNKNOWN_TOPIC_OR_PARTITION
 
 
-def _future(result: object) -> "Future[Any]":
-    future: Future[Any] = Future()
-    if isinstance(result, Exception):
-        future.set_exception(result)
-    else:
-        future.set_result(result)
-    return future
+def _answers(given: Mapping[K, V]) -> Answers[K, V]:
+    futures: dict[K, Future[V]] = {key: Future() for key in given}
+    for key, future in futures.items():
+        future.set_result(given[key])
+    return Answers("ask", "nowhere", futures, lambda answer: answer, 1.0)
 
 
 class Rig:
@@ -96,8 +100,7 @@ class Rig:
         client = KafkaClientConfig("127.0.0.1:1", login)
         self.admin = FakeAdmin(can_ask_by_id=KafkaCluster(client, "test", 1.0).can_ask_by_id)
         with pytest.MonkeyPatch.context() as patch:
-            for made in ("confluent_kafka.admin.AdminClient", "rlm.lifecycle.cluster_observer.KafkaCluster"):
-                patch.setattr(made, lambda *_, **__: self.admin)
+            patch.setattr("rlm.lifecycle.cluster_observer.KafkaCluster", lambda *_: self.admin)
             self.observer = ClusterObserver(client, 1, TopicWatch(GRACE_MS))
 
     def is_gone(self, name: str, now_ms: int, heard_of: Iterable[str] = ()) -> bool:
