@@ -8,14 +8,13 @@ Objects name topics only by id. The names, the replicas, and the directories' id
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from kafka_cluster.answers import DescribedTopic
 from kafka_cluster.client_config import KafkaClientConfig
-from kafka_cluster.cluster import KafkaCluster
-from kafka_cluster.errors import ClientPropertyError, KafkaClusterError
+from kafka_cluster.cluster import EARLIEST, KafkaCluster
+from kafka_cluster.errors import KafkaClusterError
 from kafka_log.cluster_metadata import KRaftImage
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings, settings_of
@@ -31,8 +30,6 @@ from recovery.errors import UnknownClusterError
 _CLIENT_ID = "remote-wal-recover"
 _REQUEST_TIMEOUT_S = 10.0
 _ATTEMPTS = 5
-_ANSWER_TIMEOUT_S = 2 * _REQUEST_TIMEOUT_S
-"""Longer than the client's own time-out, so that its error comes first."""
 _RESERVED_IDS = "A" * 20
 """Prefix of ids that stand for no directory: unassigned, lost, migrating (org.apache.kafka.common.DirectoryId)."""
 
@@ -182,71 +179,57 @@ def ask_cluster(client: KafkaClientConfig) -> tuple[str, ClusterView]:
     Just after a broker's death the others may still name it as the one to ask, and the client waits for it without
     result; a new client asks another one.
     """
-    from confluent_kafka import KafkaException
-    from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
-
-    admin = AdminClient(client.for_confluent(client_id=_CLIENT_ID))
+    cluster = KafkaCluster(client, _CLIENT_ID, _REQUEST_TIMEOUT_S)
     try:
-        metadata = admin.list_topics(timeout=_REQUEST_TIMEOUT_S)
-        names = sorted(metadata.topics)
-        descriptions = KafkaCluster(client, _CLIENT_ID, _REQUEST_TIMEOUT_S)
-        described = descriptions.topics(names)
-        eligible = _eligible_leaders(descriptions, described)
-        log_starts = _log_starts(admin, described)
-        resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
-        configs = admin.describe_configs(resources, request_timeout=_REQUEST_TIMEOUT_S) if names else {}
-        topics = {}
+        listing = cluster.listing()
+        described = cluster.topics(sorted(listing.topics))
         for topic in described:
             if topic.error_code:
-                raise KafkaClusterError("describe topic", topic.name, f"Kafka's error {topic.error_code}")
-            settings = configs[ConfigResource(ResourceType.TOPIC, topic.name)].result(_ANSWER_TIMEOUT_S)
-            topics[topic.topic_id] = TopicView(
-                topic.name,
-                topic.topic_id,
-                {key: entry.value for key, entry in settings.items()},
-                {
-                    one.partition: ReplicaSet(
-                        one.replicas,
-                        one.isr,
-                        one.leader_id,
-                        eligible=eligible.get((topic.name, one.partition), ()),
-                        log_start=log_starts.get((topic.name, one.partition)),
-                    )
-                    for one in topic.partitions
-                },
-            )
-    except (KafkaException, TimeoutError, KafkaClusterError) as error:
-        reason = str(error) or f"no answer within {_ANSWER_TIMEOUT_S:.0f} s"
-        raise UnknownClusterError(
-            "ask cluster", client.bootstrap_servers, reason, "give --cluster-metadata when no broker is left"
-        ) from error
-    return str(metadata.cluster_id), ClusterView(topics)
-
-
-def _log_starts(admin: Any, topics: Iterable[DescribedTopic]) -> dict[tuple[str, int], int]:
-    """Return log starts of partitions with other replicas and a leader. Raises KafkaException, TimeoutError."""
-    from confluent_kafka import TopicPartition
-    from confluent_kafka.admin import OffsetSpec
-
-    wanted = {
-        TopicPartition(topic.name, one.partition): OffsetSpec.earliest()
-        for topic in topics
-        for one in topic.partitions
-        if one.leader_id >= 0 and len(one.replicas) > 1
+                raise cluster.refused(f"describe topic {topic.name}", topic.error_code)
+        eligible = _eligible_leaders(cluster, described)
+        shared = {
+            (topic.name, one.partition)
+            for topic in described
+            for one in topic.partitions
+            if one.leader_id >= 0 and len(one.replicas) > 1
+        }
+        log_starts_asked = cluster.offsets(shared, EARLIEST)
+        configs = cluster.topic_configurations(listing.topics).all()
+        log_starts = log_starts_asked.all()
+    except KafkaClusterError as error:
+        hint = "give --cluster-metadata when no broker is left"
+        raise UnknownClusterError("ask cluster", client.bootstrap_servers, error.reason, hint) from error
+    topics = {
+        topic.topic_id: TopicView(
+            topic.name,
+            topic.topic_id,
+            configs[topic.name],
+            {
+                one.partition: ReplicaSet(
+                    one.replicas,
+                    one.isr,
+                    one.leader_id,
+                    eligible=eligible.get((topic.name, one.partition), ()),
+                    log_start=log_starts.get((topic.name, one.partition)),
+                )
+                for one in topic.partitions
+            },
+        )
+        for topic in described
     }
-    if not wanted:
-        return {}
-    answers = admin.list_offsets(wanted, request_timeout=_REQUEST_TIMEOUT_S)
-    return {(asked.topic, asked.partition): int(one.result(_ANSWER_TIMEOUT_S).offset) for asked, one in answers.items()}
+    return listing.cluster_id, ClusterView(topics)
 
 
 def _eligible_leaders(
-    descriptions: KafkaCluster, topics: Iterable[DescribedTopic]
+    cluster: KafkaCluster, topics: Iterable[DescribedTopic]
 ) -> dict[tuple[str, int], tuple[int, ...]]:
-    """Return it for topics with a leaderless partition; nothing if the brokers or the login do not support it."""
+    """Return who may be elected in topics that have a partition without a leader.
+
+    Empty where the brokers are too old to say, or the login does not allow it.
+    """
     names = [topic.name for topic in topics if any(one.leader_id < 0 for one in topic.partitions)]
     if not names:
         return {}
-    with suppress(KafkaClusterError, ClientPropertyError):
-        return descriptions.eligible_leaders(names)
+    with suppress(KafkaClusterError):
+        return cluster.eligible_leaders(names)
     return {}
