@@ -1,13 +1,14 @@
-"""Asks the cluster for its topics, their settings and offsets, by the admin client. Blocks."""
+"""Reads what the cluster says about its topics, their settings and offsets. Blocks."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import reduce
-from typing import Any, Final, TypeVar
+from typing import Final
 
+from kafka_cluster.answers import UNKNOWN_TOPIC_OR_PARTITION, DescribedTopic
 from kafka_cluster.client_config import KafkaClientConfig, from_java_properties
-from kafka_cluster.cluster import KafkaCluster
+from kafka_cluster.cluster import EARLIEST, LATEST, KafkaCluster
 from kafka_cluster.errors import KafkaClusterError
 from metadata_topic.kip405.kip405 import REMOTE_LOG_METADATA_TOPIC
 from metadata_topic.settings.settings_topic import read_settings
@@ -24,8 +25,6 @@ from metadata_topic.settings.wal_retention import (
 from metadata_topic.topic.topic import METADATA_TOPIC, SETTINGS_TOPIC
 from retention_job.errors import SourceError
 from retention_job.settings import KafkaSource
-
-T = TypeVar("T")
 
 _CLIENT_ID: Final = "remote-wal-report"
 _AS_RETENTION: Final = -2
@@ -164,119 +163,62 @@ def client_config(source: KafkaSource) -> KafkaClientConfig:
 
 def read_cluster(source: KafkaSource) -> Cluster:
     """Ask for everything. Raises SourceError if the cluster does not answer, or has no metadata topic."""
-    return _Admin(source).read()
+    client = client_config(source)
+    try:
+        return _read(KafkaCluster(client, _CLIENT_ID, source.timeout_s))
+    except KafkaClusterError as error:
+        hint = "is --bootstrap-server right?"
+        raise SourceError(error.operation, source.bootstrap_servers, error.reason, hint) from error
 
 
-class _Admin:
-    def __init__(self, source: KafkaSource) -> None:
-        from confluent_kafka.admin import AdminClient
+def _read(cluster: KafkaCluster) -> Cluster:
+    listing = cluster.listing()
+    if METADATA_TOPIC not in listing.topics:
+        raise SourceError("read", METADATA_TOPIC, "the cluster shows no such topic", "have agents ever run here?")
+    # Ask side by side: one question after the other costs a dozen round trips to a cluster that may be far away.
+    with ThreadPoolExecutor(1, thread_name_prefix="settings-topic") as pool:
+        told = pool.submit(_settings, cluster.client) if SETTINGS_TOPIC in listing.topics else None
+        # Leaves out topics that were deleted since they were listed, and topics that this client may not describe.
+        ids = {one.name: bytes(one.topic_id) for one in cluster.topics(sorted(listing.topics)) if not one.error_code}
+        partitions = {name: [one.partition for one in listing.topics[name].partitions] for name in sorted(ids)}
+        asked = [(name, number) for name, numbers in partitions.items() for number in numbers]
+        configs, earliest, latest = (
+            cluster.topic_configurations(partitions), cluster.offsets(asked, EARLIEST), cluster.offsets(asked, LATEST)
+        )  # fmt: skip
+        deleted = {UNKNOWN_TOPIC_OR_PARTITION}
+        given = configs.all(deleted)
+        offsets = offsets_by_topic(earliest.all(deleted), latest.all(deleted), partitions)
+        settings, agents = told.result() if told is not None else ({}, {})
+    retention = AgentsRetention.registered(agents.values())
+    topics = tuple(
+        _topic(topic_id, listing.topics[name], settings.get(name, TopicSettings()), given.get(name, {}), retention)
+        for name, topic_id in ids.items()
+    )
+    return Cluster(frozenset(listing.brokers) | set(agents), topics, offsets)
 
-        self._source = source
-        self._client = client_config(source)
-        self._admin = AdminClient(self._client.for_confluent(client_id=_CLIENT_ID))
 
-    def read(self) -> Cluster:
-        metadata = self._ask("list topics", lambda: self._admin.list_topics(timeout=self._source.timeout_s))
-        if METADATA_TOPIC not in metadata.topics:
-            raise SourceError("read", METADATA_TOPIC, "the cluster shows no such topic", "have agents ever run here?")
-        # At the same time, because one after the other would take a dozen round trips to a cluster that may be far
-        # away.
-        with ThreadPoolExecutor(1, thread_name_prefix="settings-topic") as pool:
-            told = pool.submit(self._settings) if SETTINGS_TOPIC in metadata.topics else None
-            ids = self._ids(sorted(metadata.topics))
-            configs, offsets = self._configs_and_offsets(
-                {name: sorted(metadata.topics[name].partitions) for name in sorted(ids)}
-            )
-            settings, agents = told.result() if told is not None else ({}, {})
-        retention = AgentsRetention.registered(agents.values())
-        described = (
-            self._topic(topic_id, metadata.topics[name], settings.get(name, TopicSettings()), configs.get(name, {}))
-            for name, topic_id in ids.items()
-        )
-        topics = tuple(replace(topic, agents=retention) for topic in described)
-        return Cluster(frozenset(metadata.brokers) | set(agents), topics, offsets)
+def _topic(
+    topic_id: bytes,
+    listed: DescribedTopic,
+    settings: TopicSettings,
+    config: Mapping[str, str],
+    retention: AgentsRetention,
+) -> Topic:
+    return Topic(
+        topic_id,
+        listed.name,
+        tuple(one.partition for one in listed.partitions),
+        tuple(one.leader_id if one.leader_id >= 0 else None for one in listed.partitions),
+        listed.replication_factor,
+        settings,
+        config,
+        retention,
+        any(one.is_lagging for one in listed.partitions),
+    )
 
-    def _topic(self, topic_id: bytes, described: Any, settings: TopicSettings, config: Mapping[str, str]) -> Topic:
-        partitions = [described.partitions[number] for number in sorted(described.partitions)]
-        return Topic(
-            topic_id,
-            described.topic,
-            tuple(partition.id for partition in partitions),
-            tuple(partition.leader if partition.leader >= 0 else None for partition in partitions),
-            min((len(partition.replicas) for partition in partitions), default=0),
-            settings,
-            config,
-            has_lagging_replica=any(not set(partition.replicas) <= set(partition.isrs) for partition in partitions),
-        )
 
-    def _settings(self) -> tuple[Mapping[str, TopicSettings], Mapping[int, AgentRegistration]]:
-        try:
-            return read_settings(self._client)
-        except KafkaClusterError as error:
-            raise SourceError("read", SETTINGS_TOPIC, str(error)) from error
-
-    def _ids(self, names: list[str]) -> dict[str, bytes]:
-        """Return ids, without topics that were deleted since they were listed or that this client may not describe."""
-        described = self._ask(
-            "describe topics",
-            lambda: KafkaCluster(self._client, _CLIENT_ID, self._source.timeout_s).topics(names),
-        )
-        return {topic.name: bytes(topic.topic_id) for topic in described if not topic.error_code}
-
-    def _configs_and_offsets(
-        self, partitions: Mapping[str, Sequence[int]]
-    ) -> tuple[dict[str, dict[str, str]], dict[str, Offsets]]:
-        """Return settings and offsets of topics with these partitions.
-
-        All requests are sent before any answer is awaited.
-        """
-        from confluent_kafka import TopicPartition
-        from confluent_kafka.admin import ConfigResource, OffsetSpec, ResourceType
-
-        if not partitions:
-            return {}, {}
-        timeout_s = self._source.timeout_s
-        asked = [TopicPartition(name, number) for name, numbers in partitions.items() for number in numbers]
-        resources = [ConfigResource(ResourceType.TOPIC, name) for name in partitions]
-        configs = self._admin.describe_configs(resources, request_timeout=timeout_s)
-        earliest, latest = (
-            self._admin.list_offsets(dict.fromkeys(asked, spec), request_timeout=timeout_s)
-            for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
-        )
-        told = {
-            resource.name: {key: entry.value for key, entry in config.items() if entry.value is not None}
-            for resource, config in self._results("describe topic settings", configs.items())
-        }
-        return told, offsets_by_topic(self._listed(earliest), self._listed(latest), partitions)
-
-    def _listed(self, futures: Mapping[Any, "Future[Any]"]) -> dict[tuple[str, int], int]:
-        found = self._results("list offsets", futures.items())
-        return {(asked.topic, asked.partition): int(answer.offset) for asked, answer in found}
-
-    def _results(self, operation: str, futures: Iterable[tuple[T, "Future[Any]"]]) -> list[tuple[T, Any]]:
-        """Return the results, without those of topics that were deleted since they were listed."""
-        from confluent_kafka import KafkaError, KafkaException
-
-        found = []
-        for asked, future in futures:
-            try:
-                found.append((asked, future.result(timeout=2 * self._source.timeout_s)))
-            except KafkaException as error:
-                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                    raise self._unreachable(operation, error.args[0].str()) from error
-            except TimeoutError as error:
-                raise self._unreachable(operation, f"no answer within {2 * self._source.timeout_s:.0f} s") from error
-        return found
-
-    def _ask(self, operation: str, question: Callable[[], T]) -> T:
-        from confluent_kafka import KafkaException
-
-        try:
-            return question()
-        except KafkaException as error:
-            raise self._unreachable(operation, error.args[0].str()) from error
-        except KafkaClusterError as error:
-            raise self._unreachable(operation, error.reason) from error
-
-    def _unreachable(self, operation: str, reason: str) -> SourceError:
-        return SourceError(operation, self._source.bootstrap_servers, reason, "is --bootstrap-server right?")
+def _settings(client: KafkaClientConfig) -> tuple[Mapping[str, TopicSettings], Mapping[int, AgentRegistration]]:
+    try:
+        return read_settings(client)
+    except KafkaClusterError as error:
+        raise SourceError("read", SETTINGS_TOPIC, str(error)) from error
