@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from doctor.facts import Cluster, EnabledTopic, MetadataTopic, Unknown
 from kafka_cluster.answers import TOPIC_AUTHORIZATION_FAILED, DescribedTopic
@@ -21,102 +20,81 @@ from metadata_topic.settings.wal_retention import (
     is_tiered,
     local_retention_ms,
 )
-from metadata_topic.topic.topic import METADATA_TOPIC, confluent_admin
+from metadata_topic.topic.topic import METADATA_TOPIC
 from recovery.errors import ReassignmentError
 from recovery.reassignment.admin import ReassignmentAdmin
 from recovery.reassignment.plan import TopicPartition
 
-if TYPE_CHECKING:
-    from confluent_kafka.admin import AdminClient
-
 _CLIENT_ID = "remote-wal-doctor"
 
 
-def librdkafka_admin(client: KafkaClientConfig) -> "AdminClient":
-    """Return an admin client with the doctor's name."""
-    from confluent_kafka.admin import AdminClient
-
-    return AdminClient(client.for_confluent(client_id=_CLIENT_ID))
+def cluster_of(client: KafkaClientConfig, timeout_s: float) -> KafkaCluster:
+    """Return what asks Kafka under the doctor's name."""
+    return KafkaCluster(client, _CLIENT_ID, timeout_s)
 
 
 def ask_cluster(client: KafkaClientConfig, timeout_s: float) -> Cluster:
-    """Ask about the cluster. Blocks. Raises confluent_kafka.KafkaException."""
-    metadata: Any = librdkafka_admin(client).list_topics(timeout=timeout_s)
-    return Cluster(frozenset(metadata.brokers), _metadata_topic(client, metadata, timeout_s))
+    """Return the living brokers and the metadata topic. Blocks. Raises KafkaClusterError."""
+    cluster = cluster_of(client, timeout_s)
+    listing = cluster.listing()
+    return Cluster(frozenset(listing.brokers), _metadata_topic(cluster, listing.topics.get(METADATA_TOPIC)))
 
 
 def ask_properties(
     client: KafkaClientConfig, broker_ids: Iterable[int], timeout_s: float
 ) -> dict[int, BrokerProperties | Unknown]:
     """Return these brokers' settings, as each reports its own. Keys with Kafka's defaults are not in `raw`. Blocks."""
-    admin = librdkafka_admin(client)
-    return {one: _properties(admin, one, timeout_s) for one in sorted(broker_ids)}
+    cluster = cluster_of(client, timeout_s)
+    return {one: _properties(cluster, one) for one in sorted(broker_ids)}
 
 
-def _properties(admin: "AdminClient", broker_id: int, timeout_s: float) -> BrokerProperties | Unknown:
-    from concurrent.futures import TimeoutError as FutureTimeoutError
-
-    from confluent_kafka import KafkaException
-    from confluent_kafka.admin import ConfigResource, ConfigSource, ResourceType
-
-    resource = ConfigResource(ResourceType.BROKER, str(broker_id))
+def _properties(cluster: KafkaCluster, broker_id: int) -> BrokerProperties | Unknown:
     try:
-        [future] = admin.describe_configs([resource], request_timeout=timeout_s).values()
-        entries: Any = future.result(timeout_s)
-    except KafkaException as error:
-        return Unknown(error.args[0].str())
-    except FutureTimeoutError:
-        return Unknown(f"no answer within {timeout_s:g} s")
-    default = ConfigSource.DEFAULT_CONFIG.value
-    told = {key: one.value for key, one in entries.items() if one.value is not None and one.source != default}
-    try:
+        told = cluster.broker_configurations([broker_id]).all()[broker_id]
         return parse_broker_properties(told, Path(f"broker {broker_id}"))
+    except KafkaClusterError as error:
+        return Unknown(error.reason)
     except BrokerPropertiesError as error:
         return Unknown(str(error))
 
 
 def ask_zones(client: KafkaClientConfig, timeout_s: float) -> dict[int, str | None]:
     """Return the living brokers' zones. Blocks. Raises KafkaClusterError."""
-    return {one.broker_id: one.rack for one in KafkaCluster(client, _CLIENT_ID, timeout_s).brokers()}
+    return {one.broker_id: one.rack for one in cluster_of(client, timeout_s).brokers()}
 
 
 def ask_way(client: KafkaClientConfig, server: str, timeout_s: float) -> dict[int, Endpoint]:
-    """Return the living brokers' addresses, as this server's listener gives them. Blocks. Raises KafkaClusterError."""
-    asked = KafkaCluster(replace(client, bootstrap_servers=server), _CLIENT_ID, timeout_s)
+    """Return where the living brokers are, as this server's listener says. Blocks. Raises KafkaClusterError."""
+    asked = cluster_of(replace(client, bootstrap_servers=server), timeout_s)
     return {one.broker_id: Endpoint(one.host, one.port) for one in asked.brokers()}
 
 
-def _metadata_topic(client: KafkaClientConfig, metadata: Any, timeout_s: float) -> MetadataTopic | Unknown:
-    described = metadata.topics.get(METADATA_TOPIC)
-    if described is None:
+def _metadata_topic(cluster: KafkaCluster, listed: DescribedTopic | None) -> MetadataTopic | Unknown:
+    if listed is None:
         return Unknown(f"{METADATA_TOPIC} is not there: no agent has made it, or this client may not describe it")
     try:
-        config = confluent_admin(client, timeout_s).topic_config(METADATA_TOPIC)
+        config = cluster.topic_configurations([METADATA_TOPIC]).all()[METADATA_TOPIC]
     except KafkaClusterError as error:
         return Unknown(str(error))
-    return MetadataTopic(config, min((len(part.replicas) for part in described.partitions.values()), default=0))
+    return MetadataTopic(config, listed.replication_factor)
 
 
 def ask_topics(
     client: KafkaClientConfig, settings: Mapping[str, TopicSettings], retention: AgentsRetention, timeout_s: float
 ) -> dict[str, EnabledTopic]:
-    """Return the enabled topics. Blocks. A topic without readable configuration gets an unknown retention.
+    """Describe the enabled topics. Blocks. A topic without a readable configuration has an unknown retention.
 
     Raises KafkaClusterError.
     """
-    admin = confluent_admin(client, timeout_s)
+    cluster = cluster_of(client, timeout_s)
     names = sorted(name for name, topic in settings.items() if topic.enable)
-    described = {topic.name: topic for topic in KafkaCluster(client, _CLIENT_ID, timeout_s).topics(names)}
+    described = {topic.name: topic for topic in cluster.topics(names)}
     log_bytes = _log_bytes(client, described.values(), timeout_s)
     found = {}
-    for name in names:
-        try:
-            config = admin.topic_config(name)
-        except KafkaClusterError:
-            config = {}
+    for name, config in cluster.topic_configurations(names).each():
+        known = {} if isinstance(config, KafkaClusterError) else config
         topic = described.get(name)
-        factor = min((len(one.replicas) for one in topic.partitions), default=0) if topic is not None else 0
-        enabled = enabled_topic(config, settings[name], retention, factor)
+        enabled = enabled_topic(known, settings[name], retention, topic.replication_factor if topic is not None else 0)
         is_hidden = topic is not None and topic.error_code == TOPIC_AUTHORIZATION_FAILED
         found[name] = replace(enabled, is_hidden=is_hidden, log_bytes=log_bytes.get(name))
     return found

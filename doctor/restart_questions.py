@@ -4,7 +4,6 @@ import urllib.error
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
-from typing import Any
 from urllib.parse import urlsplit
 
 from agent.http.http_asking import ask_agent_page
@@ -15,11 +14,10 @@ from agent.settings.kafka_client import client_config
 from agent.settings.process_settings import HttpSettings
 from agent.settings.setting_types import AgentSettingsError
 from doctor.before_restart import AgentReadiness, AgentState, RestartFacts, RunningCluster
-from doctor.cluster_questions import ask_properties, librdkafka_admin
+from doctor.cluster_questions import ask_properties, cluster_of
 from doctor.facts import Unknown, get_fact
-from kafka_cluster.answers import TOPIC_AUTHORIZATION_FAILED
+from kafka_cluster.answers import TOPIC_AUTHORIZATION_FAILED, ClusterListing, DescribedPartition, error_text
 from kafka_cluster.client_config import KafkaClientConfig
-from kafka_cluster.cluster import KafkaCluster
 from kafka_log.server_properties import BrokerProperties
 from metadata_topic.settings.settings_topic import read_settings
 from metadata_topic.settings.topic_settings import AgentRegistration
@@ -27,7 +25,6 @@ from metadata_topic.topic.topic import METADATA_TOPIC, SETTINGS_TOPIC
 from recovery.reassignment.admin import ReassignmentAdmin
 
 TIMEOUT_S = 10.0
-_CLIENT_ID = "remote-wal-doctor"
 _ANSWER_BYTES = 2000
 _ASKED_AT_ONCE = 16
 
@@ -39,54 +36,50 @@ def gather_restart_facts(broker: BrokerProperties, settings: AgentSettings) -> R
 
     def ask() -> RestartFacts:
         client = client_config(broker, settings.client)
-        metadata = librdkafka_admin(client).list_topics(timeout=timeout_s)
-        if not metadata.brokers:
+        listing = cluster_of(client, timeout_s).listing()
+        if not listing.brokers:
             raise ConnectionError("no broker is in the cluster's metadata")
-        hosts = {int(one.id): str(one.host) for one in metadata.brokers.values()}
+        hosts = listing.brokers
         # The agent on this host may listen on loopback; another host's may not.
         reached = {**hosts, broker.node_id: "localhost"}
-        agents = get_fact(lambda: _agents(client, metadata, reached, settings.http, timeout_s))
+        agents = get_fact(lambda: _agents(client, listing, reached, settings.http, timeout_s))
         hidden = get_fact(lambda: _hidden(client, timeout_s))
         told = ask_properties(client, hosts, timeout_s)
         moving: int | Unknown = get_fact(lambda: _reassigned(client, timeout_s))
-        return RestartFacts(release, port_base, _running(metadata, told, hidden), moving, agents)
+        return RestartFacts(release, port_base, _running(listing, told, hidden), moving, agents)
 
     facts = get_fact(ask)
     return RestartFacts(release, port_base, facts, facts, facts) if isinstance(facts, Unknown) else facts
 
 
 def _running(
-    metadata: Any, told: Mapping[int, BrokerProperties | Unknown], hidden: tuple[str, ...] | Unknown
+    listing: ClusterListing, told: Mapping[int, BrokerProperties | Unknown], hidden: tuple[str, ...] | Unknown
 ) -> RunningCluster:
     unseen = [f"agents' topics ({hidden.reason})"] if isinstance(hidden, Unknown) else list(hidden)
-    unseen += [f"{name} ({topic.error.str()})" for name, topic in metadata.topics.items() if topic.error is not None]
-    replicas = {
-        one for topic in metadata.topics.values() for part in topic.partitions.values() for one in part.replicas
-    }
+    unseen += [f"{name} ({error_text(one.error_code)})" for name, one in listing.topics.items() if one.error_code]
+    replicas = {one for topic in listing.topics.values() for part in topic.partitions for one in part.replicas}
     return RunningCluster(
         told,
         frozenset(replicas - set(told)),
-        _names(metadata, lambda part: part.leader < 0 or len(part.isrs) < len(part.replicas)),
-        _names(metadata, lambda part: len(part.replicas) == 1),
+        _names(listing, lambda part: part.leader_id < 0 or len(part.isr) < len(part.replicas)),
+        _names(listing, lambda part: len(part.replicas) == 1),
         tuple(sorted(unseen)),
     )
 
 
-def _names(metadata: Any, wanted: Callable[[Any], bool]) -> tuple[str, ...]:
+def _names(listing: ClusterListing, wanted: Callable[[DescribedPartition], bool]) -> tuple[str, ...]:
     found = (
-        f"{topic.topic}-{number}"
-        for topic in metadata.topics.values()
-        for number, part in topic.partitions.items()
+        f"{topic.name}-{part.partition}"
+        for topic in listing.topics.values()
+        for part in topic.partitions
         if wanted(part)
     )
     return tuple(sorted(found))
 
 
 def _hidden(client: KafkaClientConfig, timeout_s: float) -> tuple[str, ...]:
-    """Return topics that this client may not describe: the agents' own and those that replicate through object
-    storage.
-    """
-    asked = KafkaCluster(client, _CLIENT_ID, timeout_s)
+    """Topics that this client may not describe: of the agents' own and those that replicate through object storage."""
+    asked = cluster_of(client, timeout_s)
     names = [METADATA_TOPIC, SETTINGS_TOPIC]
     found = {one.name: one.error_code for one in asked.topics(names)}
     if found.get(SETTINGS_TOPIC) == 0:
@@ -102,10 +95,10 @@ def _reassigned(client: KafkaClientConfig, timeout_s: float) -> int:
 
 
 def _agents(
-    client: KafkaClientConfig, metadata: Any, hosts: Mapping[int, str], asking: HttpSettings, timeout_s: float
+    client: KafkaClientConfig, listing: ClusterListing, hosts: Mapping[int, str], asking: HttpSettings, timeout_s: float
 ) -> dict[int, AgentReadiness]:
-    if SETTINGS_TOPIC not in metadata.topics:
-        [described] = KafkaCluster(client, _CLIENT_ID, timeout_s).topics([SETTINGS_TOPIC])
+    if SETTINGS_TOPIC not in listing.topics:
+        [described] = cluster_of(client, timeout_s).topics([SETTINGS_TOPIC])
         if described.error_code == TOPIC_AUTHORIZATION_FAILED:
             raise PermissionError(f"{SETTINGS_TOPIC} may not be described")
         return {}
