@@ -144,8 +144,8 @@ class AgentState:
             *(f"the agent of broker {one} is dead, and bypassed inline" for one in bypassed),
             *(f"the agent of broker {one} {presence_text(found)}" for one, found in silent.items()),
             *(
-                f"the agent of broker {one} has link version {version}, another one: all goes inline between the two "
-                "until both are of one release"
+                f"the agent of broker {one} has protocol version {version}, another one: all goes inline between the "
+                "two until both are of one release"
                 for one, version in versions.items()
             ),
             *(reason for reason in told if reason),

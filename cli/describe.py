@@ -228,7 +228,7 @@ def _told(broker_id: int, answer: dict[str, Any]) -> Iterator[str]:
     for dead in answer.get("bypassed_agents", []):
         yield f"Agent {broker_id} bypasses the dead agent of broker {dead}."
     for other in answer.get("agents_of_another_version", []):
-        yield f"Agent {broker_id} has another link version than the agent of broker {other}: all goes inline."
+        yield f"Agent {broker_id} has another protocol version than the agent of broker {other}: all goes inline."
     if answer.get("links_never_pay"):
         yield f"Agent {broker_id}: links never pay, so all but the policy always goes inline."
 

@@ -157,7 +157,7 @@ class ZoneGateway:
             await connect_framed(address, peer, context.peer_tls(), timeout_s)
             capabilities = await exchange_hellos(peer, context.hello, broker_id)
             if PeerCapabilities.CLIENTS not in capabilities:
-                raise PeerRefusedError("its agent serves no clients: it is older, or its remote.wal.gateway.enable off")
+                raise PeerRefusedError("its agent serves no clients: its remote.wal.gateway.enable is off")
             peer.write_frame(encode_zone(context.zone))
             async with asyncio.timeout(2 * timeout_s):  # finding that its broker is away takes up to half of this
                 answer = await peer.read_frame()

@@ -103,8 +103,6 @@ class StateCollector(Collector):
         counters = self._metadata_counters()
         for name, meaning in _METADATA_COUNTERS.items():
             yield CounterMetricFamily(f"remote_wal_metadata_{name}", meaning, counters.get(name, 0))
-        what, retained = "Newer agents' records, kept as they came", counters.get("retained_unknown", 0)
-        yield GaugeMetricFamily("remote_wal_metadata_retained_unknown", what, retained)
         doubts = GaugeMetricFamily(
             "remote_wal_metadata_topic_in_doubt",
             "1 while the metadata topic was replaced, lost its end or was cut unread: then nothing that it does not "

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-_OF_LINKS = PeerCapabilities.CUSTOM_METADATA | PeerCapabilities.ARCHIVE_LINKS | PeerCapabilities.LINK_DIGESTS
+_OF_LINKS = PeerCapabilities.ARCHIVE_LINKS | PeerCapabilities.LINK_DIGESTS
 
 
 @dataclass(frozen=True, slots=True)

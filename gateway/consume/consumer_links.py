@@ -83,7 +83,7 @@ class ConsumerLinks:
         self._is_understood = True
         """Whether the client's Fetch requests are understood."""
         self._defects = LinkDefects(context.metrics, context.clock)
-        links = (side.capabilities | PeerCapabilities.LINKS) & ~PeerCapabilities.CATCH_UP
+        links = side.capabilities | PeerCapabilities.LINKS
         self._links = ResponseLinks(context, self._defects, links, read_ahead)
 
     def close(self) -> None:
@@ -192,7 +192,7 @@ class ConsumerLinks:
         self._metrics.record_bytes.labels(self._side.zone, "inline").inc(
             max(record_bytes - cut_bytes, 0) + inline_bytes
         )
-        return ToFollower(*message)
+        return ToFollower(MessageKind.LINKED, message[1])  # a consumer is never told to read with restraint
 
     def _count(self, way: str, record_bytes: int) -> None:
         if record_bytes:

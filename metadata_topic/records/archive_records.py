@@ -39,6 +39,7 @@ from metadata_topic.records.record_fields import (
     packed,
     value_of_known_version,
 )
+from metadata_topic.records.records import UnknownRecord
 from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED
 from plugin.format import entry_columns
 from plugin.format.archive_object import check_runs
@@ -107,24 +108,6 @@ class ArchiveObjectDeleted:
     event_timestamp_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class UnknownArchiveRecord:
-    """A record with an archive object's key that this reader cannot decode: damaged, or from a newer agent.
-
-    A newer agent's is kept unchanged, for the writer of a snapshot.
-    """
-
-    reason: str
-    detail: str
-    key: bytes
-    value: bytes | None
-
-    @property
-    def is_newer(self) -> bool:
-        """Whether this reader does not know its version or type."""
-        return self.reason in ("version", "record_type")
-
-
 ArchiveRecord = ArchiveObjectPrepared | ArchiveObjectCommitted | ArchiveObjectDeleted
 
 
@@ -167,12 +150,12 @@ def decode(key: bytes | None, value: bytes | None) -> ArchiveRecord:
     raise UndecodableRecordError("record_type", f"record type {record_type} is not known")
 
 
-def decode_or_keep_out(key: bytes, value: bytes | None) -> ArchiveRecord | UnknownArchiveRecord:
-    """Decode a record, or return UnknownArchiveRecord instead of raising: for readers that must continue."""
+def decode_or_keep_out(key: bytes, value: bytes | None) -> ArchiveRecord | UnknownRecord:
+    """Decode a record, or return UnknownRecord instead of raising: for readers that must continue."""
     try:
         return decode(key, value)
     except UndecodableRecordError as error:
-        return UnknownArchiveRecord(error.reason, str(error), key, value)
+        return UnknownRecord(error.reason, str(error))
 
 
 def as_sources(segment_ids: Iterable[CombinedSegmentId]) -> tuple[SourceSegments, ...]:

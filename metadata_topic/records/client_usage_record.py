@@ -128,9 +128,7 @@ def decode_client_usage(key: bytes | None, value: bytes | None) -> ClientUsageRe
     if value is None or len(value) < 2:
         raise UndecodableRecordError("truncated", "a record about clients' usage without a value")
     if value[0] != FORMAT_VERSION or value[1] != CLIENT_USAGE:
-        raise UndecodableRecordError(
-            "version", f"format version {value[0]}, record type {value[1]}", newer=value[0] > FORMAT_VERSION
-        )
+        raise UndecodableRecordError("version", f"format version {value[0]}, record type {value[1]}")
     reader = RecordReader(value)
     _, _, broker_id, incarnation, sequence, event_timestamp_ms, zone_length = reader.fields(_HEAD)
     zone = read_text(reader, zone_length)

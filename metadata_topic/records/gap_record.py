@@ -20,7 +20,7 @@ size  field                                   remark
 1     - reason (`metadata_topic.records.declared_gaps.GapReason`)
 ====  ======================================  ======================================================
 
-A reason that is not known makes the record one of a newer agent.
+A record with a reason that is not known is refused.
 """
 
 import struct
@@ -88,7 +88,7 @@ def _gap(topic_id: bytes, partition: int, epoch: int, from_offset: int, to_offse
     if partition < 0 or not 0 <= from_offset <= to_offset:
         raise UndecodableRecordError("gap", f"offsets {from_offset} to {to_offset} of partition {partition}")
     if reason not in _REASONS:
-        raise UndecodableRecordError("gap_reason", f"reason {reason} is not known", newer=True)
+        raise UndecodableRecordError("gap_reason", f"reason {reason} is not known")
     return DeclaredGap(TopicIdPartition(TopicId(topic_id), partition), from_offset, to_offset, epoch, _REASONS[reason])
 
 

@@ -11,21 +11,17 @@ from kafka_log.byte_cursor import ByteCursor
 
 FORMAT_VERSION: Final = 1
 DIGEST_VERSION: Final = 2
-"""The version of records whose entries have digests; an agent that only knows the first version keeps them as bytes."""
+"""The version of records whose entries have digests."""
 _TYPES_WITH_DIGESTS: Final = (b"\x01", b"\x04", b"\x11")
 """Combined segments, from their writers and from a rebuild; committed archive objects."""
 HIGHEST_INCARNATION: Final = 2**48 - 1
 
 
 class UndecodableRecordError(ValueError):
-    """Not one of our records, a damaged one, or one of a newer format.
+    """Not one of our records, a damaged one, or one of another format. `reason` is a short label for counting."""
 
-    `reason` is a short label for counting; `newer` says that a newer reader could decode it.
-    """
-
-    def __init__(self, reason: str, detail: str, newer: bool = False) -> None:
+    def __init__(self, reason: str, detail: str) -> None:
         self.reason = reason
-        self.newer = newer
         super().__init__(f"{reason}: {detail}")
 
 
@@ -55,8 +51,7 @@ def value_of_known_version(value: bytes | None) -> bytes:
         raise UndecodableRecordError("no_value", "a tombstone; this topic has none")
     newest = DIGEST_VERSION if value[1:2] in _TYPES_WITH_DIGESTS else FORMAT_VERSION
     if value and not FORMAT_VERSION <= value[0] <= newest:
-        detail = f"format version {value[0]}, this reader knows {newest}"
-        raise UndecodableRecordError("version", detail, newer=value[0] > newest)
+        raise UndecodableRecordError("version", f"format version {value[0]}, this reader knows {newest}")
     if len(value) < 2:
         raise UndecodableRecordError("truncated", "the value ends before the record type")
     return value

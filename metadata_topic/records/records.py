@@ -134,14 +134,11 @@ class RemoteWalTopicRebuilt:
 
 @dataclass(frozen=True, slots=True)
 class UnknownRecord:
-    """A record that could not be decoded, and why. It is counted; a newer agent's is kept unchanged."""
+    """A record that could not be decoded, and why. It is counted, and not kept."""
 
     reason: str
     """A short label, the same for all records with this fault."""
     detail: str
-    kept: tuple[bytes, bytes] | None = None
-    """Key and value, if only a newer version or record type is the problem: an upgraded agent decodes it. None for
-    foreign or damaged records."""
 
 
 PublishableRecord = (

@@ -29,8 +29,9 @@ rest  entry columns             1, 2, 4 (`plugin.format.entry_columns`), absent 
 
 A COPY_SEGMENT_STARTED record has no entries, so its value has 37 bytes.
 
-A newer format version, or a record type that is not known, under one of our keys is no fault of the record:
-it is kept as bytes (`UnknownRecord.kept`).
+A record of another format version, or of a record type that is not known, is refused: a reader logs it once, counts it
+and goes on. A change of these bytes takes a new version of the snapshot as well, so that an upgraded agent reads the
+topic from its beginning.
 """
 
 import struct
@@ -161,7 +162,7 @@ def decode(key: bytes | None, value: bytes | None) -> _Decoded:
     value = value_of_known_version(value)
     decode_type = _DECODERS.get(value[1])
     if decode_type is None:
-        raise UndecodableRecordError("record_type", f"record type {value[1]} is not known", newer=True)
+        raise UndecodableRecordError("record_type", f"record type {value[1]} is not known")
     return decode_type(key, RecordReader(value))
 
 
@@ -170,8 +171,7 @@ def decode_or_keep_out(key: bytes | None, value: bytes | None) -> MetadataRecord
     try:
         return decode(key, value)
     except UndecodableRecordError as error:
-        kept = (key, value) if error.newer and key is not None and value is not None else None
-        return UnknownRecord(error.reason, str(error), kept)
+        return UnknownRecord(error.reason, str(error))
 
 
 def _size(raw: bytes | None) -> int:

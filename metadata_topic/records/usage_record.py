@@ -2,7 +2,7 @@
 
 Counters are cumulative over one incarnation of the agent, so a record that is read twice, or that went missing, changes
 no sum: what happened between two records is their difference. The key is `rwm:usage:`, broker id (4), incarnation (8)
-and sequence (8); older agents keep or pass over what they do not know. What a gateway moves for clients stands in
+and sequence (8); agents do not read them. What a gateway moves for clients stands in
 records beside these (`metadata_topic.records.client_usage_record`). The value, big endian:
 
 ====  ============================================  =========================================================
@@ -136,9 +136,7 @@ def decode_usage(key: bytes | None, value: bytes | None) -> UsageRecord:
     if value is None or len(value) < 2:
         raise UndecodableRecordError("truncated", "a usage record without a value")
     if value[0] != FORMAT_VERSION or value[1] != USAGE:
-        raise UndecodableRecordError(
-            "version", f"format version {value[0]}, record type {value[1]}", newer=value[0] > FORMAT_VERSION
-        )
+        raise UndecodableRecordError("version", f"format version {value[0]}, record type {value[1]}")
     reader = RecordReader(value)
     _, _, broker_id, incarnation, sequence, event_timestamp_ms, since_ms, rack_length = reader.fields(_HEAD)
     rack = read_text(reader, rack_length)

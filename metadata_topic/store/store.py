@@ -15,8 +15,6 @@ total: all records about one broker's objects, and its registrations, are in one
 the registration stays valid. An id whose COPY record was refused is remembered as fenced, so that the object,
 if there is one, is known for an orphan; DELETE records of it are taken as any.
 
-Records that a newer agent wrote are kept as bytes, up to a bound, for the time after the upgrade.
-
 A FINISHED segment's entries are indexed per partition and leader epoch (`metadata_topic.store.runs.run_index`);
 segments in any other state are not in the index, so a lookup sees finished ones only. Records in objects overlap
 (uploaded twice, by two agents, before and after a failover), and a lookup picks by leader epoch. Offsets need not be
@@ -251,7 +249,7 @@ class RemoteWalMetadataStore(PartitionLookups, SegmentLookups):
     @property
     def counters(self) -> dict[str, int]:
         """How often each kind of record came: `step_<Step>`, `after_deletion`, `dead_entries`, `fenced`,
-        `registrations`, `unknown_<reason>` …; `retained_unknown` is how many are kept for an upgrade.
+        `registrations`, `unknown_<reason>` ….
         """
         with self._lock:
-            return {**self._state.counters, "retained_unknown": len(self._state.retained)}
+            return dict(self._state.counters)

@@ -8,7 +8,6 @@ from metadata_topic.records.declared_gaps import DeclaredGap
 from metadata_topic.records.records import PublishedSegment
 from metadata_topic.store.fencing import PlacedRegistration
 from metadata_topic.store.released_offsets import ReleasedUpTo
-from metadata_topic.store.retained_records import RetainedRecord
 from plugin.segment_metadata import CombinedSegmentId
 
 
@@ -41,7 +40,6 @@ class StoreImage:
     writers: Sequence[WriterImage]
     registrations: Sequence[PlacedRegistration]
     dead: Sequence[DeadTail]
-    retained: Sequence[RetainedRecord]
     segments: Sequence[PublishedSegment]
     """All that are not deleted."""
     topic_id: TopicId | None = None

@@ -18,14 +18,12 @@ from metadata_topic.records.records import (
     RemoteWalTopicRebuilt,
     UnknownRecord,
 )
-from metadata_topic.records.serde import decode_or_keep_out
 from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED, Step, furthest, step
 from metadata_topic.store.adopted_sources import AdoptedSources
 from metadata_topic.store.dead_tails import DeadTails
 from metadata_topic.store.fencing import BEFORE_THE_TOPIC, Registrations, Source
 from metadata_topic.store.held_records import HeldRecords
 from metadata_topic.store.released_offsets import ReleasedOffsets, ReleasedUpTo
-from metadata_topic.store.retained_records import RetainedRecord, RetainedRecords
 from metadata_topic.store.segment_facts import writer_facts
 from metadata_topic.store.segment_runs import SegmentRuns
 from metadata_topic.store.segments.entry_blocks import MemoryBound
@@ -44,7 +42,6 @@ class StoreState:
         self.dead_tails = DeadTails()
         self.progress: dict[int, int] = {}
         self.counters: Counter[str] = Counter()
-        self.retained = RetainedRecords()
         self.released = ReleasedOffsets()
         self.log_starts = ReleasedOffsets()
         """Below which logs have no records, whoever stored them."""
@@ -61,7 +58,7 @@ class StoreState:
         if isinstance(record, PublishedSegment):
             self._apply_segment(record, source)
         elif isinstance(record, UnknownRecord):
-            self._apply_unknown(record, source)
+            self.counters[f"unknown_{record.reason}"] += 1
         elif isinstance(record, RemoteWalLogSegmentMetadataUpdate):
             self._apply_dead_entries(record)
         elif isinstance(record, RemoteWalNodeRegistration):
@@ -87,7 +84,6 @@ class StoreState:
             ],
             registrations=self.registrations.placed(),
             dead=self.dead_tails.all(),
-            retained=self.retained.all(),
             segments=segments,
             released=self.released.all(),
             log_starts=self.log_starts.all(),
@@ -96,9 +92,7 @@ class StoreState:
 
     @classmethod
     def of(cls, image: StoreImage, bound: MemoryBound | None = None) -> "StoreState":
-        """The state of which `image` was taken. Records kept for an upgrade are decoded where that is
-        possible by now.
-        """
+        """The state of which `image` was taken."""
         state = cls(bound)
         state.released = ReleasedOffsets(image.released)
         state._add_gaps(image.gaps)
@@ -113,8 +107,6 @@ class StoreState:
             state.dead_tails.know(tail)
         for record in image.segments:
             state._insert(record)
-        for kept in image.retained:
-            state.apply(decode_or_keep_out(kept.key, kept.value), kept.source)
         state.progress = dict(image.progress)
         return state
 
@@ -152,11 +144,6 @@ class StoreState:
             if segment is not None and segment.state is FINISHED:
                 found[segment.slot] = first_offset
         return found
-
-    def _apply_unknown(self, record: UnknownRecord, source: Source | None) -> None:
-        self.counters[f"unknown_{record.reason}"] += 1
-        if record.kept is not None:
-            self.counters["retained_unknown_dropped"] += self.retained.add(RetainedRecord(*record.kept, source))
 
     def _apply_segment(self, record: PublishedSegment, source: Source | None) -> None:
         broker_id, incarnation, sequence = segment_id = record.combined_segment_id

@@ -21,7 +21,7 @@ import structlog
 from kafka_cluster.client_config import KafkaClientConfig
 from metadata_topic.records import archive_records
 from metadata_topic.records.errors import SnapshotError
-from metadata_topic.records.records import MetadataRecord, RemoteWalNodeRegistration
+from metadata_topic.records.records import MetadataRecord, RemoteWalNodeRegistration, UnknownRecord
 from metadata_topic.records.serde import decode_or_keep_out
 from metadata_topic.records.usage_record import is_usage_key
 from metadata_topic.store.archive.archive_store import ArchiveStore
@@ -58,6 +58,7 @@ class RemoteWalMetadataConsumer(TopicReader):
         self._store = store
         self._archive = archive
         self._load_snapshot = load_snapshot
+        self._logged: set[str] = set()
         self.object_rates = ObjectRates()
         super().__init__(TopicFollower(client_config, METADATA_TOPIC, self._take, settings, rack, consumer_factory))
 
@@ -102,11 +103,28 @@ class RemoteWalMetadataConsumer(TopicReader):
             return None
         if record.key is not None and archive_records.is_archive_key(record.key):
             if self._archive is not None:
-                self._archive.apply(archive_records.decode_or_keep_out(record.key, record.value), record.partition)
+                archived = archive_records.decode_or_keep_out(record.key, record.value)
+                if isinstance(archived, UnknownRecord):
+                    self._log_another_format(archived, record)
+                self._archive.apply(archived, record.partition)
             return None
         decoded = decode_or_keep_out(record.key, record.value)
+        if isinstance(decoded, UnknownRecord):
+            self._log_another_format(decoded, record)
         if self.ready:
             self.object_rates.read(decoded)
         if self._archive is not None and isinstance(decoded, RemoteWalNodeRegistration):
             self._archive.registered(decoded.broker_id, decoded.incarnation, record.partition)
         return decoded
+
+    def _log_another_format(self, unknown: UnknownRecord, record: TopicRecord) -> None:
+        """Log a record that another release wrote in its own format, once for each format."""
+        if unknown.reason in ("version", "record_type") and unknown.detail not in self._logged:
+            self._logged.add(unknown.detail)
+            log.error(
+                "metadata_record_of_another_format",
+                error=unknown.detail,
+                partition=record.partition,
+                offset=record.offset,
+                consequence="it is skipped; what it says is not known here",
+            )

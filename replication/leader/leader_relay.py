@@ -95,10 +95,9 @@ class LeaderRelay:
         if self.peer.is_writable:
             self._tell(self.core.read_ahead(object_id, ranges, custom_metadata))
 
-    def _tell(self, announcement: ToFollower | None) -> None:
-        if announcement is not None:
-            self.send(announcement)
-            self._peer_bytes.update(self.core.follower_id)
+    def _tell(self, announcement: ToFollower) -> None:
+        self.send(announcement)
+        self._peer_bytes.update(self.core.follower_id)
 
     async def _relay_requests(self) -> None:
         while (message := await self._next_message()) is not None:

@@ -8,8 +8,7 @@ or the time of the last answer came. Rules:
   sent, or none this time: the follower asks again from there, as it does after a cut-off batch.
 - Batches that were uploaded before the index began, or that it has forgotten, are looked up in `OlderBatches`.
 - A partition waits for its links at most `wait_max_s`, over as many responses as it takes; then its bytes go inline.
-- An object with custom metadata is linked only if the follower's agent understands that, and a batch without a digest
-  only if no digests are required. If such a batch is met, nothing on its connection waits.
+- A batch without a digest is linked only if no digests are required. If one is met, nothing on its connection waits.
 - In partitions where inline is cheaper, links are used only when they save enough (a follower that catches up, the
   first consumer of a partition that no other zone follows). No upload is waited for there.
 """
@@ -48,14 +47,10 @@ Verdict = PassThrough | WaitForUploads | SendLinked
 
 @dataclass(frozen=True, slots=True)
 class PlannerLimits:
-    """How long a partition waits for links, how much links must save where inline is cheaper, and what may be
-    linked.
-    """
+    """How long a partition waits for links, how much they must save where inline is cheaper, and what may be linked."""
 
     wait_max_s: float
     break_even_bytes: int
-    custom_metadata: bool = True
-    """Whether the follower's agent understands links to objects with custom metadata."""
     digests: bool = False
     """Whether the follower's agent refuses links without a SHA-256."""
 
@@ -157,16 +152,10 @@ class LinkPlanner:
                 stored = self._older.find(planned.partition, batch.base_offset) if self._older is not None else None
                 if stored is None or stored.header_prefix != header_prefix:
                     return
-            if not self._is_taken(stored):
+            if self._limits.digests and not stored.sha256:
                 self._met_what_is_not_taken = True
                 return
             planned.stored.append(stored)
-
-    def _is_taken(self, stored: StoredBatch) -> bool:
-        """Whether the follower's agent accepts a link to it."""
-        if stored.custom_metadata and not self._limits.custom_metadata:
-            return False
-        return bool(stored.sha256) or not self._limits.digests
 
     def _still_waiting(self, now_s: float, begun_s: float) -> list[PlannedField]:
         """Return the fields without links that still wait: their uploads are worth it and their time is not over."""

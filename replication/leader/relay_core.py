@@ -3,7 +3,7 @@
 It takes frames, messages and uploads with their time, and returns what to send to the broker or to the follower, or
 until when to wait for links.
 
-A link is sent only if the peer said that it understands links, only for bytes in this response, and never to a follower
+A link is sent only to an agent of this protocol version, only for bytes in this response, and never to a follower
 in the own zone. The original of a linked response is kept until the follower's next request, so that it can be sent
 inline when hydration fails. A response is linked only when it is the only one under way on its connection, as always
 with Kafka's replica fetchers; so the next request means that the response arrived. An error in scanning, planning or
@@ -139,7 +139,7 @@ class RelayCore:
 
     def announced(
         self, segment: UploadedSegment, ranges: list[tuple[int, int]], zone: ZoneReading | None
-    ) -> ToFollower | None:
+    ) -> ToFollower:
         """Announce these ranges, which others of the follower's `zone` read with it. A slow peer may miss it."""
         joined = coalesce_ranges(ranges, self._context.limits.range_gap_bytes)
         announcement = Announcement(segment.combined_segment_id, joined, segment.custom_metadata)
@@ -147,24 +147,18 @@ class RelayCore:
 
     def read_ahead(
         self, object_id: StoredObjectId, ranges: list[tuple[int, int]], custom_metadata: bytes = b""
-    ) -> ToFollower | None:
+    ) -> ToFollower:
         """Announce what a follower that is far behind will get links to.
 
         The allowed gap depends on the price of the combined segments' store. In the archive, only adjacent ranges are
         joined.
         """
-        if PeerCapabilities.CATCH_UP not in self._capabilities:
-            return None
         if isinstance(object_id, ArchiveObjectId):
             return self._announced(MessageKind.READ_ARCHIVE_AHEAD, Announcement(object_id, coalesce_ranges(ranges, 0)))
         joined = coalesce_ranges(ranges, self._context.limits.range_gap_bytes)
         return self._announced(MessageKind.READ_AHEAD, Announcement(object_id, joined, custom_metadata))
 
-    def _announced(
-        self, kind: MessageKind, announcement: Announcement, zone: ZoneReading | None = None
-    ) -> ToFollower | None:
-        if announcement.custom_metadata and PeerCapabilities.CUSTOM_METADATA not in self._capabilities:
-            return None
+    def _announced(self, kind: MessageKind, announcement: Announcement, zone: ZoneReading | None = None) -> ToFollower:
         self._context.metrics.announcements.inc()
         if zone is not None:
             return ToFollower(MessageKind.ANNOUNCE_SHARED, (zone.encode(), announcement.encode()))

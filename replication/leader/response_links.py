@@ -34,13 +34,10 @@ class ResponseLinks:
         self._defects = defects
         self._is_paused = False
         self._understands_links = PeerCapabilities.LINKS in capabilities
-        self._is_told_of_old = PeerCapabilities.CATCH_UP in capabilities
         self._read_ahead = read_ahead
-        understands_custom_metadata = PeerCapabilities.CUSTOM_METADATA in capabilities
         limits = PlannerLimits(
             context.limits.link_wait_max_s,
             context.limits.break_even_bytes,
-            understands_custom_metadata,
             digests=PeerCapabilities.LINK_DIGESTS in capabilities,
         )
         self._planner = LinkPlanner(context.index, context.led, limits, read_ahead)
@@ -130,7 +127,7 @@ class ResponseLinks:
             self._defects.met("planning", error)
             return None
         self._kept.keep(correlation_id, original)
-        return MessageKind.LINKED_OLD if is_old and self._is_told_of_old else MessageKind.LINKED, body
+        return MessageKind.LINKED_OLD if is_old else MessageKind.LINKED, body
 
     def truncated(self, partition: TopicIdPartition) -> None:
         """Drop what was read ahead of the follower: it may be from the truncated part of the log."""

@@ -8,7 +8,7 @@ A link names a combined segment by its writer's broker id, incarnation and seque
 offsets and writer. It cannot name a bucket, a key or a URL: the reader builds the key itself, within its own store and
 cluster. Links to archive objects (`PeerCapabilities.ARCHIVE_LINKS`) are long and rare: each has its object's whole id.
 Custom metadata, by which the reader's storage manager finds a combined segment, is opaque here. Only the first link to
-a segment carries it (`PeerCapabilities.CUSTOM_METADATA`); where there is none, it takes no byte.
+a segment carries it; where there is none, it takes no byte.
 
 Layout (integers big endian, `varint` is Kafka's unsigned varint):
 

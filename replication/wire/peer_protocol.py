@@ -31,8 +31,8 @@ the rest is packed, see `replication.wire.peer_channel`):
     STORED_REQUEST  are these logs stored and published up to these offsets?   asker to leader
     STORED          they are, or ask anew who leads them                       leader to asker
 
-What READ_AHEAD, LINKED_OLD and READ_ARCHIVE_AHEAD name is read within the quota for such reads. A peer is sent only
-what it understands, as its hello tells (`PeerCapabilities`).
+What READ_AHEAD, LINKED_OLD and READ_ARCHIVE_AHEAD name is read within the quota for such reads. All agents of one
+protocol version understand all of this; a peer is sent only what its hello asks for (`PeerCapabilities`).
 
 One peer connection stands for one connection of a broker's replica fetcher, so order and closing carry over. One whose
 hello asks for CLIENTS stands for a connection of a client in another zone, and carries none of these messages, but for
@@ -54,9 +54,7 @@ from replication.wire.kafka_frame import MalformedFrameError
 
 HELLO_MAGIC = b"RWAL"
 PROTOCOL_VERSION = 1
-"""Changes only for differences that capabilities cannot express. Agents of two versions have no capability in
-common.
-"""
+"""Changes with any change of a message or a link. Agents of two versions replicate, with all records inline."""
 MAX_HELLO_BYTES = 512
 MAX_ANNOUNCED_RANGES = 256
 
@@ -68,17 +66,13 @@ _CORRELATION = struct.Struct(">i")
 
 
 class PeerCapabilities(Flag, boundary=CONFORM):
-    """What an agent understands, or what two agents have in common. Bits of newer agents are ignored."""
+    """What a connection is for, and which settings an agent has; or what two agents have of that in common."""
 
     NONE = 0
     LINKS = 1
-    """LINKED and ANNOUNCE; without it everything goes inline."""
-    CATCH_UP = 2
-    """READ_AHEAD, LINKED_OLD: a follower learns that it is far behind."""
+    """The connection is for replication, with links: never so between two protocol versions."""
     ARCHIVE_LINKS = 4
-    """READ_ARCHIVE_AHEAD, and links to archive objects."""
-    CUSTOM_METADATA = 8
-    """Links and announcements carry their object's custom metadata. Without it, data in such objects goes inline."""
+    """The agent has an archive: READ_ARCHIVE_AHEAD, and links to archive objects."""
     CLIENTS = 16
     """The connection is for a client in another zone, not for replication: requested, or, in the answer, granted."""
     ROUTED_PRODUCE = 32
@@ -104,15 +98,8 @@ class PeerCapabilities(Flag, boundary=CONFORM):
 
 MESSAGES = PeerCapabilities.ROUTED_PRODUCE | PeerCapabilities.LINKED_FETCH
 """With any of these, messages instead of bytes are exchanged for a client."""
-_BY_SETTINGS = (
-    PeerCapabilities.LINK_DIGESTS
-    | PeerCapabilities.SHARED_READS
-    | PeerCapabilities.RANGES
-    | PeerCapabilities.STORED_LOGS
-    | PeerCapabilities.PRESENCE
-)
-CAPABILITIES = ~(PeerCapabilities.CLIENTS | MESSAGES | PeerCapabilities.ADOPTED_RECORDS | _BY_SETTINGS)
-"""What this release understands of replication, whatever the settings."""
+CAPABILITIES = PeerCapabilities.LINKS | PeerCapabilities.ARCHIVE_LINKS
+"""Those of a connection for replication, where no setting says otherwise."""
 
 
 class MessageKind(IntEnum):
@@ -177,13 +164,14 @@ def is_hello(payload: Buffer) -> bool:
 
 
 def agree(own: Hello, peer: Hello) -> PeerCapabilities:
-    """Return the capabilities that both have; none if their versions differ.
+    """Return the capabilities that both have; of two versions CLIENTS alone, because a client's bytes pass as they are.
 
     Raises PeerRefusedError when the peer belongs to another cluster.
     """
     if own.cluster_id != peer.cluster_id:
         raise PeerRefusedError(f"broker {peer.broker_id} belongs to cluster {peer.cluster_id}, not {own.cluster_id}")
-    return own.capabilities & peer.capabilities if own.version == peer.version else PeerCapabilities.NONE
+    common = own.capabilities & peer.capabilities
+    return common if own.version == peer.version else common & PeerCapabilities.CLIENTS
 
 
 @dataclass(frozen=True, slots=True)

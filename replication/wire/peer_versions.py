@@ -19,7 +19,7 @@ class PeerVersions:
         self._others: dict[int, int] = {}
         gauge = Gauge(
             "remote_wal_peers_of_another_version",
-            "Other agents whose link version is another one: all between them and this one goes inline",
+            "Other agents of another protocol version: all between them and this one goes inline",
             registry=registry,
         )
         gauge.set_function(lambda: len(self._others))

@@ -11,7 +11,6 @@ from metadata_topic.records.archive_records import (
     ArchiveObjectCommitted,
     ArchiveObjectPrepared,
     ArchiveRecord,
-    UnknownArchiveRecord,
 )
 from metadata_topic.records.gap_record import RemoteWalGapDeclaration
 from metadata_topic.records.records import (
@@ -49,7 +48,7 @@ def _rows_of(
     place: Columns = {"record_id": record_id, "event_timestamp_ms": timestamp_ms}
     if key is not None and value is not None and archive_records.is_archive_key(key):
         archived = archive_records.decode_or_keep_out(key, value)
-        if isinstance(archived, UnknownArchiveRecord):
+        if isinstance(archived, UnknownRecord):
             yield _quarantined(place, archived.reason, archived.detail, key, value)
         else:
             yield ARCHIVE_ROW, {**place, **_archive_columns(archived)}
@@ -59,7 +58,7 @@ def _rows_of(
         yield from _dead_rows(place, record)
     elif isinstance(record, RemoteWalGapDeclaration):
         yield from _gap_rows(place, record)
-    elif isinstance(record, UnknownRecord) and (record.kept is None or record.reason not in _OTHERS):
+    elif isinstance(record, UnknownRecord) and record.reason not in _OTHERS:
         yield _quarantined(place, record.reason, record.detail, key, value)
     elif isinstance(record, PublishedSegment):
         yield _quarantined(

@@ -152,7 +152,7 @@ async def test_clients_are_told_of_in_readyz_while_a_broker_is_not_reached() -> 
     [
         ({}, PeerCapabilities.NONE),
         ({"produce_enable": "true"}, PeerCapabilities.ROUTED_PRODUCE),
-        ({"fetch_links_enable": "true"}, PeerCapabilities.LINKED_FETCH | PeerCapabilities.CUSTOM_METADATA),
+        ({"fetch_links_enable": "true"}, PeerCapabilities.LINKED_FETCH),
     ],
     ids=["neither", "produce", "fetch"],
 )

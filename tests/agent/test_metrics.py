@@ -26,7 +26,6 @@ from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataE
         ("gaps", "remote_wal_metadata_gaps_total", {}),
         ("started_over", "remote_wal_metadata_started_over_total", {}),
         ("fenced", "remote_wal_metadata_fenced_total", {}),
-        ("retained_unknown", "remote_wal_metadata_retained_unknown", {}),
         ("snapshots_saved", "remote_wal_metadata_snapshots_total", {"outcome": "saved"}),
     ],
 )

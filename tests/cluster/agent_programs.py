@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from local_cluster.processes import ManagedProcess, ProcessSpec
 
-_ANOTHER_LINK_VERSION = """
+_ANOTHER_VERSION = """
 import replication.wire.peer_protocol as protocol
 
 protocol.Hello.__init__.__defaults__ = (protocol.CAPABILITIES, protocol.PROTOCOL_VERSION + 1)
@@ -34,11 +34,11 @@ main()
 """
 
 
-def with_another_link_version(agent: ProcessSpec) -> ManagedProcess:
-    """The agent in the place of the one that has this specification. There is no release yet with another link version,
-    so it is this tree's, which says so.
+def with_another_version(agent: ProcessSpec) -> ManagedProcess:
+    """The agent in the place of the one that has this specification, this tree's, which says that it has another
+    protocol version.
     """
-    return _running(agent, _ANOTHER_LINK_VERSION)
+    return _running(agent, _ANOTHER_VERSION)
 
 
 def telling_fetch_versions(agent: ProcessSpec) -> ManagedProcess:

@@ -26,7 +26,6 @@ from local_cluster.topic_switch import LINKED, LINKED_AND_KEPT
 from local_cluster.workload.ledger import ProducerPlan
 from metadata_topic.settings.topic_settings import LinkPolicy
 from metadata_topic.topic.topic import METADATA_TOPIC
-from tests.cluster.agent_programs import with_another_link_version
 from tests.cluster.agent_views import AgentCounters, readiness
 from tests.cluster.conftest import IMPATIENT, STORAGE_PLUGINS, BreakableStore
 from tests.cluster.kafka_settings import set_topic_setting
@@ -226,20 +225,6 @@ def test_somebody_who_asks_what_brokers_do_not_ask(watched: Watched) -> None:
             connection.recv(1)
         watched.prometheus.expect_firing("RemoteWalRequestsRefused")
         assert "CreateTopics" in str(watched.prometheus.query("remote_wal_refused_requests_total"))
-
-
-def test_an_upgrade_that_is_left_half_way(watched: Watched) -> None:
-    newer = with_another_link_version(watched.cluster.agent(VICTIM).spec)
-    with watched.alerts("RemoteWalUpgradeUnfinished"):
-        watched.script.stop_agent(VICTIM)
-        newer.start()
-        try:
-            watched.cluster.wait_for_agent(VICTIM)
-            watched.prometheus.expect_firing("RemoteWalUpgradeUnfinished")
-            assert f"the agent of broker {VICTIM} has link version" in watched.ready(1)
-        finally:
-            newer.terminate(30)
-        watched.cluster.start_agent(VICTIM)
 
 
 def test_a_defect_in_a_part(watched: Watched) -> None:

@@ -4,10 +4,8 @@ import re
 import socket
 import struct
 import subprocess
-import sys
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,20 +13,10 @@ import pytest
 from local_cluster.cluster import agent_is_ready
 from local_cluster.kafka_distribution import KAFKA_VERSION
 from local_cluster.polling import wait_until
-from local_cluster.processes import ManagedProcess
-from tests.cluster.agent_programs import telling_fetch_versions, with_another_link_version
+from tests.cluster.agent_programs import telling_fetch_versions, with_another_version
 from tests.cluster.agent_views import answer_of, describe, moved_bytes, read_metrics
 from tests.cluster.script import PATIENCE_S, PLAIN, TRANSACTIONS, Script
 
-OLDER = """
-import replication.wire.peer_protocol as protocol
-
-protocol.CAPABILITIES = protocol.PeerCapabilities.LINKS
-from cli.main import main
-
-main()
-"""
-"""An agent that understands links, and nothing of catching up or the archive."""
 PAIRS = ((1, 2), (2, 1), (2, 3), (3, 2), (1, 3), (3, 1))
 """Leader and follower of each partition."""
 MOVED_BYTES = 20_000
@@ -38,24 +26,22 @@ FETCH_VERSIONS = {"3.9": 17, "4.0": 17, "4.1": 18, "4.2": 18, "4.3": 18, "4.4": 
 WRONG = {"remote.wal.log.manager.thread.pool.size": "many", "remote.wal.no.such.key": "1"}
 
 
-def test_an_agent_that_cannot_start_and_then_one_of_an_older_version_beside_newer_ones(
-    agent_script: Script, tmp_path: Path
-) -> None:
+def test_an_agent_that_cannot_start_names_what_is_wrong(agent_script: Script, tmp_path: Path) -> None:
     script, cluster = agent_script, agent_script.cluster
     script.create_topic(assignment=[[1, 2, 3], [3, 1, 2]])
     script.produce(PLAIN)
     script.expect_links_to_be_used()
     script.stop_agent(2)
-    newest = cluster.agent(2).spec
+    spec = cluster.agent(2).spec
 
     # A service manager that starts it over and over: each time it ends at once, and names file and keys in one line.
     wrong = tmp_path / "server.properties"
     right = cluster.layout.server_properties(2).read_text()
     wrong.write_text(right + "".join(f"{key}={value}\n" for key, value in WRONG.items()))
-    command = [str(wrong) if part == str(cluster.layout.server_properties(2)) else part for part in newest.command]
+    command = [str(wrong) if part == str(cluster.layout.server_properties(2)) else part for part in spec.command]
     for _ in range(3):
         ended = subprocess.run(
-            command, cwd=newest.working_directory, capture_output=True, text=True, timeout=60, check=False
+            command, cwd=spec.working_directory, capture_output=True, text=True, timeout=60, check=False
         )
         assert (ended.returncode, ended.stdout) == (2, "")
         (line,) = ended.stderr.splitlines()
@@ -65,24 +51,12 @@ def test_an_agent_that_cannot_start_and_then_one_of_an_older_version_beside_newe
     cluster.admin.wait_for_isr(script.topic, [1, 3], partition=0, timeout_s=PATIENCE_S)
     script.expect_records_to_flow()
 
-    # An older version: what both understand is used, and links go on both ways.
-    older = ManagedProcess(replace(newest, command=(sys.executable, "-c", OLDER, *newest.command[3:])))
-    older.start()
-    try:
-        cluster.wait_for_agent(2)
-        cluster.admin.wait_for_full_isr(script.topic, timeout_s=PATIENCE_S)
-        agreed = '"capabilities": "LINKS|SHARED_READS"'  # the latter is a setting, and on by default
-        wait_until(lambda: agreed in script.agent_log(1), "links alone are agreed on", PATIENCE_S)
-        script.expect_links_to_be_used()
-        script.expect_records_to_flow()
-    finally:
-        older.terminate(30)
     script.start_agent(2)
     script.expect_promises()
 
 
 @pytest.mark.thorough
-def test_agents_of_two_link_versions_replicate_inline_and_by_links_once_the_last_is_upgraded(
+def test_agents_of_two_versions_replicate_inline_and_by_links_once_the_last_is_upgraded(
     agent_script: Script,
 ) -> None:
     # 2 is upgraded: inline between it and the others, links between those -> 1 is: inline between 3 and the others
@@ -91,7 +65,7 @@ def test_agents_of_two_link_versions_replicate_inline_and_by_links_once_the_last
     script.create_topic(assignment=PAIRS)
     script.produce(PLAIN, TRANSACTIONS)
     script.expect_links_to_be_used()
-    newer = {one: with_another_link_version(cluster.agent(one).spec) for one in cluster.broker_ids}
+    newer = {one: with_another_version(cluster.agent(one).spec) for one in cluster.broker_ids}
     older = set(cluster.broker_ids)
     try:
         for broker_id in (2, 1, 3):
@@ -131,16 +105,16 @@ def test_followers_ask_by_the_version_of_fetch_that_belongs_to_their_release(age
 
 
 def expect_told(script: Script, broker_id: int, others: Collection[int]) -> None:
-    """By this agent, which is ready, that those have another link version."""
+    """By this agent, which is ready, that those have another protocol version."""
     cluster, metric = script.cluster, ("remote_wal_peers_of_another_version", ())
 
     def is_told() -> bool:
         named = describe(cluster, broker_id)["agents_of_another_version"]
         return bool(read_metrics(cluster, broker_id)[metric] == len(others) and named == sorted(others))
 
-    wait_until(is_told, f"agent {broker_id} tells of another link version of {sorted(others)}", PATIENCE_S)
+    wait_until(is_told, f"agent {broker_id} tells of another version of {sorted(others)}", PATIENCE_S)
     ready = answer_of(cluster, broker_id, "/readyz").decode().splitlines()
-    told = [re.search(r"the agent of broker (\d) has link version", line) for line in ready]
+    told = [re.search(r"the agent of broker (\d) has protocol version", line) for line in ready]
     assert ready[0] == "ready"
     assert [int(one[1]) for one in told if one is not None] == sorted(others)
 

@@ -38,7 +38,7 @@ from tests.replication.test_catch_up_proxies import OBJECT_BATCHES, OBJECTS, mis
 from tests.replication.two_agents import Agents, Follower, framed, read_frame, two_agents
 
 CLIENTS, LINKED = PeerCapabilities.CLIENTS, PeerCapabilities.LINKED_FETCH
-BOTH = CLIENTS | LINKED | PeerCapabilities.CUSTOM_METADATA
+BOTH = CLIENTS | LINKED
 FIRST, SECOND, THIRD = (batches(20, 20 * number, payload=b"r" * 300) for number in range(3))
 
 

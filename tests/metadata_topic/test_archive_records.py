@@ -12,7 +12,6 @@ from metadata_topic.records.archive_records import (
     ArchiveObjectDeleted,
     ArchiveRecord,
     SourceSegments,
-    UnknownArchiveRecord,
 )
 from metadata_topic.records.record_fields import UndecodableRecordError
 from metadata_topic.records.records import UnknownRecord
@@ -44,8 +43,8 @@ def test_combined_segments_and_archive_objects_are_told_apart_by_their_keys() ->
 def test_no_truncated_record_is_taken_for_a_whole_one(record: ArchiveRecord) -> None:
     key, value = records.encode_key(record.object_id), records.encode(record)
     for length in range(len(value)):
-        assert isinstance(records.decode_or_keep_out(key, value[:length]), UnknownArchiveRecord)
-    assert isinstance(records.decode_or_keep_out(key, value + b"!"), UnknownArchiveRecord)
+        assert isinstance(records.decode_or_keep_out(key, value[:length]), UnknownRecord)
+    assert isinstance(records.decode_or_keep_out(key, value + b"!"), UnknownRecord)
 
 
 def test_each_fault_has_its_own_reason() -> None:
@@ -65,15 +64,14 @@ def test_each_fault_has_its_own_reason() -> None:
     }
     for reason, (bad_key, bad_value) in faults.items():
         kept_out = records.decode_or_keep_out(bad_key, bad_value)
-        assert isinstance(kept_out, UnknownArchiveRecord)
+        assert isinstance(kept_out, UnknownRecord)
         assert kept_out.reason == reason
-        assert kept_out.is_newer == (reason in ("version", "record_type"))
 
 
 @settings(max_examples=100)
 @given(st.binary(min_size=52, max_size=52), st.none() | st.binary(max_size=200))
 def test_arbitrary_bytes_are_kept_out_without_a_crash(key: bytes, value: bytes | None) -> None:
-    assert isinstance(records.decode_or_keep_out(key, value), UnknownArchiveRecord)
+    assert isinstance(records.decode_or_keep_out(key, value), UnknownRecord)
 
 
 @settings(max_examples=200)
@@ -108,5 +106,5 @@ def test_a_committed_record_with_digests_is_of_a_version_of_its_own() -> None:
     assert records.decode(records.encode_key(record.object_id), value) == record
     gone = deleting(record.object_id)
     kept_out = records.decode_or_keep_out(records.encode_key(gone.object_id), b"\2" + records.encode(gone)[1:])
-    assert isinstance(kept_out, UnknownArchiveRecord)
-    assert kept_out.is_newer
+    assert isinstance(kept_out, UnknownRecord)
+    assert kept_out.reason == "version"

@@ -17,7 +17,6 @@ from metadata_topic.records.client_usage_record import (
 )
 from metadata_topic.records.publishable import broker_of, encoded, name_of
 from metadata_topic.records.record_fields import UndecodableRecordError
-from metadata_topic.records.serde import decode_or_keep_out
 from metadata_topic.records.usage_record import UsageRecord, decode_usage, encode_usage, encode_usage_key
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
@@ -70,10 +69,9 @@ def test_a_key_of_another_agent_is_refused() -> None:
         decode_client_usage(KEY[:-1] + bytes([KEY[-1] ^ 1]), VALUE)
 
 
-def test_a_newer_version_is_called_so() -> None:
-    with pytest.raises(UndecodableRecordError) as raised:
+def test_another_version_is_refused() -> None:
+    with pytest.raises(UndecodableRecordError, match="format version 2"):
         decode_client_usage(KEY, b"\x02" + VALUE[1:])
-    assert raised.value.newer
 
 
 def test_neither_kind_of_usage_is_taken_for_the_other() -> None:
@@ -87,12 +85,6 @@ def test_neither_kind_of_usage_is_taken_for_the_other() -> None:
 def test_it_is_published_as_the_brokers() -> None:
     assert encoded(RECORD) == (KEY, VALUE)
     assert (broker_of(RECORD), name_of(RECORD)) == (3, "broker 3")
-
-
-def test_a_reader_that_knows_no_such_type_keeps_it_aside_as_it_is() -> None:
-    kept = decode_or_keep_out(KEY, VALUE)
-    assert getattr(kept, "kept", None) == (KEY, VALUE)
-    assert getattr(kept, "reason", None) == "record_type"
 
 
 def test_agents_pass_it_over() -> None:

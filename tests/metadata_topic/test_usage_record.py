@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.topic_partition import TopicId
 from metadata_topic.records.record_fields import UndecodableRecordError
-from metadata_topic.records.serde import decode_or_keep_out
 from metadata_topic.records.usage_record import (
     FollowerUsage,
     StoreUsage,
@@ -91,11 +90,6 @@ def test_counters_that_do_not_fit_are_no_record() -> None:
         encode_usage_key(UsageRecord(3, -1, 0, 0, 0, None, (), (), ()))
 
 
-def test_an_agent_that_knows_no_usage_keeps_it_for_newer_ones() -> None:
-    kept = decode_or_keep_out(encode_usage_key(RECORD), encode_usage(RECORD))
-    assert getattr(kept, "kept", None) == (encode_usage_key(RECORD), encode_usage(RECORD))
-
-
 def test_agents_pass_usage_over() -> None:
     store, topic = RemoteWalMetadataStore(), FakeTopic()
     topic.append(encode_usage_key(RECORD), encode_usage(RECORD))
@@ -105,3 +99,15 @@ def test_agents_pass_usage_over() -> None:
     consumer.close()
     assert store.progress == {0: 1}
     assert not [name for name in store.counters if name.startswith("unknown")]
+
+
+def test_agents_log_records_of_another_format_once_and_skip_them(capsys: pytest.CaptureFixture[str]) -> None:
+    store, topic = RemoteWalMetadataStore(), FakeTopic()
+    for version in (9, 9, 8):
+        topic.append(b"rwm:shape:1", bytes([version, 7]))
+    consumer = RemoteWalMetadataConsumer(KafkaClientConfig(""), store, consumer_factory=topic.consumer)
+    consumer.start()
+    assert consumer.wait_until_ready(10.0)
+    consumer.close()
+    assert (store.progress, store.counters["unknown_version"]) == ({0: 3}, 3)
+    assert capsys.readouterr().out.count("metadata_record_of_another_format") == 2

@@ -83,9 +83,6 @@ CAUSES: dict[str, list[Cause]] = {
         gauge('remote_wal_loop_idle_seconds{loop="publisher"}', wrong=901, right=900),
         gauge('remote_wal_loop_idle_seconds{loop="orphans"}', wrong=172_801, right=90_000),
     ],
-    "RemoteWalUpgradeUnfinished": [
-        Cause("remote_wal_peers_of_another_version", "1x26", "1x10 0x16", 26, "1h"),
-    ],
     "RemoteWalPartFails": [counted('remote_wal_part_failures_total{part="http"}')],
     "RemoteWalDescriptorsRunOut": [Cause("remote_wal_descriptor_shortages_total", "0x9 1x20", "1x30", 20)],
     "RemoteWalPeersRefused": [

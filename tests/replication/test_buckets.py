@@ -4,26 +4,17 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import pytest
-
 from plugin.format.bucket_copies import NamedCopies
 from plugin.format.bucket_id import bucket_id
 from plugin.segment_metadata import CombinedSegmentId
 from plugin.zones.zone_buckets import Bucket, ZoneBuckets
 from plugin.zones.zoned_storage import ZonedWalStorageManager
-from replication.leader.link_planner import PassThrough, PlannerLimits, WaitForUploads
-from replication.leader.links_of_stored_batches import SendLinked
 from replication.wire.link import SegmentLink
-from replication.wire.peer_protocol import CAPABILITIES, Hello, PeerCapabilities
 from tests.kafka_log.batches import batches
-from tests.replication.fake_led import store
-from tests.replication.fetch_frames import partition
-from tests.replication.test_link_planner import Rig as PlannerRig
 from tests.replication.two_agents import Agents, two_agents
 from tests.rlm.memory_storage import MemoryStorage
 
 ONE, TWO = bucket_id("one"), bucket_id("two")
-OLD_PEER = Hello("cluster", 2, 22, CAPABILITIES & ~PeerCapabilities.CUSTOM_METADATA)
 
 
 class TwoBuckets:
@@ -54,19 +45,6 @@ async def test_an_object_in_another_zones_bucket_is_announced_linked_and_read_th
         assert agents.linked_responses == 3
         assert len(buckets.one.fetches) == 3
         assert buckets.two.fetches == []
-
-
-async def test_a_peer_that_does_not_understand_custom_metadata_gets_such_objects_inline_and_others_linked() -> None:
-    async with agents_of_two_zones(follower_hello=OLD_PEER) as (agents, buckets):
-        follower = await agents.connect()
-        agents.append({0: batches(1, 0)})
-        assert await follower.fetch({0: 0}) == follower.expected({0: batches(1, 0)})
-        assert (agents.linked_responses, buckets.one.fetches) == (0, [])
-    async with two_agents(follower_hello=OLD_PEER) as agents:
-        follower = await agents.connect()
-        agents.append({0: batches(1, 0)})
-        assert await follower.fetch({0: 0}) == follower.expected({0: batches(1, 0)})
-        assert agents.linked_responses == 1
 
 
 async def test_what_is_in_an_unknown_bucket_goes_inline_is_counted_and_no_more_links_to_it_are_sent() -> None:
@@ -210,13 +188,3 @@ async def test_where_no_copy_answers_the_bytes_are_taken_inline() -> None:
         assert await follower.fetch({0: 0}) == follower.expected({0: batches(1, 0)})
         assert (len(buckets.one.fetches), len(buckets.two.fetches)) == (1, 1)
         assert agents.follower_faults("inline_requested_timeout") == 1
-
-
-@pytest.mark.parametrize("understands", [True, False])
-def test_where_custom_metadata_is_not_understood_nothing_is_waited_for_once_it_was_met(understands: bool) -> None:
-    rig = PlannerRig(limits=PlannerLimits(0.5, 10_000, understands))
-    raw = batches(1, 0)
-    store(rig.index, partition(0), raw, CombinedSegmentId(1, 2, 3), custom_metadata=ONE)
-    assert isinstance(rig.plan({0: batches(1, 9)}), WaitForUploads)
-    assert isinstance(rig.plan({0: raw}), SendLinked if understands else PassThrough)
-    assert isinstance(rig.plan({0: batches(1, 1)}), WaitForUploads if understands else PassThrough)

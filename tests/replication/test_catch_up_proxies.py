@@ -101,15 +101,6 @@ async def test_all_of_it_comes_from_objects_each_read_once(tmp_path: Path) -> No
         assert metric_value(missed.agents.follower_metrics.catch_up.read_bytes) == linked
 
 
-async def test_an_agent_that_cannot_be_told_of_catch_up_gets_the_links_without_a_word_of_what_it_does_not_know(
-    tmp_path: Path,
-) -> None:
-    async with missed_much(tmp_path, PeerCapabilities.LINKS) as missed:
-        assert await caught_up(missed) == missed.agents.broker.logs[0]
-        assert missed.agents.linked_responses > 0
-        assert metric_value(missed.agents.follower_metrics.catch_up.read_bytes) == 0
-
-
 async def test_when_the_objects_are_gone_after_all_the_bytes_come_inline(tmp_path: Path) -> None:
     async with missed_much(tmp_path) as missed:
         missed.agents.storage.objects.clear()

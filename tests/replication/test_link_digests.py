@@ -20,21 +20,18 @@ RAW = batches(2, 0, payload=TRUE + b"." * 400)
 FORGED = forged(RAW, RAW.index(TRUE), FALSE)
 
 
-LINKS = PeerCapabilities.LINKS | PeerCapabilities.CATCH_UP
-
-
 def set_to(*, leader: bool, follower: bool) -> dict[str, Any]:
     """Which of the agents is set to take digests."""
     digests = {True: PeerCapabilities.LINK_DIGESTS, False: PeerCapabilities.NONE}
     return {
         "takes_digests": leader,
-        "leader_hello": Hello("cluster", 1, 11, LINKS | digests[leader]),
-        "follower_hello": Hello("cluster", 2, 22, LINKS | digests[follower]),
+        "leader_hello": Hello("cluster", 1, 11, PeerCapabilities.LINKS | digests[leader]),
+        "follower_hello": Hello("cluster", 2, 22, PeerCapabilities.LINKS | digests[follower]),
         "wants_digests": follower,
     }
 
 
-@pytest.mark.parametrize("leader", [False, True], ids=["older leader", "leader with digests"])
+@pytest.mark.parametrize("leader", [False, True], ids=["leader without digests", "leader with digests"])
 async def test_without_digests_a_forged_range_with_the_right_checksum_passes(leader: bool) -> None:
     async with two_agents(**set_to(leader=leader, follower=False)) as agents:
         agents.storage.corrupt = lambda data: data.replace(RAW, FORGED)

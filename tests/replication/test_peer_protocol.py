@@ -60,7 +60,7 @@ def test_hostile_hellos_are_refused() -> None:
 
 
 @given(capabilities, capabilities)
-def test_what_both_understand_is_used_and_nothing_where_versions_differ(
+def test_what_both_have_is_used_and_nothing_where_versions_differ(
     one: PeerCapabilities, other: PeerCapabilities
 ) -> None:
     own, peer = Hello("cluster", 1, 5, one), Hello("cluster", 2, 5, other)

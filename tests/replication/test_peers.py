@@ -11,10 +11,8 @@ from replication.wire.framed_connection import FramedConnection
 from replication.wire.peer_channel import PeerChannel
 from replication.wire.peer_connection import connect_framed, exchange_hellos
 from replication.wire.peer_protocol import (
-    CAPABILITIES,
     Hello,
     MessageKind,
-    PeerCapabilities,
     PeerRefusedError,
     encode_inline_request,
 )
@@ -41,11 +39,8 @@ async def test_a_peer_without_a_hello_is_refused_where_only_agents_may_connect()
         assert agents.leader_faults("peer_refused") == 1
 
 
-@pytest.mark.parametrize(
-    "hello", [Hello("cluster", 2, 22, version=2), Hello("cluster", 2, 22, CAPABILITIES & ~PeerCapabilities.LINKS)]
-)
-async def test_an_agent_of_another_version_or_without_links_gets_everything_inline(hello: Hello) -> None:
-    async with two_agents(follower_hello=hello) as agents:
+async def test_an_agent_of_another_version_gets_everything_inline() -> None:
+    async with two_agents(follower_hello=Hello("cluster", 2, 22, version=2)) as agents:
         raw = batches(2, 0)
         agents.append({0: raw})
         follower = await agents.connect()

@@ -121,7 +121,7 @@ def test_after_the_longest_wait_the_bytes_go_inline() -> None:
     assert rig.faults("link_wait_timeout") == 1
 
 
-@pytest.mark.parametrize("capabilities", [None, PeerCapabilities.NONE, PeerCapabilities.CATCH_UP])
+@pytest.mark.parametrize("capabilities", [None, PeerCapabilities.NONE])
 def test_who_did_not_say_that_it_understands_links_gets_none(capabilities: PeerCapabilities | None) -> None:
     rig = Rig(capabilities)
     rig.stored()
@@ -232,7 +232,6 @@ def test_gaps_are_read_along_in_combined_segments_alone() -> None:
     told = rig.core.read_ahead(archived, ranges)
     joined = ((0, 10), (15, 40), (2000, 2010))
     assert told == ToFollower(MessageKind.READ_ARCHIVE_AHEAD, (Announcement(archived, joined).encode(),))
-    assert Rig(PeerCapabilities.LINKS).core.read_ahead(SEGMENT, ranges) is None
 
 
 class Script(Rig):

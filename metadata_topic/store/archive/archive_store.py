@@ -29,9 +29,9 @@ from metadata_topic.records.archive_records import (
     ArchiveObjectDeleted,
     ArchiveObjectPrepared,
     ArchiveRecord,
-    UnknownArchiveRecord,
 )
 from metadata_topic.records.leader_epochs import LeaderEpochChain
+from metadata_topic.records.records import UnknownRecord
 from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED, Step, furthest, step
 from metadata_topic.store.archive.archive_index import ArchiveIndex, spans_of
 from metadata_topic.store.segments.sequence_set import SequenceSet
@@ -39,9 +39,6 @@ from metadata_topic.store.store import StateTotals
 from plugin.format.archive_object import run_holding
 from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry, RemoteLogSegmentState
-
-MAX_KEPT_RECORDS = 10_000
-"""Records of newer agents that are kept as they came; more are counted only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +95,13 @@ class ArchiveStore:
         self._index = ArchiveIndex()
         self._registered: dict[int, dict[int | None, int]] = {}
         """Broker id to incarnation, by the partition where that was read; None: before all that is read."""
-        self._kept: dict[tuple[bytes, bytes | None], UnknownArchiveRecord] = {}
         self._counters: Counter[str] = Counter()
 
-    def apply(self, record: ArchiveRecord | UnknownArchiveRecord, partition: int | None = None) -> None:
+    def apply(self, record: ArchiveRecord | UnknownRecord, partition: int | None = None) -> None:
         """Take a record in that was read from this partition of the topic."""
         with self._lock:
-            if isinstance(record, UnknownArchiveRecord):
+            if isinstance(record, UnknownRecord):
                 self._counters[f"unknown_{record.reason}"] += 1
-                if record.is_newer and len(self._kept) < MAX_KEPT_RECORDS:
-                    self._kept[record.key, record.value] = record
                 return
             writer = record.object_id.writer_id
             registered = self._registered.get(writer.broker_id, {})
@@ -127,10 +121,10 @@ class ArchiveStore:
             registered = self._registered.setdefault(broker_id, {})
             registered[partition] = max(incarnation, registered.get(partition, 0))
 
-    def restore(self, registered: Mapping[int, int], records: Iterable[ArchiveRecord | UnknownArchiveRecord]) -> None:
+    def restore(self, registered: Mapping[int, int], records: Iterable[ArchiveRecord | UnknownRecord]) -> None:
         """Know what `snapshot` told, and nothing else; `registered` is broker id to incarnation."""
         with self._lock:
-            for known in (self._objects, self._deleted, self._index, self._kept):
+            for known in (self._objects, self._deleted, self._index):
                 known.clear()
             self._registered = {broker_id: {None: incarnation} for broker_id, incarnation in registered.items()}
             for record in records:
@@ -265,8 +259,8 @@ class ArchiveStore:
             totals[DELETED] = StateTotals(sum(map(len, self._deleted.values())))
             return totals
 
-    def snapshot(self) -> tuple[list[ArchiveRecord], list[UnknownArchiveRecord]]:
-        """Records that make a store which answers the same, but for what is deleted; and those of newer agents.
+    def snapshot(self) -> list[ArchiveRecord]:
+        """Records that make a store which answers the same, but for what is deleted.
 
         A deletion that is remembered only keeps out records older than the snapshot, which nobody applies after it.
         """
@@ -285,7 +279,7 @@ class ArchiveStore:
                     )
                 if known.state is DELETING:
                     records.append(ArchiveObjectDeleted(object_id, self._incarnation(object_id), DELETING, stamp))
-            return records, list(self._kept.values())
+            return records
 
     @property
     def counters(self) -> dict[str, int]:

@@ -1,7 +1,7 @@
 """The archive's part of a snapshot of the metadata store (`StoreImage.extras`).
 
-A byte for the version, 1, and the store's records (`ArchiveStore.snapshot`, those of newer agents behind them), each as
-it stands in the topic: u32 sizes of key and value, big endian, then both.
+A byte for the version, 1, and the store's records (`ArchiveStore.snapshot`), each as it
+stands in the topic: u32 sizes of key and value, big endian, then both.
 
 The archive's store must be read from no earlier a point than the metadata store's: records come again without harm, and
 none may be missing. So it is written after the image was taken, by a reader that feeds the archive's store first.
@@ -12,8 +12,9 @@ from dataclasses import replace
 from typing import Final
 
 from metadata_topic.records import archive_records
-from metadata_topic.records.archive_records import ArchiveRecord, UnknownArchiveRecord
+from metadata_topic.records.archive_records import ArchiveRecord
 from metadata_topic.records.errors import SnapshotError
+from metadata_topic.records.records import UnknownRecord
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store_image import StoreImage
 
@@ -45,16 +46,14 @@ def restore_archive(archive: ArchiveStore, image: StoreImage) -> None:
 
 def encode_archive(archive: ArchiveStore) -> bytes:
     """See the module's text."""
-    known, newer = archive.snapshot()
-    pairs = [(archive_records.encode_key(record.object_id), archive_records.encode(record)) for record in known]
-    pairs += [(record.key, record.value) for record in newer if record.value is not None]
     parts = [_VERSION]
-    for key, value in pairs:
+    for record in archive.snapshot():
+        key, value = archive_records.encode_key(record.object_id), archive_records.encode(record)
         parts += (_SIZES.pack(len(key), len(value)), key, value)
     return b"".join(parts)
 
 
-def decode_archive(content: bytes) -> list[ArchiveRecord | UnknownArchiveRecord]:
+def decode_archive(content: bytes) -> list[ArchiveRecord | UnknownRecord]:
     """The records; those that this reader does not know yet are kept out. Raises SnapshotError."""
     if content[:1] != _VERSION:
         raise SnapshotError("restore archive", EXTRA_NAME, "it is of a version that this reader does not know")

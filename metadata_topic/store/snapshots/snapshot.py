@@ -16,8 +16,8 @@ n     the content, compressed with zlib
 ====  =======================================================
 
 - State, once and first: JSON with the cluster's id, the topic's id, the progress in it, the writers' deleted and
-  fenced numbers, registrations, dead tails, released offsets, log starts, declared gaps, records kept for an upgrade,
-  and how many segments follow.
+  fenced numbers, registrations, dead tails, released offsets, log starts, declared gaps, and how many
+  segments follow.
 - Segments, as often as needed: u32 count, then one array per field (see `_COLUMNS`), then the custom metadata
   one after the other, then the entry blocks.
 - Extra: what another reader of the same records knows: u16 length of its name, the name, its bytes.
@@ -48,7 +48,6 @@ from metadata_topic.records.errors import SnapshotError
 from metadata_topic.records.records import PublishedSegment, RemoteWalNodeRegistration
 from metadata_topic.store.fencing import PlacedRegistration, Source
 from metadata_topic.store.released_offsets import ReleasedUpTo
-from metadata_topic.store.retained_records import RetainedRecord
 from metadata_topic.store.snapshots.snapshot_source import SnapshotBytes, SnapshotSource
 from metadata_topic.store.store_image import DeadTail, StoreImage, WriterImage
 from plugin.format import entry_columns
@@ -313,7 +312,6 @@ def _state_fields(image: StoreImage) -> Mapping[str, Any]:
             ]
             for gap in image.gaps
         ],
-        "retained": [[kept.key.hex(), kept.value.hex(), kept.source] for kept in image.retained],
     }
 
 
@@ -336,10 +334,6 @@ def _image(state: Mapping[str, Any], segments: Sequence[PublishedSegment]) -> St
                 int(first_offset),
             )
             for segment_id, topic_id, partition, leader_epoch, first_offset in state["dead"]
-        ],
-        retained=[
-            RetainedRecord(bytes.fromhex(key), bytes.fromhex(value), _source(source))
-            for key, value, source in state["retained"]
         ],
         segments=segments,
         topic_id=None if state.get("topic_id") is None else TopicId(bytes.fromhex(state["topic_id"])),

@@ -27,7 +27,7 @@ from tests.gateway.produce.produce_frames import produce
 from tests.kafka_log.batches import batches
 from tests.replication.fake_led import store
 from tests.replication.fetch_frames import decode, partition, request, response, responses
-from tests.replication.test_relay_core import FRAME, INLINE, RAW, SEGMENT, WAIT_MAX_S, Rig, is_linked
+from tests.replication.test_relay_core import FRAME, INLINE, RAW, WAIT_MAX_S, Rig, is_linked
 
 GATEWAY = Hello("cluster", 3, 33)
 LINKED_FETCH = PeerCapabilities.CLIENTS | PeerCapabilities.LINKED_FETCH
@@ -263,16 +263,6 @@ def test_a_gateway_whose_store_fails_gets_all_inline_until_it_is_back() -> None:
     client.links.control(MessageKind.LINKS_RESUMED, b"")
     client.asked(8)
     is_linked(client.answered(response({0: RAW}, correlation_id=8)))
-
-
-def test_links_to_objects_with_custom_metadata_go_to_gateways_that_understand_them() -> None:
-    for more, is_understood in ((PeerCapabilities.NONE, False), (PeerCapabilities.CUSTOM_METADATA, True)):
-        client = Client(LINKED_FETCH | more)
-        store(client.rig.context.index, partition(0), RAW, SEGMENT, custom_metadata=b"bucket")
-        client.asked()
-        answer = client.answered()
-        assert isinstance(answer, ToFollower)
-        assert answer.kind is (MessageKind.LINKED if is_understood else MessageKind.KAFKA)
 
 
 def test_a_consumer_is_never_told_to_read_with_restraint() -> None:

@@ -16,7 +16,6 @@ from metadata_topic.records.archive_records import (
     ArchiveObjectDeleted,
     ArchiveObjectPrepared,
     ArchiveRecord,
-    UnknownArchiveRecord,
 )
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.records.gap_record import RemoteWalGapDeclaration
@@ -35,7 +34,7 @@ from tests.retention_job.recorded.history import StoredObject
 
 Finding = tuple[str, str | None, int | None, str | None]
 Range = tuple[int, int]
-Decoded = MetadataRecord | ArchiveRecord | UnknownArchiveRecord
+Decoded = MetadataRecord | ArchiveRecord
 Place = tuple[str, int]
 Archived = Mapping[TopicIdPartition, Mapping[int, set[int]]]
 
@@ -119,7 +118,7 @@ def plain_findings(
     for partition, log in records.items():
         for key, value in log:
             record = decoded(key, value)
-            if isinstance(record, UnknownRecord | UnknownArchiveRecord):
+            if isinstance(record, UnknownRecord):
                 found.add(("records_quarantined", "__remote_wal_log_metadata", partition, None))
             known.take(record)
     segments = known.segments
