@@ -243,9 +243,11 @@ class Producers:
 
     def uploading(self, size_bytes: int, paying_bytes: float, now_s: float) -> None:
         """Note that an upload begins, and compare rates. All that was appended is read by now."""
-        if self._begun_s is None or not self._first_look_s:
+        if self._begun_s is None:
             return
         self._paid_objects = min(self._paid_objects + size_bytes / max(paying_bytes, 1.0) - 1, _LOAN_OBJECTS)
+        if not self._first_look_s:
+            return
         if self._inline_rate is None:
             self._compare_look(now_s)
         elif self._window.seconds(now_s) >= WINDOW_S or (
