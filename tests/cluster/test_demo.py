@@ -40,7 +40,13 @@ def test_the_demo_keeps_its_promises_and_its_figures_agree_under_tls_with_logins
     assert report["linked_bytes"] > 0
     saturated = report["phases"]["saturated"]
     assert saturated["linked_bytes"] <= report["linked_bytes"]
-    assert saturated["link_share"] > 0.5
+    # What goes by agents is linked wherever that pays; how much of the rest is depends on how fast the machine is.
+    [moved] = [
+        run["moved_bytes"]
+        for run in report["latency_ms"]["producers"]
+        if (run["phase"], run["way"]) == ("saturated", "acks=all by agents")
+    ]
+    assert moved["linked"] > 0.5 * sum(moved.values())
 
     assert 0 < report["objects"] <= report["requests"]["put"]
     assert report["requests"]["get"] > 0
