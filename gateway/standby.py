@@ -7,6 +7,7 @@ those answers.
 """
 
 import asyncio
+import functools
 import socket
 import ssl
 from collections.abc import Callable
@@ -41,7 +42,7 @@ class StandbyContext:
     limits: ClientLimits
     metrics: GatewayMetrics
     is_any_durable: Callable[[], bool]
-    """Blocks. Raises Exception where that is not known."""
+    """Tells whether a topic is durable. Blocks. Raises Exception if that is not known."""
 
 
 class StandbyPort(ClientPort):
@@ -97,9 +98,8 @@ def _may_lead(context: StandbyContext, unable: News) -> bool:
 
 
 def listeners_at(where: Address, tables: tuple[Path, ...] = _TABLES) -> int:
-    """How many sockets of this host listen there, or at all of its addresses. The kernel tells of these first."""
-    asked = socket.getaddrinfo(where.host or None, where.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    wanted = {_as_told(socket.inet_pton(family, str(address[0]))) for family, *_, address in asked}
+    """Count the sockets of this host that listen there, or at all addresses. The kernel lists listening ones first."""
+    wanted = _addresses(where)
     found = 0
     for table in tables:
         with table.open() as lines:
@@ -112,10 +112,16 @@ def listeners_at(where: Address, tables: tuple[Path, ...] = _TABLES) -> int:
     return found
 
 
+@functools.cache  # the event loop asks several times a second, and a resolver may block
+def _addresses(where: Address) -> frozenset[str]:
+    asked = socket.getaddrinfo(where.host or None, where.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    return frozenset(_as_told(socket.inet_pton(family, str(address[0]))) for family, *_, address in asked)
+
+
 def _as_told(packed: bytes) -> str:
-    """An address as these tables have it: words of four bytes, each with the lowest byte first."""
+    """Return an address as in these tables: words of four bytes, each with the lowest byte first."""
     return "".join(packed[at : at + 4][::-1].hex().upper() for at in range(0, len(packed), 4))
 
 
 def _not_counted(_received: int) -> None:
-    """These bytes cross no border: the broker is beside this process."""
+    """Ignore these bytes: they do not cross zones, because the broker is beside this process."""

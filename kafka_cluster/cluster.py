@@ -121,7 +121,7 @@ class KafkaCluster:
         return self._ask(
             "describe topics",
             lambda admin: [_topic(described) for described in admin.describe_topics(list(names))],
-            lambda admin: _topics_by_librdkafka(admin, names, self._timeout_s),
+            lambda admin: self._topics_by_librdkafka(admin, names),
         )
 
     def eligible_leaders(self, names: Sequence[str]) -> dict[tuple[str, int], tuple[int, ...]]:
@@ -170,7 +170,7 @@ class KafkaCluster:
             ],
             lambda admin: [
                 DescribedBroker(node.id, node.rack or None, node.host, node.port)
-                for node in _result(admin.describe_cluster(request_timeout=self._timeout_s), self._timeout_s).nodes
+                for node in admin.describe_cluster(request_timeout=self._timeout_s).result(2 * self._timeout_s).nodes
             ],
         )
 
@@ -203,6 +203,19 @@ class KafkaCluster:
                 return question(client)
         except (KafkaError, OSError, TimeoutError) as error:
             raise self._error(operation, error) from error
+
+    def _topics_by_librdkafka(self, admin: Any, names: Sequence[str]) -> list[DescribedTopic]:
+        from confluent_kafka import TopicCollection
+
+        futures = admin.describe_topics(TopicCollection(list(names)), request_timeout=self._timeout_s)
+        found = []
+        for name, answer in self._answers("describe topics", futures, _topic_of_librdkafka).each():
+            if isinstance(answer, KafkaClusterError):
+                if answer.code is None:  # no broker said anything of the topic
+                    raise answer
+                answer = DescribedTopic(name, answer.code)
+            found.append(answer)
+        return found
 
     def _settings(self) -> dict[str, Any]:
         return {**kafka_python_settings(self.client), "client_id": self._client_id}
@@ -302,31 +315,14 @@ def _topic(described: dict[str, Any]) -> DescribedTopic:
     )
 
 
-def _topics_by_librdkafka(admin: Any, names: Sequence[str], timeout_s: float) -> list[DescribedTopic]:
-    from confluent_kafka import KafkaException, TopicCollection
-
-    found = []
-    for name, future in admin.describe_topics(TopicCollection(list(names)), request_timeout=timeout_s).items():
-        try:
-            topic = _result(future, timeout_s)
-        except KafkaException as error:
-            code = error.args[0].code()
-            if code < 0:  # librdkafka's own: nothing was said of the topic
-                raise
-            found.append(DescribedTopic(name, code))
-            continue
-        partitions = (
-            DescribedPartition(
-                one.id,
-                -1 if one.leader is None else one.leader.id,
-                tuple(node.id for node in one.replicas),
-                tuple(node.id for node in one.isr),
-            )
-            for one in topic.partitions
+def _topic_of_librdkafka(topic: Any) -> DescribedTopic:
+    partitions = (
+        DescribedPartition(
+            one.id,
+            -1 if one.leader is None else one.leader.id,
+            tuple(node.id for node in one.replicas),
+            tuple(node.id for node in one.isr),
         )
-        found.append(DescribedTopic(name, 0, topic_id_from_text(str(topic.topic_id)), tuple(partitions)))
-    return found
-
-
-def _result(future: "Future[Any]", timeout_s: float) -> Any:
-    return future.result(timeout=2 * timeout_s)
+        for one in topic.partitions
+    )
+    return DescribedTopic(str(topic.name), 0, topic_id_from_text(str(topic.topic_id)), tuple(partitions))

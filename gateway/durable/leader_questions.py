@@ -1,4 +1,4 @@
-"""What an agent asks a partition's leader on a client's own connection, and what it has learnt from it. Sans-IO.
+"""Asks a partition's leader on a client's own connection, and keeps what it said. Sans-IO.
 
 A question is ListOffsets (latest, read_uncommitted), which insists on the leader epoch, OffsetForLeaderEpoch where an
 epoch rose, and behind them a DescribeTopicPartitions for each topic, which proves that the topic's name still stands
@@ -52,7 +52,7 @@ _OFFSET_NOT_AVAILABLE: Final = 78
 
 
 class LedPartition(NamedTuple):
-    """A partition as the broker told of it: what its answers are held by."""
+    """A partition with the topic id and leader epoch that the broker told, by which its answers are held."""
 
     name: TopicPartition
     topic_id: TopicId
@@ -60,13 +60,13 @@ class LedPartition(NamedTuple):
 
     @property
     def log(self) -> TopicIdPartition:
-        """Under its topic's id."""
+        """The partition under its topic's id."""
         return TopicIdPartition(self.topic_id, self.name[1])
 
 
 @dataclass(slots=True)
 class Question:
-    """What was asked at once, and what came of it."""
+    """Questions that were asked at once, and their answers."""
 
     epochs: Mapping[TopicPartition, int]
     """Epochs that ListOffsets insists on."""
@@ -90,10 +90,10 @@ class LeaderQuestions:
         self.client_id = b"\xff\xff"
         """The client id as in the client's frames."""
         self._asked: dict[int, Callable[[Buffer], object]] = {}
-        """What reads the broker's answer, by correlation id."""
+        """Readers of the broker's answers, by correlation id."""
         self._question: Question | None = None
         self._turn = 0
-        """Which topics the next question begins with, where they are too many for one."""
+        """Position of the topic that the next question begins with, if there are too many for one."""
 
     @property
     def is_open(self) -> bool:
@@ -144,7 +144,7 @@ class LeaderQuestions:
         return encode(asker)
 
     def took(self, correlation_id: int | None, frame: Buffer) -> bool:
-        """Whether this answer is none to the client. Raises MalformedFrameError."""
+        """Take an answer to a question. False: it is for the client. Raises MalformedFrameError."""
         take = self._asked.pop(correlation_id, None) if correlation_id is not None else None
         if take is None:
             return False
@@ -154,7 +154,7 @@ class LeaderQuestions:
         return True
 
     def concluded(self) -> Question | None:
-        """The question whose last answer has come; it is given away once."""
+        """Return the question once, when its last answer has come."""
         question = self._question
         if question is None or question.open:
             return None
@@ -163,18 +163,18 @@ class LeaderQuestions:
 
 
 class TopicNames:
-    """Which topic has a name, and when that was first seen. All connections of an agent share it."""
+    """Remembers which topic has a name, and since when. All connections of an agent share it."""
 
     def __init__(self) -> None:
         self._since_s: dict[str, tuple[TopicId, float]] = {}
 
     def see(self, name: str, topic_id: TopicId, now_s: float) -> None:
-        """A broker says that the name is this topic's."""
+        """Note that a broker says the name is this topic's."""
         if self.since_s(name, topic_id, now_s) is None:
             self._since_s[name] = topic_id, now_s
 
     def since_s(self, name: str, topic_id: TopicId, now_s: float) -> float | None:
-        """Since when the name is this topic's; None: it was seen to be another one's since."""
+        """Return since when the name is this topic's; None if it was seen to be another one's since."""
         if len(self._since_s) > _MAX_SEEN:
             self._since_s.clear()
         its, since_s = self._since_s.setdefault(name, (topic_id, now_s))
@@ -182,19 +182,19 @@ class TopicNames:
 
 
 class KnownLeaders:
-    """What one connection's broker told of partitions: a request goes on as acks=1 by that alone."""
+    """Keeps what one connection's broker told of partitions. Only by that a request goes on as acks=1."""
 
     def __init__(self, names: TopicNames) -> None:
         self._names = names
         self.wanted: dict[TopicPartition, None] = {}
-        """To be asked about before their requests go on as acks=1."""
+        """Partitions to be asked about before their requests go on as acks=1."""
         self._known: dict[TopicPartition, LedPartition] = {}
         self._not_before_s: dict[TopicPartition, float] = {}
         self._may_not: set[TopicPartition] = set()
         """The client may not describe these."""
 
     def of_request(self, name: TopicPartition, topic_id: TopicId | None, now_s: float) -> LedPartition | None:
-        """The partition that a request means, if it is known. `topic_id` is None where it has the name alone."""
+        """Return the partition that a request means, if known. `topic_id` is None if the request has only the name."""
         led = self._known.get(name)
         if led is None:
             return None
@@ -205,11 +205,11 @@ class KnownLeaders:
         return led if topic_id is not None or now_s >= since_s + NAMED_S else None
 
     def get(self, name: TopicPartition) -> LedPartition | None:
-        """The partition, if it is known."""
+        """Return the partition, if it is known."""
         return self._known.get(name)
 
     def forget(self, name: TopicPartition) -> None:
-        """It may have another leader, epoch or topic by now."""
+        """Forget a partition that may have another leader, epoch or topic by now."""
         self._known.pop(name, None)
 
     def may_not_describe(self, name: TopicPartition) -> bool:
@@ -217,7 +217,7 @@ class KnownLeaders:
         return name in self._may_not
 
     def want(self, name: TopicPartition, now_s: float) -> bool:
-        """Whether it is to be asked about now, and was not yet.
+        """Have a partition asked about; False if it is already, or may not be now.
 
         A request that waits tries again whenever something has changed, and must not change something by that.
         """
@@ -231,7 +231,7 @@ class KnownLeaders:
         return True
 
     def learn(self, name: TopicPartition, told: HighWatermark, topic: NamedTopic, now_s: float) -> None:
-        """What the broker said of a partition that was wanted."""
+        """Note what the broker said of a partition that was wanted."""
         del self.wanted[name]
         self._may_not.discard(name)
         if told.error == topic.error == NONE:

@@ -1,4 +1,4 @@
-"""How far this host's clock is off the store's.
+"""Bounds how far this host's clock is off the store's.
 
 Theory. Ages tell what is deleted, and the times that are compared come from several hosts and the store. A host that
 started with a wrong clock takes young objects for old ones. The store tells of each object when it wrote it. Where the
@@ -13,18 +13,18 @@ _RESOLUTION_MS: Final = 1000
 
 
 class StoreClock:
-    """Times in s are monotonic."""
+    """Keeps the last write whose time the store told. Times in seconds are monotonic."""
 
     def __init__(self) -> None:
         self._reading: tuple[int, float, float] | None = None
 
     def was_written(self, last_modified_ms: int | None, before_s: float, after_s: float) -> None:
-        """The store says so of a write that lay between these times; None: it does not say."""
+        """Note when the store says a write was, which lay between these times; None: it does not say."""
         if last_modified_ms is not None:
             self._reading = last_modified_ms, before_s, after_s
 
     def ahead_ms(self, wall_ms: int, now_s: float) -> int:
-        """How far the host's clock is ahead at least, below 0: behind; 0 where both may agree, or nothing is known."""
+        """Return how far the host's clock is ahead at least; below 0: behind; 0 if both may agree or unknown."""
         if self._reading is None:
             return 0
         written_ms, before_s, after_s = self._reading

@@ -4,8 +4,8 @@ A broker takes one Produce request of a connection at a time. It answers a produ
 have the records, and by link that takes an upload and a read: a round. As long as rounds carry what is produced, each
 answer comes later and nothing is lost. Beyond that, producers lose throughput and their queues grow without an end.
 
-The broker's files do not tell acks, and on a busy machine no pattern of appends tells who waits. Rates do: what comes
-inline is measured before links begin, and then against what comes with them.
+The broker's files do not tell acks, and on a busy machine patterns of appends are too noisy to show who waits. So rates
+are compared: what comes inline is measured before links begin, and then against what comes with them.
 
 - *Less comes with links*, for half a second: bytes go inline for a look. If more comes then, as before, links have held
   producers up. If not, the load fell, and links go on.
@@ -14,8 +14,9 @@ inline is measured before links begin, and then against what comes with them.
 - *A first round is far too small*, or objects do not pay: links end at once. Small requests that wait for each other
   must not stand in a queue for half a second.
 
-Links that ended so rest for a hold-off, doubled each time; a minute in which they hold nobody up resets it. Where as
-much is appended during uploads as at any other time, nobody waits, and there are no looks.
+Links that ended so rest for a hold-off, doubled each time; a minute in which they hold nobody up resets it. Appends are
+used the other way round only: if about as much is appended during uploads as at other times, producers go on whatever
+becomes of their records, and there are no looks.
 """
 
 import math
@@ -37,7 +38,7 @@ WINDOW_S: Final = 0.5
 _SMALL_WINDOW_S: Final = 0.05
 """Seconds after which an upload too small to pay ends a window in which little came: what waits has to be drained."""
 _LITTLE: Final = 0.5
-"""Share of the inline rate."""
+"""Share of the inline rate that is little."""
 LOOK_S: Final = 0.4
 """Seconds for which bytes go inline to see what rate producers have."""
 _KEPT: Final = 0.85
@@ -108,7 +109,6 @@ class Producers:
         """When links began to pay, short pauses aside, and when they did last."""
         self._inline, self._window = _Measured(), _Measured()
         """The rate since bytes went inline last, and in the current window of links."""
-        self._inline_since_s = -math.inf
         self._begun_s: float | None = None
         """When links by cost began; None: bytes go inline."""
         self._inline_rate: float | None = None
@@ -194,7 +194,7 @@ class Producers:
             return
         self._begun_s = now_s
         self._good_since_s = min(self._good_since_s, now_s)
-        if self._inline_rate is None or now_s - self._inline_since_s >= LOOK_S:
+        if self._inline_rate is None or self._inline.seconds(now_s) >= LOOK_S:
             self._inline_rate, self._paid_objects = None, 0.0
 
     def going_inline(self, now_s: float, *, do_pay: bool) -> None:
@@ -207,13 +207,16 @@ class Producers:
             if rate < _KEPT * self._inline_rate:
                 self._lost(rate, self._inline_rate, now_s)
                 return
-        self._begun_s, self._inline_since_s = None, now_s
+        self._go_inline(now_s)
+
+    def _go_inline(self, now_s: float) -> None:
+        self._begun_s = None
         self._inline.restart(now_s)
 
     def _end_links(self, now_s: float) -> None:
-        self._begun_s = self._inline_rate = self._linked_rate = None
-        self._inline_since_s = now_s
-        self._inline.restart(now_s)
+        """Go inline until the inline rate is measured anew."""
+        self._go_inline(now_s)
+        self._inline_rate = self._linked_rate = None
 
     def append_seen(self, now_s: float) -> None:
         """Note an append."""
