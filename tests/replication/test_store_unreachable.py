@@ -2,7 +2,6 @@
 and links again once the store is back.
 """
 
-import resource
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from plugin.object_wal_storage_manager import ObjectWalStorageManager
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.s3 import S3WalStorageManager
 from plugin.segment_metadata import CombinedSegmentId
+from tests.descriptors import none_left
 from tests.kafka_log.batches import batches
 from tests.replication.two_agents import two_agents
 
@@ -81,28 +81,13 @@ def no_such_name() -> Iterator[str]:
     yield "https://store.invalid"
 
 
-@contextmanager
-def no_descriptor_left() -> Iterator[None]:
-    """From now on, for a client that is there; what is open stays usable."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with ExitStack() as files:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 512), hard))
-        try:
-            while True:
-                files.enter_context(open("/dev/null", "rb"))
-        except OSError:
-            yield
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
 @pytest.mark.parametrize(
     ("store", "label"),
     [
         (no_such_name, "dns"),
         (listener_without_tls, "tls"),
         (nobody, "connection"),
-        (no_descriptor_left, "file_descriptors"),
+        (none_left, "file_descriptors"),
     ],
 )
 async def test_each_way_to_have_no_store_has_its_reason_and_ends_in_inline(
