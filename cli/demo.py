@@ -20,7 +20,7 @@ def demo(
         ),
     ] = StoreKind.LOCAL,
     protocol: ProtocolOption = InterBrokerProtocol.PLAINTEXT,
-    quick: Annotated[bool, typer.Option("--quick", help="About one minute, with less of everything.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="About two minutes, with less of everything.")] = False,
     keep: Annotated[
         Path | None, typer.Option(help="Keep all data and logs in this new directory.", file_okay=False)
     ] = None,

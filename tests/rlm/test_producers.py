@@ -206,3 +206,30 @@ def test_a_partition_is_free_while_almost_all_of_it_is_known_to_have_come_so() -
     assert not one.is_free(partition(0), now_s), "a tenth came otherwise"
     one.led([])
     assert not one.is_free(partition(0), now_s)
+
+
+def test_a_partition_is_free_a_second_after_the_last_other_bytes_however_seldom_its_log_is_read() -> None:
+    one, now_s = decider(), 100.0
+    one.came_freely(partition(0), 1, now_s)
+    assert one.is_free(partition(0), now_s), "nothing else came"
+    one.appended(100_000, now_s - 1, now_s, partition(0))
+    assert not one.is_free(partition(0), now_s)
+    for _ in range(3):
+        for _ in range(10):
+            one.came_freely(partition(0), 10_000, now_s)
+            now_s += 0.04
+        one.appended(100_000, now_s - 0.4, now_s, partition(0))
+    assert one.is_free(partition(0), now_s)
+
+
+def test_what_a_broker_refused_covers_no_other_bytes_later() -> None:
+    one, now_s = decider(), 100.0
+    one.came_freely(partition(0), 1_000_000, now_s)  # refused
+    for _ in range(3):
+        now_s += 0.1
+        one.came_freely(partition(0), 10_000, now_s)
+        one.appended(10_000, now_s - 0.1, now_s, partition(0))
+    for _ in range(10):
+        now_s += 0.1
+        one.appended(10_000, now_s - 0.1, now_s, partition(0))
+    assert not one.is_free(partition(0), now_s)

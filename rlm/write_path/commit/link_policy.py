@@ -34,6 +34,8 @@ PAYS_TIMES: Final = 1.25
 
 _FREE_SHARE: Final = 0.95
 """Share of a partition's bytes that must come from producers that do not wait, so that nobody counts as waiting."""
+_FREE_S: Final = 1 / 3
+"""Seconds over which that is averaged: other bytes are below 5 % a second after the last of them."""
 
 
 class LinkMode(Enum):
@@ -78,13 +80,29 @@ class _Uploads:
 
 
 class _Freely:
-    """What came to one partition in the last second, and what part of it came from producers that do not wait."""
+    """Measures how much of one partition's appends came from producers that do not wait."""
 
     def __init__(self) -> None:
-        self.appended, self.told = RateMeter(1.0), RateMeter(1.0)
+        self._appended, self._others = RateMeter(_FREE_S), RateMeter(_FREE_S)
+        self._told_bytes = self._told_earlier_bytes = 0
+        """Bytes on their way to the log, told since the last read and before it."""
+
+    def tell(self, size: int) -> None:
+        """Note bytes of such producers that are on their way to the log."""
+        self._told_bytes += size
+
+    def append(self, size: int, since_s: float, now_s: float) -> None:
+        """Note what a read of the log brought. What was told two reads ago and did not come was refused."""
+        told = self._told_bytes + self._told_earlier_bytes
+        self._told_earlier_bytes, self._told_bytes = min(self._told_bytes, max(told - size, 0)), 0
+        self._appended.add(size, now_s, now_s - since_s)
+        self._others.add(max(size - told, 0), now_s, now_s - since_s)
 
     def is_all(self, now_s: float) -> bool:
-        return self.told.bytes_per_second(now_s) >= _FREE_SHARE * max(self.appended.bytes_per_second(now_s), 1.0)
+        """Whether nearly all of the last second's appends came so, and of those that are on their way."""
+        appended = self._appended.bytes_per_second(now_s)
+        is_known = appended >= 1 or self._told_bytes > 0
+        return is_known and self._others.bytes_per_second(now_s) <= (1 - _FREE_SHARE) * max(appended, 1.0)
 
 
 class LinkDecider:
@@ -120,14 +138,14 @@ class LinkDecider:
         self._appended.add(size, now_s, now_s - since_s)
         self.producers.appended(size, since_s, now_s)
         if partition in self._freely:
-            self._freely[partition].appended.add(size, now_s, now_s - since_s)
+            self._freely[partition].append(size, since_s, now_s)
 
     def came_freely(self, partition: TopicIdPartition, size: int, now_s: float) -> None:
         """Record bytes of Produce requests through an agent whose producers do not wait:
 
         acks 0 or 1, or held acknowledgements.
         """
-        self._freely.setdefault(partition, _Freely()).told.add(size, now_s)
+        self._freely.setdefault(partition, _Freely()).tell(size)
 
     def is_free(self, partition: TopicIdPartition, now_s: float) -> bool:
         """Whether (almost) all recent appends came from producers that do not wait."""
