@@ -14,6 +14,7 @@ from typing import Self
 
 import structlog
 
+from agent.client_connections import ClientConnections
 from agent.descriptors import bounded_open_files
 from agent.settings.agent_settings import AgentSettings
 from agent.wiring.durable_uploads import DurableUploads, KnownTopics
@@ -301,6 +302,7 @@ class WritePath:
         decider = LinkDecider(
             CostLimits(configuration.break_even_bytes, interval_s, upload_wait_max_s=configuration.upload_wait_max_s),
             replace(configuration.link_costs, reads_for=self._reads_for),
+            ClientConnections(configuration.broker.client_ports).sample,
         )
         decider.is_off = lambda: publication.is_stalled
         return decider

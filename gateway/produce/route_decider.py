@@ -61,7 +61,7 @@ class RouteDecider:
         self._costs = costs
         self._breaker = breaker
         break_even = NEVER_PAYS if costs.put_bytes == math.inf else round(costs.put_bytes)
-        self._decider = LinkDecider(CostLimits(break_even, interval_s, upload_wait_max_s=interval_s, first_look_s=0.0))
+        self._decider = LinkDecider(CostLimits(break_even, interval_s, upload_wait_max_s=interval_s))
 
     def is_linked(self, size: int, now_s: float) -> bool:
         """Whether a cross-zone request with so many record bytes should use object storage."""

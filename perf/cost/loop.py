@@ -153,14 +153,12 @@ class CostLoop:
         self._counts.put(size)
         segment_id = CombinedSegmentId(1, 1, sequence)
         self.metadata.object(segment_id, items, self._time.now_s)
-        self.do(
-            self._core.upload_stored(
-                upload, UploadedSegment(segment_id, items, entries, size, self._time.now_s), self._time.now_s
-            )
-        )
+        stored = UploadedSegment(segment_id, items, entries, size, self._time.now_s)
+        actions = self._core.upload_stored(upload, stored, self._time.now_s)
         self._take()
         pacing = self._core.pacing
         pacing.stored(upload, sum(led.task.unread_bytes() for led in pacing.appended()), self._time.now_s)
+        self.do(actions)
         self.go_on()
 
     def do(self, actions: Sequence[Action]) -> None:

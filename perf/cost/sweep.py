@@ -13,8 +13,7 @@ from perf.cost.load import Assigned, Load
 from perf.cost.world import CostWorld
 from plugin.prices import BYTES_PER_GB, Prices
 from rlm.write_path.commit.link_costs import LinkCosts
-from rlm.write_path.commit.link_policy import CostLimits, LinkDecider
-from rlm.write_path.commit.producers import LOOK_S as FIRST_LOOK_S
+from rlm.write_path.commit.link_policy import CostLimits
 
 RATES: Final = (10e3, 30e3, 100e3, 300e3, 1e6, 2e6, 5e6, 10e6, 30e6, 50e6)
 """Bytes per second to one broker."""
@@ -88,11 +87,10 @@ def price(
     assigned: Assigned | None = None,
     *,
     is_noisy: bool = False,
-    first_look_s: float = FIRST_LOOK_S,
 ) -> Priced:
     """Run one case for this (virtual) time and price the counts; see `count`."""
     assigned = assigned or Assigned(object_life_s=LIFE_S)
-    counts = count(case.load, seconds, prices, assigned, is_noisy=is_noisy, first_look_s=first_look_s)
+    counts = count(case.load, seconds, prices, assigned, is_noisy=is_noisy)
     gb = counts.produced_bytes / BYTES_PER_GB
     return Priced(case, counts, counts.usd(prices, LIFE_S) / gb, counts.stock_usd(prices) / gb)
 
@@ -105,7 +103,6 @@ def count(
     *,
     is_off: bool = False,
     is_noisy: bool = False,
-    first_look_s: float = FIRST_LOOK_S,
 ) -> Counts:
     """Run one load and return its counts.
 
@@ -114,7 +111,7 @@ def count(
     limits = log_manager_limits(AgentSettings())
     costs = LinkCosts(prices, prices.s3_express)
     break_even = prices.break_even_bytes(FOLLOWERS, prices.s3_express)
-    cost_limits = CostLimits(break_even, limits.commit.interval_s, first_look_s=first_look_s)
-    decider = LinkDecider(cost_limits, costs)
-    decider.is_off = lambda: is_off
-    return CostWorld(load, limits, decider, assigned, is_noisy=is_noisy).run(seconds)
+    cost_limits = CostLimits(break_even, limits.commit.interval_s)
+    world = CostWorld(load, limits, cost_limits, costs, assigned, is_noisy=is_noisy)
+    world.decider.is_off = lambda: is_off
+    return world.run(seconds)

@@ -7,8 +7,10 @@ models: producers that append batches, the loop with a store (`perf.cost.loop`),
 The same seed gives the same run. Faults, elections, and followers that are far behind are left out.
 """
 
+import math
 from collections import deque
 from functools import partial
+from typing import Final
 
 import numpy as np
 
@@ -18,9 +20,58 @@ from perf.cost.followers import CostFollowers
 from perf.cost.load import Assigned, Load, ProducedLog, ProducedTask
 from perf.cost.loop import CostLoop, StoreTimes
 from perf.cost.timeline import Timeline
-from rlm.write_path.commit.link_policy import LinkDecider
+from rlm.write_path.commit.link_costs import LinkCosts
+from rlm.write_path.commit.link_policy import CostLimits, LinkDecider
+from rlm.write_path.commit.producers import ClientConnection, Connections
 from rlm.write_path.core.log_manager_limits import LogManagerLimits
 from rlm.write_path.core.write_path_core import WritePathCore
+
+_JAVA_IN_FLIGHT: Final = 5
+"""max.in.flight.requests.per.connection"""
+_BUFFER_BYTES: Final = 32 * 1024 * 1024
+"""buffer.memory; what comes beyond is not produced."""
+
+
+class _Producer:
+    """A producer with acks=all, and its connection: requests of one batch each, which the broker takes one by one."""
+
+    def __init__(self, load: Load) -> None:
+        self._request_bytes = load.batch_bytes
+        self._in_flight_max = math.inf if load.request_bytes else _JAVA_IN_FLIGHT
+        self._buffered, self._in_flight = deque[float](), deque[float]()
+        """When the requests were due that are not sent, and those that are not answered."""
+        self._is_taken = False
+        self._sent, self._sent_s, self._answered_s = 0, -math.inf, -math.inf
+
+    def produce(self, now_s: float) -> None:
+        """Send a request as soon as fewer than allowed are in flight."""
+        if len(self._buffered) * self._request_bytes < _BUFFER_BYTES:
+            self._buffered.append(now_s)
+        self._send(now_s)
+
+    def _send(self, now_s: float) -> None:
+        while self._buffered and len(self._in_flight) < self._in_flight_max:
+            self._in_flight.append(self._buffered.popleft())
+            self._sent, self._sent_s = self._sent + 1, now_s
+
+    def take(self) -> bool:
+        """Let the broker take the first request. Returns whether there is one, and none is taken already."""
+        is_next = bool(self._in_flight) and not self._is_taken
+        self._is_taken |= is_next
+        return is_next
+
+    def answer(self, now_s: float) -> float:
+        """Answer the request that was taken. Returns when it was due."""
+        self._is_taken, self._answered_s = False, now_s
+        due_s = self._in_flight.popleft()
+        self._send(now_s)
+        return due_s
+
+    def connection(self, now_s: float) -> ClientConnection:
+        unread = (len(self._in_flight) - self._is_taken) * self._request_bytes
+        return ClientConnection(
+            self._sent * self._request_bytes, unread, now_s - self._sent_s, now_s - self._answered_s
+        )
 
 
 class CostWorld:
@@ -30,7 +81,8 @@ class CostWorld:
         self,
         load: Load,
         limits: LogManagerLimits,
-        decider: LinkDecider,
+        cost_limits: CostLimits,
+        costs: LinkCosts,
         assigned: Assigned,
         *,
         is_noisy: bool = False,
@@ -41,7 +93,8 @@ class CostWorld:
         self._counts = Counts()
         self._time = Timeline(1000.0)
         self._random = np.random.default_rng(17)
-        self._core = WritePathCore(limits, decider)
+        self.decider = LinkDecider(cost_limits, costs, self.connections)
+        self._core = WritePathCore(limits, self.decider)
         times = StoreTimes(18, is_noisy=is_noisy)
         self._loop = CostLoop(self._core, self._time, self._counts, times)
         self._logs = [ProducedLog(number, load.batch_bytes) for number in range(load.partitions)]
@@ -56,8 +109,11 @@ class CostWorld:
         )
         self._loop.followers = self._followers
         self._until_s = self._time.now_s
-        self._requests = deque[float]()
-        """The times when the requests that are still unanswered were sent."""
+        self._producers = [_Producer(load) for _ in range(load.producers)]
+
+    def connections(self) -> Connections:
+        """Return the producers' connections, as `agent.client_connections` shows real ones."""
+        return {number: one.connection(self._time.now_s) for number, one in enumerate(self._producers)}
 
     def run(self, seconds: float) -> Counts:
         """Produce for this time, and let work in progress finish."""
@@ -84,23 +140,12 @@ class CostWorld:
         if active_s > self._time.now_s:
             self._time.at(active_s + self._random.random() * self._gap_s(), lambda: self._produce(number))
             return
-        due_s = self._time.now_s + self._random.exponential(self._gap_s())
-        if load.request_bytes:
-            self._time.at(due_s, lambda: self._produce(number))
-            self._requests.append(self._time.now_s)
-            if len(self._requests) == 1:
-                self._take_request()
-            return
-        log = self._append()
-
-        def again() -> None:
-            self._time.at(max(due_s, self._time.now_s), lambda: self._produce(number))
-
+        self._time.at(self._time.now_s + self._random.exponential(self._gap_s()), lambda: self._produce(number))
         if load.acks_all:
-            log.high_watermark_waits.append((log.end, again))
+            self._producers[number].produce(self._time.now_s)
+            self._take_request(number)
         else:
-            again()
-        self._appended(log.partition)
+            self._appended(self._append().partition)
 
     def _append(self) -> ProducedLog:
         log = self._logs[self._random.integers(len(self._logs))]
@@ -108,14 +153,16 @@ class CostWorld:
         self._counts.produced_bytes += self._load.batch_bytes
         return log
 
-    def _take_request(self) -> None:
-        """Take the first of the waiting requests, and the next once it is answered."""
+    def _take_request(self, number: int) -> None:
+        """Take the first of a producer's requests, and the next once it is answered."""
+        producer = self._producers[number]
+        if not producer.take():
+            return
         log = self._append()
 
         def answered() -> None:
-            self._counts.latencies_s.append(self._time.now_s - self._requests.popleft())
-            if self._requests:
-                self._take_request()
+            self._counts.latencies_s.append(self._time.now_s - producer.answer(self._time.now_s))
+            self._take_request(number)
 
         log.high_watermark_waits.append((log.end, answered))
         self._appended(log.partition)

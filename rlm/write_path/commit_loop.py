@@ -145,10 +145,11 @@ class CommitLoop:
         if segment is None:
             self._core.upload_failed(upload, now_s)
         else:
-            # Followers wait for this, so everything else comes later.
-            self._effects.carry_out(self._core.upload_stored(upload, segment, now_s))
+            actions = self._core.upload_stored(upload, segment, now_s)
             self._effects.watcher.take(self.append_seen)
+            # It may end links, so it comes before followers that wait for some decide anew.
             self._core.pacing.stored(upload, self._unread_bytes(), now_s)
+            self._effects.carry_out(actions)
         self._wake.set()
 
     def _unread_bytes(self) -> int:

@@ -38,7 +38,7 @@ class Driven:
     """A core, what it leads, and a loop that does at once, or later, what it wants."""
 
     def __init__(self, break_even_bytes: int = 10**9, **changes: Any) -> None:
-        costs = CostLimits(break_even_bytes, 0.025, first_look_s=0.0, time_constant_s=1000.0)
+        costs = CostLimits(break_even_bytes, 0.025, time_constant_s=1000.0)
         self.decider = LinkDecider(costs)
         self.core = WritePathCore(replace(LIMITS, **changes), self.decider)
         self.now_s = 1000.0

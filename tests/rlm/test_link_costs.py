@@ -83,7 +83,7 @@ def test_what_is_stored_in_any_case_costs_its_links_neither_upload_nor_storage()
 
 def test_where_no_follower_is_in_another_zone_nothing_pays_and_no_upload_is_for_links() -> None:
     here, always = led(0), led(1, policy=LinkPolicy.ALWAYS)
-    decider = LinkDecider(CostLimits(1, 0.025, first_look_s=0.0), COSTS)
+    decider = LinkDecider(CostLimits(1, 0.025), COSTS)
     decider.led([here, always])
     assert decider.break_even_bytes == NEVER_PAYS
     assert decider.mode_of(always, 10**9, 1.0) is LinkMode.INLINE
@@ -93,7 +93,7 @@ def test_where_no_follower_is_in_another_zone_nothing_pays_and_no_upload_is_for_
 
 def test_what_never_pays_goes_inline_beside_what_does() -> None:
     near, far, dear = led(0), led(1, 2, 3), led(2, 2, 3, life_s=20 * DAY_S)
-    decider = LinkDecider(CostLimits(1, 0.025, first_look_s=0.0), COSTS)
+    decider = LinkDecider(CostLimits(1, 0.025), COSTS)
     decider.led([near, far, dear])
     modes = [decider.mode_of(one, 100_000, 1.0) for one in (near, far, dear)]
     assert modes == [LinkMode.INLINE, LinkMode.LINK, LinkMode.INLINE]
@@ -102,7 +102,7 @@ def test_what_never_pays_goes_inline_beside_what_does() -> None:
 
 
 def test_followers_that_move_to_another_zone_count_from_then_on() -> None:
-    decider = LinkDecider(CostLimits(1, 0.025, first_look_s=0.0), COSTS)
+    decider = LinkDecider(CostLimits(1, 0.025), COSTS)
     decider.led([led(0, 2)])
     one = decider.break_even_bytes
     decider.led([led(0, 2, 3)])
@@ -130,7 +130,7 @@ def test_while_no_followers_are_known_two_are_reckoned_with() -> None:
 
 def test_a_border_that_costs_nothing_means_inline_by_cost_and_links_where_they_are_wanted_whatever_they_cost() -> None:
     free = LinkCosts(replace(PRICES, zone_crossing_gb=0.0), PRICES.s3_express)
-    decider = LinkDecider(CostLimits(1, 0.025, first_look_s=0.0), free)
+    decider = LinkDecider(CostLimits(1, 0.025), free)
     by_cost, always = led(0, 2, 3), led(1, 2, 3, policy=LinkPolicy.ALWAYS)
     decider.led([by_cost, always])
     assert decider.break_even_bytes == NEVER_PAYS

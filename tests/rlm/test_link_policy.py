@@ -14,9 +14,7 @@ from rlm.write_path.commit.bandwidth import RateMeter
 from rlm.write_path.commit.group_commit import Urgency
 from rlm.write_path.commit.link_policy import CostLimits, LinkDecider, LinkMode
 
-LIMITS = CostLimits(
-    break_even_bytes=10_000, upload_interval_s=0.01, hold_s=0.5, upload_wait_max_s=0.0125, first_look_s=0.0
-)
+LIMITS = CostLimits(break_even_bytes=10_000, upload_interval_s=0.01, hold_s=0.5, upload_wait_max_s=0.0125)
 
 
 @settings(max_examples=50)
@@ -135,7 +133,7 @@ def test_why_bytes_go_inline_is_told_in_words_and_numbers() -> None:
     now_s += 0.25
     assert why() == (
         "held_up",
-        "producers waited for rounds 0 s ago (1.00 MB/s came through where 3.00 did inline), next try in 1 s; see held "
+        "links held producers up 0 s ago (1.00 MB/s came through where 3.00 did inline), next try in 1 s; see held "
         "acknowledgements",
     )
     assert why(replace(one, remote_followers=frozenset()))[0] == "no_follower_elsewhere"

@@ -1,172 +1,180 @@
 """Links end where they cost producers their rate, and nowhere else; in virtual time."""
 
+from dataclasses import dataclass
+
 import pytest
 
 from metadata_topic.settings.topic_settings import LinkPolicy
+from plugin.inline_reason import InlineReason
 from rlm.write_path.commit.link_policy import CostLimits, LinkDecider, LinkMode
-from rlm.write_path.commit.producers import Producers
+from rlm.write_path.commit.producers import CHECK_MAX_S, ClientConnection, Connections, Producers
 from tests.rlm.plain_log import partition
 
-UPLOAD_S, PAYING = 0.010, 40_000.0
+UPLOAD_S, PAYING, ROUND_S = 0.010, 8_000.0, 0.03
+
+
+@dataclass
+class Client:
+    """A client: requests of one size, which it sends as long as fewer than allowed are unanswered."""
+
+    bytes_per_s: float
+    request_bytes: int = 16_000
+    in_flight: float = 5
+    burst: int = 1
+    """So many requests are made at once."""
+    waits: bool = True
+    """Whether each of its requests takes a round while bytes go by link."""
+    due_bytes = 0.0
+    sent = read = answered = 0
+    """Requests."""
+    sent_s = answered_s = 0.0
+
+    def goes_on(self, now_s: float, seconds: float) -> None:
+        """Produce for so long, and send what may be sent."""
+        self.due_bytes += self.bytes_per_s * seconds
+        due = self.due_bytes // (self.request_bytes * self.burst) * self.burst
+        while self.sent < due and self.sent - self.answered < self.in_flight:
+            self.sent, self.sent_s = self.sent + 1, now_s
+
+    def is_answered(self, now_s: float) -> int:
+        """Have the request that was read answered, and the next one read; how many bytes that appends."""
+        if self.answered < self.read:  # its followers have it by now
+            self.answered, self.answered_s = self.read, now_s
+            self.goes_on(now_s, 0)
+        if self.read == self.sent:
+            return 0
+        self.read += 1
+        return self.request_bytes
+
+    def shown(self, now_s: float) -> ClientConnection:
+        received, unread = self.sent * self.request_bytes, (self.sent - self.read) * self.request_bytes
+        return ClientConnection(received, unread, now_s - self.sent_s, now_s - self.answered_s)
 
 
 class Rounds:
-    """What comes inline, and rounds of links: appends, an upload, a read."""
+    """Links in use: what producers send is appended, uploaded and answered round by round; inline it is at once."""
 
-    def __init__(self) -> None:
-        self.producers = Producers()
-        self.now_s = 100.0
+    def __init__(self, *clients: Client) -> None:
+        self.clients, self.now_s, self.looked_s, self.appended = clients, 100.0, 0.0, 0
+        self.producers = Producers(self.connections)
 
-    def inline(self, seconds: float, bytes_per_s: float) -> None:
-        for _ in range(round(seconds / 0.01)):
-            self.now_s += 0.01
-            self.producers.append_seen(self.now_s)
-            self.producers.appended(round(bytes_per_s * 0.01), self.now_s - 0.01, self.now_s)
-            self.producers.may_link(self.now_s)
+    def connections(self) -> Connections | None:
+        return {number: one.shown(self.now_s) for number, one in enumerate(self.clients)}
 
-    def round(self, size: int, *, every_s: float = 0.03, meanwhile: int = 0) -> bool:
-        """One round: appends, an upload; whether links have ended."""
-        one = self.producers
-        begun_s = self.now_s
-        one.may_link(begun_s)
-        one.append_seen(begun_s + 0.005)
-        self.now_s = begun_s + every_s - UPLOAD_S
-        one.appended(size, begun_s, self.now_s)
-        if one.are_held_up(size, PAYING, self.now_s):
-            return True
-        one.uploading(size, PAYING, self.now_s)
-        self.now_s += UPLOAD_S
-        one.stored(UPLOAD_S, meanwhile, size * UPLOAD_S / every_s, self.now_s)
-        return not one.may_link(self.now_s)
+    def _pass(self, seconds: float, *, is_inline: bool = False) -> int:
+        """Let so much time pass; how much was appended."""
+        appended = 0
+        for _ in range(round(seconds / 0.001)):
+            self.now_s += 0.001
+            for one in self.clients:
+                one.goes_on(self.now_s, 0.001)
+                if is_inline or not one.waits or one.answered == one.read:
+                    appended += one.is_answered(self.now_s)
+        return appended
 
-    def begin(self) -> None:
-        assert self.producers.may_link(self.now_s)
-        self.producers.linking(self.now_s)
+    def round(self) -> None:
+        appended = sum(one.is_answered(self.now_s) for one in self.clients if one.waits)  # of the round before
+        appended += self._pass(ROUND_S - UPLOAD_S)
+        self.producers.append_seen(self.now_s)
+        if not appended or self.producers.are_held_up(appended, PAYING, self.now_s):
+            return
+        self.producers.uploading(appended, PAYING, self.now_s)
+        meanwhile = self._pass(UPLOAD_S)
+        self.producers.stored(UPLOAD_S, meanwhile, appended * UPLOAD_S / ROUND_S, self.now_s)
 
-    def look(self, bytes_per_s: float, **more: float) -> bool:
-        """So much comes inline for a look, and a round of links after it; whether links have ended by that."""
-        while not self.producers.may_link(self.now_s):
-            self.inline(0.01, bytes_per_s)
-        self.begin()
-        return self.round(64_000, **more)  # type: ignore[arg-type]
-
-    def rounds(self, count: int, size: int, **more: float) -> int:
-        """So many, or until links end: how many there were."""
-        for number in range(count):
-            if self.round(size, **more):  # type: ignore[arg-type]
-                return number + 1
-        return count
+    def run(self, seconds: float) -> str:
+        """Use links where they may be used; why they held producers up last."""
+        if not self.producers.why and not self.appended:
+            self.appended = self._pass(0.1, is_inline=True)
+        until_s = self.now_s + seconds
+        while self.now_s < until_s and not self.producers.why:
+            if self.producers.may_link(self.now_s):
+                self.producers.linking(self.now_s)
+                self.round()
+            else:
+                self.looked_s += 0.005
+                self._pass(0.005, is_inline=True)
+        return self.producers.why
 
 
-def after_inline(bytes_per_s: float) -> Rounds:
-    rounds = Rounds()
-    rounds.inline(2.0, bytes_per_s)
-    rounds.begin()
-    return rounds
+def test_producers_that_send_no_more_than_rounds_carry_keep_links_and_are_looked_at_now_and_then() -> None:
+    rounds = Rounds(Client(0.5e6, burst=4), Client(0.48e6, burst=4), Client(0.2e6))
+    assert rounds.run(60.0) == ""
+    assert 0 < rounds.looked_s < 0.6
 
 
-def test_a_load_that_begins_is_looked_at_inline_before_links_begin() -> None:
-    rounds = Rounds()
-    assert not rounds.producers.may_link(rounds.now_s)
-    rounds.inline(0.3, 1e6)
-    assert not rounds.producers.may_link(rounds.now_s)
-    rounds.inline(0.2, 1e6)
-    assert rounds.producers.may_link(rounds.now_s)
-    rounds.producers.going_inline(rounds.now_s, do_pay=False)
-    assert rounds.producers.may_link(rounds.now_s + 1.0), "a short pause"
-    assert not rounds.producers.may_link(rounds.now_s + 7.0), "another load"
+def test_producers_with_more_to_send_than_rounds_carry_end_links_within_a_second() -> None:
+    rounds = Rounds(Client(0.4e6), Client(1.2e6))
+    assert "to send behind" in rounds.run(1.5)
 
 
-def test_producers_in_lock_step_that_keep_their_rate_keep_links() -> None:
-    rounds = after_inline(1.4e6)
-    assert rounds.rounds(90, 42_000) == 90
-    assert "producers wait" in str(rounds.producers)
+def test_a_load_that_grows_to_more_than_rounds_carry_ends_links_after_the_next_check() -> None:
+    rounds = Rounds(Client(0.4e6))
+    assert rounds.run(30.0) == ""
+    rounds.clients[0].bytes_per_s = 1.5e6
+    assert rounds.run(2 * CHECK_MAX_S)
 
 
-def test_producers_that_lose_their_rate_end_links_within_half_a_second_and_a_look_confirms_it() -> None:
-    rounds = after_inline(3.3e6)
-    assert 15 <= rounds.rounds(100, 64_000) <= 20
-    assert not rounds.producers.why
-    assert rounds.look(3.3e6)
-    assert rounds.producers.why.startswith("2.13 MB/s came through where 3.")
-    held_up_s = rounds.producers.held_up_s or 0.0
-    assert not rounds.producers.may_link(held_up_s + 0.9)
-    assert rounds.producers.may_link(held_up_s + 1.1)
+def test_requests_sent_ahead_without_a_bound_end_links_before_the_first_object() -> None:
+    rounds = Rounds(Client(0.9e6, 1000, in_flight=1e6))
+    assert "wait unread" in rounds.run(1.0)
+    assert rounds.producers.why.endswith("before the first object")
 
 
-def test_a_load_that_fell_costs_links_one_look() -> None:
-    rounds = after_inline(3.3e6)
-    rounds.rounds(100, 64_000)
-    assert not rounds.look(2.1e6)
-    assert rounds.rounds(60, 64_000) == 60
-    assert rounds.producers.held_up_s is None
+def test_a_queue_that_grows_later_is_seen_by_what_is_read_of_it() -> None:
+    rounds = Rounds(Client(0.4e6), Client(0.01e6, 1000, in_flight=1e6))
+    assert rounds.run(3.0) == ""
+    rounds.clients[1].bytes_per_s = 1e6
+    assert "are read in an upload's time" in rounds.run(2 * CHECK_MAX_S)
 
 
-def test_a_lower_rate_of_producers_that_go_on_meanwhile_ends_nothing() -> None:
-    rounds = after_inline(3.3e6)
-    assert rounds.rounds(100, 60_000, meanwhile=20_000) == 100
+def test_producers_that_send_one_request_after_the_other_end_links_if_much_comes_so() -> None:
+    one_by_one = Client(1e9, in_flight=1)
+    assert "as soon as the one before is answered" in Rounds(Client(0.4e6), one_by_one).run(2.0)
+    seldom = Client(0.01e6, 1000, in_flight=1)
+    assert Rounds(Client(0.4e6), seldom).run(10.0) == ""
 
 
-def test_requests_that_are_far_too_small_end_links_before_the_first_upload() -> None:
-    rounds = after_inline(0.7e6)
-    assert rounds.rounds(1, 1_000, every_s=0.07) == 1
-    assert rounds.producers.why.startswith("1000 bytes came where ")
+def test_producers_that_do_not_wait_for_rounds_keep_links_without_a_look_as_fast_as_they_go() -> None:
+    rounds = Rounds(Client(1e9, waits=False), Client(5e6, waits=False))
+    assert rounds.run(60.0) == ""
+    assert not rounds.looked_s
+    assert "producers go on" in str(rounds.producers)
 
 
-def test_rounds_that_pay_together_may_be_too_small_one_by_one_and_those_that_never_pay_may_not() -> None:
-    rounds = after_inline(1.4e6)
-    for size in (16_000, 64_000, 24_000, 60_000) * 20:
-        assert not rounds.round(size)
-    assert rounds.producers.held_up_s is None
-    poor = after_inline(0.6e6)
-    assert poor.rounds(100, 20_000) < 12
+def test_rounds_that_never_pay_end_links() -> None:
+    assert "too small to pay" in Rounds(Client(0.1e6, 1000)).run(5.0)
+
+
+def test_where_connections_cannot_be_seen_nothing_is_linked_and_the_reason_is_told() -> None:
+    producers = Producers(lambda: None)
+    assert producers.may_link(100.0)
+    producers.linking(100.0)
+    assert not producers.may_link(100.5)
+    assert producers.may_rest(100.5) is InlineReason.UNSEEN
+    assert "cannot be seen" in producers.why
 
 
 def test_each_hold_off_is_twice_as_long_until_links_were_good_for_a_minute() -> None:
-    rounds, pauses_s = Rounds(), []
-    rounds.inline(2.0, 3.3e6)
+    rounds, pauses_s = Rounds(Client(0.4e6)), []
+    one, now_s = rounds.producers, 0.0
     for _ in range(12):
-        rounds.begin()
-        rounds.rounds(100, 64_000)
-        assert rounds.look(3.3e6)
-        begun_s = rounds.producers.held_up_s or 0.0
-        while not rounds.producers.may_link(rounds.now_s):
-            rounds.inline(0.1, 3.3e6)
-        pauses_s.append(round(rounds.now_s - begun_s))
+        one.held_up(now_s, "a test")
+        begun_s = now_s
+        while not one.may_link(now_s):
+            now_s += 0.5
+        pauses_s.append(round(now_s - begun_s))
     assert pauses_s == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 600, 600]
-    rounds.begin()
-    while rounds.now_s < begun_s + 680:
-        rounds.rounds(3000, 100_000)
-        rounds.look(3.3e6)
-    assert rounds.rounds(100, 32_000) < 100
-    assert rounds.producers.held_up_s is not None
-    assert rounds.producers.may_link(rounds.now_s + 1.0)
-
-
-def test_links_are_interrupted_to_see_whether_more_would_come_inline() -> None:
-    rounds = after_inline(2.1e6)
-    assert 100 <= rounds.rounds(400, 64_000) < 120, "a load that has grown to what rounds carry"
-    assert not rounds.look(5e6), "what was sent meanwhile comes, or the load has grown just now"
-    assert rounds.rounds(40, 64_000) < 20
-    assert rounds.look(5e6)
-
-
-def test_looks_that_find_nothing_become_rare() -> None:
-    rounds, looks = after_inline(2.1e6), 0
-    begun_s = rounds.now_s
-    while rounds.now_s < begun_s + 300:
-        rounds.rounds(10_000, 64_000)
-        looks += 1
-        rounds.look(2.1e6)
-    assert looks <= 12
-    assert rounds.producers.held_up_s is None
+    rounds.now_s, one.why = now_s, ""
+    assert rounds.run(70.0) == ""
+    one.held_up(rounds.now_s, "a test")
+    assert one.may_link(rounds.now_s + 1.0)
 
 
 @pytest.mark.parametrize(("is_idle", "is_held"), [(True, False), (False, True)])
 def test_links_that_do_not_pay_any_more_rest_unless_the_load_has_ended(is_idle: bool, is_held: bool) -> None:
-    rounds = after_inline(1.4e6)
-    for _ in range(3):
-        rounds.round(30_000, every_s=0.02)
+    rounds = Rounds(Client(0.25e6, 8_000))
+    rounds.run(0.1)
     rounds.now_s += 0.5
     if not is_idle:
         rounds.producers.append_seen(rounds.now_s)
@@ -179,7 +187,7 @@ def decider(**more: float) -> LinkDecider:
 
 
 def test_a_hold_off_is_for_links_by_cost_of_producers_that_may_wait() -> None:
-    one = decider(first_look_s=0.0)
+    one = decider()
 
     def mode(policy: LinkPolicy, *, is_free: bool = False) -> LinkMode:
         return one.mode(policy, 1000, 50_000, 100.1, is_free=is_free)

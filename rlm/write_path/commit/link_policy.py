@@ -23,7 +23,7 @@ from rlm.write_path.assignment import Assignment
 from rlm.write_path.commit.bandwidth import RateMeter
 from rlm.write_path.commit.group_commit import UPLOAD_WAIT_MAX_S, Urgency
 from rlm.write_path.commit.link_costs import LinkCosts, Outlook
-from rlm.write_path.commit.producers import LOOK_S, Producers
+from rlm.write_path.commit.producers import Connections, Producers
 
 log = structlog.get_logger(__name__)
 
@@ -60,8 +60,6 @@ class CostLimits:
     """How long links stay in use after the last reason for them, so that the mode does not flap."""
     upload_wait_max_s: float = UPLOAD_WAIT_MAX_S
     """remote.wal.link.upload.wait.max.ms: appends within such a time may share an object."""
-    first_look_s: float = LOOK_S
-    """How long a new load goes inline first, to measure what its producers lose by links."""
     time_constant_s: float = 0.1
     """Rates are averaged over so long. The bytes of a new load go inline for about as long."""
 
@@ -112,7 +110,13 @@ class LinkDecider:
     While bytes go inline, the logs are read seldom, and what followers fetch beyond the stored offsets shows it first.
     """
 
-    def __init__(self, limits: CostLimits, costs: LinkCosts | None = None) -> None:
+    def __init__(
+        self,
+        limits: CostLimits,
+        costs: LinkCosts | None = None,
+        connections: Callable[[], Connections | None] | None = None,
+    ) -> None:
+        """`connections`: see `Producers`."""
         self._limits = limits
         self._costs = costs
         self._outlook: Outlook | None = None
@@ -121,7 +125,7 @@ class LinkDecider:
         self._fetched: defaultdict[int, RateMeter] = defaultdict(lambda: RateMeter(limits.time_constant_s))
         self._hold_until_s = -math.inf
         self._freely: dict[TopicIdPartition, _Freely] = {}
-        self.producers = Producers(limits.first_look_s)
+        self.producers = Producers(connections)
         self.spacing_s = 0.0
         """Least time from one upload to the next (`rlm.write_path.commit.object_spacing`), unless an object is
         whole.
@@ -136,7 +140,6 @@ class LinkDecider:
     def appended(self, size: int, since_s: float, now_s: float, partition: TopicIdPartition | None = None) -> None:
         """Record that so many bytes were read from an active segment led here, appended since `since_s`."""
         self._appended.add(size, now_s, now_s - since_s)
-        self.producers.appended(size, since_s, now_s)
         if partition in self._freely:
             self._freely[partition].append(size, since_s, now_s)
 
@@ -273,16 +276,18 @@ class LinkDecider:
                 since_s = now_s - (self.producers.held_up_s or now_s)
                 left_s = max(self.producers.rest_until_s - now_s, 0.0)
                 return (
-                    f"producers waited for rounds {since_s:.0f} s ago ({self.producers.why}), next try in "
-                    f"{left_s:.0f} s; see held acknowledgements"
+                    f"links held producers up {since_s:.0f} s ago ({self.producers.why}), next try in {left_s:.0f} s; "
+                    "see held acknowledgements"
                 )
+            case InlineReason.UNSEEN:
+                return self.producers.why
             case InlineReason.LATENCY_BOUND:
                 return f"upload and read take {self.link_ms:.0f} ms, the topic allows {assignment.latency_bound_ms}"
             case InlineReason.NEVER_PAYS:
                 life_h = assignment.object_life_s / 3600
                 return f"no object pays: each is stored for {life_h:.1f} h at these prices"
             case InlineReason.LOOK:
-                return "links begin: what comes inline is measured first"
+                return "a look whether producers have more to send than links carry"
             case InlineReason.NO_FOLLOWER_ELSEWHERE:
                 return "no follower stands in another zone"
             case _:

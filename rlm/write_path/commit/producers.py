@@ -4,58 +4,61 @@ A broker takes one Produce request of a connection at a time. It answers a produ
 have the records, and by link that takes an upload and a read: a round. As long as rounds carry what is produced, each
 answer comes later and nothing is lost. Beyond that, producers lose throughput and their queues grow without an end.
 
-The broker's files do not tell acks, and on a busy machine patterns of appends are too noisy to show who waits. So rates
-are compared: what comes inline is measured before links begin, and then against what comes with them.
+Logs do not tell acks, and rates of appends are too noisy to tell who waits. The connections of the broker's clients
+tell both, as the host's kernel shows them (`ClientConnection`). Links are checked 0.1 s after they began, and then at
+twice the distance, up to every 5 s. A producer stands still if the broker reads nothing from it during an upload.
 
-- *Less comes with links*, for half a second: bytes go inline for a look. If more comes then, as before, links have held
-  producers up. If not, the load fell, and links go on.
-- *As much comes*: the load may have grown to more than rounds carry. So there is a look now and then, soon after the
-  rate has changed, and less and less often while looks find nothing.
-- *A first round is far too small*, or objects do not pay: links end at once. Small requests that wait for each other
-  must not stand in a queue for half a second.
+- *Requests wait unread behind the one that stands still.* If they are more than a few rounds' worth, the queue grows,
+  and links end. If not, bytes go inline for a look. When the broker has soon read all that was sent, nobody had more to
+  send than rounds carry: links go on. When requests keep coming, producers were held up, and links end.
+- *Nothing is unread, but the request came right behind the last answer*, as with producers that send one after the
+  other: such a producer's rate is one request for each round. If much of the load comes so, links end.
+- *Objects do not pay*: the rounds are too small, and links end.
 
-Links that ended so rest for a hold-off, doubled each time; a minute in which they hold nobody up resets it. Appends are
-used the other way round only: if about as much is appended during uploads as at other times, producers go on whatever
-becomes of their records, and there are no looks.
+Links that ended rest for a hold-off, doubled each time; a minute in which they hold nobody up resets it.
 """
 
 import math
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
 from typing import Final
+
+import structlog
 
 from plugin.inline_reason import InlineReason
 from rlm.write_path.commit.doubling_pause import DoublingPause
+
+log = structlog.get_logger(__name__)
 
 QUIET_S: Final = 0.004
 """Seconds: so long without an append is a silence. It must be longer than the gaps within a round, which a busy machine
 draws out; of a warm round of 25 ms, 11 pass until all six producers have appended anew. By judgement."""
 HOLD_OFF_MIN_S: Final = 1.0
 HOLD_OFF_MAX_S: Final = 600.0
-"""Seconds. A try takes half a second, so in five minutes of saturation some nine tries take 2 % of the time."""
+"""Seconds. A try takes some tenths of a second, so in five minutes of saturation nine tries take 2 % of the time."""
 GOOD_S: Final = 60.0
 """Seconds of links that hold nobody up, after which the next hold-off is a short one."""
-WINDOW_S: Final = 0.5
-"""Seconds over which the rate of links is measured."""
-_SMALL_WINDOW_S: Final = 0.05
-"""Seconds after which an upload too small to pay ends a window in which little came: what waits has to be drained."""
-_LITTLE: Final = 0.5
-"""Share of the inline rate that is little."""
+CHECK_MIN_S: Final = 0.1
+CHECK_MAX_S: Final = 5.0
+"""Seconds from one check to the next, doubled each time. By judgement: a load that has grown waits so long at most."""
 LOOK_S: Final = 0.4
-"""Seconds for which bytes go inline to see what rate producers have."""
-_KEPT: Final = 0.85
-"""Share of the inline rate that producers keep. With `always`, 10 MB/s of one default producer came to 7.7."""
-_CHANGED: Final = 1.3
-"""A load that grew by so much is another one."""
+"""The most seconds that a look takes, in which the broker must have read all that was sent to it."""
+_SAMPLE_S: Final = 0.005
+"""Seconds from one sample of a look to the next: a dump of the kernel's table takes about 0.5 ms."""
+_WAITING: Final = 4
+"""Requests that wait unread at most, of Java's producers, which have five in flight."""
+_QUEUED: Final = 5 * _WAITING
+"""So many times what is read of a connection in an upload's time is a queue that grows. An answer takes up to five
+uploads' time where several are under way (`perf.cost` at 10 MB/s)."""
+CHECKED_UPLOADS: Final = 3
+"""So many uploads in a row a connection must stand still, so that it is no chance."""
+_BEHIND_S: Final = 0.003
+"""Seconds between an answer and the next request, up to which a producer has only waited for the answer. By
+judgement; the kernel counts in milliseconds."""
+_IN_STEP_SHARE: Final = 0.2
+"""Share of the received bytes that must come so. By judgement: consumers' and coordinators' requests are small."""
 _IDLE_S: Final = 0.3
 """Seconds since the last append and the last upload by which a load has ended: longer than uploads wait for more."""
-_PAUSE_S: Final = 5.0
-"""Seconds after which a load that pays again is another one."""
-_LOOK_AFTER_S: Final = 3.0
-"""Seconds from one look to the next where nothing seems to be lost; doubled while looks find nothing."""
-_LOOK_AFTER_MAX_S: Final = 60.0
-"""Seconds. Looks at this distance cost 0.7 % of the links."""
-_BEGINS: Final = 0.35
-"""Share of what the rate brings that must come before the first upload. By judgement: a few batches may be late, and of
-those who wait for a small request nobody appends."""
 _LOAN_OBJECTS: Final = 4.0
 """So many objects' worth may be lost to objects that are too small before links end: rounds of default producers carry
 one to two break-evens, so single ones do not pay, and all together do."""
@@ -68,62 +71,128 @@ _UNMOVED: Final = 0.8
 append nothing meanwhile, so a fifth of the load's producers may, or all of them for a fifth of their time."""
 _MEANWHILE_WEIGHT: Final = 1 / 16
 """Share of the newest upload in that share: an upload takes a few batches' time, so it takes many to tell."""
-_MANY_WEIGHT: Final = 1 / 32
-"""Share of the newest upload in what tells for whom no look is made."""
-_MANY: Final = 0.35
-"""Share of uploads. With appends during so many, and _MOVED of the usual bytes, a lower rate is no sign of producers
-that wait. On two cores at a load of 15, producers with acks=1 came to 0.3 to 0.9, six with acks=all to 0 to 0.4; on a
-quiet machine it is 0.95 and 0."""
-_MOVED: Final = 0.65
-"""Share of the usual bytes. Producers that all wait come to 0.6 at most, in step or not (`perf.cost`)."""
 
 
-class _Measured:
-    """Measures the rate of appends since a moment."""
+@dataclass(frozen=True, slots=True)
+class ClientConnection:
+    """One connection to the broker, as its host's kernel shows it."""
 
-    def __init__(self) -> None:
-        self._since_s, self._bytes = -math.inf, 0.0
+    received_bytes: int
+    """All that ever came."""
+    unread_bytes: int
+    """What of it the broker has not read: it reads a request after it has answered the one before."""
+    since_received_s: float
+    """Seconds since something came last."""
+    since_sent_s: float
+    """Seconds since the broker sent something last."""
 
-    def restart(self, now_s: float) -> None:
-        self._since_s, self._bytes = now_s, 0.0
+    @property
+    def read_bytes(self) -> int:
+        return self.received_bytes - self.unread_bytes
 
-    def add(self, size: int, since_s: float, now_s: float) -> None:
-        """Count bytes that came evenly between the two moments, except those before the measurement began."""
-        begin_s = max(since_s, self._since_s)
-        self._bytes += size if begin_s == since_s else size * max(now_s - begin_s, 0.0) / (now_s - since_s)
+    @property
+    def is_in_step(self) -> bool:
+        """Whether its last request waits for an answer, and came right behind the answer before."""
+        return not self.unread_bytes and 0 <= self.since_sent_s - self.since_received_s <= _BEHIND_S
 
-    def seconds(self, now_s: float) -> float:
-        return now_s - self._since_s
 
-    def bytes_per_s(self, now_s: float) -> float:
-        return self._bytes / max(now_s - self._since_s, 0.001)
+Connections = Mapping[Hashable, ClientConnection]
+"""The connections of the broker's clients, each by its two addresses."""
+
+
+class _Check:
+    """Samples of the connections at some uploads in a row, and during the look that may follow."""
+
+    def __init__(self, base: Connections) -> None:
+        """`base`: the connections when links began or were checked last."""
+        self._base = base
+        self._at_upload: Connections = {}
+        self._at_upload_s = math.inf
+        self._standing: set[Hashable] | None = None
+        """Connections of which nothing was read during each upload, though requests waited."""
+        self._in_step: set[Hashable] | None = None
+        self.uploads = 0
+        self._at_look: Connections = {}
+        self._look_s = 0.0
+
+    def uploading(self, sample: Callable[[], Connections | None], now_s: float) -> None:
+        """Sample when an upload begins, unless one that began after the last sample is still under way."""
+        if self._at_upload_s == math.inf:
+            self._at_upload, self._at_upload_s = sample() or {}, now_s
+
+    def began_before(self, upload_begun_s: float) -> bool:
+        """Whether the connections were sampled when that upload began, or before it."""
+        return self._at_upload_s <= upload_begun_s
+
+    def uploaded(self, now: Connections, uploads: int) -> str:
+        """Judge after an upload, the last of so many; why links hold producers up, or empty."""
+        before, self._at_upload_s = self._at_upload, math.inf
+        still = {key for key, one in now.items() if key in before and one.read_bytes == before[key].read_bytes}
+        standing = {key for key in still if now[key].unread_bytes and before[key].unread_bytes}
+        for key in standing:
+            unread, read = now[key].unread_bytes, self._read_since(key, now) / uploads
+            if unread > _QUEUED * read > 0:
+                return f"{unread:,} bytes of a producer wait unread, and {read:,.0f} are read in an upload's time"
+        in_step = {
+            key for key in still if now[key].is_in_step and now[key].received_bytes == before[key].received_bytes
+        }
+        self._standing = standing if self._standing is None else self._standing & standing
+        self._in_step = in_step if self._in_step is None else self._in_step & in_step
+        self.uploads += 1
+        if self.uploads >= CHECKED_UPLOADS and self._in_step:
+            came = {key: one.received_bytes - self._base.get(key, _NEW).received_bytes for key, one in now.items()}
+            share = sum(came[key] for key in self._in_step) / max(sum(came.values()), 1)
+            if share >= _IN_STEP_SHARE:
+                return f"{share:.0%} of what comes are requests sent as soon as the one before is answered"
+        return ""
+
+    def _read_since(self, key: Hashable, now: Connections) -> int:
+        return now[key].read_bytes - self._base.get(key, _NEW).read_bytes
+
+    def look(self, now: Connections, now_s: float) -> bool:
+        """Begin to watch how the broker reads what stood still. Returns whether anything did."""
+        self._at_look, self._look_s = now, now_s
+        return bool(self._standing)
+
+    def looked(self, now: Connections, now_s: float, linked_s: float) -> str | None:
+        """Judge during the look, after links for so long; why they hold producers up, empty: they do not; None: not
+        known yet.
+        """
+        self._standing = {key for key in self._standing or () if key in now and now[key].unread_bytes}
+        look_s = now_s - self._look_s
+        for key in self._standing:
+            begun = self._at_look[key]
+            usual_bytes = self._read_since(key, self._at_look) / max(linked_s, 0.001) * look_s
+            more_bytes = now[key].read_bytes - begun.received_bytes - usual_bytes
+            if more_bytes > 2 * begun.unread_bytes:
+                return f"a producer had {more_bytes:,.0f} bytes to send behind {begun.unread_bytes:,} that waited"
+        if self._standing and look_s >= LOOK_S:
+            return f"the broker did not read within {LOOK_S:.1f} s what had waited unread"
+        return None if self._standing else ""
+
+
+_NEW: Final = ClientConnection(0, 0, 0.0, 0.0)
 
 
 class Producers:
     """Judges whether producers of the partitions led here lose throughput by links. Times are monotonic seconds."""
 
-    def __init__(self, first_look_s: float = LOOK_S) -> None:
-        """A load that begins goes inline for `first_look_s`, which tells the rate of its producers."""
-        self._first_look_s = first_look_s
-        self._wanted_since_s = self._paying_s = -math.inf
-        """When links began to pay, short pauses aside, and when they did last."""
-        self._inline, self._window = _Measured(), _Measured()
-        """The rate since bytes went inline last, and in the current window of links."""
+    def __init__(self, connections: Callable[[], Connections | None] | None = None) -> None:
+        """`connections` samples those of the broker's clients; None: producers never wait for an upload.
+
+        It returns None where they cannot be seen. Then nothing that may hold producers up is linked by cost.
+        """
+        self._sample = connections
         self._begun_s: float | None = None
         """When links by cost began; None: bytes go inline."""
-        self._inline_rate: float | None = None
-        """What came through before they began; None until the first upload since tells it."""
-        self._linked_rate: float | None = None
-        """What links brought before the look under way."""
-        self._is_lower = False
-        """Whether that was less than what came inline before them."""
-        self._look_until_s = -math.inf
-        self._looks = DoublingPause(_LOOK_AFTER_S, _LOOK_AFTER_MAX_S)
-        self._looks_when_lower = DoublingPause(WINDOW_S, _LOOK_AFTER_MAX_S)
+        self._rounds = 0
+        self._base: tuple[Connections, float] = ({}, 0.0)
+        """The connections when links began or were checked last, and when that was."""
+        self._check: _Check | None = None
+        self._is_looking, self._sampled_s = False, -math.inf
+        self._checks = DoublingPause(CHECK_MIN_S, CHECK_MAX_S)
         self._append_s = self._stored_s = -math.inf
-        self._first_append_s, self._is_read = -math.inf, True
-        """The first append after the last read, and whether none came since."""
-        self._share_disturbed = self._share_disturbed_of_many = 0.0
+        self._share_disturbed = 0.0
         self._meanwhile_bytes = self._usual_bytes = 0.0
         """Bytes appended during the last uploads, and usually in as much time."""
         self._uploads = 0
@@ -131,6 +200,7 @@ class Producers:
         self._paid_objects = 0.0
         """How many objects' worth was saved since links began; below 0: lost."""
         self._hold_off = DoublingPause(HOLD_OFF_MIN_S, HOLD_OFF_MAX_S)
+        self._is_blind = False
         self.held_up_s: float | None = None
         """When links last ended because they held producers up."""
         self.why = ""
@@ -138,12 +208,11 @@ class Producers:
 
     def __str__(self) -> str:
         meanwhile = self._meanwhile_bytes / max(self._usual_bytes, 1.0)
-        inline = "?" if self._inline_rate is None else f"{self._inline_rate / 1e6:.2f}"
         return (
             f"links {'off' if self._begun_s is None else f'since {self._begun_s:.3f}'}, "
             f"producers {'wait' if self.wait else 'go on'}, {meanwhile:.2f} of the usual come during uploads, "
-            f"MB/s inline {inline}, paid {self._paid_objects:+.1f} objects, next look at {self._looks.until_s:.3f}, "
-            f"hold-off until {self.rest_until_s:.3f}: {self.why or 'none'}"
+            f"paid {self._paid_objects:+.1f} objects, next check at {self._checks.until_s:.3f}, "
+            f"hold-off until {self._hold_off.until_s:.3f}: {self.why or 'none'}"
         )
 
     @property
@@ -157,34 +226,21 @@ class Producers:
         return not self.wait and self._meanwhile_bytes >= _UNMOVED * self._usual_bytes
 
     @property
-    def _may_wait(self) -> bool:
-        """Whether a lower rate may come from producers that wait, which is what looks are for."""
-        moved = self._meanwhile_bytes >= _MOVED * self._usual_bytes
-        return self._share_disturbed_of_many < _MANY or not moved
-
-    @property
     def rest_until_s(self) -> float:
-        """Until when nothing is linked by cost."""
-        return max(self._look_until_s, self._hold_off.until_s)
+        """Until when nothing is linked by cost, looks aside."""
+        return self._hold_off.until_s
 
     def may_link(self, now_s: float) -> bool:
-        """Tell whether links that would pay may be used now.
-
-        No hold-off may be on, and the inline rate must be known, unless nobody waits.
-        """
-        if now_s - self._paying_s > _PAUSE_S:
-            self._wanted_since_s = now_s
-            self._looks.reset()
-            self._end_links(now_s)
-        self._paying_s = now_s
-        is_known = self.nobody_waits or now_s - self._wanted_since_s >= self._first_look_s
-        return is_known and now_s >= self.rest_until_s
+        """Whether links that would pay may be used now. A look goes on by this question."""
+        if self._is_looking and self._check and now_s - self._sampled_s >= _SAMPLE_S:
+            self._go_on_looking(self._check, now_s)
+        return not self._is_looking and now_s >= self._hold_off.until_s
 
     def may_rest(self, now_s: float) -> InlineReason | None:
         """Return why links that would pay rest now, or None if they do not. May be called on any thread."""
         if now_s < self._hold_off.until_s:
-            return InlineReason.HELD_UP
-        return InlineReason.LOOK if now_s < self._look_until_s else None
+            return InlineReason.UNSEEN if self._is_blind else InlineReason.HELD_UP
+        return InlineReason.LOOK if self._is_looking else None
 
     # What happened.
 
@@ -192,52 +248,43 @@ class Producers:
         """Note that links by cost are in use."""
         if self._begun_s is not None:
             return
-        self._begun_s = now_s
+        connections: Connections | None = {} if self._sample is None else self._sample()
+        self._is_blind = connections is None
+        if connections is None:
+            self.held_up(now_s, "the connections of the broker's clients cannot be seen from here")
+            return
+        self._begun_s, self._base, self._rounds, self._paid_objects = now_s, (connections, now_s), 0, 0.0
         self._good_since_s = min(self._good_since_s, now_s)
-        if self._inline_rate is None or self._inline.seconds(now_s) >= LOOK_S:
-            self._inline_rate, self._paid_objects = None, 0.0
+        self._checks.begin(now_s)
 
     def going_inline(self, now_s: float, *, do_pay: bool) -> None:
         """Note that links by cost are not in use. If they stopped paying because producers wait, they rest."""
-        if self._begun_s is None:
+        if self._begun_s is None or self._is_looking:
             return
         is_idle = now_s - max(self._append_s, self._stored_s) >= _IDLE_S
-        if self._inline_rate and self.wait and self._paid_objects < 1 and not (do_pay or is_idle):
-            rate = self._window.bytes_per_s(now_s)
-            if rate < _KEPT * self._inline_rate:
-                self._lost(rate, self._inline_rate, now_s)
-                return
-        self._go_inline(now_s)
+        if self._sample and self._rounds and self.wait and self._paid_objects < 1 and not (do_pay or is_idle):
+            self.held_up(now_s, "links made the load too small to pay for them")
+            return
+        self._end_links()
 
-    def _go_inline(self, now_s: float) -> None:
-        self._begun_s = None
-        self._inline.restart(now_s)
-
-    def _end_links(self, now_s: float) -> None:
-        """Go inline until the inline rate is measured anew."""
-        self._go_inline(now_s)
-        self._inline_rate = self._linked_rate = None
+    def _end_links(self) -> None:
+        self._begun_s, self._check, self._is_looking = None, None, False
+        self._checks.reset()
 
     def append_seen(self, now_s: float) -> None:
         """Note an append."""
         self._append_s = now_s
-        if self._is_read:
-            self._first_append_s, self._is_read = now_s, False
-
-    def appended(self, size: int, since_s: float, now_s: float) -> None:
-        """Note bytes that came since then, or since the first append that was seen after it."""
-        self._is_read, since_s = True, max(since_s, min(self._first_append_s, now_s))
-        self._inline.add(size, since_s, now_s)
-        self._window.add(size, since_s, now_s)
 
     def are_held_up(self, gathered_bytes: int, paying_bytes: float, now_s: float) -> bool:
         """Tell before an upload by cost whether so little came that links end here."""
         if self._begun_s is None:
             return False
-        if self._inline_rate is None and self._first_look_s and gathered_bytes < paying_bytes:
-            usual_bytes = self._inline.bytes_per_s(now_s) * (now_s - self._begun_s)
-            if gathered_bytes < _BEGINS * usual_bytes:
-                self.held_up(now_s, f"{gathered_bytes} bytes came where {usual_bytes:.0f} were usual")
+        if not self._rounds and self._sample:
+            waiting = {key: one for key, one in (self._sample() or {}).items() if one.unread_bytes}
+            unread = sum(one.unread_bytes for one in waiting.values())
+            read = sum(one.read_bytes - self._base[0].get(key, _NEW).read_bytes for key, one in waiting.items())
+            if unread > 1.5 * _WAITING * (min(read, gathered_bytes) or gathered_bytes):
+                self.held_up(now_s, f"{unread:,} bytes wait unread, and {read:,} were read before the first object")
                 return True
         if self._paid_objects + gathered_bytes / max(paying_bytes, 1.0) < 1 - _LOAN_OBJECTS:
             self.held_up(now_s, "objects became too small to pay")
@@ -245,83 +292,62 @@ class Producers:
         return False
 
     def uploading(self, size_bytes: int, paying_bytes: float, now_s: float) -> None:
-        """Note that an upload begins, and compare rates. All that was appended is read by now."""
-        if self._begun_s is None:
+        """Note that an upload begins, and sample the connections if a check is due."""
+        if self._begun_s is None or self._is_looking:
             return
+        self._rounds += 1
         self._paid_objects = min(self._paid_objects + size_bytes / max(paying_bytes, 1.0) - 1, _LOAN_OBJECTS)
-        if not self._first_look_s:
-            return
-        if self._inline_rate is None:
-            self._compare_look(now_s)
-        elif self._window.seconds(now_s) >= WINDOW_S or (
-            size_bytes < paying_bytes
-            and self._window.seconds(now_s) >= _SMALL_WINDOW_S
-            and self._window.bytes_per_s(now_s) < _LITTLE * self._inline_rate
-        ):
-            self._compare_links(self._inline_rate, now_s)
-
-    def _compare_look(self, now_s: float) -> None:
-        """Take the inline rate when links begin, and hold the links before a look against it."""
-        inline_rate, linked_rate = self._inline.bytes_per_s(now_s), self._linked_rate
-        if linked_rate is not None and linked_rate < _KEPT * inline_rate:
-            if self._is_lower:
-                self._lost(linked_rate, inline_rate, now_s)
-                return
-            self._looks_when_lower.reset()
-        if self._looks.is_over(now_s):
-            self._looks.begin(now_s)
-        self._inline_rate, self._linked_rate = inline_rate, None
-        self._window.restart(now_s)
-
-    def _compare_links(self, inline_rate: float, now_s: float) -> None:
-        """Hold the rate of a window of links against the inline rate."""
-        rate = self._window.bytes_per_s(now_s)
-        self._window.restart(now_s)
-        if not self._may_wait:
-            self._inline_rate = rate
-        elif rate < _KEPT * inline_rate:
-            if self._paid_objects < 0:
-                self._lost(rate, inline_rate, now_s)
-            elif self._looks_when_lower.is_over(now_s):
-                self._looks_when_lower.begin(now_s)
-                self._look(now_s, rate, is_lower=True)
-        elif self._looks.is_over(now_s):
-            self._look(now_s, rate, is_lower=False)
-        elif rate > _CHANGED * inline_rate and self._looks.until_s > now_s + _LOOK_AFTER_S:
-            self._looks.reset()
-            self._looks.begin(now_s)
-        elif now_s >= self._looks_when_lower.until_s + _LOOK_AFTER_MAX_S:
-            self._looks_when_lower.reset()
-        if now_s - self._good_since_s >= GOOD_S:
-            self._hold_off.reset()
-
-    def _look(self, now_s: float, linked_rate: float, *, is_lower: bool) -> None:
-        self._end_links(now_s)
-        self._linked_rate, self._is_lower = linked_rate, is_lower
-        self._look_until_s = now_s + LOOK_S
+        if self._sample and self._checks.is_over(now_s):
+            if self._check is None:
+                self._check = _Check(self._base[0])
+            self._check.uploading(self._sample, now_s)
 
     def stored(self, upload_s: float, appended_bytes: int, usual_bytes: float | None, now_s: float) -> None:
         """Note a stored upload: what was appended since it began, and what usually is in as much time, if known."""
         self._stored_s = now_s
-        self._share_disturbed_of_many += _MANY_WEIGHT * ((appended_bytes > 0) - self._share_disturbed_of_many)
         self._share_disturbed += WEIGHT * ((appended_bytes > 0) - self._share_disturbed)
         if usual_bytes is not None:
             self._uploads += 1
             weight = max(1 / self._uploads, _MEANWHILE_WEIGHT)
             self._meanwhile_bytes += weight * (appended_bytes - self._meanwhile_bytes)
             self._usual_bytes += weight * (usual_bytes - self._usual_bytes)
+        if self._check is not None and not self._is_looking and self._check.began_before(now_s - upload_s):
+            self._judge_upload(self._check, now_s)
 
-    def _lost(self, rate: float, inline_rate: float, now_s: float) -> None:
-        self.held_up(now_s, f"{rate / 1e6:.2f} MB/s came through where {inline_rate / 1e6:.2f} did inline")
+    def _judge_upload(self, check: _Check, now_s: float) -> None:
+        connections = (self._sample() if self._sample else None) or {}
+        why = check.uploaded(connections, self._rounds)
+        if why:
+            self.held_up(now_s, why)
+        elif check.uploads >= CHECKED_UPLOADS:
+            self._is_looking, self._sampled_s = check.look(connections, now_s), now_s
+            if not self._is_looking:
+                self._is_well(connections, now_s)
+
+    def _go_on_looking(self, check: _Check, now_s: float) -> None:
+        self._sampled_s = now_s
+        connections = (self._sample() if self._sample else None) or {}
+        why = check.looked(connections, now_s, now_s - self._base[1])
+        if why:
+            self.held_up(now_s, why)
+        elif why is not None:
+            self._is_well(connections, now_s)
+
+    def _is_well(self, connections: Connections, now_s: float) -> None:
+        """Go on with links, because a check found nobody held up."""
+        self._check, self._is_looking = None, False
+        self._base, self._rounds = (connections, now_s), 0
+        self._checks.begin(now_s)
+        if now_s - self._good_since_s >= GOOD_S:
+            self._hold_off.reset()
 
     def held_up(self, now_s: float, why: str) -> None:
         """End links for a hold-off."""
         self._hold_off.begin(now_s)
         self._good_since_s = math.inf
-        self._looks.reset()
-        self._looks_when_lower.reset()
-        self._end_links(now_s)
+        self._end_links()
         self.held_up_s, self.why = now_s, why
+        log.info("links_rest", reason=why, seconds=round(self._hold_off.until_s - now_s, 1))
 
     def did_well(self) -> None:
         """Note that links paid: the next hold-off is a short one."""

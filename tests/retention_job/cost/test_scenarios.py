@@ -59,7 +59,7 @@ def test_dollars_per_gb_produced_are_those_of_the_price_list() -> None:
 @pytest.mark.parametrize(("rate", "acks_all"), [(30e6, False), (5e6, False), (100e3, True)])
 def test_a_steady_load_costs_what_the_write_path_itself_comes_to(rate: float, acks_all: bool) -> None:
     """`python -m perf cost` counts the write path's own decisions on a virtual clock."""
-    counted = price(Case(rate, "steady", acks_all), 5.0, Prices.load(), first_look_s=0.0)
+    counted = price(Case(rate, "steady", acks_all), 5.0, Prices.load())
     changes = [f"rate_mb_s={rate / 1e6}", f"producers_wait={acks_all}"]
     scenario = load_scenario("today", changes)
     usd, linked = replication_usd(scenario.workload, scenario.prices)
