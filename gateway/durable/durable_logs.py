@@ -98,6 +98,10 @@ class DurableLogs:
         """The name of a topic with a replica here; None: it is not known."""
         return self._names.get(topic_id)
 
+    def id_of(self, topic: str) -> TopicId | None:
+        """The topic that has a directory here under this name; None: it is not known."""
+        return self._ids.get(topic)
+
     @property
     def durable(self) -> frozenset[str] | None:
         """The durable topics; None: not read yet."""

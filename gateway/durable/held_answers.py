@@ -145,7 +145,7 @@ class HeldAnswers:
         self._transactions = HeldTransactions(logs, markers, ended, woken, self._next_id)
         self._acks: PipelinedAcks | None = None
         if replication is not None:
-            self._acks = PipelinedAcks(replication, logs.name_of, self._next_id, woken)
+            self._acks = PipelinedAcks(replication, logs, self._next_id, woken)
         self._asked: dict[int, _Asked] = {}
         """By correlation id."""
         self._answers: deque[_Answer] = deque()

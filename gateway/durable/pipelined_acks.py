@@ -9,8 +9,9 @@ the high watermark has passed the request's last offset in the leader epoch unde
 
 Holds true:
 
-- A request goes on as acks=1 only if each of its partitions was asked about before on this connection, so epoch and id
-  are known and the client may describe the topic. Everything else goes on unchanged.
+- A request goes on as acks=1 only if the agent has seen a directory of each of its topics, and each of its partitions
+  was asked about since on this connection, so epoch and id are known and the client may describe the topic. Everything
+  else goes on unchanged.
 - When the epoch rose by one, this broker led both, so its log still has the records, and the answer waits on under the
   new epoch. When it rose by more, the broker's epoch history decides: the answer waits on if the old epoch's end is at
   or past the records' end; otherwise it is NOT_LEADER_OR_FOLLOWER.
@@ -28,7 +29,7 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import Final, NamedTuple
 
-from gateway.durable.durable_logs import Verdict
+from gateway.durable.durable_logs import DurableLogs, Verdict
 from gateway.durable.leader_questions import (
     FENCED_LEADER_EPOCH,
     NONE,
@@ -37,7 +38,6 @@ from gateway.durable.leader_questions import (
     LeaderQuestions,
     LedPartition,
     Question,
-    TopicNames,
 )
 from gateway.durable.watermark_frames import ANY_EPOCH, HighWatermark, NamedTopic, TopicPartition
 from kafka_log.crc32c import Buffer
@@ -83,7 +83,6 @@ class ReplicationLimits:
         """`pipelined` counts requests by their way."""
         self.followers = followers
         self.pipelined = pipelined
-        self.names = TopicNames()
         self._suspected: dict[TopicIdPartition, int] = {}
         """The high watermark at which it stood still; -1: none is known."""
         self._high_watermarks: dict[TopicIdPartition, int] = {}
@@ -159,19 +158,19 @@ class PipelinedAcks:
     def __init__(
         self,
         shared: ReplicationLimits,
-        names: Callable[[TopicId], str | None],
+        logs: DurableLogs,
         next_id: Callable[[], int],
         woken: Callable[[], object],
     ) -> None:
-        """`names` tells topics of later Produce versions, `next_id` gives correlation ids that no client has.
+        """`logs` knows the topics that have a directory here, `next_id` gives correlation ids that no client has.
 
         `woken` is called when there is something to ask.
         """
         self._shared = shared
-        self._names = names
+        self._logs = logs
         self._woken = woken
         self._questions = LeaderQuestions(next_id)
-        self._leaders = KnownLeaders(shared.names)
+        self._leaders = KnownLeaders()
         self._holds: dict[TopicPartition, list[ReplicationHold]] = {}
         self._fenced: set[TopicPartition] = set()
         """Their epoch rose; its history is to be asked for."""
@@ -239,12 +238,16 @@ class PipelinedAcks:
         if size is None:
             return Way.UNREADABLE
         topic, partition = key
-        topic_id, name = (None, topic) if isinstance(topic, str) else (topic, self._names(topic))
-        if name is None:
+        if isinstance(topic, str):
+            name, topic_id = topic, self._logs.id_of(topic)
+        else:
+            name, topic_id = self._logs.name_of(topic), topic
+        if name is None or topic_id is None:
+            self._logs.ask_anew()
             return Way.UNKNOWN
-        led = self._leaders.of_request((name, partition), topic_id, now_s)
+        led = self._leaders.of_request((name, partition), topic_id)
         if led is None:
-            if self._leaders.want((name, partition), now_s):
+            if self._leaders.want((name, partition), topic_id, now_s):
                 self._due()
             return Way.NO_RIGHT if self._leaders.may_not_describe((name, partition)) else Way.UNKNOWN
         if self._shared.is_suspected(led.log):
@@ -276,7 +279,7 @@ class PipelinedAcks:
     def acknowledged(self, names: Iterable[tuple[TopicId | str, int]]) -> None:
         """The broker itself has answered acks=all for these."""
         for topic, partition in names:
-            name = topic if isinstance(topic, str) else self._names(topic)
+            name = topic if isinstance(topic, str) else self._logs.name_of(topic)
             if name is not None and (led := self._leaders.get((name, partition))) is not None:
                 self._shared.acknowledged(led.log)
 

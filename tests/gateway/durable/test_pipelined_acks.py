@@ -13,7 +13,7 @@ from gateway.durable.durable_logs import DurableLogs, Verdict
 from gateway.durable.ended_transactions import EndedTransactions, Partitions
 from gateway.durable.held_answers import HELD_SHARE, HeldAnswers
 from gateway.durable.held_transactions import LetGo
-from gateway.durable.leader_questions import MAX_TOPICS, NAMED_S
+from gateway.durable.leader_questions import MAX_TOPICS
 from gateway.durable.pipelined_acks import CONNECTION_BYTES, SUSPECTED_S, PipelinedAcks, ReplicationLimits, Way
 from gateway.durable.produce_answer import scan_produce_answer
 from kafka_log.crc32c import Buffer
@@ -99,7 +99,7 @@ class Rig:
         self.ways: list[Way] = []
         self.verdicts: list[Verdict] = []
         self.logs = DurableLogs()
-        self.logs.topics_known(frozenset(), {TOPIC_ID: TOPIC, OTHER_ID: TOPIC})
+        self.logs.topics_known(frozenset(), {TOPIC_ID: TOPIC})
         self.replication = ReplicationLimits(self.followers, self.ways.append)
         self.answers = self.connection()
         self.now_s = 0.0
@@ -173,7 +173,6 @@ class Rig:
         self.append(100, 0)
         assert self.told() == (NO_ERROR, 0)
         self.leader.high_watermark = 5
-        self.now_s += NAMED_S
         return self
 
 
@@ -321,19 +320,35 @@ def test_a_topic_made_again_under_its_name_ends_the_wait() -> None:
     assert rig.told() == (NOT_LEADER, 0)
 
 
-def test_an_id_that_was_first_seen_just_now_does_not_judge_a_request_that_has_the_name_alone() -> None:
+@pytest.mark.parametrize("version", [9, 13])
+def test_a_topic_is_known_once_it_has_a_directory_and_the_leader_says_the_same(version: int) -> None:
     # the broker applies one change of its metadata, in which a topic is deleted and made again: its name is the new
     # one's, and its partition is the old one's still, under the same epoch
-    rig = Rig(version=9, leader=Leader(OTHER_ID))
-    assert rig.send(1) == -1
-    rig.ask()
-    rig.append(1, 0)
-    assert rig.told() == (NO_ERROR, 0)
-    assert rig.send(2) == -1
-    rig.append(2, 5)
-    assert rig.told() == (NO_ERROR, 0)
-    rig.now_s += NAMED_S
-    assert rig.send(3) == 1
+    rig = Rig(version)
+    rig.leader.topic_id = OTHER_ID
+    number, asked_anew = 0, list[None]()
+    rig.logs.ask_anew = lambda: asked_anew.append(None)
+
+    def acks() -> int | None:
+        nonlocal number
+        number += 1
+        sent = rig.send(number)
+        rig.ask(1.0)
+        rig.append(number, 5 * number)
+        rig.leader.high_watermark = 5 * number + 5
+        rig.ask(0.1)
+        assert rig.told() == (NO_ERROR, 0)
+        return sent
+
+    assert [acks() for _ in range(3)] == [-1] * 3
+    rig.logs.topics_known(frozenset(), {})
+    assert acks() == -1
+    assert asked_anew
+    rig.leader.topic_id = TOPIC_ID
+    rig.logs.topics_known(frozenset(), {TOPIC_ID: TOPIC})
+    assert [acks() for _ in range(2)] == [-1, 1]
+    rig.logs.topics_known(frozenset(), {OTHER_ID: TOPIC})
+    assert acks() == -1
 
 
 def test_a_watermark_without_a_proven_topic_releases_nothing() -> None:
@@ -405,16 +420,6 @@ def test_a_request_that_waits_in_turn_wakes_nobody_by_trying_again() -> None:
     woken = rig.woken
     assert rig.send(3) is None
     assert rig.woken == woken
-
-
-def test_what_one_connection_saw_of_a_topics_name_counts_for_all() -> None:
-    rig = Rig(version=9).known()
-    rig.answers = rig.connection()
-    assert rig.send(1) == -1
-    rig.ask()
-    rig.append(1, 5)
-    assert rig.told() == (NO_ERROR, 0)
-    assert rig.send(2) == 1
 
 
 def test_a_duplicate_waits_for_where_the_original_is_and_one_without_an_offset_is_refused() -> None:
@@ -521,7 +526,9 @@ def test_an_answer_that_cannot_be_read_gives_back_what_it_was_to_release() -> No
 def test_more_topics_than_a_question_has_are_asked_about_in_turn_and_without_a_busy_loop() -> None:
     rig = Rig()
     topics = [f"topic-{number:03}" for number in range(3 * MAX_TOPICS)]
-    known = PipelinedAcks(rig.replication, lambda _id: None, iter(range(-2, -(2**20), -1)).__next__, lambda: None)
+    ids = {TopicId(number.to_bytes(16, "big")): topic for number, topic in enumerate(topics)}
+    rig.logs.topics_known(frozenset(), ids)
+    known = PipelinedAcks(rig.replication, rig.logs, iter(range(-2, -(2**20), -1)).__next__, lambda: None)
     for topic in topics:
         assert known.admit({(topic, 0): 100}, b"\xff\xff", 0.0) == {}
     asked: set[str] = set()

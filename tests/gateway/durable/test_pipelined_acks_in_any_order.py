@@ -5,10 +5,9 @@ from collections import deque
 
 import pytest
 
-from gateway.durable.leader_questions import NAMED_S
 from gateway.durable.pipelined_acks import Way
 from kafka_log.topic_partition import TopicId
-from tests.gateway.durable.test_pipelined_acks import NO_ERROR, NOT_LEADER, TOO_FEW, Leader, Rig
+from tests.gateway.durable.test_pipelined_acks import NO_ERROR, NOT_LEADER, TOO_FEW, TOPIC, Leader, Rig
 
 SEEDS, STEPS = 60, 300
 RECORDS = 3
@@ -50,8 +49,6 @@ class Life:
             self.rig.now_s += self.random.choice((1e-4, 1e-3, 1e-2))
             if self.half_until_s is not None and self.rig.now_s >= self.half_until_s:
                 self.make_partition_again()
-            if not self.sent and self.half_until_s is None:
-                self.rig.now_s += NAMED_S
             self.random.choice(events if self.random.random() < 0.97 else rare)()
 
     def settle(self) -> None:
@@ -140,14 +137,16 @@ class Life:
         if self.rig.version >= 13:  # a request that names the old id is refused by the broker itself
             return
         self.leader.topic_id = TopicId(self.random.randbytes(16))
-        self.half_until_s = self.rig.now_s + NAMED_S * self.random.random() / 2
+        self.half_until_s = self.rig.now_s + self.random.random()
 
     def make_partition_again(self) -> None:
         if self.half_until_s is None:
             return
         self.half_until_s = None
-        self.leader.epoch, self.leader.ends, self.leader.high_watermark = 5, {}, 0
-        self.log = []
+        self.rig.logs.topics_known(frozenset(), {self.leader.topic_id: TOPIC})
+        by_others = self.random.choice((0, len(self.log) + 20 * RECORDS))
+        self.leader.epoch, self.leader.ends, self.leader.high_watermark = 5, {}, by_others
+        self.log = [0] * by_others
         self._lost()
 
     def _lost(self) -> None:
