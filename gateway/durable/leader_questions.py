@@ -26,6 +26,7 @@ from gateway.durable.watermark_frames import (
     scan_epoch_ends,
     scan_high_watermarks,
     scan_topic_id,
+    throttle_ms,
 )
 from kafka_log.crc32c import Buffer
 from kafka_log.topic_partition import TopicId, TopicIdPartition
@@ -74,6 +75,12 @@ class Question:
     watermarks: dict[TopicPartition, HighWatermark] = field(default_factory=dict)
     ends: dict[TopicPartition, EpochEnd] = field(default_factory=dict)
     topics: dict[str, NamedTopic] = field(default_factory=dict)
+    throttle_ms: int = 0
+    """For how long the broker reads nothing of the connection."""
+
+    def was_throttled(self, ms: int) -> None:
+        """Note what one of the answers said of it."""
+        self.throttle_ms = max(self.throttle_ms, ms)
 
 
 class LeaderQuestions:
@@ -118,9 +125,11 @@ class LeaderQuestions:
 
         def take_watermarks(frame: Buffer) -> None:
             question.watermarks = scan_high_watermarks(frame)
+            question.was_throttled(throttle_ms(frame))
 
         def take_ends(frame: Buffer) -> None:
             question.ends = scan_epoch_ends(frame)
+            question.was_throttled(throttle_ms(frame))
 
         frames = [self._ask(lambda asker: ask_high_watermarks(asker, question.epochs), take_watermarks)]
         if question.histories:
@@ -132,6 +141,7 @@ class LeaderQuestions:
     def _ask_topic(self, topic: str, question: Question) -> bytes:
         def take(frame: Buffer) -> None:
             question.topics[topic] = scan_topic_id(frame)
+            question.was_throttled(throttle_ms(frame, is_flexible=True))
 
         return self._ask(lambda asker: ask_topic_id(asker, topic), take)
 

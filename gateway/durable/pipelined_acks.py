@@ -19,8 +19,7 @@ Holds true:
   broker itself refuses them before it appends, until its high watermark moves or it acknowledges one.
 - What is appended and not replicated is bounded, for the connection by reading no more, for a partition by acks=all.
 - While anything is held, the broker gets no other request of the connection than Produce which it answers at once
-  (`HeldAnswers.asked`): it would read the questions only after that. So all others are as late as in stock Kafka, and a
-  client that logs in again meets no question in between.
+  (`HeldAnswers.asked`): it would read the questions only after that. So all others are as late as in stock Kafka.
 - A broker that throttles the client reads no question meanwhile. Its requests go on unchanged for `_THROTTLED_S` then.
 """
 
@@ -352,6 +351,8 @@ class PipelinedAcks:
         if not self._questions.took(correlation_id, frame):
             return False
         if (question := self._questions.concluded()) is not None:
+            if question.throttle_ms:
+                self.muted(question.throttle_ms, now_s)
             self._conclude(question, now_s)
         self._woken()
         return True

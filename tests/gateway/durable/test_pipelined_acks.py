@@ -46,11 +46,12 @@ class Leader:
     """Of ListOffsets, whatever is asked."""
     describe_error: int = NO_ERROR
     knows_topic_ids: bool = True
+    throttle_ms: int = 0
 
     def answer(self, frame: bytes) -> bytes:
         """To what an agent asks, read and written by hand as the message definitions have it."""
         key, version, number = struct.unpack_from(">hhi", frame)
-        head, throttle = struct.pack(">i", number), bytes(4)
+        head, throttle = struct.pack(">i", number), struct.pack(">i", self.throttle_ms)
         if key == API_VERSIONS:
             assert version == 0
             apis = [(0, 3, 13), (LIST_OFFSETS, 1, 11), (EPOCH_ENDS, 2, 4)]
@@ -560,3 +561,79 @@ def test_the_clients_own_questions_are_its_own() -> None:
     assert rig.answers.asked(frame, 0.0) == [frame]
     rig.answers.answered(struct.pack(">i", 7) + b"whatever", 0.0)
     assert rig.answers.ready(0.0) == struct.pack(">i", 7) + b"whatever"
+
+
+@pytest.mark.parametrize("first", [2**31 - 3, -(2**31), -(2**30) - 3, -(2**20) - 3, -3])
+def test_ids_of_clients_that_wrap_around_are_held_as_well_and_never_meet_those_of_questions(first: int) -> None:
+    rig = Rig()
+    asked: set[int] = set()
+    to_broker = rig.answers.to_broker
+
+    def noting(now_s: float) -> list[bytes]:
+        frames = to_broker(now_s)
+        asked.update(struct.unpack_from(">i", frame, 4)[0] for frame in frames)
+        return frames
+
+    rig.answers.to_broker = noting  # type: ignore[method-assign]
+    numbers = [(first + step + 2**31) % 2**32 - 2**31 for step in range(6)]
+    for step, number in enumerate(numbers):
+        assert rig.send(number) == (1 if step else -1)
+        rig.append(number, 5 * step)
+        rig.leader.high_watermark = 5 * step + 5
+        rig.ask(0.1)
+        assert rig.told() == (NO_ERROR, 0)
+    assert rig.ways.count(Way.PIPELINED) == 5
+    assert all(abs(one - number) > 2**16 and one < 0 for one in asked for number in numbers)
+
+
+@pytest.mark.parametrize("version", [9, 13])
+def test_a_broker_that_throttles_the_questions_is_asked_no_more(version: int) -> None:
+    rig = Rig(version).known()
+    appended(rig)
+    rig.leader.throttle_ms, rig.leader.high_watermark = 3000, 10
+    rig.ask(SUSPECTED_S / 2)
+    assert rig.told() == (NO_ERROR, 0)
+    assert rig.send(2) == -1
+    assert rig.ways[-1] is Way.THROTTLED
+
+
+def test_the_time_for_which_an_answer_waited_behind_another_counts_as_throttled_too() -> None:
+    rig = Rig().known()
+    appended(rig)
+    assert rig.send(2, acks=1) == 1
+    rig.append(2, 10, throttle_ms=1000)
+    rig.leader.high_watermark = 10
+    rig.ask(0.25)
+    assert [rig.told(), rig.told()] == [(NO_ERROR, 0), (NO_ERROR, 750)]
+
+
+def test_a_login_meets_no_question() -> None:
+    # a broker that was sent SaslHandshake takes SaslAuthenticate alone, and ends the connection otherwise
+    handshake, authenticate = (struct.pack(">hhih", key, 1, 2, -1) for key in (17, 36))
+    rig = Rig()
+    assert rig.send(1) == -1
+    (asked,) = rig.answers.to_broker(0.0)
+    assert rig.answers.asked(handshake, 0.0) is None, "while something is asked"
+    rig.answers.answered(rig.leader.answer(asked), 0.0)
+    assert rig.answers.asked(handshake, 0.0) == [handshake]
+    assert rig.answers.to_broker(1.0) == []
+    assert rig.answers.deadline_s is None, "or the agent would look for something to ask again and again"
+    assert rig.answers.asked(authenticate, 1.0) == [authenticate]
+    assert rig.answers.to_broker(1.0) == []
+    rig.append(1, 0)
+    assert rig.told() == (NO_ERROR, 0)
+    assert rig.send(2) == -1
+    assert rig.answers.to_broker(2.0)
+
+
+def test_a_login_that_waits_for_what_is_held_keeps_nothing_from_being_asked() -> None:
+    rig = Rig().known()
+    assert rig.send(1) == 1
+    handshake = struct.pack(">hhih", 17, 1, 2, -1)
+    assert rig.answers.asked(handshake, rig.now_s) is None
+    rig.append(1, 5)
+    assert rig.answers.asked(handshake, rig.now_s) is None
+    rig.leader.high_watermark = 10
+    rig.ask(0.1)
+    assert rig.told() == (NO_ERROR, 0)
+    assert rig.answers.asked(handshake, rig.now_s) == [handshake]
