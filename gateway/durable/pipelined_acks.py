@@ -93,6 +93,8 @@ class ReplicationLimits:
 
     def suspect(self, log: TopicIdPartition) -> None:
         """Its high watermark has not moved for long."""
+        if len(self._suspected) > MAX_PARTITIONS:  # deleted topics' are among them
+            self._suspected.clear()
         self._suspected.setdefault(log, self._high_watermarks.get(log, -1))
 
     def moved(self, log: TopicIdPartition, high_watermark: int) -> None:

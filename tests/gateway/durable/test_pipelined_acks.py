@@ -18,7 +18,7 @@ from gateway.durable.pipelined_acks import CONNECTION_BYTES, SUSPECTED_S, Pipeli
 from gateway.durable.produce_answer import scan_produce_answer
 from kafka_log.crc32c import Buffer
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from replication.leader.follower_offsets import FollowerOffsets
+from replication.leader.follower_offsets import MAX_PARTITIONS, FollowerOffsets
 from replication.wire.kafka_frame import MalformedFrameError
 from tests.gateway.produce.produce_frames import TOPIC_ID, encode
 from tests.kafka_log.batches import batch
@@ -474,6 +474,18 @@ def test_what_is_not_replicated_is_bounded_and_given_back() -> None:
     assert rig.send(1000, records=1, size=size) == 1
     other.close()
     assert not rig.replication.waiting_bytes
+
+
+def test_partitions_that_nobody_uses_any_more_are_forgotten() -> None:
+    rig = Rig().known()
+    rig.followers.fetched(LOG, 2, 5)
+    appended(rig)
+    rig.answers.close()
+    assert not vars(rig.followers)["_waiting"]
+    rig.replication.suspect(LOG)
+    for partition in range(MAX_PARTITIONS + 1):
+        rig.replication.suspect(TopicIdPartition(OTHER_ID, partition))
+    assert not rig.replication.is_suspected(LOG)
 
 
 def test_topics_that_are_stored_before_they_are_answered_wait_for_both() -> None:
