@@ -2,8 +2,9 @@
 
 import struct
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from kafka.protocol.metadata import ApiVersionsRequest
@@ -28,14 +29,14 @@ OTHER_ID = TopicId(bytes(range(2, 18)))
 LOG = TopicIdPartition(TOPIC_ID, 0)
 TIMEOUT_MS = 30_000
 VERSIONS = (3, 8, 9, 12, 13)
-NO_ERROR, NOT_LEADER, TIMED_OUT, NOT_AUTHORIZED, TOO_FEW, DUPLICATE = 0, 6, 7, 29, 19, 46
+NO_ERROR, NOT_LEADER, TIMED_OUT, TOO_LARGE, NOT_AUTHORIZED, TOO_FEW, DUPLICATE = 0, 6, 7, 10, 29, 19, 46
 FENCED, UNKNOWN_EPOCH, NOT_AVAILABLE, UNKNOWN_TOPIC = 74, 75, 78, 3
 LIST_OFFSETS, API_VERSIONS, EPOCH_ENDS, DESCRIBE_TOPICS = 2, 18, 23, 75
 
 
 @dataclass
 class Leader:
-    """Partition 0 of the topic as its broker has it."""
+    """Partitions of the topic as their broker has them, all alike."""
 
     topic_id: TopicId = TOPIC_ID
     epoch: int = 5
@@ -45,7 +46,11 @@ class Leader:
     error: int = NO_ERROR
     """Of ListOffsets, whatever is asked."""
     describe_error: int = NO_ERROR
-    knows_topic_ids: bool = True
+    questions: dict[int, tuple[int, int]] = field(
+        default_factory=lambda: {LIST_OFFSETS: (1, 11), EPOCH_ENDS: (2, 4), DESCRIBE_TOPICS: (0, 0)}
+    )
+    """Lowest and highest version that ApiVersions tells, by API key."""
+    api_versions_error: int = NO_ERROR
     throttle_ms: int = 0
 
     def answer(self, frame: bytes) -> bytes:
@@ -54,25 +59,38 @@ class Leader:
         head, throttle = struct.pack(">i", number), struct.pack(">i", self.throttle_ms)
         if key == API_VERSIONS:
             assert version == 0
-            apis = [(0, 3, 13), (LIST_OFFSETS, 1, 11), (EPOCH_ENDS, 2, 4)]
-            apis += [(DESCRIBE_TOPICS, 0, 0)] if self.knows_topic_ids else []
-            return head + struct.pack(">hi", 0, len(apis)) + b"".join(struct.pack(">hhh", *api) for api in apis)
+            apis = [(0, 3, 13), *((api, *range_) for api, range_ in self.questions.items())]
+            return (
+                head
+                + struct.pack(">hi", self.api_versions_error, len(apis))
+                + b"".join(struct.pack(">hhh", *api) for api in apis)
+            )
         if key == DESCRIBE_TOPICS:
             name = TOPIC.encode()
             topic = struct.pack(">h", self.describe_error) + bytes((len(name) + 1,)) + name + self.topic_id + b"\0"
             return head + b"\0" + throttle + b"\2" + topic + b"\1" + bytes(4) + b"\0" + b"\xff" + b"\0"
         if key == LIST_OFFSETS:
             assert version == 5
-            partition, epoch, timestamp = struct.unpack(">iiq", frame[-16:])
-            assert timestamp == -1
-            error = self.error or (FENCED if -1 < epoch < self.epoch else UNKNOWN_EPOCH if epoch > self.epoch else 0)
-            offset = -1 if error else self.high_watermark
-            told = struct.pack(">ihqqi", partition, error, -1, offset, -1 if error else self.epoch)
+            told = [self._watermark(*asked) for asked in struct.iter_unpack(">iiq", partitions_of(frame))]
         else:
             assert (key, version) == (EPOCH_ENDS, 3)
-            partition, _, epoch = struct.unpack(">iii", frame[-12:])
-            told = struct.pack(">hiiq", NO_ERROR, partition, epoch, self.ends.get(epoch, -1))
-        return head + throttle + struct.pack(">ih", 1, len(TOPIC)) + TOPIC.encode() + struct.pack(">i", 1) + told
+            told = [
+                struct.pack(">hiiq", NO_ERROR, partition, epoch, self.ends.get(epoch, -1))
+                for partition, _, epoch in struct.iter_unpack(">iii", partitions_of(frame))
+            ]
+        topics = struct.pack(">ih", 1, len(TOPIC)) + TOPIC.encode() + struct.pack(">i", len(told)) + b"".join(told)
+        return head + throttle + topics
+
+    def _watermark(self, partition: int, epoch: int, timestamp: int) -> bytes:
+        assert timestamp == -1
+        error = self.error or (FENCED if -1 < epoch < self.epoch else UNKNOWN_EPOCH if epoch > self.epoch else 0)
+        offset = -1 if error else self.high_watermark
+        return struct.pack(">ihqqi", partition, error, -1, offset, -1 if error else self.epoch)
+
+
+def partitions_of(frame: bytes) -> bytes:
+    """What a question asks of each partition of the topic."""
+    return frame[frame.index(TOPIC.encode()) + len(TOPIC) + 4 :]
 
 
 class Uploads:
@@ -121,30 +139,37 @@ class Rig:
     def transaction_ended(self, _verdict: Verdict, _held_s: float) -> None:
         raise AssertionError("no transaction here")
 
-    def send(self, number: int, *, records: int = 5, acks: int = -1, size: int = 1) -> int | None:
+    def send(
+        self, number: int, *, records: int = 5, acks: int = -1, size: int = 1, partitions: Sequence[int] = (0,)
+    ) -> int | None:
         """The acks with which the broker gets a request; None: it does not get it yet."""
-        frames = self.answers.asked(self.request(number, records, acks, size), self.now_s)
+        frames = self.answers.asked(self.request(number, records, acks, size, partitions), self.now_s)
         if frames is None:
             return None
         return int(ProduceRequest.decode(bytes(frames[0]), version=self.version, header=True).acks)
 
-    def request(self, number: int, records: int, acks: int, size: int) -> bytes:
-        kind = ProduceRequest.TopicProduceData
-        part = kind.PartitionProduceData(index=0, records=batch(0, records, -1, b"r" * size))
-        topic = kind(name=TOPIC, topic_id=uuid.UUID(bytes=TOPIC_ID), partition_data=[part])
+    def request(self, number: int, records: int, acks: int, size: int, partitions: Sequence[int] = (0,)) -> bytes:
+        kind, sent = ProduceRequest.TopicProduceData, batch(0, records, -1, b"r" * size)
+        parts = [kind.PartitionProduceData(index=one, records=sent) for one in partitions]
+        topic = kind(name=TOPIC, topic_id=uuid.UUID(bytes=TOPIC_ID), partition_data=parts)
         message = ProduceRequest(
             transactional_id=None, acks=acks, timeout_ms=TIMEOUT_MS, topic_data=[topic], version=self.version
         )
         return encode(message, number, "producer")
 
-    def append(self, number: int, base_offset: int, error: int = NO_ERROR, throttle_ms: int = 0) -> None:
-        """The broker answers a request."""
+    def append(
+        self, number: int, base_offset: int, error: int = NO_ERROR, throttle_ms: int = 0, errors: Sequence[int] = ()
+    ) -> None:
+        """The broker answers a request; `errors` are those of the partitions behind the first one."""
         kind = ProduceResponse.TopicProduceResponse
-        part = kind.PartitionProduceResponse(
-            index=0, error_code=error, base_offset=base_offset, log_append_time_ms=-1, log_start_offset=0,
-            record_errors=[], error_message=None,
-        )  # fmt: skip
-        topic = kind(name=TOPIC, topic_id=uuid.UUID(bytes=TOPIC_ID), partition_responses=[part])
+        parts = [
+            kind.PartitionProduceResponse(
+                index=index, error_code=one, base_offset=base_offset if one == NO_ERROR else -1, log_append_time_ms=-1,
+                log_start_offset=0, record_errors=[], error_message=None,
+            )
+            for index, one in enumerate((error, *errors))
+        ]  # fmt: skip
+        topic = kind(name=TOPIC, topic_id=uuid.UUID(bytes=TOPIC_ID), partition_responses=parts)
         message = ProduceResponse(responses=[topic], throttle_time_ms=throttle_ms, version=self.version)
         message.with_header(correlation_id=number)
         self.answers.answered(bytes(message.encode(header=True)), self.now_s)
@@ -370,14 +395,25 @@ def test_a_client_that_may_not_describe_the_topic_gets_acks_all() -> None:
     assert rig.ways == [Way.UNKNOWN, Way.NO_RIGHT, Way.NO_RIGHT]
 
 
-def test_a_broker_before_3_8_gets_acks_all() -> None:
-    rig = Rig(leader=Leader(knows_topic_ids=False))
-    for number in range(2):
+@pytest.mark.parametrize(
+    "altered",
+    [
+        {"questions": {LIST_OFFSETS: (1, 11), EPOCH_ENDS: (2, 4)}},
+        {"questions": {LIST_OFFSETS: (1, 4), EPOCH_ENDS: (2, 4), DESCRIBE_TOPICS: (0, 0)}},
+        {"questions": {LIST_OFFSETS: (6, 12), EPOCH_ENDS: (2, 4), DESCRIBE_TOPICS: (0, 0)}},
+        {"questions": {LIST_OFFSETS: (1, 11), EPOCH_ENDS: (2, 2), DESCRIBE_TOPICS: (0, 0)}},
+        {"api_versions_error": 35},
+    ],
+)
+def test_a_broker_whose_api_versions_lack_a_question_gets_acks_all(altered: dict[str, Any]) -> None:
+    rig = Rig(leader=Leader(**altered))
+    for number in range(3):
         assert rig.send(number) == -1
-        rig.ask()
+        asked = rig.ask(1.0)
+        assert asked == (0 if number else 1), "ApiVersions alone, once"
         rig.append(number, 5 * number)
         assert rig.told() == (NO_ERROR, 0)
-    assert rig.ways == [Way.UNKNOWN, Way.OLD_BROKER]
+    assert rig.ways == [Way.UNKNOWN, Way.OLD_BROKER, Way.OLD_BROKER]
 
 
 def test_what_is_not_replicated_in_time_is_to_be_tried_again_and_the_broker_judges_the_next_one() -> None:
@@ -432,6 +468,29 @@ def test_a_duplicate_waits_for_where_the_original_is_and_one_without_an_offset_i
     assert rig.send(2) == 1
     rig.append(2, -1, DUPLICATE)
     assert rig.told() == (TIMED_OUT, 0)
+
+
+@pytest.mark.parametrize("is_replicated", [True, False])
+@pytest.mark.parametrize("version", [9, 13])
+def test_of_a_request_that_failed_in_part_what_was_appended_waits(version: int, is_replicated: bool) -> None:
+    rig = Rig(version).known()
+    assert rig.send(1, partitions=(0, 1, 2)) == -1
+    rig.ask()
+    rig.append(1, 5, errors=(NO_ERROR, NO_ERROR))
+    assert rig.told() == (NO_ERROR, 0)
+    assert rig.send(2, partitions=(0, 1, 2)) == 1
+    rig.append(2, 10, TOO_LARGE, errors=(NO_ERROR, DUPLICATE))
+    rig.ask()
+    assert rig.answers.ready(rig.now_s) is None
+    rig.leader.high_watermark = 15 if is_replicated else 14
+    rig.ask(0.1)
+    rig.now_s += 0.0 if is_replicated else TIMEOUT_MS / 1000
+    frame = rig.answers.ready(rig.now_s)
+    assert frame is not None
+    found = scan_produce_answer(frame, version).partitions
+    appended = (NO_ERROR, 10) if is_replicated else (TIMED_OUT, -1)
+    assert [(one.error, one.base_offset) for one in found] == [(TOO_LARGE, -1), appended, (TIMED_OUT, -1)]
+    assert not rig.replication.waiting_bytes
 
 
 def test_a_refused_request_is_told_as_the_broker_tells_it() -> None:
