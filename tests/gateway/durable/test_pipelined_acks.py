@@ -74,12 +74,13 @@ class Leader:
             told = [self._watermark(*asked) for asked in struct.iter_unpack(">iiq", partitions_of(frame))]
         else:
             assert (key, version) == (EPOCH_ENDS, 3)
-            told = [
-                struct.pack(">hiiq", NO_ERROR, partition, epoch, self.ends.get(epoch, -1))
-                for partition, _, epoch in struct.iter_unpack(">iii", partitions_of(frame))
-            ]
+            told = [self._end(*asked) for asked in struct.iter_unpack(">iii", partitions_of(frame))]
         topics = struct.pack(">ih", 1, len(TOPIC)) + TOPIC.encode() + struct.pack(">i", len(told)) + b"".join(told)
         return head + throttle + topics
+
+    def _end(self, partition: int, _current_epoch: int, epoch: int) -> bytes:
+        known = max((one for one in self.ends if one <= epoch), default=-1)
+        return struct.pack(">hiiq", NO_ERROR, partition, known, self.ends.get(known, -1))
 
     def _watermark(self, partition: int, epoch: int, timestamp: int) -> bytes:
         assert timestamp == -1
@@ -328,11 +329,11 @@ def test_a_higher_epoch_of_the_same_leader_keeps_what_its_log_still_has(epoch: i
     assert rig.told() == (NO_ERROR, 0)
 
 
-@pytest.mark.parametrize("end", [9, -1])
-def test_what_the_same_broker_lost_while_another_led_is_refused(end: int) -> None:
+@pytest.mark.parametrize("ends", [{5: 9}, {5: -1}, {4: 20}, {}])
+def test_what_the_same_broker_lost_while_another_led_is_refused(ends: dict[int, int]) -> None:
     rig = Rig().known()
     appended(rig)
-    rig.leader.epoch, rig.leader.ends, rig.leader.high_watermark = 7, {5: end}, 20
+    rig.leader.epoch, rig.leader.ends, rig.leader.high_watermark = 7, ends, 20
     rig.ask(0.1)
     assert rig.told() == (NOT_LEADER, 0)
     assert rig.send(2) == -1
