@@ -54,6 +54,7 @@ _POLL_S, _POLL_MAX_S = 0.008, 0.064
 _POLL_AGAIN_S: Final = 0.002
 """After a fetch said so: the broker may have answered before it handled the fetch."""
 _THROTTLED_S: Final = 60.0
+"""A guess: a client whose quota is spent is throttled again soon."""
 
 _UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 _GONE: Final = frozenset({_UNKNOWN_TOPIC_OR_PARTITION, 6, 56, 75, 100})
