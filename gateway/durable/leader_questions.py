@@ -4,7 +4,7 @@ A question is ListOffsets (latest, read_uncommitted), which insists on the leade
 epoch rose, and behind them a DescribeTopicPartitions for each topic, which proves that the topic's name still stands
 for the same topic. A broker changes names first, then its partitions, and deletes a topic's partitions before it makes
 those of another one under the name. So two proofs enclose an offset: before the question, the broker had made a
-directory of the topic (`DurableLogs.id_of`), hence no partition is an older topic's; behind it, the name was still this
+directory of the topic (`DurableLogs.named`), hence no partition is an older topic's; behind it, the name was still this
 topic's, hence no partition was a newer one's.
 """
 

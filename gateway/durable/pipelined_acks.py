@@ -240,18 +240,16 @@ class PipelinedAcks:
         if size is None:
             return Way.UNREADABLE
         topic, partition = key
-        if isinstance(topic, str):
-            name, topic_id = topic, self._logs.id_of(topic)
-        else:
-            name, topic_id = self._logs.name_of(topic), topic
-        if name is None or topic_id is None:
+        named = self._logs.named(topic)
+        if named is None:
             self._logs.ask_anew()
             return Way.UNKNOWN
-        led = self._leaders.of_request((name, partition), topic_id)
+        name, topic_id = (named[0], partition), named[1]
+        led = self._leaders.of_request(name, topic_id)
         if led is None:
-            if self._leaders.want((name, partition), topic_id, now_s):
+            if self._leaders.want(name, topic_id, now_s):
                 self._due()
-            return Way.NO_RIGHT if self._leaders.may_not_describe((name, partition)) else Way.UNKNOWN
+            return Way.NO_RIGHT if self._leaders.may_not_describe(name) else Way.UNKNOWN
         if self._shared.is_suspected(led.log):
             return Way.SUSPECTED
         if self._shared.is_full(led.log):
@@ -281,8 +279,8 @@ class PipelinedAcks:
     def acknowledged(self, names: Iterable[tuple[TopicId | str, int]]) -> None:
         """The broker itself has answered acks=all for these."""
         for topic, partition in names:
-            name = topic if isinstance(topic, str) else self._logs.name_of(topic)
-            if name is not None and (led := self._leaders.get((name, partition))) is not None:
+            named = self._logs.named(topic)
+            if named is not None and (led := self._leaders.get((named[0], partition))) is not None:
                 self._shared.acknowledged(led.log)
 
     def let_go(self, held: ReplicationHold) -> None:

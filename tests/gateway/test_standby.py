@@ -13,7 +13,6 @@ from gateway import client_listeners, standby
 from gateway.client_door import ClientLimits
 from gateway.metrics import GatewayMetrics
 from gateway.standby import StandbyContext, listeners_at, stand_by
-from kafka_cluster.errors import KafkaClusterError
 from replication.wire.peer_connection import Address
 from replication.wire.peer_listener import PeerListener
 
@@ -45,7 +44,7 @@ class Host:
         self.asked += 1
         assert self.may_tell.wait(PATIENCE_S)
         if self.is_any_durable is None:
-            raise KafkaClusterError("the settings topic has no leader")
+            raise OSError("Kafka does not answer")
         return self.is_any_durable
 
     async def until(self, condition: Callable[[], bool]) -> None:

@@ -54,9 +54,9 @@ class Life:
         self.requests = self.batches = self.acknowledged = 0
 
     def run(self, steps: int) -> None:
-        events = (self.send,) * 4 + (self.serve,) * 6 + (self.replicate,) * 3 + (self.agent,) * 6 + (self.client,) * 4
-        events += (self.look,)
-        rare = (self.change_isr, self.raise_epoch, self.lose_the_tail) + (self.make_topic_again,) * 3
+        events = [self.send] * 4 + [self.serve] * 6 + [self.replicate] * 3 + [self.agent] * 6 + [self.client] * 4
+        events.append(self.look)
+        rare = [self.change_isr, self.raise_epoch, self.lose_the_tail] + [self.make_topic_again] * 3
         self.send()
         self.settle()
         for _ in range(5):  # the partition is learnt
