@@ -3,7 +3,7 @@
 The broker advertises the agent to them, at an address that both may listen at. The standby does so once nobody else
 does, and no more once the agent does again: connections that it has led end then, and clients come by the agent. What
 it leads is plain Kafka: acks=all is the broker's own. It leads nobody while a topic is durable, as nothing would hold
-those answers.
+those answers. It hears within some `ASK_S` of a topic that becomes durable while it leads.
 """
 
 import asyncio
@@ -28,6 +28,8 @@ from replication.wire.peer_connection import Address
 log = structlog.get_logger(__name__)
 
 LOOK_S: Final = 0.25
+ASK_S: Final = 5.0
+"""A guess: the whole topic of settings is read to know whether a topic is durable."""
 _TABLES: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _LISTENS: Final = "0A"
 
@@ -67,34 +69,43 @@ class StandbyPort(ClientPort):
 
 async def stand_by(context: StandbyContext) -> None:
     """Run until it is cancelled. Raises OSError where it may not listen, ssl.SSLError."""
-    port, unable = StandbyPort(context), News()
-    leads = False
+    port, unable, clock = StandbyPort(context), News(), asyncio.get_running_loop().time
+    leads, ask_s = False, 0.0
+    asking: asyncio.Future[bool] | None = None
     try:
         while True:
-            listening = listeners_at(context.listener)
-            if not leads and not listening and await asyncio.to_thread(_may_lead, context, unable):
-                await port.start(context.listener)
-                leads = True
-                log.warning("standby_leads_clients", address=str(context.listener), reason="no agent listens there")
-            elif leads and listening > 1:
-                await port.stop()
-                leads = False
-                log.warning("standby_rests", reason="the agent listens again")
-            await asyncio.sleep(LOOK_S)
+            if listeners_at(context.listener) > leads:
+                if leads:
+                    await port.stop()
+                    log.warning("standby_rests", reason="the agent listens again")
+                leads, asking, ask_s = False, None, 0.0
+            elif asking is not None and asking.done():
+                may, asking, ask_s = asking.result(), None, clock() + ASK_S
+                if may and not leads:
+                    await port.start(context.listener)
+                    log.warning("standby_leads_clients", address=str(context.listener), reason="no agent listens there")
+                elif leads and not may:
+                    await port.stop()
+                leads = may
+            elif asking is None and clock() >= ask_s:
+                asking = asyncio.ensure_future(asyncio.to_thread(_may_lead, context, unable, leads))
+            await (asyncio.wait((asking,), timeout=LOOK_S) if asking is not None else asyncio.sleep(LOOK_S))
     finally:
         await port.stop()
 
 
-def _may_lead(context: StandbyContext, unable: News) -> bool:
+def _may_lead(context: StandbyContext, unable: News, leads: bool) -> bool:
+    """Find out whether it may lead clients; what is not known keeps it from beginning, and does not end it."""
+    may, why = False, "a topic is durable, and nothing here holds answers"
     try:
-        why = "a topic is durable, and nothing here holds answers" if context.is_any_durable() else ""
+        may = not context.is_any_durable()
     except Exception as error:  # whatever it is, it is not known
-        why = f"whether a topic is durable is not known: {error}"
-    if not why:
+        may, why = leads, f"whether a topic is durable is not known: {error}"
+    if may:
         unable.is_over()
     elif unable.is_new(why):
         log.error("standby_leads_nobody", reason=why)
-    return not why
+    return may
 
 
 def listeners_at(where: Address, tables: tuple[Path, ...] = _TABLES) -> int:

@@ -94,9 +94,10 @@ class DurableLogs:
         """Whether any topic is durable, as far as is known."""
         return self._durable is None or bool(self._durable)
 
-    def name_of(self, topic_id: TopicId) -> str | None:
-        """The name of a topic with a replica here; None: it is not known."""
-        return self._names.get(topic_id)
+    def named(self, topic: TopicId | str) -> tuple[str, TopicId] | None:
+        """The name and id of a topic that has a directory here; None: it is not known."""
+        name, topic_id = (topic, self._ids.get(topic)) if isinstance(topic, str) else (self._names.get(topic), topic)
+        return (name, topic_id) if name is not None and topic_id is not None else None
 
     @property
     def durable(self) -> frozenset[str] | None:

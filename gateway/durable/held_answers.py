@@ -19,12 +19,15 @@ Holds true:
 - All behind an answer that is held waits: clients count on Kafka's order.
 - A Produce or EndTxn request that is not understood is refused while any topic is durable; so is an answer. Who meets
   that closes the connection.
-- The correlation ids of what is asked here are below 0, where clients' begin only after two thousand million requests.
+- The correlation ids of what is asked here are below 0, and far from those of a client that wrapped around.
+- A broker that got SaslHandshake reads only SaslAuthenticate next. So a client that logs in again waits until nothing
+  is asked here, and then nothing is asked until its login is over.
 - Answers to EndTxn are held as `HeldTransactions` says, which asks the broker for more.
 
 What is held is bounded (`is_full`: read no more answers; `is_busy`: read no more requests).
 """
 
+import struct
 from collections import deque
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field
@@ -71,8 +74,11 @@ HELD_SHARE: Final = 0.9
 MAX_ANSWERS: Final = 1000
 MAX_BYTES: Final = 256 * 1024
 MAX_REQUESTS: Final = 1000
-_FIRST_ID: Final = -2
-_LAST_ID: Final = -(2**31)
+_IDS: Final = 2**20
+"""More than requests are ever under way on one connection."""
+_SASL: Final = frozenset({17, 36})
+"""API keys of SaslHandshake and SaslAuthenticate."""
+_REQUEST_HEAD = struct.Struct(">hhi")  # API key, version, correlation id
 
 PartitionKey = tuple[TopicId | str, int]
 """A partition as a Produce request names it: by topic id from version 13 on, by topic name before."""
@@ -141,19 +147,22 @@ class HeldAnswers:
         self._logs = logs
         self._woken = woken
         self._told = told
-        self._last_id = _FIRST_ID + 1
+        self._questions = self._client_id = 0
+        """How many ids were given away; the correlation id of the client's latest request."""
+        self._is_login = False
         self._transactions = HeldTransactions(logs, markers, ended, woken, self._next_id)
         self._acks: PipelinedAcks | None = None
         if replication is not None:
-            self._acks = PipelinedAcks(replication, logs.name_of, self._next_id, woken)
+            self._acks = PipelinedAcks(replication, logs, self._next_id, woken)
         self._asked: dict[int, _Asked] = {}
         """By correlation id."""
         self._answers: deque[_Answer] = deque()
         self._bytes = 0
 
     def _next_id(self) -> int:
-        self._last_id = self._last_id - 1 if self._last_id > _LAST_ID else _FIRST_ID
-        return self._last_id
+        self._questions += 1
+        begin = 2 * _IDS if abs(self._client_id) > 4 * _IDS else 2**30
+        return -begin + self._questions % _IDS
 
     @property
     def may_hold(self) -> bool:
@@ -190,6 +199,8 @@ class HeldAnswers:
     def deadline_s(self) -> float | None:
         """When to look for `ready` and `to_broker` at the latest; None: not before something happens."""
         deadlines = [self._answers[0].deadline_s] if self._answers else []
+        if self._is_login:
+            return min(deadlines, default=None)
         polls = [self._transactions.next_poll_s, self._acks.next_poll_s if self._acks is not None else None]
         deadlines += [one for one in polls if one is not None]
         return min(deadlines, default=None)
@@ -201,15 +212,20 @@ class HeldAnswers:
         """
         if not self.may_hold:
             return [frame]
+        api_key, _, client_id = _REQUEST_HEAD.unpack_from(frame) if len(frame) >= _REQUEST_HEAD.size else (None, 0, 0)
+        self._client_id, is_login = client_id, api_key in _SASL
         view = scan_produce_request(frame, MIN_TRANSACTIONAL_VERSION)
         if isinstance(view, Unread):
-            if self._acks is not None and self._acks.is_waiting:
+            is_waiting = self._acks is not None and self._acks.is_waiting
+            if is_waiting or (is_login and (self.is_asking or len(self._transactions))):
                 return None
+            self._is_login = is_login
             if is_end_txn(frame) and self._logs.may_hold:
                 return [self._asked_to_end(frame, now_s), frame]
             if view is not Unread.OTHER_API and self._logs.may_hold:
                 raise ProduceRefusedError(f"a Produce request that is not understood ({view.value})")
             return [frame]
+        self._is_login = False
         asked = self._asked_to_produce(frame, view, now_s)
         return None if asked is None else [asked]
 
@@ -229,6 +245,8 @@ class HeldAnswers:
 
     def to_broker(self, now_s: float) -> list[bytes]:
         """The frames that go to the broker now, beside those of the client."""
+        if self._is_login:
+            return []
         asked = self._acks.to_broker(now_s) if self._acks is not None else []
         return self._transactions.polls(now_s) + asked
 
@@ -240,8 +258,7 @@ class HeldAnswers:
         self._check_id(view.correlation_id)
         records = {(_topic(one), one.partition): _offsets(frame, one) for one in view.fields}
         forwarded: dict[PartitionKey, Forwarded] | None = {}
-        # Clients' ids wrap around to those of the questions, which are below 0.
-        if self._acks is not None and view.acks == ACKS_ALL and view.correlation_id >= 0:
+        if self._acks is not None and view.acks == ACKS_ALL:
             forwarded = self._acks.admit(_sizes(view, records), client_id_of(frame), now_s)
         if forwarded is None:
             return None
@@ -327,7 +344,7 @@ class HeldAnswers:
             self._told.ended(verdict, held_s)
             if not verdict.is_kept:
                 refused.append((found, verdict))
-        throttled_ms = throttle_ms(answer.frame, answer.view) if answer.view is not None and answer.holds else 0
+        throttled_ms = throttle_ms(answer.frame, answer.view) if answer.view is not None else 0
         if not refused and not throttled_ms:
             return answer.frame
         changed = bytearray(answer.frame)

@@ -2,9 +2,10 @@
 
 A question is ListOffsets (latest, read_uncommitted), which insists on the leader epoch, OffsetForLeaderEpoch where an
 epoch rose, and behind them a DescribeTopicPartitions for each topic, which proves that the topic's name still stands
-for the same topic. A broker's partitions follow its topics' names. So an id that was known before, and is proven after
-the offset, held when the offset was read. Only when an id is first seen may the partition still be an older topic's: a
-request that names the topic, and not its id, is not judged by it for `NAMED_S`.
+for the same topic. A broker changes names first, then its partitions, and deletes a topic's partitions before it makes
+those of another one under the name. So two proofs enclose an offset: before the question, the broker had made a
+directory of the topic (`DurableLogs.named`), hence no partition is an older topic's; behind it, the name was still this
+topic's, hence no partition was a newer one's.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,6 +26,7 @@ from gateway.durable.watermark_frames import (
     scan_epoch_ends,
     scan_high_watermarks,
     scan_topic_id,
+    throttle_ms,
 )
 from kafka_log.crc32c import Buffer
 from kafka_log.topic_partition import TopicId, TopicIdPartition
@@ -33,16 +35,12 @@ MAX_TOPICS: Final = 50
 """Most topics in one question; the others come with the next one."""
 MAX_NAMES: Final = 2000
 """Partitions of one question, and those that are to be asked about: what a client invents is not kept."""
-NAMED_S: Final = 1.0
-"""A guess, above the time for which a broker applies one change of its metadata."""
-_MAX_SEEN: Final = 20_000
-"""Names of topics that are remembered; all are forgotten beyond it, as deleted topics are among them."""
 _MAX_NAME: Final = 249
 """Kafka's own bound on topics' names."""
 _ASK_AGAIN_S: Final = 5.0
 """After a partition could not be asked about."""
-_ELECTED_S: Final = 0.1
-"""After a new leader could not say its high watermark yet."""
+_CHANGED_S: Final = 0.1
+"""After a new leader could not say its high watermark yet, or while a topic is made again."""
 _NO_RIGHT_S: Final = 60.0
 
 NONE: Final = 0
@@ -77,6 +75,12 @@ class Question:
     watermarks: dict[TopicPartition, HighWatermark] = field(default_factory=dict)
     ends: dict[TopicPartition, EpochEnd] = field(default_factory=dict)
     topics: dict[str, NamedTopic] = field(default_factory=dict)
+    throttle_ms: int = 0
+    """For how long the broker reads nothing of the connection."""
+
+    def was_throttled(self, ms: int) -> None:
+        """Note what one of the answers said of it."""
+        self.throttle_ms = max(self.throttle_ms, ms)
 
 
 class LeaderQuestions:
@@ -121,9 +125,11 @@ class LeaderQuestions:
 
         def take_watermarks(frame: Buffer) -> None:
             question.watermarks = scan_high_watermarks(frame)
+            question.was_throttled(throttle_ms(frame))
 
         def take_ends(frame: Buffer) -> None:
             question.ends = scan_epoch_ends(frame)
+            question.was_throttled(throttle_ms(frame))
 
         frames = [self._ask(lambda asker: ask_high_watermarks(asker, question.epochs), take_watermarks)]
         if question.histories:
@@ -135,6 +141,7 @@ class LeaderQuestions:
     def _ask_topic(self, topic: str, question: Question) -> bytes:
         def take(frame: Buffer) -> None:
             question.topics[topic] = scan_topic_id(frame)
+            question.was_throttled(throttle_ms(frame, is_flexible=True))
 
         return self._ask(lambda asker: ask_topic_id(asker, topic), take)
 
@@ -162,47 +169,24 @@ class LeaderQuestions:
         return question
 
 
-class TopicNames:
-    """Remembers which topic has a name, and since when. All connections of an agent share it."""
-
-    def __init__(self) -> None:
-        self._since_s: dict[str, tuple[TopicId, float]] = {}
-
-    def see(self, name: str, topic_id: TopicId, now_s: float) -> None:
-        """Note that a broker says the name is this topic's."""
-        if self.since_s(name, topic_id, now_s) is None:
-            self._since_s[name] = topic_id, now_s
-
-    def since_s(self, name: str, topic_id: TopicId, now_s: float) -> float | None:
-        """Return since when the name is this topic's; None if it was seen to be another one's since."""
-        if len(self._since_s) > _MAX_SEEN:
-            self._since_s.clear()
-        its, since_s = self._since_s.setdefault(name, (topic_id, now_s))
-        return since_s if its == topic_id else None
-
-
 class KnownLeaders:
     """Keeps what one connection's broker told of partitions. Only by that a request goes on as acks=1."""
 
-    def __init__(self, names: TopicNames) -> None:
-        self._names = names
-        self.wanted: dict[TopicPartition, None] = {}
-        """Partitions to be asked about before their requests go on as acks=1."""
+    def __init__(self) -> None:
+        self.wanted: dict[TopicPartition, TopicId] = {}
+        """Partitions to be asked about before their requests go on as acks=1, with the topic that they must be of."""
         self._known: dict[TopicPartition, LedPartition] = {}
         self._not_before_s: dict[TopicPartition, float] = {}
         self._may_not: set[TopicPartition] = set()
         """The client may not describe these."""
 
-    def of_request(self, name: TopicPartition, topic_id: TopicId | None, now_s: float) -> LedPartition | None:
-        """Return the partition that a request means, if known. `topic_id` is None if the request has only the name."""
+    def of_request(self, name: TopicPartition, topic_id: TopicId) -> LedPartition | None:
+        """Return the partition that a request means, if known."""
         led = self._known.get(name)
-        if led is None:
-            return None
-        since_s = self._names.since_s(name[0], led.topic_id, now_s)
-        if since_s is None or topic_id not in (None, led.topic_id):
+        if led is not None and led.topic_id != topic_id:
             self.forget(name)
             return None
-        return led if topic_id is not None or now_s >= since_s + NAMED_S else None
+        return led
 
     def get(self, name: TopicPartition) -> LedPartition | None:
         """Return the partition, if it is known."""
@@ -216,8 +200,8 @@ class KnownLeaders:
         """Whether the client was refused to."""
         return name in self._may_not
 
-    def want(self, name: TopicPartition, now_s: float) -> bool:
-        """Have a partition asked about; False if it is already, or may not be now.
+    def want(self, name: TopicPartition, topic_id: TopicId, now_s: float) -> bool:
+        """Have a partition of this topic asked about; False if it is already, or may not be now.
 
         A request that waits tries again whenever something has changed, and must not change something by that.
         """
@@ -227,20 +211,19 @@ class KnownLeaders:
         if len(self._not_before_s) > MAX_NAMES:
             self._not_before_s.clear()
             self._may_not.clear()
-        self.wanted[name] = None
+        self.wanted[name] = topic_id
         return True
 
     def learn(self, name: TopicPartition, told: HighWatermark, topic: NamedTopic, now_s: float) -> None:
         """Note what the broker said of a partition that was wanted."""
-        del self.wanted[name]
+        topic_id = self.wanted.pop(name)
         self._may_not.discard(name)
-        if told.error == topic.error == NONE:
-            self._known[name] = LedPartition(name, topic.topic_id, told.leader_epoch)
+        if told.error == topic.error == NONE and topic.topic_id == topic_id:
+            self._known[name] = LedPartition(name, topic_id, told.leader_epoch)
             self._not_before_s.pop(name, None)
-            self._names.see(name[0], topic.topic_id, now_s)
         elif TOPIC_AUTHORIZATION_FAILED in (told.error, topic.error):
             self._not_before_s[name] = now_s + _NO_RIGHT_S
             self._may_not.add(name)
         else:
-            is_elected = told.error in (FENCED_LEADER_EPOCH, _OFFSET_NOT_AVAILABLE)
-            self._not_before_s[name] = now_s + (_ELECTED_S if is_elected else _ASK_AGAIN_S)
+            is_changing = told.error in (NONE, FENCED_LEADER_EPOCH, _OFFSET_NOT_AVAILABLE)
+            self._not_before_s[name] = now_s + (_CHANGED_S if is_changing else _ASK_AGAIN_S)

@@ -9,8 +9,9 @@ the high watermark has passed the request's last offset in the leader epoch unde
 
 Holds true:
 
-- A request goes on as acks=1 only if each of its partitions was asked about before on this connection, so epoch and id
-  are known and the client may describe the topic. Everything else goes on unchanged.
+- A request goes on as acks=1 only if the agent has seen a directory of each of its topics, and each of its partitions
+  was asked about since on this connection, so epoch and id are known and the client may describe the topic. Everything
+  else goes on unchanged.
 - When the epoch rose by one, this broker led both, so its log still has the records, and the answer waits on under the
   new epoch. When it rose by more, the broker's epoch history decides: the answer waits on if the old epoch's end is at
   or past the records' end; otherwise it is NOT_LEADER_OR_FOLLOWER.
@@ -18,8 +19,7 @@ Holds true:
   broker itself refuses them before it appends, until its high watermark moves or it acknowledges one.
 - What is appended and not replicated is bounded, for the connection by reading no more, for a partition by acks=all.
 - While anything is held, the broker gets no other request of the connection than Produce which it answers at once
-  (`HeldAnswers.asked`): it would read the questions only after that. So all others are as late as in stock Kafka, and a
-  client that logs in again meets no question in between.
+  (`HeldAnswers.asked`): it would read the questions only after that. So all others are as late as in stock Kafka.
 - A broker that throttles the client reads no question meanwhile. Its requests go on unchanged for `_THROTTLED_S` then.
 """
 
@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import Final, NamedTuple
 
-from gateway.durable.durable_logs import Verdict
+from gateway.durable.durable_logs import DurableLogs, Verdict
 from gateway.durable.leader_questions import (
     FENCED_LEADER_EPOCH,
     NONE,
@@ -37,7 +37,6 @@ from gateway.durable.leader_questions import (
     LeaderQuestions,
     LedPartition,
     Question,
-    TopicNames,
 )
 from gateway.durable.watermark_frames import ANY_EPOCH, HighWatermark, NamedTopic, TopicPartition
 from kafka_log.crc32c import Buffer
@@ -55,6 +54,7 @@ _POLL_S, _POLL_MAX_S = 0.008, 0.064
 _POLL_AGAIN_S: Final = 0.002
 """After a fetch said so: the broker may have answered before it handled the fetch."""
 _THROTTLED_S: Final = 60.0
+"""A guess: a client whose quota is spent is throttled again soon."""
 
 _UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 _GONE: Final = frozenset({_UNKNOWN_TOPIC_OR_PARTITION, 6, 56, 75, 100})
@@ -83,7 +83,6 @@ class ReplicationLimits:
         """`pipelined` counts requests by their way."""
         self.followers = followers
         self.pipelined = pipelined
-        self.names = TopicNames()
         self._suspected: dict[TopicIdPartition, int] = {}
         """The high watermark at which it stood still; -1: none is known."""
         self._high_watermarks: dict[TopicIdPartition, int] = {}
@@ -95,6 +94,8 @@ class ReplicationLimits:
 
     def suspect(self, log: TopicIdPartition) -> None:
         """Its high watermark has not moved for long."""
+        if len(self._suspected) > MAX_PARTITIONS:  # deleted topics' are among them
+            self._suspected.clear()
         self._suspected.setdefault(log, self._high_watermarks.get(log, -1))
 
     def moved(self, log: TopicIdPartition, high_watermark: int) -> None:
@@ -159,19 +160,19 @@ class PipelinedAcks:
     def __init__(
         self,
         shared: ReplicationLimits,
-        names: Callable[[TopicId], str | None],
+        logs: DurableLogs,
         next_id: Callable[[], int],
         woken: Callable[[], object],
     ) -> None:
-        """`names` tells topics of later Produce versions, `next_id` gives correlation ids that no client has.
+        """`logs` knows the topics that have a directory here, `next_id` gives correlation ids that no client has.
 
         `woken` is called when there is something to ask.
         """
         self._shared = shared
-        self._names = names
+        self._logs = logs
         self._woken = woken
         self._questions = LeaderQuestions(next_id)
-        self._leaders = KnownLeaders(shared.names)
+        self._leaders = KnownLeaders()
         self._holds: dict[TopicPartition, list[ReplicationHold]] = {}
         self._fenced: set[TopicPartition] = set()
         """Their epoch rose; its history is to be asked for."""
@@ -239,14 +240,16 @@ class PipelinedAcks:
         if size is None:
             return Way.UNREADABLE
         topic, partition = key
-        topic_id, name = (None, topic) if isinstance(topic, str) else (topic, self._names(topic))
-        if name is None:
+        named = self._logs.named(topic)
+        if named is None:
+            self._logs.ask_anew()
             return Way.UNKNOWN
-        led = self._leaders.of_request((name, partition), topic_id, now_s)
+        name, topic_id = (named[0], partition), named[1]
+        led = self._leaders.of_request(name, topic_id)
         if led is None:
-            if self._leaders.want((name, partition), now_s):
+            if self._leaders.want(name, topic_id, now_s):
                 self._due()
-            return Way.NO_RIGHT if self._leaders.may_not_describe((name, partition)) else Way.UNKNOWN
+            return Way.NO_RIGHT if self._leaders.may_not_describe(name) else Way.UNKNOWN
         if self._shared.is_suspected(led.log):
             return Way.SUSPECTED
         if self._shared.is_full(led.log):
@@ -276,8 +279,8 @@ class PipelinedAcks:
     def acknowledged(self, names: Iterable[tuple[TopicId | str, int]]) -> None:
         """The broker itself has answered acks=all for these."""
         for topic, partition in names:
-            name = topic if isinstance(topic, str) else self._names(topic)
-            if name is not None and (led := self._leaders.get((name, partition))) is not None:
+            named = self._logs.named(topic)
+            if named is not None and (led := self._leaders.get((named[0], partition))) is not None:
                 self._shared.acknowledged(led.log)
 
     def let_go(self, held: ReplicationHold) -> None:
@@ -349,6 +352,8 @@ class PipelinedAcks:
         if not self._questions.took(correlation_id, frame):
             return False
         if (question := self._questions.concluded()) is not None:
+            if question.throttle_ms:
+                self.muted(question.throttle_ms, now_s)
             self._conclude(question, now_s)
         self._woken()
         return True

@@ -143,6 +143,15 @@ def scan_topic_id(frame: Buffer) -> NamedTopic:
     return NamedTopic(error, cursor.topic_id())
 
 
+def throttle_ms(frame: Buffer, *, is_flexible: bool = False) -> int:
+    """Read for how long the broker reads nothing of the connection after this answer. Raises MalformedFrameError."""
+    cursor = FrameCursor(frame)
+    cursor.skip(_CORRELATION_BYTES)
+    if is_flexible:
+        cursor.skip_tagged_fields()
+    return cursor.int32()
+
+
 def _each_partition(frame: Buffer, layout: struct.Struct) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Read an answer that lists topics by name, and partitions of this layout: each one's topic and fields."""
     cursor = FrameCursor(frame)

@@ -42,6 +42,7 @@ class FollowerOffsets:
         """Never call `wake` again."""
         for waiting in self._waiting.values():
             waiting.pop(wake, None)
+        self._waiting = {partition: waiting for partition, waiting in self._waiting.items() if waiting}
 
     def watched(self, asked: Iterable[tuple[TopicIdPartition, int]]) -> list[tuple[TopicIdPartition, int]]:
         """Return those of a follower's partitions and fetch offsets that `fetched` needs."""

@@ -45,9 +45,8 @@ class NumberedProducer:
     """Numbered values from one zone, in a thread, until it is stopped; which of them were acknowledged."""
 
     def __init__(self, bootstrap: str, topic: str, name: str, **settings: object) -> None:
-        told = {"bootstrap.servers": bootstrap, "acks": 1, "linger.ms": 5, "log_level": 0, **settings}
-        self._producer = Producer(told)
-        self._topic, self.name = topic, name
+        self._settings = {"bootstrap.servers": bootstrap, "acks": 1, "linger.ms": 5, "log_level": 0, **settings}
+        self.bootstrap, self.topic, self.name = bootstrap, topic, name
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self.acknowledged: list[str] = []
@@ -66,17 +65,17 @@ class NumberedProducer:
         return f"{self.name}-{number}"
 
     def _run(self) -> None:
-        number = 0
+        producer, number = Producer(self._settings), 0
         while not self._is_over.is_set():
-            if len(self._producer) < 1000:
+            if len(producer) < 1000:
                 try:
-                    self._producer.produce(self._topic, self.value(number), on_delivery=self._delivered)
+                    producer.produce(self.topic, self.value(number), on_delivery=self._delivered)
                     number += 1
                 except KafkaException as error:  # it knows that the topic is gone
                     self.errors.append(error.args[0].code())
-            self._producer.poll(0.002)
-        self._producer.purge()
-        self._producer.flush(1.0)
+            producer.poll(0.002)
+        producer.purge()
+        producer.flush(1.0)
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is None:

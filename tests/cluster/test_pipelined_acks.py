@@ -3,16 +3,20 @@
 Zones az1 to az3 with a broker each. Producers of az1 come by their gateway, those of az2 by broker 2's own agent.
 """
 
+import gc
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, Producer
+from kafka import KafkaProducer
+from kafka.producer.future import FutureRecordMetadata
 
 from kafka_log.leader_epoch_checkpoint import read_leader_epochs
 from local_cluster.cluster import LocalCluster
@@ -69,6 +73,30 @@ def other_address(cluster: LocalCluster) -> str:
     return GATEWAYS.bootstrap_servers(cluster.layout, "az1")
 
 
+class PythonProducer(NumberedProducer):
+    """kafka-python as it is by default: idempotent, five requests in flight."""
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        gc.collect()  # sockets of refused connections, while the test that left them is there to be told of
+
+    def _run(self) -> None:
+        producer = KafkaProducer(bootstrap_servers=self.bootstrap, acks="all", linger_ms=5)
+        number, sent = 0, deque[FutureRecordMetadata]()
+        while not self._is_over.is_set():
+            while sent and sent[0].is_done:
+                sent.popleft()
+            if len(sent) >= 1000:
+                self._is_over.wait(0.002)
+                continue
+            value = self.value(number)
+            sent.append(producer.send(self.topic, value.encode()))
+            sent[-1].add_callback(lambda _told, value=value: self.acknowledged.append(value))
+            sent[-1].add_errback(lambda error: self.errors.append(error.errno))
+            number += 1
+        producer.close(1.0)
+
+
 def numbered(cluster: LocalCluster, topic: str, settings: Mapping[str, object] = ACKS_ALL) -> list[NumberedProducer]:
     """Producers of the leader's own zone, and of another one."""
     return [
@@ -96,6 +124,18 @@ def slow_store(cluster: LocalCluster, topic: str) -> Iterator[None]:
             script.clear_switches()
 
 
+@contextmanager
+def standing_still(cluster: LocalCluster) -> Iterator[None]:
+    """Agents of both followers do nothing."""
+    for follower in FOLLOWERS:
+        cluster.agent(follower).pause()
+    try:
+        yield
+    finally:
+        for follower in FOLLOWERS:
+            cluster.agent(follower).resume()
+
+
 def lead_again(cluster: LocalCluster, *topics: str) -> None:
     for topic in topics:
         cluster.admin.wait_for_full_isr(topic)
@@ -110,6 +150,10 @@ def more_acknowledged(producers: list[NumberedProducer], records: int = ENOUGH) 
         "producers are answered",
         PATIENCE_S,
     )
+
+
+def tell_since(killed_s: float) -> None:
+    sys.stdout.write(f"{ENOUGH} more records {time.monotonic() - killed_s:.1f} s after the agent was killed\n")
 
 
 def expect_held(counters: AgentCounters) -> None:
@@ -142,8 +186,10 @@ def test_nothing_acknowledged_is_lost_when_the_leader_and_agents_are_killed(clus
         lead_again(cluster, topic)
         more_acknowledged(producers)
         cluster.agent(LEADER).kill()
+        killed_s = time.monotonic()
         cluster.start_agent(LEADER)
         more_acknowledged(producers)
+        tell_since(killed_s)
     assert counters.growth(ANSWERS, outcome="replicated") > 0
     expect_kept(cluster, topic, producers)
 
@@ -161,9 +207,7 @@ def test_below_the_minimum_isr_nothing_is_acknowledged_and_the_broker_itself_ref
     with patient, impatient:
         more_acknowledged([patient, impatient])
         expect_held(counters)
-        for follower in FOLLOWERS:
-            cluster.agent(follower).pause()
-        try:
+        with standing_still(cluster):
             wait_until(lambda: KafkaError.NOT_ENOUGH_REPLICAS in impatient.errors, "the broker refuses", PATIENCE_S)
             told = len(patient.acknowledged), len(impatient.acknowledged)
             refused = impatient.errors.count(KafkaError.NOT_ENOUGH_REPLICAS)
@@ -173,12 +217,43 @@ def test_below_the_minimum_isr_nothing_is_acknowledged_and_the_broker_itself_ref
                 PATIENCE_S,
             )
             assert (len(patient.acknowledged), len(impatient.acknowledged)) == told
-        finally:
-            for follower in FOLLOWERS:
-                cluster.agent(follower).resume()
         more_acknowledged([patient])
     assert counters.growth(REQUESTS, way="unchanged_isr_may_be_too_small") > 0
     expect_kept(cluster, topic, [patient])
+
+
+def test_a_transaction_that_was_not_replicated_in_time_is_aborted_whole(cluster: LocalCluster, topic: str) -> None:
+    # a transaction's first record is replicated -> both followers' agents stand still: its second one is held, and the
+    # producer tries again until it gives up -> they go on: it is aborted, and the next one commits under a new epoch
+    make_topic(cluster, topic)
+    settings = {"request.timeout.ms": 3000, "message.timeout.ms": 9000, "log_level": 0}
+    producer = Producer({"bootstrap.servers": own_address(cluster), "transactional.id": topic, **settings})
+    counters, errors = AgentCounters(cluster), list[KafkaError]()
+
+    def send(value: str) -> None:
+        producer.produce(topic, value, on_delivery=lambda error, _: errors.extend([error] if error else []))
+        assert producer.flush(PATIENCE_S) == 0
+
+    def is_held() -> bool:
+        send("aborted")
+        return counters.growth(REQUESTS, way="pipelined") > 0
+
+    producer.init_transactions(PATIENCE_S)
+    producer.begin_transaction()
+    send("committed")
+    producer.commit_transaction(PATIENCE_S)
+    producer.begin_transaction()
+    wait_until(is_held, "answers are held", PATIENCE_S)
+    assert not errors
+    with standing_still(cluster):
+        send("aborted, too")
+        assert errors
+    producer.abort_transaction(PATIENCE_S)
+    producer.begin_transaction()
+    send("committed, too")
+    producer.commit_transaction(PATIENCE_S)
+    assert counters.growth(ANSWERS, outcome="timed_out") > 0
+    assert read(cluster, topic) == ["committed", "committed, too"]
 
 
 def test_kafkas_own_clients_lose_nothing_when_leaders_followers_and_agents_are_killed(
@@ -298,24 +373,33 @@ def test_no_record_of_a_deleted_topic_is_acknowledged_by_the_one_made_again(clus
 def test_clients_of_the_own_zone_reach_the_broker_by_the_standby_while_its_agent_is_dead(
     cluster: LocalCluster, topic: str, tmp_path: Path
 ) -> None:
-    # the agent dies and stays dead: the same address leads to the broker -> the agent is back, and holds answers again
+    # kafka-python's answers are held, and librdkafka's -> the agent dies and stays dead: the same address leads to the
+    # broker -> the agent is back, and holds answers again
     make_topic(cluster, topic)
-    own, settings = numbered(cluster, topic)[0], str(cluster.layout.server_properties(LEADER))
+    settings, counters = str(cluster.layout.server_properties(LEADER)), AgentCounters(cluster)
+    own = [PythonProducer(own_address(cluster), topic, f"{topic}-python"), numbered(cluster, topic)[0]]
     command = [sys.executable, "-m", "cli.main", "gateway", "standby", "--broker-config", settings]
-    with (tmp_path / "standby.log").open("wb") as log, own, subprocess.Popen(command, stderr=log) as standby:
+    with (
+        (tmp_path / "standby.log").open("wb") as log,
+        ExitStack() as producers,
+        subprocess.Popen(command, stderr=log) as standby,
+    ):
         try:
-            more_acknowledged([own])
+            producers.enter_context(own[0])
+            expect_held(counters)
+            producers.enter_context(own[1])
+            more_acknowledged(own)
             cluster.agent(LEADER).kill()
             killed_s = time.monotonic()
-            more_acknowledged([own])
-            sys.stdout.write(f"{ENOUGH} more records {time.monotonic() - killed_s:.1f} s after the agent was killed\n")
+            more_acknowledged(own)
+            tell_since(killed_s)
             java = cluster.runtime.tools(own_address(cluster)).produce(topic, records=FEW, config={"acks": "all"})
             assert java.records == FEW
             assert not cluster.agent(LEADER).is_alive()
             counters = AgentCounters(cluster, [LEADER])
             cluster.start_agent(LEADER)
             expect_held(counters)
-            more_acknowledged([own])
+            more_acknowledged(own)
         finally:
             standby.terminate()
-    expect_kept(cluster, topic, [own])
+    expect_kept(cluster, topic, own)

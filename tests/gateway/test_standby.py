@@ -2,7 +2,8 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
 import pytest
@@ -21,6 +22,7 @@ PATIENCE_S = 60
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(standby, "LOOK_S", 0.002)
+    monkeypatch.setattr(standby, "ASK_S", 0.004)
     monkeypatch.setattr(client_listeners, "_STOP_S", 0.0)
 
 
@@ -32,12 +34,23 @@ class Host:
             self.where = Address("127.0.0.1", free.getsockname()[1], is_shared=True)
         self.agent: PeerListener | None = None
         self.by_agent: asyncio.Queue[socket.socket] = asyncio.Queue()
-        self.is_any_durable = False
+        self.is_any_durable: bool | None = False
+        """None: it is not known."""
         self.asked = 0
+        self.may_tell = threading.Event()
+        self.may_tell.set()
 
     def tell(self) -> bool:
         self.asked += 1
+        assert self.may_tell.wait(PATIENCE_S)
+        if self.is_any_durable is None:
+            raise OSError("Kafka does not answer")
         return self.is_any_durable
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while not condition():  # noqa: ASYNC110 - neither the kernel nor another thread tells it
+                await asyncio.sleep(0.001)
 
     async def start_agent(self) -> None:
         self.agent = PeerListener(lambda accepted, _: self.by_agent.put_nowait(accepted), lambda: None)
@@ -92,23 +105,73 @@ async def test_it_leads_to_the_broker_until_the_agent_listens_again() -> None:
         await host.start_agent()
         assert await reader.read() == b"", "what it has led ends"
         writer.close()
-        while listeners_at(host.where) > 1:  # noqa: ASYNC110 - the kernel tells nobody
-            await asyncio.sleep(0.001)
+        await host.until(lambda: listeners_at(host.where) == 1)
         _, to_agent = await host.connect()
         (await host.by_agent.get()).close()
         to_agent.close()
 
 
-async def test_it_leads_nobody_while_a_topic_is_durable() -> None:
+@pytest.mark.parametrize("told", [True, None])
+async def test_it_leads_nobody_while_a_topic_is_durable_or_that_is_not_known(told: bool | None) -> None:
     host = Host()
-    host.is_any_durable = True
+    host.is_any_durable = told
     async with host.standing_by(), asyncio.timeout(PATIENCE_S):
-        while host.asked < 3:  # noqa: ASYNC110 - another thread asks
-            await asyncio.sleep(0.001)
+        await host.until(lambda: host.asked >= 3)
         assert listeners_at(host.where) == 0
         host.is_any_durable = False
         _, writer = await host.connect()
         writer.close()
+
+
+async def test_what_it_leads_ends_when_a_topic_becomes_durable_and_goes_on_while_that_is_not_known() -> None:
+    host = Host()
+    async with host.standing_by(), asyncio.timeout(PATIENCE_S):
+        reader, writer = await host.connect()
+        assert await reader.readexactly(6) == b"broker"
+        host.is_any_durable, asked = None, host.asked
+        await host.until(lambda: host.asked >= asked + 3)
+        assert listeners_at(host.where) == 1
+        host.is_any_durable = True
+        assert await reader.read() == b""
+        writer.close()
+        await host.until(lambda: not listeners_at(host.where))
+
+
+async def test_settings_are_not_read_at_each_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = 0
+
+    def look(where: Address) -> int:
+        nonlocal looks
+        looks += 1
+        return listeners_at(where)
+
+    monkeypatch.setattr(standby, "ASK_S", 3600.0)
+    monkeypatch.setattr(standby, "listeners_at", look)
+    host = Host()
+    host.is_any_durable = True
+    async with host.standing_by():
+        await host.until(lambda: host.asked > 0 and looks > 10)
+        assert host.asked == 1
+        await host.start_agent()
+        seen = looks
+        await host.until(lambda: looks > seen + 1)
+        assert host.agent is not None
+        await host.agent.close()
+        await host.until(lambda: host.asked == 2)
+
+
+async def test_it_rests_when_the_agent_is_back_though_kafka_does_not_tell_of_settings() -> None:
+    host = Host()
+    async with host.standing_by(), asyncio.timeout(PATIENCE_S):
+        reader, writer = await host.connect()
+        assert await reader.readexactly(6) == b"broker"
+        asked = host.asked
+        host.may_tell.clear()
+        await host.until(lambda: host.asked > asked)
+        await host.start_agent()
+        assert await reader.read() == b""
+        writer.close()
+        host.may_tell.set()
 
 
 @pytest.mark.parametrize(("bound", "asked"), [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "127.0.0.2"), ("::1", "::1")])

@@ -54,6 +54,19 @@ class Ending:
         return told(frame, self.version)
 
 
+def test_a_client_that_logs_in_again_waits_until_the_coordinator_need_not_be_asked() -> None:
+    # the coordinator that got SaslHandshake ends the connection at anything but SaslAuthenticate
+    ending, handshake = Ending(OWN), bytes((0, 17, 0, 1, 0, 0, 0, 2, 255, 255))
+    asked = ending.rig.answers.asked
+    assert asked(handshake, 0.0) is None
+    ending.answered()
+    assert asked(handshake, 0.0) is None
+    ending.polled("CompleteCommit")
+    ending.stored()
+    ending.told()
+    assert asked(handshake, 0.0) == [handshake]
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("client_id", ["producer", None])
 def test_the_coordinator_is_asked_for_the_partitions_before_the_end(version: int, client_id: str | None) -> None:

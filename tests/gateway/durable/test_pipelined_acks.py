@@ -2,8 +2,9 @@
 
 import struct
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from kafka.protocol.metadata import ApiVersionsRequest
@@ -13,12 +14,12 @@ from gateway.durable.durable_logs import DurableLogs, Verdict
 from gateway.durable.ended_transactions import EndedTransactions, Partitions
 from gateway.durable.held_answers import HELD_SHARE, HeldAnswers
 from gateway.durable.held_transactions import LetGo
-from gateway.durable.leader_questions import MAX_TOPICS, NAMED_S
+from gateway.durable.leader_questions import MAX_TOPICS
 from gateway.durable.pipelined_acks import CONNECTION_BYTES, SUSPECTED_S, PipelinedAcks, ReplicationLimits, Way
 from gateway.durable.produce_answer import scan_produce_answer
 from kafka_log.crc32c import Buffer
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from replication.leader.follower_offsets import FollowerOffsets
+from replication.leader.follower_offsets import MAX_PARTITIONS, FollowerOffsets
 from replication.wire.kafka_frame import MalformedFrameError
 from tests.gateway.produce.produce_frames import TOPIC_ID, encode
 from tests.kafka_log.batches import batch
@@ -28,14 +29,14 @@ OTHER_ID = TopicId(bytes(range(2, 18)))
 LOG = TopicIdPartition(TOPIC_ID, 0)
 TIMEOUT_MS = 30_000
 VERSIONS = (3, 8, 9, 12, 13)
-NO_ERROR, NOT_LEADER, TIMED_OUT, NOT_AUTHORIZED, TOO_FEW, DUPLICATE = 0, 6, 7, 29, 19, 46
+NO_ERROR, NOT_LEADER, TIMED_OUT, TOO_LARGE, NOT_AUTHORIZED, TOO_FEW, DUPLICATE = 0, 6, 7, 10, 29, 19, 46
 FENCED, UNKNOWN_EPOCH, NOT_AVAILABLE, UNKNOWN_TOPIC = 74, 75, 78, 3
 LIST_OFFSETS, API_VERSIONS, EPOCH_ENDS, DESCRIBE_TOPICS = 2, 18, 23, 75
 
 
 @dataclass
 class Leader:
-    """Partition 0 of the topic as its broker has it."""
+    """Partitions of the topic as their broker has them, all alike."""
 
     topic_id: TopicId = TOPIC_ID
     epoch: int = 5
@@ -45,33 +46,52 @@ class Leader:
     error: int = NO_ERROR
     """Of ListOffsets, whatever is asked."""
     describe_error: int = NO_ERROR
-    knows_topic_ids: bool = True
+    questions: dict[int, tuple[int, int]] = field(
+        default_factory=lambda: {LIST_OFFSETS: (1, 11), EPOCH_ENDS: (2, 4), DESCRIBE_TOPICS: (0, 0)}
+    )
+    """Lowest and highest version that ApiVersions tells, by API key."""
+    api_versions_error: int = NO_ERROR
+    throttle_ms: int = 0
 
     def answer(self, frame: bytes) -> bytes:
         """To what an agent asks, read and written by hand as the message definitions have it."""
         key, version, number = struct.unpack_from(">hhi", frame)
-        head, throttle = struct.pack(">i", number), bytes(4)
+        head, throttle = struct.pack(">i", number), struct.pack(">i", self.throttle_ms)
         if key == API_VERSIONS:
             assert version == 0
-            apis = [(0, 3, 13), (LIST_OFFSETS, 1, 11), (EPOCH_ENDS, 2, 4)]
-            apis += [(DESCRIBE_TOPICS, 0, 0)] if self.knows_topic_ids else []
-            return head + struct.pack(">hi", 0, len(apis)) + b"".join(struct.pack(">hhh", *api) for api in apis)
+            apis = [(0, 3, 13), *((api, *range_) for api, range_ in self.questions.items())]
+            return (
+                head
+                + struct.pack(">hi", self.api_versions_error, len(apis))
+                + b"".join(struct.pack(">hhh", *api) for api in apis)
+            )
         if key == DESCRIBE_TOPICS:
             name = TOPIC.encode()
             topic = struct.pack(">h", self.describe_error) + bytes((len(name) + 1,)) + name + self.topic_id + b"\0"
             return head + b"\0" + throttle + b"\2" + topic + b"\1" + bytes(4) + b"\0" + b"\xff" + b"\0"
         if key == LIST_OFFSETS:
             assert version == 5
-            partition, epoch, timestamp = struct.unpack(">iiq", frame[-16:])
-            assert timestamp == -1
-            error = self.error or (FENCED if -1 < epoch < self.epoch else UNKNOWN_EPOCH if epoch > self.epoch else 0)
-            offset = -1 if error else self.high_watermark
-            told = struct.pack(">ihqqi", partition, error, -1, offset, -1 if error else self.epoch)
+            told = [self._watermark(*asked) for asked in struct.iter_unpack(">iiq", partitions_of(frame))]
         else:
             assert (key, version) == (EPOCH_ENDS, 3)
-            partition, _, epoch = struct.unpack(">iii", frame[-12:])
-            told = struct.pack(">hiiq", NO_ERROR, partition, epoch, self.ends.get(epoch, -1))
-        return head + throttle + struct.pack(">ih", 1, len(TOPIC)) + TOPIC.encode() + struct.pack(">i", 1) + told
+            told = [self._end(*asked) for asked in struct.iter_unpack(">iii", partitions_of(frame))]
+        topics = struct.pack(">ih", 1, len(TOPIC)) + TOPIC.encode() + struct.pack(">i", len(told)) + b"".join(told)
+        return head + throttle + topics
+
+    def _end(self, partition: int, _current_epoch: int, epoch: int) -> bytes:
+        known = max((one for one in self.ends if one <= epoch), default=-1)
+        return struct.pack(">hiiq", NO_ERROR, partition, known, self.ends.get(known, -1))
+
+    def _watermark(self, partition: int, epoch: int, timestamp: int) -> bytes:
+        assert timestamp == -1
+        error = self.error or (FENCED if -1 < epoch < self.epoch else UNKNOWN_EPOCH if epoch > self.epoch else 0)
+        offset = -1 if error else self.high_watermark
+        return struct.pack(">ihqqi", partition, error, -1, offset, -1 if error else self.epoch)
+
+
+def partitions_of(frame: bytes) -> bytes:
+    """What a question asks of each partition of the topic."""
+    return frame[frame.index(TOPIC.encode()) + len(TOPIC) + 4 :]
 
 
 class Uploads:
@@ -99,7 +119,7 @@ class Rig:
         self.ways: list[Way] = []
         self.verdicts: list[Verdict] = []
         self.logs = DurableLogs()
-        self.logs.topics_known(frozenset(), {TOPIC_ID: TOPIC, OTHER_ID: TOPIC})
+        self.logs.topics_known(frozenset(), {TOPIC_ID: TOPIC})
         self.replication = ReplicationLimits(self.followers, self.ways.append)
         self.answers = self.connection()
         self.now_s = 0.0
@@ -120,30 +140,37 @@ class Rig:
     def transaction_ended(self, _verdict: Verdict, _held_s: float) -> None:
         raise AssertionError("no transaction here")
 
-    def send(self, number: int, *, records: int = 5, acks: int = -1, size: int = 1) -> int | None:
+    def send(
+        self, number: int, *, records: int = 5, acks: int = -1, size: int = 1, partitions: Sequence[int] = (0,)
+    ) -> int | None:
         """The acks with which the broker gets a request; None: it does not get it yet."""
-        frames = self.answers.asked(self.request(number, records, acks, size), self.now_s)
+        frames = self.answers.asked(self.request(number, records, acks, size, partitions), self.now_s)
         if frames is None:
             return None
         return int(ProduceRequest.decode(bytes(frames[0]), version=self.version, header=True).acks)
 
-    def request(self, number: int, records: int, acks: int, size: int) -> bytes:
-        kind = ProduceRequest.TopicProduceData
-        part = kind.PartitionProduceData(index=0, records=batch(0, records, -1, b"r" * size))
-        topic = kind(name=TOPIC, topic_id=uuid.UUID(bytes=TOPIC_ID), partition_data=[part])
+    def request(self, number: int, records: int, acks: int, size: int, partitions: Sequence[int] = (0,)) -> bytes:
+        kind, sent = ProduceRequest.TopicProduceData, batch(0, records, -1, b"r" * size)
+        parts = [kind.PartitionProduceData(index=one, records=sent) for one in partitions]
+        topic = kind(name=TOPIC, topic_id=uuid.UUID(bytes=TOPIC_ID), partition_data=parts)
         message = ProduceRequest(
             transactional_id=None, acks=acks, timeout_ms=TIMEOUT_MS, topic_data=[topic], version=self.version
         )
         return encode(message, number, "producer")
 
-    def append(self, number: int, base_offset: int, error: int = NO_ERROR, throttle_ms: int = 0) -> None:
-        """The broker answers a request."""
+    def append(
+        self, number: int, base_offset: int, error: int = NO_ERROR, throttle_ms: int = 0, errors: Sequence[int] = ()
+    ) -> None:
+        """The broker answers a request; `errors` are those of the partitions behind the first one."""
         kind = ProduceResponse.TopicProduceResponse
-        part = kind.PartitionProduceResponse(
-            index=0, error_code=error, base_offset=base_offset, log_append_time_ms=-1, log_start_offset=0,
-            record_errors=[], error_message=None,
-        )  # fmt: skip
-        topic = kind(name=TOPIC, topic_id=uuid.UUID(bytes=TOPIC_ID), partition_responses=[part])
+        parts = [
+            kind.PartitionProduceResponse(
+                index=index, error_code=one, base_offset=base_offset if one == NO_ERROR else -1, log_append_time_ms=-1,
+                log_start_offset=0, record_errors=[], error_message=None,
+            )
+            for index, one in enumerate((error, *errors))
+        ]  # fmt: skip
+        topic = kind(name=TOPIC, topic_id=uuid.UUID(bytes=TOPIC_ID), partition_responses=parts)
         message = ProduceResponse(responses=[topic], throttle_time_ms=throttle_ms, version=self.version)
         message.with_header(correlation_id=number)
         self.answers.answered(bytes(message.encode(header=True)), self.now_s)
@@ -173,7 +200,6 @@ class Rig:
         self.append(100, 0)
         assert self.told() == (NO_ERROR, 0)
         self.leader.high_watermark = 5
-        self.now_s += NAMED_S
         return self
 
 
@@ -303,11 +329,11 @@ def test_a_higher_epoch_of_the_same_leader_keeps_what_its_log_still_has(epoch: i
     assert rig.told() == (NO_ERROR, 0)
 
 
-@pytest.mark.parametrize("end", [9, -1])
-def test_what_the_same_broker_lost_while_another_led_is_refused(end: int) -> None:
+@pytest.mark.parametrize("ends", [{5: 9}, {5: -1}, {4: 20}, {}])
+def test_what_the_same_broker_lost_while_another_led_is_refused(ends: dict[int, int]) -> None:
     rig = Rig().known()
     appended(rig)
-    rig.leader.epoch, rig.leader.ends, rig.leader.high_watermark = 7, {5: end}, 20
+    rig.leader.epoch, rig.leader.ends, rig.leader.high_watermark = 7, ends, 20
     rig.ask(0.1)
     assert rig.told() == (NOT_LEADER, 0)
     assert rig.send(2) == -1
@@ -321,19 +347,35 @@ def test_a_topic_made_again_under_its_name_ends_the_wait() -> None:
     assert rig.told() == (NOT_LEADER, 0)
 
 
-def test_an_id_that_was_first_seen_just_now_does_not_judge_a_request_that_has_the_name_alone() -> None:
+@pytest.mark.parametrize("version", [9, 13])
+def test_a_topic_is_known_once_it_has_a_directory_and_the_leader_says_the_same(version: int) -> None:
     # the broker applies one change of its metadata, in which a topic is deleted and made again: its name is the new
     # one's, and its partition is the old one's still, under the same epoch
-    rig = Rig(version=9, leader=Leader(OTHER_ID))
-    assert rig.send(1) == -1
-    rig.ask()
-    rig.append(1, 0)
-    assert rig.told() == (NO_ERROR, 0)
-    assert rig.send(2) == -1
-    rig.append(2, 5)
-    assert rig.told() == (NO_ERROR, 0)
-    rig.now_s += NAMED_S
-    assert rig.send(3) == 1
+    rig = Rig(version)
+    rig.leader.topic_id = OTHER_ID
+    number, asked_anew = 0, list[None]()
+    rig.logs.ask_anew = lambda: asked_anew.append(None)
+
+    def acks() -> int | None:
+        nonlocal number
+        number += 1
+        sent = rig.send(number)
+        rig.ask(1.0)
+        rig.append(number, 5 * number)
+        rig.leader.high_watermark = 5 * number + 5
+        rig.ask(0.1)
+        assert rig.told() == (NO_ERROR, 0)
+        return sent
+
+    assert [acks() for _ in range(3)] == [-1] * 3
+    rig.logs.topics_known(frozenset(), {})
+    assert acks() == -1
+    assert asked_anew
+    rig.leader.topic_id = TOPIC_ID
+    rig.logs.topics_known(frozenset(), {TOPIC_ID: TOPIC})
+    assert [acks() for _ in range(2)] == [-1, 1]
+    rig.logs.topics_known(frozenset(), {OTHER_ID: TOPIC})
+    assert acks() == -1
 
 
 def test_a_watermark_without_a_proven_topic_releases_nothing() -> None:
@@ -354,14 +396,25 @@ def test_a_client_that_may_not_describe_the_topic_gets_acks_all() -> None:
     assert rig.ways == [Way.UNKNOWN, Way.NO_RIGHT, Way.NO_RIGHT]
 
 
-def test_a_broker_before_3_8_gets_acks_all() -> None:
-    rig = Rig(leader=Leader(knows_topic_ids=False))
-    for number in range(2):
+@pytest.mark.parametrize(
+    "altered",
+    [
+        {"questions": {LIST_OFFSETS: (1, 11), EPOCH_ENDS: (2, 4)}},
+        {"questions": {LIST_OFFSETS: (1, 4), EPOCH_ENDS: (2, 4), DESCRIBE_TOPICS: (0, 0)}},
+        {"questions": {LIST_OFFSETS: (6, 12), EPOCH_ENDS: (2, 4), DESCRIBE_TOPICS: (0, 0)}},
+        {"questions": {LIST_OFFSETS: (1, 11), EPOCH_ENDS: (2, 2), DESCRIBE_TOPICS: (0, 0)}},
+        {"api_versions_error": 35},
+    ],
+)
+def test_a_broker_whose_api_versions_lack_a_question_gets_acks_all(altered: dict[str, Any]) -> None:
+    rig = Rig(leader=Leader(**altered))
+    for number in range(3):
         assert rig.send(number) == -1
-        rig.ask()
+        asked = rig.ask(1.0)
+        assert asked == (0 if number else 1), "ApiVersions alone, once"
         rig.append(number, 5 * number)
         assert rig.told() == (NO_ERROR, 0)
-    assert rig.ways == [Way.UNKNOWN, Way.OLD_BROKER]
+    assert rig.ways == [Way.UNKNOWN, Way.OLD_BROKER, Way.OLD_BROKER]
 
 
 def test_what_is_not_replicated_in_time_is_to_be_tried_again_and_the_broker_judges_the_next_one() -> None:
@@ -407,16 +460,6 @@ def test_a_request_that_waits_in_turn_wakes_nobody_by_trying_again() -> None:
     assert rig.woken == woken
 
 
-def test_what_one_connection_saw_of_a_topics_name_counts_for_all() -> None:
-    rig = Rig(version=9).known()
-    rig.answers = rig.connection()
-    assert rig.send(1) == -1
-    rig.ask()
-    rig.append(1, 5)
-    assert rig.told() == (NO_ERROR, 0)
-    assert rig.send(2) == 1
-
-
 def test_a_duplicate_waits_for_where_the_original_is_and_one_without_an_offset_is_refused() -> None:
     rig = Rig().known()
     assert rig.send(1) == 1
@@ -426,6 +469,29 @@ def test_a_duplicate_waits_for_where_the_original_is_and_one_without_an_offset_i
     assert rig.send(2) == 1
     rig.append(2, -1, DUPLICATE)
     assert rig.told() == (TIMED_OUT, 0)
+
+
+@pytest.mark.parametrize("is_replicated", [True, False])
+@pytest.mark.parametrize("version", [9, 13])
+def test_of_a_request_that_failed_in_part_what_was_appended_waits(version: int, is_replicated: bool) -> None:
+    rig = Rig(version).known()
+    assert rig.send(1, partitions=(0, 1, 2)) == -1
+    rig.ask()
+    rig.append(1, 5, errors=(NO_ERROR, NO_ERROR))
+    assert rig.told() == (NO_ERROR, 0)
+    assert rig.send(2, partitions=(0, 1, 2)) == 1
+    rig.append(2, 10, TOO_LARGE, errors=(NO_ERROR, DUPLICATE))
+    rig.ask()
+    assert rig.answers.ready(rig.now_s) is None
+    rig.leader.high_watermark = 15 if is_replicated else 14
+    rig.ask(0.1)
+    rig.now_s += 0.0 if is_replicated else TIMEOUT_MS / 1000
+    frame = rig.answers.ready(rig.now_s)
+    assert frame is not None
+    found = scan_produce_answer(frame, version).partitions
+    appended = (NO_ERROR, 10) if is_replicated else (TIMED_OUT, -1)
+    assert [(one.error, one.base_offset) for one in found] == [(TOO_LARGE, -1), appended, (TIMED_OUT, -1)]
+    assert not rig.replication.waiting_bytes
 
 
 def test_a_refused_request_is_told_as_the_broker_tells_it() -> None:
@@ -468,6 +534,18 @@ def test_what_is_not_replicated_is_bounded_and_given_back() -> None:
     assert rig.send(1000, records=1, size=size) == 1
     other.close()
     assert not rig.replication.waiting_bytes
+
+
+def test_partitions_that_nobody_uses_any_more_are_forgotten() -> None:
+    rig = Rig().known()
+    rig.followers.fetched(LOG, 2, 5)
+    appended(rig)
+    rig.answers.close()
+    assert not vars(rig.followers)["_waiting"]
+    rig.replication.suspect(LOG)
+    for partition in range(MAX_PARTITIONS + 1):
+        rig.replication.suspect(TopicIdPartition(OTHER_ID, partition))
+    assert not rig.replication.is_suspected(LOG)
 
 
 def test_topics_that_are_stored_before_they_are_answered_wait_for_both() -> None:
@@ -521,7 +599,9 @@ def test_an_answer_that_cannot_be_read_gives_back_what_it_was_to_release() -> No
 def test_more_topics_than_a_question_has_are_asked_about_in_turn_and_without_a_busy_loop() -> None:
     rig = Rig()
     topics = [f"topic-{number:03}" for number in range(3 * MAX_TOPICS)]
-    known = PipelinedAcks(rig.replication, lambda _id: None, iter(range(-2, -(2**20), -1)).__next__, lambda: None)
+    ids = {TopicId(number.to_bytes(16, "big")): topic for number, topic in enumerate(topics)}
+    rig.logs.topics_known(frozenset(), ids)
+    known = PipelinedAcks(rig.replication, rig.logs, iter(range(-2, -(2**20), -1)).__next__, lambda: None)
     for topic in topics:
         assert known.admit({(topic, 0): 100}, b"\xff\xff", 0.0) == {}
     asked: set[str] = set()
@@ -553,3 +633,79 @@ def test_the_clients_own_questions_are_its_own() -> None:
     assert rig.answers.asked(frame, 0.0) == [frame]
     rig.answers.answered(struct.pack(">i", 7) + b"whatever", 0.0)
     assert rig.answers.ready(0.0) == struct.pack(">i", 7) + b"whatever"
+
+
+@pytest.mark.parametrize("first", [2**31 - 3, -(2**31), -(2**30) - 3, -(2**20) - 3, -3])
+def test_ids_of_clients_that_wrap_around_are_held_as_well_and_never_meet_those_of_questions(first: int) -> None:
+    rig = Rig()
+    asked: set[int] = set()
+    to_broker = rig.answers.to_broker
+
+    def noting(now_s: float) -> list[bytes]:
+        frames = to_broker(now_s)
+        asked.update(struct.unpack_from(">i", frame, 4)[0] for frame in frames)
+        return frames
+
+    rig.answers.to_broker = noting  # type: ignore[method-assign]
+    numbers = [(first + step + 2**31) % 2**32 - 2**31 for step in range(6)]
+    for step, number in enumerate(numbers):
+        assert rig.send(number) == (1 if step else -1)
+        rig.append(number, 5 * step)
+        rig.leader.high_watermark = 5 * step + 5
+        rig.ask(0.1)
+        assert rig.told() == (NO_ERROR, 0)
+    assert rig.ways.count(Way.PIPELINED) == 5
+    assert all(abs(one - number) > 2**16 and one < 0 for one in asked for number in numbers)
+
+
+@pytest.mark.parametrize("version", [9, 13])
+def test_a_broker_that_throttles_the_questions_is_asked_no_more(version: int) -> None:
+    rig = Rig(version).known()
+    appended(rig)
+    rig.leader.throttle_ms, rig.leader.high_watermark = 3000, 10
+    rig.ask(SUSPECTED_S / 2)
+    assert rig.told() == (NO_ERROR, 0)
+    assert rig.send(2) == -1
+    assert rig.ways[-1] is Way.THROTTLED
+
+
+def test_the_time_for_which_an_answer_waited_behind_another_counts_as_throttled_too() -> None:
+    rig = Rig().known()
+    appended(rig)
+    assert rig.send(2, acks=1) == 1
+    rig.append(2, 10, throttle_ms=1000)
+    rig.leader.high_watermark = 10
+    rig.ask(0.25)
+    assert [rig.told(), rig.told()] == [(NO_ERROR, 0), (NO_ERROR, 750)]
+
+
+def test_a_login_meets_no_question() -> None:
+    # a broker that was sent SaslHandshake takes SaslAuthenticate alone, and ends the connection otherwise
+    handshake, authenticate = (struct.pack(">hhih", key, 1, 2, -1) for key in (17, 36))
+    rig = Rig()
+    assert rig.send(1) == -1
+    (asked,) = rig.answers.to_broker(0.0)
+    assert rig.answers.asked(handshake, 0.0) is None, "while something is asked"
+    rig.answers.answered(rig.leader.answer(asked), 0.0)
+    assert rig.answers.asked(handshake, 0.0) == [handshake]
+    assert rig.answers.to_broker(1.0) == []
+    assert rig.answers.deadline_s is None, "or the agent would look for something to ask again and again"
+    assert rig.answers.asked(authenticate, 1.0) == [authenticate]
+    assert rig.answers.to_broker(1.0) == []
+    rig.append(1, 0)
+    assert rig.told() == (NO_ERROR, 0)
+    assert rig.send(2) == -1
+    assert rig.answers.to_broker(2.0)
+
+
+def test_a_login_that_waits_for_what_is_held_keeps_nothing_from_being_asked() -> None:
+    rig = Rig().known()
+    assert rig.send(1) == 1
+    handshake = struct.pack(">hhih", 17, 1, 2, -1)
+    assert rig.answers.asked(handshake, rig.now_s) is None
+    rig.append(1, 5)
+    assert rig.answers.asked(handshake, rig.now_s) is None
+    rig.leader.high_watermark = 10
+    rig.ask(0.1)
+    assert rig.told() == (NO_ERROR, 0)
+    assert rig.answers.asked(handshake, rig.now_s) == [handshake]

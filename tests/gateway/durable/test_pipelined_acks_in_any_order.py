@@ -1,46 +1,62 @@
-"""Seeded runs of a producer, an agent that holds its answers, and a leader to which everything happens."""
+"""Seeded runs of an idempotent producer, an agent that holds its answers, and a leader to which everything happens."""
 
 import random
 from collections import deque
 
 import pytest
 
-from gateway.durable.leader_questions import NAMED_S
 from gateway.durable.pipelined_acks import Way
+from gateway.durable.produce_answer import correlation_id_of, scan_produce_answer
 from kafka_log.topic_partition import TopicId
-from tests.gateway.durable.test_pipelined_acks import NO_ERROR, NOT_LEADER, TOO_FEW, Leader, Rig
+from tests.gateway.durable.test_pipelined_acks import (
+    DUPLICATE,
+    NO_ERROR,
+    NOT_LEADER,
+    TIMED_OUT,
+    TOO_FEW,
+    TOPIC,
+    Leader,
+    Rig,
+)
+from tests.gateway.produce.produce_frames import TOPIC_ID
 
-SEEDS, STEPS = 60, 300
+SEEDS, STEPS = 60, 400
 RECORDS = 3
+"""Of each batch: the log is cut, and replicated, between batches alone."""
 
 
 class Life:
-    """A leader's log whose records have names, so that what was acknowledged can be looked for."""
+    """A leader's log whose batches have numbers, so that what was acknowledged can be looked for."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.leader = Leader()
         self.rig = Rig(self.random.choice((9, 13)), self.leader)
+        self.directory_id = TOPIC_ID
         self.half_until_s: float | None = None
         """The topic's name is another one's already, and its partition is not until then."""
         self.log: list[int] = []
-        """The number of the request that each offset is of."""
+        """The number of the batch that each offset is of; 0: another producer's."""
         self.committed: set[int] = set()
-        """Requests whose last record was below a high watermark that followers of the minimum ISR had reached."""
+        """Batches that were below a high watermark which followers of the minimum ISR had reached."""
         self.is_enough_in_sync = True
-        self.in_turn: deque[int] = deque()
-        """Requests that wait at the agent."""
+        self.throttles = self.random.random() < 0.1
+        self.muted_until_s = 0.0
+        self.sent: dict[int, tuple[int, int]] = {}
+        """Number of the batch, and acks, of each request that is to be answered, by correlation id."""
+        self.in_turn: deque[tuple[int, int, int]] = deque()
+        """Requests that wait at the agent: correlation id, number and acks."""
         self.waiting: tuple[int, int] | None = None
-        """One with acks=all that the broker has not answered: number and base offset; it reads nothing meanwhile."""
-        self.questions: deque[bytes | tuple[int, int]] = deque()
-        """What the broker has not read: the agent's frames, and requests by number and acks."""
-        self.sent: deque[int] = deque()
-        self.number = 0
-        self.acknowledged = 0
+        """One with acks=all that the broker has not answered: its id and base offset; it reads nothing meanwhile."""
+        self.unread: deque[bytes | tuple[int, int, int]] = deque()
+        """What the broker has not read: the agent's questions, and requests as it got them."""
+        self.to_retry: deque[int] = deque()
+        self.requests = self.batches = self.acknowledged = 0
 
     def run(self, steps: int) -> None:
-        events = (self.send,) * 4 + (self.serve,) * 6 + (self.replicate,) * 3 + (self.agent,) * 6 + (self.client,) * 4
-        rare = (self.change_isr, self.raise_epoch, self.lose_the_tail, self.make_topic_again)
+        events = [self.send] * 4 + [self.serve] * 6 + [self.replicate] * 3 + [self.agent] * 6 + [self.client] * 4
+        events.append(self.look)
+        rare = [self.change_isr, self.raise_epoch, self.lose_the_tail] + [self.make_topic_again] * 3
         self.send()
         self.settle()
         for _ in range(5):  # the partition is learnt
@@ -50,75 +66,109 @@ class Life:
             self.rig.now_s += self.random.choice((1e-4, 1e-3, 1e-2))
             if self.half_until_s is not None and self.rig.now_s >= self.half_until_s:
                 self.make_partition_again()
-            if not self.sent and self.half_until_s is None:
-                self.rig.now_s += NAMED_S
-            self.random.choice(events if self.random.random() < 0.97 else rare)()
+            self.random.choice(events if self.random.random() < 0.96 else rare)()
 
     def settle(self) -> None:
         """Nothing goes wrong any more: every request is answered."""
         self.is_enough_in_sync = True
         self.make_partition_again()
         for _ in range(2000):
-            if not self.sent:
+            if not self.sent and not self.in_turn:
                 return
             self.rig.now_s += 0.05
             for step in (self.serve, self.replicate, self.agent, self.client):
                 step()
         raise AssertionError(f"requests {list(self.sent)} were never answered")
 
-    # What happens.
+    # The producer and the agent.
 
     def send(self) -> None:
         if len(self.sent) >= 20 or self.rig.answers.is_busy:
             return
-        self.number += 1
-        self.sent.append(self.number)
-        self.in_turn.append(self.number)
+        self.requests += 1
+        acks = self.random.choice((-1,) * 10 + (1, 0))
+        if acks == -1 and self.to_retry:
+            number = self.to_retry.popleft()
+        else:
+            self.batches += 1
+            number = self.batches
+        if acks:
+            self.sent[self.requests] = number, acks
+        self.in_turn.append((self.requests, number, acks))
         self._forward()
 
     def _forward(self) -> None:
-        while self.in_turn and (acks := self.rig.send(self.in_turn[0], records=RECORDS)) is not None:
-            self.questions.append((self.in_turn.popleft(), acks))
+        while self.in_turn:
+            id_, number, acks = self.in_turn[0]
+            if (changed := self.rig.send(id_, records=RECORDS, acks=acks)) is None:
+                return
+            self.in_turn.popleft()
+            self.unread.append((id_, number, changed))
+
+    def agent(self) -> None:
+        self.unread += self.rig.answers.to_broker(self.rig.now_s)
+        self._forward()
+
+    def look(self) -> None:
+        """The agent sees which topic has a directory."""
+        self.rig.logs.topics_known(frozenset(), {self.directory_id: TOPIC})
+
+    def client(self) -> None:
+        frame = self.rig.answers.ready(self.rig.now_s)
+        if frame is None:
+            return
+        id_ = next(iter(self.sent))
+        number, acks = self.sent.pop(id_)
+        assert correlation_id_of(frame) == id_, "answers keep the order of the requests"
+        error = scan_produce_answer(frame, self.rig.version).partitions[0].error
+        if acks == -1 and error == NO_ERROR:
+            self.acknowledged += 1
+            assert number in self.committed, f"batch {number} was acknowledged and not replicated"
+        elif acks == -1:
+            assert error in (NOT_LEADER, TIMED_OUT, TOO_FEW), "what a client takes for success"
+            self.to_retry.append(number)
+
+    # The broker.
 
     def serve(self) -> None:
-        """The broker reads the next frame of the connection, unless it waits for replication."""
-        if self.waiting is not None or not self.questions:
+        """Read the next frame of the connection, unless the broker waits for replication or throttles the client."""
+        if self.waiting is not None or not self.unread or self.rig.now_s < self.muted_until_s:
             return
-        frame = self.questions.popleft()
+        frame = self.unread.popleft()
         if isinstance(frame, bytes):
             self.rig.answers.answered(self.leader.answer(frame), self.rig.now_s)
-            return
-        number, acks = frame
-        if acks == -1 and not self.is_enough_in_sync:
-            self.rig.append(number, -1, TOO_FEW)
-            return
-        base_offset = len(self.log)
-        self.log += [number] * RECORDS
-        if acks == -1:
-            self.waiting = number, base_offset
         else:
-            self.rig.append(number, base_offset)
+            self._produce(*frame)
+
+    def _produce(self, id_: int, number: int, acks: int) -> None:
+        if acks == -1 and not self.is_enough_in_sync:
+            self.rig.append(id_, -1, TOO_FEW)
+            return
+        is_duplicate = number in self.log
+        base_offset = self.log.index(number) if is_duplicate else len(self.log)
+        if not is_duplicate:
+            self.log += [number] * RECORDS
+        if acks == -1:
+            self.waiting = id_, base_offset
+        elif acks == 1 and is_duplicate and self.random.random() < 0.2:
+            self.rig.append(id_, -1, DUPLICATE)
+        elif acks == 1:
+            throttle_ms = self.random.randrange(1, 50) if self.throttles and self.random.random() < 0.2 else 0
+            self.muted_until_s = self.rig.now_s + throttle_ms / 1000
+            self.rig.append(id_, base_offset, throttle_ms=throttle_ms)
 
     def replicate(self) -> None:
         if self.is_enough_in_sync:
-            self.leader.high_watermark = self.random.randint(self.leader.high_watermark, len(self.log))
+            self.leader.high_watermark = self._between_batches(self.leader.high_watermark)
             self.committed.update(self.log[: self.leader.high_watermark])
-            if self.leader.high_watermark < len(self.log):
-                self.committed.discard(self.log[self.leader.high_watermark])
         if self.waiting is not None and self.waiting[1] + RECORDS <= self.leader.high_watermark:
             self._answer_waiting(self.waiting[1], NO_ERROR)
 
-    def agent(self) -> None:
-        self.questions += self.rig.answers.to_broker(self.rig.now_s)
-        self._forward()
+    def _between_batches(self, begin: int) -> int:
+        """An offset from there to the log's end."""
+        return self.random.randrange(begin, len(self.log) + 1, RECORDS)
 
-    def client(self) -> None:
-        told = self.rig.told()
-        if told is not None:
-            number = self.sent.popleft()
-            if told[0] == NO_ERROR:
-                self.acknowledged += 1
-                assert number in self.committed, f"request {number} was acknowledged and not replicated"
+    # What happens to the partition.
 
     def change_isr(self) -> None:
         self.is_enough_in_sync = not self.is_enough_in_sync
@@ -129,25 +179,26 @@ class Life:
 
     def lose_the_tail(self) -> None:
         """Another broker led, without what was not replicated, and wrote something; this one leads again."""
-        kept = self.random.randint(self.leader.high_watermark, len(self.log))
+        kept = self._between_batches(self.leader.high_watermark)
         self.leader.ends[self.leader.epoch] = kept
         self.leader.ends = {epoch: min(end, kept) for epoch, end in self.leader.ends.items()}
         self.leader.epoch += 2
-        self.log = self.log[:kept] + [0] * (len(self.log) - kept + 5)
+        self.log = self.log[:kept] + [0] * (len(self.log) - kept + 2 * RECORDS)
         self._lost()
 
     def make_topic_again(self) -> None:
-        if self.rig.version >= 13:  # a request that names the old id is refused by the broker itself
+        if self.rig.version >= 13 or self.half_until_s is not None:  # a broker refuses requests by the old id
             return
         self.leader.topic_id = TopicId(self.random.randbytes(16))
-        self.half_until_s = self.rig.now_s + NAMED_S * self.random.random() / 2
+        self.half_until_s = self.rig.now_s + 0.3 * self.random.random()
 
     def make_partition_again(self) -> None:
         if self.half_until_s is None:
             return
-        self.half_until_s = None
-        self.leader.epoch, self.leader.ends, self.leader.high_watermark = 5, {}, 0
-        self.log = []
+        self.half_until_s, self.directory_id = None, self.leader.topic_id
+        by_others = self.random.choice((0, len(self.log) + 20 * RECORDS))
+        self.leader.epoch, self.leader.ends, self.leader.high_watermark = 5, {}, by_others
+        self.log = [0] * by_others
         self._lost()
 
     def _lost(self) -> None:
@@ -156,8 +207,8 @@ class Life:
 
     def _answer_waiting(self, base_offset: int, error: int) -> None:
         assert self.waiting is not None
-        (number, _), self.waiting = self.waiting, None
-        self.rig.append(number, base_offset, error)
+        (id_, _), self.waiting = self.waiting, None
+        self.rig.append(id_, base_offset, error)
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, 20))
