@@ -96,7 +96,7 @@ class StorageRun:
             self.write_path.tails.requested, requests
         )
         if gateway is not None:
-            gateway.metadata_is_followed(kafka.metadata, self._around.relaying.storage, lambda: kafka.lease.may_delete)
+            gateway.metadata_is_followed(kafka.metadata, self._around.relaying.storage, kafka.lease)
             if gateway.durable is not None:
                 gateway.durable.ask_anew = kafka.leadership.look_again
 
