@@ -28,7 +28,7 @@ from plugin.clients.answer_errors import Permissions
 from plugin.clients.backend_settings import ObjectBackendSettings, check_endpoint
 from plugin.clients.object_store import ListedObject, ListPage, ObjectHead
 from plugin.clients.obstore_errors import as_storage_error
-from plugin.errors import RemoteResourceNotFoundError, RemoteStorageConfigError
+from plugin.errors import RemoteResourceNotFoundError, RemoteStorageConfigError, RemoteStorageRefusedError
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -151,7 +151,10 @@ class ObstoreObjectStore:
         found = next(listing, ())
         # Azure ignores an unknown start position.
         while page is not None and found and found[-1]["path"] <= page:
-            found = next(listing, ())
+            passed, found = found[-1]["path"], next(listing, ())
+            if kept or (found and found[-1]["path"] <= passed):
+                reason = "the store gives a part of the listing twice: it would never end"
+                raise RemoteStorageRefusedError("list", prefix, reason)
         if not found and page is None:
             self._check_that_it_is_a_store(prefix)
         objects = [

@@ -22,6 +22,7 @@ from plugin.errors import (
     RemoteResourceNotFoundError,
     RemoteStorageAccessError,
     RemoteStorageConfigError,
+    RemoteStorageRefusedError,
     RemoteStorageThrottledError,
     RemoteStorageTimeoutError,
     RemoteStorageUnreachableError,
@@ -91,6 +92,36 @@ def test_two_listings_at_once_do_not_disturb_each_other(paged: ObstoreObjectStor
     one, other = paged.list_page(prefix, None), paged.list_page(prefix, None)
     assert keys_of(paged.list_page(prefix, one.next_page)) == five_keys[2:4]
     assert keys_of(paged.list_page(prefix, other.next_page)) == five_keys[2:4]
+
+
+class _SamePage(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        item = "<Contents><Key>p/{}</Key><LastModified>2026-11-26T00:00:00Z</LastModified><Size>1</Size></Contents>"
+        page = f"{item.format(1)}{item.format(2)}<NextContinuationToken>same</NextContinuationToken>"
+        body = f"<ListBucketResult>{page}</ListBucketResult>".encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing."""
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_listing_whose_continuation_token_repeats_is_an_error(is_kept: bool) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _SamePage) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        options = {"allow_http": True, "timeout": datetime.timedelta(seconds=5)}
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        store = GCSStore("b", config={"base_url": url, "skip_signature": True}, client_options=options)  # type: ignore[arg-type]
+        listings = ObstoreObjectStore(store, {}, 2)
+        first = listings.list_page("p/", None)
+        if not is_kept:
+            listings.close()
+        with pytest.raises(RemoteStorageRefusedError, match="twice"):
+            listings.list_page("p/", first.next_page)
+        server.shutdown()
 
 
 def test_an_empty_listing_of_a_store_is_believed(by_obstore: Backend) -> None:
