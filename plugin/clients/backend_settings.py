@@ -1,6 +1,7 @@
 """A backend's settings: `put_latency_ms` in the model is `put.latency.ms` in the file."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import urlsplit
 
@@ -86,6 +87,15 @@ def check_endpoint(url: str | None, allow_http: bool) -> None:
         raise RemoteStorageConfigError(
             "configure", "endpoint.url", "is plain http", "use https, or set allow.http=true"
         )
+
+
+def state_of(file: Path) -> tuple[int, int, int] | None:
+    """Return a value that changes with the file's content; None if the file is missing."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 S = TypeVar("S", bound=ObjectBackendSettings)

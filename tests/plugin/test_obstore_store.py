@@ -15,7 +15,8 @@ from obstore.store import AzureStore, GCSStore
 from local_cluster.object_store.faults import Fault
 from local_cluster.object_store.server import DEFAULT_BUCKET, ObjectStoreServer
 from local_cluster.security.authority import Authority
-from plugin.azure_blob import AzureBlobWalStorageManager
+from plugin.azure_blob import AzureBlobSettings, AzureBlobWalStorageManager
+from plugin.clients.backend_settings import parse_settings
 from plugin.clients.object_store import ListPage
 from plugin.clients.obstore_store import ObstoreObjectStore
 from plugin.errors import (
@@ -47,10 +48,10 @@ def paged(request: pytest.FixtureRequest, server: ObjectStoreServer, service_acc
             base_url=server.endpoint_url,
             **given,  # type: ignore[arg-type]
         )
-        return ObstoreObjectStore(store, {}, 2)
+        return ObstoreObjectStore(lambda: store, {}, 2)
     config = {"account_name": LOOK_ALIKE_ACCOUNT, "endpoint": f"{server.endpoint_url}/{LOOK_ALIKE_ACCOUNT}"}
     azure = AzureStore(DEFAULT_BUCKET, sas_key="sig=planted", **config, **given)  # type: ignore[arg-type]
-    return ObstoreObjectStore(azure, {}, 2)
+    return ObstoreObjectStore(lambda: azure, {}, 2)
 
 
 @pytest.fixture
@@ -115,7 +116,7 @@ def test_a_listing_whose_continuation_token_repeats_is_an_error(is_kept: bool) -
         options = {"allow_http": True, "timeout": datetime.timedelta(seconds=5)}
         url = f"http://127.0.0.1:{server.server_address[1]}"
         store = GCSStore("b", config={"base_url": url, "skip_signature": True}, client_options=options)  # type: ignore[arg-type]
-        listings = ObstoreObjectStore(store, {}, 2)
+        listings = ObstoreObjectStore(lambda: store, {}, 2)
         first = listings.list_page("p/", None)
         if not is_kept:
             listings.close()
@@ -240,6 +241,28 @@ def test_a_token_that_the_store_does_not_know_is_an_access_error(server: ObjectS
         Backend(AzureBlobWalStorageManager, settings, "cluster", []).manager()
 
 
+def test_credentials_are_read_anew_when_their_file_changes(tmp_path: Path) -> None:
+    file, odd, asked = tmp_path / "token", OddStore(), list[bytes]()
+    file.write_text("sv=1&sig=first")
+
+    def answer(head: bytes) -> bytes:
+        asked.append(head.partition(b"sig=")[2].split()[0].partition(b"&")[0])
+        return b"HTTP/1.1 404 Not Found\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+
+    odd.answer = answer
+    settings = {"account": "account", "container": "container", "sas.token.file": str(file)}
+    given = {**settings, "endpoint.url": odd.endpoint, "allow.http": "true"}
+    store = AzureBlobWalStorageManager().open_store(parse_settings(AzureBlobSettings, given))
+    try:
+        for change in (lambda: None, lambda: file.write_text("sv=1&sig=renewed"), file.unlink):
+            change()
+            with pytest.raises(RemoteResourceNotFoundError):
+                store.get_range("key", 0, 1)
+    finally:
+        odd.close()
+    assert asked == [b"first", b"renewed", b"renewed"], "what cannot be read leaves the last ones in use"
+
+
 def test_a_page_where_tokens_should_come_from_is_an_access_error() -> None:
     """Azure's tokens for a client come from an authority; one that refuses the client is no reason to try again."""
     store = OddStore()
@@ -251,7 +274,7 @@ def test_a_page_where_tokens_should_come_from_is_an_access_error() -> None:
             retry_config=NO_RETRIES,  # type: ignore[arg-type]
         )  # fmt: skip
         with pytest.raises(RemoteStorageAccessError, match="no token") as caught:
-            ObstoreObjectStore(azure, {}, 2).delete("key")
+            ObstoreObjectStore(lambda: azure, {}, 2).delete("key")
         assert "planted" not in f"{caught.value} {caught.value.__context__!r} {caught.value.__cause__!r}"
     finally:
         store.close()
