@@ -146,8 +146,7 @@ class StorageRun:
         told = [f"{doubt}: no orphan is healed before `remote-wal metadata rebuild`"] if doubt else []
         if self.kafka.leadership.is_known and (away := self.kafka.leadership.unknown_because):
             told.append(f"Kafka does not say who leads what, so what it said last counts: {away}")
-        if off := self.kafka.lease.clock_is_off:
-            told.append(off)
+        told += [why for why in (self.kafka.lease.clock_is_off, self.kafka.lease.contested) if why]
         if lost := self.kafka.topic_settings.remembered_only:
             told.append(f"the settings topic was lost: set {', '.join(lost)} again; what was known last counts")
         told += [
