@@ -106,7 +106,8 @@ def parse_settings(model: type[S], settings: Mapping[str, str]) -> S:
     try:
         return model.model_validate(dict(settings))
     except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False, include_context=False)[0]
+        found = error.errors(include_input=False, include_url=False, include_context=False)
+        first = min(found, key=lambda one: one["type"] != "extra_forbidden")  # a misspelt key explains a missing one
         key = str(first["loc"][0]) if first["loc"] else "total.timeout.ms"
         unknown = first["type"] == "extra_forbidden"
         known = ", ".join(sorted(_kafka_style(name) for name in model.model_fields))
