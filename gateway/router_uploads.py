@@ -22,7 +22,7 @@ from gateway.produce_metrics import ProduceMetrics
 from gateway.wanted_objects import WantedObjects
 from kafka_log.crc32c import Buffer
 from plugin.blob_storage import BlobStorage, StoredBlob
-from plugin.errors import IncompleteListingError, defect_site, failure_label
+from plugin.errors import IncompleteListingError, RemoteSegmentConflictError, defect_site, failure_label
 from plugin.router_object_id import ROUTER_KIND
 from rlm.write_path.clocks import Clocks
 from rlm.write_path.commit.group_commit import UploadNow, Wait
@@ -79,6 +79,8 @@ class RouterUploads:
         self._clocks = clocks
         self._metrics = metrics
         self._sweep = RouterSweep(channel.is_live)
+        self.is_stopped: Callable[[], bool] = lambda: False
+        """Whether this agent may neither store nor delete: another cluster may use the same names."""
         self._woken = asyncio.Event()
         self._tasks: dict[asyncio.Task[None], None] = {}
 
@@ -162,6 +164,8 @@ class RouterUploads:
             log.warning("router_upload_failed", object=str(upload.object_id), reason=failure_label(error))
             for holder in self._channel.failed(upload.object_id, self._clocks.monotonic_s()):
                 self._tell_not_stored(holder)
+            if isinstance(error, RemoteSegmentConflictError):
+                self._channel.deleted(upload.object_id)  # the object there is another writer's
         else:
             self._metrics.objects.labels("stored").inc()
             self._metrics.router.put += 1
@@ -177,6 +181,9 @@ class RouterUploads:
             holder.connection.not_stored(holder.number)
 
     async def _delete(self, due: DueDeletion) -> None:
+        if self.is_stopped():
+            self._channel.not_deleted(due.object_id, self._clocks.monotonic_s())
+            return
         blob = StoredBlob(due.object_id.blob_name, 0, due.custom_metadata)
         try:
             await self._call(partial(self._store.blobs.delete_blob, blob))

@@ -22,7 +22,7 @@ from jvm.ivy import Progress
 from local_cluster.broker_config import AgentsMode, ClusterSettings, write_configuration
 from local_cluster.broker_files import BrokerFiles
 from local_cluster.cluster_admin import ClusterAdmin
-from local_cluster.kafka_distribution import KAFKA_VERSION, KafkaDistribution
+from local_cluster.kafka_distribution import KafkaDistribution
 from local_cluster.kafka_runtime import KafkaRuntime
 from local_cluster.kafka_tools import KafkaTools
 from local_cluster.layout import ClusterLayout, LayoutError, load_layout, save_layout
@@ -125,7 +125,7 @@ class LocalCluster:
         self._versions |= dict.fromkeys(broker_ids, version)
 
     def _kafka_of(self, broker_id: int) -> KafkaDistribution:
-        return self.runtime.of(self._versions.get(broker_id, KAFKA_VERSION))
+        return self.runtime.of(self._versions.get(broker_id, self.runtime.version))
 
     def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Start everything that is not running, and wait until it is ready; on failure, end what was started.

@@ -12,10 +12,10 @@ from jvm.java import Java, JavaNotFoundError
 
 KAFKA_VERSIONS = ("3.9.2", "4.0.2", "4.1.2", "4.2.2", "4.3.1", "4.4.0")
 """One version of each line, ascending: those that `./run test --kafka all` uses."""
-_DEFAULT_VERSION = "4.3.1"
-"""The newest version whose test jars, with LocalTieredStorage, could be fetched."""
 VERSION_VARIABLE = "REMOTE_WAL_KAFKA_VERSION"
-KAFKA_VERSION = os.environ.get(VERSION_VARIABLE) or _DEFAULT_VERSION
+KAFKA_VERSION = os.environ.get(VERSION_VARIABLE) or KAFKA_VERSIONS[-1]
+TIERED_KAFKA_VERSION = os.environ.get(VERSION_VARIABLE) or "4.3.1"
+"""The usual version with tiered storage: the newest whose test jars, with LocalTieredStorage, can be fetched."""
 LOG4J_VERSION = "2.25.4"
 """The version that Kafka's own artifacts ask for, so that binding and core agree."""
 

@@ -6,7 +6,7 @@ from functools import cached_property
 from jvm.ivy import Progress
 from jvm.java import Java, find_java
 from local_cluster.class_archive import with_class_archive
-from local_cluster.kafka_distribution import KAFKA_VERSION, KafkaDistribution, resolve_kafka
+from local_cluster.kafka_distribution import KAFKA_VERSION, TIERED_KAFKA_VERSION, KafkaDistribution, resolve_kafka
 from local_cluster.kafka_tools import KafkaTools
 
 
@@ -15,6 +15,8 @@ class KafkaRuntime:
 
     def __init__(self, tiered_storage: bool, tell: Progress) -> None:
         self._tiered_storage = tiered_storage
+        self.version = TIERED_KAFKA_VERSION if tiered_storage else KAFKA_VERSION
+        """The version of brokers for which no other is chosen."""
         self._tell = tell
         self._versions: dict[str, KafkaDistribution] = {}
 
@@ -26,7 +28,7 @@ class KafkaRuntime:
     @property
     def kafka(self) -> KafkaDistribution:
         """Kafka's jars of the usual version. Raises KafkaDistributionError."""
-        return self.of(KAFKA_VERSION)
+        return self.of(self.version)
 
     def of(self, version: str) -> KafkaDistribution:
         """Return Kafka's jars of this version, fetched on the first use. Raises KafkaDistributionError."""

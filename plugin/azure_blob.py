@@ -3,6 +3,7 @@
 For accounts without a hierarchical namespace, whose listings are in the order of keys.
 """
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -42,12 +43,14 @@ class AzureBlobSettings(ObstoreSettings):
     account: str = Field(pattern="^[a-z0-9]{3,24}$", description="The storage account's name.")
     container: str = Field(min_length=3, description="The container's name.")
     account_key_file: Path | None = Field(
-        default=None, description="A file with nothing but the account's key. Not together with sas.token.file."
+        default=None,
+        description="A file with nothing but the account's key, read anew when it changes. Not together with "
+        "sas.token.file.",
     )
     sas_token_file: Path | None = Field(
         default=None,
-        description="A file with nothing but a shared access signature for the container, read at start. Default: the "
-        "workload's or the machine's managed identity.",
+        description="A file with nothing but a shared access signature for the container, read anew when it changes. "
+        "Default: the workload's or the machine's managed identity.",
     )
 
 
@@ -59,7 +62,8 @@ class AzureBlobWalStorageManager(ObjectWalStorageManager):
 
     def open_store(self, settings: ObjectBackendSettings) -> ObjectStore:
         assert isinstance(settings, AzureBlobSettings)  # noqa: S101 - narrows what settings_model made
-        return ObstoreObjectStore(_open(settings), PERMISSIONS, _PAGE_OBJECTS)
+        file = settings.account_key_file or settings.sas_token_file
+        return ObstoreObjectStore(partial(_open, settings), PERMISSIONS, _PAGE_OBJECTS, file)
 
 
 def _open(settings: AzureBlobSettings) -> AzureStore:

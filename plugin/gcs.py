@@ -3,6 +3,7 @@
 For buckets in a region. A zonal bucket (Rapid Storage) is not for this API.
 """
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -34,8 +35,8 @@ class GcsSettings(ObstoreSettings):
     bucket: str = Field(min_length=3, description="The bucket's name.")
     credentials_file: Path | None = Field(
         default=None,
-        description="A service account's key, in JSON. Default: Google's Application Default Credentials, such as the "
-        "machine's service account.",
+        description="A service account's key, in JSON, read anew when it changes. Default: Google's Application "
+        "Default Credentials, such as the machine's service account.",
     )
 
 
@@ -46,7 +47,7 @@ class GcsWalStorageManager(ObjectWalStorageManager):
 
     def open_store(self, settings: ObjectBackendSettings) -> ObjectStore:
         assert isinstance(settings, GcsSettings)  # noqa: S101 - narrows what settings_model made
-        return ObstoreObjectStore(_open(settings), PERMISSIONS, _PAGE_OBJECTS)
+        return ObstoreObjectStore(partial(_open, settings), PERMISSIONS, _PAGE_OBJECTS, settings.credentials_file)
 
 
 def _open(settings: GcsSettings) -> GCSStore:

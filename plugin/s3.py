@@ -30,7 +30,7 @@ from botocore.exceptions import BotoCoreError
 from pydantic import Field, model_validator
 
 from kafka_log.crc32c import crc32c
-from plugin.clients.backend_settings import ObjectBackendSettings, check_endpoint
+from plugin.clients.backend_settings import ObjectBackendSettings, check_endpoint, state_of
 from plugin.clients.http_connections import RequestLimits
 from plugin.clients.object_store import ListedObject, ListPage, ObjectHead, ObjectStore
 from plugin.clients.s3_direct import S3Direct, read_in_time
@@ -159,14 +159,14 @@ class _FileCredentials(Credentials):
         """Read the file. Raises RemoteStorageConfigError."""
         self._file = file
         self._profile = profile
-        self._state = _state_of(file)
+        self._state = state_of(file)
         self._frozen = _read_credentials(file, profile)
         first = self._frozen
         super().__init__(str(first.access_key), str(first.secret_key), first.token, method="credentials.file")
 
     def get_frozen_credentials(self) -> ReadOnlyCredentials:
         """Return the keys with which botocore signs. For any thread."""
-        state = _state_of(self._file)
+        state = state_of(self._file)
         if state != self._state:
             try:
                 self._frozen = _read_credentials(self._file, self._profile)
@@ -175,15 +175,6 @@ class _FileCredentials(Credentials):
                 log.warning("credentials_unreadable", error=str(error), consequence="the last ones stay in use")
             self._state = state
         return self._frozen
-
-
-def _state_of(file: Path) -> tuple[int, int, int] | None:
-    """Return a value that changes with the file's content; None if the file is missing."""
-    try:
-        found = file.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def _read_credentials(file: Path, profile: str) -> ReadOnlyCredentials:

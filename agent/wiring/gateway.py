@@ -1,7 +1,7 @@
 """Puts the zone gateway together from the settings: listeners for this zone's clients, and the door to this broker."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ from agent.settings.setting_types import MAX_PORT
 from agent.wiring.gateway_durable import DurableHolding, build_durable
 from agent.wiring.gateway_ports import BrokerPorts, build_broker_ports, client_limits, client_tls, local_address
 from agent.wiring.gateway_produce import ProduceRouting, build_produce_routing
+from agent.wiring.lease_watch import LeaseWatch
 from agent.wiring.peering import gateway_tls
 from gateway.adoption_offers import tell_outcomes
 from gateway.client_door import ClientDoor
@@ -121,17 +122,18 @@ class ClientGateway:
         return self.produce.splicing.adoptable if self.produce is not None else None
 
     def metadata_is_followed(
-        self, metadata: FollowedMetadata, storage: RemoteWalStorageManager, may_delete: Callable[[], bool]
+        self, metadata: FollowedMetadata, storage: RemoteWalStorageManager, lease: LeaseWatch
     ) -> None:
-        """Use this metadata to find what logs want of the gateways' objects, while `may_delete`."""
+        """Use this metadata to find what logs want of the gateways' objects, while the lease allows deletions."""
 
         def doubt() -> str:
-            return metadata.doubt() if may_delete() else "the lease in the bucket is not known to be this cluster's"
+            return metadata.doubt() if lease.may_delete else "the lease in the bucket is not known to be this cluster's"
 
         if self.produce is not None:
             untold = UntoldSegments(storage, metadata.store, lambda: self.peers)
             names = KnownNames(metadata.store.naming, untold.stored_ms, metadata.read_to_end, doubt)
             self.produce.wanted.arrived(names)
+            self.produce.uploads.is_stopped = lambda: lease.lost_because is not None
 
     @property
     def degraded(self) -> list[str]:

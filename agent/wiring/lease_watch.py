@@ -67,6 +67,16 @@ class LeaseWatch:
         return self._lease.lost_because
 
     @property
+    def contested(self) -> str | None:
+        """Why nothing is deleted though this cluster has the lease; None while there is no such reason."""
+        if self.lost_because is not None or not self._lease.is_contested:
+            return None
+        return (
+            "another cluster with this cluster's id has met it in object storage: no object is deleted; run "
+            "`remote-wal lease take` in the original, and give the other one a prefix of its own"
+        )
+
+    @property
     def may_delete(self) -> bool:
         """Whether this cluster holds the lease, as far as is known; a store without blobs has no lease."""
         return self._lease.may_delete or not self._is_there
@@ -95,5 +105,5 @@ class LeaseWatch:
                     self._is_there = False
                     return
                 log.warning("lease_not_looked_at", error=str(error), consequence="nothing is deleted after some time")
-            is_known = self._lease.may_delete or self._lease.lost_because is not None
+            is_known = self._lease.may_delete or self._lease.is_contested or self._lease.lost_because is not None
             await asyncio.sleep(LOOK_S if is_known else _FIRST_LOOKS_S)

@@ -96,7 +96,7 @@ class StorageRun:
             self.write_path.tails.requested, requests
         )
         if gateway is not None:
-            gateway.metadata_is_followed(kafka.metadata, self._around.relaying.storage, lambda: kafka.lease.may_delete)
+            gateway.metadata_is_followed(kafka.metadata, self._around.relaying.storage, kafka.lease)
             if gateway.durable is not None:
                 gateway.durable.ask_anew = kafka.leadership.look_again
 
@@ -146,8 +146,7 @@ class StorageRun:
         told = [f"{doubt}: no orphan is healed before `remote-wal metadata rebuild`"] if doubt else []
         if self.kafka.leadership.is_known and (away := self.kafka.leadership.unknown_because):
             told.append(f"Kafka does not say who leads what, so what it said last counts: {away}")
-        if off := self.kafka.lease.clock_is_off:
-            told.append(off)
+        told += [why for why in (self.kafka.lease.clock_is_off, self.kafka.lease.contested) if why]
         if lost := self.kafka.topic_settings.remembered_only:
             told.append(f"the settings topic was lost: set {', '.join(lost)} again; what was known last counts")
         told += [

@@ -1,7 +1,7 @@
 """The agents' records of the lease in their cluster's bucket, in `__remote_wal_topic_settings`.
 
-The key is ``lease:<broker id>``, the value a list of ``[number, value]``: the last two values that this broker's agent,
-or a command run beside it, wanted to write. So a failed write never hides a successful one.
+The key is ``lease:<broker id>``, the value a list of ``[number, value]``: what this broker's agent, or a command run
+beside it, wanted to write under its last two numbers. So failed writes never hide the one before them.
 """
 
 import json
@@ -10,7 +10,6 @@ from typing import NamedTuple
 from metadata_topic.settings.topic_settings import MalformedSettingError
 
 _PREFIX = b"lease:"
-_KEPT = 2
 
 
 class LeaseValue(NamedTuple):
@@ -36,7 +35,7 @@ def lease_key(broker_id: int) -> bytes:
 
 def with_lease(known: Leases, lease: LeaseValue) -> Leases:
     """Return the leases to record next."""
-    return (*known, lease)[-_KEPT:]
+    return (*(one for one in known if one.number >= lease.number - 1), lease)
 
 
 def encode_leases(leases: Leases) -> bytes:

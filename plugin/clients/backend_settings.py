@@ -1,6 +1,7 @@
 """A backend's settings: `put_latency_ms` in the model is `put.latency.ms` in the file."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import urlsplit
 
@@ -88,6 +89,15 @@ def check_endpoint(url: str | None, allow_http: bool) -> None:
         )
 
 
+def state_of(file: Path) -> tuple[int, int, int] | None:
+    """Return a value that changes with the file's content; None if the file is missing."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
 S = TypeVar("S", bound=ObjectBackendSettings)
 
 
@@ -96,7 +106,8 @@ def parse_settings(model: type[S], settings: Mapping[str, str]) -> S:
     try:
         return model.model_validate(dict(settings))
     except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False, include_context=False)[0]
+        found = error.errors(include_input=False, include_url=False, include_context=False)
+        first = min(found, key=lambda one: one["type"] != "extra_forbidden")  # a misspelt key explains a missing one
         key = str(first["loc"][0]) if first["loc"] else "total.timeout.ms"
         unknown = first["type"] == "extra_forbidden"
         known = ", ".join(sorted(_kafka_style(name) for name in model.model_fields))

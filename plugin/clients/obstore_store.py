@@ -20,19 +20,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import obstore
+import structlog
 from obstore.exceptions import BaseError
 from pydantic import Field, model_validator
 
 from kafka_log.crc32c import crc32c
 from plugin.clients.answer_errors import Permissions
-from plugin.clients.backend_settings import ObjectBackendSettings, check_endpoint
+from plugin.clients.backend_settings import ObjectBackendSettings, check_endpoint, state_of
 from plugin.clients.object_store import ListedObject, ListPage, ObjectHead
 from plugin.clients.obstore_errors import as_storage_error
-from plugin.errors import RemoteResourceNotFoundError, RemoteStorageConfigError
+from plugin.errors import RemoteResourceNotFoundError, RemoteStorageConfigError, RemoteStorageRefusedError
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
     from obstore.store import AzureStore, ClientConfig, GCSStore, RetryConfig
+
+log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -107,13 +110,38 @@ def opened(key: str, hint: str, make: Callable[[], T]) -> T:
 class ObstoreObjectStore:
     """The store. See the module's theory. Safe for many threads."""
 
-    def __init__(self, store: "GCSStore | AzureStore", permissions: Permissions, page_objects: int) -> None:
-        """`page_objects`: how many objects a page of the store's listings holds."""
-        self._store = store
+    def __init__(
+        self,
+        open_store: Callable[[], "GCSStore | AzureStore"],
+        permissions: Permissions,
+        page_objects: int,
+        credentials_file: Path | None = None,
+    ) -> None:
+        """`open_store` is called again when `credentials_file` changes.
+
+        `page_objects`: how many objects a page of the store's listings holds.
+        """
+        self._open_store = open_store
+        self._credentials_file = credentials_file
+        self._credentials = credentials_file and state_of(credentials_file)
+        self._opened = open_store()
         self._permissions = permissions
         self._page_objects = page_objects
         self._listings: OrderedDict[tuple[str, str], Iterator[Sequence[ObjectMeta]]] = OrderedDict()
         self._lock = threading.Lock()
+
+    @property
+    def _store(self) -> "GCSStore | AzureStore":
+        """The store, by the present credentials; by the last ones if their file cannot be used."""
+        present = self._credentials_file and state_of(self._credentials_file)
+        if present != self._credentials:
+            try:
+                self._opened = self._open_store()
+                log.info("credentials_read_anew", file=str(self._credentials_file))
+            except RemoteStorageConfigError as error:
+                log.warning("credentials_unreadable", error=str(error), consequence="the last ones stay in use")
+            self._credentials = present
+        return self._opened
 
     def put_if_absent(self, key: str, chunks: Sequence[bytes | memoryview]) -> None:
         body = b"".join(chunks)
@@ -151,7 +179,10 @@ class ObstoreObjectStore:
         found = next(listing, ())
         # Azure ignores an unknown start position.
         while page is not None and found and found[-1]["path"] <= page:
-            found = next(listing, ())
+            passed, found = found[-1]["path"], next(listing, ())
+            if kept or (found and found[-1]["path"] <= passed):
+                reason = "the store gives a part of the listing twice: it would never end"
+                raise RemoteStorageRefusedError("list", prefix, reason)
         if not found and page is None:
             self._check_that_it_is_a_store(prefix)
         objects = [

@@ -13,10 +13,11 @@ Dead stays dead. An unclean election may bring a log back that was declared dead
 it is stored (`stored_ranges` leaves dead entries out) and uploads it again as other entries, even where archive
 objects, which have no marks, hold it (`rlm.write_path.reading.resume_point`).
 
-An election must have happened. If the broker whose agent stored the entries leads again with a shorter log (a power cut
-took its page cache, its disk was replaced), or if there is no other replica, the objects may be the only copies. Then
-nothing dies, and the loss is declared instead (`metadata_topic.store.held_records`). If another broker stored records
-of the epoch that cut them off, it was elected in between.
+An election must have happened. If the broker whose agent stored the newest of what is cut off leads again with a
+shorter log (a power cut took its page cache, its disk was replaced), or if there is no other replica, the objects may
+be the only copies, whichever leader stored them. Then nothing dies, and the loss is declared instead
+(`metadata_topic.store.held_records`). If another broker stored records of the epoch that cut them off, it was elected
+in between.
 
 The caller must lead the partition. A broker that no longer leads and does not know it yet does no harm: its leader
 epochs end before its successors', about which it says nothing.
@@ -78,15 +79,11 @@ class FailoverPlanner:
         told = self._told.get(partition, {})
         outside: dict[_ToldKey, int] = {}
         dead: dict[CombinedSegmentId, list[RemoteLogSegmentMetadataEntry]] = {}
-        losses = self._store.local_losses()
         lost: dict[int, list[tuple[int, int]]] = {}
-        for run, dead_from in self._store.outside_of(partition, epochs):
-            if is_held(replace(run.entry, first_offset=dead_from), losses):
-                continue
-            cut_by = min(epoch for epoch in epochs.newest_first() if epoch > run.entry.leader_epoch)
+        for run, dead_from, cut_by, leads_again in self._cut_off(partition, epochs):
             lost_from = max(dead_from, epochs.start_offset(cut_by) or 0)
             is_tail = lost_from <= run.entry.last_offset  # else a longer log of older epochs took its place
-            if is_tail and (is_only_replica or self._leads_again(run, epochs)):
+            if is_tail and (is_only_replica or leads_again):
                 lost.setdefault(cut_by, []).append((lost_from, run.entry.last_offset + 1))
                 continue
             if is_only_replica:
@@ -105,6 +102,27 @@ class FailoverPlanner:
             RemoteWalLogSegmentMetadataUpdate(segment_id, tuple(entries), self._broker_id, leader_epoch, now_ms)
             for segment_id, entries in dead.items()
         ]
+
+    def _cut_off(
+        self, partition: TopicIdPartition, epochs: LeaderEpochs
+    ) -> list[tuple[RemoteWalLogSegmentMetadata, int, int, bool]]:
+        """Return what the log lacks and is not held: run, first such offset, the epoch that cut it off, and whether
+        this broker led last before that epoch, too.
+        """
+        losses = self._store.local_losses()
+        cut: list[tuple[RemoteWalLogSegmentMetadata, int, int]] = []
+        newest: dict[int, int] = {}
+        for run, dead_from in self._store.outside_of(partition, epochs):
+            if not is_held(replace(run.entry, first_offset=dead_from), losses):
+                cut_by = min(epoch for epoch in epochs.newest_first() if epoch > run.entry.leader_epoch)
+                newest[cut_by] = max(run.entry.leader_epoch, newest.get(cut_by, 0))
+                cut.append((run, dead_from, cut_by))
+        led_last = {
+            cut_by
+            for run, _, cut_by in cut
+            if run.entry.leader_epoch == newest[cut_by] and self._leads_again(run, epochs)
+        }
+        return [(*one, one[2] in led_last or self._leads_again(one[0], epochs)) for one in cut]
 
     def _leads_again(self, run: RemoteWalLogSegmentMetadata, epochs: LeaderEpochs) -> bool:
         """Whether this broker had these records, and no other broker is known to have been elected since."""

@@ -5,7 +5,9 @@ other's objects for orphans of its own, or deletes objects that only its own top
 cluster renew a lease: key `lease/<n+1>` is created where there is none yet, with a new random value that was recorded
 in the settings topic before. Two clones share a past but no renewal: an agent that finds a value which its own topic
 did not record has met another cluster. Then it uploads and deletes nothing, all bytes go inline, and it says so. No
-machine can tell which of the two is the original: `remote-wal lease take` decides.
+machine can tell which of the two is the original. So it also leaves a mark, `lease/contested-<generation>`, by which
+the holder deletes nothing either. `remote-wal lease take` decides: it begins the next generation, of which only the
+taking cluster knows, so the mark does not count for it, and the other one leaves no new mark.
 
 The value is recorded before it is written, so an agent that dies in between leaves a harmless record. After a start
 nothing is deleted before this cluster has renewed once. While store or topic do not answer for several looks, nothing
@@ -31,6 +33,7 @@ LEASE_KIND: Final = "lease"
 LOOK_S: Final = 60.0
 RENEW_S: Final = 600.0
 _SILENT_LOOKS: Final = 5
+_CONTESTED: Final = "contested-"
 
 
 class RecordedLeases(Protocol):
@@ -67,8 +70,12 @@ class Lease:
         """When the last listing began that was read to its end."""
         self.lost_because: str | None = None
         """Why nothing is uploaded any more; None while this cluster holds the lease, as far as is known."""
+        self.is_contested = False
+        """Whether another cluster has met this one's renewal, so that neither deletes."""
         self._first: int | None = None
         """The newest number at the first look."""
+        self._wanted: LeaseValue | None = None
+        """What was recorded last, written or not."""
         self._newest = -1
         self._since_s = 0.0
         """Since when this number has been the newest, as far as was seen."""
@@ -79,9 +86,9 @@ class Lease:
     def may_delete(self) -> bool:
         """Whether this cluster has held the lease recently."""
         held_s = self._held_s
-        return (
-            self.lost_because is None and held_s is not None and self._monotonic_s() - held_s < _SILENT_LOOKS * LOOK_S
-        )
+        if self.lost_because is not None or self.is_contested or held_s is None:
+            return False
+        return self._monotonic_s() - held_s < _SILENT_LOOKS * LOOK_S
 
     def host_is_ahead_ms(self, wall_ms: int) -> int:
         """How far the host's clock is ahead of the store's, as `StoreClock.ahead_ms`, by renewals."""
@@ -93,18 +100,24 @@ class Lease:
         After RemoteStorageError or MetadataTopicError nothing new is known.
         """
         listed_s, before_s = self._monotonic_s(), self._listed_s
-        stored = self._stored()
+        listed = self._listed()
+        stored = _numbered(listed)
         self._listed_s = listed_s
         known = self._recorded.read()
         if known is None:
             return
+        generation = max(map(_generation, known), default=0)
+        self.is_contested = any(name == f"{_CONTESTED}{generation}" for name, _ in listed)
         if not stored:
-            self._renew(max((one.number for one in known), default=0))
+            self._renew(max((one.number for one in known), default=0), generation)
             return
         newest = max(found.number for found in stored)
         # Agents of several zones write to a bucket each, so the newest number may occur more than once.
-        if not all(self._value(found) in known for found in stored if found.number == newest):
+        unknown = {value for one in stored if one.number == newest and (value := self._value(one)) not in known}
+        if unknown:
             self._lost(newest)
+            if max(map(_generation, unknown)) <= generation and not self.is_contested:
+                self._blobs.put_blob(f"{LEASE_KIND}/{_CONTESTED}{generation}", b"1")
             return
         if self.lost_because is not None:
             log.warning("lease_taken_back", number=newest)
@@ -118,19 +131,22 @@ class Lease:
         if newest > self._first:
             self._held_s = now_s
         if newest == self._first or now_s - self._since_s >= RENEW_S:
-            self._renew(newest)
+            self._renew(newest, generation)
 
-    def _renew(self, number: int) -> None:
+    def _renew(self, number: int, generation: int) -> None:
         """Renew the lease. If another agent was faster, the next look shows it."""
-        wanted = LeaseValue(number + 1, self._new_value())
-        self._recorded.record(wanted)
+        wanted = self._wanted
+        if wanted is None or (wanted.number, _generation(wanted)) != (number + 1, generation):
+            wanted = LeaseValue(number + 1, f"{generation}:{self._new_value()}")
+            self._recorded.record(wanted)
+            self._wanted = wanted
         before_s = self._monotonic_s()
         with suppress(RemoteSegmentConflictError):
             self._blobs.put_blob(_name(wanted.number), wanted.value.encode())
             self._first = number if self._first is None else self._first
             self._newest, self._since_s = wanted.number, self._monotonic_s()
             self._held_s = self._since_s
-            stored = self._stored()
+            stored = _numbered(self._listed())
             self._was_written(stored, wanted.number, before_s, self._since_s)
             self._forget_below(stored, number)
 
@@ -160,7 +176,11 @@ class Lease:
 
     def take(self) -> int:
         """Take the lease for this cluster, whoever had it. Returns its number. Raises like `look`."""
-        wanted = LeaseValue(max((found.number for found in self._stored()), default=0) + 1, self._new_value())
+        stored = _numbered(self._listed())
+        known = (*map(self._value, stored), *(self._recorded.read() or ()))
+        generation = max(map(_generation, known), default=0)
+        number = max((found.number for found in stored), default=0)
+        wanted = LeaseValue(number + 1, f"{generation + 1}:{self._new_value()}")
         self._recorded.record(wanted)
         self._blobs.put_blob(_name(wanted.number), wanted.value.encode())
         return wanted.number
@@ -168,8 +188,8 @@ class Lease:
     def _value(self, found: _Found) -> LeaseValue:
         return LeaseValue(found.number, self._blobs.get_blob(found.blob).decode(errors="replace"))
 
-    def _stored(self) -> list[_Found]:
-        """List the leases. Raises RemoteStorageError; if only some buckets answer, those count."""
+    def _listed(self) -> list[tuple[str, StoredBlob]]:
+        """List the leases and marks by name. Raises RemoteStorageError; if only some buckets answer, those count."""
         listed: list[StoredBlob] = []
         try:
             for blob in self._blobs.list_blobs(LEASE_KIND):
@@ -177,8 +197,17 @@ class Lease:
         except IncompleteListingError:
             if not listed:
                 raise
-        names = ((blob.name.rpartition("/")[2], blob) for blob in listed)
-        return [_Found(int(name), blob) for name, blob in names if name.isascii() and name.isdigit()]
+        return [(blob.name.rpartition("/")[2], blob) for blob in listed]
+
+
+def _numbered(listed: Collection[tuple[str, StoredBlob]]) -> list[_Found]:
+    return [_Found(int(name), blob) for name, blob in listed if name.isascii() and name.isdigit()]
+
+
+def _generation(lease: LeaseValue) -> int:
+    """Return how often the lease was taken before."""
+    generation, colon, _ = lease.value.partition(":")
+    return int(generation) if colon and generation.isascii() and generation.isdigit() else 0
 
 
 def _name(number: int) -> str:

@@ -16,7 +16,7 @@ DOCS = Path(__file__).parents[2] / "docs"
     ("name", "generate"), [("configuration", configuration_document), ("metrics", metrics_document)]
 )
 def test_the_committed_file_is_the_generated_one(name: str, generate: Callable[[], str]) -> None:
-    assert (DOCS / f"{name}.md").read_text() == generate(), f"run: python -m agent.{name}_doc > docs/{name}.md"
+    assert (DOCS / f"{name}.md").read_text() == generate(), f"run: python -m {generate.__module__} > docs/{name}.md"
 
 
 def test_every_key_has_a_meaning() -> None:

@@ -79,6 +79,7 @@ STORE = {
 }
 FOUND_IN_FILE = [
     ({"rsm.wal.config.bucket": None}, "rsm.wal.config.bucket: Field required"),
+    ({"rsm.wal.config.bucket": None, "rsm.wal.config.buckett": "x"}, "rsm.wal.config.buckett: no such setting"),
     ({"rsm.wal.config.regoin": "x"}, "rsm.wal.config.regoin: no such setting"),
     ({"rsm.wal.config.tls.ca.file": "/none/ca.pem"}, "rsm.wal.config.tls.ca.file: /none/ca.pem is not there"),
     ({"remote.wal.agent.http.token.file": "/none/token"}, "remote.wal.agent.http.token.file: /none/token is not there"),

@@ -27,7 +27,7 @@ from gateway.spliced_relay import RouterReads, SplicedRelay, SplicingContext
 from gateway.wanted_objects import KnownNames, WantedObjects
 from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.blob_storage import StoredBlob
-from plugin.errors import RemoteResourceNotFoundError, RemoteStorageError
+from plugin.errors import RemoteResourceNotFoundError, RemoteSegmentConflictError, RemoteStorageError
 from replication.wire.circuit_breaker import BreakerLimits, CircuitBreaker
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.memory_budget import MemoryBudget
@@ -68,7 +68,8 @@ class MemoryBlobs:
         self.may_put.wait(PATIENCE_S)
         self._check("put", name)
         self.puts += 1
-        assert name not in self.blobs
+        if name in self.blobs:
+            raise RemoteSegmentConflictError("put", name, "other bytes are there")
         self.blobs[name] = b"".join(chunks)
         return b"zone"
 

@@ -1,6 +1,7 @@
 """Produce requests by object storage over real sockets, through both ends, with a store that fails."""
 
 import asyncio
+import math
 
 import pytest
 
@@ -11,6 +12,7 @@ from plugin.router_object_id import EPOCH_MS, RouterObjectId
 from replication.wire.framed_connection import FramedConnection
 from tests.gateway.produce.produce_frames import produce, records
 from tests.gateway.routed_rig import (
+    GATEWAY_ID,
     INCARNATION,
     MAX_FRAME_BYTES,
     NOTHING_IS_NAMED,
@@ -148,6 +150,27 @@ async def test_what_dead_gateways_left_is_swept_and_what_is_in_use_is_not() -> N
         assert dead not in rig.store.blobs
         assert len(rig.store.blobs) == 1
         assert rig.count("router_objects", outcome="swept") == 1
+
+
+async def test_objects_of_another_cluster_with_the_same_names_stay() -> None:
+    async with started() as rig:
+        others = {RouterObjectId(GATEWAY_ID, INCARNATION, WALL_MS // EPOCH_MS, n).blob_name: b"x" for n in range(9)}
+        rig.store.blobs.update(others)
+        assert await exchange(await rig.connect(), frame_of(1)) == [1]
+        assert rig.count("router_objects", outcome="upload_failed") == 1
+        await rig.until(lambda: rig.channel.objects == 0)
+        assert rig.store.blobs == others
+
+
+async def test_a_gateway_that_lost_the_lease_stores_and_deletes_nothing() -> None:
+    async with started() as rig:
+        client, loop = await rig.connect(), asyncio.get_running_loop()
+        rig.uploads.is_stopped = lambda: rig.store.puts > 0
+        assert await exchange(client, frame_of(1)) == [1]
+        await rig.until(lambda: loop.time() < rig.channel.next_deletion_s < math.inf)
+        assert await exchange(client, frame_of(2)) == [2]
+        assert rig.store.puts == len(rig.store.blobs) == 1
+        assert rig.count("produce_requests", way="inline") == 1
 
 
 async def test_a_window_of_one_frame_holds_up_nothing_for_good() -> None:

@@ -9,10 +9,13 @@ from jvm.java import Java
 from local_cluster import kafka_distribution
 from local_cluster.kafka_distribution import (
     KAFKA_HOME_VARIABLE,
+    KAFKA_VERSIONS,
+    VERSION_VARIABLE,
     KafkaDistributionError,
     kafka_home,
     resolve_kafka,
 )
+from local_cluster.kafka_runtime import KafkaRuntime
 
 FETCHES = """#!/bin/sh
 for argument; do case $argument in *artifact*) directory=${argument%%/\\[*} ;; esac; done
@@ -65,6 +68,12 @@ def test_the_tiered_storage_jars_are_part_of_the_class_path_only_when_asked_for(
     tiered = resolve_kafka(java, home=tmp_path / "home", tiered_storage=True)
     assert plain.class_path == f"{plain.libs}/*"
     assert tiered.class_path == os.pathsep.join([f"{plain.libs}/*", f"{tmp_path / 'home' / 'tiered'}/*"])
+
+
+def test_the_newest_kafka_is_the_default_and_with_tiered_storage_the_newest_that_has_a_tier_for_tests() -> None:
+    newest = os.environ.get(VERSION_VARIABLE, KAFKA_VERSIONS[-1])
+    assert KafkaRuntime(tiered_storage=False, tell=print).version == newest
+    assert KafkaRuntime(tiered_storage=True, tell=print).version in (newest, "4.3.1")
 
 
 def test_the_variable_decides_where_the_jars_are(tmp_path: Path) -> None:

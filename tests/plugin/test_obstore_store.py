@@ -15,13 +15,15 @@ from obstore.store import AzureStore, GCSStore
 from local_cluster.object_store.faults import Fault
 from local_cluster.object_store.server import DEFAULT_BUCKET, ObjectStoreServer
 from local_cluster.security.authority import Authority
-from plugin.azure_blob import AzureBlobWalStorageManager
+from plugin.azure_blob import AzureBlobSettings, AzureBlobWalStorageManager
+from plugin.clients.backend_settings import parse_settings
 from plugin.clients.object_store import ListPage
 from plugin.clients.obstore_store import ObstoreObjectStore
 from plugin.errors import (
     RemoteResourceNotFoundError,
     RemoteStorageAccessError,
     RemoteStorageConfigError,
+    RemoteStorageRefusedError,
     RemoteStorageThrottledError,
     RemoteStorageTimeoutError,
     RemoteStorageUnreachableError,
@@ -46,10 +48,10 @@ def paged(request: pytest.FixtureRequest, server: ObjectStoreServer, service_acc
             base_url=server.endpoint_url,
             **given,  # type: ignore[arg-type]
         )
-        return ObstoreObjectStore(store, {}, 2)
+        return ObstoreObjectStore(lambda: store, {}, 2)
     config = {"account_name": LOOK_ALIKE_ACCOUNT, "endpoint": f"{server.endpoint_url}/{LOOK_ALIKE_ACCOUNT}"}
     azure = AzureStore(DEFAULT_BUCKET, sas_key="sig=planted", **config, **given)  # type: ignore[arg-type]
-    return ObstoreObjectStore(azure, {}, 2)
+    return ObstoreObjectStore(lambda: azure, {}, 2)
 
 
 @pytest.fixture
@@ -91,6 +93,36 @@ def test_two_listings_at_once_do_not_disturb_each_other(paged: ObstoreObjectStor
     one, other = paged.list_page(prefix, None), paged.list_page(prefix, None)
     assert keys_of(paged.list_page(prefix, one.next_page)) == five_keys[2:4]
     assert keys_of(paged.list_page(prefix, other.next_page)) == five_keys[2:4]
+
+
+class _SamePage(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        item = "<Contents><Key>p/{}</Key><LastModified>2026-11-26T00:00:00Z</LastModified><Size>1</Size></Contents>"
+        page = f"{item.format(1)}{item.format(2)}<NextContinuationToken>same</NextContinuationToken>"
+        body = f"<ListBucketResult>{page}</ListBucketResult>".encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing."""
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_listing_whose_continuation_token_repeats_is_an_error(is_kept: bool) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _SamePage) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        options = {"allow_http": True, "timeout": datetime.timedelta(seconds=5)}
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        store = GCSStore("b", config={"base_url": url, "skip_signature": True}, client_options=options)  # type: ignore[arg-type]
+        listings = ObstoreObjectStore(lambda: store, {}, 2)
+        first = listings.list_page("p/", None)
+        if not is_kept:
+            listings.close()
+        with pytest.raises(RemoteStorageRefusedError, match="twice"):
+            listings.list_page("p/", first.next_page)
+        server.shutdown()
 
 
 def test_an_empty_listing_of_a_store_is_believed(by_obstore: Backend) -> None:
@@ -209,6 +241,28 @@ def test_a_token_that_the_store_does_not_know_is_an_access_error(server: ObjectS
         Backend(AzureBlobWalStorageManager, settings, "cluster", []).manager()
 
 
+def test_credentials_are_read_anew_when_their_file_changes(tmp_path: Path) -> None:
+    file, odd, asked = tmp_path / "token", OddStore(), list[bytes]()
+    file.write_text("sv=1&sig=first")
+
+    def answer(head: bytes) -> bytes:
+        asked.append(head.partition(b"sig=")[2].split()[0].partition(b"&")[0])
+        return b"HTTP/1.1 404 Not Found\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+
+    odd.answer = answer
+    settings = {"account": "account", "container": "container", "sas.token.file": str(file)}
+    given = {**settings, "endpoint.url": odd.endpoint, "allow.http": "true"}
+    store = AzureBlobWalStorageManager().open_store(parse_settings(AzureBlobSettings, given))
+    try:
+        for change in (lambda: None, lambda: file.write_text("sv=1&sig=renewed"), file.unlink):
+            change()
+            with pytest.raises(RemoteResourceNotFoundError):
+                store.get_range("key", 0, 1)
+    finally:
+        odd.close()
+    assert asked == [b"first", b"renewed", b"renewed"], "what cannot be read leaves the last ones in use"
+
+
 def test_a_page_where_tokens_should_come_from_is_an_access_error() -> None:
     """Azure's tokens for a client come from an authority; one that refuses the client is no reason to try again."""
     store = OddStore()
@@ -220,7 +274,7 @@ def test_a_page_where_tokens_should_come_from_is_an_access_error() -> None:
             retry_config=NO_RETRIES,  # type: ignore[arg-type]
         )  # fmt: skip
         with pytest.raises(RemoteStorageAccessError, match="no token") as caught:
-            ObstoreObjectStore(azure, {}, 2).delete("key")
+            ObstoreObjectStore(lambda: azure, {}, 2).delete("key")
         assert "planted" not in f"{caught.value} {caught.value.__context__!r} {caught.value.__cause__!r}"
     finally:
         store.close()

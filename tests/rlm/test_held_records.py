@@ -62,6 +62,24 @@ def test_where_there_is_no_other_replica_nothing_dies_whoever_stored_it(broker_i
     assert agent.losses == [DeclaredGap(PARTITION, 0, 400, 2, GapReason.LOST_LOCALLY)], "started on an empty disk"
 
 
+def test_what_an_earlier_leader_stored_is_held_with_what_the_last_one_did() -> None:
+    store = RemoteWalMetadataStore()
+    uploaded(store, B2, 0, (PARTITION, 0, 0, 399))
+    uploaded(store, B1, 0, (PARTITION, 1, 400, 449))  # a planned move of the leader; only B1 is in sync then
+    agent = Told(B1, store)
+    assert agent.planner.plan(PARTITION, LeaderEpochs([(2, 0)]), 0) == []
+    assert agent.losses == [DeclaredGap(PARTITION, 0, 450, 2, GapReason.LOST_LOCALLY)], "started on an empty disk"
+
+
+def test_an_earlier_leaders_records_die_where_another_one_led_last() -> None:
+    store = RemoteWalMetadataStore()
+    first = uploaded(store, B3, 0, (PARTITION, 0, 0, 399))
+    last = uploaded(store, B2, 0, (PARTITION, 1, 400, 449))
+    agent = Told(B1, store)
+    assert dead(agent.planner.plan(PARTITION, AGAIN, 0)) == [(first, 300, 399), (last, 400, 449)]
+    assert agent.losses == []
+
+
 def test_another_leader_that_is_elected_declares_dead_what_it_lacks() -> None:
     store, segment_id = lost()
     agent = Told(B2, store)

@@ -8,7 +8,15 @@ import pytest
 
 from agent.wiring.lease_watch import LeaseWatch
 from metadata_topic.records.errors import MetadataTopicError
-from metadata_topic.settings.leases import LeaseValue, decode_leases, encode_leases, is_lease_key, lease_key, with_lease
+from metadata_topic.settings.leases import (
+    Leases,
+    LeaseValue,
+    decode_leases,
+    encode_leases,
+    is_lease_key,
+    lease_key,
+    with_lease,
+)
 from metadata_topic.settings.topic_settings import MalformedSettingError
 from plugin.blob_storage import BlobStorage
 from plugin.errors import RemoteStorageError
@@ -24,26 +32,37 @@ class Cluster:
 
     def __init__(self, blobs: FakeBlobs) -> None:
         self.blobs = blobs
-        self.topic: set[LeaseValue] = set()
+        self.records: dict[int, Leases] = {}
+        """By broker."""
         self.is_read = self.takes_records = True
         self.now_s = 0.0
 
-    def read(self) -> Collection[LeaseValue] | None:
-        return set(self.topic) if self.is_read else None
-
-    def record(self, lease: LeaseValue) -> None:
-        if not self.takes_records:
-            raise MetadataTopicError("write setting", "lease", "away")
-        self.topic.add(lease)
-
-    def agent(self, blobs: BlobStorage | None = None) -> Lease:
-        return Lease(blobs or self.blobs, self, lambda: f"value-{next(self.values)}", lambda: self.now_s)
+    def agent(self, blobs: BlobStorage | None = None, broker_id: int | None = None) -> Lease:
+        recorded = Recorded(self, len(self.records) if broker_id is None else broker_id)
+        return Lease(blobs or self.blobs, recorded, lambda: f"value-{next(self.values)}", lambda: self.now_s)
 
     def clone(self) -> "Cluster":
         """From a snapshot of all disks."""
         other = Cluster(self.blobs)
-        other.topic = set(self.topic)
+        other.records = dict(self.records)
         return other
+
+
+class Recorded:
+    """One broker's agent's way to the topic."""
+
+    def __init__(self, cluster: Cluster, broker_id: int) -> None:
+        self.cluster = cluster
+        self.broker_id = broker_id
+        cluster.records.setdefault(broker_id, ())
+
+    def read(self) -> Collection[LeaseValue] | None:
+        return {one for leases in self.cluster.records.values() for one in leases} if self.cluster.is_read else None
+
+    def record(self, lease: LeaseValue) -> None:
+        if not self.cluster.takes_records:
+            raise MetadataTopicError("write setting", "lease", "away")
+        self.cluster.records[self.broker_id] = with_lease(self.cluster.records[self.broker_id], lease)
 
 
 def live(agents: list[Lease], cluster: Cluster, duration_s: float) -> None:
@@ -62,7 +81,7 @@ def test_agents_of_one_cluster_renew_it_in_turn_and_may_delete() -> None:
     assert not any(agent.may_delete for agent in agents), "before the first look"
     live(agents, cluster, 10 * RENEW_S)
     assert all(agent.may_delete and agent.lost_because is None for agent in agents)
-    assert 10 <= len(cluster.topic) <= 16, "each interval it is renewed once"
+    assert 10 <= max(one.number for leases in cluster.records.values() for one in leases) <= 16, "once an interval"
     assert len(cluster.blobs.blobs) == 2
     agents[0] = cluster.agent()  # restarted
     assert not agents[0].may_delete
@@ -84,22 +103,50 @@ def test_a_clone_that_starts_later_or_the_original_when_it_comes_back_stops_and_
     live([second], clone, 3 * LOOK_S)
     assert (second.lost_because is not None, second.may_delete) == (original_runs, not original_runs)
     live([first], original, 3 * LOOK_S)
-    assert (first.lost_because is not None, first.may_delete) == (not original_runs, original_runs)
+    assert (first.lost_because is not None) is not original_runs
+    live([second], clone, 2 * LOOK_S)
+    assert not any(agent.may_delete for agent in (first, second)), "the one that goes on has been told, too"
+    watches = [LeaseWatch(agent, lambda: 0, TTL_S) for agent in (first, second)]
+    assert [watch.contested is not None for watch in watches] == [original_runs, not original_runs]
 
     (clone if original_runs else original).agent().take()
+    for _ in range(3):
+        live([first], original, 3 * LOOK_S)
+        live([second], clone, 3 * LOOK_S)
+    assert (first.lost_because is not None, first.may_delete) == (original_runs, not original_runs)
+    assert (second.lost_because is not None, second.may_delete) == (not original_runs, original_runs)
+    again = (clone if original_runs else original).clone().agent()
+    again.look()
     live([first], original, 3 * LOOK_S)
     live([second], clone, 3 * LOOK_S)
-    assert (first.lost_because is not None) is original_runs
-    assert (second.lost_because is not None) is not original_runs
+    again.look()
+    assert not any(agent.may_delete for agent in (first, second)), "a clone of the one that took it is another matter"
 
 
 def test_an_agent_that_dies_between_record_and_object_harms_nobody() -> None:
     cluster = Cluster(FakeBlobs())
     agent = cluster.agent()
     live([agent], cluster, RENEW_S)
-    cluster.record(LeaseValue(3, "of one that died"))
+    Recorded(cluster, 7).record(LeaseValue(3, "of one that died"))
     live([agent], cluster, 2 * RENEW_S)
     assert agent.may_delete
+
+
+def test_renewals_that_fail_do_not_hide_the_one_that_stands() -> None:
+    cluster = Cluster(FakeBlobs())
+    agent = cluster.agent()
+    live([agent], cluster, RENEW_S)
+    for _ in range(3):
+        cluster.blobs.puts_before_it_fails = 0
+        for _ in range(5):
+            cluster.now_s += RENEW_S
+            with pytest.raises(RemoteStorageError):
+                agent.look()
+        agent = cluster.agent(broker_id=0)  # restarted
+    cluster.blobs.puts_before_it_fails = None
+    assert len(cluster.records[0]) <= 5
+    live([agent], cluster, 2 * LOOK_S)
+    assert (agent.lost_because, agent.may_delete) == (None, True)
 
 
 def test_without_an_answer_nothing_is_lost_and_after_some_time_nothing_deleted() -> None:
@@ -125,9 +172,10 @@ def test_what_cannot_be_recorded_is_not_written() -> None:
     assert not cluster.blobs.blobs
 
 
-def test_records_are_read_as_written_and_keep_the_last_two() -> None:
+def test_records_are_read_as_written_and_keep_the_last_two_numbers() -> None:
     leases = with_lease(with_lease((LeaseValue(1, "a"),), LeaseValue(2, "b")), LeaseValue(2, "c"))
-    assert leases == (LeaseValue(2, "b"), LeaseValue(2, "c"))
+    assert leases == (LeaseValue(1, "a"), LeaseValue(2, "b"), LeaseValue(2, "c"))
+    assert with_lease(leases, LeaseValue(3, "d")) == (*leases[1:], LeaseValue(3, "d"))
     assert is_lease_key(lease_key(3))
     assert decode_leases(lease_key(3), encode_leases(leases)) == (3, leases)
     assert decode_leases(lease_key(3), None) == (3, ())
