@@ -34,7 +34,7 @@ _ROUTER_OBJECT_MS = int((KEEP_S + SWEEP_EACH_S) * 1000) + 60_000
 _PUT_OF_ROUTER = re.compile(r'"operation": "put", "key": "[^"]*?(router/[^"]*)"')
 _CHANNELS_S = 60.0
 _METADATA_S = 60.0
-_COMMAND_S = 180.0
+_COMMAND_S = 600.0
 _SHOWN = 8
 
 Tell = Callable[[str], None]
@@ -252,11 +252,13 @@ def ask(
     """What one of the product's commands answers in JSON, or what it complains of."""
     properties = str(cluster.layout.server_properties(broker_id))
     asked = [sys.executable, "-m", "cli.main", command, "--json", "--broker-config", properties, *arguments]
-    ended = subprocess.run(
-        asked, capture_output=True, text=True, timeout=_COMMAND_S, check=False, env={**os.environ, **environment}
-    )
     try:
+        ended = subprocess.run(
+            asked, capture_output=True, text=True, timeout=_COMMAND_S, check=False, env={**os.environ, **environment}
+        )
         return json.loads(ended.stdout), ""
+    except subprocess.TimeoutExpired as error:
+        return None, str(error)
     except ValueError:
         return None, f"{command} ended with {ended.returncode}: {(ended.stderr or ended.stdout).strip()[-500:]}"
 

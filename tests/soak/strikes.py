@@ -22,7 +22,7 @@ from tests.soak.judgement import ask, describe
 
 _AGENT_GRACE_S = 60.0
 _BROKER_GRACE_S = 60.0
-_SETTLED_S = 180.0
+_SETTLED_S = 600.0
 _RECOVERIES = 5
 """How often a recovery is tried that says that it could not be made."""
 _STORE_FAULTS = {
