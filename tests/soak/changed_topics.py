@@ -5,6 +5,7 @@ At rest the segments of every replica are held against what was acknowledged: it
 age that a topic is for has taken it.
 """
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -161,7 +162,8 @@ class ChangedTopics:
         self._producers: dict[str, Producer] = {}
         self._former_id: TopicId | None = None
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._produce, name="changed topics", daemon=True)
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._produce_guarded, name="changed topics", daemon=True)
         alone = [[broker_id] for broker_id in cluster.broker_ids]
         for topic, config in _CONFIG.items():
             assignment = alone if topic == SINGLE else None
@@ -231,6 +233,8 @@ class ChangedTopics:
 
     def findings(self) -> Iterator[str]:
         """What is wrong with the replicas, now that nobody writes."""
+        if self._failure is not None:
+            yield f"the producers of changed topics have failed: {self._failure!r}"
         for topic, account in self.accounts.items():
             states = self._cluster.admin.partitions(topic)
             if len(states) != _PARTITIONS:
@@ -299,14 +303,18 @@ class ChangedTopics:
 
     # The producers.
 
+    def _produce_guarded(self) -> None:
+        try:
+            self._produce()
+        except BaseException as error:  # told by the verdict
+            self._failure = error
+
     def _produce(self) -> None:
         for topic in self.accounts:
             self._connect(topic)
         while not self._stop.wait(_TICK_S):
             for account in self.accounts.values():
-                for _ in range(_RECORDS_PER_TICK):
-                    self._send(account)
-                self._producers[account.topic].poll(0)
+                self._send_some(account)
         ends_s = time.monotonic() + _DELIVERY_S
         for producer in self._producers.values():
             producer.flush(max(ends_s - time.monotonic(), 1.0))
@@ -316,9 +324,19 @@ class ChangedTopics:
 
         self._producers[topic] = Producer(self._config)
 
-    def _send(self, account: TopicAccount) -> None:
+    def _send_some(self, account: TopicAccount) -> None:
+        """A producer whose acknowledged records went with their only disk ends, as Kafka has it: make another."""
         from confluent_kafka import KafkaException
 
+        try:
+            for _ in range(_RECORDS_PER_TICK):
+                self._send(account)
+            self._producers[account.topic].poll(0)
+        except KafkaException as error:
+            if error.args[0].fatal():
+                self._connect(account.topic)
+
+    def _send(self, account: TopicAccount) -> None:
         number = account.sent
         account.sent += 1
 
@@ -327,13 +345,8 @@ class ChangedTopics:
                 account.acknowledge(message.partition(), message.offset(), number, message.timestamp()[1])
 
         key, value, partition = b"%d" % (number % KEYS), b"%0*d" % (_VALUE_BYTES, number), number % _PARTITIONS
-        try:
+        with contextlib.suppress(BufferError):
             self._producers[account.topic].produce(account.topic, value, key, partition, on_delivery=answered)
-        except BufferError:
-            return
-        except KafkaException as error:
-            if error.args[0].fatal():
-                self._connect(account.topic)
 
 
 def _confirming(account: TopicAccount, partition: int, offset: int) -> "Callable[[Future[Any]], None]":

@@ -206,4 +206,4 @@ class Strikes:
     def _ask_store(self, method: str, body: bytes | None = None) -> None:
         if self._store_url:
             request = urllib.request.Request(f"{self._store_url}/_faults", data=body, method=method)
-            urllib.request.urlopen(request, timeout=10).close()
+            urllib.request.urlopen(request, timeout=_SETTLED_S).close()
