@@ -23,6 +23,12 @@ class FaultKind(StrEnum):
     """A controlled shutdown."""
     BROKER_PAUSED = "broker-paused"
     LEADER_MOVED = "leader-moved"
+    DISK_LOST = "disk-lost"
+    """A broker and its agent die, their disk is empty, and `remote-wal recover` fills it."""
+    RECORDS_DELETED = "records-deleted"
+    """Those below an offset."""
+    TOPIC_REMADE = "topic-remade"
+    """Deleted, and made again under its name."""
     STORE_SILENT = "store-silent"
     """Requests are taken, and never answered."""
     STORE_REFUSING = "store-refusing"
@@ -36,7 +42,7 @@ class FaultKind(StrEnum):
 
     @property
     def part(self) -> str:
-        """What it strikes: agent, broker, leader or store."""
+        """What it strikes: agent, broker, leader, disk, records, topic or store."""
         return self.value.partition("-")[0]
 
 
@@ -47,8 +53,9 @@ _LONGEST_S = 15.0
 _SHORTEST_S = 0.5
 _LONGEST_CALM_S = 4.0
 _SECOND_FAULT = 0.4
-_ALONE = ("broker", "store")
-"""Parts of which two faults never strike together. A leader moves while nothing else strikes."""
+_ALONE = ("broker", "store", "records", "topic")
+"""Parts of which two faults never strike together."""
+_WHILE_NOTHING_ELSE_STRIKES = {"leader", "disk"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +64,11 @@ class PlannedFault:
 
     kind: FaultKind
     broker_id: int
-    """Whose agent or broker; of a leader, who shall lead. Means nothing for the store."""
+    """Whose agent, broker or disk; of a leader, who shall lead. Means nothing else."""
     seconds: float
 
     def __str__(self) -> str:
-        whom = "" if self.kind.part == "store" else f" {self.broker_id}"
+        whom = "" if self.kind.part in ("store", "records", "topic") else f" {self.broker_id}"
         return f"{self.kind.value}{whom} for {self.seconds:.1f} s"
 
 
@@ -94,6 +101,7 @@ def plan_faults(
 
 
 def _strike_together(one: FaultKind, other: FaultKind) -> bool:
-    if "leader" in (one.part, other.part):
+    parts = {one.part, other.part}
+    if parts & _WHILE_NOTHING_ELSE_STRIKES or parts == {"broker", "topic"}:
         return False
-    return one.part != other.part or one.part not in _ALONE
+    return len(parts) > 1 or one.part not in _ALONE

@@ -34,7 +34,7 @@ _ROUTER_OBJECT_MS = int((KEEP_S + SWEEP_EACH_S) * 1000) + 60_000
 _PUT_OF_ROUTER = re.compile(r'"operation": "put", "key": "[^"]*?(router/[^"]*)"')
 _CHANNELS_S = 60.0
 _METADATA_S = 60.0
-_COMMAND_S = 180.0
+_COMMAND_S = 600.0
 _SHOWN = 8
 
 Tell = Callable[[str], None]
@@ -129,7 +129,8 @@ class Judge:
         replicas = [str(path) for path in self._cluster.files.log_directories(broker_id)]
         arguments = [part for path in replicas for part in ("--replica-log-dir", path)]
         arguments += [part for topic in self._topics for part in ("--topic", topic)]
-        document, complaint = self._ask("verify", broker_id, environment, *arguments)
+        arguments += ["--bootstrap-server", self._cluster.bootstrap_servers]
+        document, complaint = ask(self._cluster, "verify", broker_id, environment, *arguments)
         if document is None:
             yield f"verify: {complaint}"
             return
@@ -176,7 +177,9 @@ class Judge:
             yield "no log has adopted anything, so nothing was shown of that"
 
     def _router_faults(self, calm_ms: tuple[int, int] | None) -> list[str]:
-        living = {broker_id: int(self._describe(broker_id)["incarnation"]) for broker_id in self._cluster.broker_ids}
+        living = {
+            broker_id: int(describe(self._cluster, broker_id)["incarnation"]) for broker_id in self._cluster.broker_ids
+        }
         storage = open_storage(self._cluster)
         try:
             listed = [blob.name for blob in blobs_of(storage, "list", ROUTER_KIND).list_blobs(ROUTER_KIND)]
@@ -213,7 +216,7 @@ class Judge:
         left = []
         for broker_id in self._cluster.broker_ids:
             try:
-                answer = self._describe(broker_id)
+                answer = describe(self._cluster, broker_id)
             except OSError as error:
                 return [f"agent {broker_id} does not answer: {error}"]
             left += [
@@ -225,35 +228,39 @@ class Judge:
                 left.append(f"agent {broker_id} has {answer['metadata_pending']} records to publish")
         return left
 
-    def _describe(self, broker_id: int) -> dict[str, Any]:
-        url = f"http://{self._cluster.layout.agent_http_address(broker_id)}/describe"
-        with urllib.request.urlopen(url, timeout=5) as answer:
-            told: dict[str, Any] = json.load(answer)
-        return told
-
     def _disagreements(self, environment: Mapping[str, str]) -> list[str]:
         found = []
         for broker_id in self._cluster.broker_ids:
-            document, complaint = self._ask("orphans", broker_id, environment)
+            document, complaint = ask(self._cluster, "orphans", broker_id, environment)
             if document is None:
                 return [complaint]
             found += [f"{one['kind']} {one['segment']}" for one in document["disagreements"]]
         return found
 
-    def _ask(
-        self, command: str, broker_id: int, environment: Mapping[str, str], *arguments: str
-    ) -> tuple[dict[str, Any] | None, str]:
-        """What the command answers in JSON, or what it complains of."""
-        properties = str(self._cluster.layout.server_properties(broker_id))
-        asked = [sys.executable, "-m", "cli.main", command, "--json", "--broker-config", properties, *arguments]
-        asked += ["--bootstrap-server", self._cluster.bootstrap_servers] if command == "verify" else []
+
+def describe(cluster: LocalCluster, broker_id: int) -> dict[str, Any]:
+    """What an agent tells of itself. Raises OSError."""
+    url = f"http://{cluster.layout.agent_http_address(broker_id)}/describe"
+    with urllib.request.urlopen(url, timeout=5) as answer:
+        told: dict[str, Any] = json.load(answer)
+    return told
+
+
+def ask(
+    cluster: LocalCluster, command: str, broker_id: int, environment: Mapping[str, str], *arguments: str
+) -> tuple[dict[str, Any] | None, str]:
+    """What one of the product's commands answers in JSON, or what it complains of."""
+    properties = str(cluster.layout.server_properties(broker_id))
+    asked = [sys.executable, "-m", "cli.main", command, "--json", "--broker-config", properties, *arguments]
+    try:
         ended = subprocess.run(
             asked, capture_output=True, text=True, timeout=_COMMAND_S, check=False, env={**os.environ, **environment}
         )
-        try:
-            return json.loads(ended.stdout), ""
-        except ValueError:
-            return None, f"{command} ended with {ended.returncode}: {(ended.stderr or ended.stdout).strip()[-500:]}"
+        return json.loads(ended.stdout), ""
+    except subprocess.TimeoutExpired as error:
+        return None, str(error)
+    except ValueError:
+        return None, f"{command} ended with {ended.returncode}: {(ended.stderr or ended.stdout).strip()[-500:]}"
 
 
 def _again_when_files_go(compare: Callable[[], Any]) -> Any:

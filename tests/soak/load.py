@@ -1,5 +1,7 @@
 """What writes and reads while faults strike: Kafka's verifiable clients on one topic, numbered producers of several
-kinds on another. Where clients come by gateways, each kind is in another zone."""
+kinds on another, and one for each topic of which records go away. Where clients come by gateways, each kind is in
+another zone.
+"""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +12,7 @@ from local_cluster.cluster import LocalCluster
 from local_cluster.topic_switch import LINKED_AND_KEPT, set_topics
 from local_cluster.workload.ledger import LedgerReport, ProducerPlan, ProducerReport, TransactionPlan
 from local_cluster.workload.ledger_workload import LedgerWorkload
+from tests.soak.changed_topics import ChangedTopics
 from tests.soak.transactional_copier import TransactionalCopier
 from tests.soak.verifiable_clients import VerifiableClients
 
@@ -59,11 +62,14 @@ class Load:
             cluster.admin.create_topic(topic, _PARTITIONS, config=config | kept)
         if cluster.files.has_agents:
             set_topics(cluster.bootstrap_servers, TOPICS, LINKED_AND_KEPT)
-        if (agents := cluster.settings.agents) and agents.gateways and agents.gateways.durable:
+        agents = cluster.settings.agents
+        is_durable = bool(agents and agents.gateways and agents.gateways.durable)
+        if is_durable:
             set_topics(cluster.bootstrap_servers, [LEDGER_TOPIC], replace(LINKED_AND_KEPT, durable=True))
         zones = [bootstrap_servers(cluster, broker_id) for broker_id in cluster.broker_ids]
         self._verifiable = VerifiableClients(cluster, zones[0], VERIFIABLE_TOPIC, directory)
         self._ledger = LedgerWorkload(zones[1], LEDGER_TOPIC, _PLANS, seed=seed)
+        self.changed = ChangedTopics(cluster, zones[1], is_durable=is_durable)
         self._copier: TransactionalCopier | None = None
         if copies:
             self._copier = TransactionalCopier(cluster, zones[2], VERIFIABLE_TOPIC, COPY_TOPIC, directory)
@@ -71,6 +77,7 @@ class Load:
     def __enter__(self) -> Self:
         self._ledger.start()
         self._verifiable.start()
+        self.changed.start()
         if self._copier is not None:
             self._copier.start()
         return self
@@ -80,6 +87,7 @@ class Load:
     ) -> None:
         self._verifiable.close()
         self._ledger.abandon()
+        self.changed.abandon()
         if self._copier is not None:
             self._copier.close()
 
@@ -102,7 +110,9 @@ class Load:
 
         Raises LedgerWorkloadError, VerifiableClientError, WaitTimeoutError.
         """
+        self.changed.abandon()
         verifiable, ledger = self._verifiable.finish(), self._ledger.finish()
+        self.changed.finish()
         if self._copier is None:
             return self._records(ledger, verifiable)
         copied = self._copier.finish(self._verifiable.account.values.get(_COPIED_PARTITION, ()))

@@ -7,7 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from local_cluster.processes import ProcessStartError
 from local_cluster.workload.ledger_workload import LedgerWorkloadError
 from local_cluster.zone_gateways import ZoneGateways
 from plugin.wall_clock import wall_ms
+from tests.soak.changed_topics import COMPARABLE, REPLICATED
 from tests.soak.fault_plan import FaultKind, Step, plan_faults
 from tests.soak.judgement import Judge, Tell
 from tests.soak.load import TOPICS, Load, Records
@@ -134,7 +135,9 @@ def run_soak(options: SoakOptions, directory: Path, tell: Tell, *, with_agents: 
             server, url = start_object_store(directory / "store", DEFAULT_BUCKET, *latency)
             undo.callback(server.kill)
             store = S3Store(url, DEFAULT_BUCKET)
-        settings = soak_settings(options, store)
+        # The controllers' logs stand apart, as on machines of their own: only brokers lose their disks.
+        controllers = {number: {"metadata.log.dir": str(directory / f"controller-{number}")} for number in (1, 2, 3)}
+        settings = replace(soak_settings(options, store), broker_overrides=controllers)
         cluster = LocalCluster.create(directory / "cluster", settings=settings)
         undo.callback(cluster.kill_all)
         tell("starting the cluster")
@@ -168,8 +171,7 @@ class Soak:
         self.report = SoakReport(cluster.files.has_agents, options.seed)
         self._options = options
         self._cluster = cluster
-        self._environment = store.environment() if store is not None else {}
-        self._strikes = Strikes(cluster, store.endpoint_url if store is not None else "", TOPICS)
+        self._store = store
         self._say = tell
         self._clock = clock
         self._started_s = clock()
@@ -180,27 +182,31 @@ class Soak:
         """Faults, then the verdict. `directory` takes what the clients leave."""
         report = self.report
         load = Load(self._cluster, directory, self._options.seed, RETENTION_MS, copies=self._options.copies)
+        strikes = Strikes(self._cluster, self._store, (*TOPICS, *REPLICATED), load.changed)
         with load:
             try:
-                self._strike(load)
+                self._strike(load, strikes)
                 self._tell("the faults are over: everything comes back")
-                self._strikes.settle()
+                strikes.settle()
                 report.findings += self._links_are_used()
                 if self._adopts:
                     self._be_calm(load)
                 self._tell("the producers end, and what they wrote is read")
                 report.records = load.finish()
-                report.findings += report.records.findings()
+                report.findings += itertools.chain(report.records.findings(), load.changed.findings())
+                report.figures["changed_topics"] = load.changed.figures()
+                report.figures["recovered_logs"] = dict(strikes.recovered)
+                report.figures["given_up_with_their_only_disk"] = strikes.given_up
                 self._tell(f"records: {'; '.join(report.findings) or 'nothing lost, doubled or reordered'}")
                 report.figures["copier_runs"] = dict(Counter(map(str, load.copier_runs)))
                 self._judge()
             except (LedgerWorkloadError, VerifiableClientError, ProcessStartError, WaitTimeoutError) as error:
                 report.findings.append(f"{type(error).__name__}: {error}")
-        report.findings += self._strikes.findings
+        report.findings += strikes.findings
         report.seconds = self._clock() - self._started_s
         return report
 
-    def _strike(self, load: Load) -> None:
+    def _strike(self, load: Load, strikes: Strikes) -> None:
         ends_s = self._clock() + self._options.seconds
         plan = plan_faults(
             self._options.seed, self._cluster.broker_ids, self._options.kinds, self._options.longest_fault_s
@@ -208,23 +214,23 @@ class Soak:
         for number, step in enumerate(plan, start=1):
             if self._clock() >= ends_s:
                 return
-            self._play(step)
+            self._play(step, strikes)
             records = load.records()
             faults = " and ".join(map(str, step.faults))
             self._tell(f"{faults}; {records.ledger.acknowledged:,} acknowledged, {records.ledger.consumed:,} read")
             if number % _STEPS_BETWEEN_RESTS == 0:
-                self._strikes.settle()
+                strikes.settle()
 
-    def _play(self, step: Step) -> None:
+    def _play(self, step: Step, strikes: Strikes) -> None:
         began_s = self._clock()
         for fault in step.faults:
             self.report.faults[fault.kind.value] += 1
-            self._strikes.begin(fault)
+            strikes.begin(fault)
         for fault in sorted(step.faults, key=lambda fault: fault.seconds):
             self._pause(max(began_s + fault.seconds - self._clock(), 0.0))
-            self._strikes.end(fault)
+            strikes.end(fault)
         self._pause(step.calm_s)
-        self._strikes.look()
+        strikes.look()
 
     def _links_are_used(self) -> Iterator[str]:
         """A soak in which all goes inline shows nothing."""
@@ -244,16 +250,17 @@ class Soak:
         self._calm_ms = begin_ms, wall_ms() - int(_ENDS_S * 1000)
 
     def _judge(self) -> None:
-        judge = Judge(self._cluster, TOPICS, self._tell)
+        judge = Judge(self._cluster, (*TOPICS, *COMPARABLE), self._tell)
         now_ms = wall_ms()
         found = itertools.chain(judge.replicas(), judge.defects())
         if self._cluster.files.has_agents:
-            os.environ.update(self._environment)  # the store's credentials, for what is read in this process
+            environment = self._store.environment() if self._store is not None else {}
+            os.environ.update(environment)  # the store's credentials, for what is read in this process
             found = itertools.chain(judge.all_is_stored(), judge.stored_offsets(now_ms, RETENTION_MS), found)
             if self._keys.get("remote.wal.gateway.produce.enable"):
                 found = itertools.chain(judge.router_channels(self._calm_ms), found)
             if self._options.reads_objects_back:
-                found = itertools.chain(found, judge.objects(self._environment), judge.orphans(self._environment))
+                found = itertools.chain(found, judge.objects(environment), judge.orphans(environment))
         for finding in found:
             self._tell(f"BROKEN: {finding}")
             self.report.findings.append(finding)

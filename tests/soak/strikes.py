@@ -4,20 +4,27 @@ In a control, a cluster without agents, faults of agents and of the store do not
 """
 
 import json
+import shutil
 import urllib.request
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 
 from local_cluster.cluster import LocalCluster
 from local_cluster.cluster_admin import ClusterAdminError
 from local_cluster.object_store.faults import Fault
-from local_cluster.polling import WaitTimeoutError
-from local_cluster.processes import ManagedProcess
+from local_cluster.object_store.store_spec import S3Store
+from local_cluster.polling import WaitTimeoutError, wait_until
+from local_cluster.processes import ManagedProcess, ProcessStartError
+from tests.soak.changed_topics import SINGLE, ChangedTopics
 from tests.soak.fault_plan import FaultKind, PlannedFault
+from tests.soak.judgement import ask, describe
 
 _AGENT_GRACE_S = 60.0
 _BROKER_GRACE_S = 60.0
-_SETTLED_S = 180.0
+_SETTLED_S = 600.0
+_RECOVERIES = 5
+"""How often a recovery is tried that says that it could not be made."""
 _STORE_FAULTS = {
     FaultKind.STORE_SILENT: Fault("hang"),
     FaultKind.STORE_REFUSING: Fault("error"),
@@ -33,24 +40,40 @@ _STORE_FAULTS = {
 class Strikes:
     """The faults of one cluster. Used from one thread."""
 
-    def __init__(self, cluster: LocalCluster, store_url: str, topics: tuple[str, ...]) -> None:
-        """`store_url` is an object_store_server's, or empty where there is none."""
+    def __init__(
+        self, cluster: LocalCluster, store: S3Store | None, topics: tuple[str, ...], changed: ChangedTopics
+    ) -> None:
+        """`store` is an object_store_server's, or None where there is none. Leaders of `topics` are moved."""
         self.findings: list[str] = []
-        """What is wrong with the processes themselves."""
+        """What is wrong with the processes themselves, and with recoveries."""
+        self.recovered: Counter[str] = Counter()
+        """How many logs, by what `recover` says of them."""
+        self.given_up = 0
+        """Acknowledged records that were on a lost disk alone, and not uploaded yet."""
         self._cluster = cluster
-        self._store_url = store_url
+        self._store_url = store.endpoint_url if store is not None else ""
+        self._environment = store.environment() if store is not None else {}
         self._topics = topics
+        self._changed = changed
+        self._uploaded = 0
+        """Of the log without a second replica on the lost disk."""
         self._down: set[str] = set()
         self._logged_before: dict[int, int] = {}
         """How long an agent's log was when it was started."""
         self._moves = 0
 
     def begin(self, fault: PlannedFault) -> None:
-        """Strike."""
+        """Strike. Raises WaitTimeoutError."""
         if fault.kind.part == "store":
             self._ask_store("POST", json.dumps(asdict(_STORE_FAULTS[fault.kind])).encode())
         elif fault.kind is FaultKind.LEADER_MOVED:
             self._move_leader(fault.broker_id)
+        elif fault.kind is FaultKind.DISK_LOST:
+            self._lose_disk(fault.broker_id)
+        elif fault.kind is FaultKind.RECORDS_DELETED:
+            self._changed.delete_records()
+        elif fault.kind is FaultKind.TOPIC_REMADE:
+            self._changed.delete_topic()
         elif process := self._process(fault):
             self._down.add(process.spec.name)
             match fault.kind:
@@ -64,9 +87,15 @@ class Strikes:
                     process.kill()
 
     def end(self, fault: PlannedFault) -> None:
-        """Undo it. Processes are started, and not waited for. Raises ProcessStartError."""
+        """Undo it. Processes are started, and not waited for, unless a disk was lost. Raises ProcessStartError,
+        WaitTimeoutError.
+        """
         if fault.kind.part == "store":
             self._ask_store("DELETE")
+        elif fault.kind is FaultKind.DISK_LOST:
+            self._recover(fault.broker_id)
+        elif fault.kind is FaultKind.TOPIC_REMADE:
+            self._changed.make_topic_again()
         elif process := self._process(fault):
             self._down.discard(process.spec.name)
             if fault.kind in (FaultKind.AGENT_PAUSED, FaultKind.BROKER_PAUSED):
@@ -87,8 +116,51 @@ class Strikes:
         """Wait until everything runs and all replicas are in sync. Raises WaitTimeoutError, ProcessStartError."""
         self.look()
         self._cluster.wait_until_ready(_SETTLED_S)
-        for topic in self._topics:
+        for topic in (*self._topics, SINGLE):
             self._cluster.admin.wait_for_full_isr(topic, timeout_s=_SETTLED_S)
+
+    def _lose_disk(self, broker_id: int) -> None:
+        """While all replicas are in sync: the last one would have to be recovered otherwise."""
+        self.settle()
+        wait_until(self._all_in_sync, "all topics are in sync", _SETTLED_S)
+        if self._cluster.files.has_agents:
+            led = describe(self._cluster, broker_id)["partitions"]
+            self._uploaded = max((one["uploaded_offset"] for one in led if one["topic"] == SINGLE), default=0)
+        for process in (self._cluster.broker(broker_id), self._cluster.agent(broker_id)):
+            self._down.add(process.spec.name)
+            process.kill()
+        for path in self._cluster.files.log_directories(broker_id):
+            shutil.rmtree(path)
+
+    def _all_in_sync(self) -> bool:
+        known = self._cluster.admin.replica_summary()
+        return known is not None and not known.under_replicated
+
+    def _recover(self, broker_id: int) -> None:
+        """With agents as the product's documents say; what is stored is there again. Without them all is copied."""
+        ends = {}
+        if self._cluster.files.has_agents:
+            for _ in range(_RECOVERIES):
+                document, complaint = ask(self._cluster, "recover", broker_id, self._environment)
+                if document is not None and "logs" in document:
+                    break
+            else:
+                raise ProcessStartError(f"broker {broker_id} is not recovered: {complaint or document}")
+            self.recovered.update(log["status"] for log in document["logs"])
+            if document["unreadable_objects"] or document["lost_objects"]:
+                self.findings.append(f"recovery of broker {broker_id}: objects are unreadable or lost")
+            ends = {log["log"]: log["end_offset"] for log in document["logs"]}
+        else:
+            self._cluster.format()
+        name = f"{SINGLE}-{self._changed.partition_at(broker_id)}"
+        end = ends.get(name, 0)
+        if end < self._uploaded:
+            self.findings.append(f"{name} is recovered to {end}, and was uploaded to {self._uploaded}")
+        self.given_up += self._changed.lose_single(broker_id, end)
+        for part in ("agent", "broker") if self._cluster.files.has_agents else ("broker",):
+            self._start(part, broker_id)
+        self._down -= {self._cluster.broker(broker_id).spec.name, self._cluster.agent(broker_id).spec.name}
+        self.settle()
 
     def _process(self, fault: PlannedFault) -> ManagedProcess | None:
         """What it strikes; None of a leader, and of agents where there are none."""
@@ -134,4 +206,4 @@ class Strikes:
     def _ask_store(self, method: str, body: bytes | None = None) -> None:
         if self._store_url:
             request = urllib.request.Request(f"{self._store_url}/_faults", data=body, method=method)
-            urllib.request.urlopen(request, timeout=10).close()
+            urllib.request.urlopen(request, timeout=_SETTLED_S).close()

@@ -33,7 +33,8 @@ def test_no_two_brokers_and_no_two_store_faults_strike_together(seed: int) -> No
         parts = [fault.kind.part for fault in step.faults]
         assert parts.count("broker") <= 1
         assert parts.count("store") <= 1
-        assert "leader" not in parts or len(parts) == 1
+        assert {"leader", "disk"}.isdisjoint(parts) or len(parts) == 1
+        assert {*parts} != {"broker", "topic"}
         assert len({fault.broker_id for fault in step.faults}) == len(step.faults)
 
 
