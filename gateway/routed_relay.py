@@ -33,13 +33,12 @@ from kafka_log.crc32c import Buffer
 from replication.follower.follower_context import FollowerContext
 from replication.follower.hydrated_responses import HydratedResponses
 from replication.wire.circuit_breaker import CircuitBreaker
-from replication.wire.framed_connection import FramedConnection
+from replication.wire.framed_connection import FramedConnection, run_until_one_ends
 from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.link_defects import LinkDefects
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.peer_channel import PeerChannel
 from replication.wire.peer_protocol import MessageKind, PeerCapabilities
-from replication.wire.relay_tasks import run_until_one_ends
 
 
 @dataclass(frozen=True, slots=True)

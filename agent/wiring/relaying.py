@@ -51,9 +51,9 @@ from replication.leader.leader_proxy import LeaderProxy
 from replication.leader.read_ahead import CatchUpLimits
 from replication.leader.remote_readers import RemoteReaders
 from replication.leader.zones import Zones
-from replication.wire.known_peers import KnownPeers
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.metrics import ReplicationMetrics
+from replication.wire.peer_connection import KnownPeers
 from replication.wire.peer_protocol import Hello, PeerCapabilities
 from rlm.write_path.clocks import Clocks
 from rlm.write_path.metrics import StageTimes

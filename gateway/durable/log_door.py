@@ -8,11 +8,10 @@ import asyncio
 from gateway.durable.durable_logs import DurableLogs
 from gateway.durable.log_question import LogUpTo, StoredAnswer, decode_question, encode_answer
 from gateway.durable.log_waits import stored_here
-from replication.wire.framed_connection import FramedConnection
+from replication.wire.framed_connection import FramedConnection, run_until_one_ends, until_idle
 from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.peer_channel import PeerChannel
 from replication.wire.peer_protocol import MessageKind
-from replication.wire.relay_tasks import run_until_one_ends, until_idle
 
 ANSWERED_S = 5.0
 MAX_ASKED = 1000

@@ -10,10 +10,9 @@ from kafka_log.crc32c import Buffer
 from replication.wire.broker_requests import BrokerRequests
 from replication.wire.fetch_frame import FETCH_API_KEY, scan_fetch_response, understands_fetch
 from replication.wire.frame_inbox import SIZE_PREFIX
-from replication.wire.framed_connection import FramedConnection
+from replication.wire.framed_connection import FramedConnection, run_until_one_ends
 from replication.wire.kafka_frame import MalformedFrameError, RequestHeader, parse_request_header
 from replication.wire.metrics import ReplicationMetrics
-from replication.wire.relay_tasks import run_until_one_ends
 
 log = structlog.get_logger(__name__)
 

@@ -20,18 +20,15 @@ from replication.follower.hydrated_responses import HydratedResponses
 from replication.follower.leader_bypass import AgentWay, Bypass
 from replication.follower.leader_bypasses import LeaderBypasses
 from replication.wire.broker_requests import RequestRefusedError
-from replication.wire.connection_shares import ConnectionShares, TooManyConnectionsError
-from replication.wire.framed_connection import FramedConnection
+from replication.wire.framed_connection import FramedConnection, run_until_one_ends
 from replication.wire.kafka_frame import MalformedFrameError
-from replication.wire.known_peers import KnownPeers
 from replication.wire.link_defects import LinkDefects
 from replication.wire.metrics import PeerByteCount
 from replication.wire.peer_channel import MESSAGE_KIND_BYTES
-from replication.wire.peer_connection import Address, Listener, connect_framed, exchange_hellos
-from replication.wire.peer_listener import PeerListener, shake_hands
+from replication.wire.peer_connection import Address, KnownPeers, Listener, connect_framed, exchange_hellos
+from replication.wire.peer_listener import ConnectionShares, PeerListener, TooManyConnectionsError, shake_hands
 from replication.wire.peer_protocol import MessageKind, PeerRefusedError
 from replication.wire.refusals import Refusals
-from replication.wire.relay_tasks import run_until_one_ends
 from replication.wire.socket_owner import NotTheBrokerError, check_owner
 
 log = structlog.get_logger(__name__)

@@ -29,12 +29,18 @@ from replication.follower.responses_ahead import ResponsesAhead
 from replication.wire.fetch_frame import FETCH_API_KEY
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.kafka_frame import MalformedFrameError
-from replication.wire.link import LinkedResponse, decode_linked_response
+from replication.wire.link import (
+    ForgedRangeError,
+    LinkedResponse,
+    SpliceError,
+    decode_linked_response,
+    splice,
+    verify_digests,
+)
 from replication.wire.link_defects import LinkDefects
 from replication.wire.peer_channel import PeerChannel
 from replication.wire.peer_protocol import Announcement, MessageKind, encode_inline_request
 from replication.wire.shared_reads import ZoneReading
-from replication.wire.splicer import ForgedRangeError, SpliceError, splice, verify_digests
 
 log = structlog.get_logger(__name__)
 

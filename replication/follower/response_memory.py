@@ -3,8 +3,8 @@
 import asyncio
 
 from replication.follower.hydration import HydrationError
+from replication.wire.framed_connection import reserve
 from replication.wire.memory_budget import MemoryBudget
-from replication.wire.memory_reservation import reserve
 
 
 class ResponseMemory:

@@ -29,13 +29,18 @@ from replication.leader.link_index import stored_batches
 from replication.leader.watermarks import WatermarkTimes
 from replication.leader.zone_reads import zone_readings
 from replication.wire.broker_requests import RequestRefusedError
-from replication.wire.connection_shares import ConnectionShare, ConnectionShares, TooManyConnectionsError
 from replication.wire.framed_connection import RESPONSE_FACTOR, FramedConnection
 from replication.wire.kafka_frame import MalformedFrameError
-from replication.wire.news import News
 from replication.wire.peer_channel import MESSAGE_KIND_BYTES
 from replication.wire.peer_connection import GATEWAY_ROLES, Address, Listener, check_certificate, connect_framed
-from replication.wire.peer_listener import PeerListener, shake_hands
+from replication.wire.peer_listener import (
+    ConnectionShare,
+    ConnectionShares,
+    News,
+    PeerListener,
+    TooManyConnectionsError,
+    shake_hands,
+)
 from replication.wire.peer_protocol import Hello, PeerCapabilities, PeerRefusedError, agree, is_hello
 from rlm.write_path.uploads.uploaded_segment import UploadedSegment
 

@@ -14,12 +14,11 @@ from replication.leader.read_ahead import ReadAhead
 from replication.leader.relay_core import RelayCore, ToFollower
 from replication.leader.watermarks import WatermarkTimes
 from replication.wire.broker_requests import RequestRefusedError
-from replication.wire.framed_connection import FramedConnection
+from replication.wire.framed_connection import FramedConnection, run_until_one_ends, until_idle
 from replication.wire.metrics import PeerByteCount
 from replication.wire.peer_channel import PeerChannel
 from replication.wire.peer_protocol import MessageKind, PeerCapabilities, PeerRefusedError
 from replication.wire.refusals import Refusals
-from replication.wire.relay_tasks import run_until_one_ends, until_idle
 from replication.wire.shared_reads import ZoneReading
 from rlm.write_path.uploads.uploaded_segment import UploadedSegment
 

@@ -13,8 +13,8 @@ import structlog
 
 from plugin.errors import defect_site
 from replication.wire.kafka_frame import MalformedFrameError
+from replication.wire.link import SpliceError
 from replication.wire.metrics import ReplicationMetrics
-from replication.wire.splicer import SpliceError
 
 log = structlog.get_logger(__name__)
 

@@ -18,9 +18,8 @@ from replication.follower.neighbours.range_door import RangeDoor
 from replication.follower.read_quota import CatchUpReadLimits
 from replication.leader.leader_context import LeaderContext, LeaderLimits
 from replication.leader.leader_proxy import LeaderProxy
-from replication.wire.known_peers import KnownPeers
 from replication.wire.metrics import ReplicationMetrics
-from replication.wire.peer_connection import Address
+from replication.wire.peer_connection import Address, KnownPeers
 from replication.wire.peer_protocol import CAPABILITIES, Hello, PeerCapabilities
 from replication.wire.shared_reads import ZoneReading
 from rlm.write_path.metrics import StageTimes

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replication.wire.framed_connection import FramedConnection
+from replication.wire.framed_connection import FramedConnection, reserve
 from replication.wire.memory_budget import MemoryBudget
-from replication.wire.memory_reservation import reserve
 from tests.kafka_log.batches import batch
 from tests.replication.test_framed_connection import framed
 from tests.replication.two_agents import PATIENCE_S, Follower, two_agents

@@ -13,10 +13,9 @@ from replication.follower.neighbours import range_door
 from replication.follower.neighbours.neighbours import Neighbours
 from replication.follower.range_cache import CachedRange
 from replication.wire.framed_connection import FramedConnection
-from replication.wire.known_peers import KnownPeers
 from replication.wire.link import SegmentLink
 from replication.wire.peer_channel import PeerChannel
-from replication.wire.peer_connection import connect_framed, exchange_hellos
+from replication.wire.peer_connection import KnownPeers, connect_framed, exchange_hellos
 from replication.wire.peer_protocol import CAPABILITIES, Hello, MessageKind, PeerCapabilities
 from replication.wire.shared_reads import RangeRequest, ZoneReading, decode_refusal, encode_answer
 from tests.metric_values import metric_value

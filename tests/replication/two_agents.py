@@ -44,10 +44,9 @@ from replication.wire.circuit_breaker import BreakerLimits
 from replication.wire.fetch_frame import FETCH_API_KEY, scan_fetch_request
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.kafka_frame import parse_request_header
-from replication.wire.known_peers import KnownPeers
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.metrics import ReplicationMetrics
-from replication.wire.peer_connection import Address
+from replication.wire.peer_connection import Address, KnownPeers
 from replication.wire.peer_protocol import Hello
 from rlm.write_path.metrics import StageTimes
 from rlm.write_path.uploads.segment_queue import MetaQueueItem

@@ -3,7 +3,7 @@
 from plugin.segment_metadata import CombinedSegmentId
 from replication.follower.range_cache import CachedRange
 from replication.wire.kafka_frame import MalformedFrameError
-from replication.wire.numbered_questions import Connect, NumberedQuestions
+from replication.wire.peer_channel import Connect, NumberedQuestions
 from replication.wire.peer_protocol import MessageKind
 from replication.wire.shared_reads import RangeRequest, decode_answer, decode_refusal
 

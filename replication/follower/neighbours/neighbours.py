@@ -24,9 +24,8 @@ from replication.follower.range_cache import CachedRange
 from replication.wire.circuit_breaker import BreakerLimits, CircuitBreaker
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.kafka_frame import MalformedFrameError
-from replication.wire.known_peers import KnownPeers
 from replication.wire.link_defects import LinkRest
-from replication.wire.peer_connection import connect_framed, exchange_hellos
+from replication.wire.peer_connection import KnownPeers, connect_framed, exchange_hellos
 from replication.wire.peer_protocol import PeerCapabilities, PeerRefusedError
 from replication.wire.shared_reads import ZoneReading
 

@@ -13,13 +13,11 @@ import structlog
 from plugin.errors import defect_site
 from replication.follower.follower_context import FollowerContext
 from replication.follower.hydration import HydrationError
-from replication.wire.framed_connection import FramedConnection
+from replication.wire.framed_connection import FramedConnection, reserve, run_until_one_ends, until_idle
 from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.memory_budget import MemoryBudget
-from replication.wire.memory_reservation import reserve
 from replication.wire.peer_channel import PeerChannel
 from replication.wire.peer_protocol import Hello, MessageKind, PeerRefusedError
-from replication.wire.relay_tasks import run_until_one_ends, until_idle
 from replication.wire.shared_reads import RangeRefusal, RangeRequest, encode_answer, encode_refusal
 
 log = structlog.get_logger(__name__)

@@ -27,10 +27,9 @@ from replication.leader.link_index import LinkIndex
 from replication.leader.read_ahead import CatchUpLimits
 from replication.leader.zones import Zones
 from replication.wire.circuit_breaker import BreakerLimits
-from replication.wire.known_peers import KnownPeers
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.metrics import ReplicationMetrics
-from replication.wire.peer_connection import Address
+from replication.wire.peer_connection import Address, KnownPeers
 from replication.wire.peer_protocol import CAPABILITIES, Hello, PeerCapabilities
 from rlm.archive.stored_runs import LedLogs
 from tests.simulation.agent_model import BREAK_EVEN_BYTES, AgentModel, Surroundings
