@@ -41,7 +41,7 @@ from agent.wiring.relaying import Relaying, build_relaying
 from kafka_log.meta_properties import MetaProperties
 from kafka_log.server_properties import BrokerProperties
 from plugin.wall_clock import wall_ms
-from replication.follower.tier_reader import ArchiveReads
+from replication.follower.tiers import ArchiveReads
 from rlm.write_path.clocks import Clocks
 
 if TYPE_CHECKING:

@@ -35,22 +35,19 @@ from agent.wiring.peering import (
 from plugin.guarded_storage import GuardedStorageManager
 from plugin.request_ceiling import RequestCeiling
 from plugin.wall_clock import wall_ms
-from replication.follower.catch_up_reads import CatchUpReads
+from replication.follower.catch_up_reads import CatchUpReadLimits, CatchUpReads
 from replication.follower.follower_context import FollowerContext, FollowerLimits
 from replication.follower.follower_proxy import FollowerProxy
 from replication.follower.hydration import HydrationCache, HydrationLimits
-from replication.follower.neighbours.neighbours import Neighbours
-from replication.follower.neighbours.range_door import RangeDoor
+from replication.follower.neighbours import Neighbours, RangeDoor
 from replication.follower.peer_watch import PeerWatch
-from replication.follower.read_quota import CatchUpReadLimits
-from replication.follower.tier_reader import ArchiveReads
+from replication.follower.tiers import ArchiveReads
 from replication.leader.catch_up import CatchUp
 from replication.leader.guarded_write_path import GuardedWritePath
 from replication.leader.leader_context import LeaderContext, LeaderLimits
 from replication.leader.leader_proxy import LeaderProxy
 from replication.leader.read_ahead import CatchUpLimits
-from replication.leader.remote_readers import RemoteReaders
-from replication.leader.zones import Zones
+from replication.leader.zones import RemoteReaders, Zones
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.metrics import ReplicationMetrics
 from replication.wire.peer_connection import KnownPeers

@@ -16,7 +16,7 @@ from agent.wiring.write_path import WritePath, WritePathContext
 from kafka_log.log_directory import LogDirectory
 from kafka_log.topic_partition import TopicIdPartition
 from plugin.archive_storage import ObjectArchiveStorage
-from replication.leader.found_batches import StoredLogs
+from replication.leader.link_index import StoredLogs
 from rlm.archive.archive_tier import ArchiveTier
 from rlm.archive.archived_topics import ArchivedTopics, CareDuties
 from rlm.archive.archiving import Archiving

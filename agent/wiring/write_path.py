@@ -22,9 +22,9 @@ from agent.wiring.surroundings import Kept, Surroundings
 from agent.wiring.upload_spacing import UploadSpacing
 from kafka_log.topic_partition import TopicIdPartition
 from plugin.segment_metadata import CombinedSegmentId
-from replication.leader.found_batches import StoredLogs
 from replication.leader.guarded_write_path import WritePathAnswers
-from replication.leader.zone_reads import reads_for
+from replication.leader.link_index import StoredLogs
+from replication.leader.zones import reads_for
 from replication.wire.metrics import RecentTraffic
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.commit.group_commit import CommitLimits

@@ -17,8 +17,7 @@ import structlog
 from kafka_log.crc32c import Buffer
 from replication.follower.follower_context import FollowerContext
 from replication.follower.hydrated_responses import HydratedResponses
-from replication.follower.leader_bypass import AgentWay, Bypass
-from replication.follower.leader_bypasses import LeaderBypasses
+from replication.follower.leader_bypass import AgentWay, Bypass, LeaderBypasses
 from replication.wire.broker_requests import RequestRefusedError
 from replication.wire.framed_connection import FramedConnection, run_until_one_ends
 from replication.wire.kafka_frame import MalformedFrameError

@@ -26,8 +26,7 @@ from plugin.errors import RemoteStorageError, UnknownBucketError, defect_site, f
 from plugin.format.archive_object_id import StoredObjectId
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from replication.follower.range_cache import CachedRange, RangeCache, RangeWait
-from replication.follower.tier_reader import ArchiveReads, TierReader, archive_fetch, archive_told
-from replication.follower.tiers import Tiers
+from replication.follower.tiers import ArchiveReads, TierReader, Tiers, archive_fetch, archive_told
 from replication.wire.circuit_breaker import BreakerLimits
 from replication.wire.link import SegmentLink
 from replication.wire.metrics import ReplicationMetrics

@@ -23,11 +23,11 @@ import structlog
 from kafka_log.topic_partition import TopicIdPartition
 from plugin.errors import defect_site
 from plugin.segment_metadata import CombinedSegmentId
+from replication.leader.follower_offsets import WatermarkTimes
 from replication.leader.leader_context import LeaderContext
 from replication.leader.leader_relay import LeaderRelay
 from replication.leader.link_index import stored_batches
-from replication.leader.watermarks import WatermarkTimes
-from replication.leader.zone_reads import zone_readings
+from replication.leader.zones import zone_readings
 from replication.wire.broker_requests import RequestRefusedError
 from replication.wire.framed_connection import RESPONSE_FACTOR, FramedConnection
 from replication.wire.kafka_frame import MalformedFrameError

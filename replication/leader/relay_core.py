@@ -21,14 +21,12 @@ from kafka_log.crc32c import Buffer
 from kafka_log.topic_partition import TopicIdPartition
 from plugin.format.archive_object_id import ArchiveObjectId, StoredObjectId
 from plugin.inline_reason import InlineReason
-from replication.leader.fetch_patience import FetchPatience
+from replication.leader.fetch_waits import READ_AGAIN_BYTES, FetchPatience, OwedWatermarks
+from replication.leader.follower_offsets import WatermarkTimes
 from replication.leader.leader_context import LeaderContext
-from replication.leader.link_planner import WaitForUploads
-from replication.leader.links_of_stored_batches import SendLinked
-from replication.leader.owed_watermarks import READ_AGAIN_BYTES, OwedWatermarks
+from replication.leader.link_planner import SendLinked, WaitForUploads
 from replication.leader.read_ahead import ReadAhead
 from replication.leader.response_links import ResponseLinks
-from replication.leader.watermarks import WatermarkTimes
 from replication.wire.fetch_frame import (
     CONSUMER_REPLICA_ID,
     FETCH_API_KEY,

@@ -10,12 +10,10 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from plugin.segment_metadata import CombinedSegmentId
-from replication.follower.catch_up_reads import CatchUpReads
+from replication.follower.catch_up_reads import CatchUpReadLimits, CatchUpReads
 from replication.follower.follower_context import FollowerContext, FollowerLimits
 from replication.follower.hydration import HydrationCache, HydrationLimits
-from replication.follower.neighbours.neighbours import Neighbours
-from replication.follower.neighbours.range_door import RangeDoor
-from replication.follower.read_quota import CatchUpReadLimits
+from replication.follower.neighbours import Neighbours, RangeDoor
 from replication.leader.leader_context import LeaderContext, LeaderLimits
 from replication.leader.leader_proxy import LeaderProxy
 from replication.wire.metrics import ReplicationMetrics

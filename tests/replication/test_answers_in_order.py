@@ -5,7 +5,7 @@ import struct
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replication.follower.answers_in_order import AnswersInOrder
+from replication.follower.hydrated_responses import AnswersInOrder
 from replication.wire.peer_protocol import MessageKind
 
 LINKED, KAFKA = MessageKind.LINKED, MessageKind.KAFKA

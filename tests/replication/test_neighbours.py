@@ -8,9 +8,9 @@ import pytest
 
 from local_cluster.security.authority import Authority
 from plugin.segment_metadata import CombinedSegmentId
+from replication.follower import neighbours as range_door
 from replication.follower.hydration import HydrationError
-from replication.follower.neighbours import range_door
-from replication.follower.neighbours.neighbours import Neighbours
+from replication.follower.neighbours import Neighbours
 from replication.follower.range_cache import CachedRange
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.link import SegmentLink

@@ -4,8 +4,7 @@ from prometheus_client import CollectorRegistry
 
 from replication.follower.hydration import HydrationCache, HydrationError, HydrationLimits
 from replication.leader.link_index import LinkIndex
-from replication.leader.link_planner import LinkPlanner, PassThrough, PlannerLimits
-from replication.leader.links_of_stored_batches import SendLinked
+from replication.leader.link_planner import LinkPlanner, PassThrough, PlannerLimits, SendLinked
 from replication.wire.fetch_frame import scan_fetch_response
 from replication.wire.link import decode_linked_response, encode_linked_response, splice
 from replication.wire.metrics import ReplicationMetrics

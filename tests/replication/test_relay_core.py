@@ -10,11 +10,11 @@ from prometheus_client import CollectorRegistry
 from kafka_log.record_batch import scan_batches
 from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
+from replication.leader.fetch_waits import READ_AGAIN_BYTES
+from replication.leader.follower_offsets import WatermarkTimes
 from replication.leader.leader_context import LeaderContext, LeaderLimits
 from replication.leader.link_planner import WaitForUploads
-from replication.leader.owed_watermarks import READ_AGAIN_BYTES
 from replication.leader.relay_core import RelayCore, ToFollower
-from replication.leader.watermarks import WatermarkTimes
 from replication.leader.zones import Zones
 from replication.wire.fetch_frame import scan_fetch_request
 from replication.wire.kafka_frame import MalformedFrameError

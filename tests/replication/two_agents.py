@@ -25,14 +25,12 @@ from plugin.segment_metadata import (
     RemoteLogSegmentState,
     RemoteWalCombinedLogSegmentMetadata,
 )
-from replication.follower.catch_up_reads import CatchUpReads
+from replication.follower.catch_up_reads import CatchUpReadLimits, CatchUpReads
 from replication.follower.follower_context import FollowerContext, FollowerLimits
 from replication.follower.follower_proxy import FollowerProxy
 from replication.follower.hydration import HydrationCache, HydrationLimits
-from replication.follower.leader_bypass import Bypass
-from replication.follower.leader_route import RouteLimits
-from replication.follower.read_quota import CatchUpReadLimits
-from replication.follower.tier_reader import ArchiveReads
+from replication.follower.leader_bypass import Bypass, RouteLimits
+from replication.follower.tiers import ArchiveReads
 from replication.leader.catch_up import CatchUp
 from replication.leader.leader_context import LeaderContext, LeaderLimits
 from replication.leader.leader_proxy import LeaderProxy

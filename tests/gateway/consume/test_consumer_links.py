@@ -16,8 +16,7 @@ from kafka_log.record_batch import scan_batches
 from plugin.segment_metadata import CombinedSegmentId
 from replication.leader.link_planner import WaitForUploads
 from replication.leader.relay_core import ToFollower
-from replication.leader.remote_readers import RemoteReaders
-from replication.leader.zones import Zones
+from replication.leader.zones import RemoteReaders, Zones
 from replication.wire.link import LinkedResponse, decode_linked_response, splice
 from replication.wire.peer_protocol import Hello, MessageKind, PeerCapabilities
 from replication.wire.peer_protocol import encode_inline_request as inline_request

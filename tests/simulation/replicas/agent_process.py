@@ -11,15 +11,12 @@ from typing import Any, Protocol, cast
 
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.segment_metadata import CombinedSegmentId
-from replication.follower.catch_up_reads import CatchUpReads
+from replication.follower.catch_up_reads import CatchUpReadLimits, CatchUpReads
 from replication.follower.follower_context import FollowerContext, FollowerLimits
 from replication.follower.follower_proxy import FollowerProxy
 from replication.follower.hydration import HydrationCache, HydrationLimits
-from replication.follower.leader_bypass import Bypass
-from replication.follower.leader_route import RouteLimits
-from replication.follower.neighbours.neighbours import Neighbours
-from replication.follower.neighbours.range_door import RangeDoor
-from replication.follower.read_quota import CatchUpReadLimits
+from replication.follower.leader_bypass import Bypass, RouteLimits
+from replication.follower.neighbours import Neighbours, RangeDoor
 from replication.leader.catch_up import CatchUp
 from replication.leader.leader_context import LeaderContext, LeaderLimits
 from replication.leader.leader_proxy import LeaderProxy
