@@ -31,13 +31,13 @@ from gateway.zone_gateway import GatewayContext, ZoneGateway
 from metadata_topic.topic.followed_metadata import FollowedMetadata
 from plugin.blob_storage import BlobStorage
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
+from plugin.wall_clock import Clocks
 from replication.follower.follower_context import FollowerContext
 from replication.leader.leader_context import LeaderContext
 from replication.wire.link_defects import LinkDefects
 from replication.wire.peer_connection import Address
 from replication.wire.peer_protocol import MESSAGES, PeerCapabilities
 from rlm.lifecycle.untold_segments import UntoldSegments
-from rlm.write_path.clocks import Clocks
 from rlm.write_path.metrics import StageTimes
 from rlm.write_path.uploads.adoptable_records import AdoptableRecords
 

@@ -16,11 +16,11 @@ from gateway.spliced_relay import RouterReads, SplicingContext
 from gateway.wanted_objects import WantedObjects
 from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.blob_storage import BlobStorage
+from plugin.wall_clock import Clocks
 from replication.wire.circuit_breaker import BreakerLimits, CircuitBreaker
 from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.peer_protocol import Hello
-from rlm.write_path.clocks import Clocks
 from rlm.write_path.commit.group_commit import CommitLimits
 from rlm.write_path.uploads.adoptable_records import AdoptableRecords, AdoptionLimits
 

@@ -34,7 +34,7 @@ from agent.wiring.peering import (
 )
 from plugin.guarded_storage import GuardedStorageManager
 from plugin.request_ceiling import RequestCeiling
-from plugin.wall_clock import wall_ms
+from plugin.wall_clock import Clocks, wall_ms
 from replication.follower.catch_up_reads import CatchUpReadLimits, CatchUpReads
 from replication.follower.follower_context import FollowerContext, FollowerLimits
 from replication.follower.follower_proxy import FollowerProxy
@@ -52,7 +52,6 @@ from replication.wire.memory_budget import MemoryBudget
 from replication.wire.metrics import ReplicationMetrics
 from replication.wire.peer_connection import KnownPeers
 from replication.wire.peer_protocol import Hello, PeerCapabilities
-from rlm.write_path.clocks import Clocks
 from rlm.write_path.metrics import StageTimes
 
 if TYPE_CHECKING:

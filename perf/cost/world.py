@@ -23,7 +23,7 @@ from perf.cost.timeline import Timeline
 from rlm.write_path.commit.link_costs import LinkCosts
 from rlm.write_path.commit.link_policy import CostLimits, LinkDecider
 from rlm.write_path.commit.producers import ClientConnection, Connections
-from rlm.write_path.core.log_manager_limits import LogManagerLimits
+from rlm.write_path.core.pacing import LogManagerLimits
 from rlm.write_path.core.write_path_core import WritePathCore
 
 _JAVA_IN_FLIGHT: Final = 5

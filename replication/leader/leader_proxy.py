@@ -42,7 +42,7 @@ from replication.wire.peer_listener import (
     shake_hands,
 )
 from replication.wire.peer_protocol import Hello, PeerCapabilities, PeerRefusedError, agree, is_hello
-from rlm.write_path.uploads.uploaded_segment import UploadedSegment
+from rlm.write_path.uploads.segment_queue import UploadedSegment
 
 log = structlog.get_logger(__name__)
 

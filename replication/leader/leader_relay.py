@@ -23,7 +23,7 @@ from replication.wire.peer_channel import PeerChannel
 from replication.wire.peer_protocol import MessageKind, PeerCapabilities, PeerRefusedError
 from replication.wire.refusals import Refusals
 from replication.wire.shared_reads import ZoneReading
-from rlm.write_path.uploads.uploaded_segment import UploadedSegment
+from rlm.write_path.uploads.segment_queue import UploadedSegment
 
 log = structlog.get_logger(__name__)
 

@@ -50,7 +50,7 @@ from replication.wire.peer_protocol import (
 )
 from replication.wire.shared_reads import ZoneReading
 from rlm.write_path.commit.link_policy import LinkMode
-from rlm.write_path.uploads.uploaded_segment import UploadedSegment
+from rlm.write_path.uploads.segment_queue import UploadedSegment
 
 log = structlog.get_logger(__name__)
 

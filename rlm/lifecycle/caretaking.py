@@ -13,8 +13,8 @@ from metadata_topic.records.metadata_publisher import MetadataPublisher
 from metadata_topic.records.records import RemoteWalNodeRegistration
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
+from plugin.wall_clock import Clocks
 from rlm.lifecycle.node_care import NodeCare, NodeRegistration
-from rlm.write_path.clocks import Clocks
 
 log = structlog.get_logger(__name__)
 

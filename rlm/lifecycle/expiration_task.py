@@ -26,10 +26,10 @@ from plugin.format.combined_segment import HEADER_BYTES, decode_header
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.router_object_id import RouterObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
+from plugin.wall_clock import Clocks
 from rlm.lifecycle.adopted_objects import AdoptedObjects
 from rlm.lifecycle.expiration import DeletionQuota, ExpirationPlanner, Planned, Verdict
 from rlm.lifecycle.release import Release
-from rlm.write_path.clocks import Clocks
 from rlm.write_path.machine import thread_pool
 from rlm.write_path.metrics import LifecycleMetrics
 

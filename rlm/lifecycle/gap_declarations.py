@@ -33,7 +33,7 @@ _PUBLISH_AGAIN_S = 0.5
 
 
 class GapDeclarations:
-    """A GapListener. See the module's theory."""
+    """Declares what of led logs is in no object. See the module's theory."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class GapDeclarations:
         self._told_starts: dict[TopicIdPartition, int] = {}
         self._publication: asyncio.Handle | None = None
 
-    def resumed(self, assignment: Assignment, resume: ResumePoint) -> None:
+    def declare_begin(self, assignment: Assignment, resume: ResumePoint) -> None:
         """Declare the first upload of a log, so that everything after its begin is wanted."""
         partition = assignment.topic_id_partition
         if resume.missing:
@@ -76,7 +76,7 @@ class GapDeclarations:
             )
             self._declare([gap])
 
-    def found(self, assignment: Assignment, gaps: Iterable[Gap]) -> None:
+    def declare_gaps(self, assignment: Assignment, gaps: Iterable[Gap]) -> None:
         """Declare offsets that the log does not have any more."""
         partition, gaps = assignment.topic_id_partition, list(gaps)
         try:
@@ -92,7 +92,7 @@ class GapDeclarations:
             for gap in holes
         )
         if not assignment.is_kept:
-            self.not_wanted(assignment, [(gap.from_offset, gap.to_offset) for gap in lost])
+            self.declare_not_wanted(assignment, [(gap.from_offset, gap.to_offset) for gap in lost])
             return
         for gap in lost:
             reason = GapReason.UNREADABLE if gap.is_unreadable else GapReason.RETENTION
@@ -103,7 +103,7 @@ class GapDeclarations:
                 )
                 self._declare([DeclaredGap(partition, begin, end, epochs.latest_epoch, reason)])
 
-    def not_wanted(self, assignment: Assignment, ranges: Iterable[OffsetRange]) -> None:
+    def declare_not_wanted(self, assignment: Assignment, ranges: Iterable[OffsetRange]) -> None:
         """Declare offsets that were left out of objects because nobody wants them stored."""
         partition = assignment.topic_id_partition
         try:
@@ -112,7 +112,7 @@ class GapDeclarations:
             return  # read again at the next resume, and left out again
         self._declare([DeclaredGap(partition, begin, end, epoch, GapReason.NOT_WANTED) for begin, end in ranges])
 
-    def lost_locally(self, loss: DeclaredGap) -> None:
+    def declare_loss(self, loss: DeclaredGap) -> None:
         """Declare records that a led log lost without an election; objects of older leader epochs hold them."""
         log.error(
             "local_loss_found",
@@ -125,7 +125,7 @@ class GapDeclarations:
         )
         self._declare([loss])
 
-    def began(self, log_starts: Mapping[TopicIdPartition, int], led: Iterable[Assignment]) -> None:
+    def declare_log_starts(self, log_starts: Mapping[TopicIdPartition, int], led: Iterable[Assignment]) -> None:
         """Publish where led logs begin now, so that a recovery does not bring back what was deleted."""
         for assignment in led:
             partition = assignment.topic_id_partition

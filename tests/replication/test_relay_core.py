@@ -26,8 +26,7 @@ from replication.wire.peer_protocol import CAPABILITIES, Announcement, Hello, Me
 from replication.wire.peer_protocol import encode_inline_request as inline_request
 from rlm.write_path.commit.link_policy import LinkMode
 from rlm.write_path.metrics import StageTimes
-from rlm.write_path.uploads.segment_queue import MetaQueueItem
-from rlm.write_path.uploads.uploaded_segment import UploadedSegment
+from rlm.write_path.uploads.segment_queue import MetaQueueItem, UploadedSegment
 from tests.kafka_log.batches import batches
 from tests.replication.fake_led import FakeLed, store
 from tests.replication.fetch_frames import partition, request, response

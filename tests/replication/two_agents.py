@@ -47,8 +47,7 @@ from replication.wire.metrics import ReplicationMetrics
 from replication.wire.peer_connection import Address, KnownPeers
 from replication.wire.peer_protocol import Hello
 from rlm.write_path.metrics import StageTimes
-from rlm.write_path.uploads.segment_queue import MetaQueueItem
-from rlm.write_path.uploads.uploaded_segment import UploadedSegment
+from rlm.write_path.uploads.segment_queue import MetaQueueItem, UploadedSegment
 from tests.metric_values import metric_value
 from tests.replication.fake_led import FakeLed
 from tests.replication.fetch_frames import partition, request, response

@@ -22,8 +22,7 @@ from rlm.write_path.core.write_path_core import WritePathCore
 from rlm.write_path.reading.resume_point import ResumePoint, resume_point
 from rlm.write_path.reading.resumed_tail import ResumedTail
 from rlm.write_path.uploads.adoptable_records import Records
-from rlm.write_path.uploads.combine_task import Copied, RLMWalCombineTask
-from rlm.write_path.uploads.finished_in_order import FinishedInOrder
+from rlm.write_path.uploads.combine_task import Copied, FinishedInOrder, RLMWalCombineTask
 from rlm.write_path.uploads.segment_queue import MetaQueueItem, RemoteSegmentQueue
 from tests.simulation import agent_model
 from tests.simulation.planted_bugs import Plant, find
