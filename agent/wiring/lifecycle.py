@@ -12,17 +12,25 @@ from agent.wiring.surroundings import Surroundings
 from kafka_log.topic_partition import TopicId
 from metadata_topic.records.declared_gaps import DeclaredGap
 from plugin.segment_metadata import CombinedSegmentId
-from rlm.lifecycle.caretaking import Caretaking, StoreRegistrations
-from rlm.lifecycle.cluster_observer import ClusterObserver, Observation, longest_retention_ms, topics_of
-from rlm.lifecycle.cluster_watch import ClusterWatch, held_partitions
-from rlm.lifecycle.expiration import ExpirationLimits, ExpirationPlanner
-from rlm.lifecycle.expiration_task import DeletionPolicy, Responsibility, RLMWalExpirationTask
-from rlm.lifecycle.failover_task import FailoverTask
+from rlm.lifecycle.cluster_observer import (
+    ClusterObserver,
+    ClusterWatch,
+    Observation,
+    held_partitions,
+    longest_retention_ms,
+    topics_of,
+)
+from rlm.lifecycle.expiration import (
+    DeletionPolicy,
+    ExpirationLimits,
+    ExpirationPlanner,
+    Responsibility,
+    RLMWalExpirationTask,
+)
+from rlm.lifecycle.failover import FailoverTask
 from rlm.lifecycle.lifecycle import Lifecycle, LifecycleIntervals, LifecycleTasks
-from rlm.lifecycle.node_care import NodeCare
-from rlm.lifecycle.orphan_rounds import OrphanRounds
-from rlm.lifecycle.orphan_task import OrphanTask, OwnWork
-from rlm.lifecycle.orphans import HealingLimits
+from rlm.lifecycle.node_care import Caretaking, NodeCare, StoreRegistrations
+from rlm.lifecycle.orphans import HealingLimits, OrphanRounds, OrphanTask, OwnWork
 from rlm.lifecycle.release import LongTermTier, TopicWatch
 
 _UNPUBLISHED_MAX_S = 10.0

@@ -36,16 +36,13 @@ from plugin.segment_metadata import CombinedSegmentId
 from replication.leader.guarded_write_path import WritePathAnswers
 from replication.leader.zones import reads_for
 from replication.wire.metrics import RecentTraffic
-from rlm.archive.archive_tier import ArchiveTier
-from rlm.archive.archived_topics import ArchivedTopics, CareDuties
+from rlm.archive.archived_topics import ArchivedTopics, ArchiveTier, CareDuties
 from rlm.archive.archiving import Archiving
 from rlm.archive.stored_runs import LedLogs
-from rlm.lifecycle.caretaking import publish_registration
 from rlm.lifecycle.cluster_observer import Observation
-from rlm.lifecycle.gap_declarations import GapDeclarations
-from rlm.lifecycle.led_gaps import LedGaps
+from rlm.lifecycle.gap_declarations import GapDeclarations, LedGaps
 from rlm.lifecycle.lifecycle import Lifecycle
-from rlm.lifecycle.node_care import NodeRegistration
+from rlm.lifecycle.node_care import NodeRegistration, publish_registration
 from rlm.lifecycle.release import Tiers
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.commit.group_commit import CommitLimits

@@ -7,8 +7,7 @@ from typing import cast
 
 import pytest
 
-from agent.leadership import LeadershipReader, LeadershipWatch, LedByTopic, assignments, followers_of
-from agent.partition_directories import LocalReplicas
+from agent.leadership import LeadershipReader, LeadershipWatch, LedByTopic, LocalReplicas, assignments, followers_of
 from kafka_log.log_directory import LogDirectory, PartitionDirectory
 from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_text
 from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings

@@ -21,9 +21,14 @@ from plugin.segment_metadata import (
     RemoteWalCombinedLogSegmentMetadataUpdate,
 )
 from plugin.wall_clock import Clocks
-from rlm.lifecycle.expiration import ExpirationLimits, ExpirationPlanner
-from rlm.lifecycle.expiration_task import DeletionPolicy, Responsibility, RLMWalExpirationTask
-from rlm.lifecycle.orphan_task import OrphanTask, OwnWork
+from rlm.lifecycle.expiration import (
+    DeletionPolicy,
+    ExpirationLimits,
+    ExpirationPlanner,
+    Responsibility,
+    RLMWalExpirationTask,
+)
+from rlm.lifecycle.orphans import OrphanTask, OwnWork
 from rlm.lifecycle.release import ClusterView, Tiers
 from rlm.write_path.machine import thread_pool
 from rlm.write_path.metrics import LifecycleMetrics, WriteMetrics

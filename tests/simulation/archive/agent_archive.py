@@ -19,11 +19,9 @@ from plugin.wall_clock import Clocks
 from rlm.archive.archive_care import CareLimits
 from rlm.archive.archive_plan import ArchiveLimits
 from rlm.archive.archive_task import ArchiveTaskLimits
-from rlm.archive.archive_tier import ArchiveTier
-from rlm.archive.archived_topics import ArchivedTopics
+from rlm.archive.archived_topics import ArchivedTopics, ArchiveTier
 from rlm.archive.archiving import ArchiveSources, Archiving, ArchivingLimits
-from rlm.lifecycle.cluster_observer import Observation
-from rlm.lifecycle.cluster_watch import KnownSettings
+from rlm.lifecycle.cluster_observer import KnownSettings, Observation
 from rlm.lifecycle.node_care import NodeRegistration
 from rlm.lifecycle.orphans import HealingLimits
 from rlm.lifecycle.release import ClusterView, Tiers
