@@ -216,10 +216,10 @@ class RangeDoor:
         self._is_near = is_near
         self._idle_timeout_s = idle_timeout_s
 
-    async def serve(self, peer: FramedConnection, asker: Hello) -> None:
+    async def serve(self, peer: FramedConnection, hello: Hello, _capabilities: PeerCapabilities) -> None:
         """Serve one connection, after the hellos, until it ends. Raises PeerRefusedError, MalformedFrameError."""
-        if not self._is_near(asker.broker_id):
-            raise PeerRefusedError(f"broker {asker.broker_id}'s agent asks for ranges, and is not known to be near")
+        if not self._is_near(hello.broker_id):
+            raise PeerRefusedError(f"broker {hello.broker_id}'s agent asks for ranges, and is not known to be near")
         giving = _Giving(self._context, self._budget, peer)
         try:
             await run_until_one_ends(giving.run(), until_idle((peer,), self._idle_timeout_s))

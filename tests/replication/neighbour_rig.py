@@ -99,7 +99,7 @@ class Zone:
             followers=range(10),
         )
         door = RangeDoor(following, leading.budget, self.is_near, idle_timeout_s=60.0)
-        listener = LeaderProxy(replace(leading, ranges=door))
+        listener = LeaderProxy(replace(leading, doors={PeerCapabilities.RANGES: door}))
         await listener.start(LOOPBACK, self.server_tls(broker_id))
         [self.addresses[broker_id]] = listener.addresses
         peers = self.peers[broker_id] = KnownPeers({})

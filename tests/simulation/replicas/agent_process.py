@@ -130,7 +130,7 @@ class AgentProcess:
             hello=replace(leading.hello, capabilities=leading.hello.capabilities | PeerCapabilities.RANGES),
             limits=replace(LEADER_LIMITS, share_min_readers=2),
             zones=zones,
-            ranges=RangeDoor(following, leading.budget, lambda _: True, IDLE_TIMEOUT_S),
+            doors={PeerCapabilities.RANGES: RangeDoor(following, leading.budget, lambda _: True, IDLE_TIMEOUT_S)},
         )
 
     def _pool(self, delays: Callable[[], Delays]) -> Callable[[int, str], Executor]:
