@@ -143,7 +143,7 @@ class RoutedRelay:
             if self._responses is None:
                 await run_until_one_ends(self._relay_requests(), self._relay_answers())
             else:
-                with self._responses.told_of_breakers():
+                with self._responses.watch_breakers():
                     await run_until_one_ends(self._relay_requests(), self._responses.receive(), self._responses.relay())
         finally:
             self._do(self._core.closed())
@@ -239,7 +239,7 @@ class RoutedRelay:
             case ForwardInline(frame):
                 metrics.requests.labels("inline").inc()
                 if self._responses is not None:
-                    self._responses.will_ask(frame)
+                    self._responses.note_request(frame)
                 self._channel.send(MessageKind.KAFKA, frame)
             case ForwardRoute(request):
                 metrics.requests.labels("linked").inc()

@@ -277,7 +277,7 @@ class WritePath(WritePathOwner):
     def why(self) -> Mapping[str, WhyInline]:
         """Return for each topic led here how much of it is linked, and why bytes go inline."""
         running = self._running
-        told = running.manager.told_why() if running is not None else {}
+        told = running.manager.why_inline_by_topic() if running is not None else {}
         recent, now_s = dict(self._around.relaying.metrics.traffic.recent), self._around.clocks.monotonic_s()
         ids = {one.topic: partition.topic_id for partition, one in self.status().items()}
         return {

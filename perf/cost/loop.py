@@ -77,7 +77,7 @@ class CostLoop:
             match pacing.next_step(self._time.now_s):
                 case UploadNow():
                     self._read()
-                    self.do(self._core.unwanted.let_go(self._time.now_s))
+                    self.do(self._core.unwanted.drop_queued(self._time.now_s))
                     self._start(pacing.next_upload(self._time.now_s))
                 case Gather(delay_s, quiet_s):
                     self._gathers = True

@@ -169,7 +169,7 @@ class FollowerProxy:
             self._context.metrics.fault("peer_unreachable")
             log.warning("peer_unreachable", leader=broker_id, error=str(error) or type(error).__name__)
         except Exception as error:  # the defect ends this connection only
-            self._defects[broker_id].met("connection", error)
+            self._defects[broker_id].record("connection", error)
         finally:
             broker.close()
 
@@ -253,11 +253,11 @@ class _FollowerRelay:
     async def run(self) -> None:
         """Relay until either side ends. Only an unexpected error is raised."""
         try:
-            with self._responses.told_of_breakers():
+            with self._responses.watch_breakers():
                 await run_until_one_ends(self._relay_requests(), self._responses.receive(), self._responses.relay())
         except MalformedFrameError as error:
             self._context.metrics.fault("peer_frame_malformed")
-            self._defects.met("connection", error)
+            self._defects.record("connection", error)
         finally:
             self._context.metrics.connection_ended("broker", self._broker.error)
             self._context.metrics.connection_ended("peer", self._leader.error)
@@ -269,7 +269,7 @@ class _FollowerRelay:
             received_s = self._context.clock()
             if not self._may_pass(frame):
                 continue
-            responses.will_ask(frame)
+            responses.note_request(frame)
             responses.channel.send(MessageKind.KAFKA, frame)
             if responses.spliced_at_s is not None:
                 self._context.stage_times.observe("appended", received_s - responses.spliced_at_s)

@@ -61,7 +61,7 @@ class AnswersInOrder:
         self._waiting: deque[Answer] = deque()
         self._awaited: int | None = None
 
-    def asked_for(self, correlation_id: int) -> None:
+    def await_original(self, correlation_id: int) -> None:
         """Record that the answer given last was requested again as original; nothing is given before it arrives."""
         self._awaited = correlation_id
 
@@ -184,7 +184,7 @@ class LinksWanted:
         self.newest: bytes | None = None
         """The custom metadata of the leader's newest object; None before the first one."""
 
-    def given(self, custom_metadata: bytes) -> None:
+    def note_link(self, custom_metadata: bytes) -> None:
         """Record a link to an object with this custom metadata."""
         if not self._is_told_ahead:
             self.newest = custom_metadata
@@ -318,7 +318,7 @@ class HydratedResponses:
         self._in_order = AnswersInOrder()
 
     @contextmanager
-    def told_of_breakers(self) -> Iterator[None]:
+    def watch_breakers(self) -> Iterator[None]:
         """While the connection lasts."""
         changed = self._context.hydration.tiers.on_breaker_change
         changed.append(self._breaker_changed)
@@ -329,7 +329,7 @@ class HydratedResponses:
             changed.remove(self._breaker_changed)
             self._memory.close()
 
-    def will_ask(self, frame: Buffer) -> None:
+    def note_request(self, frame: Buffer) -> None:
         """Note the request that is about to be sent to the leader's agent."""
         if int.from_bytes(bytes(frame[:2]), "big") == FETCH_API_KEY:
             self._asked_last = int.from_bytes(bytes(frame[4:8]), "big", signed=True)
@@ -344,7 +344,7 @@ class HydratedResponses:
                 try:
                     self._announced(kind, body)
                 except Exception as error:
-                    self._defects.met("announcement", error)
+                    self._defects.record("announcement", error)
             elif kind is MessageKind.KAFKA or kind in _LINKED_KINDS:
                 self._memory.came(len(body))
                 await self._responses.put(message)
@@ -386,7 +386,7 @@ class HydratedResponses:
             if self._context.limits.wants_digests and not all(link.sha256 for link in links):
                 raise UndigestedLinkError
             if links:
-                self._links.given(links[-1].custom_metadata)
+                self._links.note_link(links[-1].custom_metadata)
             await self._memory.make_room(sum([link.length for link in links]), self._context.limits.hydration_timeout_s)
             spliced = await self._hydrated(response, is_old)
         except HydrationError as error:
@@ -408,7 +408,7 @@ class HydratedResponses:
 
     async def _refuse_bytes(self, error: SpliceError) -> None:
         """Handle bytes that still differ from what the leader linked after a second read."""
-        self._context.hydration.proved_wrong(error.link)
+        self._context.hydration.discard_wrong(error.link)
         log.error("splice_refused", segment=str(error.link.object_id), reason=error.reason)
         self._defects.corrupt(error)
         self._links.tell()
@@ -417,8 +417,8 @@ class HydratedResponses:
     async def _refuse_links(self, where: str, error: Exception) -> None:
         """Ask for this response inline, and pause links for a while."""
         if isinstance(error, ForgedRangeError):
-            self._context.hydration.proved_wrong(error.link)
-        self._defects.met(where, error)
+            self._context.hydration.discard_wrong(error.link)
+        self._defects.record(where, error)
         self._links.tell()
         await self._ask_inline("defect", type(error).__name__)  # its text may hold a record's bytes
 
@@ -442,7 +442,7 @@ class HydratedResponses:
                     return await _spliced(response, data)
                 except SpliceError as error:
                     self._context.metrics.fault("splice_refetch")
-                    self._context.hydration.proved_wrong(error.link)
+                    self._context.hydration.discard_wrong(error.link)
                     return await _spliced(response, await fetch_all(links))
         except TimeoutError as error:
             if not is_old:  # slow large reads do not mean that the store fails
@@ -451,7 +451,7 @@ class HydratedResponses:
 
     async def _ask_inline(self, reason: str, detail: str) -> None:
         """Ask the leader's agent for the original, which comes as a Kafka frame."""
-        self._in_order.asked_for(self._asked_last)
+        self._in_order.await_original(self._asked_last)
         self._context.metrics.fault(f"inline_requested_{reason}")
         log.warning("inline_requested", reason=reason, detail=detail, correlation_id=self._asked_last)
         self.channel.send(MessageKind.INLINE_REQUEST, encode_inline_request(self._asked_last))

@@ -64,7 +64,7 @@ class NeighbourReads(Protocol):
     async def ask(self, neighbour: int, wanted: CachedRange, read: tuple[int, int]) -> bytes | None:
         """Return the range; None if it must be read from the store. Errors are counted, not raised."""
 
-    def gave_wrong_bytes(self, neighbour: int) -> None:
+    def record_wrong_bytes(self, neighbour: int) -> None:
         """Record that a neighbour gave bytes that differ from the leader's."""
 
 
@@ -164,7 +164,7 @@ class HydrationCache:
         finally:
             del self._waiting[wait]
 
-    async def given(
+    async def fetch_for_neighbour(
         self, object_id: StoredObjectId, start: int, end: int, read: tuple[int, int], custom_metadata: bytes
     ) -> memoryview:
         """Return the bytes [start, end) for a neighbour.
@@ -180,11 +180,11 @@ class HydrationCache:
             self._fetch(object_id, *read, custom_metadata)
         return await self.fetch(object_id, start, end, custom_metadata)
 
-    def proved_wrong(self, link: SegmentLink) -> None:
+    def discard_wrong(self, link: SegmentLink) -> None:
         """Forget an object after a link with wrong bytes, so that the next fetch reads it from the store."""
         for one in self.ranges.covering(link.object_id, link.start_position, link.end_position):
             if one.neighbour is not None and self.neighbours is not None:
-                self.neighbours.gave_wrong_bytes(one.neighbour)
+                self.neighbours.record_wrong_bytes(one.neighbour)
         self.ranges.discard(link.object_id)
 
     def not_there(self, links: Iterable[SegmentLink]) -> list[tuple[StoredObjectId, bytes]]:

@@ -152,7 +152,7 @@ class Neighbours:
             return data
         return None
 
-    def gave_wrong_bytes(self, neighbour: int) -> None:
+    def record_wrong_bytes(self, neighbour: int) -> None:
         """Record that a neighbour gave bytes that differ from the leader's."""
         self._metrics.asked("wrong")
         self._rest(neighbour)
@@ -280,7 +280,7 @@ class _Giving:
         hydration, limits = self._context.hydration, self._context.limits
         try:
             async with asyncio.timeout(limits.hydration_timeout_s):
-                data = await hydration.given(
+                data = await hydration.fetch_for_neighbour(
                     request.segment_id, request.start, request.end, request.read, request.custom_metadata
                 )
                 await reserve(self._budget, len(data))

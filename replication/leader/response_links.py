@@ -35,7 +35,7 @@ class KeptResponse:
     def drop(self) -> None:
         """Forget the response: nobody will ask for it any more."""
         if self._kept is not None:
-            self._budget.keep_no_more(self)
+            self._budget.release_kept(self)
             self._kept = None
 
     def take(self, correlation_id: int) -> Buffer:
@@ -86,7 +86,7 @@ class ResponseLinks:
         """Drop the kept original: the response that was linked last has arrived."""
         self._kept.drop()
 
-    def are_given(self, follower_id: int) -> bool:
+    def may_be_sent(self, follower_id: int) -> bool:
         """Whether this follower's responses may be linked now; not in the own zone, where bytes cost nothing."""
         is_able = self._understands_links and not self._is_paused and not self._defects.links_rest
         return is_able and not self._context.zones.is_own(follower_id)
@@ -117,7 +117,7 @@ class ResponseLinks:
         try:
             self._planner.begin(frame, view, follower_id)
         except Exception as error:
-            self._defects.met("planning", error)
+            self._defects.record("planning", error)
             return False
         if self._planner.has_records:
             self._context.stage_times.observe("answered", now_s - received_s)
@@ -125,7 +125,7 @@ class ResponseLinks:
 
     def step(self, follower_id: int, now_s: float) -> SendLinked | WaitForUploads | None:
         """Return the response with links, or until when to wait for them at most; None to send it unchanged."""
-        if not self.are_given(follower_id):
+        if not self.may_be_sent(follower_id):
             return None
         try:
             verdict = self._planner.decide(now_s)
@@ -135,7 +135,7 @@ class ResponseLinks:
                 self._is_waiting = True
                 return verdict
         except Exception as error:
-            self._defects.met("planning", error)
+            self._defects.record("planning", error)
             return None
         if self._is_waiting:
             self._context.stage_times.observe("link_wait", now_s - self._begun_s)
@@ -161,7 +161,7 @@ class ResponseLinks:
             body = encode_linked_response(sent.response)
             is_old = self._read_ahead is not None and self._read_ahead.sent(sent)
         except Exception as error:
-            self._defects.met("planning", error)
+            self._defects.record("planning", error)
             return None
         self._kept.keep(correlation_id, original)
         return MessageKind.LINKED_OLD if is_old else MessageKind.LINKED, body

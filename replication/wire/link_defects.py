@@ -69,9 +69,9 @@ class LinkDefects:
         """Record that stored bytes do not match a link: a defect only if it happens several times in a row."""
         self._corrupt_in_a_row += 1
         if self._corrupt_in_a_row >= _CORRUPT_MAX:
-            self.met("corrupt", error)
+            self.record("corrupt", error)
 
-    def met(self, where: str, error: BaseException) -> None:
+    def record(self, where: str, error: BaseException) -> None:
         """Record a defect; `where` labels the counter."""
         self._metrics.fault(f"link_defect_{where}")
         rest_s = self._rest.begin(self._clock())

@@ -50,7 +50,7 @@ from rlm.write_path.core.actions import (
     Upload,
     Watch,
 )
-from rlm.write_path.core.led_partition import LedPartition, PartitionStatus, PassedOver, WritePathLoad, tell_unfinished
+from rlm.write_path.core.led_partition import LedPartition, PartitionStatus, PassedOver, WritePathLoad, log_unfinished
 from rlm.write_path.core.led_views import StoredLog
 from rlm.write_path.core.pacing import LogManagerLimits
 from rlm.write_path.core.write_path_core import WritePathCore
@@ -449,7 +449,7 @@ class CommitLoop:
             match pacing.next_step(self._clock()):
                 case UploadNow():
                     await self._read()
-                    self._effects.carry_out(self._core.unwanted.let_go(self._clock()))
+                    self._effects.carry_out(self._core.unwanted.drop_queued(self._clock()))
                     self._start(pacing.next_upload(self._clock()))
                 case Gather(delay_s, quiet_s):
                     await self._gather(delay_s, quiet_s)
@@ -584,8 +584,8 @@ class RemoteWalLogManager:
             self._effects.watcher.ignore()
             if flush_timeout_s is not None:
                 await self._loop.flush(self._clock() + flush_timeout_s)
-                tell_unfinished(self._core.led.values(), self._clock())
-                self._effects.carry_out(self._core.unwanted.last_declared(self._clock()))
+                log_unfinished(self._core.led.values(), self._clock())
+                self._effects.carry_out(self._core.unwanted.declare_all(self._clock()))
         finally:
             await self._loop.cancel_uploads()
             await self._effects.close(self._core.led.values())
@@ -661,7 +661,7 @@ class RemoteWalLogManager:
         led = self._core.led.get(partition)
         return InlineReason.NOT_ENABLED if led is None else self._decider.why_inline(led.assignment, self._clock())
 
-    def told_why(self) -> dict[str, str]:
+    def why_inline_by_topic(self) -> dict[str, str]:
         """Describe for each topic led here, in words and numbers, why its bytes go inline. On any thread."""
         of_topics = {led.assignment.topic: led.assignment for led in list(self._core.led.values())}
         return {topic: self._decider.told_why(one, self._clock()) for topic, one in of_topics.items()}

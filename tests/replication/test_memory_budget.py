@@ -72,8 +72,8 @@ def test_what_is_only_kept_goes_before_anybody_waits() -> None:
     budget.keep("second", 40, lambda: let_go.append("second"))
     budget.wait("a frame", 1, 50, 0, lambda: None)
     assert (let_go, budget.used) == (["first"], 90)
-    budget.keep_no_more("first")
-    budget.keep_no_more("second")
+    budget.release_kept("first")
+    budget.release_kept("second")
     assert budget.used == 50
 
 

@@ -166,7 +166,7 @@ async def test_one_that_gave_wrong_bytes_is_not_believed_twice_and_rests() -> No
         second = zone.agents[2]
         second.told(FIRST, SECOND)
         assert await second.fetch(1000, 1100) == b"\xff" * 100
-        second.hydration.proved_wrong(SegmentLink(OBJECT, 1000, 100, 0))
+        second.hydration.discard_wrong(SegmentLink(OBJECT, 1000, 100, 0))
         assert await second.fetch(*SECOND) == DATA[slice(*SECOND)]
         assert zone.stores[2].fetches == [(OBJECT, *SECOND)]
         assert second.asked("wrong") == 1
@@ -202,7 +202,7 @@ async def test_bytes_that_were_read_from_the_store_and_prove_wrong_blame_no_neig
         agent = zone.agents[2]
         agent.hydration.announce(OBJECT, (SECOND,))
         await agent.fetch(*SECOND)
-        agent.hydration.proved_wrong(SegmentLink(OBJECT, 1000, 100, 0))
+        agent.hydration.discard_wrong(SegmentLink(OBJECT, 1000, 100, 0))
         assert agent.asked("wrong") == 0
 
 

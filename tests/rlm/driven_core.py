@@ -114,7 +114,7 @@ class Driven:
             match self.core.pacing.next_step(self.now_s):
                 case UploadNow():
                     self.read()
-                    self._do(self.core.unwanted.let_go(self.now_s))
+                    self._do(self.core.unwanted.drop_queued(self.now_s))
                     self.begin_upload()
                 case Gather(delay_s, quiet_s):
                     self.now_s += min(delay_s, quiet_s)

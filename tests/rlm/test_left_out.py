@@ -39,7 +39,7 @@ class Cost(Driven):
 
     def all_declared(self) -> list[OffsetRange]:
         """The same, with what was not told yet."""
-        self.actions += self.core.unwanted.last_declared(self.now_s)
+        self.actions += self.core.unwanted.declare_all(self.now_s)
         return self.declared()
 
 
@@ -158,7 +158,7 @@ def test_what_was_queued_for_links_is_let_go_when_they_do_not_pay_any_more_and_w
     driven.read()
     assert len(driven.core.queue)
     driven.now_s += 1.0
-    driven.actions += driven.core.unwanted.let_go(driven.now_s)
+    driven.actions += driven.core.unwanted.drop_queued(driven.now_s)
     assert driven.taken(TellLeftOut)
     assert not len(driven.core.queue)
     assert driven.core.queue.size_bytes == 0

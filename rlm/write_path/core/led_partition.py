@@ -318,7 +318,7 @@ class WritePathLoad:
 _NAMED = 20
 
 
-def tell_unfinished(partitions: Iterable[LedPartition], now_s: float) -> None:
+def log_unfinished(partitions: Iterable[LedPartition], now_s: float) -> None:
     """Log what stays only in the logs when uploading ends; the next incarnation continues there."""
     unfinished = [status for led in partitions if (status := led.status(now_s)).lag_bytes]
     if unfinished:

@@ -178,7 +178,7 @@ class Pacing:
         """Whether to upload early what was gathered and read."""
         return self._urgency(now_s) is Urgency.LINKS or self._queue.size_bytes >= self._decider.paying_bytes
 
-    def judge(self, now_s: float) -> None:
+    def check_interval(self, now_s: float) -> None:
         """Check what the interval has brought: links by cost end here if that is far too little."""
         size_bytes = self._queue.size_bytes
         if size_bytes and self._urgency(now_s) in (Urgency.PAYING_LINKS, Urgency.BOUNDED_LINKS):

@@ -59,7 +59,7 @@ class Unwanted:
         self._queue = queue
         self._pacing = pacing
 
-    def left_out_of(self, led: LedPartition, outcome: TaskOutcome, now_s: float) -> TaskOutcome:
+    def leave_out(self, led: LedPartition, outcome: TaskOutcome, now_s: float) -> TaskOutcome:
         """Return what was read, without what nobody wants stored."""
         if not outcome.items:
             return outcome
@@ -80,9 +80,9 @@ class Unwanted:
                 kept.append(wanted)
         return replace(outcome, items=tuple(kept))
 
-    def let_go(self, now_s: float) -> Sequence[Action]:
+    def drop_queued(self, now_s: float) -> Sequence[Action]:
         """Remove from the queue, before an upload, what links do not pay for and nobody else wants."""
-        self._pacing.judge(now_s)
+        self._pacing.check_interval(now_s)
         taken = self._queue.take_out(lambda item: self._is_unwanted(item, now_s))
         if not taken:
             return ()
@@ -93,16 +93,16 @@ class Unwanted:
         self._pacing.commit.looked(now_s)
         return CountLeftOut(sum(len(item.records) for item in taken)), TellLeftOut()
 
-    def declared(self, led: LedPartition, now_s: float, *, is_last: bool = False) -> Sequence[Action]:
+    def declare(self, led: LedPartition, now_s: float, *, is_last: bool = False) -> Sequence[Action]:
         """Declare what was left out, when it is time."""
         if not (is_last or led.left_out.is_due(now_s)):
             return ()
         ranges = led.left_out.take(now_s)
         return (DeclareNotWanted(led.assignment, ranges),) if ranges else ()
 
-    def last_declared(self, now_s: float) -> Sequence[Action]:
+    def declare_all(self, now_s: float) -> Sequence[Action]:
         """Declare everything that was left out, when nothing is read any more."""
-        return [action for led in self._led.values() for action in self.declared(led, now_s, is_last=True)]
+        return [action for led in self._led.values() for action in self.declare(led, now_s, is_last=True)]
 
     def _wanted_from(self, led: LedPartition, now_s: float) -> int:
         """Return the offset from which on the log is stored; NO_END: nothing of it, because nobody wants it."""
@@ -245,10 +245,10 @@ class WritePathCore:
         if outcome.gaps:
             actions.append(DeclareGaps(led.assignment, outcome.gaps))
         read_bytes = sum(len(item.records) for item in outcome.items)
-        outcome = self.unwanted.left_out_of(led, outcome, now_s)
+        outcome = self.unwanted.leave_out(led, outcome, now_s)
         if left_out_bytes := read_bytes - sum(len(item.records) for item in outcome.items):
             actions.append(CountLeftOut(left_out_bytes))
-        actions += self.unwanted.declared(led, now_s)
+        actions += self.unwanted.declare(led, now_s)
         self.queue.put(outcome.items)
         led.log_read(outcome)
         if outcome.more:
