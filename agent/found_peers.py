@@ -20,8 +20,7 @@ from agent.settings.setting_types import MAX_PORT, parse_address
 from metadata_topic.settings.topic_settings import AgentRegistration, GatewayPart
 from plugin.durable_files import write_durably
 from replication.follower.follower_proxy import FollowerProxy
-from replication.wire.known_peers import KnownPeers
-from replication.wire.peer_connection import Address
+from replication.wire.peer_connection import Address, KnownPeers
 
 log = structlog.get_logger(__name__)
 

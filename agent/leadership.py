@@ -6,24 +6,101 @@ Ids and paths come from the log directories.
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
+from pathlib import Path
 
 import structlog
 
-from agent.broker_racks import BrokerRacks
-from agent.partition_directories import LocalReplicas
+from kafka_cluster.answers import DescribedBroker
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.cluster import KafkaCluster
 from kafka_cluster.errors import KafkaClusterError
-from kafka_log.log_directory import PartitionDirectory
-from kafka_log.topic_partition import TopicIdPartition
+from kafka_log.errors import LogDirectoryError, MalformedFileError
+from kafka_log.log_directory import LogDirectory, PartitionDirectory
+from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.settings.topic_settings import TopicSettings, settings_of
 from metadata_topic.settings.wal_retention import WalRetention
 from replication.leader.zones import Zones
 from rlm.write_path.assignment import Assignment
 
 log = structlog.get_logger(__name__)
+
+_LOOK_S = 30.0
+"""A broker's zone changes only with its restart."""
+_UNKNOWN_S = 5.0
+"""Used while a follower's zone was never seen, maybe because that broker is away."""
+
+
+class BrokerRacks:
+    """The zones of the living brokers. One caller at a time."""
+
+    def __init__(self, brokers: Callable[[], Iterable[DescribedBroker]], clock: Callable[[], float]) -> None:
+        """`brokers` as `KafkaCluster.brokers`; `clock` gives monotonic seconds."""
+        self._brokers = brokers
+        self._clock = clock
+        self._seen: set[int] = set()
+        self._asked_s = -_LOOK_S
+
+    def look(self, wanted: Collection[int]) -> Mapping[int, str | None]:
+        """Return the living brokers' zones by broker id, if it is time to ask; empty if it is not, or without an
+        answer.
+
+        `wanted` are the brokers whose zones matter.
+        """
+        since_s = self._clock() - self._asked_s
+        if since_s < (_LOOK_S if self._seen.issuperset(wanted) else _UNKNOWN_S):
+            return {}
+        self._asked_s = self._clock()
+        try:
+            racks = {broker.broker_id: broker.rack for broker in self._brokers()}
+        except KafkaClusterError as error:
+            log.warning("zones_unknown", error=str(error), consequence="followers keep the zones that they had")
+            return {}
+        self._seen.update(racks)
+        return racks
+
+
+def partition_directories(log_directories: Sequence[LogDirectory]) -> list[PartitionDirectory]:
+    """List the replicas of all readable log directories; a failing directory does not affect the others.
+
+    If the process lacks file descriptors, the directory's replicas are those of the last look.
+    """
+    found: list[PartitionDirectory] = []
+    for directory in log_directories:
+        faults: tuple[MalformedFileError, ...] = ()
+        try:
+            faults = directory.scan().faults
+        except LogDirectoryError as error:
+            log.error("log_directory_failed", error=str(error))
+            if not error.lacks_descriptors:
+                continue
+        for fault in faults:
+            log.warning("partition_directory_malformed", error=str(fault))
+        found += directory.partitions.values()
+    return found
+
+
+class LocalReplicas:
+    """The replicas here, as of the last look. Any thread may ask."""
+
+    def __init__(self, log_directories: Sequence[LogDirectory]) -> None:
+        self._log_directories = log_directories
+        self._paths: dict[TopicIdPartition, Path] = {}
+        self.topic_names: Mapping[TopicId, str] = {}
+        """Names of all topics with a replica here."""
+
+    def look(self) -> Sequence[PartitionDirectory]:
+        """Scan the directories. Blocks."""
+        found = partition_directories(self._log_directories)
+        self._paths = {directory.topic_id_partition: directory.path for directory in found}
+        self.topic_names = {directory.topic_id: directory.topic for directory in found}
+        return found
+
+    def directory_of(self, partition: TopicIdPartition) -> Path | None:
+        """Return its replica's directory; None when there is none here."""
+        return self._paths.get(partition)
+
 
 LedByTopic = Mapping[str, Mapping[int, frozenset[int]]]
 """By topic and partition, the brokers that follow what this one leads."""

@@ -20,8 +20,7 @@ from metadata_topic.topic.topic_session import TopicSession
 from plugin.remote_wal_storage_manager import StorageContext, blobs_of
 from plugin.wall_clock import wall_ms
 from plugin.zones.bucket_loading import load_storage
-from rlm.lifecycle.orphan_task import OrphanTask
-from rlm.lifecycle.orphans import Comparison, MetadataBehindError
+from rlm.lifecycle.orphans import Comparison, MetadataBehindError, OrphanTask
 
 
 class OrphanCheck:

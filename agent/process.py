@@ -40,9 +40,8 @@ from agent.watchdog import Watchdog
 from agent.wiring.relaying import Relaying, build_relaying
 from kafka_log.meta_properties import MetaProperties
 from kafka_log.server_properties import BrokerProperties
-from plugin.wall_clock import wall_ms
-from replication.follower.tier_reader import ArchiveReads
-from rlm.write_path.clocks import Clocks
+from plugin.wall_clock import Clocks, wall_ms
+from replication.follower.tiers import ArchiveReads
 
 if TYPE_CHECKING:
     from agent.wiring.storage_system import StorageSystem
@@ -184,16 +183,9 @@ class Agent:
     async def _begin_storage_system(self, identity: AgentIdentity, relaying: Relaying) -> None:
         """Begin it. Its slow imports run while replication is relayed already."""
         system_type, surroundings_type = await asyncio.to_thread(_import_storage_system)
-        surroundings = surroundings_type(
-            self._configuration,
-            identity,
-            self.registry,
-            relaying,
-            self.state.supervisor,
-            Clocks(time.monotonic, wall_ms),
-            lambda above: self._lock.next_incarnation(wall_ms, above),
-        )
-        self.state.system = system_type(surroundings)
+        clocks = Clocks(time.monotonic, wall_ms)
+        around = surroundings_type(self._configuration, identity, relaying, self.state.supervisor, clocks)
+        self.state.system = system_type(around, partial(self._lock.next_incarnation, wall_ms))
         self.state.system.start()
 
     async def _drain(self) -> None:

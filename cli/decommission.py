@@ -34,8 +34,7 @@ def decommission(
     from metadata_topic.settings.settings_topic import SettingsWriter, read_settings
     from metadata_topic.topic.topic_session import TopicSession
     from plugin.wall_clock import wall_ms
-    from rlm.lifecycle.caretaking import StoreRegistrations, publish_registration
-    from rlm.lifecycle.decommission import inheritance
+    from rlm.lifecycle.node_care import StoreRegistrations, inheritance, publish_registration
 
     client = connection.client_config()
     living = [one.broker_id for one in KafkaCluster(client, "remote-wal-decommission", 30.0).brokers()]

@@ -11,10 +11,9 @@ import structlog
 from gateway.byte_relay import ByteRelay, RelayEnd
 from gateway.client_door import ClientLimits
 from gateway.metrics import GATEWAY_SIDE, GatewayMetrics
-from replication.wire.connection_shares import ConnectionShare, ConnectionShares, TooManyConnectionsError
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.peer_connection import Address, Listener
-from replication.wire.peer_listener import PeerListener
+from replication.wire.peer_listener import ConnectionShare, ConnectionShares, PeerListener, TooManyConnectionsError
 
 log = structlog.get_logger(__name__)
 

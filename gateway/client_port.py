@@ -14,8 +14,8 @@ from gateway.metrics import GatewayMetrics
 from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES, RESPONSE_FACTOR, FramedConnection
 from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.memory_budget import MemoryBudget
-from replication.wire.news import News
 from replication.wire.peer_connection import Address, Listener, connect_framed
+from replication.wire.peer_listener import News
 
 log = structlog.get_logger(__name__)
 

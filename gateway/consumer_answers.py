@@ -11,8 +11,8 @@ from gateway.consume_metrics import ConsumeMetrics
 from kafka_log.crc32c import Buffer
 from plugin.format.archive_object_id import StoredObjectId
 from replication.leader.catch_up import FollowerCatchUp
-from replication.leader.decided_response import decided
 from replication.leader.leader_context import LeaderContext
+from replication.leader.leader_relay import decided
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.peer_channel import PeerChannel
 from replication.wire.peer_protocol import MessageKind

@@ -33,13 +33,12 @@ from kafka_log.crc32c import Buffer
 from replication.follower.follower_context import FollowerContext
 from replication.follower.hydrated_responses import HydratedResponses
 from replication.wire.circuit_breaker import CircuitBreaker
-from replication.wire.framed_connection import FramedConnection
+from replication.wire.framed_connection import FramedConnection, run_until_one_ends
 from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.link_defects import LinkDefects
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.peer_channel import PeerChannel
 from replication.wire.peer_protocol import MessageKind, PeerCapabilities
-from replication.wire.relay_tasks import run_until_one_ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +143,7 @@ class RoutedRelay:
             if self._responses is None:
                 await run_until_one_ends(self._relay_requests(), self._relay_answers())
             else:
-                with self._responses.told_of_breakers():
+                with self._responses.watch_breakers():
                     await run_until_one_ends(self._relay_requests(), self._responses.receive(), self._responses.relay())
         finally:
             self._do(self._core.closed())
@@ -242,7 +241,7 @@ class RoutedRelay:
             case ForwardInline(frame):
                 metrics.requests.labels("inline").inc()
                 if self._responses is not None:
-                    self._responses.will_ask(frame)
+                    self._responses.note_request(frame)
                 self._channel.send(MessageKind.KAFKA, frame)
             case ForwardRoute(request):
                 metrics.requests.labels("linked").inc()

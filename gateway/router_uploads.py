@@ -24,7 +24,7 @@ from kafka_log.crc32c import Buffer
 from plugin.blob_storage import BlobStorage, StoredBlob
 from plugin.errors import IncompleteListingError, RemoteSegmentConflictError, defect_site, failure_label
 from plugin.router_object_id import ROUTER_KIND
-from rlm.write_path.clocks import Clocks
+from plugin.wall_clock import Clocks
 from rlm.write_path.commit.group_commit import UploadNow, Wait
 
 T = TypeVar("T")

@@ -21,12 +21,11 @@ from gateway.router_uploads import RouterStore
 from plugin.blob_storage import StoredBlob
 from plugin.errors import RemoteResourceNotFoundError
 from replication.wire.circuit_breaker import CircuitBreaker
-from replication.wire.framed_connection import FramedConnection
+from replication.wire.framed_connection import FramedConnection, run_until_one_ends
 from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.peer_channel import PeerChannel
 from replication.wire.peer_protocol import MessageKind, PeerCapabilities
-from replication.wire.relay_tasks import run_until_one_ends
 from rlm.write_path.uploads.adoptable_records import AdoptableRecords
 
 

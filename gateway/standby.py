@@ -22,8 +22,8 @@ from gateway.client_door import ClientLimits
 from gateway.client_port import ClientPort
 from gateway.metrics import GatewayMetrics
 from plugin.clients.dialling import connect
-from replication.wire.news import News
 from replication.wire.peer_connection import Address
+from replication.wire.peer_listener import News
 
 log = structlog.get_logger(__name__)
 

@@ -13,7 +13,7 @@ from replication.follower.peer_watch import NOT_ASKED, Presence
 from rlm.write_path.core.led_partition import PartitionStatus
 
 if TYPE_CHECKING:
-    from agent.wiring.write_path import WhyInline
+    from agent.wiring.storage_run import WhyInline
 
 
 @dataclass(frozen=True, slots=True)

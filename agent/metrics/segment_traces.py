@@ -28,8 +28,8 @@ from agent.identity import AgentIdentity
 from agent.settings.process_settings import TraceSettings
 from plugin.format.archive_object_id import StoredObjectId
 from plugin.segment_metadata import CombinedSegmentId
-from rlm.write_path.clocks import Clocks
-from rlm.write_path.uploads.uploaded_segment import UploadedSegment
+from plugin.wall_clock import Clocks
+from rlm.write_path.uploads.segment_queue import UploadedSegment
 
 log = structlog.get_logger(__name__)
 

@@ -14,8 +14,7 @@ from agent.settings.agent_settings import AgentSettings
 from agent.settings.setting_types import AgentSettingsError, has_pair
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.server_properties import BrokerProperties
-from replication.follower.leader_bypass import Bypass
-from replication.follower.leader_route import RouteLimits
+from replication.follower.leader_bypass import Bypass, RouteLimits
 
 if TYPE_CHECKING:
     from replication.wire.sasl_login import SaslLogin

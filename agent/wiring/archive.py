@@ -11,7 +11,7 @@ from agent.settings.setting_types import milliseconds
 from agent.settings.upload_settings import ArchiveSettings
 from agent.wiring.kafka_following import KafkaFollowing
 from agent.wiring.lifecycle import healing_limits
-from agent.wiring.surroundings import Kept, Surroundings
+from agent.wiring.surroundings import Surroundings
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from plugin.archive_storage import ObjectArchiveStorage, load_archive_storage
 from plugin.loading import settings_under_prefix
@@ -73,9 +73,7 @@ def archiving_limits(settings: AgentSettings) -> ArchivingLimits:
     )
 
 
-def build_archiving(
-    around: Surroundings, kept: Kept, kafka: KafkaFollowing, duties: Callable[[], CareDuties]
-) -> Archiving:
+def build_archiving(around: Surroundings, kafka: KafkaFollowing, duties: Callable[[], CareDuties]) -> Archiving:
     """Build the archive. `duties` is called on a thread."""
     metadata = kafka.metadata
     sources = ArchiveSources(
@@ -83,18 +81,18 @@ def build_archiving(
         around.relaying.storage,
         metadata.store,
         metadata.archive,
-        kept.publisher,
+        around.publisher,
         metadata.read_to_end,
         metadata.doubt,
     )
     limits = archiving_limits(around.settings)
     return Archiving(
         partial(_load, around),
-        kept.next_archive_writer_id,
+        around.next_archive_writer_id,
         sources,
         limits,
         duties,
-        kept.metrics.archive,
+        around.metrics.archive,
         Machine(around.clocks),
     )
 

@@ -9,11 +9,8 @@ from kafka_log.errors import MalformedFileError
 from kafka_log.partition_metadata import read_partition_metadata
 from kafka_log.tail_events import Gap
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic.records.offset_ranges import OffsetRange
 from plugin.segment_metadata import CombinedSegmentId
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.reading.gap_listener import GapListener
-from rlm.write_path.reading.resume_point import ResumePoint
 from rlm.write_path.uploads.published_offsets import PublishedOffsets
 
 if TYPE_CHECKING:
@@ -99,9 +96,11 @@ class DurableUploads:
         """Handle a log that was read to its end with everything stored: no upload will report it."""
         self._logs.look(partition)
 
-    def told_of_gaps(self, gaps: GapListener) -> GapListener:
-        """Return a listener that notifies both the given one and the durable logs."""
-        return _GapsToldOn(gaps, self._logs)
+    def gaps_found(self, assignment: Assignment, gaps: Iterable[Gap]) -> None:
+        """Handle offsets without records: those that cannot be read are not stored, retention took the others."""
+        for gap in gaps:
+            if assignment.is_durable and gap.is_unreadable:
+                self._logs.unreadable(assignment.topic_id_partition, gap.from_offset, gap.to_offset)
 
     # StoredLogs.
 
@@ -116,24 +115,3 @@ class DurableUploads:
         uploaded = self._uploads.uploaded_offset(partition)
         if uploaded is None or uploaded < 0:
             self._uploads.hurry(partition)
-
-
-class _GapsToldOn:
-    """A GapListener. Records lost to retention are gone as intended; records that cannot be read are not stored."""
-
-    def __init__(self, gaps: GapListener, logs: "DurableLogs") -> None:
-        self._gaps = gaps
-        self._logs = logs
-
-    def resumed(self, assignment: Assignment, resume: ResumePoint) -> None:
-        self._gaps.resumed(assignment, resume)
-
-    def found(self, assignment: Assignment, gaps: Iterable[Gap]) -> None:
-        found = tuple(gaps)
-        for gap in found:
-            if assignment.is_durable and gap.is_unreadable:
-                self._logs.unreadable(assignment.topic_id_partition, gap.from_offset, gap.to_offset)
-        self._gaps.found(assignment, found)
-
-    def not_wanted(self, assignment: Assignment, ranges: Iterable[OffsetRange]) -> None:
-        self._gaps.not_wanted(assignment, ranges)

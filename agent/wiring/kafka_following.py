@@ -5,45 +5,146 @@ counts as led, and all bytes go inline.
 """
 
 import asyncio
+import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, TypeVar
 
 import structlog
 
 from agent.found_peers import gateway_parts, own_address, own_bypass
 from agent.identity import AgentIdentity
-from agent.leadership import LeadershipReader, LeadershipWatch
-from agent.partition_directories import LocalReplicas
+from agent.leadership import LeadershipReader, LeadershipWatch, LocalReplicas
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.lifecycle_settings import LifecycleSettings
 from agent.settings.setting_types import milliseconds
-from agent.wiring.lease_watch import LeaseWatch
-from agent.wiring.settings_binding import SettingsBinding
-from agent.wiring.topic_readers import TopicReaders
+from agent.wiring.lease_watch import LeasesInTopic, LeaseWatch, make_lease
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.errors import KafkaClusterError
 from kafka_log.log_directory import LogDirectory
 from kafka_log.meta_properties import directory_ids
+from kafka_log.topic_partition import TopicId, TopicIdPartition
+from metadata_topic.kip405.tier_follower import TierFollower
+from metadata_topic.kip405.tiered_offsets import TieredOffsets
+from metadata_topic.settings.settings_memory import SettingsMemory
 from metadata_topic.settings.settings_topic import SettingsReader, SettingsWriter, TopicSettingsTopic
-from metadata_topic.settings.topic_settings import AgentRegistration
+from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
 from metadata_topic.settings.wal_retention import WalRetention
-from metadata_topic.topic.followed_metadata import FollowedMetadata
+from metadata_topic.topic.followed_metadata import FollowedMetadata, Reader
 from metadata_topic.topic.metadata_topics import MetadataTopics, TopicPlan
 from metadata_topic.topic.topic import MetadataTopicSettings
 from plugin.guarded_storage import GuardedStorageManager
+from plugin.wall_clock import wall_ms
 from replication.leader.zones import Zones
 from rlm.lifecycle.cluster_observer import longest_enabled_retention_ms
 from rlm.lifecycle.incarnation_watch import IncarnationWatch
+from rlm.lifecycle.tiered_storage import LogEpochs, TieredStorageTier
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.reading.resume_point import ResumePoint, resume_point
 
+log = structlog.get_logger(__name__)
+
+_LOOK_S = 1.0
+
+
+class TopicReaders:
+    """The readers. They end only by defects."""
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        identity: AgentIdentity,
+        client: KafkaClientConfig,
+        storage: GuardedStorageManager,
+        settings_changed: Callable[[object], None],
+        directory_of: Callable[[TopicIdPartition], Path | None],
+    ) -> None:
+        """`settings_changed` is called in the settings reader's thread."""
+        reader = Reader(identity.cluster_id, identity.broker_id, identity.incarnation, identity.rack)
+        self.metadata = FollowedMetadata(
+            client, reader, storage, settings.process.state_directory, settings.metadata.memory_bytes, wall_ms
+        )
+        memory = SettingsMemory(settings.process.state_directory)
+        self.topic_settings = SettingsReader(client, settings_changed, rack=identity.rack, memory=memory)
+        self.lease = LeaseWatch(
+            make_lease(storage.blobs, LeasesInTopic(client, self.topic_settings, identity.broker_id)),
+            wall_ms,
+            settings.lifecycle.uncommitted_ttl_s,
+        )
+        tiered = TieredOffsets()
+        tier = TierFollower(client, tiered, rack=identity.rack)
+        self.tiered_storage = TieredStorageTier(tiered, tier, LogEpochs(directory_of, time.monotonic))
+        self._all = (self.metadata.consumer, self.topic_settings, tier)
+
+    def start(self) -> None:
+        """Start reading; the topics must exist."""
+        for reader in self._all:
+            reader.start()
+
+    async def watch(self) -> None:
+        """Watch until cancelled. Raises what ended one of them for good."""
+        while True:
+            for reader in self._all:
+                if reader.failure is not None:
+                    raise reader.failure
+            await asyncio.sleep(_LOOK_S)
+
+    async def close(self) -> None:
+        """End all of them."""
+        for reader in self._all:
+            await asyncio.to_thread(reader.close)
+
+
+LOOK_S = 10.0
+"""Seconds. A broker may still name a deleted topic for some seconds, so an id counts once two looks have seen it."""
+
+
+class SettingsBinding:
+    """Binds topics' settings that name no topic id to the topics that have the names now.
+
+    Older records, and those of writers that do not know the id, give only a topic's name. Without binding, a topic that
+    is deleted and created again would inherit them.
+    """
+
+    def __init__(
+        self, topics: Callable[[], Mapping[str, TopicSettings]], bind: Callable[[Mapping[str, TopicId]], None]
+    ) -> None:
+        """`topics` returns the settings as they were read; `bind` writes them, and blocks."""
+        self._topics = topics
+        self._bind = bind
+        self._led: Mapping[str, TopicId] = {}
+        self._seen: Mapping[str, TopicId] = {}
+
+    def assigned(self, assignments: Iterable[Assignment]) -> None:
+        """Note what is led here from now on."""
+        logs = ((one.topic, one.topic_id_partition) for one in assignments)
+        self._led = {topic: log.topic_id for topic, log in logs if log.partition == 0}
+
+    def look(self) -> dict[str, TopicId]:
+        """Return the topics to be bound now, with their ids."""
+        unbound = {name for name, settings in self._topics().items() if settings.topic_id is None}
+        before, self._seen = self._seen, {name: one for name, one in self._led.items() if name in unbound}
+        return {name: topic_id for name, topic_id in self._seen.items() if before.get(name) == topic_id}
+
+    async def run(self) -> None:
+        """Look, and bind, until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            if not (owners := self.look()):
+                continue
+            try:
+                await asyncio.to_thread(self._bind, owners)
+            except KafkaClusterError as error:
+                log.warning("topic_settings_not_bound", topics=sorted(owners), reason=str(error),
+                            consequence="they count for whichever topic has the name")  # fmt: skip
+
+
 T = TypeVar("T")
 
-log = structlog.get_logger(__name__)
 
 RETRY_S = 1.0
 _METADATA_READY_TIMEOUT_S = 30.0

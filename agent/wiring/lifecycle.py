@@ -8,21 +8,29 @@ from functools import partial
 from agent.settings.lifecycle_settings import LifecycleSettings
 from agent.settings.setting_types import milliseconds
 from agent.wiring.kafka_following import KafkaFollowing, wal_retention
-from agent.wiring.surroundings import Kept, Surroundings
+from agent.wiring.surroundings import Surroundings
 from kafka_log.topic_partition import TopicId
 from metadata_topic.records.declared_gaps import DeclaredGap
 from plugin.segment_metadata import CombinedSegmentId
-from rlm.lifecycle.caretaking import Caretaking, StoreRegistrations
-from rlm.lifecycle.cluster_observer import ClusterObserver, Observation, longest_retention_ms, topics_of
-from rlm.lifecycle.cluster_watch import ClusterWatch, held_partitions
-from rlm.lifecycle.expiration import ExpirationLimits, ExpirationPlanner
-from rlm.lifecycle.expiration_task import DeletionPolicy, Responsibility, RLMWalExpirationTask
-from rlm.lifecycle.failover_task import FailoverTask
+from rlm.lifecycle.cluster_observer import (
+    ClusterObserver,
+    ClusterWatch,
+    Observation,
+    held_partitions,
+    longest_retention_ms,
+    topics_of,
+)
+from rlm.lifecycle.expiration import (
+    DeletionPolicy,
+    ExpirationLimits,
+    ExpirationPlanner,
+    Responsibility,
+    RLMWalExpirationTask,
+)
+from rlm.lifecycle.failover import FailoverTask
 from rlm.lifecycle.lifecycle import Lifecycle, LifecycleIntervals, LifecycleTasks
-from rlm.lifecycle.node_care import NodeCare
-from rlm.lifecycle.orphan_rounds import OrphanRounds
-from rlm.lifecycle.orphan_task import OrphanTask, OwnWork
-from rlm.lifecycle.orphans import HealingLimits
+from rlm.lifecycle.node_care import Caretaking, NodeCare, StoreRegistrations
+from rlm.lifecycle.orphans import HealingLimits, OrphanRounds, OrphanTask, OwnWork
 from rlm.lifecycle.release import LongTermTier, TopicWatch
 
 _UNPUBLISHED_MAX_S = 10.0
@@ -38,7 +46,6 @@ def healing_limits(settings: LifecycleSettings) -> HealingLimits:
 
 def build_lifecycle(
     around: Surroundings,
-    kept: Kept,
     kafka: KafkaFollowing,
     tier: LongTermTier,
     is_under_way: Callable[[CombinedSegmentId], bool],
@@ -49,10 +56,10 @@ def build_lifecycle(
 
     `declare_loss` is called with what a led log lost without an election.
     """
-    settings, metadata, metrics = around.settings.lifecycle, kafka.metadata, kept.metrics.lifecycle
+    settings, metadata, metrics = around.settings.lifecycle, kafka.metadata, around.metrics.lifecycle
     store, wall_ms, broker_id = metadata.store, around.clocks.wall_ms, around.identity.broker_id
     threads = ThreadPoolExecutor(3, thread_name_prefix="lifecycle")
-    caretaking = _build_caretaking(around, kept, kafka)
+    caretaking = _build_caretaking(around, kafka)
     planner = _build_planner(settings, kafka, tier)
 
     def observed(observation: Observation, now_ms: int) -> None:
@@ -73,12 +80,12 @@ def build_lifecycle(
     observer = partial(ClusterObserver, around.configuration.client, broker_id, watch)
     orphans = _build_orphan_task(around, kafka, OwnWork(planner.is_being_deleted, is_under_way))
     tasks = LifecycleTasks(
-        FailoverTask(broker_id, store, kept.publisher, wall_ms, metrics, threads, declare_loss),
+        FailoverTask(broker_id, store, around.publisher, wall_ms, metrics, threads, declare_loss),
         ClusterWatch(observer, wanted, kafka.topic_settings, wal_retention(settings), observed, wall_ms, threads),
         caretaking,
-        _build_expiration(around, kept, kafka, planner, caretaking, is_under_way),
+        _build_expiration(around, kafka, planner, caretaking, is_under_way),
         OrphanRounds(
-            orphans, kept.publisher, caretaking.brokers, settings.orphans_heal_enable, metrics.orphan_search, threads
+            orphans, around.publisher, caretaking.brokers, settings.orphans_heal_enable, metrics.orphan_search, threads
         ),
     )
     intervals = LifecycleIntervals(
@@ -87,12 +94,11 @@ def build_lifecycle(
         settings.expiration_task_interval_s,
         settings.orphans_interval_s,
     )
-    return Lifecycle(tasks, intervals, metadata.was_read, threads, kept.loops.succeeded)
+    return Lifecycle(tasks, intervals, metadata.was_read, threads, around.metrics.loops.succeeded)
 
 
 def _build_expiration(
     around: Surroundings,
-    kept: Kept,
     kafka: KafkaFollowing,
     planner: ExpirationPlanner,
     caretaking: Caretaking,
@@ -103,8 +109,10 @@ def _build_expiration(
     responsibility = Responsibility(caretaking.brokers, is_under_way, on_started, metadata.is_whole)
     per_second = around.settings.lifecycle.expiration_deletes_per_second
     store = metadata.store
-    policy = DeletionPolicy(per_second, _DELETE_THREADS, store.published_segment, kept.metrics.lifecycle, store.naming)
-    return RLMWalExpirationTask(relaying.storage, kept.publisher, planner, responsibility, around.clocks, policy)
+    policy = DeletionPolicy(
+        per_second, _DELETE_THREADS, store.published_segment, around.metrics.lifecycle, store.naming
+    )
+    return RLMWalExpirationTask(relaying.storage, around.publisher, planner, responsibility, around.clocks, policy)
 
 
 def _build_orphan_task(around: Surroundings, kafka: KafkaFollowing, own: OwnWork) -> OrphanTask:
@@ -121,7 +129,7 @@ def _build_orphan_task(around: Surroundings, kafka: KafkaFollowing, own: OwnWork
     )
 
 
-def _build_caretaking(around: Surroundings, kept: Kept, kafka: KafkaFollowing) -> Caretaking:
+def _build_caretaking(around: Surroundings, kafka: KafkaFollowing) -> Caretaking:
     settings, identity = around.settings.lifecycle, around.identity
     agents = kafka.topic_settings
     registrations = StoreRegistrations(kafka.metadata.store, lambda: frozenset(agents.agents) | {identity.broker_id})
@@ -131,7 +139,7 @@ def _build_caretaking(around: Surroundings, kept: Kept, kafka: KafkaFollowing) -
     lease = kafka.lease
     return Caretaking(
         care,
-        kept.publisher,
+        around.publisher,
         around.clocks,
         unpublished_max_s,
         lambda: lease.may_delete and lease.clock_is_off is None,

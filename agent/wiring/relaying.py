@@ -34,28 +34,24 @@ from agent.wiring.peering import (
 )
 from plugin.guarded_storage import GuardedStorageManager
 from plugin.request_ceiling import RequestCeiling
-from plugin.wall_clock import wall_ms
-from replication.follower.catch_up_reads import CatchUpReads
+from plugin.wall_clock import Clocks, wall_ms
+from replication.follower.catch_up_reads import CatchUpReadLimits, CatchUpReads
 from replication.follower.follower_context import FollowerContext, FollowerLimits
 from replication.follower.follower_proxy import FollowerProxy
 from replication.follower.hydration import HydrationCache, HydrationLimits
-from replication.follower.neighbours.neighbours import Neighbours
-from replication.follower.neighbours.range_door import RangeDoor
+from replication.follower.neighbours import Neighbours, RangeDoor
 from replication.follower.peer_watch import PeerWatch
-from replication.follower.read_quota import CatchUpReadLimits
-from replication.follower.tier_reader import ArchiveReads
+from replication.follower.tiers import ArchiveReads
 from replication.leader.catch_up import CatchUp
 from replication.leader.guarded_write_path import GuardedWritePath
 from replication.leader.leader_context import LeaderContext, LeaderLimits
 from replication.leader.leader_proxy import LeaderProxy
 from replication.leader.read_ahead import CatchUpLimits
-from replication.leader.remote_readers import RemoteReaders
-from replication.leader.zones import Zones
-from replication.wire.known_peers import KnownPeers
+from replication.leader.zones import RemoteReaders, Zones
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.metrics import ReplicationMetrics
+from replication.wire.peer_connection import KnownPeers
 from replication.wire.peer_protocol import Hello, PeerCapabilities
-from rlm.write_path.clocks import Clocks
 from rlm.write_path.metrics import StageTimes
 
 if TYPE_CHECKING:
@@ -135,11 +131,14 @@ def build_relaying(
     follower_context = _follower_context(configuration, context, hydration, broker_tls)
     gateway = _gateway(configuration, context, follower_context, storage, peers)
     if gateway is not None:
-        context = _with_gateway(context, gateway)
+        context = context.with_door(PeerCapabilities.CLIENTS, gateway.door, gateway.capabilities)
+        if gateway.held is not None:
+            context = context.with_door(PeerCapabilities.STORED_LOGS, gateway.held.door)
     neighbours = Neighbours(follower_context, peers, zones.is_own) if settings.hydration.share_min_readers else None
     if neighbours is not None:
         hydration.neighbours = neighbours
-        context = _giving_ranges(context, follower_context)
+        ranges = RangeDoor(follower_context, context.budget, zones.is_own, context.limits.idle_timeout_s)
+        context = context.with_door(PeerCapabilities.RANGES, ranges)
     leader = LeaderProxy(context)
     follower = FollowerProxy(follower_context, peers, bypass(broker, settings, configuration.client, clock))
     metrics.held.connections.labels("peer").set_function(lambda: leader.connections)
@@ -217,26 +216,6 @@ def _hello(settings: AgentSettings, identity: AgentIdentity) -> Hello:
         takes_digests=settings.link.takes_digests,
         shares=settings.hydration.share_min_readers > 0,
     )
-
-
-def _with_gateway(context: LeaderContext, gateway: "ClientGateway") -> LeaderContext:
-    """Add clients that come through others' gateways, and agents that ask for durable logs."""
-    context = replace(_granting(context, gateway.capabilities), clients=gateway.door)
-    if gateway.held is None:
-        return context
-    return replace(_granting(context, PeerCapabilities.STORED_LOGS), stored_logs=gateway.held.door)
-
-
-def _giving_ranges(context: LeaderContext, follower: FollowerContext) -> LeaderContext:
-    """Let other agents of the zone read ranges here."""
-    door = RangeDoor(follower, context.budget, context.zones.is_own, context.limits.idle_timeout_s)
-    return replace(_granting(context, PeerCapabilities.RANGES), ranges=door)
-
-
-def _granting(context: LeaderContext, capabilities: PeerCapabilities) -> LeaderContext:
-    """Return the context with a hello that grants these capabilities."""
-    granted = context.hello.capabilities | capabilities
-    return replace(context, hello=replace(context.hello, capabilities=granted))
 
 
 def _stage_times(

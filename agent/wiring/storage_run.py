@@ -1,36 +1,369 @@
-"""Follows Kafka, with everything that depends on it: made again as one when following Kafka failed."""
+"""Follows Kafka, with everything that depends on it: made again as one when following Kafka failed.
+
+`WritePath` is the write path as one of these parts: the log manager, made again for each run of it. A log manager that
+met a defect is dropped as if its process had been killed: what was under way is uploaded again from where the metadata
+topic says, under new sequence numbers, and links to what it had stored are forgotten. The sequence continues, because
+no key is ever written twice. An orderly end uploads what was read before.
+
+Belongs to the event loop, except `failed`, `status`, `put_off` and `is_under_way`.
+"""
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Self
 
+import structlog
+
+from agent.client_connections import ClientConnections
 from agent.defects import Run
+from agent.descriptors import bounded_open_files
 from agent.http.object_summary import object_summary
 from agent.metrics.loop_times import Loop
+from agent.metrics.usage import UsageReport
+from agent.settings.agent_settings import AgentSettings
 from agent.wiring.archive import archive_links, build_archiving
-from agent.wiring.durable_uploads import KnownTopics
+from agent.wiring.durable_uploads import DurableUploads, KnownTopics
 from agent.wiring.kafka_following import KafkaFollowing
 from agent.wiring.lifecycle import build_lifecycle
-from agent.wiring.surroundings import Kept, Surroundings
-from agent.wiring.write_path import WritePath, WritePathContext
+from agent.wiring.surroundings import Surroundings
 from kafka_log.log_directory import LogDirectory
+from kafka_log.tail_events import Gap
 from kafka_log.topic_partition import TopicIdPartition
+from metadata_topic.records.offset_ranges import OffsetRange
 from plugin.archive_storage import ObjectArchiveStorage
-from replication.leader.found_batches import StoredLogs
-from rlm.archive.archive_tier import ArchiveTier
-from rlm.archive.archived_topics import ArchivedTopics, CareDuties
+from plugin.segment_metadata import CombinedSegmentId
+from replication.leader.guarded_write_path import WritePathAnswers
+from replication.leader.zones import reads_for
+from replication.wire.metrics import RecentTraffic
+from rlm.archive.archived_topics import ArchivedTopics, ArchiveTier, CareDuties
 from rlm.archive.archiving import Archiving
 from rlm.archive.stored_runs import LedLogs
-from rlm.lifecycle.caretaking import publish_registration
 from rlm.lifecycle.cluster_observer import Observation
-from rlm.lifecycle.gap_declarations import GapDeclarations
-from rlm.lifecycle.led_gaps import LedGaps
+from rlm.lifecycle.gap_declarations import GapDeclarations, LedGaps
 from rlm.lifecycle.lifecycle import Lifecycle
-from rlm.lifecycle.node_care import NodeRegistration
+from rlm.lifecycle.node_care import NodeRegistration, publish_registration
 from rlm.lifecycle.release import Tiers
 from rlm.write_path.assignment import Assignment
+from rlm.write_path.commit.group_commit import CommitLimits
+from rlm.write_path.commit.link_policy import CostLimits, LinkDecider
+from rlm.write_path.commit.object_spacing import spacing_s
+from rlm.write_path.commit.partition_schedule import ScheduleIntervals
+from rlm.write_path.core.led_partition import BacklogLimits, PartitionStatus
 from rlm.write_path.core.led_views import StoredLog
-from rlm.write_path.uploads.tail_uploads import TailAnswers
+from rlm.write_path.core.pacing import LogManagerLimits
+from rlm.write_path.machine import Machine, thread_pool
+from rlm.write_path.reading.resume_point import ResumePoint
+from rlm.write_path.remote_wal_log_manager import RemoteWalLogManager, WritePathOwner
+from rlm.write_path.uploads.combine_task import CombineRules, RLMWalCombineTask
+from rlm.write_path.uploads.tail_uploads import TailAnswers, TailUploads
+
+log = structlog.get_logger(__name__)
+
+_SPACING_LOOK_S: Final = 1.0
+
+
+def log_manager_limits(settings: AgentSettings) -> LogManagerLimits:
+    """Return how much the write path handles at once."""
+    limits, quotas = settings.log_manager, settings.quotas
+    retry_s, retry_max_s = limits.task_retry_interval_s, limits.task_retry_interval_max_s
+    upload_bytes = limits.combiner_task_upload_bytes
+    return LogManagerLimits(
+        ScheduleIntervals(limits.task_interval_s, retry_s, retry_max_s),
+        CommitLimits(
+            limits.combiner_task_interval_s,
+            quotas.archive_interval_s,
+            upload_bytes,
+            limits.combiner_thread_pool_size,
+            retry_s,
+            retry_max_s,
+            quotas.copy_max_bytes_per_second,
+        ),
+        limits.thread_pool_size,
+        limits.combiner_queue_size,
+        limits.combiner_queue_bytes,
+        upload_bytes,
+        settings.link.wait_max_s,
+        bounded_open_files(quotas.open_files),
+        BacklogLimits(upload_bytes, quotas.backlog_max_bytes_per_second, retry_s, retry_max_s),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class WhyInline:
+    """How a topic's recent bytes travelled from here, for people."""
+
+    minute: float | None
+    """The linked share of the last minute; None: nothing moved."""
+    hour: float | None
+    reasons: Mapping[str, int]
+    """Bytes of the last hour that went inline, by `InlineReason`."""
+    now: str
+    """Why bytes go inline now, if they do."""
+
+    @classmethod
+    def of(cls, recent: RecentTraffic, now: str, now_s: float) -> Self:
+        """Make it as of now."""
+        reasons = {way: size for way, size in recent.moved(3600, now_s).most_common() if way != "linked"}
+        return cls(recent.share(60, now_s), recent.share(3600, now_s), reasons, now)
+
+    @property
+    def told(self) -> str:
+        """The text; empty if nothing went inline in the last minute."""
+        if self.minute is None or self.minute == 1.0:
+            return ""
+        reasons = ", ".join(f"{size / 1e6:,.1f} MB {reason}" for reason, size in self.reasons.items())
+        return f"{self.now} (last hour: {reasons})"
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """The parts that are made for each run."""
+
+    manager: RemoteWalLogManager
+    combine: RLMWalCombineTask
+
+
+class WritePath(WritePathOwner):
+    """The write path of the agent, over its restarts: what the log manager asks, and what others ask it."""
+
+    def __init__(self, run: "StorageRun") -> None:
+        self._run = run
+        self._around = around = run.around
+        self._loop = asyncio.get_running_loop()
+        self._assignments: Sequence[Assignment] = ()
+        self._running: _Running | None = None
+        self._decider: LinkDecider | None = None
+        self._failure: asyncio.Future[None] = self._loop.create_future()
+        self._logs = self._led_logs()
+        self._answers = TailAnswers(around.configuration.client)
+        self.tails = TailUploads(around.identity.broker_id, self, self._answers, around.clocks.wall_ms)
+        gateway = around.relaying.gateway
+        self._durable = DurableUploads(self, gateway.durable) if gateway is not None and gateway.durable else None
+
+    def _led_logs(self) -> LedLogs:
+        around, metadata = self._around, self._run.kafka.metadata
+        prices, takes_digests = around.configuration.prices, around.settings.link.takes_digests
+        min_run_bytes = prices.get_break_even_bytes(around.configuration.store_prices)
+        archive = archive_links(around.settings.archive, metadata.archive, prices)
+        return LedLogs(metadata.store, self._stored_log, min_run_bytes, archive, takes_digests=takes_digests)
+
+    async def run(self) -> None:
+        """Upload until cancelled, and then what was read before, as far as the shutdown time allows.
+
+        Raises the defect that ended it.
+        """
+        self._failure = self._loop.create_future()
+        combine = self._make_combine_task()
+        decider = self._decider = self._make_decider()
+        manager = self._make_manager(combine, decider)
+        self._running = _Running(manager, combine)
+        spacing = asyncio.create_task(self._space_uploads(decider))
+        flush_timeout_s = None
+        try:
+            running = manager.start()
+            self._around.relaying.write_path.arrived(WritePathAnswers(manager, self._logs, self.failed))
+            manager.assign(self._assignments)
+            if self._durable is not None:
+                self._durable.arrived()
+            await asyncio.wait((running, self._failure), return_when=asyncio.FIRST_COMPLETED)
+            await (self._failure if self._failure.done() else running)
+        except asyncio.CancelledError:
+            flush_timeout_s = self._around.settings.process.shutdown_timeout_s
+            raise
+        finally:
+            if not self._failure.cancel() and not self._failure.cancelled():
+                self._failure.exception()  # mark as retrieved: it was reported, or came second
+            spacing.cancel()
+            try:
+                await manager.stop(flush_timeout_s)
+            finally:
+                self._leave(combine)
+
+    async def _space_uploads(self, decider: LinkDecider) -> None:
+        """Set each second how far apart uploads must be at least, by the recent rates of all agents."""
+        objects_per_s, told = self._run.kafka.metadata.objects_per_s, self._around.metrics.write.upload_spacing
+        bound_per_s = self._around.settings.quotas.cluster_objects_per_second
+        while True:
+            decider.spacing_s = spacing_s(objects_per_s().values(), bound_per_s)
+            told.set(decider.spacing_s)
+            await asyncio.sleep(_SPACING_LOOK_S)
+
+    def _leave(self, combine: RLMWalCombineTask) -> None:
+        self._around.relaying.write_path.left()
+        self._running = None
+        self._around.next_segment_id = combine.next_segment_id
+        for assignment in self._assignments:
+            self._around.relaying.leader.partition_released(assignment.topic_id_partition)
+        if self._durable is not None:
+            self._durable.left(self._assignments)
+
+    def failed(self, defect: Exception) -> None:
+        """Restart after a call met a defect."""
+        self._loop.call_soon_threadsafe(self._fail, defect)
+
+    def _fail(self, defect: Exception) -> None:
+        if not self._failure.done():
+            self._failure.set_exception(defect)
+
+    def assign(self, assignments: Sequence[Assignment]) -> None:
+        """Take care of exactly these partitions from now on."""
+        self._assignments = assignments
+        self._tried(lambda manager: manager.assign(assignments))
+        self.tails.assigned(assignments)
+        if self._durable is not None:
+            self._durable.assigned(assignments, self._known_topics())
+
+    def topics_read(self) -> None:
+        """Record that topics' settings are known: what agents themselves produce must not wait for leadership."""
+        if self._durable is not None:
+            self._durable.topics_known(self._known_topics())
+
+    def _stored_log(self, partition: TopicIdPartition) -> StoredLog | None:
+        return self._running.manager.stored_log(partition) if self._running else None
+
+    # HurriedUploads, for tails and durable logs.
+
+    def hurry(self, partition: TopicIdPartition, *, hurried: bool = True) -> None:
+        self._tried(lambda manager: manager.hurry(partition, hurried=hurried))
+
+    def uploaded_offset(self, partition: TopicIdPartition) -> int | None:
+        return self._running.manager.uploaded_offset(partition) if self._running else None
+
+    def when_published(self, segment_id: CombinedSegmentId, tell: Callable[[], object]) -> None:
+        self._tried(lambda manager: manager.when_published(segment_id, lambda: self._loop.call_soon_threadsafe(tell)))
+
+    def came_freely(self, partition: TopicIdPartition, size: int) -> None:
+        self._tried(lambda manager: manager.came_freely(partition, size))
+
+    # WritePathOwner.
+
+    def resume_point(self, assignment: Assignment) -> ResumePoint:
+        return self._run.kafka.resume_point(assignment)
+
+    def upload_resumed(self, assignment: Assignment, resume: ResumePoint) -> None:
+        self._run.gaps.declare_begin(assignment, resume)
+
+    def gaps_found(self, assignment: Assignment, gaps: Sequence[Gap]) -> None:
+        if self._durable is not None:
+            self._durable.gaps_found(assignment, gaps)
+        self._run.gaps.declare_gaps(assignment, gaps)
+
+    def ranges_not_wanted(self, assignment: Assignment, ranges: Sequence[OffsetRange]) -> None:
+        self._run.gaps.declare_not_wanted(assignment, ranges)
+
+    def look_for_assignments(self) -> None:
+        self._run.kafka.leadership.look_again()
+
+    def hurried_log_settled(self, partition: TopicIdPartition) -> None:
+        self.tails.settled(partition)
+        if self._durable is not None:
+            self._durable.settled(partition)
+
+    def links_left_out(self) -> None:
+        self._around.relaying.leader.links_left_out()
+
+    @property
+    def replication_is_pending(self) -> bool:
+        return self._around.relaying.leader.replication_is_pending
+
+    # For metrics and `describe`, on other threads.
+
+    def status(self) -> Mapping[TopicIdPartition, PartitionStatus]:
+        """Return the led partitions; none while there is no log manager."""
+        running = self._running
+        return running.manager.status() if running is not None else {}
+
+    def why(self) -> Mapping[str, WhyInline]:
+        """Return for each topic led here how much of it is linked, and why bytes go inline."""
+        running = self._running
+        told = running.manager.why_inline_by_topic() if running is not None else {}
+        recent, now_s = dict(self._around.relaying.metrics.traffic.recent), self._around.clocks.monotonic_s()
+        ids = {one.topic: partition.topic_id for partition, one in self.status().items()}
+        return {
+            topic: WhyInline.of(recent.get(ids[topic]) or RecentTraffic(), why, now_s)
+            for topic, why in told.items()
+            if topic in ids
+        }
+
+    @property
+    def break_even_bytes(self) -> int | None:
+        """See `LinkDecider.break_even_bytes`; None before there was a log manager."""
+        decider = self._decider
+        return decider.break_even_bytes if decider is not None else None
+
+    @property
+    def link_round_ms(self) -> float | None:
+        """How long an upload and a read take recently; None before the first."""
+        return (self._decider.link_ms or None) if self._decider is not None else None
+
+    def put_off(self) -> Mapping[TopicIdPartition, str]:
+        """Return partitions that are not uploaded because the start is unknown, and why."""
+        running = self._running
+        return dict(running.manager.put_off) if running is not None else {}
+
+    def is_under_way(self, segment_id: CombinedSegmentId) -> bool:
+        """Whether the segment's upload is under way, see RLMWalCombineTask."""
+        running = self._running
+        return running is not None and running.combine.is_under_way(segment_id)
+
+    def _tried(self, call: Callable[[RemoteWalLogManager], None]) -> None:
+        """Call the log manager; its defect must not fail the caller, which is another part."""
+        if self._running is None:
+            return
+        try:
+            call(self._running.manager)
+        except Exception as defect:
+            self._fail(defect)
+
+    def _make_combine_task(self) -> RLMWalCombineTask:
+        around, limits, gateway = self._around, self._around.settings.log_manager, self._around.relaying.gateway
+        return RLMWalCombineTask(
+            around.relaying.storage,
+            around.publisher,
+            around.next_segment_id,
+            thread_pool(limits.combiner_thread_pool_size, "rlm-wal-combine"),
+            around.metrics.write,
+            around.clocks,
+            CombineRules(limits.upload_timeout_s, around.settings.link.takes_digests),
+            gateway.adoptable if gateway is not None else None,
+        )
+
+    def _reads_for(self, brokers: Collection[int]) -> Mapping[int, int | str]:
+        return reads_for(brokers, self._around.relaying.zones, self._around.settings.hydration.share_min_readers)
+
+    def _make_decider(self) -> LinkDecider:
+        configuration, publication = self._around.configuration, self._around.publication
+        interval_s = self._around.settings.log_manager.combiner_task_interval_s
+        decider = LinkDecider(
+            CostLimits(configuration.break_even_bytes, interval_s, upload_wait_max_s=configuration.upload_wait_max_s),
+            replace(configuration.link_costs, reads_for=self._reads_for),
+            ClientConnections(configuration.broker.client_ports).sample,
+        )
+        decider.is_off = lambda: publication.is_stalled
+        return decider
+
+    def _make_manager(self, combine: RLMWalCombineTask, decider: LinkDecider) -> RemoteWalLogManager:
+        around, relaying = self._around, self._around.relaying
+        limits, machine, metrics = log_manager_limits(around.settings), Machine(around.clocks), around.metrics.write
+        manager = RemoteWalLogManager(limits, combine, decider, relaying.stage_times, metrics, machine, self)
+        manager.add_listener(relaying.leader)
+        manager.add_listener(self.tails)
+        if self._durable is not None:
+            manager.add_listener(self._durable.published)
+        return manager
+
+    def _known_topics(self) -> KnownTopics:
+        kafka = self._run.kafka
+        names, settings = kafka.replicas.topic_names, kafka.topic_settings.topics
+        ids = {name: topic_id for topic_id, name in names.items()}
+        durable = (name for name, topic in settings.items() if topic.is_durable and topic.is_of(ids.get(name)))
+        return KnownTopics(frozenset(durable), names)
+
+    def close(self) -> None:
+        """Wait for answers on their way; blocks."""
+        self._answers.close()
+
 
 WRITE_PATH, LIFECYCLE, ARCHIVE, USAGE = "write path", "lifecycle", "archive", "usage"
 
@@ -38,23 +371,17 @@ WRITE_PATH, LIFECYCLE, ARCHIVE, USAGE = "write path", "lifecycle", "archive", "u
 class StorageRun:
     """One run of these parts. Create and use it in the event loop."""
 
-    def __init__(self, around: Surroundings, kept: Kept) -> None:
-        self._around = around
-        self._kept = kept
+    def __init__(self, around: Surroundings, usage: UsageReport) -> None:
+        self.around = around
+        self._usage = usage
         self._assignments: Sequence[Assignment] = ()
-        settings, identity, client, wall_ms = (
-            around.settings,
-            around.identity,
-            around.configuration.client,
-            around.clocks.wall_ms,
-        )
-        log_directories = [LogDirectory(path) for path in around.configuration.broker.log_dirs]
-        own = NodeRegistration(identity.broker_id, identity.incarnation, identity.broker_id)
+        identity, settings, wall_ms = around.identity, around.settings, around.clocks.wall_ms
+        self._own = NodeRegistration(identity.broker_id, identity.incarnation, identity.broker_id)
         self.kafka = KafkaFollowing(
             settings,
             identity,
-            client,
-            log_directories,
+            around.configuration.client,
+            [LogDirectory(path) for path in around.configuration.broker.log_dirs],
             self.assigned,
             around.relaying.storage,
             self._register,
@@ -62,24 +389,24 @@ class StorageRun:
         )
         metadata, topic_settings = self.kafka.metadata, self.kafka.topic_settings
         self._archived = ArchivedTopics(
-            own, metadata.store, metadata.archive, topic_settings, settings.archive.enable, around.clocks.monotonic_s
+            self._own,
+            metadata.store,
+            metadata.archive,
+            topic_settings,
+            settings.archive.enable,
+            around.clocks.monotonic_s,
         )
         archive_tier = ArchiveTier(metadata.archive, self._archived.is_archived, self._archived.chain_of)
         self._tiers = Tiers([self.kafka.readers.tiered_storage, archive_tier])
-        self._gaps = GapDeclarations(
-            kept.next_gap_record, kept.publisher, metadata.store.declares, self._tiers, kept.metrics.write, wall_ms
+        self.gaps = GapDeclarations(
+            around.next_gap_record,
+            around.publisher,
+            metadata.store.declares,
+            self._tiers,
+            around.metrics.write,
+            wall_ms,
         )
-        self._tail_answers = TailAnswers(client)
-        context = WritePathContext(
-            self.kafka.resume_point,
-            self._gaps,
-            self.kafka.leadership.look_again,
-            self._tail_answers,
-            self._led_logs,
-            self._topics,
-            metadata.objects_per_s,
-        )
-        self.write_path = WritePath(around, kept, context)
+        self.write_path = WritePath(self)
         self.led_gaps = LedGaps(metadata.store, self.write_path.status, self._archived.chain_of)
         self._lifecycle: Lifecycle | None = None
         self._archiving: Archiving | None = None
@@ -87,16 +414,16 @@ class StorageRun:
 
     def _tell_of_kafka(self) -> None:
         """Connect the callbacks of what follows Kafka."""
-        kafka, loop, gateway = self.kafka, asyncio.get_running_loop(), self._around.relaying.gateway
-        kafka.topics.hold_publication = self._kept.publisher.hold
-        kafka.leadership.on_known = lambda: self._kept.loops.succeeded(Loop.LEADERSHIP)
-        kafka.on_agents = self._around.relaying.found_peers.registered
+        kafka, loop, gateway = self.kafka, asyncio.get_running_loop(), self.around.relaying.gateway
+        kafka.topics.hold_publication = self.around.publisher.hold
+        kafka.leadership.on_known = lambda: self.around.metrics.loops.succeeded(Loop.LEADERSHIP)
+        kafka.on_agents = self.around.relaying.found_peers.registered
         kafka.on_topics_read = self.write_path.topics_read
         kafka.topic_settings.on_tail_requests = lambda requests: loop.call_soon_threadsafe(
             self.write_path.tails.requested, requests
         )
         if gateway is not None:
-            gateway.metadata_is_followed(kafka.metadata, self._around.relaying.storage, kafka.lease)
+            gateway.metadata_is_followed(kafka.metadata, self.around.relaying.storage, kafka.lease)
             if gateway.durable is not None:
                 gateway.durable.ask_anew = kafka.leadership.look_again
 
@@ -104,27 +431,24 @@ class StorageRun:
         """Begin everything except following Kafka, in this order: the registration goes before uploads."""
         self._register()
         for part, run in self._runs():
-            self._around.supervisor.start(part, run)
+            self.around.supervisor.start(part, run)
 
     def _register(self) -> None:
-        identity, now_ms = self._around.identity, self._around.clocks.wall_ms()
-        own = NodeRegistration(identity.broker_id, identity.incarnation, identity.broker_id)
-        publish_registration(self._kept.publisher, own, now_ms)
+        publish_registration(self.around.publisher, self._own, self.around.clocks.wall_ms())
 
     async def stop(self) -> None:
         """End them in order, so that what is left is uploaded, and published last."""
         for part, _ in self._runs():
-            await self._around.supervisor.stop(part)
-        self._kept.next_segment_id = self.write_path.next_segment_id
-        self._gaps.close()
-        self._kept.next_gap_record = self._gaps.next_record
-        await asyncio.to_thread(self._tail_answers.close)
+            await self.around.supervisor.stop(part)
+        self.gaps.close()
+        self.around.next_gap_record = self.gaps.next_record
+        await asyncio.to_thread(self.write_path.close)
 
     def _runs(self) -> list[tuple[str, Run]]:
         runs: list[tuple[str, Run]] = [(LIFECYCLE, self._run_lifecycle), (WRITE_PATH, self.write_path.run)]
-        if self._around.settings.archive.enable:
+        if self.around.settings.archive.enable:
             runs.append((ARCHIVE, self._run_archive))
-        return [*runs, (USAGE, self._kept.usage.run)]
+        return [*runs, (USAGE, self._usage.run)]
 
     @property
     def missing(self) -> list[str]:
@@ -158,7 +482,7 @@ class StorageRun:
 
     def objects(self) -> dict[str, Any]:
         """Return the combined segments that exist; any thread may ask."""
-        return object_summary(self.kafka.metadata.store, self._around.clocks.wall_ms())
+        return object_summary(self.kafka.metadata.store, self.around.clocks.wall_ms())
 
     @property
     def archive_storage(self) -> ObjectArchiveStorage | None:
@@ -178,13 +502,12 @@ class StorageRun:
 
     async def _run_lifecycle(self) -> None:
         lifecycle = build_lifecycle(
-            self._around,
-            self._kept,
+            self.around,
             self.kafka,
             self._tiers,
             self.write_path.is_under_way,
             self._cluster_seen,
-            self._gaps.lost_locally,
+            self.gaps.declare_loss,
         )
         lifecycle.led(self._assignments)
         self._lifecycle = lifecycle
@@ -195,34 +518,20 @@ class StorageRun:
 
     def _cluster_seen(self, observation: Observation) -> None:
         # Must come before a deletion because of a log's start.
-        self._gaps.began(observation.view.log_start, self._assignments)
+        self.gaps.declare_log_starts(observation.view.log_start, self._assignments)
         self._archived.cluster_seen(observation)
 
     async def _run_archive(self) -> None:
-        archiving = build_archiving(self._around, self._kept, self.kafka, self._duties)
+        archiving = build_archiving(self.around, self.kafka, self._duties)
         archiving.assign(self._assignments if self.kafka.metadata.is_read else ())
         self._archiving = archiving
         try:
             await archiving.run()
         finally:
-            self._kept.next_archive_writer_id = archiving.next_writer_id
+            self.around.next_archive_writer_id = archiving.next_writer_id
             self._archiving = None
             archiving.close()
 
     def _duties(self) -> CareDuties:
         lifecycle = self._lifecycle
         return self._archived.duties(lifecycle.brokers_to_care_for() if lifecycle is not None else frozenset())
-
-    def _topics(self) -> KnownTopics:
-        settings = self.kafka.topic_settings.topics
-        names = self.kafka.replicas.topic_names
-        ids = {name: topic_id for topic_id, name in names.items()}
-        durable = (name for name, topic in settings.items() if topic.is_durable and topic.is_of(ids.get(name)))
-        return KnownTopics(frozenset(durable), names)
-
-    def _led_logs(self, stored_log: Callable[[TopicIdPartition], StoredLog | None]) -> StoredLogs:
-        around, metadata = self._around, self.kafka.metadata
-        min_run_bytes = around.configuration.prices.get_break_even_bytes(around.configuration.store_prices)
-        archive = archive_links(around.settings.archive, metadata.archive, around.configuration.prices)
-        takes_digests = around.settings.link.takes_digests
-        return LedLogs(metadata.store, stored_log, min_run_bytes, archive, takes_digests=takes_digests)

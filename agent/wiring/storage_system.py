@@ -3,13 +3,13 @@
 The other parts depend on the one that follows Kafka: uploads continue where the metadata store says, and objects are
 deleted when it says so. When it failed, its knowledge is not trusted, and everything that depends on it is made again
 with it (`StorageRun`); until then no partition is led, and all bytes go inline. When another part failed, only that is
-restarted. Two things are kept, because nothing else has them: records that wait for publication, and the used sequence
-numbers.
+restarted. `Surroundings` has what is kept.
 
 Imported once relaying has begun, because its import takes far longer. Create and use it in the event loop.
 """
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -18,18 +18,13 @@ import structlog
 from agent.metrics.agent_metrics import StateCollector
 from agent.metrics.alarms import Alarms, upload_lag
 from agent.metrics.client_usage import client_usage
-from agent.metrics.loop_times import Loop, LoopTimes
 from agent.metrics.topic_metrics import TopicCollector
 from agent.metrics.usage import UsageReport, store_counts
 from agent.settings.setting_types import milliseconds
 from agent.settings.storage_spec import storage_spec
 from agent.wiring.storage_loading import StorageLoading
 from agent.wiring.storage_run import StorageRun
-from agent.wiring.surroundings import Kept, StorageMetrics, Surroundings
-from metadata_topic.topic.publication_queue import PublisherSettings
-from metadata_topic.topic.publication_watch import PublicationWatch
-from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
-from plugin.segment_metadata import CombinedSegmentId
+from agent.wiring.surroundings import Surroundings
 from rlm.lifecycle.incarnation_watch import IncarnationTakenError
 
 log = structlog.get_logger(__name__)
@@ -41,42 +36,23 @@ STORAGE_LOADING, PUBLICATION, ALARMS = "object storage", "metadata publication",
 class StorageSystem:
     """The parts and what outlives them. See the module's theory."""
 
-    def __init__(self, around: Surroundings) -> None:
+    def __init__(self, around: Surroundings, next_incarnation: Callable[[int], int]) -> None:
+        """`next_incarnation` returns one above the given one, and above all that existed here."""
         self._around = around
-        settings, relaying, registry = around.settings, around.relaying, around.registry
+        self._next_incarnation = next_incarnation
+        settings, relaying, gateway = around.settings, around.relaying, around.relaying.gateway
         spec = storage_spec(settings.storage, around.configuration.broker)
         self.loading = StorageLoading(spec, around.storage_context, relaying.storage)
-        self.publisher = RemoteWalMetadataPublisher(
-            around.configuration.client,
-            around.identity.broker_id,
-            around.clocks.monotonic_s,
-            PublisherSettings(unpublished_max_ms=milliseconds(settings.metadata.unpublished_max_s)),
-        )
-        loops = LoopTimes(registry, around.clocks.monotonic_s)
-        self.publication = PublicationWatch(
-            self.publisher.stall_reason, relaying.metrics.fault, lambda: loops.succeeded(Loop.PUBLICATION)
-        )
-        usage = UsageReport(
+        self.publisher = around.publisher
+        self.publication = around.publication
+        self._usage = UsageReport(
             around.identity,
             lambda: store_counts(settings, relaying.storage, self.current.archive_storage if self.current else None),
             relaying.metrics,
             self.publisher,
             around.clocks.wall_ms,
             milliseconds(settings.metadata.usage_interval_s),
-            partial(client_usage, traffic=relaying.gateway.traffic, prices=settings.storage.price_section)
-            if relaying.gateway is not None
-            else None,
-        )
-        first_id = CombinedSegmentId(around.identity.broker_id, around.identity.incarnation, 0)
-        self._kept = Kept(
-            self.publisher,
-            self.publication,
-            usage,
-            StorageMetrics(registry),
-            first_id,
-            first_id,
-            first_id,
-            loops,
+            partial(client_usage, traffic=gateway.traffic, prices=settings.storage.price_section) if gateway else None,
         )
         self.current: StorageRun | None = None
         """None while they are being restarted."""
@@ -143,17 +119,15 @@ class StorageSystem:
     async def _run(self) -> None:
         while True:
             above = await self._run_until_fenced()
-            around = self._around
-            identity = replace(around.identity, incarnation=around.next_incarnation(above))
-            self._around = replace(around, identity=identity)
-            self._kept.next_segment_id = CombinedSegmentId(identity.broker_id, identity.incarnation, 0)
-            self._kept.next_archive_writer_id = self._kept.next_segment_id
+            identity = replace(self._around.identity, incarnation=self._next_incarnation(above))
+            self._around.take_identity(identity)
             log.warning("incarnation_taken", incarnation=identity.incarnation, above=above)
 
     async def _run_until_fenced(self) -> int:
         """Run. Returns the incarnation above which another one must be taken."""
         around, above = self._around, -1
-        run = StorageRun(around, self._kept)
+        registry = around.relaying.metrics.registry
+        run = StorageRun(around, self._usage)
         collector = StateCollector(
             around.relaying.storage,
             run.write_path,
@@ -166,7 +140,7 @@ class StorageSystem:
         traffic = around.relaying.metrics.traffic
         topics = TopicCollector(run.write_path.status, lambda: traffic.by_partition, around.settings.http.topics)
         for one in (collector, topics):
-            around.registry.register(one)
+            registry.register(one)
         self.current = run
         try:
             run.start()
@@ -177,7 +151,7 @@ class StorageSystem:
             await run.stop()
             self.current = None
             for one in (collector, topics):
-                around.registry.unregister(one)
+                registry.unregister(one)
         return above
 
 

@@ -1,37 +1,60 @@
-"""What the storage system needs from outside, and what outlives its failures."""
-
-from collections.abc import Callable
-from dataclasses import dataclass
-
-from prometheus_client import CollectorRegistry
+"""What all parts of the storage system use: made once, and kept when one of the parts is restarted."""
 
 from agent.configuration import Configuration
 from agent.defects import Supervisor
 from agent.identity import AgentIdentity
-from agent.metrics.loop_times import LoopTimes
-from agent.metrics.usage import UsageReport
+from agent.metrics.loop_times import Loop, LoopTimes
 from agent.settings.agent_settings import AgentSettings
+from agent.settings.setting_types import milliseconds
 from agent.wiring.relaying import Relaying
+from metadata_topic.topic.publication_queue import PublisherSettings
 from metadata_topic.topic.publication_watch import PublicationWatch
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.segment_metadata import CombinedSegmentId
-from rlm.write_path.clocks import Clocks
+from plugin.wall_clock import Clocks
 from rlm.write_path.metrics import ArchiveMetrics, LifecycleMetrics, WriteMetrics
 
 
-@dataclass(frozen=True, slots=True)
 class Surroundings:
-    """The surroundings of one incarnation."""
+    """Settings and identity, relaying, the publisher, metrics, and the sequence numbers that were not used yet.
 
-    configuration: Configuration
-    identity: AgentIdentity
-    registry: CollectorRegistry
-    relaying: Relaying
-    supervisor: Supervisor
-    clocks: Clocks
-    next_incarnation: Callable[[int], int]
-    """Returns an incarnation above the given one, and above all that existed here."""
+    Records that wait for publication and used sequence numbers are kept, because nothing else has them.
+    """
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        identity: AgentIdentity,
+        relaying: Relaying,
+        supervisor: Supervisor,
+        clocks: Clocks,
+    ) -> None:
+        self.configuration = configuration
+        self.relaying = relaying
+        self.supervisor = supervisor
+        self.clocks = clocks
+        self.metrics = StorageMetrics(relaying, clocks)
+        unpublished_max_ms = milliseconds(configuration.settings.metadata.unpublished_max_s)
+        self.publisher = RemoteWalMetadataPublisher(
+            configuration.client,
+            identity.broker_id,
+            clocks.monotonic_s,
+            PublisherSettings(unpublished_max_ms=unpublished_max_ms),
+        )
+        self.publication = PublicationWatch(
+            self.publisher.stall_reason,
+            relaying.metrics.fault,
+            lambda: self.metrics.loops.succeeded(Loop.PUBLICATION),
+        )
+        self.next_gap_record = CombinedSegmentId(identity.broker_id, identity.incarnation, 0)
+        self.take_identity(identity)
+
+    def take_identity(self, identity: AgentIdentity) -> None:
+        """Work as this incarnation from now on: its sequences begin."""
+        self.identity = identity
+        self.next_segment_id = CombinedSegmentId(identity.broker_id, identity.incarnation, 0)
+        self.next_archive_writer_id = self.next_segment_id
 
     @property
     def settings(self) -> AgentSettings:
@@ -45,21 +68,9 @@ class Surroundings:
 class StorageMetrics:
     """Metrics that are kept across restarts."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, relaying: Relaying, clocks: Clocks) -> None:
+        registry = relaying.metrics.registry
         self.write = WriteMetrics(registry)
         self.lifecycle = LifecycleMetrics(registry)
         self.archive = ArchiveMetrics(registry)
-
-
-@dataclass(slots=True)
-class Kept:
-    """The parts that are made once and kept across failures."""
-
-    publisher: RemoteWalMetadataPublisher
-    publication: PublicationWatch
-    usage: UsageReport
-    metrics: StorageMetrics
-    next_segment_id: CombinedSegmentId
-    next_archive_writer_id: CombinedSegmentId
-    next_gap_record: CombinedSegmentId
-    loops: LoopTimes
+        self.loops = LoopTimes(registry, clocks.monotonic_s)

@@ -20,11 +20,10 @@ from gateway.client_port import FramedPort
 from gateway.metrics import GatewayMetrics
 from gateway.produce.produce_frame import PRODUCE_API_KEY
 from kafka_log.crc32c import Buffer
-from replication.wire.framed_connection import FramedConnection
+from replication.wire.framed_connection import FramedConnection, run_until_one_ends
 from replication.wire.kafka_frame import FrameCursor, MalformedFrameError, parse_request_header
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.peer_connection import Address
-from replication.wire.relay_tasks import run_until_one_ends
 
 log = structlog.get_logger(__name__)
 

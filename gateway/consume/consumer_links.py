@@ -24,8 +24,7 @@ from gateway.consume_metrics import ConsumeMetrics
 from kafka_log.crc32c import Buffer
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from replication.leader.leader_context import LeaderContext
-from replication.leader.link_planner import WaitForUploads
-from replication.leader.links_of_stored_batches import SendLinked
+from replication.leader.link_planner import SendLinked, WaitForUploads
 from replication.leader.read_ahead import ReadAhead
 from replication.leader.relay_core import ToFollower
 from replication.leader.response_links import ResponseLinks

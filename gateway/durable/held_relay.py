@@ -4,8 +4,7 @@ from collections.abc import Callable
 
 from gateway.client_side import THROTTLED_MAX_S
 from gateway.durable.answer_gate import AnswerGate, HoldingContext
-from replication.wire.framed_connection import FramedConnection
-from replication.wire.relay_tasks import run_until_one_ends
+from replication.wire.framed_connection import FramedConnection, run_until_one_ends
 
 
 async def relay_held(

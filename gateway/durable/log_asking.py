@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gateway.durable.log_question import LogUpTo, decode_answer, encode_question
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.kafka_frame import MalformedFrameError
-from replication.wire.numbered_questions import NumberedQuestions
+from replication.wire.peer_channel import NumberedQuestions
 from replication.wire.peer_connection import Address, connect_framed, exchange_hellos
 from replication.wire.peer_protocol import Hello, MessageKind, PeerCapabilities, PeerRefusedError
 

@@ -8,11 +8,10 @@ import asyncio
 from gateway.durable.durable_logs import DurableLogs
 from gateway.durable.log_question import LogUpTo, StoredAnswer, decode_question, encode_answer
 from gateway.durable.log_waits import stored_here
-from replication.wire.framed_connection import FramedConnection
+from replication.wire.framed_connection import FramedConnection, run_until_one_ends, until_idle
 from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.peer_channel import PeerChannel
-from replication.wire.peer_protocol import MessageKind
-from replication.wire.relay_tasks import run_until_one_ends, until_idle
+from replication.wire.peer_protocol import Hello, MessageKind, PeerCapabilities
 
 ANSWERED_S = 5.0
 MAX_ASKED = 1000
@@ -27,7 +26,7 @@ class LogDoor:
         self._idle_timeout_s = idle_timeout_s
         self._answered_s = answered_s
 
-    async def serve(self, peer: FramedConnection) -> None:
+    async def serve(self, peer: FramedConnection, _hello: Hello, _capabilities: PeerCapabilities) -> None:
         """One connection, after the hellos, until it ends. Raises MalformedFrameError."""
         answering = _Answering(self._logs, peer, self._answered_s)
         try:

@@ -19,7 +19,7 @@ Fields that a reader does not know are passed over, so that newer agents may add
 
 Settings belong to the topic with that id: one that is made anew under the name does not inherit them. A record without
 an id counts for whichever topic has the name, until the agent that leads partition 0 binds it to that topic
-(`agent.wiring.settings_binding`).
+(`agent.wiring.kafka_following`).
 """
 
 import json

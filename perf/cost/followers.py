@@ -14,7 +14,7 @@ from perf.cost.timeline import Timeline
 from rlm.write_path.commit.link_policy import LinkMode
 from rlm.write_path.core.led_partition import LedPartition
 from rlm.write_path.core.write_path_core import WritePathCore
-from rlm.write_path.uploads.uploaded_segment import UploadedSegment
+from rlm.write_path.uploads.segment_queue import UploadedSegment
 
 GET_S: Final = 0.005
 ROUND_TRIP_S: Final = 0.0015

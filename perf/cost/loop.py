@@ -1,4 +1,4 @@
-"""The loop of `rlm.write_path.commit_loop` on virtual time, with a store whose requests take a fixed time."""
+"""Drives the write path's core on virtual time, with a store whose requests take a fixed time."""
 
 import math
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from rlm.write_path.commit.group_commit import Gather, UploadNow, Wait
 from rlm.write_path.core.actions import Action, DeclareNotWanted, TellLeftOut, TellStored, Upload
 from rlm.write_path.core.led_partition import LedPartition
 from rlm.write_path.core.write_path_core import WritePathCore
-from rlm.write_path.uploads.uploaded_segment import UploadedSegment
+from rlm.write_path.uploads.segment_queue import UploadedSegment
 
 PUT_S: Final = 0.010
 _NOISY_P50_S: Final = 0.005
@@ -77,7 +77,7 @@ class CostLoop:
             match pacing.next_step(self._time.now_s):
                 case UploadNow():
                     self._read()
-                    self.do(self._core.unwanted.let_go(self._time.now_s))
+                    self.do(self._core.unwanted.drop_queued(self._time.now_s))
                     self._start(pacing.next_upload(self._time.now_s))
                 case Gather(delay_s, quiet_s):
                     self._gathers = True

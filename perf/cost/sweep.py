@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from agent.settings.agent_settings import AgentSettings
-from agent.wiring.write_path import log_manager_limits
+from agent.wiring.storage_run import log_manager_limits
 from perf.cost.counts import FOLLOWERS, Counts
 from perf.cost.load import Assigned, Load
 from perf.cost.world import CostWorld

@@ -23,7 +23,7 @@ from perf.cost.timeline import Timeline
 from rlm.write_path.commit.link_costs import LinkCosts
 from rlm.write_path.commit.link_policy import CostLimits, LinkDecider
 from rlm.write_path.commit.producers import ClientConnection, Connections
-from rlm.write_path.core.log_manager_limits import LogManagerLimits
+from rlm.write_path.core.pacing import LogManagerLimits
 from rlm.write_path.core.write_path_core import WritePathCore
 
 _JAVA_IN_FLIGHT: Final = 5
@@ -123,7 +123,7 @@ class CostWorld:
         self._followers.start()
         self._loop.go_on()
         self._time.run(self._until_s + self._settle_s)
-        self._loop.do(self._core.unwanted.last_declared(self._time.now_s))
+        self._loop.do(self._core.unwanted.declare_all(self._time.now_s))
         self._counts.seconds = seconds
         self._counts.metadata_bytes = self._loop.metadata.end()
         return self._counts

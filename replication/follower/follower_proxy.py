@@ -17,21 +17,17 @@ import structlog
 from kafka_log.crc32c import Buffer
 from replication.follower.follower_context import FollowerContext
 from replication.follower.hydrated_responses import HydratedResponses
-from replication.follower.leader_bypass import AgentWay, Bypass
-from replication.follower.leader_bypasses import LeaderBypasses
+from replication.follower.leader_bypass import AgentWay, Bypass, LeaderBypasses
 from replication.wire.broker_requests import RequestRefusedError
-from replication.wire.connection_shares import ConnectionShares, TooManyConnectionsError
-from replication.wire.framed_connection import FramedConnection
+from replication.wire.framed_connection import FramedConnection, run_until_one_ends
 from replication.wire.kafka_frame import MalformedFrameError
-from replication.wire.known_peers import KnownPeers
 from replication.wire.link_defects import LinkDefects
 from replication.wire.metrics import PeerByteCount
 from replication.wire.peer_channel import MESSAGE_KIND_BYTES
-from replication.wire.peer_connection import Address, Listener, connect_framed, exchange_hellos
-from replication.wire.peer_listener import PeerListener, shake_hands
+from replication.wire.peer_connection import Address, KnownPeers, Listener, connect_framed, exchange_hellos
+from replication.wire.peer_listener import ConnectionShares, PeerListener, TooManyConnectionsError, shake_hands
 from replication.wire.peer_protocol import MessageKind, PeerRefusedError
 from replication.wire.refusals import Refusals
-from replication.wire.relay_tasks import run_until_one_ends
 from replication.wire.socket_owner import NotTheBrokerError, check_owner
 
 log = structlog.get_logger(__name__)
@@ -173,7 +169,7 @@ class FollowerProxy:
             self._context.metrics.fault("peer_unreachable")
             log.warning("peer_unreachable", leader=broker_id, error=str(error) or type(error).__name__)
         except Exception as error:  # the defect ends this connection only
-            self._defects[broker_id].met("connection", error)
+            self._defects[broker_id].record("connection", error)
         finally:
             broker.close()
 
@@ -257,11 +253,11 @@ class _FollowerRelay:
     async def run(self) -> None:
         """Relay until either side ends. Only an unexpected error is raised."""
         try:
-            with self._responses.told_of_breakers():
+            with self._responses.watch_breakers():
                 await run_until_one_ends(self._relay_requests(), self._responses.receive(), self._responses.relay())
         except MalformedFrameError as error:
             self._context.metrics.fault("peer_frame_malformed")
-            self._defects.met("connection", error)
+            self._defects.record("connection", error)
         finally:
             self._context.metrics.connection_ended("broker", self._broker.error)
             self._context.metrics.connection_ended("peer", self._leader.error)
@@ -273,7 +269,7 @@ class _FollowerRelay:
             received_s = self._context.clock()
             if not self._may_pass(frame):
                 continue
-            responses.will_ask(frame)
+            responses.note_request(frame)
             responses.channel.send(MessageKind.KAFKA, frame)
             if responses.spliced_at_s is not None:
                 self._context.stage_times.observe("appended", received_s - responses.spliced_at_s)

@@ -9,34 +9,238 @@ Responses are passed on in the order in which they arrived. `receive` and `relay
 """
 
 import asyncio
+import contextlib
+import math
+from bisect import bisect_right
+from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Protocol
+from operator import itemgetter
+from typing import Final, Protocol
 
 import structlog
 
 from kafka_log.crc32c import Buffer
 from plugin.deadline import Deadline
-from plugin.format.archive_object_id import ArchiveObjectId
-from replication.follower.answers_in_order import AnswersInOrder
+from plugin.format.archive_object_id import ArchiveObjectId, StoredObjectId
 from replication.follower.follower_context import FollowerContext
-from replication.follower.hydration import HydrationError
-from replication.follower.link_reads import fetch_links
-from replication.follower.links_wanted import LinksWanted
-from replication.follower.response_memory import ResponseMemory
-from replication.follower.responses_ahead import ResponsesAhead
+from replication.follower.hydration import HydrationCache, HydrationError
 from replication.wire.fetch_frame import FETCH_API_KEY
-from replication.wire.framed_connection import FramedConnection
+from replication.wire.framed_connection import FramedConnection, reserve
 from replication.wire.kafka_frame import MalformedFrameError
-from replication.wire.link import LinkedResponse, decode_linked_response
+from replication.wire.link import (
+    ForgedRangeError,
+    LinkedResponse,
+    SegmentLink,
+    SpliceError,
+    decode_linked_response,
+    splice,
+    verify_digests,
+)
 from replication.wire.link_defects import LinkDefects
+from replication.wire.memory_budget import MemoryBudget
 from replication.wire.peer_channel import PeerChannel
-from replication.wire.peer_protocol import Announcement, MessageKind, encode_inline_request
+from replication.wire.peer_protocol import Announcement, MessageKind, coalesce_ranges, encode_inline_request
 from replication.wire.shared_reads import ZoneReading
-from replication.wire.splicer import ForgedRangeError, SpliceError, splice, verify_digests
 
 log = structlog.get_logger(__name__)
+
+Answer = tuple[MessageKind, memoryview]
+
+
+class AnswersInOrder:
+    """Keeps the answers of one connection in the broker's order, although one may be sent twice.
+
+    A linked answer that cannot be put together is requested again as the broker sent it. Answers that the leader's
+    agent had sent by then arrive before that original and must not overtake it: clients match answers to their requests
+    by order.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[Answer] = deque()
+        self._awaited: int | None = None
+
+    def await_original(self, correlation_id: int) -> None:
+        """Record that the answer given last was requested again as original; nothing is given before it arrives."""
+        self._awaited = correlation_id
+
+    def came(self, kind: MessageKind, body: memoryview) -> None:
+        """Take an answer that arrived, linked or not."""
+        if self._awaited is not None and kind is MessageKind.KAFKA and _correlation_id(body) == self._awaited:
+            self._awaited = None
+            self._waiting.appendleft((kind, body))
+        else:
+            self._waiting.append((kind, body))
+
+    def next(self) -> Answer | None:
+        """Return the next answer; None while nothing may be passed on."""
+        return self._waiting.popleft() if self._waiting and self._awaited is None else None
+
+
+def _correlation_id(frame: Buffer) -> int:
+    return int.from_bytes(bytes(frame[:4]), "big", signed=True)
+
+
+class ResponsesAhead:
+    """A bounded queue of responses between one producing task and one consuming task.
+
+    asyncio.Queue, which serves any number of tasks, takes four times the steps for each response.
+    """
+
+    def __init__(self, most: int, loop: asyncio.AbstractEventLoop) -> None:
+        self._most = most
+        self.loop = loop
+        """Kept, because Python 3.11 makes a system call each time it looks for the running loop."""
+        self._came: deque[Answer | None] = deque()
+        self._taker: asyncio.Future[None] | None = None
+        self._giver: asyncio.Future[None] | None = None
+
+    async def put(self, response: Answer | None) -> None:
+        """Add a response; wait while the queue is full."""
+        while len(self._came) >= self._most:
+            self._giver = self.loop.create_future()
+            try:
+                await self._giver
+            finally:
+                self._giver = None
+        self._came.append(response)
+        if self._taker is not None and not self._taker.done():
+            self._taker.set_result(None)
+
+    async def get(self) -> Answer | None:
+        """Return the next response; wait for one if there is none."""
+        while not self._came:
+            self._taker = self.loop.create_future()
+            try:
+                await self._taker
+            finally:
+                self._taker = None
+        response = self._came.popleft()
+        if self._giver is not None and not self._giver.done():
+            self._giver.set_result(None)
+        return response
+
+
+class ResponseMemory:
+    """Counts the memory of one connection's responses, from their arrival until the requester has them."""
+
+    def __init__(self, budget: MemoryBudget) -> None:
+        self._budget = budget
+        self._held_bytes = 0
+        """Bytes for queued messages, and for the response that is put together now."""
+        self._passing_bytes = 0
+        """Bytes of these that are on their way to the requester."""
+
+    def came(self, size: int) -> None:
+        """Count a message that has arrived."""
+        self._held_bytes += size
+        self._budget.take(size)
+
+    def passes(self, size: int) -> None:
+        """Mark the next message as on its way to the requester."""
+        self._passing_bytes = size
+
+    async def make_room(self, size: int, timeout_s: float) -> None:
+        """Wait for the memory to put this message together. Raises HydrationError."""
+        if not self._budget.try_take(size):
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await reserve(self._budget, size)
+            except TimeoutError as error:
+                raise HydrationError("memory", "the frames of other connections take all there is for them") from error
+        self._held_bytes += size
+        self._passing_bytes += size
+
+    def passed(self) -> None:
+        """Release a message that was passed on to the requester."""
+        self._give_back(self._passing_bytes)
+
+    def close(self) -> None:
+        """Release everything that is left; the connection ended."""
+        self._give_back(self._held_bytes)
+
+    def _give_back(self, size: int) -> None:
+        if size:
+            self._held_bytes -= size
+            self._budget.give_back(size)
+
+
+class LinksWanted:
+    """Tells a leader's agent when to send links and when to stop."""
+
+    def __init__(
+        self, context: FollowerContext, defects: LinkDefects, channel: PeerChannel, *, is_told_ahead: bool
+    ) -> None:
+        """`is_told_ahead`: objects are announced on this connection, so an announced range probes a store that failed.
+
+        Otherwise the next response does.
+        """
+        self._context = context
+        self._defects = defects
+        self._channel = channel
+        self._is_told_ahead = is_told_ahead
+        self._are_paused = False
+        self.newest: bytes | None = None
+        """The custom metadata of the leader's newest object; None before the first one."""
+
+    def note_link(self, custom_metadata: bytes) -> None:
+        """Record a link to an object with this custom metadata."""
+        if not self._is_told_ahead:
+            self.newest = custom_metadata
+
+    def tell(self) -> None:
+        """Tell the leader's agent if the answer has changed."""
+        tiers, now_s = self._context.hydration.tiers, self._context.clock()
+        given_up = tiers.is_given_up(self.newest) if self._is_told_ahead else tiers.rest(self.newest, now_s)
+        paused = given_up or self._defects.links_rest
+        if paused is not self._are_paused:
+            self._are_paused = paused
+            with contextlib.suppress(ConnectionError):
+                self._channel.send(MessageKind.LINKS_PAUSED if paused else MessageKind.LINKS_RESUMED)
+
+
+READ_ALONG_BYTES: Final = 64 * 1024
+"""Reading so many bytes between two links takes less time than another request."""
+
+Range = tuple[int, int]
+
+
+async def fetch_links(cache: HydrationCache, links: Sequence[SegmentLink]) -> list[memoryview]:
+    """Return the links' bytes in their order. Raises HydrationError.
+
+    Links may name any positions of an object. The gap between two of them is read only if it is small: otherwise two
+    links of some bytes could cause a read of a whole object.
+    """
+    if len(links) == 1:
+        only = links[0]
+        return [await cache.fetch(only.object_id, only.start_position, only.end_position, only.custom_metadata)]
+    wanted: defaultdict[StoredObjectId, list[Range]] = defaultdict(list)
+    for link in links:
+        wanted[link.object_id].append((link.start_position, link.end_position))
+    reads = [(object_id, each) for object_id, ranges in wanted.items() for each in _reads(cache, object_id, ranges)]
+    custom_metadata = {link.object_id: link.custom_metadata for link in links}
+    asked = [cache.fetch(object_id, *each, custom_metadata[object_id]) for object_id, each in reads]
+    fetched = [await asked[0]] if len(asked) == 1 else await asyncio.gather(*asked)
+    found: defaultdict[StoredObjectId, list[tuple[int, memoryview]]] = defaultdict(list)
+    for (object_id, (start, _)), data in zip(reads, fetched, strict=True):
+        found[object_id].append((start, data))
+    return [_part_of(found[link.object_id], link) for link in links]
+
+
+def _reads(cache: HydrationCache, object_id: StoredObjectId, wanted: list[Range]) -> Sequence[Range]:
+    """Return the ranges to request, ascending. Gaps are left out if everything wanted is cached or being read."""
+    exact = coalesce_ranges(wanted, max_gap_bytes=0, max_ranges=math.inf)
+    if not any(cache.ranges.missing(object_id, *each) for each in exact):
+        return exact
+    return coalesce_ranges(wanted, READ_ALONG_BYTES, max_ranges=math.inf)
+
+
+def _part_of(found: list[tuple[int, memoryview]], link: SegmentLink) -> memoryview:
+    """Return the link's bytes out of an object's ranges, which ascend and each hold whole links."""
+    start, data = found[bisect_right(found, link.start_position, key=itemgetter(0)) - 1]
+    return data[link.start_position - start : link.end_position - start]
+
 
 _RESPONSES_AHEAD = 8
 _HASHED_HERE_BYTES = 64 * 1024
@@ -114,7 +318,7 @@ class HydratedResponses:
         self._in_order = AnswersInOrder()
 
     @contextmanager
-    def told_of_breakers(self) -> Iterator[None]:
+    def watch_breakers(self) -> Iterator[None]:
         """While the connection lasts."""
         changed = self._context.hydration.tiers.on_breaker_change
         changed.append(self._breaker_changed)
@@ -125,7 +329,7 @@ class HydratedResponses:
             changed.remove(self._breaker_changed)
             self._memory.close()
 
-    def will_ask(self, frame: Buffer) -> None:
+    def note_request(self, frame: Buffer) -> None:
         """Note the request that is about to be sent to the leader's agent."""
         if int.from_bytes(bytes(frame[:2]), "big") == FETCH_API_KEY:
             self._asked_last = int.from_bytes(bytes(frame[4:8]), "big", signed=True)
@@ -140,7 +344,7 @@ class HydratedResponses:
                 try:
                     self._announced(kind, body)
                 except Exception as error:
-                    self._defects.met("announcement", error)
+                    self._defects.record("announcement", error)
             elif kind is MessageKind.KAFKA or kind in _LINKED_KINDS:
                 self._memory.came(len(body))
                 await self._responses.put(message)
@@ -182,7 +386,7 @@ class HydratedResponses:
             if self._context.limits.wants_digests and not all(link.sha256 for link in links):
                 raise UndigestedLinkError
             if links:
-                self._links.given(links[-1].custom_metadata)
+                self._links.note_link(links[-1].custom_metadata)
             await self._memory.make_room(sum([link.length for link in links]), self._context.limits.hydration_timeout_s)
             spliced = await self._hydrated(response, is_old)
         except HydrationError as error:
@@ -204,7 +408,7 @@ class HydratedResponses:
 
     async def _refuse_bytes(self, error: SpliceError) -> None:
         """Handle bytes that still differ from what the leader linked after a second read."""
-        self._context.hydration.proved_wrong(error.link)
+        self._context.hydration.discard_wrong(error.link)
         log.error("splice_refused", segment=str(error.link.object_id), reason=error.reason)
         self._defects.corrupt(error)
         self._links.tell()
@@ -213,8 +417,8 @@ class HydratedResponses:
     async def _refuse_links(self, where: str, error: Exception) -> None:
         """Ask for this response inline, and pause links for a while."""
         if isinstance(error, ForgedRangeError):
-            self._context.hydration.proved_wrong(error.link)
-        self._defects.met(where, error)
+            self._context.hydration.discard_wrong(error.link)
+        self._defects.record(where, error)
         self._links.tell()
         await self._ask_inline("defect", type(error).__name__)  # its text may hold a record's bytes
 
@@ -238,7 +442,7 @@ class HydratedResponses:
                     return await _spliced(response, data)
                 except SpliceError as error:
                     self._context.metrics.fault("splice_refetch")
-                    self._context.hydration.proved_wrong(error.link)
+                    self._context.hydration.discard_wrong(error.link)
                     return await _spliced(response, await fetch_all(links))
         except TimeoutError as error:
             if not is_old:  # slow large reads do not mean that the store fails
@@ -247,7 +451,7 @@ class HydratedResponses:
 
     async def _ask_inline(self, reason: str, detail: str) -> None:
         """Ask the leader's agent for the original, which comes as a Kafka frame."""
-        self._in_order.asked_for(self._asked_last)
+        self._in_order.await_original(self._asked_last)
         self._context.metrics.fault(f"inline_requested_{reason}")
         log.warning("inline_requested", reason=reason, detail=detail, correlation_id=self._asked_last)
         self.channel.send(MessageKind.INLINE_REQUEST, encode_inline_request(self._asked_last))

@@ -26,8 +26,7 @@ from plugin.errors import RemoteStorageError, UnknownBucketError, defect_site, f
 from plugin.format.archive_object_id import StoredObjectId
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from replication.follower.range_cache import CachedRange, RangeCache, RangeWait
-from replication.follower.tier_reader import ArchiveReads, TierReader, archive_fetch, archive_told
-from replication.follower.tiers import Tiers
+from replication.follower.tiers import ArchiveReads, TierReader, Tiers, archive_fetch, archive_told
 from replication.wire.circuit_breaker import BreakerLimits
 from replication.wire.link import SegmentLink
 from replication.wire.metrics import ReplicationMetrics
@@ -65,7 +64,7 @@ class NeighbourReads(Protocol):
     async def ask(self, neighbour: int, wanted: CachedRange, read: tuple[int, int]) -> bytes | None:
         """Return the range; None if it must be read from the store. Errors are counted, not raised."""
 
-    def gave_wrong_bytes(self, neighbour: int) -> None:
+    def record_wrong_bytes(self, neighbour: int) -> None:
         """Record that a neighbour gave bytes that differ from the leader's."""
 
 
@@ -165,7 +164,7 @@ class HydrationCache:
         finally:
             del self._waiting[wait]
 
-    async def given(
+    async def fetch_for_neighbour(
         self, object_id: StoredObjectId, start: int, end: int, read: tuple[int, int], custom_metadata: bytes
     ) -> memoryview:
         """Return the bytes [start, end) for a neighbour.
@@ -181,11 +180,11 @@ class HydrationCache:
             self._fetch(object_id, *read, custom_metadata)
         return await self.fetch(object_id, start, end, custom_metadata)
 
-    def proved_wrong(self, link: SegmentLink) -> None:
+    def discard_wrong(self, link: SegmentLink) -> None:
         """Forget an object after a link with wrong bytes, so that the next fetch reads it from the store."""
         for one in self.ranges.covering(link.object_id, link.start_position, link.end_position):
             if one.neighbour is not None and self.neighbours is not None:
-                self.neighbours.gave_wrong_bytes(one.neighbour)
+                self.neighbours.record_wrong_bytes(one.neighbour)
         self.ranges.discard(link.object_id)
 
     def not_there(self, links: Iterable[SegmentLink]) -> list[tuple[StoredObjectId, bytes]]:

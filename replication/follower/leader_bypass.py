@@ -11,21 +11,205 @@ whether the agent is back; no connection of the broker is risked for that.
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import structlog
 
-from replication.follower.bypass_relay import BypassRelay
-from replication.follower.leader_route import LeaderRoute, RouteLimits
+from kafka_log.crc32c import Buffer
 from replication.wire.broker_requests import BrokerRequests
-from replication.wire.framed_connection import FramedConnection
+from replication.wire.fetch_frame import FETCH_API_KEY, scan_fetch_response, understands_fetch
+from replication.wire.frame_inbox import SIZE_PREFIX
+from replication.wire.framed_connection import FramedConnection, run_until_one_ends
+from replication.wire.kafka_frame import MalformedFrameError, RequestHeader, parse_request_header
 from replication.wire.metrics import ReplicationMetrics
 from replication.wire.peer_connection import Address, connect_framed
 from replication.wire.peer_protocol import PeerRefusedError
 
 log = structlog.get_logger(__name__)
+
+_MIN_FAILURES = 2
+_LASTING = 10
+"""A return counts as lasting after this many times `return_after_s`."""
+_MAX_DOUBLINGS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class RouteLimits:
+    """Limits in seconds."""
+
+    after_s: float
+    """How long the agent must fail to answer."""
+    return_after_s: float
+    """How long it must answer until it is used again."""
+    probe_s: float = 1.0
+    """Time between two probes; doubled after each unanswered one, up to `probe_max_s`."""
+    probe_max_s: float = 15.0
+
+    @property
+    def attempt_s(self) -> float:
+        """How long one attempt to reach the agent may take."""
+        return self.after_s / _MIN_FAILURES
+
+
+class LeaderRoute:
+    """Decides the route to one leader: through its agent, or past it to its broker.
+
+    The agent is used while it answers. It is bypassed when it has not answered for `after_s`; a restart should be
+    shorter. At least two attempts must fail, because this process itself may have been frozen. The agent is used again
+    when all probes of `return_after_s` were answered. Each change costs the local broker's fetcher a back-off, so an
+    agent that fails again soon must answer longer each time.
+    """
+
+    def __init__(self, limits: RouteLimits) -> None:
+        self.limits = limits
+        self.is_bypassed = False
+        self.probe_wait_s = limits.probe_s
+        """How long to wait before the next probe."""
+        self._failing_since_s: float | None = None
+        self._failures = 0
+        self._answering_since_s: float | None = None
+        self._returned_at_s: float | None = None
+        self._doublings = 0
+
+    def attempt_failed(self, began_s: float, now_s: float) -> bool:
+        """Record an attempt that the agent did not answer. True when it is bypassed from now on."""
+        if self.is_bypassed:
+            return False
+        self._failing_since_s = began_s if self._failing_since_s is None else min(began_s, self._failing_since_s)
+        self._failures += 1
+        if self._failures < _MIN_FAILURES or now_s - self._failing_since_s < self.limits.after_s:
+            return False
+        self.is_bypassed = True
+        self.probe_wait_s = self.limits.probe_s
+        self._answering_since_s = None
+        lasting_s = _LASTING * self.limits.return_after_s
+        flaps = self._returned_at_s is not None and now_s - self._returned_at_s < lasting_s
+        self._doublings = min(self._doublings + 1, _MAX_DOUBLINGS) if flaps else 0
+        return True
+
+    def attempt_answered(self) -> bool:
+        """Record an attempt that the agent answered. False when another attempt caused a bypass meanwhile."""
+        if not self.is_bypassed:
+            self._failing_since_s = None
+            self._failures = 0
+        return not self.is_bypassed
+
+    @property
+    def steady_s(self) -> float:
+        """How long the agent must answer this time."""
+        return float(self.limits.return_after_s * 2**self._doublings)
+
+    def probe_failed(self) -> None:
+        """Record a probe that the agent did not answer."""
+        self._answering_since_s = None
+        self.probe_wait_s = min(2 * self.probe_wait_s, self.limits.probe_max_s)
+
+    def probe_answered(self, now_s: float) -> bool:
+        """Record a probe that the agent answered. True when it is used again from now on."""
+        self.probe_wait_s = self.limits.probe_s
+        if self._answering_since_s is None:
+            self._answering_since_s = now_s
+        if not self.is_bypassed or now_s - self._answering_since_s < self.steady_s:
+            return False
+        self.is_bypassed = False
+        self._returned_at_s = now_s
+        self.attempt_answered()
+        return True
+
+
+_REFUSALS = {29: "TOPIC_AUTHORIZATION_FAILED", 31: "CLUSTER_AUTHORIZATION_FAILED"}
+"""Errors that a broker answers to a replica's Fetch without the right ClusterAction."""
+
+
+_REQUESTS = 0
+"""Index of the requests task: if it ended first, the local broker closed the connection, not the leader's."""
+
+
+class BypassRelay:
+    """Relays one connection of the local broker straight to the leader's broker, unchanged, as stock Kafka does.
+
+    Nothing else reports a broker that is refused on this route and therefore does not replicate. So the first Fetch and
+    its answer are checked.
+    """
+
+    def __init__(
+        self,
+        leader_id: int,
+        broker: FramedConnection,
+        leader: FramedConnection,
+        metrics: ReplicationMetrics,
+        requests: BrokerRequests,
+    ) -> None:
+        """`broker` is the local broker; `leader` is connected and logged in. Only `requests` may pass."""
+        self._leader_id = leader_id
+        self._broker = broker
+        self._leader = leader
+        self._metrics = metrics
+        self._requests = requests
+        self._first_fetch: RequestHeader | None = None
+        self._asked = self._answered = self._looked = False
+
+    async def run(self) -> None:
+        """Relay until either side ends. Only an unexpected error is raised."""
+        try:
+            ended = await run_until_one_ends(self._relay_requests(), self._relay_responses())
+            if self._asked and not self._answered and _REQUESTS not in ended:
+                self._refused("bypass_refused", str(self._leader.error or "closed without an answer"))
+        finally:
+            self._metrics.connection_ended("broker", self._broker.error)
+            self._metrics.connection_ended("bypass", self._leader.error)
+
+    async def _relay_requests(self) -> None:
+        while (frame := await self._broker.read_frame()) is not None:
+            self._requests.check(frame)
+            if not self._looked and self._first_fetch is None:
+                self._first_fetch = _fetch_header(frame)
+            self._asked = True
+            self._leader.write_frame(frame)
+            self._metrics.bypass.bytes.labels("sent").inc(SIZE_PREFIX.size + len(frame))
+            await self._leader.drain()
+
+    async def _relay_responses(self) -> None:
+        while (frame := await self._leader.read_frame()) is not None:
+            self._answered = True
+            if self._first_fetch is not None:
+                self._look(frame, self._first_fetch)
+            self._broker.write_frame(frame)
+            self._metrics.bypass.bytes.labels("received").inc(SIZE_PREFIX.size + len(frame))
+            await self._broker.drain()
+
+    def _look(self, frame: Buffer, request: RequestHeader) -> None:
+        """Check whether the broker lets this principal replicate."""
+        if int.from_bytes(bytes(frame[:4]), "big", signed=True) != request.correlation_id:
+            return
+        self._looked, self._first_fetch = True, None
+        try:
+            view = scan_fetch_response(frame, request.api_version)
+        except MalformedFrameError:
+            return  # the local broker decides about a malformed frame
+        codes = {view.error_code, *(field.error_code for field in view.fields)} & _REFUSALS.keys()
+        for code in sorted(codes)[:1]:
+            self._refused("bypass_not_authorized", _REFUSALS[code])
+
+    def _refused(self, reason: str, error: str) -> None:
+        self._metrics.fault(reason)
+        log.error(
+            reason,
+            leader=self._leader_id,
+            error=error,
+            hint="the listener in remote.wal.agent.bypass must take this agent, as a principal with ClusterAction",
+        )
+
+
+def _fetch_header(frame: Buffer) -> RequestHeader | None:
+    try:
+        header = parse_request_header(frame)
+    except MalformedFrameError:
+        return None
+    return header if header.api_key == FETCH_API_KEY and understands_fetch(header.api_version) else None
+
 
 _RETRY_S = 0.1
 _MAX_PATIENCE_S = 60.0
@@ -244,3 +428,67 @@ class LeaderBypass:
 
 def _text(error: Exception) -> str:
     return str(error) or type(error).__name__
+
+
+class LeaderBypasses(Mapping[int, LeaderBypass]):
+    """The routes past dead agents: one for each leader whose broker has a listener for that.
+
+    They follow the leaders that this agent stands in for; a new route serves connections from then on.
+    """
+
+    def __init__(
+        self,
+        bypass: Bypass | None,
+        way_of: Callable[[int], AgentWay],
+        metrics: ReplicationMetrics,
+        requests: BrokerRequests,
+    ) -> None:
+        """`bypass` is None if there is never a bypass. `way_of` returns the normal route to a leader."""
+        self._bypass = bypass
+        self._way_of = way_of
+        self._metrics = metrics
+        self._requests = requests
+        self._bypasses: dict[int, LeaderBypass] = {}
+        self._watches: dict[int, asyncio.Task[None]] = {}
+
+    def learned(self, registered: Mapping[int, Address]) -> None:
+        """Replace the listeners that brokers' agents have registered. Takes effect with `keep_to`."""
+        if self._bypass is not None and self._bypass.takes_registered:
+            self._bypass.registered.clear()
+            self._bypass.registered.update(registered)
+
+    def keep_to(self, leader_ids: Iterable[int]) -> None:
+        """Have a bypass for each of these leaders whose broker can be reached, and for no others."""
+        bypass = self._bypass
+        wanted = {one for one in leader_ids if bypass is not None and bypass.way_to(one) is not None}
+        for broker_id in self._bypasses.keys() - wanted:
+            self._watches.pop(broker_id).cancel()
+            self._bypasses.pop(broker_id).end()
+        if bypass is None:
+            return
+        loop = asyncio.get_running_loop()
+        for broker_id in sorted(wanted - self._bypasses.keys()):
+            made = LeaderBypass(broker_id, bypass, self._way_of(broker_id), self._metrics, self._requests)
+            self._bypasses[broker_id] = made
+            self._watches[broker_id] = loop.create_task(made.watch())
+
+    @property
+    def bypassed(self) -> list[int]:
+        """The brokers whose agents are dead and bypassed now."""
+        return sorted(one for one, bypass in self._bypasses.items() if bypass.is_bypassed)
+
+    async def stop(self) -> None:
+        """Stop probing agents. The connections belong to their owner."""
+        watches = list(self._watches.values())
+        for watch in watches:
+            watch.cancel()
+        await asyncio.gather(*watches, return_exceptions=True)
+
+    def __getitem__(self, broker_id: int) -> LeaderBypass:
+        return self._bypasses[broker_id]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._bypasses)
+
+    def __len__(self) -> int:
+        return len(self._bypasses)

@@ -15,8 +15,7 @@ import structlog
 from replication.follower.follower_context import FollowerContext
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.kafka_frame import MalformedFrameError
-from replication.wire.known_peers import KnownPeers
-from replication.wire.peer_connection import connect_framed, exchange_hellos
+from replication.wire.peer_connection import KnownPeers, connect_framed, exchange_hellos
 from replication.wire.peer_protocol import PeerCapabilities, PeerRefusedError
 
 log = structlog.get_logger(__name__)

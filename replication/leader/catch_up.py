@@ -17,8 +17,7 @@ import structlog
 
 from kafka_log.errors import LogDirectoryError, MalformedFileError
 from plugin.format.archive_object_id import StoredObjectId
-from replication.leader.found_batches import FoundBatches, StoredLogs
-from replication.leader.link_index import LinkIndex
+from replication.leader.link_index import FoundBatches, LinkIndex, StoredLogs
 from replication.leader.read_ahead import CatchUpLimits, ReadAhead, WantedRead
 from replication.wire.metrics import ReplicationMetrics
 from replication.wire.peer_protocol import PeerCapabilities

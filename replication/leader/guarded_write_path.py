@@ -12,7 +12,7 @@ from typing import TypeVar
 from kafka_log.topic_partition import TopicIdPartition
 from plugin.format.archive_object_id import StoredObjectId
 from plugin.inline_reason import InlineReason
-from replication.leader.found_batches import StoredLogs
+from replication.leader.link_index import StoredLogs
 from rlm.write_path.commit.link_policy import LinkMode
 from rlm.write_path.core.led_views import FoundRuns, LedPartitions, StoredLog
 

@@ -1,9 +1,9 @@
 """Holds what all connections of a leader's agent share."""
 
 import ssl
-from collections.abc import Callable, Container
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol, Self
 
 from replication.leader.catch_up import CatchUp
 from replication.leader.follower_offsets import FollowerOffsets
@@ -20,25 +20,14 @@ from rlm.write_path.core.led_views import LedPartitions
 from rlm.write_path.metrics import StageTimes
 
 
-class ClientConnections(Protocol):
-    """Serves connections of clients in other zones, which come through the agents there."""
+class PeerDoor(Protocol):
+    """Serves connections of other agents that are not for replication."""
 
-    async def serve(self, peer: FramedConnection, gateway: Hello, capabilities: PeerCapabilities) -> None:
-        """Serve one of them, after the hellos, until it ends; `gateway` is the connecting agent's hello."""
+    async def serve(self, peer: FramedConnection, hello: Hello, capabilities: PeerCapabilities, /) -> None:
+        """Serve one connection, after the hellos, until it ends.
 
-
-class RangeConnections(Protocol):
-    """Gives other agents of the zone what this agent reads for them."""
-
-    async def serve(self, peer: FramedConnection, asker: Hello) -> None:
-        """Serve one connection, after the hellos, until it ends; `asker` is the other agent's hello."""
-
-
-class LogConnections(Protocol):
-    """Tells other agents when durable logs that are led here are stored."""
-
-    async def serve(self, peer: FramedConnection) -> None:
-        """Serve one connection, after the hellos, until it ends."""
+        `hello` is the other agent's, `capabilities` are those that both have.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +87,17 @@ class LeaderContext:
     """Followers in the own zone get no links."""
     requests: BrokerRequests = field(default_factory=BrokerRequests)
     """The requests that peers may send to the broker."""
-    clients: ClientConnections | None = None
-    """None: clients of other zones are refused. Otherwise `hello` grants CLIENTS."""
-    ranges: RangeConnections | None = None
-    """None: other agents get no ranges. Otherwise `hello` grants RANGES."""
-    stored_logs: LogConnections | None = None
-    """None: other agents learn nothing about logs. Otherwise `hello` grants STORED_LOGS."""
+    doors: Mapping[PeerCapabilities, PeerDoor] = field(default_factory=dict)
+    """By what such a connection is for: who serves it. `hello` grants the same."""
     broker_tls: Callable[[], ssl.SSLContext | None] = lambda: None
     """For the local broker, made for each connection to it."""
     broker_name: str | None = None
     """The name that its certificate must have, if not the dialled host."""
+
+    def with_door(
+        self, purpose: PeerCapabilities, door: PeerDoor, granted: PeerCapabilities = PeerCapabilities.NONE
+    ) -> Self:
+        """Return a context that serves connections for this purpose by `door`, and grants that and `granted`."""
+        capabilities = self.hello.capabilities | purpose | granted
+        hello = replace(self.hello, capabilities=capabilities)
+        return replace(self, doors={**self.doors, purpose: door}, hello=hello)

@@ -5,8 +5,7 @@ Requests go to the broker unchanged, except how long and for how much a replica 
 hello: there `LinkPlanner` replaces record bytes that are in object storage by links.
 
 A connection without a hello (a follower without an agent) is relayed unchanged if that is permitted, and never under
-TLS: a certificate counts for what its owner says it is. A connection for a client of another zone goes to
-`LeaderContext.clients`, one for ranges of objects to `LeaderContext.ranges`.
+TLS: a certificate counts for what its owner says it is. Connections for other purposes go to `LeaderContext.doors`.
 """
 
 import asyncio
@@ -23,21 +22,26 @@ import structlog
 from kafka_log.topic_partition import TopicIdPartition
 from plugin.errors import defect_site
 from plugin.segment_metadata import CombinedSegmentId
+from replication.leader.follower_offsets import WatermarkTimes
 from replication.leader.leader_context import LeaderContext
 from replication.leader.leader_relay import LeaderRelay
 from replication.leader.link_index import stored_batches
-from replication.leader.watermarks import WatermarkTimes
-from replication.leader.zone_reads import zone_readings
+from replication.leader.zones import zone_readings
 from replication.wire.broker_requests import RequestRefusedError
-from replication.wire.connection_shares import ConnectionShare, ConnectionShares, TooManyConnectionsError
 from replication.wire.framed_connection import RESPONSE_FACTOR, FramedConnection
 from replication.wire.kafka_frame import MalformedFrameError
-from replication.wire.news import News
 from replication.wire.peer_channel import MESSAGE_KIND_BYTES
 from replication.wire.peer_connection import GATEWAY_ROLES, Address, Listener, check_certificate, connect_framed
-from replication.wire.peer_listener import PeerListener, shake_hands
+from replication.wire.peer_listener import (
+    ConnectionShare,
+    ConnectionShares,
+    News,
+    PeerListener,
+    TooManyConnectionsError,
+    shake_hands,
+)
 from replication.wire.peer_protocol import Hello, PeerCapabilities, PeerRefusedError, agree, is_hello
-from rlm.write_path.uploads.uploaded_segment import UploadedSegment
+from rlm.write_path.uploads.segment_queue import UploadedSegment
 
 log = structlog.get_logger(__name__)
 
@@ -47,6 +51,13 @@ _HINT = (
 
 
 _LOOK_S = 2.0
+_APART = (
+    PeerCapabilities.CLIENTS,
+    PeerCapabilities.PRESENCE,
+    PeerCapabilities.RANGES,
+    PeerCapabilities.STORED_LOGS,
+)
+"""What connections can be for, besides replication."""
 
 
 @contextmanager
@@ -207,43 +218,29 @@ class LeaderProxy:
 
     async def _served_apart(self, peer: FramedConnection, hello: Hello, share: ConnectionShare) -> bool:
         """Serve a connection that is not for replication until it ends. Returns whether it was one."""
-        if PeerCapabilities.CLIENTS in hello.capabilities:
-            await self._serve_client(peer, hello, share)
-        elif PeerCapabilities.PRESENCE in hello.capabilities:
-            await _answer_presence(self._context.hello, peer, hello)
-        elif PeerCapabilities.RANGES in hello.capabilities:
-            await self._serve_ranges(peer, hello, share)
-        elif PeerCapabilities.STORED_LOGS in hello.capabilities:
-            await self._serve_logs(peer, hello, share)
-        else:
+        purpose = next((one for one in _APART if one in hello.capabilities), None)
+        if purpose is None:
             return False
+        if purpose is PeerCapabilities.PRESENCE:
+            await _answer_presence(self._context.hello, peer, hello)
+            return True
+        is_client = purpose is PeerCapabilities.CLIENTS
+        granted = self._greet_gateway(peer, hello) if is_client else self._greet(peer, hello, share)
+        door = self._context.doors.get(purpose)
+        if door is not None and purpose in granted:
+            if is_client:  # it uses nothing of what connections of agents share
+                self._shares.leave(share)
+            await door.serve(peer, hello, granted)
+        elif purpose is not PeerCapabilities.STORED_LOGS:  # there the other agent reads our hello, and leaves
+            raise PeerRefusedError(f"broker {hello.broker_id}'s agent connects for {purpose.name}, not served here")
         return True
 
-    async def _serve_ranges(self, peer: FramedConnection, hello: Hello, share: ConnectionShare) -> None:
-        """Serve another agent of the zone, for ranges that this agent reads for both."""
-        granted = self._greet(peer, hello, share)
-        if self._context.ranges is None or PeerCapabilities.RANGES not in granted:
-            raise PeerRefusedError(f"broker {hello.broker_id}'s agent asks for ranges, which nothing gives here")
-        await self._context.ranges.serve(peer, hello)
-
-    async def _serve_logs(self, peer: FramedConnection, hello: Hello, share: ConnectionShare) -> None:
-        """Serve another agent that asks how far logs are stored.
-
-        Without an answer to give, the hello says so, and that agent ends the connection.
-        """
-        granted = self._greet(peer, hello, share)
-        if self._context.stored_logs is not None and PeerCapabilities.STORED_LOGS in granted:
-            await self._context.stored_logs.serve(peer)
-
-    async def _serve_client(self, peer: FramedConnection, hello: Hello, share: ConnectionShare) -> None:
-        """Serve a client of another zone. It uses nothing of what connections of agents share."""
+    def _greet_gateway(self, peer: FramedConnection, hello: Hello) -> PeerCapabilities:
+        """Answer the hello of an agent that connects for a client of its zone."""
         check_certificate(peer, hello, GATEWAY_ROLES)
         capabilities = agree(self._context.hello, hello)
         peer.write_frame(self._context.hello.encode())
-        if self._context.clients is None or PeerCapabilities.CLIENTS not in capabilities:
-            raise PeerRefusedError(f"broker {hello.broker_id}'s agent connects for a client, which nothing serves here")
-        self._shares.leave(share)
-        await self._context.clients.serve(peer, hello, capabilities)
+        return capabilities
 
     def _greet(self, peer: FramedConnection, hello: Hello, share: ConnectionShare) -> PeerCapabilities:
         """Answer a hello. Returns the capabilities that both agents have."""

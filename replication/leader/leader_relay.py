@@ -1,29 +1,149 @@
 """Relays one connection from another agent to the local broker, as the `RelayCore` decides."""
 
 import asyncio
+from collections.abc import Callable, Generator, Iterator
+from typing import Protocol
 
 import structlog
 
 from kafka_log.crc32c import Buffer
 from plugin.format.archive_object_id import StoredObjectId
 from replication.leader.catch_up import FollowerCatchUp
-from replication.leader.decided_response import decided
+from replication.leader.follower_offsets import WatermarkTimes
 from replication.leader.leader_context import LeaderContext
-from replication.leader.own_fetches import OwnFetches
+from replication.leader.link_planner import WaitForUploads
 from replication.leader.read_ahead import ReadAhead
 from replication.leader.relay_core import RelayCore, ToFollower
-from replication.leader.watermarks import WatermarkTimes
 from replication.wire.broker_requests import RequestRefusedError
-from replication.wire.framed_connection import FramedConnection
-from replication.wire.metrics import PeerByteCount
+from replication.wire.fetch_frame import FETCH_API_KEY, MAX_FETCH_VERSION, replica_of
+from replication.wire.framed_connection import FramedConnection, run_until_one_ends, until_idle
+from replication.wire.kafka_frame import MalformedFrameError, parse_request_header
+from replication.wire.metrics import PeerByteCount, ReplicationMetrics
 from replication.wire.peer_channel import PeerChannel
 from replication.wire.peer_protocol import MessageKind, PeerCapabilities, PeerRefusedError
 from replication.wire.refusals import Refusals
-from replication.wire.relay_tasks import run_until_one_ends, until_idle
 from replication.wire.shared_reads import ZoneReading
-from rlm.write_path.uploads.uploaded_segment import UploadedSegment
+from rlm.write_path.uploads.segment_queue import UploadedSegment
 
 log = structlog.get_logger(__name__)
+
+ITEMS_IN_A_STEP = 1024
+"""So many items take about two milliseconds."""
+_FETCH = "Fetch"
+
+
+class OwnFetches:
+    """Checks that a peer whose certificate names a broker fetches only as that broker's replica.
+
+    A peer that fetches as another broker's replica could make Kafka count records as replicated that are not: the high
+    watermark would be too high, and one crash could lose acknowledged records. So under TLS each Fetch is read up to
+    its replica id, however large it is. Large ones are read in steps, so that all other connections get their turn. A
+    Fetch version that is newer than this agent is counted, and read as the newest that it knows, because Kafka has only
+    added tagged fields since: if it names another replica, it is refused. A frame that cannot be read that way is
+    passed on: the broker may be newer, too, and must keep working.
+    """
+
+    def __init__(self, broker_id: int | None, metrics: ReplicationMetrics) -> None:
+        """`broker_id` is None if nothing is proven, so that nothing is checked."""
+        self._broker_id = broker_id
+        self._metrics = metrics
+
+    def check(self, frame: Buffer) -> Iterator[None]:
+        """Check step by step whether this request is the peer's own. Raises RequestRefusedError,
+        MalformedFrameError.
+        """
+        if self._broker_id is None:
+            return
+        header = parse_request_header(frame)
+        if header.api_key != FETCH_API_KEY:
+            return
+        is_newer = header.api_version > MAX_FETCH_VERSION
+        if is_newer:
+            self._metrics.fault("fetch_version_unknown")
+        try:
+            replica_id = yield from _in_steps(replica_of(frame, header.api_version))
+        except RequestRefusedError:
+            if is_newer:
+                return
+            raise
+        if replica_id >= 0 and replica_id != self._broker_id:
+            raise RequestRefusedError(_FETCH, f"a Fetch of replica {replica_id} from broker {self._broker_id}'s agent")
+
+
+def _in_steps(walk: Generator[None, None, int]) -> Generator[None, None, int]:
+    looked = 0
+    while True:
+        try:
+            next(walk)
+        except StopIteration as end:
+            return int(end.value)
+        except MalformedFrameError as error:
+            raise RequestRefusedError(_FETCH, f"a Fetch that does not say of which replica: {error}") from error
+        looked += 1
+        if looked % ITEMS_IN_A_STEP == 0:
+            yield
+
+
+class ResponseCore(Protocol):
+    """The part of `RelayCore` that handles responses."""
+
+    def response(self, frame: Buffer, now_s: float) -> ToFollower | WaitForUploads:
+        """Return the message to send instead, or until when to wait for `look_again`, before the next response."""
+
+    def look_again(self, now_s: float) -> ToFollower | WaitForUploads:
+        """Decide again about the response that waits."""
+
+
+async def decided(
+    core: ResponseCore,
+    frame: Buffer,
+    context: LeaderContext,
+    peer: FramedConnection,
+    begin_reads: Callable[[], None],
+    send: Callable[[ToFollower], None] | None = None,
+) -> ToFollower:
+    """Return the message to send to `peer`. `begin_reads` is called whenever the core may have found something to read.
+
+    If `send` is given, it sends the message: a response that waited for an upload then goes out in the same turn of the
+    event loop as the announcement. Raises ConnectionResetError when the peer is gone meanwhile, and what the core
+    raises.
+    """
+    clock = context.clock
+    step = core.response(frame, clock())
+    begin_reads()
+    if isinstance(step, WaitForUploads):
+        return await _waited_for(core, step, context, peer, begin_reads, send)
+    if send is not None:
+        send(step)
+    return step
+
+
+async def _waited_for(
+    core: ResponseCore,
+    wait: WaitForUploads,
+    context: LeaderContext,
+    peer: FramedConnection,
+    begin_reads: Callable[[], None],
+    send: Callable[[ToFollower], None] | None,
+) -> ToFollower:
+    clock = context.clock
+    found: list[ToFollower] = []
+
+    def look() -> float | None:
+        if peer.error is not None:
+            raise ConnectionResetError("the reader's agent is gone")
+        step = core.look_again(clock())
+        begin_reads()
+        if isinstance(step, WaitForUploads):
+            return step.until_s - clock()
+        if send is not None:
+            send(step)
+        found.append(step)
+        return None
+
+    await context.uploads.until(look, wait.until_s - clock())
+    return found[0]
+
 
 _IDLE_PLACE = 2
 """Index of the idle check among the tasks of a relay."""

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 
 from kafka_log.topic_partition import TopicIdPartition
 from plugin.format.archive_object_id import ArchiveObjectId, StoredObjectId
-from replication.leader.found_batches import FoundBatches
-from replication.leader.link_index import StoredBatch
-from replication.leader.links_of_stored_batches import SendLinked
+from replication.leader.link_index import FoundBatches, StoredBatch
+from replication.leader.link_planner import SendLinked
 from replication.wire.metrics import ReplicationMetrics
 from rlm.write_path.core.led_views import FoundRuns, ProvedRun, StoredLog
 

@@ -21,14 +21,12 @@ from kafka_log.crc32c import Buffer
 from kafka_log.topic_partition import TopicIdPartition
 from plugin.format.archive_object_id import ArchiveObjectId, StoredObjectId
 from plugin.inline_reason import InlineReason
-from replication.leader.fetch_patience import FetchPatience
+from replication.leader.fetch_waits import READ_AGAIN_BYTES, FetchPatience, OwedWatermarks
+from replication.leader.follower_offsets import WatermarkTimes
 from replication.leader.leader_context import LeaderContext
-from replication.leader.link_planner import WaitForUploads
-from replication.leader.links_of_stored_batches import SendLinked
-from replication.leader.owed_watermarks import READ_AGAIN_BYTES, OwedWatermarks
+from replication.leader.link_planner import SendLinked, WaitForUploads
 from replication.leader.read_ahead import ReadAhead
 from replication.leader.response_links import ResponseLinks
-from replication.leader.watermarks import WatermarkTimes
 from replication.wire.fetch_frame import (
     CONSUMER_REPLICA_ID,
     FETCH_API_KEY,
@@ -52,7 +50,7 @@ from replication.wire.peer_protocol import (
 )
 from replication.wire.shared_reads import ZoneReading
 from rlm.write_path.commit.link_policy import LinkMode
-from rlm.write_path.uploads.uploaded_segment import UploadedSegment
+from rlm.write_path.uploads.segment_queue import UploadedSegment
 
 log = structlog.get_logger(__name__)
 
@@ -135,7 +133,7 @@ class RelayCore:
     @property
     def shares_reads(self) -> bool:
         """Whether the follower's agent may read together with others of its zone: not while it has paused links."""
-        return PeerCapabilities.SHARED_READS in self._capabilities and self._links.are_given(self.follower_id)
+        return PeerCapabilities.SHARED_READS in self._capabilities and self._links.may_be_sent(self.follower_id)
 
     def announced(
         self, segment: UploadedSegment, ranges: list[tuple[int, int]], zone: ZoneReading | None
@@ -194,7 +192,7 @@ class RelayCore:
             try:
                 frame = self._fetch_request(frame, request)
             except Exception as error:
-                self._defects.met("request", error)
+                self._defects.record("request", error)
         self._links.arrived()
         self._under_way.append(request)
         return frame
@@ -213,7 +211,7 @@ class RelayCore:
             for partition, offset in request.watched:
                 self._context.follower_offsets.fetched(partition, self.follower_id, offset)
         except Exception as error:
-            self._defects.met("request", error)
+            self._defects.record("request", error)
 
     def _fetch_request(self, frame: Buffer, request: _RequestUnderWay) -> Buffer:
         """Return the request as it is passed on."""
@@ -257,7 +255,7 @@ class RelayCore:
         for partition, offset in offsets:
             self.patience.fetched(partition, offset)
             self._owed.fetched(partition, offset)
-        if self._links.are_given(self.follower_id):
+        if self._links.may_be_sent(self.follower_id):
             wait = self.patience.wait(view.max_wait_ms, view.min_bytes, request.received_s)
             if wait is not None:
                 request.gathers = True
@@ -294,7 +292,7 @@ class RelayCore:
         try:
             tells_owed = self._learn(request, frame, view, now_s)
         except Exception as error:
-            self._defects.met("planning", error)
+            self._defects.record("planning", error)
         if (
             self._has_agent
             and not self._under_way

@@ -7,16 +7,53 @@ original of a linked response is kept, one at a time, until the reader's agent c
 from kafka_log.crc32c import Buffer
 from kafka_log.topic_partition import TopicIdPartition
 from plugin.inline_reason import InlineReason
-from replication.leader.kept_response import KeptResponse
 from replication.leader.leader_context import LeaderContext
-from replication.leader.link_planner import LinkPlanner, PassThrough, PlannerLimits, WaitForUploads
-from replication.leader.links_of_stored_batches import SendLinked
+from replication.leader.link_planner import LinkPlanner, PassThrough, PlannerLimits, SendLinked, WaitForUploads
 from replication.leader.read_ahead import ReadAhead
 from replication.wire.fetch_frame import FetchResponseView
 from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.link import encode_linked_response
 from replication.wire.link_defects import LinkDefects
+from replication.wire.memory_budget import MemoryBudget
 from replication.wire.peer_protocol import MessageKind, PeerCapabilities, decode_inline_request
+
+
+class KeptResponse:
+    """The kept response of one connection: one at a time, dropped when others need the memory. Event loop only."""
+
+    def __init__(self, budget: MemoryBudget) -> None:
+        self._budget = budget
+        self._kept: tuple[int, Buffer] | None = None
+        self._let_go_of: int | None = None
+
+    def keep(self, correlation_id: int, frame: Buffer) -> None:
+        """Keep this response instead of the one before."""
+        self.drop()
+        self._kept = correlation_id, frame
+        self._budget.keep(self, len(frame), self._let_go)
+
+    def drop(self) -> None:
+        """Forget the response: nobody will ask for it any more."""
+        if self._kept is not None:
+            self._budget.release_kept(self)
+            self._kept = None
+
+    def take(self, correlation_id: int) -> Buffer:
+        """Return the response with this correlation id.
+
+        Raises ConnectionResetError when it was dropped, MalformedFrameError when it was never kept.
+        """
+        if self._kept is None and self._let_go_of == correlation_id:
+            raise ConnectionResetError("the response was not kept, as memory was short; the follower fetches it again")
+        if self._kept is None or self._kept[0] != correlation_id:
+            raise MalformedFrameError(0, f"no response {correlation_id} is kept")
+        frame = self._kept[1]
+        self.drop()
+        return frame
+
+    def _let_go(self) -> None:
+        if self._kept is not None:
+            self._let_go_of, self._kept = self._kept[0], None
 
 
 class ResponseLinks:
@@ -49,7 +86,7 @@ class ResponseLinks:
         """Drop the kept original: the response that was linked last has arrived."""
         self._kept.drop()
 
-    def are_given(self, follower_id: int) -> bool:
+    def may_be_sent(self, follower_id: int) -> bool:
         """Whether this follower's responses may be linked now; not in the own zone, where bytes cost nothing."""
         is_able = self._understands_links and not self._is_paused and not self._defects.links_rest
         return is_able and not self._context.zones.is_own(follower_id)
@@ -80,7 +117,7 @@ class ResponseLinks:
         try:
             self._planner.begin(frame, view, follower_id)
         except Exception as error:
-            self._defects.met("planning", error)
+            self._defects.record("planning", error)
             return False
         if self._planner.has_records:
             self._context.stage_times.observe("answered", now_s - received_s)
@@ -88,7 +125,7 @@ class ResponseLinks:
 
     def step(self, follower_id: int, now_s: float) -> SendLinked | WaitForUploads | None:
         """Return the response with links, or until when to wait for them at most; None to send it unchanged."""
-        if not self.are_given(follower_id):
+        if not self.may_be_sent(follower_id):
             return None
         try:
             verdict = self._planner.decide(now_s)
@@ -98,7 +135,7 @@ class ResponseLinks:
                 self._is_waiting = True
                 return verdict
         except Exception as error:
-            self._defects.met("planning", error)
+            self._defects.record("planning", error)
             return None
         if self._is_waiting:
             self._context.stage_times.observe("link_wait", now_s - self._begun_s)
@@ -124,7 +161,7 @@ class ResponseLinks:
             body = encode_linked_response(sent.response)
             is_old = self._read_ahead is not None and self._read_ahead.sent(sent)
         except Exception as error:
-            self._defects.met("planning", error)
+            self._defects.record("planning", error)
             return None
         self._kept.keep(correlation_id, original)
         return MessageKind.LINKED_OLD if is_old else MessageKind.LINKED, body

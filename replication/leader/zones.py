@@ -5,10 +5,53 @@ keeps its last zone. A broker without a known zone counts as in another zone; so
 unknown.
 """
 
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 
 from kafka_log.topic_partition import TopicIdPartition
-from replication.leader.remote_readers import RemoteReaders
+from plugin.segment_metadata import CombinedSegmentId
+from replication.wire.peer_protocol import coalesce_ranges
+from replication.wire.shared_reads import ZoneReading, in_order
+
+KEEP_S = 300.0
+"""A consumer that was away for longer counts as new: its first bytes may go inline while links begin."""
+
+
+class RemoteReaders:
+    """Tracks through which agents of other zones consumers have recently read a partition led here.
+
+    They read objects like followers' agents do, each object once for all of their consumers. So links pay for them as
+    for followers, and a partition that nobody in another zone follows is still linked for them.
+    """
+
+    def __init__(self, clock: Callable[[], float], keep_s: float = KEEP_S) -> None:
+        """`clock` gives monotonic seconds."""
+        self.on_new: Callable[[], None] = lambda: None
+        """Called when an agent reads that did not count until now."""
+        self._clock = clock
+        self._keep_s = keep_s
+        self._read_s: dict[TopicIdPartition, dict[int, float]] = {}
+        self._swept_s = clock()
+
+    def read(self, partition: TopicIdPartition, broker_id: int) -> None:
+        """Record that a consumer got records of this partition through the agent of this broker."""
+        now_s = self._clock()
+        if now_s - self._swept_s >= self._keep_s:
+            self._swept_s = now_s
+            self._read_s = {one: found for one, found in self._read_s.items() if self._living(found)}
+        is_new = broker_id not in self.of(partition)
+        self._read_s.setdefault(partition, {})[broker_id] = now_s
+        if is_new:
+            self.on_new()
+
+    def of(self, partition: TopicIdPartition) -> frozenset[int]:
+        """Return the brokers whose agents read this partition."""
+        return self._living(self._read_s.get(partition, {}))
+
+    def _living(self, read_s: dict[int, float]) -> frozenset[int]:
+        since_s = self._clock() - self._keep_s
+        return frozenset(one for one, at_s in read_s.copy().items() if at_s > since_s)
 
 
 class Zones:
@@ -54,3 +97,39 @@ class Zones:
         """
         readers = self.readers.of(partition) if self.readers is not None else frozenset[int]()
         return self.remote(followers | readers)
+
+
+Ranges = list[tuple[int, int]]
+
+
+def zone_readings(
+    segment_id: CombinedSegmentId, wanted: Mapping[int, Ranges], zones: Zones, min_readers: int, gap_bytes: int
+) -> dict[int, ZoneReading]:
+    """Return what to announce to each broker that reads together with others.
+
+    `wanted` has the ranges of all agents that understand shared reads. At least two read together, also if
+    `min_readers` is lower.
+
+    If a zone has as many readers as the setting says, one of them reads for all. A reader counts if it gets the
+    announcement of the object now, which requires that it is connected and keeps up; so an agent that is gone is never
+    chosen. An agent whose zone is unknown, or that does not understand shared reads, reads for itself.
+    """
+    by_zone: defaultdict[str, list[int]] = defaultdict(list)
+    for broker_id in wanted:
+        zone = zones.of(broker_id)
+        if zone is not None:
+            by_zone[zone].append(broker_id)
+    found: dict[int, ZoneReading] = {}
+    for readers in by_zone.values():
+        if len(readers) >= max(min_readers, 2):
+            ranges = coalesce_ranges(list(chain.from_iterable(wanted[one] for one in readers)), gap_bytes)
+            found |= dict.fromkeys(readers, ZoneReading(in_order(segment_id, readers), ranges))
+    return found
+
+
+def reads_for(brokers: Iterable[int], zones: Zones, min_readers: int) -> dict[int, int | str]:
+    """Return which reader fetches an object for each of these brokers: itself, or its zone if that reads together."""
+    zone_of = {broker_id: zones.of(broker_id) for broker_id in brokers}
+    counts = Counter(zone_of.values())
+    shares = max(min_readers, 2) if min_readers else float("inf")
+    return {one: one if zone is None or counts[zone] < shares else zone for one, zone in zone_of.items()}

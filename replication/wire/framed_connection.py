@@ -7,7 +7,7 @@ sender waits in TCP and not in our memory (`FrameInbox`). Used from the event lo
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import cast
 
 from kafka_log.crc32c import Buffer
@@ -263,3 +263,47 @@ def _send(transport: asyncio.Transport, size: int, buffers: Sequence[Buffer]) ->
         transport.write(b"".join(buffers))
     else:
         transport.writelines(cast(Sequence[bytes], buffers))
+
+
+async def until_idle(connections: Sequence[FramedConnection], idle_s: float) -> None:
+    """Wait until none of these has received a byte for a whole interval of `idle_s`, which takes one or two
+    intervals.
+    """
+    before, received = -1, sum(one.bytes_received for one in connections)
+    while received != before:
+        await asyncio.sleep(idle_s)
+        before, received = received, sum(one.bytes_received for one in connections)
+
+
+async def run_until_one_ends(*relays: Coroutine[None, None, None]) -> set[int]:
+    """Run these until one ends, then cancel the others. Returns the indexes of those that ended.
+
+    Raises what an ended one raised, except ConnectionError: that is how connections end.
+    """
+    tasks = [asyncio.get_running_loop().create_task(each) for each in relays]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            error = task.exception()
+            if error is not None and not isinstance(error, ConnectionError):
+                raise error
+        return {place for place, task in enumerate(tasks) if task in done}
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def reserve(budget: MemoryBudget, size: int) -> None:
+    """Take so much memory, and wait for it if necessary."""
+    if budget.try_take(size):
+        return
+    granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    budget.wait(granted, budget.ticket(), size, 0, lambda: granted.set_result(None))
+    try:
+        await granted
+    except asyncio.CancelledError:
+        if granted.done() and not granted.cancelled():
+            budget.give_back(size)
+        budget.forget(granted)
+        raise

@@ -13,8 +13,8 @@ import structlog
 
 from plugin.errors import defect_site
 from replication.wire.kafka_frame import MalformedFrameError
+from replication.wire.link import SpliceError
 from replication.wire.metrics import ReplicationMetrics
-from replication.wire.splicer import SpliceError
 
 log = structlog.get_logger(__name__)
 
@@ -69,9 +69,9 @@ class LinkDefects:
         """Record that stored bytes do not match a link: a defect only if it happens several times in a row."""
         self._corrupt_in_a_row += 1
         if self._corrupt_in_a_row >= _CORRUPT_MAX:
-            self.met("corrupt", error)
+            self.record("corrupt", error)
 
-    def met(self, where: str, error: BaseException) -> None:
+    def record(self, where: str, error: BaseException) -> None:
         """Record a defect; `where` labels the counter."""
         self._metrics.fault(f"link_defect_{where}")
         rest_s = self._rest.begin(self._clock())

@@ -72,7 +72,7 @@ class MemoryBudget:
         self.take(size)
         self._kept[owner] = size, let_go
 
-    def keep_no_more(self, owner: Hashable) -> None:
+    def release_kept(self, owner: Hashable) -> None:
         """Give back what `keep` took, unless it was dropped before."""
         size, _ = self._kept.pop(owner, (0, None))
         self.give_back(size)

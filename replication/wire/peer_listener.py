@@ -6,7 +6,9 @@ asyncio's own servers report a connection only after its handshake, so one that 
 import asyncio
 import socket
 import ssl
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import structlog
 
@@ -15,6 +17,78 @@ from replication.wire.peer_connection import Address, Listener
 from replication.wire.peer_protocol import PeerRefusedError
 
 log = structlog.get_logger(__name__)
+
+Holder = str | int
+"""A source address, or a broker's id."""
+
+
+class TooManyConnectionsError(Exception):
+    """`holder` already has its share, or the limit for all together is reached."""
+
+    def __init__(self, holder: Holder, held: int) -> None:
+        self.holder = holder
+        self.held = held
+        super().__init__(f"{holder} holds {held} connections")
+
+
+@dataclass(slots=True)
+class ConnectionShare:
+    """The share that one connection takes. `holder` changes at most once."""
+
+    address: str
+    holder: Holder
+    has_left: bool = False
+
+
+class ConnectionShares:
+    """Counts the connections that one listener holds, by holder.
+
+    A connection counts for its source address from the moment it is accepted. Once it has proved to be another broker's
+    agent, it counts for that broker only. So nobody can use up another's share: neither a broken agent, nor strangers,
+    nor connections that never finish their handshake.
+    """
+
+    def __init__(self, max_unnamed: int, max_of_one: int) -> None:
+        """`max_unnamed` bounds all connections of unknown holders together, `max_of_one` each address and each
+        broker.
+        """
+        self._max_unnamed = max_unnamed
+        self._max_of_one = max_of_one
+        self._held: Counter[Holder] = Counter()
+        self._unnamed = 0
+
+    def enter(self, address: str) -> ConnectionShare:
+        """Count a connection that was just accepted. Raises TooManyConnectionsError."""
+        if self._unnamed >= self._max_unnamed:
+            raise TooManyConnectionsError(address, self._held[address])
+        self._add(address)
+        self._unnamed += 1
+        return ConnectionShare(address, address)
+
+    def name(self, share: ConnectionShare, broker_id: int) -> None:
+        """Count this connection for a broker's agent from now on. Raises TooManyConnectionsError."""
+        self._add(broker_id)
+        self._drop(share)
+        share.holder = broker_id
+
+    def _add(self, holder: Holder) -> None:
+        if self._held[holder] >= self._max_of_one:
+            raise TooManyConnectionsError(holder, self._held[holder])
+        self._held[holder] += 1
+
+    def leave(self, share: ConnectionShare) -> None:
+        """Stop counting a connection: it ended, or is counted elsewhere from now on. Idempotent."""
+        if not share.has_left:
+            share.has_left = True
+            self._drop(share)
+
+    def _drop(self, share: ConnectionShare) -> None:
+        self._held[share.holder] -= 1
+        if not self._held[share.holder]:
+            del self._held[share.holder]
+        if isinstance(share.holder, str):
+            self._unnamed -= 1
+
 
 _BACKLOG = 128
 ACCEPT_PAUSE_S = 1.0
@@ -103,3 +177,24 @@ async def shake_hands(accepted: socket.socket, connection: FramedConnection, tls
         raise PeerRefusedError(f"the TLS handshake failed: {told}") from error
     except OSError:
         connection.close()
+
+
+class News:
+    """The log state of one broker that many connections try to reach. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._told = ""
+
+    def is_new(self, error: str) -> bool:
+        """Whether this error differs from the one logged last, or the broker was reached in between."""
+        is_new, self._told = error != self._told, error
+        return is_new
+
+    @property
+    def present(self) -> str | None:
+        """The error that was logged last; None once the broker was reached again."""
+        return self._told or None
+
+    def is_over(self) -> None:
+        """Record that the broker was reached."""
+        self._told = ""

@@ -3,7 +3,7 @@
 from functools import cache
 from random import Random
 
-from rlm.write_path.reading_order import ranges_read
+from rlm.write_path.uploads.segment_queue import ranges_read
 
 
 def ranges_by_chance(brokers: float, of_each: float, partitions: float, max_gap: float) -> tuple[int, float]:

@@ -2,8 +2,9 @@
 
 A scenario is a plan: steady load, each object uploaded on its interval, and read once in each other zone, or by each
 broker there that follows one of its partitions, in as many ranges as their order requires
-(`rlm.write_path.reading_order`). The agents' own functions (`link_costs` and `group_commit` in `rlm.write_path.commit`)
-decide when links pay, and when an object is large enough. `cost_tables` computes the cost of what really happened.
+(`rlm.write_path.uploads.segment_queue`). The agents' own functions (`link_costs` and `group_commit` in
+`rlm.write_path.commit`) decide when links pay, and when an object is large enough. `cost_tables` computes the cost of
+what really happened.
 """
 
 import math

@@ -19,8 +19,7 @@ from plugin.archive_storage import ObjectArchiveStorage
 from plugin.errors import RemoteStorageError
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.segment_metadata import CombinedSegmentId
-from rlm.archive.archive_care import ArchiveCare, CareLimits
-from rlm.archive.archive_orphans import ArchiveOrphanRounds
+from rlm.archive.archive_care import ArchiveCare, ArchiveOrphanRounds, CareLimits
 from rlm.archive.archive_plan import StoreEntries
 from rlm.archive.archive_task import ArchiveAccess, ArchiveTaskLimits, RLMArchiveTask, log_view
 from rlm.archive.archived_topics import CareDuties

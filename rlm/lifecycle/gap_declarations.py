@@ -9,6 +9,8 @@ Belongs to the event loop.
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
 
 import structlog
 
@@ -19,11 +21,19 @@ from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.records.errors import PublicationBacklogFullError
 from metadata_topic.records.gap_record import MAX_GAPS, RemoteWalGapDeclaration
+from metadata_topic.records.leader_epochs import LeaderEpochChain
 from metadata_topic.records.metadata_publisher import MetadataPublisher
-from metadata_topic.records.offset_ranges import NO_END, OffsetRange, ranges_common
-from plugin.segment_metadata import UNKNOWN_POSITION, CombinedSegmentId, RemoteLogSegmentMetadataEntry
+from metadata_topic.records.offset_ranges import NO_END, OffsetRange, joined_ranges, ranges_common
+from metadata_topic.store.store import RemoteWalMetadataStore
+from plugin.segment_metadata import (
+    UNKNOWN_POSITION,
+    CombinedSegmentId,
+    RemoteLogSegmentMetadataEntry,
+    RemoteWalLogSegmentMetadata,
+)
 from rlm.lifecycle.release import LongTermTier
 from rlm.write_path.assignment import Assignment
+from rlm.write_path.core.led_partition import PartitionStatus
 from rlm.write_path.metrics import WriteMetrics
 from rlm.write_path.reading.resume_point import ResumePoint
 
@@ -33,7 +43,7 @@ _PUBLISH_AGAIN_S = 0.5
 
 
 class GapDeclarations:
-    """A GapListener. See the module's theory."""
+    """Declares what of led logs is in no object. See the module's theory."""
 
     def __init__(
         self,
@@ -58,7 +68,7 @@ class GapDeclarations:
         self._told_starts: dict[TopicIdPartition, int] = {}
         self._publication: asyncio.Handle | None = None
 
-    def resumed(self, assignment: Assignment, resume: ResumePoint) -> None:
+    def declare_begin(self, assignment: Assignment, resume: ResumePoint) -> None:
         """Declare the first upload of a log, so that everything after its begin is wanted."""
         partition = assignment.topic_id_partition
         if resume.missing:
@@ -76,7 +86,7 @@ class GapDeclarations:
             )
             self._declare([gap])
 
-    def found(self, assignment: Assignment, gaps: Iterable[Gap]) -> None:
+    def declare_gaps(self, assignment: Assignment, gaps: Iterable[Gap]) -> None:
         """Declare offsets that the log does not have any more."""
         partition, gaps = assignment.topic_id_partition, list(gaps)
         try:
@@ -92,7 +102,7 @@ class GapDeclarations:
             for gap in holes
         )
         if not assignment.is_kept:
-            self.not_wanted(assignment, [(gap.from_offset, gap.to_offset) for gap in lost])
+            self.declare_not_wanted(assignment, [(gap.from_offset, gap.to_offset) for gap in lost])
             return
         for gap in lost:
             reason = GapReason.UNREADABLE if gap.is_unreadable else GapReason.RETENTION
@@ -103,7 +113,7 @@ class GapDeclarations:
                 )
                 self._declare([DeclaredGap(partition, begin, end, epochs.latest_epoch, reason)])
 
-    def not_wanted(self, assignment: Assignment, ranges: Iterable[OffsetRange]) -> None:
+    def declare_not_wanted(self, assignment: Assignment, ranges: Iterable[OffsetRange]) -> None:
         """Declare offsets that were left out of objects because nobody wants them stored."""
         partition = assignment.topic_id_partition
         try:
@@ -112,7 +122,7 @@ class GapDeclarations:
             return  # read again at the next resume, and left out again
         self._declare([DeclaredGap(partition, begin, end, epoch, GapReason.NOT_WANTED) for begin, end in ranges])
 
-    def lost_locally(self, loss: DeclaredGap) -> None:
+    def declare_loss(self, loss: DeclaredGap) -> None:
         """Declare records that a led log lost without an election; objects of older leader epochs hold them."""
         log.error(
             "local_loss_found",
@@ -125,7 +135,7 @@ class GapDeclarations:
         )
         self._declare([loss])
 
-    def began(self, log_starts: Mapping[TopicIdPartition, int], led: Iterable[Assignment]) -> None:
+    def declare_log_starts(self, log_starts: Mapping[TopicIdPartition, int], led: Iterable[Assignment]) -> None:
         """Publish where led logs begin now, so that a recovery does not bring back what was deleted."""
         for assignment in led:
             partition = assignment.topic_id_partition
@@ -188,3 +198,89 @@ def _by_epoch(offsets: OffsetRange, epochs: LeaderEpochs) -> Iterator[tuple[int,
     for epoch, within in bounds:
         for piece in ranges_common(offsets, [within]):
             yield epoch, piece
+
+
+_SHOWN = 100
+
+
+class LedGaps:
+    """Declared gaps that still matter: a gap ends once records behind it were released. Any thread may ask."""
+
+    def __init__(
+        self,
+        store: RemoteWalMetadataStore,
+        led: Callable[[], Mapping[TopicIdPartition, PartitionStatus]],
+        chain_of: Callable[[TopicIdPartition], LeaderEpochChain | None],
+    ) -> None:
+        self._store = store
+        self._led = led
+        self._chain_of = chain_of
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Return the first hundred gaps as JSON."""
+        found: list[dict[str, Any]] = []
+        for status, gap in self._gaps():
+            if len(found) == _SHOWN:
+                break
+            found.append(
+                {
+                    "topic": status.topic,
+                    "partition": status.partition,
+                    "from_offset": gap.from_offset,
+                    "to_offset": gap.to_offset,
+                    "reason": gap.reason.name.lower(),
+                }
+            )
+        return found
+
+    @property
+    def offsets(self) -> int:
+        """How many offsets are missing."""
+        return sum(gap.to_offset - gap.from_offset for _, gap in self._gaps())
+
+    def describe_held(self) -> list[dict[str, Any]]:
+        """Return what logs lost and object storage holds until somebody decides: the first hundred partitions, as
+        JSON.
+        """
+        found: list[dict[str, Any]] = []
+        for status, runs in self._held():
+            if len(found) == _SHOWN:
+                break
+            found.append(
+                {
+                    "topic": status.topic,
+                    "partition": status.partition,
+                    "from_offset": runs[0].entry.first_offset,
+                    "to_offset": max(run.entry.last_offset for run in runs) + 1,
+                    "restore": f"remote-wal held restore {status.topic} {status.partition}",
+                    "give_up": f"remote-wal held give-up {status.topic} {status.partition}",
+                }
+            )
+        return found
+
+    @property
+    def held_offsets(self) -> int:
+        """How many offsets are held."""
+        return sum(
+            end - begin
+            for _, runs in self._held()
+            for begin, end in joined_ranges((run.entry.first_offset, run.entry.last_offset + 1) for run in runs)
+        )
+
+    def _held(self) -> Iterator[tuple[PartitionStatus, list[RemoteWalLogSegmentMetadata]]]:
+        led = self._led()
+        for partition in self._store.local_losses():
+            if partition in led and (runs := self._store.held_runs(partition)):
+                yield led[partition], runs
+
+    def _gaps(self) -> Iterator[tuple[PartitionStatus, DeclaredGap]]:
+        for partition, status in self._led().items():
+            lost = [gap for gap in self._store.declared_gaps(partition) if gap.reason.is_loss]
+            chain = self._chain_of(partition) if lost else None
+            if chain is None:
+                continue
+            released = self._store.released_up_to(partition, chain)
+            for gap in lost:
+                begin, end = max(gap.from_offset, released), gap.end_in(chain)
+                if begin < end:
+                    yield status, replace(gap, from_offset=begin, to_offset=end)

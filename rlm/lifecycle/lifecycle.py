@@ -11,12 +11,11 @@ from dataclasses import dataclass
 
 import structlog
 
-from rlm.lifecycle.caretaking import Caretaking
-from rlm.lifecycle.cluster_watch import ClusterWatch
-from rlm.lifecycle.expiration_task import RLMWalExpirationTask
-from rlm.lifecycle.failover_task import FailoverTask
-from rlm.lifecycle.orphan_rounds import OrphanRounds
-from rlm.lifecycle.orphans import pause_s
+from rlm.lifecycle.cluster_observer import ClusterWatch
+from rlm.lifecycle.expiration import RLMWalExpirationTask
+from rlm.lifecycle.failover import FailoverTask
+from rlm.lifecycle.node_care import Caretaking
+from rlm.lifecycle.orphans import OrphanRounds, pause_s
 from rlm.write_path.assignment import Assignment
 
 log = structlog.get_logger(__name__)

@@ -11,8 +11,20 @@ Two caretakers at once, by agents that see different clusters for a moment, do n
 judged by the same metadata.
 """
 
-from collections.abc import Collection
+import asyncio
+from collections.abc import Callable, Collection
 from typing import NamedTuple, Protocol
+
+import structlog
+
+from metadata_topic.records.errors import PublicationBacklogFullError
+from metadata_topic.records.metadata_publisher import MetadataPublisher
+from metadata_topic.records.records import RemoteWalNodeRegistration
+from metadata_topic.store.store import RemoteWalMetadataStore
+from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
+from plugin.wall_clock import Clocks
+
+log = structlog.get_logger(__name__)
 
 
 class NodeRegistration(NamedTuple):
@@ -83,3 +95,100 @@ class NodeCare:
         """Whether a newer incarnation of this agent was registered, so that this one must not write any more."""
         known = self._registrations.registration_of(self._own.broker_id)
         return known is not None and known.incarnation > self._own.incarnation
+
+
+class DecommissionError(Exception):
+    """The broker's objects cannot be given to that heir."""
+
+
+def inheritance(
+    broker_id: int, heir_id: int, living: Collection[int], registrations: Registrations
+) -> NodeRegistration:
+    """Return the registration to publish. Raises DecommissionError; `living` are the brokers in the cluster.
+
+    A living broker's agent would take its care back at once; an heir without an agent would never take it up.
+    """
+    if broker_id == heir_id:
+        raise DecommissionError(f"broker {broker_id} cannot be its own heir")
+    if broker_id in living:
+        raise DecommissionError(f"broker {broker_id} is in the cluster: stop it, and its agent, first")
+    known = registrations.registration_of(broker_id)
+    if known is None and broker_id not in registrations.broker_ids():
+        raise DecommissionError(f"no agent of broker {broker_id} is known, so there is nothing to inherit")
+    heir = registrations.registration_of(heir_id)
+    if heir_id not in living or heir is None:
+        raise DecommissionError(f"broker {heir_id} is not in the cluster, or has no agent: name another heir")
+    if heir.caretaker_broker_id != heir_id:
+        raise DecommissionError(f"broker {heir_id} is itself cared for by broker {heir.caretaker_broker_id}")
+    return NodeRegistration(broker_id, known.incarnation if known is not None else 0, heir_id)
+
+
+class StoreRegistrations:
+    """Implements `rlm.lifecycle.node_care.Registrations` with a metadata store."""
+
+    def __init__(self, store: RemoteWalMetadataStore, agents: Callable[[], Collection[int]]) -> None:
+        """`agents` returns the brokers whose agents have ever registered in the settings topic."""
+        self._store = store
+        self._agents = agents
+
+    def registration_of(self, broker_id: int, /) -> NodeRegistration | None:
+        """Return the last registration for this broker's objects."""
+        known = self._store.registration_of(broker_id)
+        if known is None:
+            return None
+        return NodeRegistration(known.broker_id, known.incarnation, known.caretaker_broker_id)
+
+    def broker_ids(self) -> Collection[int]:
+        """Return every broker whose agent has ever run."""
+        return self._agents()
+
+
+def publish_registration(
+    publisher: MetadataPublisher[RemoteWalNodeRegistration], registration: NodeRegistration, now_ms: int
+) -> None:
+    """Publish a registration. Raises PublicationBacklogFullError."""
+    publisher.publish(RemoteWalNodeRegistration(*registration, now_ms))
+
+
+class Caretaking:
+    """Updated in the event loop; any thread may call `brokers`."""
+
+    def __init__(
+        self,
+        care: NodeCare,
+        publisher: RemoteWalMetadataPublisher,
+        clocks: Clocks,
+        unpublished_max_s: float,
+        may_delete: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """No objects are in care while metadata has waited for publication longer than `unpublished_max_s`.
+
+        Nor are any while something else speaks against deleting (`may_delete` is False).
+        """
+        self._may_delete = may_delete
+        self._care = care
+        self._publisher = publisher
+        self._clocks = clocks
+        self._unpublished_max_s = unpublished_max_s
+        self.cluster_seen = asyncio.Event()
+
+    def brokers(self) -> frozenset[int]:
+        """Return the brokers whose objects this agent may delete now."""
+        if (
+            not self.cluster_seen.is_set()
+            or self._care.is_fenced()
+            or not self._may_delete()
+            or self._publisher.oldest_pending_age_s(self._clocks.monotonic_s()) > self._unpublished_max_s
+        ):
+            return frozenset()
+        return self._care.brokers_in_care()
+
+    def seen(self, living: Collection[int], now_ms: int) -> None:
+        """Record the brokers of a complete answer of the cluster, and publish the registrations that are due."""
+        self.cluster_seen.set()
+        for registration in self._care.registrations_due(living, now_ms):
+            try:
+                publish_registration(self._publisher, registration, now_ms)
+            except PublicationBacklogFullError:
+                continue  # it stays due until it is seen
+            log.warning("node_registered", **registration._asdict())

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from rlm.write_path.clocks import Clocks
+from plugin.wall_clock import Clocks
 from rlm.write_path.reading.append_watcher import DirectoryEvents, inotify
 
 

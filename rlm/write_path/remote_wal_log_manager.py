@@ -12,27 +12,528 @@ It does not decide which partitions it leads: `assign` says so.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
 from types import MappingProxyType
+from typing import Protocol
 
+import structlog
+from prometheus_client import Counter
+
+from kafka_log.open_files import OpenFiles
+from kafka_log.tail_events import Gap
 from kafka_log.topic_partition import TopicIdPartition
+from metadata_topic.records.offset_ranges import OffsetRange
 from metadata_topic.settings.topic_settings import LinkPolicy
+from plugin.errors import defect_site
 from plugin.inline_reason import InlineReason
 from plugin.segment_metadata import CombinedSegmentId
 from rlm.write_path.assignment import Assignment
+from rlm.write_path.commit.group_commit import Gather, UploadNow, Wait
 from rlm.write_path.commit.link_policy import LinkDecider, LinkMode
-from rlm.write_path.commit_loop import CommitLoop
-from rlm.write_path.core.led_partition import LedPartition, PartitionStatus, WritePathLoad, tell_unfinished
+from rlm.write_path.core.actions import (
+    Action,
+    AskAnew,
+    CountLeftOut,
+    CountQueued,
+    CountReadFailure,
+    CountStored,
+    DeclareGaps,
+    DeclareNotWanted,
+    PassOver,
+    Release,
+    TellLeftOut,
+    TellSettled,
+    TellStored,
+    TellTruncated,
+    Upload,
+    Watch,
+)
+from rlm.write_path.core.led_partition import LedPartition, PartitionStatus, PassedOver, WritePathLoad, log_unfinished
 from rlm.write_path.core.led_views import StoredLog
-from rlm.write_path.core.log_manager_limits import LogManagerLimits
+from rlm.write_path.core.pacing import LogManagerLimits
 from rlm.write_path.core.write_path_core import WritePathCore
-from rlm.write_path.effects import Effects
-from rlm.write_path.hooks import WritePathHooks
 from rlm.write_path.machine import Machine
 from rlm.write_path.metrics import StageTimes, WriteMetrics
-from rlm.write_path.reading.resume_point import ResumeUnknownError
+from rlm.write_path.reading.append_watcher import AppendWatcher
+from rlm.write_path.reading.log_task import LogTask
+from rlm.write_path.reading.resume_point import ResumePoint, ResumeUnknownError
+from rlm.write_path.reading.wal_task import LogReader, RLMWalTask, run_tasks
 from rlm.write_path.uploads.combine_task import RLMWalCombineTask
-from rlm.write_path.uploads.upload_listener import UploadListener
+from rlm.write_path.uploads.segment_queue import UploadedSegment
+
+log = structlog.get_logger(__name__)
+
+
+class WritePathOwner:
+    """The agent around the write path: what the log manager asks it, and tells it. Event loop only.
+
+    By default each log is uploaded from its active segment on, and nothing comes of what is told.
+    """
+
+    def resume_point(self, assignment: Assignment) -> ResumePoint:
+        """Return what of a log must be uploaded. Raises ResumeUnknownError to put it off until the next `assign`."""
+        return ResumePoint(None)
+
+    def upload_resumed(self, assignment: Assignment, resume: ResumePoint) -> None:
+        """Called when a log is taken on, and its upload continues or begins there."""
+
+    def gaps_found(self, assignment: Assignment, gaps: Sequence[Gap]) -> None:
+        """Called with ranges that should be uploaded and cannot be had any more."""
+
+    def ranges_not_wanted(self, assignment: Assignment, ranges: Sequence[OffsetRange]) -> None:
+        """Called with ranges that were left out of objects because nobody wants them stored."""
+
+    def look_for_assignments(self) -> None:
+        """Called to get new assignments: a follower fetches a log that is not known as led, or one was put off."""
+
+    def hurried_log_settled(self, partition: TopicIdPartition) -> None:
+        """Called when the log of a hurried partition was read and nothing of it was left to upload."""
+
+    def links_left_out(self) -> None:
+        """Called when what was queued for links is not stored after all, because links do not pay any more."""
+
+    @property
+    def replication_is_pending(self) -> bool:
+        """Whether followers have yet to fetch something that is stored."""
+        return False
+
+
+class UploadListener(Protocol):
+    """Receives what happens to the partitions led here."""
+
+    def segment_uploaded(self, segment: UploadedSegment) -> None:
+        """Called when an object is stored."""
+
+    def partition_truncated(self, partition: TopicIdPartition, offset: int) -> None:
+        """Called when what was uploaded from this offset on is dead."""
+
+    def partition_released(self, partition: TopicIdPartition) -> None:
+        """Called when the partition is not led here any more."""
+
+
+class UploadListeners:
+    """Notifies all listeners in the order in which they were added. A failing one stops neither the others nor
+    uploads.
+    """
+
+    def __init__(self, defects: Counter) -> None:
+        self._defects = defects
+        self._listeners: list[UploadListener] = []
+
+    def add(self, listener: UploadListener) -> None:
+        """Notify this listener from now on."""
+        self._listeners.append(listener)
+
+    def segment_uploaded(self, segment: UploadedSegment) -> None:
+        """Notify all listeners of a stored object."""
+        self._tell(lambda listener: listener.segment_uploaded(segment))
+
+    def partition_truncated(self, partition: TopicIdPartition, offset: int) -> None:
+        """Notify all listeners of a truncation."""
+        self._tell(lambda listener: listener.partition_truncated(partition, offset))
+
+    def partition_released(self, partition: TopicIdPartition) -> None:
+        """Notify all listeners of a partition that is not led here any more."""
+        self._tell(lambda listener: listener.partition_released(partition))
+
+    def _tell(self, tell: Callable[[UploadListener], None]) -> None:
+        for listener in self._listeners:
+            try:
+                tell(listener)
+            except Exception as error:
+                self._defects.inc()
+                log.error("upload_listener_failed", listener=type(listener).__name__, defect=defect_site(error))
+
+
+class Wake:
+    """A cheap event for one task: it sleeps until somebody wakes it or its time has come. Event loop only.
+
+    asyncio.Event works for any number of tasks, but looks for the running loop at each wait, which is a system call in
+    Python 3.11.
+    """
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_set = False
+        self._sleeper: asyncio.Future[None] | None = None
+
+    def set(self) -> None:
+        """Wake the task. This lasts until `clear`."""
+        self._is_set = True
+        if self._sleeper is not None and not self._sleeper.done():
+            self._sleeper.set_result(None)
+
+    def clear(self) -> None:
+        """Forget everything that happened so far."""
+        self._is_set = False
+
+    async def within(self, delay_s: float | None) -> None:
+        """Sleep until woken, for at most so many seconds; None: without a limit."""
+        if self._is_set:
+            return
+        loop = self._loop = self._loop or asyncio.get_running_loop()
+        self._sleeper = loop.create_future()
+        timer = loop.call_later(delay_s, self.set) if delay_s is not None else None
+        try:
+            await self._sleeper
+        finally:
+            self._sleeper = None
+            if timer is not None:
+                timer.cancel()
+
+
+class BacklogUploads:
+    """Reads and uploads what `Backlog` says, beside the uploads for links.
+
+    Belongs to the event loop; it reads in one thread of its own.
+    """
+
+    def __init__(
+        self,
+        core: WritePathCore,
+        combine_task: RLMWalCombineTask,
+        carry_out: Callable[[Sequence[Action]], None],
+        clock: Callable[[], float],
+        reading: Executor,
+    ) -> None:
+        """It owns the `reading` thread from now on."""
+        self._core = core
+        self._backlog = core.backlog
+        self._combine_task = combine_task
+        self._carry_out = carry_out
+        self._clock = clock
+        self._pool = reading
+        self._wake = asyncio.Event()
+
+    def add(self, assignment: Assignment, task: LogTask) -> PassedOver:
+        """Store what the task has to read, besides what is left of the same log."""
+        partition = assignment.topic_id_partition
+        since_s = self._clock()
+        if (known := self._backlog.get(partition)) is not None:
+            since_s = known.since_s
+            task.also_read(known.left)
+            self.release(partition)
+        passed_over = PassedOver(assignment, task, since_s)
+        self._backlog.add(passed_over)
+        self._wake.set()
+        return passed_over
+
+    def release(self, partition: TopicIdPartition) -> None:
+        """Drop a log that is not uploaded from here any more, or is taken on again."""
+        task = self._backlog.release(partition)
+        if task is not None:
+            task.close()
+
+    async def run(self) -> None:
+        """Store what is added, until cancelled."""
+        while True:
+            if not len(self._backlog):
+                self._wake.clear()
+                await self._wake.wait()
+            await asyncio.sleep(self._backlog.wait_s(self._clock()))
+            await self._gather()
+            await self._store()
+
+    def close(self) -> None:
+        """Close everything, after `run` was cancelled. What is not stored stays in the logs."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        for task in self._backlog.end():
+            task.close()
+
+    async def _gather(self) -> None:
+        self._backlog.begin_object()
+        while (wanted := self._backlog.next_read()) is not None:
+            passed_over, budget_bytes = wanted
+            (outcome,) = await asyncio.get_running_loop().run_in_executor(
+                self._pool, run_tasks, [(passed_over.task, self._clock())], budget_bytes, self._clock
+            )
+            self._carry_out(self._backlog.read_done(passed_over, outcome, self._clock()))
+            if not self._backlog.is_wanted(passed_over):
+                passed_over.task.close()
+
+    async def _store(self) -> None:
+        items = self._backlog.next_object(self._clock())
+        if not items:
+            return
+        segment = await self._combine_task.combine(sorted(items, key=lambda item: item.topic_id_partition))
+        if segment is None:
+            self._backlog.object_failed()
+            return
+        for task in self._backlog.object_stored(self._clock()):
+            task.close()
+        self._carry_out(self._core.backlog_stored(segment))
+
+
+class Effects:
+    """Carries out the actions of the write path's core (`rlm.write_path.core.actions`): files, watches, listeners,
+    metrics.
+    """
+
+    def __init__(
+        self,
+        core: WritePathCore,
+        limits: LogManagerLimits,
+        combine_task: RLMWalCombineTask,
+        stage_times: StageTimes,
+        metrics: WriteMetrics,
+        owner: WritePathOwner,
+        machine: Machine,
+    ) -> None:
+        self._stage_times = stage_times
+        self._metrics = metrics
+        self._owner = owner
+        self.listeners = UploadListeners(metrics.listener_defects)
+        self.open_files = OpenFiles(limits.open_files)
+        self.watcher = AppendWatcher(machine.directory_events())
+        clock = machine.clocks.monotonic_s
+        self.reader = LogReader(machine.pool(limits.task_threads, "rlm-wal-task"), self.watcher, clock)
+        self._asking: asyncio.TimerHandle | None = None
+        backlog_pool = machine.pool(1, "rlm-backlog")
+        self.backlog = BacklogUploads(core, combine_task, self.carry_out, clock, backlog_pool)
+
+    def log_task(self, assignment: Assignment) -> LogTask:
+        """Return the task that reads the log from where its upload continues. Raises ResumeUnknownError."""
+        try:
+            resume = self._owner.resume_point(assignment)
+        except ResumeUnknownError:
+            self._metrics.resumes_put_off.inc()
+            raise
+        self._owner.upload_resumed(assignment, resume)
+        return RLMWalTask(assignment.topic_id_partition, assignment.directory, resume, self.open_files)
+
+    def carry_out(self, actions: Iterable[Action]) -> None:
+        """Carry out the actions in order."""
+        for action in actions:
+            match action:
+                case Watch(partition, directory):
+                    self.watcher.watch(partition, directory)
+                case Release(led):
+                    self._release(led)
+                case PassOver(led):
+                    self._pass_over(led)
+                case CountLeftOut() | CountQueued() | CountStored() | CountReadFailure():
+                    self._count(action)
+                case _:
+                    self._tell(action)
+
+    async def close(self, led: Iterable[LedPartition]) -> None:
+        """Give files and threads back, for good; waits for reads under way."""
+        if self._asking is not None:
+            self._asking.cancel()
+        await self.reader.stop()
+        self.backlog.close()
+        for one in led:
+            one.task.close()
+        self.watcher.close()
+
+    def _release(self, led: LedPartition) -> None:
+        partition = led.assignment.topic_id_partition
+        self.watcher.unwatch(partition)
+        self.reader.release(led.task)
+        self.backlog.release(partition)
+        self.listeners.partition_released(partition)
+
+    def _pass_over(self, led: LedPartition) -> None:
+        rest = led.task.pass_over(led.followers_offset)
+        if rest is None:
+            return
+        if led.assignment.is_kept:
+            led.passed_over = self.backlog.add(led.assignment, rest)
+            return
+        for begin, end in rest.missing:
+            led.left_out.add_range(begin, end)
+        rest.close()
+
+    def _tell(
+        self,
+        action: TellTruncated | TellStored | TellLeftOut | TellSettled | DeclareGaps | DeclareNotWanted | AskAnew,
+    ) -> None:
+        match action:
+            case TellLeftOut():
+                self._owner.links_left_out()
+            case TellStored(segment):
+                self.listeners.segment_uploaded(segment)
+            case TellTruncated(partition, offset):
+                self.listeners.partition_truncated(partition, offset)
+            case TellSettled(partition):
+                self._owner.hurried_log_settled(partition)
+            case DeclareGaps(assignment, gaps):
+                self._owner.gaps_found(assignment, gaps)
+            case DeclareNotWanted(assignment, ranges):
+                self._owner.ranges_not_wanted(assignment, ranges)
+            case AskAnew(after_s) if after_s > 0:
+                if self._asking is None:  # one question answers for all partitions
+                    self._asking = asyncio.get_running_loop().call_later(after_s, self._ask)
+            case AskAnew():
+                self._owner.look_for_assignments()
+
+    def _ask(self) -> None:
+        self._asking = None
+        self._owner.look_for_assignments()
+
+    def _count(self, action: CountLeftOut | CountQueued | CountStored | CountReadFailure) -> None:
+        match action:
+            case CountLeftOut(size_bytes):
+                self._metrics.left_out_bytes.inc(size_bytes)
+            case CountQueued(outcome):
+                for item in outcome.items:
+                    self._stage_times.observe("queued", item.queued_s - item.seen_s)
+                self._metrics.appended_bytes.inc(outcome.read_bytes)
+            case CountStored(segment, started_s, now_s):
+                if started_s is not None:
+                    self._stage_times.stored(segment, started_s, now_s)
+                self._metrics.uploaded_segments.inc()
+                self._metrics.uploaded_bytes.inc(sum(len(item.records) for item in segment.items))
+            case CountReadFailure(close_unread):
+                self._metrics.read_failures.inc()
+                if close_unread:
+                    self.open_files.close_unread()
+
+
+class CommitLoop:
+    """Reads and uploads as `Pacing` says until it is cancelled, then uploads what was read, as time allows.
+
+    Uploads run side by side, each in its own asyncio task. A defect of one ends the loop.
+    """
+
+    def __init__(
+        self,
+        core: WritePathCore,
+        effects: Effects,
+        combine_task: RLMWalCombineTask,
+        owner: WritePathOwner,
+        clock: Callable[[], float],
+    ) -> None:
+        self._core = core
+        self._effects = effects
+        self._combine_task = combine_task
+        self._owner = owner
+        self._clock = clock
+        self._wake = Wake()
+        self._uploads: set[asyncio.Task[None]] = set()
+        self._defect: BaseException | None = None
+
+    def wake(self) -> None:
+        """Look again what to do next, because something happened."""
+        self._wake.set()
+
+    def fail(self, defect: BaseException) -> None:
+        """End `run` with this defect."""
+        self._defect = defect
+        self._wake.set()
+
+    def fail_with(self, ended: "asyncio.Task[None]") -> None:
+        """End `run` if this task ended by a defect."""
+        if not ended.cancelled() and (defect := ended.exception()) is not None:
+            self.fail(defect)
+
+    def append_seen(self, partition: TopicIdPartition) -> None:
+        """Record that the partition's log was appended to."""
+        if self._core.pacing.append_seen(partition, self._clock()):
+            self._wake.set()
+
+    @property
+    def uploads(self) -> int:
+        """How many uploads are under way."""
+        return sum(not upload.done() for upload in self._uploads)
+
+    async def run(self) -> None:
+        """Run until cancelled, or until a defect."""
+        pacing = self._core.pacing
+        while True:
+            self._wake.clear()
+            if self._defect is not None:
+                raise self._defect
+            match pacing.next_step(self._clock()):
+                case UploadNow():
+                    await self._read()
+                    self._effects.carry_out(self._core.unwanted.drop_queued(self._clock()))
+                    self._start(pacing.next_upload(self._clock()))
+                case Gather(delay_s, quiet_s):
+                    await self._gather(delay_s, quiet_s)
+                case Wait(delay_s):
+                    await self._wake.within(delay_s)
+
+    async def flush(self, deadline_s: float) -> None:
+        """Upload what is queued, and retry failures, until everything is stored or the time is over."""
+        pacing = self._core.pacing
+        while (len(self._core.queue) or self._uploads) and self._defect is None:
+            now_s = self._clock()
+            if now_s >= deadline_s:
+                break
+            for upload in pacing.last_uploads(now_s):
+                self._start(upload)
+            wait_s = min(deadline_s - now_s, pacing.commit.back_off_s(now_s) or math.inf)
+            if self._uploads:
+                await asyncio.wait(self._uploads, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+            else:
+                await asyncio.sleep(wait_s)
+
+    async def cancel_uploads(self) -> None:
+        """Cancel uploads, after `run`; those in a thread end there, and their result is lost."""
+        for upload in list(self._uploads):
+            upload.cancel()
+        await asyncio.gather(*self._uploads, return_exceptions=True)
+
+    async def _gather(self, delay_s: float, quiet_s: float) -> None:
+        """Upload early if all waiting producers have got their round and appended again."""
+        pacing = self._core.pacing
+        round_is_over = not self._owner.replication_is_pending and not self._uploads
+        paused = await self._effects.watcher.pause(delay_s, quiet_s, self._append_gathered, pacing.round_is_gathered)
+        if paused and (round_is_over or pacing.round_is_gathered()):
+            await self._read()
+            now_s = self._clock()
+            if pacing.gathered_pays(now_s):
+                self._start(pacing.next_upload(now_s))
+
+    def _append_gathered(self, partition: TopicIdPartition) -> None:
+        self.append_seen(partition)
+        led = self._core.led.get(partition)
+        if led is not None:
+            self._tell_unread(led)
+
+    def _tell_unread(self, led: LedPartition) -> None:
+        self._core.pacing.commit.appended(led.assignment.topic_id_partition, led.task.unread_bytes())
+
+    async def _read(self) -> None:
+        reads = self._core.pacing.reads(self._clock())
+        if reads is None:
+            return
+        self._effects.carry_out(reads.first)
+        runs = [(read.led.task, read.seen_s) for read in reads.reads]
+        outcomes = await self._effects.reader.run(runs, reads.budget_bytes)
+        for read, outcome in zip(reads.reads, outcomes, strict=True):
+            self._effects.carry_out(self._core.read_done(read, outcome, self._clock()))
+            if outcome is None:
+                self._tell_unread(read.led)
+
+    def _start(self, upload: Upload | None) -> None:
+        if upload is not None:
+            running = asyncio.get_running_loop().create_task(self._upload(upload))
+            self._uploads.add(running)
+            running.add_done_callback(self._uploads.discard)
+            running.add_done_callback(self.fail_with)
+
+    async def _upload(self, upload: Upload) -> None:
+        segment = await self._combine_task.combine(upload.items)
+        now_s = self._clock()
+        if segment is None:
+            self._core.upload_failed(upload, now_s)
+        else:
+            actions = self._core.upload_stored(upload, segment, now_s)
+            self._effects.watcher.take(self.append_seen)
+            # It may end links, so it comes before followers that wait for some decide anew.
+            self._core.pacing.stored(upload, self._unread_bytes(), now_s)
+            self._effects.carry_out(actions)
+        self._wake.set()
+
+    def _unread_bytes(self) -> int:
+        """Bytes that were noticed and not read: the kernel may report an append after its bytes."""
+        reader = self._effects.reader
+        led = [led for led in self._core.pacing.appended() if not reader.is_running(led.task)]
+        return sum(one.task.unread_bytes() for one in led)
 
 
 class RemoteWalLogManager:
@@ -46,15 +547,15 @@ class RemoteWalLogManager:
         stage_times: StageTimes,
         metrics: WriteMetrics,
         machine: Machine,
-        hooks: WritePathHooks | None = None,
+        owner: WritePathOwner | None = None,
     ) -> None:
-        self.hooks = hooks = WritePathHooks() if hooks is None else hooks
+        owner = owner or WritePathOwner()
         self._clock = machine.clocks.monotonic_s
         self._decider = decider
         self._combine_task = combine_task
         self._core = core = WritePathCore(limits, decider)
-        self._effects = effects = Effects(core, limits, combine_task, stage_times, metrics, hooks, machine)
-        self._loop = CommitLoop(core, effects, combine_task, hooks, self._clock)
+        self._effects = effects = Effects(core, limits, combine_task, stage_times, metrics, owner, machine)
+        self._loop = CommitLoop(core, effects, combine_task, owner, self._clock)
         self._running: list[asyncio.Task[None]] = []
 
     def add_listener(self, listener: UploadListener) -> None:
@@ -83,8 +584,8 @@ class RemoteWalLogManager:
             self._effects.watcher.ignore()
             if flush_timeout_s is not None:
                 await self._loop.flush(self._clock() + flush_timeout_s)
-                tell_unfinished(self._core.led.values(), self._clock())
-                self._effects.carry_out(self._core.unwanted.last_declared(self._clock()))
+                log_unfinished(self._core.led.values(), self._clock())
+                self._effects.carry_out(self._core.unwanted.declare_all(self._clock()))
         finally:
             await self._loop.cancel_uploads()
             await self._effects.close(self._core.led.values())
@@ -160,7 +661,7 @@ class RemoteWalLogManager:
         led = self._core.led.get(partition)
         return InlineReason.NOT_ENABLED if led is None else self._decider.why_inline(led.assignment, self._clock())
 
-    def told_why(self) -> dict[str, str]:
+    def why_inline_by_topic(self) -> dict[str, str]:
         """Describe for each topic led here, in words and numbers, why its bytes go inline. On any thread."""
         of_topics = {led.assignment.topic: led.assignment for led in list(self._core.led.values())}
         return {topic: self._decider.told_why(one, self._clock()) for topic, one in of_topics.items()}

@@ -31,11 +31,11 @@ from plugin.segment_metadata import (
     RemoteLogSegmentMetadataEntry,
     RemoteWalCombinedLogSegmentMetadata,
 )
+from plugin.wall_clock import Clocks
 from rlm.archive.archive_care import KnownLogs
 from rlm.archive.archived_topics import CareDuties
 from rlm.archive.archiving import ArchiveSources, Archiving
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.clocks import Clocks
 from rlm.write_path.machine import Machine
 from rlm.write_path.metrics import ArchiveMetrics
 from tests.kafka_log.batches import batches

@@ -1,6 +1,6 @@
 """When the cluster is asked for its brokers' zones."""
 
-from agent.broker_racks import BrokerRacks
+from agent.leadership import BrokerRacks
 from kafka_cluster.answers import DescribedBroker
 from kafka_cluster.errors import KafkaClusterError
 

@@ -13,7 +13,6 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_tex
 from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.segment_metadata import CombinedSegmentId
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.reading.gap_listener import NO_GAPS
 
 LOG = TopicIdPartition(TopicId(b"t" * 16), 0)
 TOPICS = KnownTopics(frozenset({"orders"}), {LOG.topic_id: "orders"})
@@ -76,7 +75,7 @@ def test_when_the_write_path_ends_nobody_waits_for_it(tmp_path: Path) -> None:
 def test_what_cannot_be_read_does_not_count_as_stored_and_what_retention_took_does(tmp_path: Path) -> None:
     path, logs, durable, assignment = made(tmp_path)
     path.uploaded = 300
-    durable.told_of_gaps(NO_GAPS).found(assignment, [Gap(0, 50), Gap(100, 200, is_unreadable=True)])
+    durable.gaps_found(assignment, [Gap(0, 50), Gap(100, 200, is_unreadable=True)])
     assert logs.hold("orders", 0, 50, lambda: None) is None
     assert logs.hold("orders", 0, 150, lambda: None) is not None
     assert logs.hold("orders", 0, 201, lambda: None) is None

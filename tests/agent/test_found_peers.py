@@ -12,7 +12,7 @@ import pytest
 from agent.found_peers import BYPASS_FILE_NAME, FILE_NAME, FoundPeers, own_address
 from agent.settings.process_settings import PeerSettings
 from metadata_topic.settings.topic_settings import AgentRegistration, agent_key, decode_setting, encode_agent
-from replication.follower.leader_route import RouteLimits
+from replication.follower.leader_bypass import RouteLimits
 from replication.wire.peer_connection import Address
 from tests.kafka_log.batches import batches
 from tests.replication.two_agents import Agents, two_agents

@@ -7,14 +7,12 @@ from typing import cast
 
 import pytest
 
-from agent.leadership import LeadershipReader, LeadershipWatch, LedByTopic, assignments, followers_of
-from agent.partition_directories import LocalReplicas
+from agent.leadership import LeadershipReader, LeadershipWatch, LedByTopic, LocalReplicas, assignments, followers_of
 from kafka_log.log_directory import LogDirectory, PartitionDirectory
 from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_text
 from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
 from metadata_topic.settings.wal_retention import AS_LOCAL, NO_LIMIT, WalRetention
-from replication.leader.remote_readers import RemoteReaders
-from replication.leader.zones import Zones
+from replication.leader.zones import RemoteReaders, Zones
 from rlm.write_path.assignment import Assignment
 
 OLD_ID, NEW_ID, OTHER_ID = (TopicId(letter * 16) for letter in (b"o", b"n", b"x"))

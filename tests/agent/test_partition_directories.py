@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from agent.partition_directories import partition_directories
+from agent.leadership import partition_directories
 from kafka_log.log_directory import LogDirectory
 from tests.descriptors import none_left
 

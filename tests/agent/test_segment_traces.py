@@ -18,11 +18,9 @@ from agent.metrics.segment_traces import ROOT, SegmentTraces, build_traces
 from agent.settings.process_settings import TraceSettings
 from local_cluster.polling import wait_until
 from plugin.segment_metadata import CombinedSegmentId
-from plugin.wall_clock import wall_ms
-from rlm.write_path.clocks import Clocks
+from plugin.wall_clock import Clocks, wall_ms
 from rlm.write_path.metrics import StageTimes
-from rlm.write_path.uploads.segment_queue import MetaQueueItem
-from rlm.write_path.uploads.uploaded_segment import UploadedSegment
+from rlm.write_path.uploads.segment_queue import MetaQueueItem, UploadedSegment
 from tests.kafka_log.batches import batches
 from tests.replication.fetch_frames import partition
 from tests.replication.two_agents import two_agents

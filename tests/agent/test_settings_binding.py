@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from agent.wiring.settings_binding import SettingsBinding
+from agent.wiring.kafka_following import SettingsBinding
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
 from rlm.write_path.assignment import Assignment

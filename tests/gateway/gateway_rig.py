@@ -93,7 +93,7 @@ class GatewayRig:
             StageTimes(CollectorRegistry()),
             ReplicationMetrics(self.broker_registry),
             clock=asyncio.get_running_loop().time,
-            clients=door if self.has_door else None,
+            doors={PeerCapabilities.CLIENTS: door} if self.has_door else {},
         )
         self.agent = LeaderProxy(context)
         await self.agent.start(LOOPBACK, self.door_tls() if self.door_tls else None)

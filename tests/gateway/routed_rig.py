@@ -28,12 +28,12 @@ from gateway.wanted_objects import KnownNames, WantedObjects
 from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.blob_storage import StoredBlob
 from plugin.errors import RemoteResourceNotFoundError, RemoteSegmentConflictError, RemoteStorageError
+from plugin.wall_clock import Clocks
 from replication.wire.circuit_breaker import BreakerLimits, CircuitBreaker
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.peer_connection import Address, connect_framed
 from replication.wire.peer_protocol import Hello, PeerCapabilities
-from rlm.write_path.clocks import Clocks
 from rlm.write_path.commit.group_commit import CommitLimits
 from rlm.write_path.uploads.adoptable_records import AdoptableRecords
 

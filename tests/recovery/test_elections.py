@@ -24,7 +24,7 @@ from plugin.segment_metadata import (
 from recovery.logs.log_plan import LogPlan, PlanRules
 from recovery.metadata.inventory import from_metadata
 from recovery.metadata.metadata_notes import NotedMetadata
-from rlm.archive.archive_tier import ArchiveTier
+from rlm.archive.archived_topics import ArchiveTier
 from rlm.lifecycle.failover import FailoverPlanner
 from rlm.write_path.reading.resume_point import LedLog, resume_of
 from tests.metadata_topic.store_oracles import archived_up_to, living_entries

@@ -8,8 +8,7 @@ from pathlib import Path
 from kafka_log.crc32c import crc32c
 from kafka_log.record_batch import scan_batches, verify_batches
 from plugin.segment_metadata import CombinedSegmentId
-from replication.wire.link import SegmentLink
-from replication.wire.splicer import verify_hydrated
+from replication.wire.link import SegmentLink, verify_hydrated
 from tests.kafka_log.batches import batch
 
 ROOT = Path(__file__).parents[2]

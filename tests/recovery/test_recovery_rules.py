@@ -18,7 +18,7 @@ from recovery.cluster_view import ClusterView, ReplicaSet, TopicView, with_wal_r
 from recovery.logs.log_plan import Extent
 from recovery.metadata.inventory import Inventory
 from recovery.verification import check_inventory
-from rlm.lifecycle import cluster_watch
+from rlm.lifecycle import cluster_observer
 from rlm.lifecycle.cluster_observer import Observation, Replication
 from rlm.lifecycle.release import ClusterView as WatchedCluster
 from rlm.lifecycle.release import Release, Tiers, release_of
@@ -107,7 +107,7 @@ class World:
             view, frozenset({1}), {ORDERS.topic_id: "orders"},
             replication={ORDERS.topic_id: Replication(len(self.replicas.replicas), frozenset())},
         )  # fmt: skip
-        view = cluster_watch.with_wal_retention(observation, {"orders": self.settings}, RETENTION).view
+        view = cluster_observer.with_wal_retention(observation, {"orders": self.settings}, RETENTION).view
         entry = RemoteLogSegmentMetadataEntry(ORDERS, 0, PER_RUN * at, PER_RUN * at + PER_RUN - 1, 0, 1, 0)
         return release_of(entry, self.now_ms - at, view, Tiers())
 

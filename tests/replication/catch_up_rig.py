@@ -9,10 +9,8 @@ from kafka_log.topic_partition import TopicIdPartition
 from plugin.format.archive_object_id import ArchiveObjectId, StoredObjectId
 from plugin.segment_metadata import CombinedSegmentId
 from replication.leader.catch_up import CatchUp, FollowerCatchUp
-from replication.leader.found_batches import StoredLogs
-from replication.leader.link_index import LinkIndex
-from replication.leader.link_planner import LinkPlanner, PlannerLimits, Verdict, WaitForUploads
-from replication.leader.links_of_stored_batches import SendLinked
+from replication.leader.link_index import LinkIndex, StoredLogs
+from replication.leader.link_planner import LinkPlanner, PlannerLimits, SendLinked, Verdict, WaitForUploads
 from replication.leader.read_ahead import CatchUpLimits
 from replication.wire.fetch_frame import scan_fetch_response
 from replication.wire.metrics import ReplicationMetrics

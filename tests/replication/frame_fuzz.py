@@ -16,9 +16,9 @@ from contextlib import suppress
 import structlog
 
 from kafka_log.crc32c import crc32c
-from replication.leader.own_fetches import OwnFetches
+from replication.leader.follower_offsets import WatermarkTimes
+from replication.leader.leader_relay import OwnFetches
 from replication.leader.relay_core import RelayCore
-from replication.leader.watermarks import WatermarkTimes
 from replication.wire.broker_requests import RequestRefusedError
 from replication.wire.fetch_frame import replica_of, scan_fetch_request, scan_fetch_response
 from replication.wire.kafka_frame import MalformedFrameError

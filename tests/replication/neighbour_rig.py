@@ -10,17 +10,14 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from plugin.segment_metadata import CombinedSegmentId
-from replication.follower.catch_up_reads import CatchUpReads
+from replication.follower.catch_up_reads import CatchUpReadLimits, CatchUpReads
 from replication.follower.follower_context import FollowerContext, FollowerLimits
 from replication.follower.hydration import HydrationCache, HydrationLimits
-from replication.follower.neighbours.neighbours import Neighbours
-from replication.follower.neighbours.range_door import RangeDoor
-from replication.follower.read_quota import CatchUpReadLimits
+from replication.follower.neighbours import Neighbours, RangeDoor
 from replication.leader.leader_context import LeaderContext, LeaderLimits
 from replication.leader.leader_proxy import LeaderProxy
-from replication.wire.known_peers import KnownPeers
 from replication.wire.metrics import ReplicationMetrics
-from replication.wire.peer_connection import Address
+from replication.wire.peer_connection import Address, KnownPeers
 from replication.wire.peer_protocol import CAPABILITIES, Hello, PeerCapabilities
 from replication.wire.shared_reads import ZoneReading
 from rlm.write_path.metrics import StageTimes
@@ -102,7 +99,7 @@ class Zone:
             followers=range(10),
         )
         door = RangeDoor(following, leading.budget, self.is_near, idle_timeout_s=60.0)
-        listener = LeaderProxy(replace(leading, ranges=door))
+        listener = LeaderProxy(replace(leading, doors={PeerCapabilities.RANGES: door}))
         await listener.start(LOOPBACK, self.server_tls(broker_id))
         [self.addresses[broker_id]] = listener.addresses
         peers = self.peers[broker_id] = KnownPeers({})

@@ -5,7 +5,7 @@ import struct
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replication.follower.answers_in_order import AnswersInOrder
+from replication.follower.hydrated_responses import AnswersInOrder
 from replication.wire.peer_protocol import MessageKind
 
 LINKED, KAFKA = MessageKind.LINKED, MessageKind.KAFKA
@@ -46,7 +46,7 @@ def test_an_original_comes_in_the_place_of_its_links_however_much_is_there_befor
         while (found := answers.next()) is not None:
             (number,) = struct.unpack_from(">i", found[1])
             if found[0] is LINKED:
-                answers.asked_for(number)
+                answers.await_original(number)
             else:
                 delivered.append(number)
     assert delivered == expected
@@ -56,7 +56,7 @@ def test_another_answers_number_is_not_taken_for_the_originals() -> None:
     answers = AnswersInOrder()
     answers.came(LINKED, frame(-5))
     assert answers.next() == (LINKED, frame(-5))
-    answers.asked_for(-5)
+    answers.await_original(-5)
     answers.came(LINKED, frame(-5))
     answers.came(KAFKA, frame(5))
     assert answers.next() is None

@@ -3,8 +3,8 @@
 import pytest
 
 from replication.leader import link_planner
+from replication.leader.follower_offsets import WatermarkTimes
 from replication.leader.link_index import StoredBatch
-from replication.leader.watermarks import WatermarkTimes
 from rlm.write_path.commit.link_policy import LinkMode
 from tests.kafka_log.batches import batch, batches
 from tests.replication.fake_led import store

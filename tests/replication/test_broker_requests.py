@@ -8,7 +8,7 @@ import pytest
 from kafka.protocol.api_key import ApiKey
 
 from local_cluster.security.authority import Authority
-from replication.follower.leader_route import RouteLimits
+from replication.follower.leader_bypass import RouteLimits
 from replication.wire.broker_requests import (
     BROKER_REQUESTS,
     METADATA_MANAGER_REQUESTS,

@@ -8,8 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 from kafka.protocol.sasl import SaslHandshakeResponse
 
-from replication.follower.leader_bypass import Bypass, BypassWay
-from replication.follower.leader_route import LeaderRoute, RouteLimits
+from replication.follower.leader_bypass import Bypass, BypassWay, LeaderRoute, RouteLimits
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.peer_connection import Address
 from replication.wire.peer_protocol import Hello

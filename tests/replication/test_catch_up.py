@@ -7,8 +7,7 @@ import pytest
 
 from kafka_log.record_batch import HEADER_PREFIX_BYTES
 from plugin.segment_metadata import CombinedSegmentId
-from replication.leader.link_planner import PassThrough, WaitForUploads
-from replication.leader.links_of_stored_batches import SendLinked
+from replication.leader.link_planner import PassThrough, SendLinked, WaitForUploads
 from replication.leader.read_ahead import WantedRead
 from replication.wire.link import InlineBytes, SegmentLink
 from replication.wire.peer_protocol import PeerCapabilities

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from plugin.format.archive_object_id import StoredObjectId
-from replication.leader.link_planner import PassThrough
-from replication.leader.links_of_stored_batches import SendLinked
+from replication.leader.link_planner import PassThrough, SendLinked
 from replication.wire.peer_protocol import PeerCapabilities
 from tests.kafka_log.batches import batches
 from tests.replication.catch_up_rig import OWN, Connection, Rig, joined

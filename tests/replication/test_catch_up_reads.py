@@ -7,9 +7,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from plugin.segment_metadata import CombinedSegmentId
-from replication.follower.catch_up_reads import CatchUpReads
+from replication.follower.catch_up_reads import CatchUpReadLimits, CatchUpReads
 from replication.follower.hydration import HydrationCache, HydrationError, HydrationLimits
-from replication.follower.read_quota import CatchUpReadLimits
 from replication.wire.circuit_breaker import BreakerLimits
 from replication.wire.link import SegmentLink
 from replication.wire.metrics import ReplicationMetrics

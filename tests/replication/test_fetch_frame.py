@@ -19,8 +19,7 @@ from replication.wire.fetch_frame import (
     without_records,
 )
 from replication.wire.kafka_frame import MalformedFrameError, encode_unsigned_varint, parse_request_header
-from replication.wire.link import Cut, InlineBytes, LinkedResponse
-from replication.wire.splicer import splice
+from replication.wire.link import Cut, InlineBytes, LinkedResponse, splice
 from tests.replication.fetch_frames import VERSIONS, decode, request, requests, response, responses
 
 few = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from replication.leader.fetch_patience import FetchPatience
+from replication.leader.fetch_waits import FetchPatience
 from rlm.write_path.commit.group_commit import BULK_BYTES
 from tests.replication.fetch_frames import partition
 

@@ -3,8 +3,8 @@
 from typing import cast
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from replication.leader.found_batches import StoredLogs
 from replication.leader.guarded_write_path import GuardedWritePath, WritePathAnswers
+from replication.leader.link_index import StoredLogs
 from rlm.write_path.commit.link_policy import LinkMode
 from rlm.write_path.core.led_views import LedPartitions
 

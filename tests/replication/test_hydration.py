@@ -184,7 +184,7 @@ async def test_wrong_bytes_are_discarded_and_read_anew(rig: Rig) -> None:
     rig.storage.corrupt = lambda data: b"\xff" * len(data)
     assert await rig.fetch(0) == b"\xff" * 100
     rig.storage.corrupt = None
-    rig.cache.proved_wrong(SegmentLink(segment(0), 0, 100, 0))
+    rig.cache.discard_wrong(SegmentLink(segment(0), 0, 100, 0))
     assert await rig.fetch(0) == bytes(range(100))
     assert rig.cache.ranges.size_bytes == 100
 

@@ -1,7 +1,6 @@
 """Which of an agent's addresses is dialled: the listed one, or the one under which it registered."""
 
-from replication.wire.known_peers import KnownPeers
-from replication.wire.peer_connection import Address
+from replication.wire.peer_connection import Address, KnownPeers
 
 LISTED, REGISTERED, MOVED = Address("10.0.0.1", 1), Address("10.0.0.2", 2), Address("10.0.0.3", 3)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from replication.follower.leader_route import LeaderRoute, RouteLimits
+from replication.follower.leader_bypass import LeaderRoute, RouteLimits
 
 LIMITS = RouteLimits(after_s=3.0, return_after_s=10.0, probe_s=1.0, probe_max_s=15.0)
 

@@ -19,10 +19,11 @@ from replication.wire.link import (
     LinkedResponse,
     Part,
     SegmentLink,
+    SpliceError,
     decode_linked_response,
     encode_linked_response,
+    splice,
 )
-from replication.wire.splicer import SpliceError, splice
 from tests.kafka_log.batches import batch, batches
 from tests.plugin.id_strategies import archive_object_ids, combined_segment_ids
 from tests.replication.fetch_frames import decode, response

@@ -10,9 +10,8 @@ from replication.follower import hydrated_responses
 from replication.leader import relay_core, response_links
 from replication.leader.leader_relay import LeaderRelay
 from replication.leader.link_planner import LinkPlanner
-from replication.wire.link import encode_linked_response
+from replication.wire.link import encode_linked_response, splice
 from replication.wire.peer_protocol import Announcement
-from replication.wire.splicer import splice
 from rlm.write_path.commit.link_policy import LinkMode
 from tests.kafka_log.batches import batch, batches
 from tests.replication.two_agents import Agents, two_agents

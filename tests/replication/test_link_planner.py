@@ -10,11 +10,9 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 from plugin.format.archive_object_id import StoredObjectId
 from plugin.segment_metadata import CombinedSegmentId
 from replication.leader.link_index import LinkIndex
-from replication.leader.link_planner import LinkPlanner, PassThrough, PlannerLimits, Verdict, WaitForUploads
-from replication.leader.links_of_stored_batches import SendLinked
+from replication.leader.link_planner import LinkPlanner, PassThrough, PlannerLimits, SendLinked, Verdict, WaitForUploads
 from replication.wire.fetch_frame import scan_fetch_response
-from replication.wire.link import InlineBytes, SegmentLink
-from replication.wire.splicer import splice
+from replication.wire.link import InlineBytes, SegmentLink, splice
 from rlm.write_path.commit.link_policy import LinkMode
 from tests.kafka_log.batches import batch, batches
 from tests.replication.fake_led import FakeLed, store

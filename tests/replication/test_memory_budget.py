@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replication.wire.framed_connection import FramedConnection
+from replication.wire.framed_connection import FramedConnection, reserve
 from replication.wire.memory_budget import MemoryBudget
-from replication.wire.memory_reservation import reserve
 from tests.kafka_log.batches import batch
 from tests.replication.test_framed_connection import framed
 from tests.replication.two_agents import PATIENCE_S, Follower, two_agents
@@ -73,8 +72,8 @@ def test_what_is_only_kept_goes_before_anybody_waits() -> None:
     budget.keep("second", 40, lambda: let_go.append("second"))
     budget.wait("a frame", 1, 50, 0, lambda: None)
     assert (let_go, budget.used) == (["first"], 90)
-    budget.keep_no_more("first")
-    budget.keep_no_more("second")
+    budget.release_kept("first")
+    budget.release_kept("second")
     assert budget.used == 50
 
 

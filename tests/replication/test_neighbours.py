@@ -8,15 +8,14 @@ import pytest
 
 from local_cluster.security.authority import Authority
 from plugin.segment_metadata import CombinedSegmentId
+from replication.follower import neighbours as range_door
 from replication.follower.hydration import HydrationError
-from replication.follower.neighbours import range_door
-from replication.follower.neighbours.neighbours import Neighbours
+from replication.follower.neighbours import Neighbours
 from replication.follower.range_cache import CachedRange
 from replication.wire.framed_connection import FramedConnection
-from replication.wire.known_peers import KnownPeers
 from replication.wire.link import SegmentLink
 from replication.wire.peer_channel import PeerChannel
-from replication.wire.peer_connection import connect_framed, exchange_hellos
+from replication.wire.peer_connection import KnownPeers, connect_framed, exchange_hellos
 from replication.wire.peer_protocol import CAPABILITIES, Hello, MessageKind, PeerCapabilities
 from replication.wire.shared_reads import RangeRequest, ZoneReading, decode_refusal, encode_answer
 from tests.metric_values import metric_value
@@ -167,7 +166,7 @@ async def test_one_that_gave_wrong_bytes_is_not_believed_twice_and_rests() -> No
         second = zone.agents[2]
         second.told(FIRST, SECOND)
         assert await second.fetch(1000, 1100) == b"\xff" * 100
-        second.hydration.proved_wrong(SegmentLink(OBJECT, 1000, 100, 0))
+        second.hydration.discard_wrong(SegmentLink(OBJECT, 1000, 100, 0))
         assert await second.fetch(*SECOND) == DATA[slice(*SECOND)]
         assert zone.stores[2].fetches == [(OBJECT, *SECOND)]
         assert second.asked("wrong") == 1
@@ -203,7 +202,7 @@ async def test_bytes_that_were_read_from_the_store_and_prove_wrong_blame_no_neig
         agent = zone.agents[2]
         agent.hydration.announce(OBJECT, (SECOND,))
         await agent.fetch(*SECOND)
-        agent.hydration.proved_wrong(SegmentLink(OBJECT, 1000, 100, 0))
+        agent.hydration.discard_wrong(SegmentLink(OBJECT, 1000, 100, 0))
         assert agent.asked("wrong") == 0
 
 

@@ -1,6 +1,6 @@
 """A broker that is away is told of once."""
 
-from replication.wire.news import News
+from replication.wire.peer_listener import News
 
 
 def test_the_same_is_told_anew_once_it_was_over_and_another_error_at_once() -> None:

@@ -11,11 +11,11 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from plugin.guarded_storage import GuardedStorageManager
 from plugin.segment_metadata import CombinedSegmentId
+from plugin.wall_clock import Clocks
 from replication.follower import hydrated_responses
 from replication.leader import response_links
 from replication.leader.link_planner import LinkPlanner
 from replication.wire.link import encode_linked_response
-from rlm.write_path.clocks import Clocks
 from rlm.write_path.machine import thread_pool
 from rlm.write_path.metrics import WriteMetrics
 from rlm.write_path.uploads.combine_task import RLMWalCombineTask

@@ -8,8 +8,7 @@ import pytest
 
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.kafka_frame import MalformedFrameError
-from replication.wire.numbered_questions import NumberedQuestions
-from replication.wire.peer_channel import PeerChannel
+from replication.wire.peer_channel import NumberedQuestions, PeerChannel
 from replication.wire.peer_connection import Address, connect_framed
 from replication.wire.peer_protocol import MessageKind
 

@@ -1,6 +1,6 @@
 """For how long the broker may let a follower wait that has more than the high watermark that it was told of."""
 
-from replication.leader.owed_watermarks import IN_VAIN, OwedWatermarks
+from replication.leader.fetch_waits import IN_VAIN, OwedWatermarks
 from tests.replication.fetch_frames import partition
 
 FIRST, SECOND = partition(0), partition(1)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from local_cluster.security.authority import Authority
-from replication.leader.own_fetches import ITEMS_IN_A_STEP, OwnFetches
+from replication.leader.leader_relay import ITEMS_IN_A_STEP, OwnFetches
 from replication.wire.broker_requests import RequestRefusedError
 from replication.wire.fetch_frame import MAX_FETCH_VERSION
 from replication.wire.framed_connection import FramedConnection

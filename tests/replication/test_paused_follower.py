@@ -4,12 +4,10 @@ from prometheus_client import CollectorRegistry
 
 from replication.follower.hydration import HydrationCache, HydrationError, HydrationLimits
 from replication.leader.link_index import LinkIndex
-from replication.leader.link_planner import LinkPlanner, PassThrough, PlannerLimits
-from replication.leader.links_of_stored_batches import SendLinked
+from replication.leader.link_planner import LinkPlanner, PassThrough, PlannerLimits, SendLinked
 from replication.wire.fetch_frame import scan_fetch_response
-from replication.wire.link import decode_linked_response, encode_linked_response
+from replication.wire.link import decode_linked_response, encode_linked_response, splice
 from replication.wire.metrics import ReplicationMetrics
-from replication.wire.splicer import splice
 from rlm.write_path.metrics import StageTimes
 from tests.kafka_log.batches import batches
 from tests.replication.fake_led import FakeLed, store

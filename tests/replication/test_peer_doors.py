@@ -10,12 +10,10 @@ from pathlib import Path
 import pytest
 
 from local_cluster.security.authority import Authority
-from replication.wire.connection_shares import ConnectionShares, TooManyConnectionsError
-from replication.wire.framed_connection import FramedConnection
+from replication.wire.framed_connection import FramedConnection, until_idle
 from replication.wire.peer_connection import Address, connect_framed, exchange_hellos
-from replication.wire.peer_listener import PeerListener
+from replication.wire.peer_listener import ConnectionShares, PeerListener, TooManyConnectionsError
 from replication.wire.peer_protocol import Hello
-from replication.wire.relay_tasks import until_idle
 from tests.descriptors import none_left
 from tests.kafka_log.batches import batches
 from tests.replication.test_peer_tls import on_both_event_loops

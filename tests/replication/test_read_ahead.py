@@ -11,9 +11,8 @@ from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.format.archive_object_id import StoredObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
-from replication.leader.found_batches import FoundBatches
-from replication.leader.link_index import LinkIndex
-from replication.leader.links_of_stored_batches import SendLinked
+from replication.leader.link_index import FoundBatches, LinkIndex
+from replication.leader.link_planner import SendLinked
 from replication.leader.read_ahead import CatchUpLimits, ReadAhead, WantedRead
 from replication.wire.link import Cut, LinkedResponse, SegmentLink
 from replication.wire.metrics import ReplicationMetrics

@@ -10,11 +10,11 @@ from prometheus_client import CollectorRegistry
 from kafka_log.record_batch import scan_batches
 from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
+from replication.leader.fetch_waits import READ_AGAIN_BYTES
+from replication.leader.follower_offsets import WatermarkTimes
 from replication.leader.leader_context import LeaderContext, LeaderLimits
 from replication.leader.link_planner import WaitForUploads
-from replication.leader.owed_watermarks import READ_AGAIN_BYTES
 from replication.leader.relay_core import RelayCore, ToFollower
-from replication.leader.watermarks import WatermarkTimes
 from replication.leader.zones import Zones
 from replication.wire.fetch_frame import scan_fetch_request
 from replication.wire.kafka_frame import MalformedFrameError
@@ -26,8 +26,7 @@ from replication.wire.peer_protocol import CAPABILITIES, Announcement, Hello, Me
 from replication.wire.peer_protocol import encode_inline_request as inline_request
 from rlm.write_path.commit.link_policy import LinkMode
 from rlm.write_path.metrics import StageTimes
-from rlm.write_path.uploads.segment_queue import MetaQueueItem
-from rlm.write_path.uploads.uploaded_segment import UploadedSegment
+from rlm.write_path.uploads.segment_queue import MetaQueueItem, UploadedSegment
 from tests.kafka_log.batches import batches
 from tests.replication.fake_led import FakeLed, store
 from tests.replication.fetch_frames import partition, request, response

@@ -1,7 +1,6 @@
 """Agents by which consumers read count as readers for a while, and are forgotten."""
 
-from replication.leader.remote_readers import RemoteReaders
-from replication.leader.zones import Zones
+from replication.leader.zones import RemoteReaders, Zones
 from tests.replication.fetch_frames import partition
 
 

@@ -2,8 +2,7 @@
 
 import asyncio
 
-from replication.follower.answers_in_order import Answer
-from replication.follower.responses_ahead import ResponsesAhead
+from replication.follower.hydrated_responses import Answer, ResponsesAhead
 from replication.wire.peer_protocol import MessageKind
 
 

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plugin.segment_metadata import CUSTOM_METADATA_MAX_BYTES, CombinedSegmentId
-from replication.leader.zone_reads import reads_for, zone_readings
-from replication.leader.zones import Zones
+from replication.leader.zones import Zones, reads_for, zone_readings
 from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.peer_protocol import Announcement
 from replication.wire.shared_reads import (

@@ -3,7 +3,7 @@
 from prometheus_client import CollectorRegistry
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from replication.leader.watermarks import WatermarkTimes
+from replication.leader.follower_offsets import WatermarkTimes
 from rlm.write_path.metrics import StageTimes
 
 PARTITION = TopicIdPartition(TopicId(b"w" * 16), 0)

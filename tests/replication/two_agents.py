@@ -25,14 +25,12 @@ from plugin.segment_metadata import (
     RemoteLogSegmentState,
     RemoteWalCombinedLogSegmentMetadata,
 )
-from replication.follower.catch_up_reads import CatchUpReads
+from replication.follower.catch_up_reads import CatchUpReadLimits, CatchUpReads
 from replication.follower.follower_context import FollowerContext, FollowerLimits
 from replication.follower.follower_proxy import FollowerProxy
 from replication.follower.hydration import HydrationCache, HydrationLimits
-from replication.follower.leader_bypass import Bypass
-from replication.follower.leader_route import RouteLimits
-from replication.follower.read_quota import CatchUpReadLimits
-from replication.follower.tier_reader import ArchiveReads
+from replication.follower.leader_bypass import Bypass, RouteLimits
+from replication.follower.tiers import ArchiveReads
 from replication.leader.catch_up import CatchUp
 from replication.leader.leader_context import LeaderContext, LeaderLimits
 from replication.leader.leader_proxy import LeaderProxy
@@ -44,14 +42,12 @@ from replication.wire.circuit_breaker import BreakerLimits
 from replication.wire.fetch_frame import FETCH_API_KEY, scan_fetch_request
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.kafka_frame import parse_request_header
-from replication.wire.known_peers import KnownPeers
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.metrics import ReplicationMetrics
-from replication.wire.peer_connection import Address
+from replication.wire.peer_connection import Address, KnownPeers
 from replication.wire.peer_protocol import Hello
 from rlm.write_path.metrics import StageTimes
-from rlm.write_path.uploads.segment_queue import MetaQueueItem
-from rlm.write_path.uploads.uploaded_segment import UploadedSegment
+from rlm.write_path.uploads.segment_queue import MetaQueueItem, UploadedSegment
 from tests.metric_values import metric_value
 from tests.replication.fake_led import FakeLed
 from tests.replication.fetch_frames import partition, request, response

@@ -31,10 +31,10 @@ from plugin.segment_metadata import (
     RemoteLogSegmentState,
     RemoteWalCombinedLogSegmentMetadata,
 )
+from plugin.wall_clock import Clocks
 from rlm.archive.archive_care import ArchiveCare, CareLimits, KnownLogs
 from rlm.archive.archive_plan import ArchiveLimits, LogView, StoreEntries
 from rlm.archive.archive_task import ArchiveAccess, ArchiveTaskLimits, RLMArchiveTask
-from rlm.write_path.clocks import Clocks
 from rlm.write_path.commit.partition_schedule import ScheduleIntervals
 from rlm.write_path.machine import Machine
 from rlm.write_path.metrics import ArchiveMetrics

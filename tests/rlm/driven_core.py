@@ -12,10 +12,10 @@ from rlm.write_path.commit.group_commit import CommitLimits, Gather, UploadNow, 
 from rlm.write_path.commit.link_policy import CostLimits, LinkDecider
 from rlm.write_path.commit.partition_schedule import ScheduleIntervals
 from rlm.write_path.core.actions import Action, TellStored, Upload
-from rlm.write_path.core.log_manager_limits import LogManagerLimits
-from rlm.write_path.core.passed_over import BacklogLimits
+from rlm.write_path.core.led_partition import BacklogLimits
+from rlm.write_path.core.pacing import LogManagerLimits
 from rlm.write_path.core.write_path_core import WritePathCore
-from rlm.write_path.uploads.uploaded_segment import UploadedSegment
+from rlm.write_path.uploads.segment_queue import UploadedSegment
 from tests.rlm.plain_log import BATCH_BYTES, PlainLog, PlainTask, batches_of, partition
 
 LIMITS = LogManagerLimits(
@@ -114,7 +114,7 @@ class Driven:
             match self.core.pacing.next_step(self.now_s):
                 case UploadNow():
                     self.read()
-                    self._do(self.core.unwanted.let_go(self.now_s))
+                    self._do(self.core.unwanted.drop_queued(self.now_s))
                     self.begin_upload()
                 case Gather(delay_s, quiet_s):
                     self.now_s += min(delay_s, quiet_s)

@@ -20,11 +20,16 @@ from plugin.segment_metadata import (
     RemoteWalCombinedLogSegmentMetadata,
     RemoteWalCombinedLogSegmentMetadataUpdate,
 )
-from rlm.lifecycle.expiration import ExpirationLimits, ExpirationPlanner
-from rlm.lifecycle.expiration_task import DeletionPolicy, Responsibility, RLMWalExpirationTask
-from rlm.lifecycle.orphan_task import OrphanTask, OwnWork
+from plugin.wall_clock import Clocks
+from rlm.lifecycle.expiration import (
+    DeletionPolicy,
+    ExpirationLimits,
+    ExpirationPlanner,
+    Responsibility,
+    RLMWalExpirationTask,
+)
+from rlm.lifecycle.orphans import OrphanTask, OwnWork
 from rlm.lifecycle.release import ClusterView, Tiers
-from rlm.write_path.clocks import Clocks
 from rlm.write_path.machine import thread_pool
 from rlm.write_path.metrics import LifecycleMetrics, WriteMetrics
 from rlm.write_path.uploads.combine_task import RLMWalCombineTask

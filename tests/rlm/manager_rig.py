@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,22 +10,24 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
+from kafka_log.tail_events import Gap
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.segment_metadata import CombinedSegmentId
+from plugin.wall_clock import Clocks
+from rlm.lifecycle.gap_declarations import GapDeclarations
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.clocks import Clocks
 from rlm.write_path.commit.group_commit import CommitLimits
 from rlm.write_path.commit.link_policy import CostLimits, LinkDecider
 from rlm.write_path.commit.partition_schedule import ScheduleIntervals
-from rlm.write_path.core.log_manager_limits import LogManagerLimits
-from rlm.write_path.core.passed_over import BacklogLimits
+from rlm.write_path.core.led_partition import BacklogLimits
+from rlm.write_path.core.pacing import LogManagerLimits
 from rlm.write_path.machine import Machine, thread_pool
 from rlm.write_path.metrics import StageTimes, WriteMetrics
 from rlm.write_path.reading.resume_point import ResumePoint
-from rlm.write_path.remote_wal_log_manager import RemoteWalLogManager
+from rlm.write_path.remote_wal_log_manager import RemoteWalLogManager, WritePathOwner
 from rlm.write_path.uploads.combine_task import RLMWalCombineTask
-from rlm.write_path.uploads.uploaded_segment import UploadedSegment
+from rlm.write_path.uploads.segment_queue import UploadedSegment
 from tests.kafka_log.log_writer import LogWriter
 from tests.rlm.memory_storage import MemoryPublisher, MemoryStorage
 
@@ -81,6 +83,35 @@ class Listener:
         ]
 
 
+@dataclass
+class Owner(WritePathOwner):
+    """The agent around the log manager, with answers that a test can replace."""
+
+    resume: Callable[[Assignment], ResumePoint] = lambda _assignment: ResumePoint(0)
+    gaps: GapDeclarations | None = None
+    look_again: Callable[[], object] = lambda: None
+    settled: list[TopicIdPartition] = field(default_factory=list)
+    found: list[Gap] = field(default_factory=list)
+
+    def resume_point(self, assignment: Assignment) -> ResumePoint:
+        return self.resume(assignment)
+
+    def upload_resumed(self, assignment: Assignment, resume: ResumePoint) -> None:
+        if self.gaps is not None:
+            self.gaps.declare_begin(assignment, resume)
+
+    def gaps_found(self, assignment: Assignment, gaps: Sequence[Gap]) -> None:
+        self.found += gaps
+        if self.gaps is not None:
+            self.gaps.declare_gaps(assignment, gaps)
+
+    def look_for_assignments(self) -> None:
+        self.look_again()
+
+    def hurried_log_settled(self, partition: TopicIdPartition) -> None:
+        self.settled.append(partition)
+
+
 class Rig:
     def __init__(self, directory: Path, limits: LogManagerLimits) -> None:
         self.directory = directory
@@ -93,10 +124,10 @@ class Rig:
             self.storage, self.publisher, CombinedSegmentId(1, 5, 0), pool, self.metrics, clocks
         )
         decider = LinkDecider(CostLimits(30_000, 0.001))
+        self.owner = Owner()
         self.manager = RemoteWalLogManager(
-            limits, combine, decider, StageTimes(registry), self.metrics, machine=Machine(clocks)
+            limits, combine, decider, StageTimes(registry), self.metrics, Machine(clocks), self.owner
         )
-        self.manager.hooks.resume = lambda _assignment: ResumePoint(0)
         self.manager.add_listener(self.listener)
         self.logs: dict[TopicIdPartition, LogWriter] = {}
 

@@ -5,7 +5,7 @@ from metadata_topic.records.leader_epochs import LeaderEpochChain
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
-from rlm.archive.archive_tier import ArchiveTier
+from rlm.archive.archived_topics import ArchiveTier
 from rlm.lifecycle.release import HeldRange
 from tests.rlm.archive_rig import ORDERS, OTHER
 

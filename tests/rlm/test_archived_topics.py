@@ -14,10 +14,8 @@ from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
-from rlm.archive.archive_tier import ArchiveTier
-from rlm.archive.archived_topics import ArchivedTopics
-from rlm.lifecycle.cluster_observer import Observation
-from rlm.lifecycle.cluster_watch import KnownSettings
+from rlm.archive.archived_topics import ArchivedTopics, ArchiveTier
+from rlm.lifecycle.cluster_observer import KnownSettings, Observation
 from rlm.lifecycle.node_care import NodeRegistration
 from rlm.lifecycle.release import ClusterView, Release, Tiers, release_of
 from rlm.write_path.assignment import Assignment

@@ -12,7 +12,7 @@ from metadata_topic.settings.topic_settings import LinkPolicy
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.core.actions import Action, AskAnew, CountReadFailure, DeclareGaps
 from rlm.write_path.core.backlog import Backlog
-from rlm.write_path.core.passed_over import BacklogLimits, PassedOver
+from rlm.write_path.core.led_partition import BacklogLimits, PassedOver
 from rlm.write_path.reading.log_task import TaskOutcome
 from tests.rlm.plain_log import BATCH_BYTES, PlainLog, PlainTask, batches_of, partition
 

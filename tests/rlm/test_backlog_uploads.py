@@ -117,7 +117,6 @@ async def test_a_log_without_followers_is_uploaded_from_front_to_end(tmp_path: P
 
 async def test_what_retention_deletes_of_it_is_told_as_a_gap(tmp_path: Path) -> None:
     async with running(tmp_path, **slow(96 * BATCH_BYTES)) as rig:
-        rig.manager.hooks.gaps = gaps = Gaps()
         append(rig, 1)
         for _ in range(3):
             rig.log().roll()
@@ -128,7 +127,7 @@ async def test_what_retention_deletes_of_it_is_told_as_a_gap(tmp_path: Path) -> 
             rig.log().remove_oldest(unlink=True)
         end = rig.log().log_end_offset
         await rig.until(lambda: rig.manager.uploaded_offset(partition(0)) == end, "the rest is stored")
-        gone = {at for gap in gaps.found_gaps for at in range(gap.from_offset, gap.to_offset)}
+        gone = {at for gap in rig.owner.found for at in range(gap.from_offset, gap.to_offset)}
         assert gone
         assert held(rig) | gone == set(range(end))
 
@@ -178,7 +177,7 @@ async def test_a_log_that_was_cut_below_is_taken_on_anew(tmp_path: Path) -> None
         taken_on: list[str] = []
         await fall_behind(rig)
         await rig.until(lambda: backlog(rig) > 0, "the log is passed over")
-        rig.manager.hooks.on_unknown_partition = lambda: taken_on.append("anew")
+        rig.owner.look_again = lambda: taken_on.append("anew")
         rig.log().truncate_to(FAR)
         rig.log().append(1, leader_epoch=1)
         rig.manager.links_wanted([partition(0)])

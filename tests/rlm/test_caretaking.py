@@ -3,8 +3,7 @@
 from metadata_topic.records.records import PublishableRecord
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
-from rlm.lifecycle.caretaking import StoreRegistrations, publish_registration
-from rlm.lifecycle.node_care import NodeCare, NodeRegistration
+from rlm.lifecycle.node_care import NodeCare, NodeRegistration, StoreRegistrations, publish_registration
 
 
 class TopicOfOnePartition:

@@ -10,8 +10,7 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
 from metadata_topic.settings.wal_retention import WalRetention
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
-from rlm.lifecycle.cluster_observer import ClusterObserver, Observation, Replication
-from rlm.lifecycle.cluster_watch import ClusterWatch, held_partitions
+from rlm.lifecycle.cluster_observer import ClusterObserver, ClusterWatch, Observation, Replication, held_partitions
 from rlm.lifecycle.release import NEVER, ClusterView, Release, Tiers, release_of
 
 ORDERS, CLICKS = TopicId(b"orders".ljust(16)), TopicId(b"clicks".ljust(16))

@@ -7,12 +7,12 @@ from functools import partial
 import pytest
 from prometheus_client import CollectorRegistry
 
-import rlm.write_path.uploads.finished_in_order
+import rlm.write_path.uploads.combine_task
 from kafka_log.batch_digests import batch_digests, records_digest
 from kafka_log.record_batch import scan_batches
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
-from rlm.write_path.clocks import Clocks
+from plugin.wall_clock import Clocks
 from rlm.write_path.machine import thread_pool
 from rlm.write_path.metrics import WriteMetrics
 from rlm.write_path.uploads.combine_task import CombineRules, RLMWalCombineTask
@@ -107,7 +107,7 @@ async def test_what_is_published_says_where_each_item_lies(rig: Rig) -> None:
 async def test_a_full_backlog_of_publications_loses_no_finished_record_and_stops_uploads(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rlm.write_path.uploads.finished_in_order, "_PUBLISH_AGAIN_S", 3600.0)
+    monkeypatch.setattr(rlm.write_path.uploads.combine_task, "_PUBLISH_AGAIN_S", 3600.0)
     rig.storage.hold_copies(0, 1)
     held = rig.storage.copies_held
     assert held is not None
@@ -140,7 +140,7 @@ async def test_a_full_backlog_of_publications_loses_no_finished_record_and_stops
 async def test_a_held_up_record_goes_out_by_itself_when_no_further_upload_comes(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rlm.write_path.uploads.finished_in_order, "_PUBLISH_AGAIN_S", 0.001)
+    monkeypatch.setattr(rlm.write_path.uploads.combine_task, "_PUBLISH_AGAIN_S", 0.001)
     taken = asyncio.Event()
     publish, attempts = rig.publisher.publish, 0
 

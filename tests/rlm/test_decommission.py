@@ -2,8 +2,7 @@
 
 import pytest
 
-from rlm.lifecycle.decommission import DecommissionError, inheritance
-from rlm.lifecycle.node_care import NodeCare, NodeRegistration
+from rlm.lifecycle.node_care import DecommissionError, NodeCare, NodeRegistration, inheritance
 from tests.rlm.test_node_care import HOUR_MS, Known, three_brokers
 
 

@@ -13,9 +13,8 @@ from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.segment_metadata import CombinedSegmentId
 from recovery.held_records import give_up
 from rlm.lifecycle.failover import FailoverPlanner
-from rlm.lifecycle.led_gaps import LedGaps
-from rlm.lifecycle.release import ClusterView, Release, Tiers
-from rlm.lifecycle.release_columns import ReleaseJudge
+from rlm.lifecycle.gap_declarations import LedGaps
+from rlm.lifecycle.release import ClusterView, Release, ReleaseJudge, Tiers
 from rlm.write_path.core.led_partition import PartitionStatus
 from tests.rlm.test_failover import B1, B2, B3, OTHER, PARTITION, dead, uploaded
 

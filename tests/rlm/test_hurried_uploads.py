@@ -3,7 +3,6 @@
 from dataclasses import replace
 from pathlib import Path
 
-from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.settings.topic_settings import LinkPolicy
 from tests.rlm.manager_rig import LIMITS, partition, running
 
@@ -46,11 +45,9 @@ async def test_who_does_not_lead_hurries_nothing(tmp_path: Path) -> None:
 
 async def test_that_nothing_was_left_to_upload_is_told(tmp_path: Path) -> None:
     async with running(tmp_path) as rig:
-        settled: list[TopicIdPartition] = []
-        rig.manager.hooks.on_hurried_settled = settled.append
         rig.log(0).append(1)
         rig.assign(0)
         await rig.all_stored(0)
         rig.manager.hurry(partition(0))
-        await rig.until(lambda: bool(settled))
-        assert settled == [partition(0)]
+        await rig.until(lambda: bool(rig.owner.settled))
+        assert rig.owner.settled == [partition(0)]

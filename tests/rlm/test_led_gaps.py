@@ -11,7 +11,7 @@ from plugin.segment_metadata import (
     RemoteLogSegmentState,
     RemoteWalCombinedLogSegmentMetadata,
 )
-from rlm.lifecycle.led_gaps import LedGaps
+from rlm.lifecycle.gap_declarations import LedGaps
 from rlm.write_path.core.led_partition import PartitionStatus
 
 LED, ELSEWHERE = (TopicIdPartition(TopicId(b"g" * 16), number) for number in (0, 1))

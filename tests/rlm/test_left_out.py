@@ -9,7 +9,7 @@ from metadata_topic.settings.topic_settings import LinkPolicy
 from rlm.write_path.commit.group_commit import UploadNow, Wait
 from rlm.write_path.commit.link_policy import LinkMode
 from rlm.write_path.core.actions import CountLeftOut, DeclareNotWanted, TellLeftOut, TellStored
-from rlm.write_path.core.left_out import LeftOut
+from rlm.write_path.core.led_partition import LeftOut
 from tests.rlm.driven_core import LIMITS, Driven
 from tests.rlm.plain_log import BATCH_BYTES, partition
 
@@ -39,7 +39,7 @@ class Cost(Driven):
 
     def all_declared(self) -> list[OffsetRange]:
         """The same, with what was not told yet."""
-        self.actions += self.core.unwanted.last_declared(self.now_s)
+        self.actions += self.core.unwanted.declare_all(self.now_s)
         return self.declared()
 
 
@@ -158,7 +158,7 @@ def test_what_was_queued_for_links_is_let_go_when_they_do_not_pay_any_more_and_w
     driven.read()
     assert len(driven.core.queue)
     driven.now_s += 1.0
-    driven.actions += driven.core.unwanted.let_go(driven.now_s)
+    driven.actions += driven.core.unwanted.drop_queued(driven.now_s)
     assert driven.taken(TellLeftOut)
     assert not len(driven.core.queue)
     assert driven.core.queue.size_bytes == 0
@@ -197,8 +197,8 @@ def test_a_look_at_a_log_that_has_nothing_new_does_not_end_what_grows() -> None:
 
 def test_what_is_left_out_and_cut_off_is_not_told_of() -> None:
     left_out = LeftOut()
-    left_out.add(0, 5)
-    left_out.truncated(3)
+    left_out.grow(0, 5)
+    left_out.truncate(3)
     assert left_out.take(1.0) == ((0, 3),)
 
 
@@ -209,9 +209,9 @@ def test_all_that_is_left_out_is_told_of_once_and_nothing_else(steps: list[tuple
     for count, is_kept, passed_s in steps:
         now_s += passed_s
         if is_kept:
-            left_out.kept()
+            left_out.stop_growing()
         else:
-            left_out.add(offset, offset + count)
+            left_out.grow(offset, offset + count)
             expected.append((offset, offset + count))
         offset += count
         if left_out.is_due(now_s):

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from rlm.write_path.uploads.uploaded_segment import UploadedSegment
+from rlm.write_path.uploads.segment_queue import UploadedSegment
 from tests.descriptors import none_left
 from tests.metric_values import metric_value
 from tests.rlm.manager_rig import Rig, partition, running

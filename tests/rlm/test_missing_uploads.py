@@ -64,7 +64,7 @@ async def test_an_upload_that_failed_before_the_agent_died_is_made_by_the_next_o
     store = topic_of(died)
     async with running(tmp_path) as rig:
         rig.logs = died.logs
-        rig.manager.hooks.resume = lambda assignment: resume_point(store, ArchiveStore(), assignment)
+        rig.owner.resume = lambda assignment: resume_point(store, ArchiveStore(), assignment)
         rig.log().append(5)
         rig.assign(0)
         await rig.until(lambda: told(rig) == [(0, 10), (20, 25)], "what was missing, and then what is new")
@@ -74,7 +74,7 @@ async def test_an_upload_that_failed_before_the_agent_died_is_made_by_the_next_o
 
 async def test_until_what_is_missing_is_stored_the_uploaded_offset_is_below_it(tmp_path: Path) -> None:
     async with running(tmp_path) as rig:
-        rig.manager.hooks.resume = lambda _assignment: ResumePoint(30, ((10, 20),), EPOCH_0)
+        rig.owner.resume = lambda _assignment: ResumePoint(30, ((10, 20),), EPOCH_0)
         for _ in range(4):
             rig.log().append(10)
         rig.storage.copies_fail = True
@@ -128,7 +128,7 @@ async def test_a_partition_is_not_taken_on_until_it_is_known_where_to_go_on(tmp_
                 raise ResumeUnknownError("the metadata topic is not read")
             return ResumePoint(0)
 
-        rig.manager.hooks.resume = resume
+        rig.owner.resume = resume
         rig.log().append(3)
         rig.assign(0, 1)
         assert set(rig.manager.put_off.values()) == {"the metadata topic is not read"}
@@ -152,8 +152,8 @@ async def test_it_is_asked_once_however_many_partitions_wait_to_be_known(
         def resume(_assignment: Assignment) -> ResumePoint:
             raise ResumeUnknownError("the metadata topic is not read")
 
-        rig.manager.hooks.resume = resume
-        rig.manager.hooks.on_unknown_partition = lambda: asked.append(None)
+        rig.owner.resume = resume
+        rig.owner.look_again = lambda: asked.append(None)
         rig.assign(*range(5))
         await rig.until(lambda: bool(asked))
         rig.assign(*range(4))
@@ -192,7 +192,7 @@ async def test_what_retention_removed_before_it_was_stored_is_declared_but_for_w
     async with running(tmp_path) as rig:
         published = MemoryPublisher()
         tier = Tiers([HeldTier((10, 20))])
-        rig.manager.hooks.gaps = gaps = declarations(rig, published, tier)
+        rig.owner.gaps = gaps = declarations(rig, published, tier)
         log = rig.log()
         for epoch in (0, 1, 1, 2, 2):
             log.append(10, leader_epoch=epoch)
@@ -204,7 +204,7 @@ async def test_what_retention_removed_before_it_was_stored_is_declared_but_for_w
         # Kafka keeps the epochs of what is on the tier.
         log.epochs = [(0, 0), (1, 10), (2, 30)]
         log.write_checkpoint()
-        rig.manager.hooks.resume = lambda _assignment: ResumePoint(45, ((5, 12), (20, 25)), LeaderEpochs(log.epochs))
+        rig.owner.resume = lambda _assignment: ResumePoint(45, ((5, 12), (20, 25)), LeaderEpochs(log.epochs))
         rig.assign(0)
         await rig.until(lambda: told(rig) != [] or bool(rig.storage.objects))
         await rig.until(lambda: len(declared(published.published)) == 2)
@@ -220,7 +220,7 @@ async def test_what_retention_removed_before_it_was_stored_is_declared_but_for_w
 async def test_what_compaction_took_before_it_was_read_is_told_as_no_loss(tmp_path: Path) -> None:
     async with running(tmp_path) as rig:
         published = MemoryPublisher()
-        rig.manager.hooks.gaps = gaps = declarations(rig, published, Tiers())
+        rig.owner.gaps = gaps = declarations(rig, published, Tiers())
         log = rig.log()
         for _ in range(4):
             log.append(10, leader_epoch=1)
@@ -228,7 +228,7 @@ async def test_what_compaction_took_before_it_was_read_is_told_as_no_loss(tmp_pa
         log.append(10, leader_epoch=1)
         log.compact(0)  # 10 to 19 and 30 to 39 are left
         epochs = LeaderEpochs(((1, 0),))
-        rig.manager.hooks.resume = lambda _assignment: ResumePoint(40, ((0, 15), (20, 30)), epochs)
+        rig.owner.resume = lambda _assignment: ResumePoint(40, ((0, 15), (20, 30)), epochs)
         rig.assign(0)
         await rig.until(lambda: len(declared(published.published)) == 2)
         assert declared(published.published) == [
@@ -246,7 +246,7 @@ async def test_where_a_led_log_begins_is_told_whenever_it_has_moved(tmp_path: Pa
         log.append(10, leader_epoch=3)
         led = [rig.assignment(0)]
         for start in (0, 7, 7, 9):
-            gaps.began({partition(0): start, partition(1): 5}, led)
+            gaps.declare_log_starts({partition(0): start, partition(1): 5}, led)
         gaps.close()
         assert declared(published.published) == [
             DeclaredGap(partition(0), 0, start, 3, GapReason.LOG_START) for start in (0, 7, 9)
@@ -260,8 +260,8 @@ async def test_a_first_upload_declares_where_it_begins_and_waits_for_the_publish
     async with running(tmp_path) as rig:
         published = MemoryPublisher()
         published.is_full = True
-        rig.manager.hooks.gaps = declarations(rig, published, Tiers())
-        rig.manager.hooks.resume = lambda assignment: resume_point(RemoteWalMetadataStore(), ArchiveStore(), assignment)
+        rig.owner.gaps = declarations(rig, published, Tiers())
+        rig.owner.resume = lambda assignment: resume_point(RemoteWalMetadataStore(), ArchiveStore(), assignment)
         for number in (0, 1):
             rig.log(number).append(4)
         rig.log(1).roll()
@@ -315,7 +315,7 @@ async def test_many_partitions_are_taken_on_without_holding_up_the_event_loop(tm
             found.append(turns)
             return ResumePoint(0)
 
-        rig.manager.hooks.resume = resume
+        rig.owner.resume = resume
         counting = asyncio.create_task(count_turns())
         rig.assign(*range(200))
         await rig.until(lambda: len(rig.manager.status()) == 200)

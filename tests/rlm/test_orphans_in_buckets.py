@@ -8,8 +8,7 @@ from metadata_topic.records.states import DELETED, DELETING
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.segment_metadata import RemoteWalCombinedLogSegmentMetadata
-from rlm.lifecycle.orphan_task import OrphanTask
-from rlm.lifecycle.orphans import Comparison, Kind
+from rlm.lifecycle.orphans import Comparison, Kind, OrphanTask
 from tests.plugin.two_zones import ZONES, bucket, two_zones
 from tests.recovery.stored_objects import records
 from tests.recovery.test_inventory import ORDERS, Leader

@@ -9,8 +9,7 @@ from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.segment_metadata import CombinedSegmentId
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.uploads.published_offsets import PublishedOffsets
-from rlm.write_path.uploads.segment_queue import MetaQueueItem
-from rlm.write_path.uploads.uploaded_segment import UploadedSegment
+from rlm.write_path.uploads.segment_queue import MetaQueueItem, UploadedSegment
 from tests.kafka_log.batches import batch
 
 LOG, OTHER = (TopicIdPartition(TopicId(bytes([number]) * 16), 0) for number in (1, 2))

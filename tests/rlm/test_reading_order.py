@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from replication.wire.peer_protocol import coalesce_ranges
-from rlm.write_path.reading_order import ranges_read, reading_order
+from rlm.write_path.uploads.segment_queue import ranges_read, reading_order
 
 READERS = st.lists(st.frozensets(st.integers(0, 5), max_size=3), max_size=30)
 

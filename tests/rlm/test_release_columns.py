@@ -8,8 +8,17 @@ from hypothesis import strategies as st
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.records import encode_entries
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
-from rlm.lifecycle.release import NEVER, ClusterView, HeldRange, LongTermTier, Release, Tiers, release_of
-from rlm.lifecycle.release_columns import DeadTails, ReleaseJudge
+from rlm.lifecycle.release import (
+    NEVER,
+    ClusterView,
+    DeadTails,
+    HeldRange,
+    LongTermTier,
+    Release,
+    ReleaseJudge,
+    Tiers,
+    release_of,
+)
 
 TOPICS = [TopicId(bytes([number]) * 16) for number in range(3)]
 PARTITIONS = st.builds(TopicIdPartition, st.sampled_from(TOPICS), st.integers(0, 3))

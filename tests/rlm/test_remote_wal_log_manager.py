@@ -412,7 +412,7 @@ async def test_a_graceful_stop_uploads_all_that_was_read(tmp_path: Path) -> None
 async def test_an_unknown_partition_is_reported_once_and_not_with_every_fetch(tmp_path: Path) -> None:
     async with running(tmp_path) as rig:
         asked: list[None] = []
-        rig.manager.hooks.on_unknown_partition = lambda: asked.append(None)
+        rig.owner.look_again = lambda: asked.append(None)
         for _ in range(50):
             assert rig.manager.mode_of(partition(9), 1) is LinkMode.OFF
         assert len(asked) == 1

@@ -5,8 +5,7 @@ from hypothesis import strategies as st
 
 from kafka_log.record_batch import scan_batches
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from rlm.write_path.reading_order import ReadingOrder, reading_order
-from rlm.write_path.uploads.segment_queue import MetaQueueItem, RemoteSegmentQueue
+from rlm.write_path.uploads.segment_queue import MetaQueueItem, ReadingOrder, RemoteSegmentQueue, reading_order
 from tests.kafka_log.batches import batches
 
 PARTITIONS = [TopicIdPartition(TopicId(b"q" * 16), number) for number in range(3)]

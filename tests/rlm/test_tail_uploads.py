@@ -7,8 +7,8 @@ from metadata_topic.settings.tail_upload import TailRequest, TailStored, TopicPa
 from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.segment_metadata import CombinedSegmentId
 from rlm.write_path.assignment import Assignment
+from rlm.write_path.uploads.segment_queue import UploadedSegment
 from rlm.write_path.uploads.tail_uploads import TailUploads
-from rlm.write_path.uploads.uploaded_segment import UploadedSegment
 
 T0: TopicPartitionName = ("t", 0)
 KEY = TopicIdPartition(TopicId(b"t" * 16), 0)

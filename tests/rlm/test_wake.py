@@ -2,7 +2,7 @@
 
 import asyncio
 
-from rlm.write_path.wake import Wake
+from rlm.write_path.remote_wal_log_manager import Wake
 
 
 async def test_what_happened_before_is_not_slept_over() -> None:

@@ -21,7 +21,7 @@ from rlm.write_path.core.actions import (
     TellTruncated,
     Watch,
 )
-from rlm.write_path.core.passed_over import PassedOver
+from rlm.write_path.core.led_partition import PassedOver
 from rlm.write_path.core.write_path_core import WritePathCore
 from rlm.write_path.reading.log_task import TaskOutcome
 from tests.rlm.driven_core import LIMITS, Driven

@@ -1,4 +1,4 @@
-"""One incarnation of an agent: the product's write path, put together as `agent.wiring.write_path` does it."""
+"""One incarnation of an agent: the product's write path, put together as `agent.wiring.storage_run` does it."""
 
 import random
 from collections.abc import Callable, Iterable
@@ -11,26 +11,25 @@ from metadata_topic.settings.topic_settings import LinkPolicy
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.segment_metadata import CombinedSegmentId
+from plugin.wall_clock import Clocks
 from rlm.lifecycle.failover import FailoverPlanner
 from rlm.lifecycle.gap_declarations import GapDeclarations
 from rlm.lifecycle.release import LongTermTier, Tiers
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.clocks import Clocks
 from rlm.write_path.commit.group_commit import CommitLimits
 from rlm.write_path.commit.link_policy import CostLimits, LinkDecider
 from rlm.write_path.commit.partition_schedule import ScheduleIntervals
-from rlm.write_path.core.log_manager_limits import LogManagerLimits
-from rlm.write_path.core.passed_over import BacklogLimits
+from rlm.write_path.core.led_partition import BacklogLimits
+from rlm.write_path.core.pacing import LogManagerLimits
 from rlm.write_path.machine import Machine
 from rlm.write_path.metrics import StageTimes, WriteMetrics
 from rlm.write_path.reading.log_task import LogTask, TaskOutcome
 from rlm.write_path.reading.resume_point import ResumePoint, resume_point
 from rlm.write_path.reading.wal_task import run_tasks
-from rlm.write_path.remote_wal_log_manager import RemoteWalLogManager
+from rlm.write_path.remote_wal_log_manager import RemoteWalLogManager, WritePathOwner
 from rlm.write_path.uploads.adoptable_records import AdoptableRecords, AdoptionLimits
 from rlm.write_path.uploads.combine_task import CombineRules, RLMWalCombineTask
-from rlm.write_path.uploads.segment_queue import MetaQueueItem
-from rlm.write_path.uploads.uploaded_segment import UploadedSegment
+from rlm.write_path.uploads.segment_queue import MetaQueueItem, UploadedSegment
 from tests.kafka_log.log_writer import BatchKey, WrittenBatch
 from tests.simulation.directory_events import SimulatedDirectoryEvents
 from tests.simulation.led_log import LedLog
@@ -104,7 +103,7 @@ class ObservedCombineTask(RLMWalCombineTask):
         return segment
 
 
-class AgentModel:
+class AgentModel(WritePathOwner):
     """What is fixed here of the product is what `agent` fixes: what stands on what, and the order of a start."""
 
     def __init__(
@@ -143,13 +142,9 @@ class AgentModel:
         self.directory_events: list[SimulatedDirectoryEvents] = []
         machine = Machine(clocks, self._pool, self._directory_events)
         decider = LinkDecider(CostLimits(BREAK_EVEN_BYTES, LIMITS.commit.interval_s))
-        self.manager = RemoteWalLogManager(LIMITS, self.combine, decider, world.stage_times, metrics, machine)
+        self.manager = RemoteWalLogManager(LIMITS, self.combine, decider, world.stage_times, metrics, machine, self)
         self.gaps = GapDeclarations(first_id, self.publication, store.declares, tiers, metrics, self.wall_ms)
-        self.failover = FailoverPlanner(broker_id, store, self.gaps.lost_locally)
-        self.manager.hooks.gaps = self
-        self.manager.hooks.resume = lambda assignment: resume_point(store, self.archive, assignment)
-        self.manager.hooks.on_unknown_partition = lambda: world.assigned_anew(self)
-        self.manager.hooks.replication_is_pending = self._gathers
+        self.failover = FailoverPlanner(broker_id, store, self.gaps.declare_loss)
         self.manager.add_listener(self)
         self.is_living = True
         self._is_stopping = False
@@ -167,12 +162,22 @@ class AgentModel:
         """How often it met that."""
         self.passed_over: set[LogTask] = set()
         """What was read of them."""
+        self.has_pending_replication: Callable[[], bool] = lambda: False
         self.on_object_stored: Callable[[CombinedSegmentId], None] = lambda _segment_id: None
 
-    def _gathers(self) -> bool:
-        """Asked whether followers have yet to take something, whenever appends are gathered."""
+    # WritePathOwner.
+
+    def resume_point(self, assignment: Assignment) -> ResumePoint:
+        return resume_point(self.store, self.archive, assignment)
+
+    def look_for_assignments(self) -> None:
+        self._world.assigned_anew(self)
+
+    @property
+    def replication_is_pending(self) -> bool:
+        """Asked whenever appends are gathered."""
         self.gathered += 1
-        return False
+        return self.has_pending_replication()
 
     def start(self) -> None:
         self.publication.publish(
@@ -233,9 +238,9 @@ class AgentModel:
             except PublicationBacklogFullError:
                 self.failover.untold(update)
 
-    # GapListener: notes, and hands on.
+    # WritePathOwner: notes, and hands on.
 
-    def resumed(self, assignment: Assignment, resume: ResumePoint) -> None:
+    def upload_resumed(self, assignment: Assignment, resume: ResumePoint) -> None:
         log = self._world.logs[assignment.topic_id_partition]
         if not self._says_begun(log.partition):
             self.begun.pop(log.partition, None)
@@ -244,19 +249,19 @@ class AgentModel:
             self.begun[log.partition] = BatchKey(resume.leader_epochs.latest_epoch, resume.next_offset or 0)
         # Where a new leader has not told its files of its epoch, only a look at the log's end shows what it lacks.
         self.cuts_at_start[log.partition] = len(log.cuts) if log.has_told_epoch else 0
-        self.gaps.resumed(assignment, resume)
+        self.gaps.declare_begin(assignment, resume)
 
     def _says_begun(self, partition: TopicIdPartition) -> bool:
         """Whether its word of where the upload began is what it goes on by, whatever others said without the topic."""
         begun = self.begun.get(partition)
         return begun in [BatchKey(gap.leader_epoch, gap.to_offset) for gap in self.store.declared_gaps(partition)]
 
-    def found(self, assignment: Assignment, gaps: Any) -> None:
+    def gaps_found(self, assignment: Assignment, gaps: Any) -> None:
         self.gaps_declared += 1
-        self.gaps.found(assignment, gaps)
+        self.gaps.declare_gaps(assignment, gaps)
 
-    def not_wanted(self, assignment: Assignment, ranges: Any) -> None:
-        self.gaps.not_wanted(assignment, ranges)
+    def ranges_not_wanted(self, assignment: Assignment, ranges: Any) -> None:
+        self.gaps.declare_not_wanted(assignment, ranges)
 
     # UploadListener.
 

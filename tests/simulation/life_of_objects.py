@@ -12,14 +12,17 @@ from typing import Any, Protocol
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.errors import PublicationBacklogFullError
 from plugin.errors import RemoteStorageError
-from rlm.lifecycle.caretaking import StoreRegistrations, publish_registration
-from rlm.lifecycle.expiration import ExpirationLimits, ExpirationPlanner
-from rlm.lifecycle.expiration_task import DeletionPolicy, Responsibility, RLMWalExpirationTask
-from rlm.lifecycle.node_care import NodeCare
-from rlm.lifecycle.orphan_task import OrphanTask, OwnWork
-from rlm.lifecycle.orphans import Kind, MetadataBehindError
+from plugin.wall_clock import Clocks
+from rlm.lifecycle.expiration import (
+    DeletionPolicy,
+    ExpirationLimits,
+    ExpirationPlanner,
+    Responsibility,
+    RLMWalExpirationTask,
+)
+from rlm.lifecycle.node_care import NodeCare, StoreRegistrations, publish_registration
+from rlm.lifecycle.orphans import Kind, MetadataBehindError, OrphanTask, OwnWork
 from rlm.lifecycle.release import NEVER, ClusterView, LongTermTier, TopicWatch
-from rlm.write_path.clocks import Clocks
 from rlm.write_path.metrics import LifecycleMetrics
 from tests.simulation.agent_model import AgentModel
 from tests.simulation.led_log import LedLog

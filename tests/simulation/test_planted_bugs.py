@@ -22,8 +22,7 @@ from rlm.write_path.core.write_path_core import WritePathCore
 from rlm.write_path.reading.resume_point import ResumePoint, resume_point
 from rlm.write_path.reading.resumed_tail import ResumedTail
 from rlm.write_path.uploads.adoptable_records import Records
-from rlm.write_path.uploads.combine_task import Copied, RLMWalCombineTask
-from rlm.write_path.uploads.finished_in_order import FinishedInOrder
+from rlm.write_path.uploads.combine_task import Copied, FinishedInOrder, RLMWalCombineTask
 from rlm.write_path.uploads.segment_queue import MetaQueueItem, RemoteSegmentQueue
 from tests.simulation import agent_model
 from tests.simulation.planted_bugs import Plant, find
@@ -101,7 +100,7 @@ def publish_in_any_order(patch: pytest.MonkeyPatch) -> None:
 
 
 def declare_no_gaps(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(GapDeclarations, "found", lambda _self, _assignment, _gaps: None)
+    patch.setattr(GapDeclarations, "declare_gaps", lambda _self, _assignment, _gaps: None)
 
 
 def trust_what_was_known_of_a_log_that_was_cut(patch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from metadata_topic.store.snapshots.snapshot import snapshot_chunks
 from metadata_topic.store.store import RemoteWalMetadataStore
 from rlm.lifecycle.expiration import ExpirationPlanner, Verdict
 from rlm.lifecycle.node_care import NodeCare
-from rlm.lifecycle.orphan_task import OrphanTask
+from rlm.lifecycle.orphans import OrphanTask
 from tests.simulation import agent_events, life_of_objects
 from tests.simulation.metadata_topic_model import Consumption
 from tests.simulation.planted_bugs import Plant, find

@@ -9,7 +9,7 @@ from metadata_topic.store.snapshots.snapshot import read_image
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.archive_storage import ArchiveStorage
 from rlm.write_path.metrics import LifecycleMetrics
-from rlm.write_path.uploads.uploaded_segment import UploadedSegment
+from rlm.write_path.uploads.segment_queue import UploadedSegment
 from tests.kafka_log.log_writer import WrittenBatch
 from tests.simulation.agent_model import NO_TIER, AgentModel
 from tests.simulation.invariants import Invariants

@@ -16,7 +16,7 @@ from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.prices import BYTES_PER_GB, NEVER_PAYS, SECONDS_PER_MONTH, Prices, StorePrices
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.reading_order import ranges_read, reading_order
+from rlm.write_path.uploads.segment_queue import ranges_read, reading_order
 
 FOLLOWERS_UNKNOWN: Final = 2
 """Assumed readers in other zones: as with three replicas in three zones."""

@@ -1,4 +1,4 @@
-"""The actions that the write path's core wants done, as values. `rlm.write_path.effects` carries them out."""
+"""The actions that the write path's core wants done, as values. `RemoteWalLogManager` carries them out."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,8 +10,7 @@ from metadata_topic.records.offset_ranges import OffsetRange
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.core.led_partition import LedPartition
 from rlm.write_path.reading.log_task import TaskOutcome
-from rlm.write_path.uploads.segment_queue import MetaQueueItem
-from rlm.write_path.uploads.uploaded_segment import UploadedSegment
+from rlm.write_path.uploads.segment_queue import MetaQueueItem, UploadedSegment
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ import structlog
 from kafka_log.topic_partition import TopicIdPartition
 from rlm.write_path.commit.bandwidth import TokenBucket
 from rlm.write_path.core.actions import Action, CountReadFailure, DeclareGaps
-from rlm.write_path.core.passed_over import BacklogLimits, PassedOver
+from rlm.write_path.core.led_partition import BacklogLimits, PassedOver
 from rlm.write_path.reading.log_task import LogTask, Outcome, ReadError, TaskOutcome
 from rlm.write_path.uploads.segment_queue import MetaQueueItem
 

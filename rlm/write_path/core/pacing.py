@@ -6,19 +6,36 @@ whom it is (`LinkDecider`).
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from typing import Final
 
 from kafka_log.topic_partition import TopicIdPartition
-from rlm.write_path.commit.group_commit import GATHER_RECENT_S, GroupCommit, Load, Step, Urgency
+from rlm.write_path.commit.group_commit import GATHER_RECENT_S, CommitLimits, GroupCommit, Load, Step, Urgency
 from rlm.write_path.commit.link_policy import LinkDecider, LinkMode
-from rlm.write_path.commit.partition_schedule import PartitionSchedule
+from rlm.write_path.commit.partition_schedule import PartitionSchedule, ScheduleIntervals
 from rlm.write_path.core.actions import PassOver, Read, Reads, Upload
-from rlm.write_path.core.led_partition import LedPartition
-from rlm.write_path.core.log_manager_limits import LogManagerLimits
-from rlm.write_path.reading_order import ReadingOrder, reading_order
-from rlm.write_path.uploads.segment_queue import RemoteSegmentQueue
+from rlm.write_path.core.led_partition import BacklogLimits, LedPartition
+from rlm.write_path.uploads.segment_queue import ReadingOrder, RemoteSegmentQueue, reading_order
+
+
+@dataclass(frozen=True, slots=True)
+class LogManagerLimits:
+    """Limits of the write path."""
+
+    schedule: ScheduleIntervals
+    commit: CommitLimits
+    task_threads: int
+    queue_items: int
+    queue_bytes: int
+    read_bytes: int
+    """The most bytes that tasks running together read."""
+    link_wait_max_s: float
+    """An upload that takes longer counts as failing: nobody waits for its links."""
+    open_files: int
+    backlog: BacklogLimits
+
 
 _FAR_BEHIND_OBJECTS: Final = 8
 """A log with more than so many objects' bytes to read continues at its followers' position: links before that are
@@ -161,7 +178,7 @@ class Pacing:
         """Whether to upload early what was gathered and read."""
         return self._urgency(now_s) is Urgency.LINKS or self._queue.size_bytes >= self._decider.paying_bytes
 
-    def judge(self, now_s: float) -> None:
+    def check_interval(self, now_s: float) -> None:
         """Check what the interval has brought: links by cost end here if that is far too little."""
         size_bytes = self._queue.size_bytes
         if size_bytes and self._urgency(now_s) in (Urgency.PAYING_LINKS, Urgency.BOUNDED_LINKS):

@@ -9,7 +9,7 @@ assignment changes nothing.
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -17,8 +17,9 @@ import structlog
 
 from kafka_log.errors import LogDirectoryError
 from kafka_log.topic_partition import TopicId, TopicIdPartition
+from metadata_topic.records.offset_ranges import NO_END
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.commit.link_policy import LinkDecider
+from rlm.write_path.commit.link_policy import LinkDecider, LinkMode
 from rlm.write_path.core.actions import (
     Action,
     AskAnew,
@@ -27,8 +28,10 @@ from rlm.write_path.core.actions import (
     CountReadFailure,
     CountStored,
     DeclareGaps,
+    DeclareNotWanted,
     Read,
     Release,
+    TellLeftOut,
     TellSettled,
     TellStored,
     TellTruncated,
@@ -37,14 +40,80 @@ from rlm.write_path.core.actions import (
 )
 from rlm.write_path.core.backlog import Backlog
 from rlm.write_path.core.led_partition import LedPartition
-from rlm.write_path.core.log_manager_limits import LogManagerLimits
-from rlm.write_path.core.pacing import Pacing
-from rlm.write_path.core.unwanted import Unwanted
+from rlm.write_path.core.pacing import LogManagerLimits, Pacing
 from rlm.write_path.reading.log_task import LogTask, Outcome, ReadError, TaskOutcome
-from rlm.write_path.uploads.segment_queue import MetaQueueItem, RemoteSegmentQueue
-from rlm.write_path.uploads.uploaded_segment import UploadedSegment
+from rlm.write_path.uploads.segment_queue import MetaQueueItem, RemoteSegmentQueue, UploadedSegment
 
 log = structlog.get_logger(__name__)
+
+
+class Unwanted:
+    """Leaves records that nobody wants stored out of objects, and declares them.
+
+    If links do not pay, bytes go inline; they are stored only if something else wants them (`Assignment.is_kept`, a
+    hurried upload). `LeftOut` has what was left out of one log.
+    """
+
+    def __init__(self, led: Mapping[TopicIdPartition, LedPartition], queue: RemoteSegmentQueue, pacing: Pacing) -> None:
+        self._led = led
+        self._queue = queue
+        self._pacing = pacing
+
+    def leave_out(self, led: LedPartition, outcome: TaskOutcome, now_s: float) -> TaskOutcome:
+        """Return what was read, without what nobody wants stored."""
+        if not outcome.items:
+            return outcome
+        wanted_from = self._wanted_from(led, now_s)
+        if not wanted_from:
+            led.left_out.stop_growing()
+            return outcome
+        kept = []
+        for item in outcome.items:
+            wanted = item.beyond(wanted_from)
+            begin = item.first_offset
+            end = item.last_offset + 1 if wanted is None else wanted.first_offset
+            if begin < end:
+                led.left_out.grow(begin, end)
+                self._pacing.commit.looked(now_s)
+            if wanted is not None:
+                led.left_out.stop_growing()
+                kept.append(wanted)
+        return replace(outcome, items=tuple(kept))
+
+    def drop_queued(self, now_s: float) -> Sequence[Action]:
+        """Remove from the queue, before an upload, what links do not pay for and nobody else wants."""
+        self._pacing.check_interval(now_s)
+        taken = self._queue.take_out(lambda item: self._is_unwanted(item, now_s))
+        if not taken:
+            return ()
+        for item in taken:
+            led = self._led[item.topic_id_partition]
+            if (part := led.unstored_part(item)) is not None:
+                led.item_left_out(part)
+        self._pacing.commit.looked(now_s)
+        return CountLeftOut(sum(len(item.records) for item in taken)), TellLeftOut()
+
+    def declare(self, led: LedPartition, now_s: float, *, is_last: bool = False) -> Sequence[Action]:
+        """Declare what was left out, when it is time."""
+        if not (is_last or led.left_out.is_due(now_s)):
+            return ()
+        ranges = led.left_out.take(now_s)
+        return (DeclareNotWanted(led.assignment, ranges),) if ranges else ()
+
+    def declare_all(self, now_s: float) -> Sequence[Action]:
+        """Declare everything that was left out, when nothing is read any more."""
+        return [action for led in self._led.values() for action in self.declare(led, now_s, is_last=True)]
+
+    def _wanted_from(self, led: LedPartition, now_s: float) -> int:
+        """Return the offset from which on the log is stored; NO_END: nothing of it, because nobody wants it."""
+        if led.assignment.is_kept or led.assignment.topic_id_partition in self._pacing.hurried:
+            return 0
+        return led.held_by_followers if self._pacing.mode_of(led, 0, now_s) is LinkMode.LINK else NO_END
+
+    def _is_unwanted(self, item: MetaQueueItem, now_s: float) -> bool:
+        led = self._led.get(item.topic_id_partition)
+        return led is not None and self._wanted_from(led, now_s) > item.last_offset
+
 
 _LOOK_AGAIN_S: Final = 1.0
 """After so long, the start of a log's upload is looked for again."""
@@ -176,10 +245,10 @@ class WritePathCore:
         if outcome.gaps:
             actions.append(DeclareGaps(led.assignment, outcome.gaps))
         read_bytes = sum(len(item.records) for item in outcome.items)
-        outcome = self.unwanted.left_out_of(led, outcome, now_s)
+        outcome = self.unwanted.leave_out(led, outcome, now_s)
         if left_out_bytes := read_bytes - sum(len(item.records) for item in outcome.items):
             actions.append(CountLeftOut(left_out_bytes))
-        actions += self.unwanted.declared(led, now_s)
+        actions += self.unwanted.declare(led, now_s)
         self.queue.put(outcome.items)
         led.log_read(outcome)
         if outcome.more:

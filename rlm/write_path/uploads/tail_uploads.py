@@ -18,7 +18,7 @@ from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.settings.settings_topic import SettingsWriter, TailRequests
 from metadata_topic.settings.tail_upload import TailRequest, TailStored, TopicPartitionName
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.uploads.uploaded_segment import UploadedSegment
+from rlm.write_path.uploads.segment_queue import UploadedSegment
 
 log = structlog.get_logger(__name__)
 

@@ -46,7 +46,7 @@ from plugin.local_directory import LocalDirectorySettings, LocalWalStorageManage
 from plugin.segment_metadata import RemoteWalCombinedLogSegmentMetadata
 from replication.leader import response_links
 from replication.wire.link import LinkedResponse, encode_linked_response
-from rlm.lifecycle import adopted_objects
+from rlm.lifecycle import expiration
 from rlm.write_path.commit.group_commit import GroupCommit, Step
 
 _POLL_S = 0.005
@@ -60,7 +60,7 @@ class BreakableSettings(LocalDirectorySettings):
 
     switches: Path = Field(description="Where the switch files are.")
     adopted_age_ms: int = Field(
-        default=0, description="What takes the place of adopted_objects.AGE_MS, unless 0: tests do not wait minutes."
+        default=0, description="What takes the place of expiration.AGE_MS, unless 0: tests do not wait minutes."
     )
 
 
@@ -73,7 +73,7 @@ class BreakableWalStorageManager(LocalWalStorageManager):
         assert isinstance(settings, BreakableSettings)
         settings.switches.mkdir(parents=True, exist_ok=True)
         if settings.adopted_age_ms:
-            vars(adopted_objects)["AGE_MS"] = settings.adopted_age_ms
+            vars(expiration)["AGE_MS"] = settings.adopted_age_ms
         prefix = f"{settings.switches}/{self._context.broker_id}-"
         directory = settings.directory.resolve()
         store = BreakableStore(super().open_store(settings), prefix, directory, self._sleep)

@@ -16,12 +16,10 @@ from kafka_log.record_batch import scan_batches
 from plugin.segment_metadata import CombinedSegmentId
 from replication.leader.link_planner import WaitForUploads
 from replication.leader.relay_core import ToFollower
-from replication.leader.remote_readers import RemoteReaders
-from replication.leader.zones import Zones
-from replication.wire.link import LinkedResponse, decode_linked_response
+from replication.leader.zones import RemoteReaders, Zones
+from replication.wire.link import LinkedResponse, decode_linked_response, splice
 from replication.wire.peer_protocol import Hello, MessageKind, PeerCapabilities
 from replication.wire.peer_protocol import encode_inline_request as inline_request
-from replication.wire.splicer import splice
 from rlm.write_path.commit.link_policy import LinkMode
 from tests.gateway.produce.produce_frames import produce
 from tests.kafka_log.batches import batches

@@ -95,7 +95,7 @@ async def waiting(cluster: Cluster, *, grants: bool = True, door: bool = True) -
         StageTimes(CollectorRegistry()),
         ReplicationMetrics(CollectorRegistry()),
         clock=asyncio.get_running_loop().time,
-        stored_logs=LogDoor(leader.logs, 60.0, answered_s=0.5) if door else None,
+        doors={PeerCapabilities.STORED_LOGS: LogDoor(leader.logs, 60.0, answered_s=0.5)} if door else {},
     )
     agent = LeaderProxy(context)
     await agent.start(Address("127.0.0.1", 0), None)

@@ -9,7 +9,7 @@ from metadata_topic.records.records import PublishedSegment
 from metadata_topic.records.states import FINISHED
 from plugin.router_object_id import RouterObjectId
 from plugin.segment_metadata import CombinedSegmentId
-from rlm.lifecycle import adopted_objects
+from rlm.lifecycle import expiration
 from rlm.write_path.uploads import adoptable_records
 from tests.kafka_log.log_writer import WrittenBatch
 from tests.simulation.adoption.adoptable_storage import AdoptableStorage
@@ -63,7 +63,7 @@ class AdoptingSimulation(Simulation):
 
     def run(self, events: Sequence[Event]) -> None:
         with (
-            patch.object(adopted_objects, "AGE_MS", int(NEAR_S * 1000)),
+            patch.object(expiration, "AGE_MS", int(NEAR_S * 1000)),
             patch.object(adoptable_records, "NAMED_WITHIN_MS", int(NEAR_S * 1000)),
             patch.object(adoptable_records, "MIN_BATCH_BYTES", MIN_BATCH_BYTES),
         ):

@@ -15,19 +15,17 @@ from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.archive_storage import ObjectArchiveStorage
 from plugin.segment_metadata import CombinedSegmentId
+from plugin.wall_clock import Clocks
 from rlm.archive.archive_care import CareLimits
 from rlm.archive.archive_plan import ArchiveLimits
 from rlm.archive.archive_task import ArchiveTaskLimits
-from rlm.archive.archive_tier import ArchiveTier
-from rlm.archive.archived_topics import ArchivedTopics
+from rlm.archive.archived_topics import ArchivedTopics, ArchiveTier
 from rlm.archive.archiving import ArchiveSources, Archiving, ArchivingLimits
-from rlm.lifecycle.cluster_observer import Observation
-from rlm.lifecycle.cluster_watch import KnownSettings
+from rlm.lifecycle.cluster_observer import KnownSettings, Observation
 from rlm.lifecycle.node_care import NodeRegistration
 from rlm.lifecycle.orphans import HealingLimits
 from rlm.lifecycle.release import ClusterView, Tiers
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.clocks import Clocks
 from rlm.write_path.commit.partition_schedule import ScheduleIntervals
 from rlm.write_path.machine import Machine
 from rlm.write_path.metrics import ArchiveMetrics

@@ -15,7 +15,7 @@ from rlm.archive import archive_task
 from rlm.archive.archive_care import ArchiveCare
 from rlm.archive.archive_plan import ArchivePlan
 from rlm.archive.archive_task import RLMArchiveTask
-from rlm.archive.archive_tier import ArchiveTier
+from rlm.archive.archived_topics import ArchiveTier
 from tests.simulation.planted_bugs import Plant, find_in_archive
 
 

@@ -11,15 +11,12 @@ from typing import Any, Protocol, cast
 
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.segment_metadata import CombinedSegmentId
-from replication.follower.catch_up_reads import CatchUpReads
+from replication.follower.catch_up_reads import CatchUpReadLimits, CatchUpReads
 from replication.follower.follower_context import FollowerContext, FollowerLimits
 from replication.follower.follower_proxy import FollowerProxy
 from replication.follower.hydration import HydrationCache, HydrationLimits
-from replication.follower.leader_bypass import Bypass
-from replication.follower.leader_route import RouteLimits
-from replication.follower.neighbours.neighbours import Neighbours
-from replication.follower.neighbours.range_door import RangeDoor
-from replication.follower.read_quota import CatchUpReadLimits
+from replication.follower.leader_bypass import Bypass, RouteLimits
+from replication.follower.neighbours import Neighbours, RangeDoor
 from replication.leader.catch_up import CatchUp
 from replication.leader.leader_context import LeaderContext, LeaderLimits
 from replication.leader.leader_proxy import LeaderProxy
@@ -27,10 +24,9 @@ from replication.leader.link_index import LinkIndex
 from replication.leader.read_ahead import CatchUpLimits
 from replication.leader.zones import Zones
 from replication.wire.circuit_breaker import BreakerLimits
-from replication.wire.known_peers import KnownPeers
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.metrics import ReplicationMetrics
-from replication.wire.peer_connection import Address
+from replication.wire.peer_connection import Address, KnownPeers
 from replication.wire.peer_protocol import CAPABILITIES, Hello, PeerCapabilities
 from rlm.archive.stored_runs import LedLogs
 from tests.simulation.agent_model import BREAK_EVEN_BYTES, AgentModel, Surroundings
@@ -120,7 +116,7 @@ class AgentProcess:
         self.neighbours = Neighbours(context, peers, lambda _: True)
         self.leader = LeaderProxy(self._sharing(leading, context) if world.shares_reads else leading)
         manager.add_listener(self.leader)
-        manager.hooks.replication_is_pending = lambda: self.leader.replication_is_pending
+        self.writing.has_pending_replication = lambda: self.leader.replication_is_pending
         bypass = Bypass({one: broker_address(one) for one in others}, ROUTE_LIMITS, lambda: None, clock=clock)
         self.follower = FollowerProxy(context, peers, bypass if world.is_bypassing else None)
 
@@ -134,7 +130,7 @@ class AgentProcess:
             hello=replace(leading.hello, capabilities=leading.hello.capabilities | PeerCapabilities.RANGES),
             limits=replace(LEADER_LIMITS, share_min_readers=2),
             zones=zones,
-            ranges=RangeDoor(following, leading.budget, lambda _: True, IDLE_TIMEOUT_S),
+            doors={PeerCapabilities.RANGES: RangeDoor(following, leading.budget, lambda _: True, IDLE_TIMEOUT_S)},
         )
 
     def _pool(self, delays: Callable[[], Delays]) -> Callable[[int, str], Executor]:

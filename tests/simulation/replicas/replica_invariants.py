@@ -8,7 +8,7 @@ from metadata_topic.records.publishable import Publishable
 from plugin.adopted_records import RecordsList
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
 from replication.wire.link import LinkedResponse
-from rlm.write_path.uploads.uploaded_segment import UploadedSegment
+from rlm.write_path.uploads.segment_queue import UploadedSegment
 from tests.kafka_log.log_writer import BatchKey, WrittenBatch
 from tests.simulation.replicas.agent_process import AgentProcess
 from tests.simulation.replicas.kafka_frames import Answered, FetchRequest, FetchResponse

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Sequence
 from unittest.mock import patch
 
 from kafka_log.crc32c import Buffer
-from replication.leader import fetch_patience, found_batches, response_links
+from replication.leader import fetch_waits, link_index, response_links
 from replication.wire.link import LinkedResponse, encode_linked_response
 from rlm.write_path.commit import group_commit
 from tests.simulation.plan import Event
@@ -62,8 +62,8 @@ class ReplicatedSimulation(ReplicatedWorld):
         with (
             patch.object(response_links, "encode_linked_response", encoded),
             patch.object(group_commit, "BULK_BYTES", bulk_bytes),
-            patch.object(fetch_patience, "BULK_BYTES", bulk_bytes),
-            patch.object(found_batches, "_NEWEST_OBJECTS", newest_objects),
+            patch.object(fetch_waits, "BULK_BYTES", bulk_bytes),
+            patch.object(link_index, "_NEWEST_OBJECTS", newest_objects),
         ):
             run(self.loop, self.live(events))
 

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.publishable import Publishable
 from replication.wire.metrics import ReplicationMetrics
-from rlm.write_path.uploads.uploaded_segment import UploadedSegment
+from rlm.write_path.uploads.segment_queue import UploadedSegment
 from tests.kafka_log.log_writer import BatchKey, WrittenBatch
 from tests.simulation.agent_model import AgentModel
 from tests.simulation.led_log import LedLog

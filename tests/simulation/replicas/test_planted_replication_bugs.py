@@ -6,7 +6,7 @@ from kafka_log.crc32c import Buffer
 from kafka_log.record_batch import scan_batches
 from replication.leader import link_index, link_planner
 from replication.leader.link_index import LinkIndex
-from replication.wire import splicer
+from replication.wire import link as splicing
 from replication.wire.link import SegmentLink
 from tests.simulation.planted_bugs import Plant, find_in_replication
 from tests.simulation.replicas.broker_model import BrokerModel
@@ -28,10 +28,10 @@ def skip_the_crc(patch: pytest.MonkeyPatch) -> None:
     def verify(link: SegmentLink, hydrated: Buffer, above: int = -1) -> int:
         batches = scan_batches(hydrated, 0, len(hydrated)) if len(hydrated) == link.length else []
         if not batches:
-            raise splicer.SpliceError(link, "the bytes are no whole record batches")
+            raise splicing.SpliceError(link, "the bytes are no whole record batches")
         return batches[-1].last_offset
 
-    patch.setattr(splicer, "verify_hydrated", verify)
+    patch.setattr(splicing, "verify_hydrated", verify)
 
 
 def lose_truncations(patch: pytest.MonkeyPatch) -> None:

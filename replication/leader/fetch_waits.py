@@ -1,0 +1,157 @@
+"""Decides how long a follower's request may wait at the broker, and for how much. Sans-IO."""
+
+import math
+from collections.abc import Mapping
+from typing import Final
+
+from kafka_log.topic_partition import TopicIdPartition
+from rlm.write_path.commit.doubling_pause import DoublingPause
+from rlm.write_path.commit.group_commit import (
+    BULK_BYTES,
+    GATHER_MOST,
+    GATHER_PAUSE_MAX_S,
+    GATHER_PAUSE_MIN_S,
+    GATHER_RECENT_S,
+    RoundSize,
+)
+
+
+class FetchPatience:
+    """Decides how much, and for how long, the broker should gather before it answers a follower.
+
+    A broker answers a follower's fetch as soon as it has a single batch (replica.fetch.min.bytes is 1). If producers
+    wait for their replicas, that is the first of many batches that come within milliseconds. The answer waits here for
+    its link, the follower gets this one batch only, and all others need another round trip. So while much is uploaded,
+    the broker is asked to gather as many bytes as the last uploads held for this follower, for a bounded time. This
+    delays nothing, because a link is not given before the end of the upload. A follower that lacks something stored is
+    not made to wait: producers may wait for exactly that before they send more.
+
+    If most of the bytes do not come within that time (rounds are longer, or nobody waits for them), waiting delayed the
+    follower and saved little. Then waiting pauses for a while, longer with each such wait in a row.
+
+    This differs from `rlm.write_path.commit.group_commit`, which decides when an upload starts. Here the broker is
+    asked to wait, for each follower's connection separately. The definition of a round and all constants come from
+    there.
+    """
+
+    def __init__(self, wait_max_ms: int) -> None:
+        """`wait_max_ms` bounds how long the broker is asked to wait; 0: requests are not changed."""
+        self._wait_max_ms = wait_max_ms
+        self._round = RoundSize()
+        self._uploaded_s = -math.inf
+        self._pause = DoublingPause(GATHER_PAUSE_MIN_S, GATHER_PAUSE_MAX_S)
+        self.fetch_offsets: dict[TopicIdPartition, int] = {}
+        """What the follower has. Kept, because a request in a fetch session lists only changes."""
+        self._lacking: dict[TopicIdPartition, int] = {}
+        """By partition, the stored offset that the follower lacks."""
+
+    def uploaded(self, next_offsets: Mapping[TopicIdPartition, int], size_bytes: int, now_s: float) -> None:
+        """Record an upload that has so many bytes for this follower, up to these offsets."""
+        for partition, next_offset in next_offsets.items():
+            if next_offset > self.fetch_offsets.get(partition, -1):
+                self._lacking[partition] = next_offset
+        if now_s - self._uploaded_s > GATHER_RECENT_S:
+            self._round = RoundSize()
+        self._round.add(size_bytes)
+        self._uploaded_s = now_s
+
+    def fetched(self, partition: TopicIdPartition, offset: int) -> None:
+        """Record that the follower has everything below this offset."""
+        self.fetch_offsets[partition] = offset
+        if offset >= self._lacking.get(partition, math.inf):
+            del self._lacking[partition]
+
+    def dropped(self, partition: TopicIdPartition) -> None:
+        """Forget a partition that is not led here any more or was truncated."""
+        self.fetch_offsets.pop(partition, None)
+        self._lacking.pop(partition, None)
+
+    def wait(self, max_wait_ms: int, min_bytes: int, now_s: float) -> tuple[int, int] | None:
+        """Return the max wait and min bytes to request instead of the follower's own; None: leave them unchanged.
+
+        It never asks for a longer wait or for fewer bytes than the follower does.
+        """
+        is_bulk = self._round.size_bytes >= BULK_BYTES and now_s - self._uploaded_s <= GATHER_RECENT_S
+        if not is_bulk or self._lacking or not self._pause.is_over(now_s):
+            return None
+        wait_ms, gathered_bytes = min(max_wait_ms, self._wait_max_ms), int(self._round.whole_bytes)
+        return (wait_ms, gathered_bytes) if wait_ms > 0 and gathered_bytes > min_bytes else None
+
+    def answered(self, size_bytes: int, now_s: float) -> None:
+        """Record the broker's answer to a request that `wait` had changed."""
+        if size_bytes >= self._round.size_bytes * GATHER_MOST:
+            self._pause.reset()
+        else:
+            self._pause.begin(now_s)
+
+
+IN_VAIN: Final = 8
+"""So many short waits follow each other before they get longer: the slowest replica needs a round of its own."""
+READ_AGAIN_BYTES: Final = 64 * 1024
+"""The largest answer that may be sent without its records while they wait for an upload: the broker reads them
+twice.
+"""
+
+
+class OwedWatermarks:
+    """Decides how long a follower that has not seen the latest high watermark may wait at the broker.
+
+    A consumer at a follower gets records below the high watermark that this follower knows. The leader sends it with
+    the follower's next answer: with the next records, or when the Fetch request's max wait is over. It does not answer
+    sooner because the high watermark has risen. So while a follower has records above the high watermark that it knows,
+    its requests get a short max wait, and an answer without records brings the high watermark. If an answer's records
+    would wait for an upload first, it is sent without them: they are requested again, and wait then.
+
+    The high watermark may not move, for instance while another replica is away. So after some unsuccessful answers each
+    wait is twice as long as the one before, up to the follower's own, until the follower or its known high watermark
+    moves on.
+    """
+
+    def __init__(self, wait_ms: int) -> None:
+        """`wait_ms` is the short wait; 0: requests are not changed."""
+        self._wait_ms = wait_ms
+        self._offsets: dict[TopicIdPartition, int] = {}
+        """The follower has everything below. Kept, because a request in a fetch session lists only changes."""
+        self._told: dict[TopicIdPartition, int] = {}
+        """The high watermarks that the follower knows."""
+        self._owed: set[TopicIdPartition] = set()
+        self._in_vain = 0
+
+    def fetched(self, partition: TopicIdPartition, offset: int) -> None:
+        """Record that the follower has everything below this offset."""
+        if self._wait_ms:
+            self._learn(self._offsets, partition, offset)
+
+    def told(self, partition: TopicIdPartition, high_watermark: int) -> bool:
+        """Record a high watermark in an answer to the follower. Returns whether it was owed."""
+        if not self._wait_ms:
+            return False
+        is_news = partition in self._owed and high_watermark > self._told[partition]
+        self._learn(self._told, partition, high_watermark)
+        return is_news
+
+    def _learn(self, known: dict[TopicIdPartition, int], partition: TopicIdPartition, offset: int) -> None:
+        if known.get(partition) == offset:
+            return
+        known[partition] = offset
+        self._in_vain = 0
+        if self._offsets.get(partition, -1) > self._told.get(partition, offset):
+            self._owed.add(partition)
+        else:
+            self._owed.discard(partition)
+
+    def dropped(self, partition: TopicIdPartition) -> None:
+        """Forget a partition that is not led here any more or was truncated."""
+        self._offsets.pop(partition, None)
+        self._told.pop(partition, None)
+        self._owed.discard(partition)
+
+    def wait_ms(self, max_wait_ms: int) -> int | None:
+        """Return the max wait to request instead of the follower's own; None: leave it unchanged."""
+        if not self._owed:
+            return None
+        wait_ms = self._wait_ms << max(self._in_vain - IN_VAIN, 0)
+        if wait_ms >= max_wait_ms:
+            return None
+        self._in_vain += 1
+        return wait_ms
