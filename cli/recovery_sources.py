@@ -202,7 +202,7 @@ def _with_surviving_settings(view: "ClusterView", metadata_log_dir: Path, broker
         if settings is not None:
             retention_ms = log_settings({"cleanup.policy": "delete"}, broker.raw).retention_ms
             defaults = {"retention.ms": str(-1 if retention_ms is None else retention_ms)}
-            if policy := broker.raw.get("log.cleanup.policy"):
+            if (policy := broker.raw.get("log.cleanup.policy")) is not None:
                 defaults["cleanup.policy"] = policy
             return with_wal_retention(view, settings.topics, settings.agents.values(), defaults)
     return view

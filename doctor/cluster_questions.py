@@ -16,9 +16,9 @@ from metadata_topic.settings.wal_retention import (
     NO_LIMIT,
     AgentsRetention,
     KeptFor,
-    is_deleted_by_age,
     is_tiered,
     local_retention_ms,
+    why_not_as_local,
 )
 from metadata_topic.topic.topic import METADATA_TOPIC
 from recovery.errors import ReassignmentError
@@ -122,7 +122,7 @@ def enabled_topic(
 def _grows(config: Mapping[str, str], settings: TopicSettings, kept: KeptFor | None) -> bool:
     """Whether storage grows without bound, and nobody has asked for that."""
     is_endless = kept is not None and kept.retention_ms == NO_LIMIT
-    return is_endless and settings.wal_retention_ms != NO_LIMIT and not is_deleted_by_age(config)
+    return is_endless and settings.wal_retention_ms != NO_LIMIT and why_not_as_local(config) is not None
 
 
 def _log_bytes(client: KafkaClientConfig, topics: Iterable[DescribedTopic], timeout_s: float) -> dict[str, int]:

@@ -44,8 +44,18 @@ def is_tiered(config: Config) -> bool:
 
 
 def is_deleted_by_age(config: Config) -> bool:
-    """Whether `retention.ms` counts: compaction alone keeps the newest record of each key for ever."""
-    return "delete" in (config.get(_CLEANUP) or "delete")
+    """Whether brokers delete records from their disks by age.
+
+    Compaction alone keeps the newest record of each key for ever, and no policy at all keeps everything (Kafka 4.2),
+    except on the disks of brokers that have it on the tier.
+    """
+    policy = _policy(config)
+    return "delete" in policy or (not policy and is_tiered(config))
+
+
+def _policy(config: Config) -> str:
+    policy = config.get(_CLEANUP)
+    return "delete" if policy is None else policy.strip()
 
 
 def local_retention_ms(config: Config) -> int | None:
@@ -63,7 +73,8 @@ def local_retention_ms(config: Config) -> int | None:
 
 def why_not_as_local(config: Config) -> str | None:
     """Return why a topic's objects cannot be kept as long as the brokers keep its log; None if they can."""
-    if is_deleted_by_age(config):
+    policy = _policy(config)
+    if "compact" not in policy or "delete" in policy:
         return None
     return (
         "the topic is compacted and never deleted by age, and objects hold what was written before compaction: "

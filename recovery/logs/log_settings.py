@@ -44,7 +44,8 @@ def log_settings(topic: Mapping[str, str | None], broker: Mapping[str, str]) -> 
 
     Raises ValueError when a value is no number.
     """
-    cleanup = topic.get("cleanup.policy") or broker.get("log.cleanup.policy") or "delete"
+    told = topic.get("cleanup.policy"), broker.get("log.cleanup.policy")
+    cleanup = next((policy for policy in told if policy is not None), "delete")  # an empty one deletes nothing
     retention_ms = _first_ms(
         topic.get("retention.ms"),
         (

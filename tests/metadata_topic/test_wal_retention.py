@@ -79,6 +79,8 @@ LOCAL = {"local.retention.ms": "1000", "retention.ms": "9000"}
         (TIERED | {"local.retention.ms": "-2", "retention.ms": "-1"}, NO_LIMIT),
         (TIERED | {"local.retention.ms": "-1", "retention.ms": "9000"}, NO_LIMIT),
         pytest.param({"retention.ms": "9000", "cleanup.policy": "compact"}, NO_LIMIT, id="compacted alone"),
+        pytest.param({"retention.ms": "9000", "cleanup.policy": ""}, NO_LIMIT, id="no policy"),
+        pytest.param(LOCAL | TIERED | {"cleanup.policy": ""}, 1000, id="no policy, and tiered"),
         pytest.param({"retention.ms": "9000", "cleanup.policy": "compact,delete"}, 9000, id="deleted, too"),
         (TIERED | {"local.retention.ms": "-2"}, None),
         ({}, None),
@@ -91,7 +93,8 @@ def test_the_local_retention_is_what_brokers_go_by(config: dict[str, str | None]
 
 
 @pytest.mark.parametrize(
-    ("policy", "is_refused"), [("compact", True), ("compact,delete", False), ("delete", False), (None, False)]
+    ("policy", "is_refused"),
+    [("compact", True), ("compact,delete", False), ("delete", False), ("", False), (None, False)],
 )
 def test_what_would_grow_without_bound_is_refused_with_the_reason(policy: str | None, is_refused: bool) -> None:
     reason = why_not_as_local({"cleanup.policy": policy})

@@ -299,6 +299,8 @@ def _archive(directory: Path) -> ObjectArchiveStorage:
         ({}, {"log.retention.minutes": "2"}, LogSettings(retention_ms=120_000)),
         ({"cleanup.policy": "compact"}, {}, LogSettings(is_compacted=True, retention_ms=None)),
         ({"cleanup.policy": "compact,delete"}, {}, LogSettings(is_compacted=True)),
+        ({"cleanup.policy": ""}, {"log.cleanup.policy": "delete"}, LogSettings(retention_ms=None)),
+        ({}, {"log.cleanup.policy": ""}, LogSettings(retention_ms=None)),
     ],
 )
 def test_a_topics_settings_come_before_the_brokers_and_those_before_kafkas(
