@@ -9,7 +9,6 @@ A test or a benchmark sets everything else itself.
 import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from types import MappingProxyType
 
 import javaproperties
@@ -52,8 +51,6 @@ class AgentsMode:
     store: StoreSpec = field(default_factory=LocalDirectoryStore)
     overrides: Mapping[str, str] = field(default_factory=dict)
     """Keys of the agents, which override those of the layout."""
-    checkout: Path | None = None
-    """Another checkout of this project, whose agents run on this Python; None: this checkout."""
     bypass: bool = False
     """Whether the brokers have a second listener under TLS, through which agents bypass another agent that is dead."""
     tls: bool = False
