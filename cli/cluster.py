@@ -1,7 +1,7 @@
 """`remote-wal cluster`: a real Kafka cluster on this machine."""
 
-import dataclasses
 import json
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +11,7 @@ from cli.command_group import command_group
 from cli.connection import Json
 from cli.exit_code import ExitCode
 from cli.extras import need_extra
+from cli.option_groups import grouped
 from cli.tables import show, table
 from local_cluster.object_store.store_spec import StoreKind
 from local_cluster.security.inter_broker_protocol import InterBrokerProtocol
@@ -43,19 +44,42 @@ ProtocolOption = Annotated[
     ),
 ]
 
-AgentsOption = Annotated[bool, typer.Option(help="Put an agent beside every broker.")]
-StoreOption = Annotated[StoreKind, typer.Option(help="The agents' object store.")]
-EndpointOption = Annotated[str, typer.Option(help="With s3 and s3express: the store's address.")]
-BucketOption = Annotated[str, typer.Option(help="Of all stores but the local one.")]
+
+@dataclass(frozen=True, slots=True)
+class AgentsOptions:
+    """The agents, and their object store."""
+
+    agents: Annotated[bool, typer.Option(help="Put an agent beside every broker.")] = True
+    store: Annotated[StoreKind, typer.Option(help="The agents' object store.")] = StoreKind.LOCAL
+    endpoint_url: Annotated[str, typer.Option(help="With s3 and s3express: the store's address.")] = ""
+    bucket: Annotated[str, typer.Option(help="Of all stores but the local one.")] = "remote-wal"
+
+    def check(self) -> None:
+        """Raises StoreOptionError if the options do not fit together."""
+        if self.agents and self.store in (StoreKind.S3, StoreKind.S3_EXPRESS) and not self.endpoint_url:
+            raise StoreOptionError(f"--store {self.store} needs --endpoint-url")
+
+    def mode(self, directory: Path) -> "AgentsMode | None":
+        """Return the mode for the cluster of this directory; its native store runs on return."""
+        from local_cluster.broker_config import AgentsMode
+        from local_cluster.object_store.native import start_native_store
+        from local_cluster.object_store.store_spec import LocalDirectoryStore, S3Store
+
+        if not self.agents:
+            return None
+        if self.store is StoreKind.LOCAL:
+            return AgentsMode(LocalDirectoryStore())
+        if self.store is StoreKind.S3_NATIVE:
+            _server, spec = start_native_store(_native_directory(directory), self.bucket)
+            return AgentsMode(spec)
+        return AgentsMode(S3Store(self.endpoint_url, self.bucket, backend=self.store.backend))
 
 
 @app.command()
+@grouped
 def up(
+    agents: AgentsOptions,
     directory: DirectoryOption = DEFAULT_DIRECTORY,
-    agents: AgentsOption = True,
-    store: StoreOption = StoreKind.LOCAL,
-    endpoint_url: EndpointOption = "",
-    bucket: BucketOption = "remote-wal",
     brokers: Annotated[int, typer.Option(min=1, max=9, help="For a new cluster.")] = 3,
     protocol: ProtocolOption = InterBrokerProtocol.PLAINTEXT,
     as_json: Json = False,
@@ -69,12 +93,12 @@ def up(
     from local_cluster.cluster_status import status_of
     from local_cluster.layout import LAYOUT_FILE
 
-    _check_store(agents, store, endpoint_url)
+    agents.check()
     console = Console(stderr=True)
     with ends_what_it_started(stays_if_done=True), console.status("preparing") as line:
         if not (directory / LAYOUT_FILE).exists():
             LocalCluster.create(directory, brokers=brokers)
-        settings = _settings(_agents(directory, agents, store, endpoint_url, bucket), protocol)
+        settings = _settings(agents.mode(directory), protocol)
         cluster = LocalCluster.open(directory, settings=settings, progress=line.update)
         cluster.start()
         status = status_of(cluster)
@@ -82,14 +106,8 @@ def up(
 
 
 @app.command()
-def add(
-    directory: DirectoryOption = DEFAULT_DIRECTORY,
-    agents: AgentsOption = True,
-    store: StoreOption = StoreKind.LOCAL,
-    endpoint_url: EndpointOption = "",
-    bucket: BucketOption = "remote-wal",
-    as_json: Json = False,
-) -> None:
+@grouped
+def add(agents: AgentsOptions, directory: DirectoryOption = DEFAULT_DIRECTORY, as_json: Json = False) -> None:
     """Have a broker join the cluster, with its agent; no other is started anew. Options as they were for `up`."""
     need_extra("demo")
     from rich.console import Console
@@ -98,10 +116,9 @@ def add(
     from local_cluster.cluster_status import status_of
     from local_cluster.joining import with_joined_broker
 
-    _check_store(agents, store, endpoint_url)
+    agents.check()
     with ends_what_it_started(stays_if_done=True), Console(stderr=True).status("preparing") as line:
-        made = _agents(directory, agents, store, endpoint_url, bucket)
-        settings = _settings(made, InterBrokerProtocol.PLAINTEXT)
+        settings = _settings(agents.mode(directory), InterBrokerProtocol.PLAINTEXT)
         status = status_of(with_joined_broker(directory, settings, line.update))
     _show(status, as_json)
 
@@ -142,29 +159,8 @@ def status(directory: DirectoryOption = DEFAULT_DIRECTORY, as_json: Json = False
         raise typer.Exit(ExitCode.FINDINGS)
 
 
-def _check_store(agents: bool, store: StoreKind, endpoint_url: str) -> None:
-    if agents and store in (StoreKind.S3, StoreKind.S3_EXPRESS) and not endpoint_url:
-        raise StoreOptionError(f"--store {store} needs --endpoint-url")
-
-
 def _native_directory(directory: Path) -> Path:
     return directory.absolute() / "object-store-server"
-
-
-def _agents(directory: Path, agents: bool, store: StoreKind, endpoint_url: str, bucket: str) -> "AgentsMode | None":
-    """Return the mode for the cluster of this directory; its native store runs on return."""
-    from local_cluster.broker_config import AgentsMode
-    from local_cluster.object_store.native import start_native_store
-    from local_cluster.object_store.store_spec import LocalDirectoryStore, S3Store
-
-    if not agents:
-        return None
-    if store is StoreKind.LOCAL:
-        return AgentsMode(LocalDirectoryStore())
-    if store is StoreKind.S3_NATIVE:
-        _server, spec = start_native_store(_native_directory(directory), bucket)
-        return AgentsMode(spec)
-    return AgentsMode(S3Store(endpoint_url, bucket, backend=store.backend))
 
 
 def _settings(agents: "AgentsMode | None", protocol: InterBrokerProtocol) -> "ClusterSettings":
@@ -175,7 +171,7 @@ def _settings(agents: "AgentsMode | None", protocol: InterBrokerProtocol) -> "Cl
 
 def _show(status: "ClusterStatus", as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps({**dataclasses.asdict(status), "healthy": status.healthy}, indent=2))
+        typer.echo(json.dumps({**asdict(status), "healthy": status.healthy}, indent=2))
         return
     from rich.console import Console
 
