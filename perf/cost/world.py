@@ -16,8 +16,8 @@ from kafka_log.topic_partition import TopicIdPartition
 from perf.cost.counts import Counts
 from perf.cost.followers import CostFollowers
 from perf.cost.load import Assigned, Load, ProducedLog, ProducedTask
-from perf.cost.loop import CostLoop, StoreTimes
-from perf.cost.timeline import Timeline
+from perf.cost.loop import CostLoop
+from perf.cost.timeline import StoreTimes, Timeline
 from rlm.write_path.commit.link_policy import LinkDecider
 from rlm.write_path.core.log_manager_limits import LogManagerLimits
 from rlm.write_path.core.write_path_core import WritePathCore
