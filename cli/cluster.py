@@ -1,7 +1,7 @@
 """`remote-wal cluster`: a real Kafka cluster on this machine."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +11,6 @@ from cli.command_group import command_group
 from cli.connection import Json
 from cli.exit_code import ExitCode
 from cli.extras import need_extra
-from cli.option_groups import grouped
 from cli.tables import show, table
 from local_cluster.object_store.store_spec import StoreKind
 from local_cluster.security.inter_broker_protocol import InterBrokerProtocol
@@ -19,7 +18,7 @@ from local_cluster.security.inter_broker_protocol import InterBrokerProtocol
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from local_cluster.broker_config import AgentsMode, ClusterSettings
+    from local_cluster.broker_config import AgentsMode
     from local_cluster.cluster_status import ClusterStatus
 
 app = command_group("A real Kafka cluster on this machine, with or without agents.")
@@ -45,41 +44,13 @@ ProtocolOption = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class AgentsOptions:
-    """The agents, and their object store."""
-
-    agents: Annotated[bool, typer.Option(help="Put an agent beside every broker.")] = True
-    store: Annotated[StoreKind, typer.Option(help="The agents' object store.")] = StoreKind.LOCAL
-    endpoint_url: Annotated[str, typer.Option(help="With s3 and s3express: the store's address.")] = ""
-    bucket: Annotated[str, typer.Option(help="Of all stores but the local one.")] = "remote-wal"
-
-    def check(self) -> None:
-        """Raises StoreOptionError if the options do not fit together."""
-        if self.agents and self.store in (StoreKind.S3, StoreKind.S3_EXPRESS) and not self.endpoint_url:
-            raise StoreOptionError(f"--store {self.store} needs --endpoint-url")
-
-    def mode(self, directory: Path) -> "AgentsMode | None":
-        """Return the mode for the cluster of this directory; its native store runs on return."""
-        from local_cluster.broker_config import AgentsMode
-        from local_cluster.object_store.native import start_native_store
-        from local_cluster.object_store.store_spec import LocalDirectoryStore, S3Store
-
-        if not self.agents:
-            return None
-        if self.store is StoreKind.LOCAL:
-            return AgentsMode(LocalDirectoryStore())
-        if self.store is StoreKind.S3_NATIVE:
-            _server, spec = start_native_store(_native_directory(directory), self.bucket)
-            return AgentsMode(spec)
-        return AgentsMode(S3Store(self.endpoint_url, self.bucket, backend=self.store.backend))
-
-
 @app.command()
-@grouped
 def up(
-    agents: AgentsOptions,
     directory: DirectoryOption = DEFAULT_DIRECTORY,
+    agents: Annotated[bool, typer.Option(help="Put an agent beside every broker.")] = True,
+    store: Annotated[StoreKind, typer.Option(help="The agents' object store.")] = StoreKind.LOCAL,
+    endpoint_url: Annotated[str, typer.Option(help="With s3 and s3express: the store's address.")] = "",
+    bucket: Annotated[str, typer.Option(help="Of all stores but the local one.")] = "remote-wal",
     brokers: Annotated[int, typer.Option(min=1, max=9, help="For a new cluster.")] = 3,
     protocol: ProtocolOption = InterBrokerProtocol.PLAINTEXT,
     as_json: Json = False,
@@ -88,38 +59,23 @@ def up(
     need_extra("demo")
     from rich.console import Console
 
+    from local_cluster.broker_config import ClusterSettings
     from local_cluster.child_processes import ends_what_it_started
     from local_cluster.cluster import LocalCluster
     from local_cluster.cluster_status import status_of
     from local_cluster.layout import LAYOUT_FILE
 
-    agents.check()
+    if agents and store in (StoreKind.S3, StoreKind.S3_EXPRESS) and not endpoint_url:
+        raise StoreOptionError(f"--store {store} needs --endpoint-url")
     console = Console(stderr=True)
     with ends_what_it_started(stays_if_done=True), console.status("preparing") as line:
         if not (directory / LAYOUT_FILE).exists():
             LocalCluster.create(directory, brokers=brokers)
-        settings = _settings(agents.mode(directory), protocol)
+        mode = _agents(directory, store, endpoint_url, bucket) if agents else None
+        settings = ClusterSettings(mode, full_compiler=True).speaking(protocol)
         cluster = LocalCluster.open(directory, settings=settings, progress=line.update)
         cluster.start()
         status = status_of(cluster)
-    _show(status, as_json)
-
-
-@app.command()
-@grouped
-def add(agents: AgentsOptions, directory: DirectoryOption = DEFAULT_DIRECTORY, as_json: Json = False) -> None:
-    """Have a broker join the cluster, with its agent; no other is started anew. Options as they were for `up`."""
-    need_extra("demo")
-    from rich.console import Console
-
-    from local_cluster.child_processes import ends_what_it_started
-    from local_cluster.cluster_status import status_of
-    from local_cluster.joining import with_joined_broker
-
-    agents.check()
-    with ends_what_it_started(stays_if_done=True), Console(stderr=True).status("preparing") as line:
-        settings = _settings(agents.mode(directory), InterBrokerProtocol.PLAINTEXT)
-        status = status_of(with_joined_broker(directory, settings, line.update))
     _show(status, as_json)
 
 
@@ -163,10 +119,18 @@ def _native_directory(directory: Path) -> Path:
     return directory.absolute() / "object-store-server"
 
 
-def _settings(agents: "AgentsMode | None", protocol: InterBrokerProtocol) -> "ClusterSettings":
-    from local_cluster.broker_config import ClusterSettings
+def _agents(directory: Path, store: StoreKind, endpoint_url: str, bucket: str) -> "AgentsMode":
+    """Return the mode for the cluster of this directory; its native store runs on return."""
+    from local_cluster.broker_config import AgentsMode
+    from local_cluster.object_store.native import start_native_store
+    from local_cluster.object_store.store_spec import LocalDirectoryStore, S3Store
 
-    return ClusterSettings(agents, full_compiler=True).speaking(protocol)
+    if store is StoreKind.LOCAL:
+        return AgentsMode(LocalDirectoryStore())
+    if store is StoreKind.S3_NATIVE:
+        _server, spec = start_native_store(_native_directory(directory), bucket)
+        return AgentsMode(spec)
+    return AgentsMode(S3Store(endpoint_url, bucket, backend=store.backend))
 
 
 def _show(status: "ClusterStatus", as_json: bool) -> None:
