@@ -1,7 +1,9 @@
 """Reads the agent's settings from the broker's server.properties, and checks combinations."""
 
+from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from pydantic import ValidationError
@@ -15,11 +17,22 @@ from agent.settings.kafka_client import check_client
 from agent.settings.memory_shares import MIN_FRAME_BYTES, other_bytes
 from agent.settings.setting_types import MAX_PORT, AgentSettingsError
 from agent.tls.broker_tls import broker_tls_plan
-from kafka_log.server_properties import BrokerProperties
+from kafka_log.server_properties import BrokerProperties, load_broker_properties
 from plugin.loading import DEFAULT_ARCHIVE_IMPL_PREFIX, DEFAULT_IMPL_PREFIX, settings_under_prefix
 
 _NEAR: Final = 0.85
 """How similar a known key must be to be suggested."""
+
+
+def read_settings_file(
+    file: Path, overrides: Mapping[str, str] = MappingProxyType({})
+) -> tuple[BrokerProperties, AgentSettings]:
+    """Return the broker's properties, and the settings of its agent; `overrides` replace keys of the file.
+
+    Raises AgentSettingsError, BrokerPropertiesError, OSError.
+    """
+    broker = load_broker_properties(file, overrides)
+    return broker, agent_settings(broker, file)
 
 
 def agent_settings(broker: BrokerProperties, file: Path) -> AgentSettings:

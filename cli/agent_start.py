@@ -5,16 +5,11 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import structlog
 
 from cli.log_lines import KAFKA_CLIENTS
 from cli.repeated_lines import RepeatedLines
-
-if TYPE_CHECKING:
-    from agent.settings.agent_settings import AgentSettings
-    from kafka_log.server_properties import BrokerProperties
 
 
 def start_agent(broker_config: Path, log_format: str, overrides: Mapping[str, str] = MappingProxyType({})) -> None:
@@ -23,21 +18,11 @@ def start_agent(broker_config: Path, log_format: str, overrides: Mapping[str, st
     Raises the errors of `agent.process.run_agent`, and errors of wrong settings.
     """
     from agent.process import run_agent
+    from agent.settings_file import read_settings_file
 
     log_to_stderr(console=log_format == "console")
-    broker, settings = settings_of(broker_config, overrides)
-    run_agent(broker, settings, lambda: settings_of(broker_config, overrides)[0])
-
-
-def settings_of(
-    broker_config: Path, overrides: Mapping[str, str] = MappingProxyType({})
-) -> "tuple[BrokerProperties, AgentSettings]":
-    """Read the broker's file. Raises the errors of wrong settings."""
-    from agent.settings_file import agent_settings
-    from kafka_log.server_properties import load_broker_properties
-
-    broker = load_broker_properties(broker_config, overrides)
-    return broker, agent_settings(broker, broker_config)
+    broker, settings = read_settings_file(broker_config, overrides)
+    run_agent(broker, settings, lambda: read_settings_file(broker_config, overrides)[0])
 
 
 def log_to_stderr(console: bool) -> None:

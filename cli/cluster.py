@@ -1,7 +1,7 @@
 """`remote-wal cluster`: a real Kafka cluster on this machine."""
 
-import dataclasses
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,7 +18,7 @@ from local_cluster.security.inter_broker_protocol import InterBrokerProtocol
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from local_cluster.broker_config import AgentsMode, ClusterSettings
+    from local_cluster.broker_config import AgentsMode
     from local_cluster.cluster_status import ClusterStatus
 
 app = command_group("A real Kafka cluster on this machine, with or without agents.")
@@ -43,19 +43,14 @@ ProtocolOption = Annotated[
     ),
 ]
 
-AgentsOption = Annotated[bool, typer.Option(help="Put an agent beside every broker.")]
-StoreOption = Annotated[StoreKind, typer.Option(help="The agents' object store.")]
-EndpointOption = Annotated[str, typer.Option(help="With s3 and s3express: the store's address.")]
-BucketOption = Annotated[str, typer.Option(help="Of all stores but the local one.")]
-
 
 @app.command()
 def up(
     directory: DirectoryOption = DEFAULT_DIRECTORY,
-    agents: AgentsOption = True,
-    store: StoreOption = StoreKind.LOCAL,
-    endpoint_url: EndpointOption = "",
-    bucket: BucketOption = "remote-wal",
+    agents: Annotated[bool, typer.Option(help="Put an agent beside every broker.")] = True,
+    store: Annotated[StoreKind, typer.Option(help="The agents' object store.")] = StoreKind.LOCAL,
+    endpoint_url: Annotated[str, typer.Option(help="With s3 and s3express: the store's address.")] = "",
+    bucket: Annotated[str, typer.Option(help="Of all stores but the local one.")] = "remote-wal",
     brokers: Annotated[int, typer.Option(min=1, max=9, help="For a new cluster.")] = 3,
     protocol: ProtocolOption = InterBrokerProtocol.PLAINTEXT,
     as_json: Json = False,
@@ -64,45 +59,23 @@ def up(
     need_extra("demo")
     from rich.console import Console
 
+    from local_cluster.broker_config import ClusterSettings
     from local_cluster.child_processes import ends_what_it_started
     from local_cluster.cluster import LocalCluster
     from local_cluster.cluster_status import status_of
     from local_cluster.layout import LAYOUT_FILE
 
-    _check_store(agents, store, endpoint_url)
+    if agents and store in (StoreKind.S3, StoreKind.S3_EXPRESS) and not endpoint_url:
+        raise StoreOptionError(f"--store {store} needs --endpoint-url")
     console = Console(stderr=True)
     with ends_what_it_started(stays_if_done=True), console.status("preparing") as line:
         if not (directory / LAYOUT_FILE).exists():
             LocalCluster.create(directory, brokers=brokers)
-        settings = _settings(_agents(directory, agents, store, endpoint_url, bucket), protocol)
+        mode = _agents(directory, store, endpoint_url, bucket) if agents else None
+        settings = ClusterSettings(mode, full_compiler=True).speaking(protocol)
         cluster = LocalCluster.open(directory, settings=settings, progress=line.update)
         cluster.start()
         status = status_of(cluster)
-    _show(status, as_json)
-
-
-@app.command()
-def add(
-    directory: DirectoryOption = DEFAULT_DIRECTORY,
-    agents: AgentsOption = True,
-    store: StoreOption = StoreKind.LOCAL,
-    endpoint_url: EndpointOption = "",
-    bucket: BucketOption = "remote-wal",
-    as_json: Json = False,
-) -> None:
-    """Have a broker join the cluster, with its agent; no other is started anew. Options as they were for `up`."""
-    need_extra("demo")
-    from rich.console import Console
-
-    from local_cluster.child_processes import ends_what_it_started
-    from local_cluster.cluster_status import status_of
-    from local_cluster.joining import with_joined_broker
-
-    _check_store(agents, store, endpoint_url)
-    with ends_what_it_started(stays_if_done=True), Console(stderr=True).status("preparing") as line:
-        made = _agents(directory, agents, store, endpoint_url, bucket)
-        settings = _settings(made, InterBrokerProtocol.PLAINTEXT)
-        status = status_of(with_joined_broker(directory, settings, line.update))
     _show(status, as_json)
 
 
@@ -142,23 +115,16 @@ def status(directory: DirectoryOption = DEFAULT_DIRECTORY, as_json: Json = False
         raise typer.Exit(ExitCode.FINDINGS)
 
 
-def _check_store(agents: bool, store: StoreKind, endpoint_url: str) -> None:
-    if agents and store in (StoreKind.S3, StoreKind.S3_EXPRESS) and not endpoint_url:
-        raise StoreOptionError(f"--store {store} needs --endpoint-url")
-
-
 def _native_directory(directory: Path) -> Path:
     return directory.absolute() / "object-store-server"
 
 
-def _agents(directory: Path, agents: bool, store: StoreKind, endpoint_url: str, bucket: str) -> "AgentsMode | None":
+def _agents(directory: Path, store: StoreKind, endpoint_url: str, bucket: str) -> "AgentsMode":
     """Return the mode for the cluster of this directory; its native store runs on return."""
     from local_cluster.broker_config import AgentsMode
     from local_cluster.object_store.native import start_native_store
     from local_cluster.object_store.store_spec import LocalDirectoryStore, S3Store
 
-    if not agents:
-        return None
     if store is StoreKind.LOCAL:
         return AgentsMode(LocalDirectoryStore())
     if store is StoreKind.S3_NATIVE:
@@ -167,15 +133,9 @@ def _agents(directory: Path, agents: bool, store: StoreKind, endpoint_url: str, 
     return AgentsMode(S3Store(endpoint_url, bucket, backend=store.backend))
 
 
-def _settings(agents: "AgentsMode | None", protocol: InterBrokerProtocol) -> "ClusterSettings":
-    from local_cluster.broker_config import ClusterSettings
-
-    return ClusterSettings(agents, full_compiler=True).speaking(protocol)
-
-
 def _show(status: "ClusterStatus", as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps({**dataclasses.asdict(status), "healthy": status.healthy}, indent=2))
+        typer.echo(json.dumps({**asdict(status), "healthy": status.healthy}, indent=2))
         return
     from rich.console import Console
 

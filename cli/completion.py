@@ -62,12 +62,10 @@ def _client(given: dict[str, Any]) -> "KafkaClientConfig | None":
         return client_config(bootstrap_server, _path(given.get("command_config")))
     if broker_config is not None:
         from agent.settings.kafka_client import client_config as agents_client_config
-        from agent.settings_file import agent_settings
-        from kafka_log.server_properties import load_broker_properties
+        from agent.settings_file import read_settings_file
 
-        file = Path(str(broker_config))
-        broker = load_broker_properties(file)
-        return agents_client_config(broker, agent_settings(broker, file).client)
+        broker, settings = read_settings_file(Path(str(broker_config)))
+        return agents_client_config(broker, settings.client)
     return None
 
 

@@ -29,15 +29,13 @@ def check(broker_config: BrokerConfig, json: Json = False) -> None:
     from agent.configuration import Configuration
     from agent.settings.setting_types import AgentSettingsError
     from agent.settings.shown_configuration import shown_configuration
-    from agent.settings_file import agent_settings
+    from agent.settings_file import read_settings_file
     from doctor.file_checks import judge_file
     from kafka_log.errors import BrokerPropertiesError
-    from kafka_log.server_properties import load_broker_properties
     from plugin.prices import PriceError
 
     try:
-        broker = load_broker_properties(broker_config)
-        settings = agent_settings(broker, broker_config)
+        broker, settings = read_settings_file(broker_config)
         Configuration.load(broker, settings)
     except (AgentSettingsError, BrokerPropertiesError, PriceError) as error:
         fail(error, ExitCode.FINDINGS, json=json)

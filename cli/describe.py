@@ -130,10 +130,9 @@ def _asking(broker_config: Path | None) -> "HttpSettings | None":
     """Return the agents' settings for HTTP requests. Raises AgentSettingsError, BrokerPropertiesError."""
     if broker_config is None:
         return None
-    from agent.settings_file import agent_settings
-    from kafka_log.server_properties import load_broker_properties
+    from agent.settings_file import read_settings_file
 
-    return agent_settings(load_broker_properties(broker_config), broker_config).http
+    return read_settings_file(broker_config)[1].http
 
 
 def ask_agent(endpoint: str, asking: "HttpSettings | None", path: str = "/describe") -> dict[str, Any]:

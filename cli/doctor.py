@@ -12,7 +12,9 @@ from cli.progress import shown_progress
 from cli.tables import tell_json
 
 if TYPE_CHECKING:
+    from agent.settings.agent_settings import AgentSettings
     from doctor.findings import Finding
+    from kafka_log.server_properties import BrokerProperties
 
 _ASK_AGAIN_S = 2.0
 _COLOURS = {"ok": "green", "information": "blue", "unknown": "magenta", "warning": "yellow", "error": "red"}
@@ -35,7 +37,7 @@ def doctor(
     With --before-restart it asks all brokers and agents, from any host that reaches them, and exits with 0 only if one
     of them may go now.
     """
-    findings = _before_restart(broker_config, wait) if before_restart else _findings(broker_config)
+    findings = _findings(broker_config, wait if before_restart else None)
     code = exit_code(findings)
     if json:
         checks = [
@@ -57,19 +59,33 @@ def exit_code(findings: "list[Finding]") -> ExitCode:
     return next((code for level, code in codes.items() if level in levels), ExitCode.GOOD)
 
 
-def _before_restart(broker_config: Path, wait_s: float) -> "list[Finding]":
-    """Ask until all is well or the time is over, and return the last findings."""
-    from agent.settings_file import agent_settings
-    from doctor import restart_questions
-    from doctor.before_restart import judge_restart
-    from kafka_log.server_properties import load_broker_properties
-    from local_cluster.polling import WaitTimeoutError, wait_until
+def _findings(broker_config: Path, restart_wait_s: float | None) -> "list[Finding]":
+    """Return the findings of all checks; with `restart_wait_s`, those about a restart."""
+    from agent.settings.setting_types import AgentSettingsError
+    from agent.settings_file import read_settings_file
+    from doctor.diagnosis import diagnose
+    from doctor.findings import Finding, Level
+    from doctor.gathering import gather
+    from kafka_log.errors import BrokerPropertiesError
+    from plugin.wall_clock import wall_ms
 
     try:
-        broker = load_broker_properties(broker_config)
-        settings = agent_settings(broker, broker_config)
-    except _wrong_file() as error:
-        return _settings_are_wrong(error)
+        broker, settings = read_settings_file(broker_config)
+    except (AgentSettingsError, BrokerPropertiesError, OSError) as error:
+        return [Finding("settings", Level.ERROR, str(error), "correct the key; nothing else was looked at")]
+    if restart_wait_s is not None:
+        return _before_restart(broker, settings, restart_wait_s)
+    with shown_progress("asking the cluster, other agents and the store"):
+        facts = gather(broker, settings, wall_ms)
+    return [Finding("settings", Level.OK, f"{broker_config} can be read"), *diagnose(facts)]
+
+
+def _before_restart(broker: "BrokerProperties", settings: "AgentSettings", wait_s: float) -> "list[Finding]":
+    """Ask until all is well or the time is over, and return the last findings."""
+    from doctor import restart_questions
+    from doctor.before_restart import judge_restart
+    from local_cluster.polling import WaitTimeoutError, wait_until
+
     found: list[Finding] = []
 
     def is_well() -> bool:
@@ -80,37 +96,6 @@ def _before_restart(broker_config: Path, wait_s: float) -> "list[Finding]":
         if not is_well() and wait_s:
             wait_until(is_well, "all is well", wait_s, interval_s=_ASK_AGAIN_S)
     return found
-
-
-def _findings(broker_config: Path) -> "list[Finding]":
-    from agent.settings_file import agent_settings
-    from doctor.diagnosis import diagnose
-    from doctor.findings import Finding, Level
-    from doctor.gathering import gather
-    from kafka_log.server_properties import load_broker_properties
-    from plugin.wall_clock import wall_ms
-
-    try:
-        broker = load_broker_properties(broker_config)
-        settings = agent_settings(broker, broker_config)
-    except _wrong_file() as error:
-        return _settings_are_wrong(error)
-    with shown_progress("asking the cluster, other agents and the store"):
-        facts = gather(broker, settings, wall_ms)
-    return [Finding("settings", Level.OK, f"{broker_config} can be read"), *diagnose(facts)]
-
-
-def _wrong_file() -> tuple[type[Exception], ...]:
-    from agent.settings.setting_types import AgentSettingsError
-    from kafka_log.errors import BrokerPropertiesError
-
-    return AgentSettingsError, BrokerPropertiesError, OSError
-
-
-def _settings_are_wrong(error: Exception) -> "list[Finding]":
-    from doctor.findings import Finding, Level
-
-    return [Finding("settings", Level.ERROR, str(error), "correct the key; nothing else was looked at")]
 
 
 def _print(findings: "list[Finding]") -> None:

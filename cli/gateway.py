@@ -141,11 +141,12 @@ def standby(broker_config: BrokerConfig) -> None:
     import asyncio
 
     from agent.configuration import Configuration
+    from agent.settings_file import read_settings_file
     from agent.wiring.gateway_ports import stand_by_for
-    from cli.agent_start import log_to_stderr, settings_of
+    from cli.agent_start import log_to_stderr
 
     log_to_stderr(console=False)
-    asyncio.run(stand_by_for(Configuration.load(*settings_of(broker_config)), broker_config))
+    asyncio.run(stand_by_for(Configuration.load(*read_settings_file(broker_config)), broker_config))
 
 
 def _sites(sites: Sites, rules: PlanRules) -> "tuple[RunningPlan, dict[str, str]]":

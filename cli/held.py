@@ -12,14 +12,13 @@ from cli.completion import complete_topic
 from cli.connection import Json
 from cli.exit_code import ExitCode
 from cli.option_groups import grouped
-from cli.recovery_sources import BrokersCluster, client_of, open_stores
+from cli.recovery_sources import BrokersCluster, OpenStores, open_stores
 from cli.tables import show, table, tell_json
 
 if TYPE_CHECKING:
     from kafka_cluster.client_config import KafkaClientConfig
     from kafka_log.topic_partition import TopicIdPartition
     from metadata_topic.topic.topic_session import TopicSession
-    from plugin.remote_wal_storage_manager import RemoteWalStorageManager
     from plugin.segment_metadata import RemoteWalLogSegmentMetadata
     from recovery.held_records import HeldRecord
 
@@ -71,7 +70,7 @@ def restore(topic: Topic, partition: Partition, where: BrokersCluster) -> None:
     from recovery.held_records import held_records
 
     with _opened(topic, partition, where) as held:
-        appended, faults = _produce(held.client, topic, partition, held_records(held.storage, held.runs))
+        appended, faults = _produce(held.stores.client, topic, partition, held_records(held.stores.storage, held.runs))
     typer.echo(f"{appended:,} records were appended to {topic}-{partition}")
     if faults:
         typer.echo(f"{len(faults):,} were not: {faults[0]}", err=True)
@@ -113,7 +112,7 @@ def give_up_held(topic: Topic, partition: Partition, where: BrokersCluster) -> N
     from recovery.held_records import give_up
 
     with _opened(topic, partition, where) as held:
-        runs = give_up(held.session.store, held.partition, held.broker_id, wall_ms(), held.session.publish)
+        runs = give_up(held.session.store, held.partition, held.stores.broker.node_id, wall_ms(), held.session.publish)
         held.session.published()
     typer.echo(f"{runs:,} runs of records of {topic}-{partition} were given up")
 
@@ -122,10 +121,8 @@ def give_up_held(topic: Topic, partition: Partition, where: BrokersCluster) -> N
 class _Held:
     """The held records of a partition, by snapshots and the metadata topic."""
 
-    client: "KafkaClientConfig"
-    broker_id: int
+    stores: OpenStores
     partition: "TopicIdPartition"
-    storage: "RemoteWalStorageManager"
     session: "TopicSession"
 
     @property
@@ -137,31 +134,19 @@ class _Held:
 def _opened(topic: str, partition: int, where: BrokersCluster) -> Iterator[_Held]:
     import time
 
-    from agent.settings_file import agent_settings
-    from kafka_log.server_properties import load_broker_properties
     from metadata_topic.store.snapshots.snapshot_keeper import SnapshotKeeper
     from metadata_topic.store.store import RemoteWalMetadataStore
     from metadata_topic.topic.topic_session import TopicSession
     from plugin.remote_wal_storage_manager import blobs_of
-    from recovery.cluster_view import ask_cluster
 
-    broker = load_broker_properties(where.broker_config)
-    settings = agent_settings(broker, where.broker_config)
-    client = client_of(broker, settings, where)
-    place = _partition(client, topic, partition)
-    cluster_id, _ = ask_cluster(client)
-    storage, archive = open_stores(broker, settings, cluster_id)
-    try:
-        store = RemoteWalMetadataStore()
-        blobs = blobs_of(storage, "read", "metadata snapshots")
-        if (image := SnapshotKeeper(blobs, cluster_id, broker.node_id, 0).load()) is not None:
+    with open_stores(where) as stores:
+        place = _partition(stores.client, topic, partition)
+        broker, store = stores.broker, RemoteWalMetadataStore()
+        blobs = blobs_of(stores.storage, "read", "metadata snapshots")
+        if (image := SnapshotKeeper(blobs, stores.cluster_id, broker.node_id, 0).load()) is not None:
             store.restore(image)
-        with TopicSession(client, broker.node_id, time.monotonic, broker.rack, store) as session:
-            yield _Held(client, broker.node_id, place, storage, session)
-    finally:
-        storage.close()
-        if archive is not None:
-            archive.close()
+        with TopicSession(stores.client, broker.node_id, time.monotonic, broker.rack, store) as session:
+            yield _Held(stores, place, session)
 
 
 def _partition(client: "KafkaClientConfig", topic: str, partition: int) -> "TopicIdPartition":

@@ -9,7 +9,7 @@ from cli.command_group import command_group
 from cli.connection import Json
 from cli.exit_code import ExitCode
 from cli.option_groups import grouped
-from cli.recovery_sources import BrokersCluster, Tell, client_of, open_stores, patience_of, progress_to
+from cli.recovery_sources import BrokersCluster, Tell, open_stores, patience_of, progress_to
 from cli.tables import tell_json
 
 if TYPE_CHECKING:
@@ -52,35 +52,25 @@ def rebuild(
 def _rebuild(where: BrokersCluster, write: bool, tell: Tell) -> "tuple[RebuildPlan, int | None]":
     import time
 
-    from agent.settings_file import agent_settings
-    from kafka_log.server_properties import load_broker_properties
     from metadata_topic.topic.topic_session import TopicSession
     from plugin.wall_clock import wall_ms
-    from recovery.cluster_view import ask_cluster
     from recovery.metadata.remembered_metadata import read_snapshots
     from recovery.metadata.topic_rebuild import Known, Rebuild
 
-    broker = load_broker_properties(where.broker_config)
-    settings = agent_settings(broker, where.broker_config)
-    client = client_of(broker, settings, where)
-    cluster_id, _ = ask_cluster(client)
-    storage, archive = open_stores(broker, settings, cluster_id)
-    try:
+    with open_stores(where) as stores:
+        storage, archive = stores.storage, stores.archive
         tell("reading snapshots")
-        remembered = read_snapshots(storage, cluster_id, progress_to(tell))
+        remembered = read_snapshots(storage, stores.cluster_id, progress_to(tell))
         if remembered.refused:
             tell(f"the snapshots of {remembered.refused} brokers cannot be read, and are done without")
         tell("reading the metadata topic")
-        with TopicSession(client, broker.node_id, time.monotonic, broker.rack) as session:
+        broker = stores.broker
+        with TopicSession(stores.client, broker.node_id, time.monotonic, broker.rack) as session:
             run = Rebuild(storage, archive, remembered, wall_ms, progress_to(tell), patience_of(tell))
             tell("listing objects")
             plan = run.plan(Known(session.store, session.archive))
             tell(_summary(plan))
             return plan, run.write(session, plan) if write else None
-    finally:
-        storage.close()
-        if archive is not None:
-            archive.close()
 
 
 def _as_json(plan: "RebuildPlan", written: int | None) -> dict[str, object]:

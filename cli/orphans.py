@@ -34,11 +34,9 @@ def orphans(
     found and not healed, or if a bucket did not answer.
     """
     from agent.orphan_check import OrphanCheck
-    from agent.settings_file import agent_settings
-    from kafka_log.server_properties import load_broker_properties
+    from agent.settings_file import read_settings_file
 
-    broker = load_broker_properties(broker_config)
-    settings = agent_settings(broker, broker_config)
+    broker, settings = read_settings_file(broker_config)
     client = agents_client(broker, settings)
     with (
         shown_progress("reading the metadata topic") as shown,

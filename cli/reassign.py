@@ -12,7 +12,6 @@ from cli.command_group import command_group
 from cli.completion import complete_broker
 from cli.connection import Connection, Json
 from cli.exit_code import ExitCode
-from cli.moves_shown import MovesShown
 from cli.option_groups import grouped
 from cli.tables import fail, show, table, tell_json
 
@@ -164,7 +163,7 @@ def _run(
 
     from recovery.reassignment.run import ReassignmentRun, requests_of
 
-    with tails, MovesShown() as shown:
+    with tails, _MovesShown() as shown:
         uploading = {name for name, one in tails.topics().items() if one.enable}
         requests = requests_of(planned.moves, admin, uploading)
         run = ReassignmentRun(requests, limits, admin, tails, time.monotonic, threading.Event().wait)
@@ -173,6 +172,43 @@ def _run(
             return run.run(shown.update)
         finally:
             signal.signal(signal.SIGINT, before)
+
+
+class _MovesShown:
+    """Shows a bar of moves, and a line for each that ended, on standard error: standard output is for the report."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=Console(stderr=True),
+        )
+        self._task = self._bar.add_task("preparing", total=None)
+
+    def __enter__(self) -> "_MovesShown":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def update(self, reassignment: "Reassignment") -> None:
+        """Show this progress."""
+        from recovery.reassignment.moves import ENDS, MoveState
+
+        states = [one.state for one in reassignment.progress.values()]
+        busy = [
+            f"{states.count(state)} {state.value}"
+            for state in MoveState
+            if state in states and state not in ENDS and state is not MoveState.WAITING
+        ]
+        ended = sum(state in ENDS for state in states)
+        self._bar.update(self._task, total=len(states), completed=ended, description=", ".join(busy) or "moving")
 
 
 def _tails(admin: "ReassignmentAdmin", client: "KafkaClientConfig", wanted: bool) -> "TailRequests | NoTails":

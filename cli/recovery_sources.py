@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -92,18 +92,15 @@ class Sources:
 @contextmanager
 def open_sources(where: StoredLogs, tell: Tell) -> Iterator[Sources]:
     """Open all inputs; the stores are open inside the block. Raises errors of our rooms."""
-    from agent.settings_file import agent_settings
-    from kafka_log.server_properties import load_broker_properties
+    from agent.settings_file import read_settings_file
     from plugin.wall_clock import wall_ms
     from recovery.logs.run_reader import RunReader
     from recovery.metadata.inventory import from_objects
 
-    broker = load_broker_properties(where.broker_config)
-    settings = agent_settings(broker, where.broker_config)
+    broker, settings = read_settings_file(where.broker_config)
     tell("asking for topics and replicas")
     cluster_id, view, directory_ids = _cluster(broker, settings, where)
-    storage, archive = open_stores(broker, settings, cluster_id)
-    try:
+    with _open_stores(broker, settings, cluster_id) as (storage, archive):
 
         def take_inventory() -> "Inventory":
             tell("listing objects")
@@ -117,10 +114,6 @@ def open_sources(where: StoredLogs, tell: Tell) -> Iterator[Sources]:
         yield Sources(
             broker, cluster_id, view, inventory, storage, archive, directory_ids, reader, take_inventory, clock
         )
-    finally:
-        storage.close()
-        if archive is not None:
-            archive.close()
 
 
 def _stopped_clock(inventory: "Inventory") -> "Callable[[], int]":
@@ -258,9 +251,34 @@ def progress_to(tell: Tell) -> Callable[[str, int], None]:
     return lambda what, done: tell(f"reading {what}: {done:,}")
 
 
-def open_stores(
+@dataclass(frozen=True, slots=True)
+class OpenStores:
+    """A broker's stores and its cluster, which answers."""
+
+    broker: "BrokerProperties"
+    client: "KafkaClientConfig"
+    cluster_id: str
+    storage: "RemoteWalStorageManager"
+    archive: "ObjectArchiveStorage | None"
+
+
+@contextmanager
+def open_stores(where: BrokersCluster) -> Iterator[OpenStores]:
+    """Ask the cluster for its id, and open the broker's stores for the block. Raises errors of our rooms."""
+    from agent.settings_file import read_settings_file
+    from recovery.cluster_view import ask_cluster
+
+    broker, settings = read_settings_file(where.broker_config)
+    client = client_of(broker, settings, where)
+    cluster_id, _ = ask_cluster(client)
+    with _open_stores(broker, settings, cluster_id) as (storage, archive):
+        yield OpenStores(broker, client, cluster_id, storage, archive)
+
+
+@contextmanager
+def _open_stores(
     broker: "BrokerProperties", settings: "AgentSettings", cluster_id: str
-) -> "tuple[RemoteWalStorageManager, ObjectArchiveStorage | None]":
+) -> "Iterator[tuple[RemoteWalStorageManager, ObjectArchiveStorage | None]]":
     """Open the store of combined segments and, if the broker has one, of the archive."""
     from agent.settings.storage_spec import storage_spec
     from plugin.archive_storage import load_archive_storage
@@ -269,11 +287,11 @@ def open_stores(
     from plugin.zones.bucket_loading import load_storage
 
     context = StorageContext(cluster_id, broker.node_id, can_wait=True)
-    storage = load_storage(storage_spec(settings.storage, broker), context)
-    if not settings.archive.enable:
-        return storage, None
-    prefix = settings.archive.storage_manager_impl_prefix
-    try:
+    with closing(load_storage(storage_spec(settings.storage, broker), context)) as storage:
+        if not settings.archive.enable:
+            yield storage, None
+            return
+        prefix = settings.archive.storage_manager_impl_prefix
         archive = load_archive_storage(
             settings.archive.storage_manager_class_name,
             settings.archive.storage_manager_class_path,
@@ -281,7 +299,5 @@ def open_stores(
             context,
             prefix,
         )
-    except BaseException:
-        storage.close()
-        raise
-    return storage, archive
+        with closing(archive):
+            yield storage, archive

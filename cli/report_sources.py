@@ -34,8 +34,7 @@ def report_sources(
     defaults count, and only an inventory shows the store's objects. Raises AgentSettingsError, BrokerPropertiesError.
     """
     from agent.settings.setting_types import milliseconds
-    from agent.settings_file import agent_settings
-    from kafka_log.server_properties import load_broker_properties
+    from agent.settings_file import read_settings_file
     from plugin.loading import settings_under_prefix
     from retention_job.cost.rates import StoreSections
     from retention_job.settings import LifeTimes, Sources, StoreListing
@@ -43,8 +42,7 @@ def report_sources(
     given, given_archive = inventories
     if broker_config is None:
         return Sources(kafka, given, state_path, is_incremental, archive=given_archive), StoreSections()
-    broker = load_broker_properties(broker_config)
-    settings = agent_settings(broker, broker_config)
+    broker, settings = read_settings_file(broker_config)
     life_times = LifeTimes(
         milliseconds(settings.lifecycle.expiration_delete_grace_s),
         milliseconds(settings.lifecycle.uncommitted_ttl_s),

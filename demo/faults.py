@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from demo.load import Heartbeat
-from demo.measurement import Moment
+from demo.measurement import Moment, Sampler
 from demo.plan import ALL_TOPICS, PROBE_TOPIC
 from demo.report import FaultSeen
-from demo.sampler import Sampler
 from demo.store_outage import StoreOutage
 from local_cluster.polling import WaitTimeoutError, wait_until
 

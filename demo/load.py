@@ -65,7 +65,7 @@ def read_back(runs: Sequence[PerformanceRun], tools: KafkaTools) -> int:
     written: Counter[str] = Counter()
     for run in runs:
         written[run.way.topic.name] += run.records
-    return sum(tools.consume(topic, records=count).records for topic, count in written.items())
+    return sum(tools.consume(topic, records=count) for topic, count in written.items())
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,23 @@
-"""What the agents count, added up over all agents and across their restarts.
+"""Asks all agents what they count, and adds it up over all of them and across their restarts.
 
-An agent's counters start anew when it is killed and comes back, so each process of an agent has an account of
-its own: what a process counted last stays in the totals when the next one begins. A process that is killed takes
-along what it counted after its last scrape; the demonstration scrapes right before it kills one.
+An agent's counters begin at 0 when it is killed and comes back, so each process of an agent has an account of its own:
+what a process counted last stays in the totals when the next one begins. A process that is killed takes along what it
+counted after its last scrape; the demonstration scrapes right before it kills one.
 """
 
+import json
+import time
+import urllib.request
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from local_cluster.agent_metrics import Counters, Scrape
+from local_cluster.agent_metrics import Counters, Scrape, scrape
+from metadata_topic.topic.topic import METADATA_TOPIC, SETTINGS_TOPIC
+
+if TYPE_CHECKING:
+    from local_cluster.cluster import LocalCluster
 
 LINKED = "linked"
 
@@ -32,9 +40,9 @@ class AgentAccounts:
         """Over all agents and all their processes."""
         return sum((found.counters for _, found in self._running.values()), self._ended)
 
-    def gauge(self, name: str) -> Iterable[float]:
-        """One value per agent, as last seen."""
-        return (found.gauge(name) for _, found in self._running.values())
+    def largest(self, gauge: str) -> float:
+        """Return the largest value of a gauge that an agent showed last."""
+        return max((found.gauge(gauge) for _, found in self._running.values()), default=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +57,63 @@ class Moment:
     oldest_unstored_s: float
     moved: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Record bytes that followers were given, by topic, and by why they went inline or LINKED."""
+
+
+class Sampler:
+    """Counters over all agents of a cluster. For one thread."""
+
+    def __init__(self, cluster: "LocalCluster", clock: Callable[[], float] = time.monotonic) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._accounts = AgentAccounts()
+
+    def now(self) -> Moment:
+        """Ask all agents now. One that does not answer counts with what it said last."""
+        for broker_id in self._cluster.broker_ids:
+            self._ask(broker_id)
+        return Moment(
+            self._clock(),
+            self._accounts.totals(),
+            self._metadata_log_bytes(),
+            self._accounts.largest("remote_wal_oldest_unstored_seconds"),
+            sum(map(self._moved, self._cluster.broker_ids), Counter()),
+        )
+
+    def _moved(self, broker_id: int) -> Counter[tuple[str, str]]:
+        """What this agent has moved since it was started, an hour ago at most: what `describe --why` shows."""
+        url = f"http://{self._cluster.layout.agent_http_address(broker_id)}/describe"
+        moved: Counter[tuple[str, str]] = Counter()
+        try:
+            with urllib.request.urlopen(url, timeout=5.0) as answer:
+                told = json.load(answer)
+        except (OSError, ValueError):
+            return moved
+        for partition in told["partitions"]:
+            moved[partition["topic"], LINKED] += partition["linked_bytes"]
+        for topic, why in told.get("why", {}).items():
+            moved.update({(topic, reason): size for reason, size in why["reasons"].items()})
+        return moved
+
+    def _ask(self, broker_id: int) -> None:
+        agent = self._cluster.agent(broker_id)
+        process = agent.pid
+        if process is None:
+            return
+        try:
+            found = scrape(self._cluster, broker_id)
+        except (OSError, ValueError):
+            return
+        # Another process may have taken the port meanwhile.
+        if agent.pid == process:
+            self._accounts.observe(broker_id, process, found)
+
+    def _metadata_log_bytes(self) -> int:
+        """Bytes of each partition's longest replica, because followers may lag."""
+        sizes: dict[str, int] = {}
+        for broker_id in self._cluster.broker_ids:
+            for log_directory in self._cluster.files.log_directories(broker_id):
+                for topic in (METADATA_TOPIC, SETTINGS_TOPIC):
+                    for partition in log_directory.glob(f"{topic}-*"):
+                        size = sum(path.stat().st_size for path in partition.glob("*.log"))
+                        sizes[partition.name] = max(sizes.get(partition.name, 0), size)
+        return sum(sizes.values())

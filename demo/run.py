@@ -11,22 +11,20 @@ from typing import TYPE_CHECKING
 
 from demo import faults
 from demo.load import Heartbeat, prepare_topics, produce, read_back
-from demo.measurement import Moment
+from demo.measurement import Sampler
 from demo.plan import ALL_TOPICS, GATEWAYS, LEDGER_TOPIC, DemoPlan, PerformanceRun
 from demo.progress import Progress
 from demo.report import (
     MB_PER_MIB,
     FaultSeen,
     ProducerRun,
-    Records,
     Replicas,
     Report,
     moved_between,
     records_of,
     traffic_between,
 )
-from demo.sampler import Sampler
-from demo.store_outage import DirectoryOutage, EndpointOutage, PausedOutage, StoreOutage
+from demo.store_outage import DirectoryOutage, PausedOutage, StoreOutage
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.kafka_distribution import KAFKA_VERSION
@@ -77,19 +75,6 @@ class _Load:
     sampler: Sampler
 
 
-@dataclass(frozen=True, slots=True)
-class _Course:
-    """What was measured on the way; phases by their first and last moment."""
-
-    started_s: float
-    paced: tuple[Moment, Moment]
-    saturated: tuple[Moment, Moment]
-    last: Moment
-    results: tuple[list[ProducerPerformance], list[ProducerPerformance]]
-    """Results of the paced runs, and of the saturated ones."""
-    faults: list[FaultSeen]
-
-
 def run_demo(options: DemoOptions, progress: Progress, clock: Callable[[], float] = time.monotonic) -> Report:
     """Run all of it. However it ends, no process is left behind.
 
@@ -127,7 +112,6 @@ class _Show:
         self._load = load
         self._progress = progress
         self._clock = clock
-        self._prices = Prices.load()
 
     def play(self, outage: StoreOutage, started_s: float) -> Report:
         """Every step, then the report."""
@@ -147,43 +131,33 @@ class _Show:
         seen = self._break_things(before.at_s, outage)
         ledger_report, replicas, consumed = self._judge()
         last = load.sampler.now()
-        return self._report(
-            _Course(started_s, (first, quiet), (before, after), last, (paced, saturated), seen),
-            records_of(
+        phases = {
+            "paced": (plan.paced, paced, (first, quiet)),
+            "saturated": (plan.saturated, saturated, (before, after)),
+        }
+        prices, store = Prices.load(), self._options.store
+        faults_counted = last.totals.by("remote_wal_faults_total", "reason")
+        return Report(
+            store=store,
+            kafka_version=KAFKA_VERSION,
+            total_s=self._clock() - started_s,
+            load_s=last.at_s - first.at_s,
+            records=records_of(
                 ledger_report,
                 [producer.name for producer in plan.ledger_producers() if producer.acks == "1"],
                 sum(run.records for run in (*plan.paced, *plan.saturated)),
                 sum(result.records for result in (*paced, *saturated)),
                 consumed,
             ),
-            replicas,
-        )
-
-    def _report(self, course: _Course, records: Records, replicas: Replicas) -> Report:
-        store, (first, _), last = self._options.store, course.paced, course.last
-        phases = (
-            ("paced", self._plan.paced, course.paced),
-            ("saturated", self._plan.saturated, course.saturated),
-        )
-        faults_counted = last.totals.by("remote_wal_faults_total", "reason")
-        return Report(
-            store=store,
-            kafka_version=KAFKA_VERSION,
-            total_s=self._clock() - course.started_s,
-            load_s=last.at_s - first.at_s,
-            records=records,
             replicas=replicas,
-            whole=traffic_between(first, last, self._prices, store, replicas.bytes),
-            phases={
-                "paced": traffic_between(*course.paced, self._prices, store),
-                "saturated": traffic_between(*course.saturated, self._prices, store),
-            },
+            whole=traffic_between(first, last, prices, store, replicas.bytes),
+            phases={name: traffic_between(*moments, prices, store) for name, (_, _, moments) in phases.items()},
             producers=tuple(
-                ProducerRun(phase, run.way.name, result, moved_between(*moments, run.way.topic.name))
-                for (phase, runs, moments), results in zip(phases, course.results, strict=True)
+                ProducerRun(name, run.way.name, result, moved_between(*moments, run.way.topic.name))
+                for name, (runs, results, moments) in phases.items()
                 for run, result in zip(runs, results, strict=True)
             ),
-            faults=tuple(course.faults),
+            faults=tuple(seen),
             fault_counters={reason: int(count) for reason, count in sorted(faults_counted.items()) if count},
         )
 
@@ -256,7 +230,7 @@ def _store(store: StoreKind, directory: Path, undo: contextlib.ExitStack) -> "tu
     bucket = DEFAULT_DIRECTORY_BUCKET if store is StoreKind.S3_EXPRESS else DEFAULT_BUCKET
     server, url = start_object_store(directory / "object-store-server", bucket)
     undo.callback(server.kill)
-    return S3Store(url, bucket, backend=store.backend), EndpointOutage(url)
+    return S3Store(url, bucket, backend=store.backend), PausedOutage(server)
 
 
 def _start_cluster(options: DemoOptions, directory: Path, store: "StoreSpec", progress: Progress) -> LocalCluster:

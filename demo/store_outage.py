@@ -1,13 +1,12 @@
 """Make the object store go away for a while, and come back with all that it held.
 
 A directory is swapped, in one step, with a plain file: every request then fails with the error that a lost mount
-of a shared directory gives. An S3 server takes requests and answers none, as if the network swallowed them.
+of a shared directory gives. A server is paused: requests reach its host and are not answered, as if the network
+swallowed them.
 """
 
 import ctypes
 import os
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Protocol
 
@@ -54,30 +53,6 @@ class DirectoryOutage:
             _exchange(self._directory, self._stand_in)
             self._swap = False
             self._stand_in.unlink()
-
-
-class EndpointOutage:
-    """An outage of an `ObjectStoreServer`, by its own control endpoint."""
-
-    description = "requests are never answered"
-
-    def __init__(self, endpoint_url: str) -> None:
-        self._url = f"{endpoint_url}/_faults"
-
-    def begin(self) -> None:
-        """Raises StoreOutageError."""
-        self._ask("POST", b'{"kind": "hang"}')
-
-    def end(self) -> None:
-        """Raises StoreOutageError."""
-        self._ask("DELETE")
-
-    def _ask(self, method: str, body: bytes | None = None) -> None:
-        request = urllib.request.Request(self._url, data=body, method=method)  # noqa: S310 - our own server
-        try:
-            urllib.request.urlopen(request, timeout=10).close()  # noqa: S310
-        except (urllib.error.URLError, OSError) as error:
-            raise StoreOutageError(f"{method} {self._url}: {error}") from error
 
 
 class PausedOutage:

@@ -9,7 +9,6 @@ A test or a benchmark sets everything else itself.
 import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from types import MappingProxyType
 
 import javaproperties
@@ -52,8 +51,6 @@ class AgentsMode:
     store: StoreSpec = field(default_factory=LocalDirectoryStore)
     overrides: Mapping[str, str] = field(default_factory=dict)
     """Keys of the agents, which override those of the layout."""
-    checkout: Path | None = None
-    """Another checkout of this project, whose agents run on this Python; None: this checkout."""
     bypass: bool = False
     """Whether the brokers have a second listener under TLS, through which agents bypass another agent that is dead."""
     tls: bool = False
@@ -185,16 +182,15 @@ def _listener_properties(layout: ClusterLayout, broker_id: int, *, agents: bool)
     client = f"CLIENT://{layout.client_address(broker_id)}"
     controller = f"CONTROLLER://{layout.controller_address(broker_id)}"
     replica_port = layout.replica_port(broker_id)
-    voters = ",".join(f"{one}@{layout.controller_address(one)}" for one in layout.controller_ids)
-    is_controller = broker_id in layout.controller_ids
+    voters = ",".join(f"{one}@{layout.controller_address(one)}" for one in layout.broker_ids)
     replication = f"REPLICATION://{_replication_host(layout, broker_id, agents=agents)}:{replica_port}"
     return {
-        "process.roles": "broker,controller" if is_controller else "broker",
+        "process.roles": "broker,controller",
         "node.id": str(broker_id),
         "controller.quorum.voters": voters,
         "controller.listener.names": "CONTROLLER",
         "inter.broker.listener.name": "REPLICATION",
-        "listeners": ",".join((client, replication, *((controller,) if is_controller else ()))),
+        "listeners": f"{client},{replication},{controller}",
         "advertised.listeners": f"{client},REPLICATION://{replica_host(broker_id)}:{replica_port}",
         "listener.security.protocol.map": "CLIENT:PLAINTEXT,REPLICATION:PLAINTEXT,CONTROLLER:PLAINTEXT",
     }

@@ -18,7 +18,7 @@ through its agent.
 import base64
 import json
 import random
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
@@ -28,8 +28,8 @@ LAYOUT_FILE = "cluster.json"
 LAYOUT_VERSION = 1
 REPLICA_DOMAIN = "remote-wal.internal"
 _OWN_PORTS = 4
-MAX_BROKERS = 9
-"""The maximum number of brokers that a cluster can grow to: it keeps as many replica ports free."""
+_REPLICA_PORTS = 9
+"""The number of replica ports of a layout, whatever its number of brokers."""
 MAX_ZONES = 4
 """The maximum number of zones with listeners for their clients, one port each (`local_cluster.zone_gateways`); admin
 tools count as a zone."""
@@ -46,14 +46,13 @@ class BrokerPorts:
     broker_id: int
     client: int
     controller: int
-    """0: the broker joined later, and is no controller."""
     peer: int
     agent_http: int
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterLayout:
-    """A cluster's directory, id and addresses. Brokers are numbered from 1; the first ones are controllers."""
+    """A cluster's directory, id and addresses. Brokers are numbered from 1; all are controllers, too."""
 
     directory: Path
     cluster_id: str
@@ -62,8 +61,6 @@ class ClusterLayout:
     replica_port_base: int
     network: str = ""
     """The first two numbers of the addresses of the brokers' own hosts; empty: all of them share this host."""
-    replica_ports: int = MAX_BROKERS
-    """The number of replica ports from `replica_port_base` on, including those of brokers that may join."""
 
     @classmethod
     def plan(
@@ -71,43 +68,25 @@ class ClusterLayout:
     ) -> Self:
         """Return a new layout on ports that are free now. Raises NoFreePortsError."""
         chooser = chooser or random.SystemRandom()
-        replica_ports = max(broker_count, MAX_BROKERS)
-        ports = free_port_block(1 + replica_ports + broker_count * (_OWN_PORTS + MAX_ZONES), chooser)
-        own = iter(ports[replica_ports + 1 :])
+        ports = free_port_block(1 + _REPLICA_PORTS + broker_count * (_OWN_PORTS + MAX_ZONES), chooser)
+        own = iter(ports[_REPLICA_PORTS + 1 :])
         brokers = tuple(
             BrokerPorts(broker_id, next(own), next(own), next(own), next(own))
             for broker_id in range(1, broker_count + 1)
         )
-        return cls(directory.absolute(), _new_cluster_id(chooser), brokers, ports[0], network, replica_ports)
-
-    def with_another_broker(self, chooser: random.Random | None = None) -> Self:
-        """Return the layout with one more broker, on ports that are free now. Raises NoFreePortsError, LayoutError."""
-        broker_id = max(self.broker_ids) + 1
-        if broker_id > self.replica_ports:
-            raise LayoutError(
-                f"there is no port for broker {broker_id}: this cluster has room for {self.replica_ports}"
-            )
-        client, peer, agent_http = free_port_block(_OWN_PORTS - 1, chooser or random.SystemRandom())
-        joining = BrokerPorts(broker_id, client, 0, peer, agent_http)
-        return replace(self, brokers=(*self.brokers, joining))
+        return cls(directory.absolute(), _new_cluster_id(chooser), brokers, ports[0], network)
 
     @property
     def broker_ids(self) -> tuple[int, ...]:
         return tuple(broker.broker_id for broker in self.brokers)
 
     @property
-    def controller_ids(self) -> tuple[int, ...]:
-        return tuple(broker.broker_id for broker in self.brokers if broker.controller)
-
-    @property
     def zone_port_base(self) -> int:
         """The base of brokers' ports for clients:
 
         plus the id for the first zone, and one block more for each next zone.
-
-        Only brokers that the cluster began with have such ports.
         """
-        return self.replica_port_base + self.replica_ports + _OWN_PORTS * len(self.controller_ids)
+        return self.replica_port_base + _REPLICA_PORTS + _OWN_PORTS * len(self.brokers)
 
     @property
     def bootstrap_servers(self) -> str:
@@ -183,7 +162,6 @@ def save_layout(layout: ClusterLayout) -> None:
         "version": LAYOUT_VERSION,
         "cluster_id": layout.cluster_id,
         "replica_port_base": layout.replica_port_base,
-        "replica_ports": layout.replica_ports,
         "network": layout.network,
         "brokers": [asdict(broker) for broker in layout.brokers],
     }
@@ -200,9 +178,8 @@ def load_layout(directory: Path) -> ClusterLayout:
         if document["version"] != LAYOUT_VERSION:
             raise LayoutError(f"cannot read {path}: version {document['version']!r} is not {LAYOUT_VERSION}")
         brokers = tuple(BrokerPorts(**{key: int(port) for key, port in one.items()}) for one in document["brokers"])
-        base, replica_ports = int(document["replica_port_base"]), int(document.get("replica_ports", len(brokers)))
-        network = str(document.get("network", ""))
-        return ClusterLayout(directory.absolute(), str(document["cluster_id"]), brokers, base, network, replica_ports)
+        base, network = int(document["replica_port_base"]), str(document.get("network", ""))
+        return ClusterLayout(directory.absolute(), str(document["cluster_id"]), brokers, base, network)
     except FileNotFoundError as error:
         raise LayoutError(f"there is no cluster in {directory}: {LAYOUT_FILE} is missing") from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:

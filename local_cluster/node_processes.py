@@ -68,7 +68,7 @@ def agent_process(layout: ClusterLayout, broker_id: int, settings: ClusterSettin
             (*_prefix(settings, broker_id), sys.executable, "-m", program, "agent", "--broker-config", properties),
             directory / "agent.log",
             directory / "pid",
-            (settings.agents and settings.agents.checkout) or _CHECKOUT,
+            _CHECKOUT,
             {**settings.agents.store.environment(), **settings.agents.environment} if settings.agents else {},
         )
     )

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -28,9 +27,9 @@ from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
 from perf.clusters import object_store, started_cluster
 from perf.ladder.small_requests import figures_of, librdkafka_latencies
 from perf.ladder.turns import NOT_KEPT_UP, spread
+from perf.ladder.workloads import RECORD_BYTES, Figures, produced
 from perf.options import LatencyMs
 
-_RECORD_BYTES: Final = 1000
 _PARTITIONS: Final = 12
 _INLINE: Final = "inline"
 _TOPICS: Final = {
@@ -41,7 +40,6 @@ _TOPICS: Final = {
 """By name, the settings of the topics that are compared."""
 _CLUSTER: Final = {"log.segment.bytes": str(1 << 30)}
 
-Figures = Mapping[str, float]
 Run = Callable[[KafkaTools, str, float], Figures]
 """Runs a load against a topic for this many seconds."""
 
@@ -52,17 +50,10 @@ def java(mb_per_s: float, acks: str, producers: int = 1, **config: str) -> Run:
     """
 
     def run(tools: KafkaTools, topic: str, seconds: float) -> Figures:
-        each_per_s = round(mb_per_s * 1e6 / _RECORD_BYTES / producers)
-        records = int((each_per_s or 30_000 / producers) * seconds)
+        each_per_s = round(mb_per_s * 1e6 / RECORD_BYTES / producers)
+        records = producers * int((each_per_s or 30_000 / producers) * seconds)
         settings = {"acks": acks} | {name.replace("_", "."): value for name, value in config.items()}
-
-        def one(_: int) -> tuple[float, float, float]:
-            told = tools.produce(topic, records=records, records_per_s=each_per_s or -1, config=settings)
-            return told.records_per_s * _RECORD_BYTES / 1e6, told.p50_ms, told.p99_ms
-
-        with ThreadPoolExecutor(producers) as pool:
-            rates, p50s, p99s = zip(*pool.map(one, range(producers)), strict=True)
-        return {"MB/s": sum(rates), "p50 ms": max(p50s), "p99 ms": max(p99s)}
+        return produced(tools, topic, producers, records, settings, each_per_s or -1)
 
     return run
 
@@ -73,7 +64,7 @@ def librdkafka(records_per_s: int) -> Run:
     def run(tools: KafkaTools, topic: str, seconds: float) -> Figures:
         servers, config = tools.bootstrap_servers, {"linger.ms": 0}
         taken_ms = librdkafka_latencies(servers, topic, records_per_s, seconds, config, _PARTITIONS)
-        return {"MB/s": records_per_s * _RECORD_BYTES / 1e6, **figures_of(taken_ms)}
+        return {"MB/s": records_per_s * RECORD_BYTES / 1e6, **figures_of(taken_ms)}
 
     return run
 

@@ -125,25 +125,16 @@ ARCHIVE_OBJECTS: Final = _schema(
 TOPICS: Final = _schema(
     topic_id=(_BYTES, False),
     topic=(_TEXT, False),
-    partitions=(_INT, False),
     replication_factor=_INT,
     is_enabled=(_BOOL, False),  # remote.wal.storage.enable
-    link_policy=(_TEXT, False),
     is_archived=(_BOOL, False),  # remote.wal.archive.enable
     cleanup_policy=_TEXT,
-    retention_ms=_LONG,  # -1 is for ever
-    local_retention_ms=_LONG,  # effective: -2 resolved, and retention.ms where nothing is tiered; -1 is for ever
     wal_retention_ms=_LONG,  # for how long every agent keeps its entries; -1 is for ever
-    is_kept=(_BOOL, False),  # its objects are stored for more than links: an archive, a recovery
-    retention_bytes=_LONG,
-    local_retention_bytes=_LONG,
-    is_tiered=(_BOOL, False),  # KIP-405's remote.storage.enable
 )
 """One row for each topic that the cluster has now."""
 
 PARTITIONS: Final = _schema(
     **_OF_PARTITION,
-    leader=_INT,
     log_start_offset=_LONG,
     log_end_offset=_LONG,  # the high watermark
 )

@@ -167,10 +167,6 @@ class AgentsRetention:
             reduce(longer, (one.retention_ms for one in kept)), reduce(longer, (one.lagging_ms for one in kept))
         )
 
-    def is_kept(self, topic: TopicSettings, replication_factor: int) -> bool:
-        """Whether any agent stores its objects for more than links."""
-        return any(agent.is_kept(topic, replication_factor) for agent in self.agents)
-
     def _all_of(self, topic: TopicSettings | None, replication_factor: int, local_ms: int) -> list[KeptFor]:
         return [agent.of(topic, replication_factor, local_ms) for agent in self.agents]
 

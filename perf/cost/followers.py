@@ -6,11 +6,11 @@ that are worth waiting for wait; the rest goes inline.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 from perf.cost.counts import Counts
 from perf.cost.load import FOLLOWER_IDS, Load, ProducedLog
-from perf.cost.timeline import Timeline
+from perf.cost.timeline import StoreTimes, Timeline
 from rlm.write_path.commit.link_policy import LinkMode
 from rlm.write_path.core.led_partition import LedPartition
 from rlm.write_path.core.write_path_core import WritePathCore
@@ -38,13 +38,6 @@ class _Follower:
     """The times when the announced parts of objects have been read."""
 
 
-class TakesTime(Protocol):
-    """A store with request times."""
-
-    def took_s(self, usual_s: float, now_s: float) -> float:
-        """Return the time of a request that begins now."""
-
-
 class CostFollowers:
     """Does and counts the work of the leader's agent and broker for the followers."""
 
@@ -57,7 +50,7 @@ class CostFollowers:
         timeline: Timeline,
         counts: Counts,
         go_on: Callable[[], None],
-        times: TakesTime,
+        times: StoreTimes,
     ) -> None:
         """Take the models; `go_on` wakes the write path's loop."""
         self._times = times

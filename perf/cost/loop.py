@@ -1,15 +1,12 @@
 """Drives the write path's core on virtual time, with a store whose requests take a fixed time."""
 
-import math
 from collections.abc import Sequence
 from typing import Final
-
-import numpy as np
 
 from kafka_log.topic_partition import TopicIdPartition
 from perf.cost.counts import Counts, MetadataVolume
 from perf.cost.followers import CostFollowers
-from perf.cost.timeline import Timeline
+from perf.cost.timeline import StoreTimes, Timeline
 from plugin.segment_metadata import CombinedSegmentId
 from rlm.write_path.commit.group_commit import Gather, UploadNow, Wait
 from rlm.write_path.core.actions import Action, DeclareNotWanted, TellLeftOut, TellStored, Upload
@@ -18,27 +15,8 @@ from rlm.write_path.core.write_path_core import WritePathCore
 from rlm.write_path.uploads.segment_queue import UploadedSegment
 
 PUT_S: Final = 0.010
-_NOISY_P50_S: Final = 0.005
-_NOISY_SIGMA: Final = math.log(20) / 2.326
-"""The sigma of a lognormal time whose p99 is 20 times its p50: 100 ms."""
-_STALL_EVERY_S: Final = 5.0
-_STALL_S: Final = 0.2
 _LOOK_S: Final = 0.002
 """The interval at which `AppendWatcher.pause` looks for appends while it gathers."""
-
-
-class StoreTimes:
-    """The times of requests: constant, or with a heavy tail on a machine that stalls now and then."""
-
-    def __init__(self, seed: int, *, is_noisy: bool) -> None:
-        self._random, self._is_noisy = np.random.default_rng(seed), is_noisy
-
-    def took_s(self, usual_s: float, now_s: float) -> float:
-        """Return the time of a request that begins now."""
-        if not self._is_noisy:
-            return usual_s
-        stalled_s = max(_STALL_S - now_s % _STALL_EVERY_S, 0.0)
-        return stalled_s + _NOISY_P50_S * float(self._random.lognormal(0.0, _NOISY_SIGMA))
 
 
 class CostLoop:

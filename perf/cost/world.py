@@ -18,8 +18,8 @@ from kafka_log.topic_partition import TopicIdPartition
 from perf.cost.counts import Counts
 from perf.cost.followers import CostFollowers
 from perf.cost.load import Assigned, Load, ProducedLog, ProducedTask
-from perf.cost.loop import CostLoop, StoreTimes
-from perf.cost.timeline import Timeline
+from perf.cost.loop import CostLoop
+from perf.cost.timeline import StoreTimes, Timeline
 from rlm.write_path.commit.link_costs import LinkCosts
 from rlm.write_path.commit.link_policy import CostLimits, LinkDecider
 from rlm.write_path.commit.producers import ClientConnection, Connections

@@ -1,1 +1,1 @@
-"""Runs loads of clients in turns on stock Kafka and on others, in one run: `ladder`, `versions`, `price`."""
+"""Runs loads of clients in turns on stock Kafka and on the rungs of the ladder, in one run."""

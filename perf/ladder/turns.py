@@ -63,8 +63,6 @@ class Entrant:
     """The part of the topic's name after the load's; entrants of one cluster with the same part share the topic."""
     settings: TopicSettings | None = None
     """The topic's settings; None leaves remote.wal.storage.enable off."""
-    prepare: Callable[[str], None] = lambda _topic: None
-    """Called with the topic before each load."""
     bootstrap_servers: str = ""
     """The address of its clients; empty: the brokers'."""
 
@@ -103,7 +101,6 @@ class Turns:
             for number in range(self.length.rounds):
                 for one in (first, *turned(others, number)):
                     self.tell(f"{workload.title}: {one.name}, round {number + 1} of {self.length.rounds}")
-                    one.prepare(_topic(workload, one))
                     self.measured.append(self._measure(workload, store, one, number))
                     self.keep(self.measured)
 

@@ -5,11 +5,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
 
-from local_cluster.kafka_tools import KafkaTools
+from local_cluster.kafka_tools import KafkaTools, ProducerPerformance
 from perf.ladder.small_requests import PARTITIONS, figures_of, librdkafka_latencies
 
 Figures = Mapping[str, float]
-_RECORD_BYTES = 1000
+RECORD_BYTES = 1000
 _SIX = 6
 _LIBRDKAFKA_S = 10.0
 
@@ -36,42 +36,45 @@ class Workload:
     run: Callable[[KafkaTools, str, float], Figures]
 
 
-def _producers(tools: KafkaTools, topic: str, producers: int, records: int, config: Mapping[str, str]) -> Figures:
+def produced(
+    tools: KafkaTools, topic: str, producers: int, records: int, config: Mapping[str, str], records_per_s: int = -1
+) -> Figures:
+    """Run Kafka's producers with these records together, each at this rate (-1: as fast as it can)."""
+
+    def one(_: int) -> ProducerPerformance:
+        each = records // producers
+        return tools.produce(topic, records=each, record_bytes=RECORD_BYTES, records_per_s=records_per_s, config=config)
+
     with ThreadPoolExecutor(producers) as pool:
-        runs = list(
-            pool.map(
-                lambda _: tools.produce(topic, records=records // producers, record_bytes=_RECORD_BYTES, config=config),
-                range(producers),
-            )
-        )
+        runs = list(pool.map(one, range(producers)))
     return {
-        "MB/s": sum(run.records_per_s for run in runs) * _RECORD_BYTES / 1e6,
+        "MB/s": sum(run.records_per_s for run in runs) * RECORD_BYTES / 1e6,
         "p50 ms": max(run.p50_ms for run in runs),
         "p99 ms": max(run.p99_ms for run in runs),
     }
 
 
 def _acks_1(tools: KafkaTools, topic: str, scale: float) -> Figures:
-    return _producers(tools, topic, 1, int(500_000 * scale), {"acks": "1"})
+    return produced(tools, topic, 1, int(500_000 * scale), {"acks": "1"})
 
 
 def _acks_all_one(tools: KafkaTools, topic: str, scale: float) -> Figures:
-    return _producers(tools, topic, 1, int(150_000 * scale), {"acks": "all"})
+    return produced(tools, topic, 1, int(150_000 * scale), {"acks": "all"})
 
 
 def _acks_all_six(tools: KafkaTools, topic: str, scale: float) -> Figures:
-    return _producers(tools, topic, _SIX, int(300_000 * scale), {"acks": "all"})
+    return produced(tools, topic, _SIX, int(300_000 * scale), {"acks": "all"})
 
 
 def _acks_all_six_large_batches(tools: KafkaTools, topic: str, scale: float) -> Figures:
-    return _producers(tools, topic, _SIX, int(600_000 * scale), {"acks": "all", "batch.size": "131072"})
+    return produced(tools, topic, _SIX, int(600_000 * scale), {"acks": "all", "batch.size": "131072"})
 
 
 def _paced(tools: KafkaTools, topic: str, records: int, records_per_s: int, config: Mapping[str, str]) -> Figures:
     run = tools.produce(
         topic,
         records=records,
-        record_bytes=_RECORD_BYTES,
+        record_bytes=RECORD_BYTES,
         records_per_s=records_per_s,
         config=config,
         warmup_records=records // 5,
@@ -91,7 +94,7 @@ def _small_load(tools: KafkaTools, topic: str, scale: float) -> Figures:
 
 
 def _end_to_end(tools: KafkaTools, topic: str, scale: float) -> Figures:
-    run = tools.end_to_end_latency(topic, records=int(1_000 * scale), acks="all", record_bytes=_RECORD_BYTES)
+    run = tools.end_to_end_latency(topic, records=int(1_000 * scale), acks="all", record_bytes=RECORD_BYTES)
     return {"p50 ms": run.p50_ms, "p99 ms": run.p99_ms}
 
 

@@ -68,11 +68,6 @@ class Move:
         """Brokers that get a replica."""
         return tuple(broker for broker in self.after if broker not in self.before)
 
-    @property
-    def removing(self) -> tuple[int, ...]:
-        """Brokers that lose theirs."""
-        return tuple(broker for broker in self.before if broker not in self.after)
-
 
 @dataclass(frozen=True, slots=True)
 class ReassignmentPlan:

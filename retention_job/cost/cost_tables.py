@@ -24,19 +24,21 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as fn
 
-from plugin.prices import BYTES_PER_GB, STANDARD, PriceTable
+from plugin.prices import BYTES_PER_GB, PriceTable
 from retention_job.cost.counted_usage import CountedUsage
 from retention_job.cost.rates import DEFAULT_SECTIONS, Rates, StoreSections
-from retention_job.cost.storage_days import byte_ms_by_day, life_days, life_sums
-from retention_job.cost.stored_objects import ARCHIVE_AMOUNTS, archive_by_topic, segments_by_topic
+from retention_job.cost.stored_objects import (
+    ARCHIVE_AMOUNTS,
+    BYTE_MS_PER_GB_MONTH,
+    archive_by_topic,
+    segments_by_topic,
+)
 from retention_job.cost.usage_table import AGENT, FOLLOWER, STORE, TOPIC
 from retention_job.spark.joins import union
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-_BYTE_MS_PER_GB_MONTH: Final = BYTES_PER_GB * 720 * 3_600_000.0
-"""A month has 30 days, as in the price comparisons."""
 _KEY: Final = ("topic_id", "broker_id", "day")
 _OF_TOPICS: Final = (
     "puts", "upload_bytes", "linked_remote_bytes", "inline_remote_bytes", "archive_puts", "archive_upload_bytes",
@@ -128,15 +130,6 @@ def cost_by_topic(
     )
     known = usage.where(fn.col("kind") == AGENT).select("broker_id", "day", fn.lit(True).alias("_known"))
     return _priced(amounts.join(fn.broadcast(known), ["broker_id", "day"], "left"), rates)
-
-
-def tiered_cost(tiered: "DataFrame", prices: PriceTable, now_ms: int, since_ms: int = 0) -> "DataFrame":
-    """Return (topic_id, day, stored_byte_ms, storage_usd): KIP-405's storage, which stock Kafka pays as well."""
-    start, end = fn.greatest(fn.col("finished_ms"), fn.lit(since_ms)), fn.coalesce("deleted_ms", fn.lit(now_ms))
-    lives = tiered.where("finished_ms is not null and size_bytes is not null")
-    grouped = lives.groupBy("topic_id", *life_days(start, end)).agg(*life_sums(start, end, fn.col("size_bytes")))
-    rate = prices.usd(STANDARD, "storage_gb_month") / _BYTE_MS_PER_GB_MONTH
-    return byte_ms_by_day(grouped, ["topic_id"]).withColumn("storage_usd", fn.col("stored_byte_ms") * rate)
 
 
 def _moved(usage: "DataFrame", zones: "DataFrame") -> "DataFrame":
@@ -279,7 +272,7 @@ def _priced(amounts: "DataFrame", rates: Rates) -> "DataFrame":
     usd = {
         "put_usd": fn.col("puts") * (store.put_per_1000 / 1000),
         "upload_usd": fn.col("upload_bytes") * (store.upload_gb / gb) + copied,
-        "storage_usd": fn.col("stored_byte_ms") * (store.storage_gb_month / _BYTE_MS_PER_GB_MONTH),
+        "storage_usd": fn.col("stored_byte_ms") * (store.storage_gb_month / BYTE_MS_PER_GB_MONTH),
         "get_usd": fn.col("gets") * (store.get_per_1000 / 1000),
         "retrieval_usd": fn.col("retrieval_bytes") * (store.retrieval_gb / gb),
         "read_fee_usd": fn.col("linked_remote_bytes") * (rates.read_fee_gb / gb),
@@ -288,7 +281,7 @@ def _priced(amounts: "DataFrame", rates: Rates) -> "DataFrame":
         + fn.col("archive_upload_bytes") * (rates.archive.upload_gb / gb),
         "archive_get_usd": fn.col("archive_gets") * (rates.archive.get_per_1000 / 1000),
         "archive_storage_usd": fn.col("archive_stored_byte_ms")
-        * (rates.archive.storage_gb_month / _BYTE_MS_PER_GB_MONTH),
+        * (rates.archive.storage_gb_month / BYTE_MS_PER_GB_MONTH),
     }
     stock = fn.expr("linked_remote_bytes + inline_remote_bytes + protocol_stock_bytes") * (rates.crossing_gb / gb)
     return (

@@ -11,14 +11,16 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import cache
+from random import Random
 from typing import Final
 
 from metadata_topic.settings.topic_settings import TopicSettings
 from metadata_topic.settings.wal_retention import WalRetention
 from plugin.prices import BYTES_PER_GB, EXPRESS, NEVER_PAYS, Prices, PriceTable, StorePrices
-from retention_job.cost.placed_followers import ranges_by_chance
 from rlm.write_path.commit.group_commit import stretched_interval_s
 from rlm.write_path.commit.link_costs import LinkCosts, ObjectUse, Outlook
+from rlm.write_path.uploads.segment_queue import ranges_read
 
 _BYTES_PER_MB: Final = 10**6
 _MS_PER_HOUR: Final = 3_600_000
@@ -410,3 +412,28 @@ def break_even_mb_s(workload: Workload, prices: PriceTable) -> float | None:
         if size <= up_to_bytes and size != NEVER_PAYS:
             return size / _BYTES_PER_MB / (_longest_ms(workload) / 1000)
     return None
+
+
+def ranges_by_chance(brokers: float, of_each: float, partitions: float, max_gap: float) -> tuple[int, float]:
+    """Return the number of ranges read of an object, and the ratio of read bytes to wanted bytes.
+
+    The object has an entry of each partition, all of the same length; gaps of up to `max_gap` entries are read too. The
+    other parameters are those of `placed_by_chance`.
+    """
+    placed = placed_by_chance(round(brokers), round(of_each), round(partitions) or 1)
+    ranges, along = ranges_read(placed, max_gap)
+    wanted = sum(map(len, placed))
+    return ranges, (wanted + along) / wanted
+
+
+@cache
+def placed_by_chance(brokers: int, of_each: int, partitions: int) -> tuple[tuple[int, ...], ...]:
+    """Return the followers of each partition, in the order in which an object holds the partitions.
+
+    `brokers` is the number of brokers in other zones, `of_each` of them follow each partition. Equal inputs give equal
+    results.
+    """
+    drawn = Random(partitions)  # noqa: S311 - nobody is to be surprised
+    in_zone = max(brokers // of_each, 1)
+    placed = [tuple([zone * in_zone + drawn.randrange(in_zone) for zone in range(of_each)]) for _ in range(partitions)]
+    return tuple(sorted(placed))

@@ -1,7 +1,7 @@
 """Summarises the cost table for a report: sums by day, topic and broker."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as fn
@@ -15,34 +15,31 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
 
 
-@dataclass(frozen=True, slots=True)
-class CostFrames:
-    """The tables of `cost_tables`, and the time that they cover."""
+def summarise(
+    by_topic: "DataFrame",
+    tiered: "DataFrame",
+    clients: "DataFrame",
+    seconds: float,
+    prices: PriceTable,
+    topics_now: "DataFrame",
+) -> Costs:
+    """Summarise the tables of `cost_by_topic`, `tiered_cost` and `client_costs`; `topics_now` is TOPICS.
 
-    daily: "DataFrame"
-    """`cost_by_topic`"""
-    tiered: "DataFrame"
-    """`tiered_cost`"""
-    seconds: float
-    clients: "DataFrame"
-    """`client_costs`"""
-
-
-def summarise(frames: CostFrames, prices: PriceTable, topics_now: "DataFrame") -> Costs:
-    """Summarise the costs; `topics_now` is TOPICS. Raises PriceError."""
-    daily = _with_produced(frames.daily, topics_now).cache()
+    Raises PriceError.
+    """
+    daily = _with_produced(by_topic, topics_now).cache()
     topics, left_out = _topics(daily)
     brokers = _brokers(daily)
     return Costs(
         prices.source,
         prices.confirmed,
         prices.cross_zone_read_gb,
-        frames.seconds,
-        _days(replace(frames, daily=daily)),
+        seconds,
+        _days(daily, tiered, clients),
         topics,
         brokers,
         left_out,
-        _clients(frames.clients),
+        _clients(clients),
         group_reads(brokers, prices),
     )
 
@@ -82,12 +79,9 @@ def _with_produced(daily: "DataFrame", topics_now: "DataFrame") -> "DataFrame":
     return told.withColumns({name: fn.when(~behind, fn.col(name)) for name in ("remote_wal_usd", "stock_usd")})
 
 
-def _days(frames: CostFrames) -> list[DayCosts]:
-    tiered = {
-        row.day: row.usd for row in frames.tiered.groupBy("day").agg(fn.sum("storage_usd").alias("usd")).collect()
-    }
-    clients = _clients_by_day(frames.clients)
-    rows = frames.daily.groupBy("day").agg(
+def _days(daily: "DataFrame", tiered: "DataFrame", clients: "DataFrame") -> list[DayCosts]:
+    of_tier = {row.day: row.usd for row in tiered.groupBy("day").agg(fn.sum("storage_usd").alias("usd")).collect()}
+    rows = daily.groupBy("day").agg(
         *(fn.sum(name).alias(name) for name in DOLLARS),
         fn.sum("stock_usd").alias("stock_usd"),
         fn.count_if(fn.expr(_UNKNOWN_ROW)).alias("unknown"),
@@ -97,13 +91,13 @@ def _days(frames: CostFrames) -> list[DayCosts]:
             row.day,
             {name: row[name] for name in DOLLARS if row[name] is not None},
             row.stock_usd,
-            tiered.get(row.day, 0.0),
+            of_tier.get(row.day, 0.0),
             row.unknown == 0,
         )
         for row in rows
     }
     nothing = DayCosts(0, {}, None, 0.0, is_complete=True)
-    for day, (parts, direct_usd) in clients.items():
+    for day, (parts, direct_usd) in _clients_by_day(clients).items():
         of_day = days.get(day, nothing)
         stock_usd = (of_day.stock_usd or 0.0) + direct_usd
         days[day] = replace(of_day, day=day, parts={**of_day.parts, **parts}, stock_usd=stock_usd)

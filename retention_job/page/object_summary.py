@@ -59,7 +59,7 @@ def _lags(history: "History") -> list[PartitionLag]:
         (fn.max(fn.expr("least(last_offset, epoch_end - 1)")) + 1).alias("stored_up_to")
     )
     enabled = history.topics.where("is_enabled").select("topic_id", "topic")
-    ends = history.partitions.where("log_end_offset IS NOT NULL").drop("leader")
+    ends = history.partitions.where("log_end_offset IS NOT NULL")
     tails = ends.join(fn.broadcast(enabled), "topic_id").join(stored, list(_PARTITION), "left")
     tails = tails.withColumn("tail_from", fn.expr("greatest(log_start_offset, coalesce(stored_up_to, 0))"))
     no_one_wants = joined_ranges(no_loss(held, history.declared).withColumn("leader_epoch", fn.lit(0)))

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as fn
-from pyspark.sql.types import BooleanType, DoubleType, IntegerType, StringType, StructField, StructType
 
 from plugin.prices import PriceTable
 from retention_job.cost.client_costs import client_costs
-from retention_job.cost.cost_tables import CostSources, cost_by_topic, tiered_cost
+from retention_job.cost.cost_tables import CostSources, cost_by_topic
 from retention_job.cost.counted_usage import CountedUsage
 from retention_job.cost.rates import StoreSections
+from retention_job.cost.stored_objects import tiered_cost
 from retention_job.cost.usage_table import counters, latest
 from retention_job.findings.kinds import SEVERITIES
-from retention_job.page.cost_summary import CostFrames, summarise
+from retention_job.page.cost_summary import summarise
 from retention_job.page.html_report import html_report
 from retention_job.page.object_summary import summarise_objects
 from retention_job.page.report_data import (
@@ -39,15 +39,8 @@ if TYPE_CHECKING:
 PAGE: Final = "report.html"
 JSON_PAGE: Final = "report.json"
 
-_DAYS: Final = StructType(
-    [
-        StructField("day", IntegerType(), False),
-        StructField("parts", StringType(), False),  # JSON: dollars, as DayCosts has them
-        StructField("stock_usd", DoubleType(), True),
-        StructField("tiered_storage_usd", DoubleType(), False),
-        StructField("is_complete", BooleanType(), False),
-    ]
-)
+_DAYS: Final = "day INT, parts STRING, stock_usd DOUBLE, tiered_storage_usd DOUBLE, is_complete BOOLEAN"
+"""The table `cost_days`; `parts` is JSON: dollars, as `DayCosts` has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +69,7 @@ def make_report(
     daily = cost_by_topic(sources, prices, sections, counted).cache()
     clients = client_costs(counted, prices, sections).cache()
     tiered = tiered_cost(history.tiered, prices, sources.now_ms, sources.counted_until_ms).cache()
-    costs = summarise(CostFrames(daily, tiered, _seconds(sources), clients), prices, history.topics)
+    costs = summarise(daily, tiered, clients, _seconds(sources), prices, history.topics)
     costs = dataclasses.replace(costs, days=merged_days(_days_before(before), costs.days, history.read.is_incremental))
     data = ReportData(
         history.run_id,

@@ -1,8 +1,16 @@
-"""Reads which objects the stores have: by listing, with a task per broker for segments, or from an S3 Inventory."""
+"""Reads which objects the stores have: by listing, with a task per broker for segments, or from an S3 Inventory.
 
+S3 writes `<destination prefix>/<bucket>/<configuration>/<time>/manifest.json`, and all days' files into `<destination
+prefix>/<bucket>/<configuration>/data/`. So a manifest names the files of one day, and they are beside it wherever both
+were copied to.
+"""
+
+import json
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from itertools import islice
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -19,12 +27,13 @@ from plugin.zones.buckets import StorageSpec
 from retention_job.errors import SourceError
 from retention_job.schemas import INVENTORY
 from retention_job.settings import InventoryFile, StoreListing
-from retention_job.sources.inventory_manifest import InventoryFiles, files_of
 from retention_job.spark.file_system import FileSystem
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
+MANIFEST: Final = "manifest.json"
+_FORMATS: Final = ("csv", "parquet")
 _OBJECTS_PER_BATCH: Final = 10_000
 _NO_BROKER: Final = 0
 """The broker that the storage manager is made for; any will do, because the job writes nothing."""
@@ -103,6 +112,43 @@ def _row(stored: Stored, store_class: str | None) -> tuple[object, ...]:
     else:
         writer, archived = stored.combined_segment_id, (None, None, None, None)
     return stored.key, stored.size_bytes, stored.last_modified_ms, store_class, *writer, *archived
+
+
+@dataclass(frozen=True, slots=True)
+class InventoryFiles:
+    """The files of one inventory, and how to read them."""
+
+    paths: tuple[str, ...]
+    format: str
+    csv_schema: tuple[str, ...]
+    made_ms: int | None = None
+    """The time when S3 began to make it; None without a manifest."""
+
+
+def files_of(spark: "SparkSession", source: InventoryFile) -> InventoryFiles:
+    """Return the source's own path or, if that is a manifest, the files that it names. Raises SourceError,
+    StateError.
+    """
+    directory, _, name = source.path.rpartition("/")
+    if name != MANIFEST:
+        return InventoryFiles((source.path,), source.format, source.csv_schema)
+    text = FileSystem(spark, directory).read_text(MANIFEST)
+    if text is None:
+        raise SourceError("read", source.path, "there is no such file", "is that an inventory's manifest?")
+    try:
+        told = json.loads(text)
+        chosen = str(told["fileFormat"]).lower()
+        data = f"{directory.rpartition('/')[0]}/data"
+        paths = tuple(f"{data}/{PurePosixPath(file['key']).name}" for file in told["files"])
+        columns = tuple(column.strip() for column in str(told["fileSchema"]).split(",")) if chosen == "csv" else ()
+        made_ms = int(told["creationTimestamp"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise SourceError(
+            "read", source.path, f"{type(error).__name__}: {error}", "is that an inventory's manifest?"
+        ) from error
+    if chosen not in _FORMATS:
+        raise SourceError("read", source.path, f"an inventory in {chosen}", f"only {' and '.join(_FORMATS)} are read")
+    return InventoryFiles(paths, chosen, columns, made_ms)
 
 
 def stored_files(spark: "SparkSession", source: InventoryFile) -> tuple[InventoryFiles, dict[str, tuple[int, int]]]:

@@ -33,12 +33,11 @@ _AS_RETENTION: Final = -2
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic as it is now; columns as in `schemas.TOPICS`."""
+    """A topic as it is now."""
 
     topic_id: bytes
     name: str
     partitions: tuple[int, ...]
-    leaders: tuple[int | None, ...]
     replication_factor: int
     """The fewest replicas that a partition has, as agents count: while one is moved, the replicas that it leaves count
     too."""
@@ -79,11 +78,6 @@ class Topic:
         if local_ms is None:
             return None
         return self.agents.longest_of(*self._told, age_limit_ms(local_ms, tiered=self.is_tiered)).retention_ms
-
-    @property
-    def is_kept(self) -> bool:
-        """Whether its objects are stored for more than links."""
-        return self.settings.enable and self.agents.is_kept(*self._told)
 
     @property
     def _told(self) -> tuple[TopicSettings, int]:
@@ -208,7 +202,6 @@ def _topic(
         topic_id,
         listed.name,
         tuple(one.partition for one in listed.partitions),
-        tuple(one.leader_id if one.leader_id >= 0 else None for one in listed.partitions),
         listed.replication_factor,
         settings,
         config,

@@ -33,8 +33,7 @@ from retention_job.sources.staged_rows import (
 )
 from retention_job.spark.joins import small_side, union
 from retention_job.tables import tier
-from retention_job.tables.object_layers import beneath, topmost
-from retention_job.tables.objects import ARCHIVE_OBJECT, COMBINED_SEGMENT, ObjectKind
+from retention_job.tables.objects import ARCHIVE_OBJECT, COMBINED_SEGMENT, ObjectKind, beneath, topmost
 from retention_job.tables.read_plan import (
     ReadSummary,
     metadata_retention_ms,
@@ -137,10 +136,10 @@ class History:
     def partitions(self) -> "DataFrame":
         """The table PARTITIONS."""
         rows = [
-            (bytearray(topic.topic_id), number, leader, offsets.earliest.get(number), offsets.latest.get(number))
+            (bytearray(topic.topic_id), number, offsets.earliest.get(number), offsets.latest.get(number))
             for topic in self.cluster.topics
             for offsets in (self.cluster.offsets[topic.name],)
-            for number, leader in zip(topic.partitions, topic.leaders, strict=True)
+            for number in topic.partitions
         ]
         return self.spark.createDataFrame(rows, PARTITIONS)
 
@@ -227,19 +226,11 @@ def _topic_row(topic: Topic) -> tuple[Any, ...]:
     return (
         bytearray(topic.topic_id),
         topic.name,
-        len(topic.partitions),
         topic.replication_factor,
         topic.settings.enable,
-        topic.settings.link_policy.value,
         topic.settings.archive,
         topic.config.get("cleanup.policy"),
-        topic.number("retention.ms"),
-        topic.local("ms"),
         None if (kept := topic.kept_shortest) is None else kept.retention_ms,
-        topic.is_kept,
-        topic.number("retention.bytes"),
-        topic.local("bytes"),
-        topic.is_tiered,
     )
 
 

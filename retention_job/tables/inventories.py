@@ -1,7 +1,7 @@
 """Tables of the stored objects, by listings or inventories, and the parts of an inventory that the last run read.
 
 An inventory's files do not change. So an incremental run reads only files that the run before did not have, as long as
-it finds all of those again; their contents are in the tables of objects (`object_layers`). A new day's inventory has
+it finds all of those again; their contents are in the tables of objects (`objects`). A new day's inventory has
 none of the old files and is read completely; so is a listing, each time.
 """
 
@@ -14,8 +14,13 @@ from pyspark.sql import functions as fn
 
 from retention_job.schemas import INVENTORY
 from retention_job.settings import InventoryFile, Sources, StoreListing
-from retention_job.sources.inventory import list_archive, list_store, read_inventory_file, stored_files
-from retention_job.sources.inventory_manifest import InventoryFiles
+from retention_job.sources.inventory import (
+    InventoryFiles,
+    list_archive,
+    list_store,
+    read_inventory_file,
+    stored_files,
+)
 from retention_job.spark.joins import union
 from retention_job.tables.objects import ARCHIVE_OBJECT, COMBINED_SEGMENT, ObjectKind
 from retention_job.tables.state import InventoryRead, RunRecord, RunState

@@ -28,7 +28,6 @@ from retention_job.sources.kafka_cluster import Cluster
 from retention_job.sources.kafka_reading import Kafka
 from retention_job.sources.release_facts import ReleaseFacts
 from retention_job.sources.staged_rows import OTHER_ROW, STAGED
-from retention_job.sources.tier_events import decode_events
 from retention_job.spark.file_system import FileSystem
 from retention_job.spark.joins import small_side, union
 from retention_job.tables import tier
@@ -36,10 +35,10 @@ from retention_job.tables.declared import declared_of
 from retention_job.tables.fences import REGISTRATIONS, registrations_of, with_refusals
 from retention_job.tables.history import History
 from retention_job.tables.inventories import Inventories
-from retention_job.tables.object_layers import MAX_LAYERS
 from retention_job.tables.objects import (
     ARCHIVE_OBJECT,
     COMBINED_SEGMENT,
+    MAX_LAYERS,
     ObjectKind,
     facts_of_inventory,
     facts_of_records,
@@ -127,7 +126,7 @@ def _tier_events(spark: "SparkSession", sources: Sources, kafka: Kafka, cluster:
     starting = dict(offsets.earliest) if offsets else {}
     ending = dict(offsets.latest) if offsets else {}
     raw = kafka.topic(spark, sources.kafka, REMOTE_LOG_METADATA_TOPIC, starting, ending)
-    decode_events(raw).write.parquet(path)
+    tier.decode_events(raw).write.parquet(path)
     return spark.read.parquet(path)
 
 

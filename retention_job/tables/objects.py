@@ -11,6 +11,10 @@ record depends on the furthest state only (`metadata_topic.records.states`), so 
 An archive object's commit is published again from time to time under a newer time stamp, because the object may outlive
 the topic's retention. So `finished_ms` is the time of the commit or, if older records are gone, a later time, while
 `stored_ms` is right if there is an inventory.
+
+A run reads news of few objects, and all others stay as they were. So the table of a kind has layers: a whole one, and
+above it complete rows of the objects that each later run had news of; the topmost row of an object counts. Each layer
+costs every reading its keys, so the layers are merged into one when there are many.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,10 +28,13 @@ from metadata_topic.records.serde import REBUILT_SEGMENT
 from retention_job.schemas import ARCHIVE_KEY, ARCHIVE_OBJECTS, SEGMENT_KEY, SEGMENTS
 from retention_job.sources.release_facts import FOREVER
 from retention_job.sources.staged_rows import ARCHIVE_ROW, SEGMENT_ROW
+from retention_job.spark.joins import small_side, union
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+MAX_LAYERS: Final = 24
+"""The maximum number of layers beneath a run's own."""
 TIMES: Final = ("started_ms", "finished_ms", "deleting_ms", "deleted_ms")
 """The times when an object reached each of its states, 0 to 3."""
 
@@ -240,3 +247,30 @@ def first_times() -> "list[Column]":
         fn.min(fn.when(fn.col("state") == state, fn.col("event_timestamp_ms"))).alias(name)
         for state, name in enumerate(TIMES)
     ]
+
+
+def topmost(kind: ObjectKind, layers: "Sequence[DataFrame]") -> "DataFrame":
+    """Return `ObjectKind.schema_with_facts` from tables of earlier runs, the newest first."""
+    found, above = layers[:1], layers[0].select(*kind.key)
+    for layer in layers[1:]:
+        found = [*found, layer.join(small_side(above).frame, list(kind.key), "left_anti")]
+        above = union(above, layer.select(*kind.key))
+    return union(*found)
+
+
+def as_before(frame: "DataFrame") -> "DataFrame":
+    """Return the rows as for a run that read nothing of these objects."""
+    return frame.withColumns(
+        {
+            "is_new": fn.lit(False),
+            "finished_records": fn.lit(0),
+            "first_record": fn.expr("IF(finished_ms IS NULL, NULL, -1L)"),
+            "refused_state": fn.expr("IF(has_metadata, NULL, refused_state)"),
+        }
+    )
+
+
+def beneath(kind: ObjectKind, own: "DataFrame", before: "DataFrame") -> "DataFrame":
+    """Put the run's own layer above the rows that the runs before it knew (`topmost`)."""
+    untouched = before.join(small_side(own.select(*kind.key)).frame, list(kind.key), "left_anti")
+    return union(own, as_before(untouched)).select(*kind.schema_with_facts.fieldNames())

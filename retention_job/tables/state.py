@@ -49,7 +49,7 @@ class RunRecord:
     entry_runs: Mapping[str, int]
     """The runs whose entries still count, with their times in ms."""
     layers: Sequence[str]
-    """The runs whose tables of objects are the state, the newest last (`object_layers`)."""
+    """The runs whose tables of objects are the state, the newest last (`objects`)."""
     inventories: Mapping[str, InventoryRead]
     """By the table of the objects' kind; nothing for a listing."""
 

@@ -71,7 +71,7 @@ ASKING = (
     "report --json - --bootstrap-server {at}",
 )
 """Every command with --json that needs brokers, as {file} names them where no address is given."""
-ASKING_NOBODY = {"demo", "doctor", "scenario", "config check", "cluster up", "cluster add", "cluster status"}
+ASKING_NOBODY = {"demo", "doctor", "scenario", "config check", "cluster up", "cluster status"}
 """The others with --json. What doctor does not learn is one of its findings."""
 
 

@@ -205,8 +205,8 @@ def test_a_replica_begins_at_the_tier_and_where_nothing_else_is_left_at_the_loca
     assert local_offsets(cluster, 2, tail) > 800
     assert local_offsets(cluster, 2, bare) == 210
     wait_until(lambda: broker_overrides(cluster) == before, "the brokers' setting is as before", PATIENCE_S)
-    assert cluster.tools.consume(tail, records=1_020).records == 1_020
-    assert cluster.tools.consume(bare, records=210).records == 210
+    assert cluster.tools.consume(tail, records=1_020) == 1_020
+    assert cluster.tools.consume(bare, records=210) == 210
 
 
 def test_a_move_under_way_is_taken_back_by_an_interrupt(script: Script, tmp_path: Path) -> None:

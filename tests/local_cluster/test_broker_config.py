@@ -55,17 +55,6 @@ def test_every_broker_is_a_voter_so_that_any_one_may_die(layout: ClusterLayout) 
         assert len(properties["controller.quorum.voters"].split(",")) == 3
 
 
-def test_a_broker_that_joined_is_no_controller_and_everybody_finds_it(tmp_path: Path) -> None:
-    layout = ClusterLayout.plan(tmp_path, 3, random.Random(1)).with_another_broker(random.Random(2))
-    joined, other = (server_properties(layout, one, ClusterSettings(AgentsMode())) for one in (4, 1))
-    assert joined["process.roles"] == "broker"
-    assert "CONTROLLER" not in joined["listeners"]
-    assert joined["controller.quorum.voters"] == other["controller.quorum.voters"]
-    assert len(joined["controller.quorum.voters"].split(",")) == 3
-    assert f"4@{layout.peer_address(4)}" in other["remote.wal.agent.peers"]
-    assert "127.0.1.1 replica-4.remote-wal.internal" in hosts_file(layout, 1, agents=True)
-
-
 def test_agents_change_nothing_that_a_stock_broker_reads(layout: ClusterLayout) -> None:
     stock = server_properties(layout, 2, ClusterSettings())
     with_agents = server_properties(layout, 2, ClusterSettings(AgentsMode()))

@@ -1,4 +1,3 @@
-import json
 import random
 import socket
 from pathlib import Path
@@ -18,7 +17,6 @@ layouts = st.builds(
     st.lists(st.builds(BrokerPorts, st.integers(1, 9), ports, ports, ports, ports), max_size=4).map(tuple),
     ports,
     st.sampled_from(["", "10.78"]),
-    st.integers(3, 9),
 )
 
 
@@ -49,33 +47,6 @@ def test_no_two_listeners_share_an_address(tmp_path: Path) -> None:
         for other in layout.broker_ids
     ]
     assert len(set(addresses)) == len(addresses) == 24
-
-
-def test_a_broker_that_joins_moves_no_other_and_is_no_controller(tmp_path: Path) -> None:
-    before = ClusterLayout.plan(tmp_path, 3, random.Random(2))
-    after = before.with_another_broker(random.Random(3))
-    assert after.brokers[:3] == before.brokers
-    assert (after.broker_ids, after.controller_ids) == ((1, 2, 3, 4), (1, 2, 3))
-    assert (after.replica_port_base, after.zone_port_base) == (before.replica_port_base, before.zone_port_base)
-    joined = after.ports(4)
-    others = {port for one in before.brokers for port in (one.client, one.controller, one.peer, one.agent_http)}
-    assert not others & {joined.client, joined.peer, joined.agent_http, *map(after.replica_port, after.broker_ids)}
-
-
-def test_a_cluster_grows_as_far_as_ports_were_kept_for_it(tmp_path: Path) -> None:
-    layout = ClusterLayout.plan(tmp_path, 8, random.Random(2)).with_another_broker(random.Random(3))
-    with pytest.raises(LayoutError, match="room for 9"):
-        layout.with_another_broker(random.Random(4))
-
-
-def test_a_cluster_of_a_file_without_such_ports_does_not_grow(tmp_path: Path) -> None:
-    layout = ClusterLayout.plan(tmp_path, 3, random.Random(2))
-    save_layout(layout)
-    document = json.loads((tmp_path / LAYOUT_FILE).read_text())
-    del document["replica_ports"]
-    (tmp_path / LAYOUT_FILE).write_text(json.dumps(document))
-    with pytest.raises(LayoutError, match="room for 3"):
-        load_layout(tmp_path).with_another_broker(random.Random(4))
 
 
 def test_brokers_on_hosts_of_their_own_share_no_address_with_each_other(tmp_path: Path) -> None:

@@ -46,12 +46,19 @@ def test_the_first_differing_byte_is_named_by_file_and_position(tmp_path: Path) 
     comparison = compare_partition(
         "t", 0, {1: _replica(tmp_path / "1", batches), 2: _replica(tmp_path / "2", other[:1], other[1:])}
     )
-    difference = comparison.difference
     assert not comparison.identical
-    assert difference is not None
-    assert difference.path == tmp_path / "2" / f"{1:020}.log"
-    assert (difference.position, difference.base_offset) == (BATCH_BYTES + 12, 2)
-    assert (difference.reference_broker, difference.broker) == (1, 2)
+    assert comparison.difference == (
+        f"broker 2 differs from broker 1 in {tmp_path / '2' / f'{1:020}.log'} at byte {BATCH_BYTES + 12}, "
+        "in the batch with base offset 2"
+    )
+
+
+def test_a_replica_that_lacks_a_batch_in_the_middle_differs(tmp_path: Path) -> None:
+    batches = [_batch(offset) for offset in range(3)]
+    lacking = _replica(tmp_path / "2", [batches[0], batches[2]])
+    comparison = compare_partition("t", 0, {1: _replica(tmp_path / "1", batches), 2: lacking})
+    assert comparison.difference is not None
+    assert comparison.difference.endswith(f"at byte {BATCH_BYTES + 7}, in the batch with base offset 2")
 
 
 def test_a_lagging_replica_is_compared_as_far_as_it_reaches_and_is_not_identical(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from local_cluster.cluster import LocalCluster
 from local_cluster.kafka_tools import KafkaToolError, KafkaTools
 from local_cluster.polling import WaitTimeoutError
 from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
-from perf.ladder.turns import Entrant, Length, Turns
+from perf.ladder.turns import Entrant, Length, Turns, turned
 from perf.ladder.workloads import Comparison, Workload
 
 
@@ -81,6 +81,12 @@ def test_a_defect_of_the_benchmark_ends_it() -> None:
     cluster = cast("LocalCluster", Nothing())
     with pytest.raises(KeyError):
         turns.run([load("first", {"first-links": KeyError()})], "", cluster, [Entrant("links", cluster, "links")])
+
+
+def test_each_entrant_is_first_in_its_round() -> None:
+    entrants = [Entrant(name, cast("LocalCluster", Nothing()), "links") for name in "abc"]
+    orders = ["".join(one.name for one in turned(entrants, number)) for number in range(4)]
+    assert orders == ["abc", "bca", "cab", "abc"]
 
 
 @pytest.mark.parametrize("policy", LinkPolicy)

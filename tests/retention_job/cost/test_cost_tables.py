@@ -11,8 +11,9 @@ from kafka_log.topic_partition import TopicId
 from metadata_topic.records.usage_record import StoreUsage, UsageRecord
 from plugin.prices import PriceError, Prices, PriceTable
 from retention_job import schemas
-from retention_job.cost.cost_tables import AMOUNTS, DOLLARS, cost_by_topic, tiered_cost
+from retention_job.cost.cost_tables import AMOUNTS, DOLLARS, cost_by_topic
 from retention_job.cost.rates import StoreSections
+from retention_job.cost.stored_objects import tiered_cost
 from retention_job.cost.usage_table import amounts_by_day, latest
 from tests.retention_job.cost.cost_history import (
     DAY_MS,

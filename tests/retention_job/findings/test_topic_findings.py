@@ -19,8 +19,8 @@ WEEK = "604800000"
 def cluster(config: Mapping[str, str], settings: TopicSettings, metadata_retention_ms: str = "691200000") -> Cluster:
     metadata = {"retention.ms": metadata_retention_ms, "retention.bytes": "-1"}
     topics = (
-        Topic(b"a" * 16, "orders", (0,), (1,), 3, settings, config),
-        Topic(b"m" * 16, METADATA_TOPIC, (0,), (1,), 3, TopicSettings(), metadata),
+        Topic(b"a" * 16, "orders", (0,), 3, settings, config),
+        Topic(b"m" * 16, METADATA_TOPIC, (0,), 3, TopicSettings(), metadata),
     )
     return Cluster(frozenset({1}), topics, {})
 
@@ -72,7 +72,7 @@ AGENTS = AgentsRetention((WalRetention(HOUR_MS, DAY_MS), WalRetention(2 * HOUR_M
 
 
 def orders(settings: TopicSettings = ON, *, is_lagging: bool = False, retention_ms: str = WEEK) -> Topic:
-    return Topic(b"a" * 16, "orders", (0,), (1,), 3, settings, {"retention.ms": retention_ms}, AGENTS, is_lagging)
+    return Topic(b"a" * 16, "orders", (0,), 3, settings, {"retention.ms": retention_ms}, AGENTS, is_lagging)
 
 
 def test_where_agents_differ_the_longest_and_the_shortest_are_known() -> None:
@@ -94,6 +94,6 @@ def test_agents_keep_more_while_a_replica_of_an_enabled_topic_is_out_of_sync(top
 @pytest.mark.parametrize(("metadata_ms", "is_short"), [(DAY_MS, True), (DAY_MS + 60_000, False)])
 def test_the_metadata_must_outlive_objects_that_wait_for_a_replica(metadata_ms: int, is_short: bool) -> None:
     config = {"retention.ms": str(metadata_ms)}
-    metadata = Topic(b"m" * 16, METADATA_TOPIC, (0,), (1,), 3, TopicSettings(), config)
+    metadata = Topic(b"m" * 16, METADATA_TOPIC, (0,), 3, TopicSettings(), config)
     found = kinds(Cluster(frozenset({1}), (orders(), metadata), {}))
     assert found == ([(Kind.METADATA_RETENTION, METADATA_TOPIC)] if is_short else [])

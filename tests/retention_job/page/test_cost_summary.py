@@ -7,9 +7,10 @@ from metadata_topic.records.usage_record import UsageRecord
 from plugin.prices import PriceTable
 from retention_job import schemas
 from retention_job.cost.client_costs import CLIENT_PARTS, client_costs
-from retention_job.cost.cost_tables import cost_by_topic, tiered_cost
+from retention_job.cost.cost_tables import cost_by_topic
 from retention_job.cost.counted_usage import CountedUsage
-from retention_job.page.cost_summary import CostFrames, group_reads, summarise
+from retention_job.cost.stored_objects import tiered_cost
+from retention_job.page.cost_summary import group_reads, summarise
 from retention_job.page.report_data import Costs
 from tests.retention_job.cost.cost_history import (
     DAY_MS,
@@ -28,7 +29,6 @@ PRICES = PriceTable.load()
 SECONDS = (NOW_MS - FIRST_DAY * DAY_MS) / 1000
 FACTORS = {"orders": 4, "payments": 3, "clicks": 4}
 RETENTION_MS = {"orders": 7_200_000, "payments": 3_600_000, "clicks": -1}
-KEPT = {"clicks"}
 
 
 @pytest.fixture(scope="module")
@@ -49,21 +49,19 @@ def costs(spark: SparkSession, history: CostHistory) -> Costs:
 def _summarised(spark: SparkSession, history: CostHistory) -> Costs:
     sources = history.sources(spark)
     rows = [
-        (
-            bytearray(topic_id), name, 1, FACTORS[name], True, "cost", False, "delete", 1, 1, RETENTION_MS[name],
-            name in KEPT, -1, -1, False,
-        )
+        (bytearray(topic_id), name, FACTORS[name], True, False, "delete", RETENTION_MS[name])
         for topic_id in TOPICS
         for name in [topic_id.decode().strip()]
-    ]  # fmt: skip
+    ]
     counted = CountedUsage.of(sources.counters)
-    frames = CostFrames(
+    return summarise(
         cost_by_topic(sources, PRICES, counted=counted),
         tiered_cost(sources.tiered, PRICES, NOW_MS),
-        SECONDS,
         client_costs(counted, PRICES),
+        SECONDS,
+        PRICES,
+        spark.createDataFrame(rows, schemas.TOPICS),
     )
-    return summarise(frames, PRICES, spark.createDataFrame(rows, schemas.TOPICS))
 
 
 def test_topics_have_what_their_days_add_up_to(costs: Costs) -> None:

@@ -227,7 +227,7 @@ def cluster_of(
         "local.retention.ms": "-2",
     }
     numbers = tuple(metadata_offsets.latest)
-    metadata = Topic(topic_id(METADATA_TOPIC), METADATA_TOPIC, numbers, (1,) * len(numbers), 1, TopicSettings(), config)
+    metadata = Topic(topic_id(METADATA_TOPIC), METADATA_TOPIC, numbers, 1, TopicSettings(), config)
     return Cluster(frozenset(broker_ids(spec)), (*topics, metadata), {**offsets, METADATA_TOPIC: metadata_offsets})
 
 
@@ -242,12 +242,10 @@ def _topic(name: str, partitions: int) -> Topic:
         "retention.bytes": "-1",
         "local.retention.bytes": "-2",
     }
-    numbers = tuple(range(partitions))
     return Topic(
         topic_id(name),
         name,
-        numbers,
-        (1,) * partitions,
+        tuple(range(partitions)),
         3,
         TopicSettings(enable=True, archive=name == ARCHIVED, wal_retention_ms=HOUR_MS if is_short else 7 * DAY_MS),
         config,

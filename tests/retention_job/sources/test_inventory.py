@@ -12,8 +12,7 @@ from plugin.format.object_keys import ObjectKeyFactory
 from plugin.segment_metadata import CombinedSegmentId
 from retention_job.errors import SourceError
 from retention_job.settings import InventoryFile, StoreListing
-from retention_job.sources.inventory import list_archive, list_store, read_inventory_file
-from retention_job.sources.inventory_manifest import files_of
+from retention_job.sources.inventory import files_of, list_archive, list_store, read_inventory_file
 
 LOCAL = "plugin.local_directory.LocalWalStorageManager"
 KEYS = ObjectKeyFactory.of("team(1)/kafka", "cluster.1")

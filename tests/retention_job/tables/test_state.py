@@ -102,8 +102,8 @@ def cluster(
     agents: AgentsRetention = ALL_AS_BEFORE,
 ) -> Cluster:
     config = {"retention.ms": str(retention_ms)}
-    orders = Topic(b"o" * 16, "orders", (0,), (1,), 3, TopicSettings(enable=True), config, agents)
-    metadata = Topic(topic, METADATA_TOPIC, (0,), (1,), 3, TopicSettings(), {})
+    orders = Topic(b"o" * 16, "orders", (0,), 3, TopicSettings(enable=True), config, agents)
+    metadata = Topic(topic, METADATA_TOPIC, (0,), 3, TopicSettings(), {})
     return Cluster(frozenset({1}), (orders, metadata), {METADATA_TOPIC: Offsets({0: earliest}, {0: latest})})
 
 

@@ -6,8 +6,7 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.kip405.kip405 import RemoteLogSegmentId, RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from plugin.segment_metadata import RemoteLogSegmentState
 from retention_job.sources.kafka_reading import RAW_COLUMNS
-from retention_job.sources.tier_events import decode_events
-from retention_job.tables.tier import quarantine_of, segments_of, tiered_up_to
+from retention_job.tables.tier import decode_events, quarantine_of, segments_of, tiered_up_to
 from tests.metadata_topic.kip405_writer import write
 
 TOPIC = TopicId(b"o" * 16)
