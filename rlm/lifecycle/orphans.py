@@ -365,7 +365,7 @@ class OrphanTask:
 
 
 class OrphanRounds:
-    """Looks for orphans among the objects in this agent's care, and heals them with `rlm.lifecycle.orphan_task`."""
+    """Looks for orphans among the objects in this agent's care, and heals them with `OrphanTask`."""
 
     def __init__(
         self,
