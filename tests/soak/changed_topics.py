@@ -232,13 +232,11 @@ class ChangedTopics:
     # The verdict.
 
     def findings(self) -> Iterator[str]:
-        """What is wrong with the replicas, now that nobody writes."""
+        """What is wrong with the replicas, now that nobody writes. Raises WaitTimeoutError."""
         if self._failure is not None:
             yield f"the producers of changed topics have failed: {self._failure!r}"
         for topic, account in self.accounts.items():
-            states = self._cluster.admin.partitions(topic)
-            if len(states) != _PARTITIONS:
-                yield f"{topic} has {len(states)} partitions"
+            states = self._cluster.admin.wait_for_full_isr(topic, partitions=_PARTITIONS, timeout_s=_ORDER_S)
             for state in states:
                 for broker_id in state.replicas:
                     directory = self._cluster.files.partition_directory(broker_id, topic, state.partition)

@@ -110,9 +110,7 @@ class Load:
 
         Raises LedgerWorkloadError, VerifiableClientError, WaitTimeoutError.
         """
-        self.changed.abandon()
         verifiable, ledger = self._verifiable.finish(), self._ledger.finish()
-        self.changed.finish()
         if self._copier is None:
             return self._records(ledger, verifiable)
         copied = self._copier.finish(self._verifiable.account.values.get(_COPIED_PARTITION, ()))

@@ -192,8 +192,10 @@ class Soak:
                 if self._adopts:
                     self._be_calm(load)
                 self._tell("the producers end, and what they wrote is read")
+                load.changed.finish()
+                report.findings += load.changed.findings()  # before all that may expire has done so
                 report.records = load.finish()
-                report.findings += itertools.chain(report.records.findings(), load.changed.findings())
+                report.findings += report.records.findings()
                 report.figures["changed_topics"] = load.changed.figures()
                 report.figures["recovered_logs"] = dict(strikes.recovered)
                 report.figures["given_up_with_their_only_disk"] = strikes.given_up
