@@ -292,6 +292,7 @@ class GroupCommit:
             rate = max(load.bytes_per_s, 1.0)
             if load.is_free or self.producers.nobody_waits:
                 return stretched_interval_s(interval_s, max(load.full_bytes, load.paying_bytes) / rate, load.wait_max_s)
+            rate = max(rate, self.producers.usual_bytes_per_s)
             interval_s = stretched_interval_s(interval_s, load.paying_bytes / rate, load.wait_max_s)
         if is_bulk:
             full = STRETCH_MAX if self.producers.wait else BULK_OBJECT_BYTES / load.expected_bytes
