@@ -85,6 +85,7 @@ class AgentState:
             "metadata_stalled": system.publication.stalled_because if system is not None else None,
             "enabled_topics": run.kafka.enabled_topics if run is not None else [],
             "partitions": partitions,
+            "paused": [{"scope": scope} | asdict(one) for scope, one in sorted(relaying.pauses.shown.items())],
             "zone": relaying.zones.own,
             "break_even_bytes": None if break_even == NEVER_PAYS else break_even,
             "link_round_ms": run.write_path.link_round_ms if run is not None else None,
@@ -135,6 +136,7 @@ class AgentState:
         silent = self.relaying.peer_watch.silent if self.relaying is not None else {}
         told = [
             self._broker_away(),
+            *(self.relaying.pauses.told if self.relaying is not None else ()),
             *(run.degraded if run is not None else ()),
             *self._buckets_away(),
             self.descriptors.shortage,

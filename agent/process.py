@@ -27,7 +27,7 @@ from agent.http.http_endpoint import Health, HttpEndpoint, Page, json_page
 from agent.http.status import status_of
 from agent.http.status_page import status_page
 from agent.identity import AgentIdentity, AgentLock
-from agent.metrics.paused_reads import PausedReads
+from agent.metrics.paused_reads import PausedLinks, PausedReads
 from agent.metrics.savings import Savings, SavingsCollector
 from agent.release import DISTRIBUTION, tell_release
 from agent.reload import Reload
@@ -57,7 +57,7 @@ loop.
 """
 _HTTP_ENDPOINT, _DESCRIPTORS, _STORAGE_SYSTEM, _WATCHDOG = "http endpoint", "descriptors", "storage system", "watchdog"
 _CERTIFICATES, _RELEASE, _PEERS = "certificates", "release", "peers"
-_PEER_WATCH, _BROKER_WATCH = "peer watch", "broker watch"
+_PEER_WATCH, _BROKER_WATCH, _PAUSES = "peer watch", "broker watch", "link pauses"
 CLOSING_S = 5.0
 """Time for the rest of a stop, besides uploading and publishing."""
 
@@ -129,7 +129,16 @@ class Agent:
             await self._relay(formatted, stop, waited=False)
         elif (formatted := await self._wait_for_format(stop)) is not None:
             await self._relay(formatted, stop, waited=True)
-        for part in (_BROKER_WATCH, _PEER_WATCH, _PEERS, _RELEASE, _CERTIFICATES, _DESCRIPTORS, _HTTP_ENDPOINT):
+        for part in (
+            _PAUSES,
+            _BROKER_WATCH,
+            _PEER_WATCH,
+            _PEERS,
+            _RELEASE,
+            _CERTIFICATES,
+            _DESCRIPTORS,
+            _HTTP_ENDPOINT,
+        ):
             await supervisor.stop(part)
         if self.state.relaying is not None:
             await self.state.relaying.stop()
@@ -160,10 +169,12 @@ class Agent:
         state.supervisor.start(_PEERS, relaying.found_peers.run)
         state.supervisor.start(_PEER_WATCH, relaying.peer_watch.run)
         state.supervisor.start(_BROKER_WATCH, relaying.leader.watch_broker)
+        state.supervisor.start(_PAUSES, relaying.pauses.run)
         state.identity, state.relaying = identity, relaying
         state.savings = self._savings(relaying)
         self.registry.register(SavingsCollector(state.savings.dollars))
         self.registry.register(PausedReads(relaying.hydration.tiers))
+        self.registry.register(PausedLinks(relaying.pauses))
         self._handover.sockets.close_rest()
         manager.tell("READY=1", "STATUS=relaying")
         log.info("agent_started", broker=identity.broker_id, incarnation=identity.incarnation)

@@ -224,6 +224,10 @@ def _agents(answers: dict[int, dict[str, Any]], silent: dict[int, str]) -> "Tabl
 
 def _told(broker_id: int, answer: dict[str, Any]) -> Iterator[str]:
     """Yield an agent's messages besides its figures."""
+    from metadata_topic.settings.pauses import Pause
+
+    for paused in answer.get("paused", []):
+        yield f"Agent {broker_id}: {Pause(paused['by'], paused['since_ms'], paused['reason']).told(paused['scope'])}."
     for dead in answer.get("bypassed_agents", []):
         yield f"Agent {broker_id} bypasses the dead agent of broker {dead}."
     for other in answer.get("agents_of_another_version", []):

@@ -26,6 +26,8 @@ COMMANDS: Final = (
     "gateway",
     "topics",
     "describe",
+    "pause",
+    "resume",
     "orphans",
     "held",
     "lease",

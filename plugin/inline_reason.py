@@ -31,9 +31,11 @@ class InlineReason(StrEnum):
     NO_AGENT = "no_agent"
     """The other end is no agent, or one that does not understand links."""
     PAUSED = "paused_by_follower"
-    """The follower's agent cannot read objects now."""
+    """The follower's agent cannot read objects now, or an operator paused links there."""
     DEFECT = "defect"
     """Links of this connection pause after a defect, or its frames are not understood."""
+    PAUSED_BY_OPERATOR = "paused_by_operator"
+    """Somebody paused links: `remote-wal pause`."""
     UPLOADS_STOPPED = "uploads_stopped"
     """The write path does not run, or the metadata topic takes no records."""
 

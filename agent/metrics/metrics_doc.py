@@ -17,7 +17,7 @@ from agent.http.http_endpoint import Health, tell_health
 from agent.http.http_server import HttpMetrics
 from agent.metrics.agent_metrics import StateCollector
 from agent.metrics.loop_times import LoopTimes
-from agent.metrics.paused_reads import PausedReads
+from agent.metrics.paused_reads import PausedLinks, PausedReads
 from agent.metrics.savings import Dollars, SavingsCollector
 from agent.metrics.segment_traces import span_counter
 from agent.metrics.store_times import StoreTimes
@@ -114,6 +114,7 @@ def _collectors() -> list[Collector]:
         *registry.collectors,
         SavingsCollector(lambda: Dollars(0, 0, 0)),
         PausedReads(None),
+        PausedLinks(None),
         TopicCollector(dict, dict, 0),
         StateCollector(
             GuardedStorageManager(),

@@ -1,10 +1,11 @@
-"""Shows Prometheus which stores an agent has paused reading from: a lasting state, beside the counted changes."""
+"""Shows Prometheus what is paused: reads of stores that fail, and links that an operator paused."""
 
 from collections.abc import Iterator
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from agent.link_pauses import LinkPauses
 from plugin.remote_wal_storage_manager import WHOLE_STORE
 from replication.follower.tiers import Tiers
 
@@ -30,4 +31,23 @@ class PausedReads(Collector):
             for place, is_paused in self._tiers.paused.items():
                 paused.add_metric([WAL if place == WHOLE_STORE else place], is_paused)
             paused.add_metric([ARCHIVE], self._tiers.archive.breaker.is_open)
+        yield paused
+
+
+class PausedLinks(Collector):
+    """Reads the pauses when Prometheus asks."""
+
+    def __init__(self, pauses: LinkPauses | None) -> None:
+        self._pauses = pauses
+
+    def collect(self) -> Iterator[Metric]:
+        """Called by the registry, on the HTTP endpoint's threads."""
+        paused = GaugeMetricFamily(
+            "remote_wal_links_paused",
+            "1 while links are paused by `remote-wal pause`, for `all`, this broker or zone, a topic, or by the file "
+            "(`local`)",
+            labels=["scope"],
+        )
+        for scope in self._pauses.shown if self._pauses is not None else ():
+            paused.add_metric([scope], 1)
         yield paused

@@ -239,6 +239,7 @@ def build_gateway(
         capabilities |= PeerCapabilities.LINKED_FETCH | hello.capabilities & _OF_LINKS
     if capabilities & MESSAGES:
         produce = build_produce_routing(configuration, hello, store, clocks, ProduceMetrics(registry, traffic))
+        produce.routing.decider.is_paused = follower.is_paused
     if settings.fetch_links_enable and produce is not None:
         produce, consumers = _linked(produce, leader, follower, configuration, traffic)
     metrics = GatewayMetrics(registry, traffic)

@@ -30,6 +30,7 @@ from kafka_log.meta_properties import directory_ids
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.kip405.tier_follower import TierFollower
 from metadata_topic.kip405.tiered_offsets import TieredOffsets
+from metadata_topic.settings.pauses import Pauses
 from metadata_topic.settings.settings_memory import SettingsMemory
 from metadata_topic.settings.settings_topic import SettingsReader, SettingsWriter, TopicSettingsTopic
 from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
@@ -205,6 +206,8 @@ class KafkaFollowing:
         )
         self.on_agents: Callable[[Mapping[int, AgentRegistration]], object] = lambda _agents: None
         """Called in the event loop with all agents' registrations, once they are known and at each change."""
+        self.on_pauses: Callable[[Pauses], object] = lambda _pauses: None
+        """Like `on_agents`, with all pauses of links."""
         self.on_topics_read: Callable[[], object] = lambda: None
         """Called once, in the event loop, when topics' settings are known, but not leadership yet."""
         self._missing = {"metadata topics", "topic settings", "metadata"}
@@ -261,7 +264,7 @@ class KafkaFollowing:
         self._missing.discard("metadata topics")
         self.readers.start()
         await self._until_read("topic settings", self.topic_settings.wait_until_ready)
-        self._follow_agents()
+        self._follow_settings()
         await self._in_thread(self.replicas.look)
         self.on_topics_read()
         # Only then is it known what is in no object: before, a log would be uploaded again, or left out in part.
@@ -280,14 +283,19 @@ class KafkaFollowing:
                 )
             )
 
-    def _follow_agents(self) -> None:
+    def _follow_settings(self) -> None:
         loop = asyncio.get_running_loop()
 
-        def tell() -> None:
+        def tell_agents() -> None:
             self.on_agents(self.topic_settings.agents)
 
-        self.topic_settings.on_agents = lambda: loop.call_soon_threadsafe(tell)
-        tell()
+        def tell_pauses() -> None:
+            self.on_pauses(self.topic_settings.pauses)
+
+        self.topic_settings.on_agents = lambda: loop.call_soon_threadsafe(tell_agents)
+        self.topic_settings.on_pauses = lambda: loop.call_soon_threadsafe(tell_pauses)
+        tell_agents()
+        tell_pauses()
 
     async def _until_read(self, what: str, wait: Callable[[float], bool]) -> None:
         """Wait until what was in the topic at the start is read, however long that takes."""

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from agent.configuration import Configuration
 from agent.found_peers import FoundPeers
 from agent.identity import AgentIdentity
+from agent.link_pauses import LinkPauses
 from agent.metrics.store_times import StoreTimes
 from agent.service_manager import ListeningSockets
 from agent.settings.agent_settings import AgentSettings
@@ -74,6 +75,7 @@ class Relaying:
     found_peers: FoundPeers
     peer_watch: PeerWatch
     store_times: StoreTimes
+    pauses: LinkPauses
     gateway: "ClientGateway | None" = None
     """None if it is off: its code is not loaded then."""
     neighbours: Neighbours | None = None
@@ -128,7 +130,10 @@ def build_relaying(
         followers=peers,
     )
     context, broker_tls = _with_broker_tls(context, broker_tls_plan(broker, settings.broker_tls))
-    follower_context = _follower_context(configuration, context, hydration, broker_tls)
+    pauses = LinkPauses(identity.broker_id, identity.rack, settings.process.state_directory)
+    follower_context = replace(
+        _follower_context(configuration, context, hydration, broker_tls), is_paused=pauses.is_paused
+    )
     gateway = _gateway(configuration, context, follower_context, storage, peers)
     if gateway is not None:
         context = context.with_door(PeerCapabilities.CLIENTS, gateway.door, gateway.capabilities)
@@ -140,6 +145,7 @@ def build_relaying(
         ranges = RangeDoor(follower_context, context.budget, zones.is_own, context.limits.idle_timeout_s)
         context = context.with_door(PeerCapabilities.RANGES, ranges)
     leader = LeaderProxy(context)
+    pauses.on_change = leader.links_left_out
     follower = FollowerProxy(follower_context, peers, bypass(broker, settings, configuration.client, clock))
     metrics.held.connections.labels("peer").set_function(lambda: leader.connections)
     metrics.held.connections.labels("replica").set_function(lambda: follower.connections)
@@ -156,6 +162,7 @@ def build_relaying(
         _found_peers(configuration, peers, follower, gateway),
         PeerWatch(follower_context, peers, clock),
         store_times,
+        pauses,
         gateway,
         neighbours,
     )

@@ -341,6 +341,7 @@ class WritePath(WritePathOwner):
             ClientConnections(configuration.broker.client_ports).sample,
         )
         decider.is_off = lambda: publication.is_stalled
+        decider.paused_because = self._around.relaying.pauses.because
         return decider
 
     def _make_manager(self, combine: RLMWalCombineTask, decider: LinkDecider) -> RemoteWalLogManager:
@@ -418,6 +419,7 @@ class StorageRun:
         kafka.topics.hold_publication = self.around.publisher.hold
         kafka.leadership.on_known = lambda: self.around.metrics.loops.succeeded(Loop.LEADERSHIP)
         kafka.on_agents = self.around.relaying.found_peers.registered
+        kafka.on_pauses = self.around.relaying.pauses.recorded
         kafka.on_topics_read = self.write_path.topics_read
         kafka.topic_settings.on_tail_requests = lambda requests: loop.call_soon_threadsafe(
             self.write_path.tails.requested, requests

@@ -9,6 +9,7 @@ A request whose leader is in the gateway's own zone does not cross zones; it is 
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -61,13 +62,15 @@ class RouteDecider:
         self._costs = costs
         self._breaker = breaker
         break_even = NEVER_PAYS if costs.put_bytes == math.inf else round(costs.put_bytes)
+        self.is_paused: Callable[[], bool] = lambda: False
+        """Whether an operator paused links here."""
         self._decider = LinkDecider(CostLimits(break_even, interval_s, upload_wait_max_s=interval_s))
 
     def is_linked(self, size: int, now_s: float) -> bool:
         """Whether a cross-zone request with so many record bytes should use object storage."""
         net_bytes = self._costs.net_bytes(size)
         self._decider.appended(net_bytes, now_s, now_s)
-        if not net_bytes and self._policy is not LinkPolicy.ALWAYS:
+        if self.is_paused() or (not net_bytes and self._policy is not LinkPolicy.ALWAYS):
             return False
         mode = self._decider.mode(self._policy, 0, net_bytes, now_s)
         return mode is LinkMode.LINK and self._breaker.allows(now_s)

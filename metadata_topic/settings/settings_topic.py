@@ -6,7 +6,7 @@ change nothing, because one bad record must not switch topics off.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from types import MappingProxyType
@@ -21,6 +21,7 @@ from kafka_log.topic_partition import TopicId
 from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.settings.durable_holders import why_not_durable
 from metadata_topic.settings.leases import Leases, decode_leases, encode_leases, is_lease_key, lease_key
+from metadata_topic.settings.pauses import Pause, Pauses, decode_pause_record, encode_pause, is_pause_key, pause_key
 from metadata_topic.settings.settings_memory import SettingsMemory
 from metadata_topic.settings.tail_upload import (
     TailRequest,
@@ -73,6 +74,7 @@ class SettingsView:
         self.tail_requests: TailRequests = MappingProxyType({})
         self.tails_stored: Mapping[TopicPartitionName, TailStored] = MappingProxyType({})
         self.leases: Mapping[int, Leases] = MappingProxyType({})
+        self.pauses: Pauses = MappingProxyType({})
         self.malformed = 0
         self.told: set[str] = set()
         """Topics that had a record, even if it has only defaults."""
@@ -82,12 +84,7 @@ class SettingsView:
         topics, agents = dict(self.topics), dict(self.agents)
         for record in records:
             try:
-                if is_tail_key(record.key):
-                    self._apply_tail(record)
-                    continue
-                if record.key is not None and is_lease_key(record.key):
-                    broker_id, leases = decode_leases(record.key, record.value)
-                    self.leases = MappingProxyType({**self.leases, broker_id: leases})
+                if self._apply_other(record):
                     continue
                 name, value = decode_setting(record.key, record.value)
             except MalformedSettingError as error:
@@ -104,6 +101,21 @@ class SettingsView:
         changed = topics != self.topics
         self.topics, self.agents = MappingProxyType(topics), MappingProxyType(agents)
         return changed
+
+    def _apply_other(self, record: TopicRecord) -> bool:
+        """Apply a record that is of no topic or agent. Returns whether it is one. Raises MalformedSettingError."""
+        if is_tail_key(record.key):
+            self._apply_tail(record)
+        elif record.key is not None and is_lease_key(record.key):
+            broker_id, leases = decode_leases(record.key, record.value)
+            self.leases = MappingProxyType({**self.leases, broker_id: leases})
+        elif record.key is not None and is_pause_key(record.key):
+            scope, pause = decode_pause_record(record.key, record.value)
+            others = {key: one for key, one in self.pauses.items() if key != scope}
+            self.pauses = MappingProxyType(others if pause is None else {**others, scope: pause})
+        else:
+            return False
+        return True
 
     def _apply_tail(self, record: TopicRecord) -> None:
         where, kind, value = decode_tail(record.key or b"", record.value)
@@ -138,6 +150,8 @@ class SettingsReader(TopicReader):
         """Like `on_change`, with all requests for tails. Set it before `start`."""
         self.on_agents: Callable[[], object] = lambda: None
         """Like `on_change`, when `agents` changed."""
+        self.on_pauses: Callable[[], object] = lambda: None
+        """Like `on_change`, when `pauses` changed."""
         super().__init__(TopicFollower(client_config, SETTINGS_TOPIC, self._take, settings, rack, consumer_factory))
 
     def start(self) -> None:
@@ -169,6 +183,11 @@ class SettingsReader(TopicReader):
         return self._view.agents
 
     @property
+    def pauses(self) -> Pauses:
+        """The pauses of links, by scope; a snapshot."""
+        return self._view.pauses
+
+    @property
     def leases(self) -> Mapping[int, Leases]:
         """The agents' records of the lease in the bucket, by broker id; a snapshot."""
         return self._view.leases
@@ -188,7 +207,7 @@ class SettingsReader(TopicReader):
         return self._view.malformed
 
     def _take(self, records: Sequence[TopicRecord]) -> None:
-        requests, agents = self._view.tail_requests, self._view.agents
+        requests, agents, pauses = self._view.tail_requests, self._view.agents, self._view.pauses
         changed = self._view.apply_all(records)
         if self._memory is not None and (changed or self._memory.missing):
             self._memory.told(self._view.topics, self._view.told, max(one.offset for one in records) + 1)
@@ -198,6 +217,8 @@ class SettingsReader(TopicReader):
             self.on_tail_requests(self._view.tail_requests)
         if self._view.agents != agents:
             self.on_agents()
+        if self._view.pauses != pauses:
+            self.on_pauses()
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +230,7 @@ class KnownSettings:
     orphaned: Mapping[str, TopicSettings]
     """Those of topics that were deleted; another one may have the name now."""
     agents: Mapping[int, AgentRegistration]
+    pauses: Pauses = field(default_factory=dict)
 
 
 def read_settings(
@@ -240,14 +262,14 @@ def read_known_settings(
                 f"not read to its end within {timeout_s} s",
                 "is the cluster up, and did an agent start once, so that the topic is there?",
             )
-        topics, agents = reader.topics, reader.agents
+        topics, agents, pauses = reader.topics, reader.agents, reader.pauses
     finally:
         reader.close()
     bound = [name for name, settings in topics.items() if settings.topic_id is not None]
     described = KafkaCluster(client_config, _CLIENT_ID, timeout_s).topics(bound)
     orphaned = orphaned_settings(topics, described)
     counting = {name: settings for name, settings in topics.items() if name not in orphaned}
-    return KnownSettings(counting, orphaned, agents)
+    return KnownSettings(counting, orphaned, agents, pauses)
 
 
 def orphaned_settings(
@@ -327,6 +349,10 @@ class SettingsWriter:
     def register_agent(self, agent: AgentRegistration) -> None:
         """Write an agent's registration; durable on return. Raises MetadataTopicError."""
         self._write(agent_key(agent.broker_id), encode_agent(agent))
+
+    def pause(self, scope: str, pause: Pause | None) -> None:
+        """Pause links, or with None resume them; durable on return. Raises MetadataTopicError."""
+        self._write(pause_key(scope), None if pause is None else encode_pause(pause))
 
     def record_leases(self, broker_id: int, leases: Leases) -> None:
         """Write this broker's agent's leases; durable on return. Raises MetadataTopicError."""

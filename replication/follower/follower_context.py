@@ -57,5 +57,7 @@ class FollowerContext:
     """The requests that may be sent where this agent stands in for another broker."""
     broker_tls: Callable[[], ssl.SSLContext | None] = lambda: None
     """For the local broker, made for each of its connections."""
+    is_paused: Callable[[], bool] = lambda: False
+    """Whether an operator paused links to this agent."""
     broker_uid: int | None = None
     """The local broker's user, if nobody else may connect in its place."""

@@ -193,7 +193,7 @@ class LinksWanted:
         """Tell the leader's agent if the answer has changed."""
         tiers, now_s = self._context.hydration.tiers, self._context.clock()
         given_up = tiers.is_given_up(self.newest) if self._is_told_ahead else tiers.rest(self.newest, now_s)
-        paused = given_up or self._defects.links_rest
+        paused = given_up or self._defects.links_rest or self._context.is_paused()
         if paused is not self._are_paused:
             self._are_paused = paused
             with contextlib.suppress(ConnectionError):
@@ -353,6 +353,8 @@ class HydratedResponses:
         await self._responses.put(None)
 
     def _announced(self, kind: MessageKind, body: memoryview) -> None:
+        if self._context.is_paused():
+            return
         zone, told = ZoneReading.decode(body) if kind is MessageKind.ANNOUNCE_SHARED else (None, body)
         decode = Announcement.decode_archive if kind is MessageKind.READ_ARCHIVE_AHEAD else Announcement.decode
         announcement = decode(told)

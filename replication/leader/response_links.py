@@ -149,8 +149,9 @@ class ResponseLinks:
             return InlineReason.OWN_ZONE
         if not self._understands_links:
             return InlineReason.NO_AGENT
-        if self._is_paused:
-            return InlineReason.PAUSED
+        if self._is_paused:  # by its operator perhaps: if links are paused here as well, that is the reason
+            here = self._context.led.why_inline(partition)
+            return here if here is InlineReason.PAUSED_BY_OPERATOR else InlineReason.PAUSED
         return InlineReason.DEFECT if self._defects.links_rest else self._planner.why_inline(partition)
 
     def message(

@@ -21,6 +21,7 @@ class FakeLed:
         self.fetches: list[tuple[int, TopicIdPartition, int, int]] = []
         self.sizes: list[int] = []
         self.wanted: list[TopicIdPartition] = []
+        self.reason = InlineReason.LOAD
 
     def mode_of(self, partition: TopicIdPartition, size: int) -> LinkMode:
         self.sizes.append(size)
@@ -36,7 +37,7 @@ class FakeLed:
         return partition in self.always
 
     def why_inline(self, partition: TopicIdPartition) -> InlineReason:
-        return InlineReason.LOAD
+        return self.reason
 
     def links_wanted(self, partitions: Iterable[TopicIdPartition]) -> None:
         self.wanted += partitions

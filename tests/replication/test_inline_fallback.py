@@ -120,6 +120,24 @@ async def test_a_pause_ends_the_wait_of_a_response_for_its_links() -> None:
         assert await follower.receive() == follower.expected({0: raw})
 
 
+async def test_an_operators_pause_at_the_follower_ends_links_and_reads_and_its_end_brings_them_back() -> None:
+    async with two_agents() as agents:
+        follower = await agents.connect()
+        await fetched(agents, follower, 0)
+        assert agents.linked_responses == 1
+        agents.is_paused = True
+        await fetched(agents, follower, 1)
+        read = len(agents.storage.fetches)
+        await fetched(agents, follower, 2)
+        await fetched(agents, follower, 3)
+        assert (len(agents.storage.fetches), agents.leader_faults("links_paused")) == (read, 1)
+        agents.is_paused = False
+        linked = agents.linked_responses
+        await fetched(agents, follower, 4)
+        await fetched(agents, follower, 5)
+        assert agents.linked_responses > linked
+
+
 async def test_a_connection_made_while_the_breaker_is_open_begins_paused() -> None:
     async with two_agents() as agents:
         for _ in range(3):

@@ -314,3 +314,10 @@ def _leading(log: list[bytes], state: list[str]) -> bytes:
             break
         run += raw
     return run
+
+
+def test_a_response_that_waits_goes_inline_at_once_when_links_are_paused() -> None:
+    rig = Rig()
+    assert isinstance(rig.plan({0: batch(0)}, 10.0), WaitForUploads)
+    rig.led.mode = LinkMode.OFF
+    assert isinstance(rig.planner.decide(10.01), PassThrough)

@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from kafka_log.record_batch import scan_batches
 from plugin.format.archive_object_id import ArchiveObjectId
+from plugin.inline_reason import InlineReason
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
 from replication.leader.fetch_waits import READ_AGAIN_BYTES
 from replication.leader.follower_offsets import WatermarkTimes
@@ -404,6 +405,10 @@ def test_every_inline_byte_has_a_reason() -> None:
     recent = rig.metrics.traffic.recent[partition(0).topic_id]
     assert recent.moved(60, rig.now_s) == expected
     assert rig.metrics.traffic.by_partition[partition(0)].unsaved_bytes == 3 * size
+    rig.led.reason = InlineReason.PAUSED_BY_OPERATOR
+    rig.asked()
+    rig.answered()
+    assert reasons(rig)["paused_by_operator"] == size, "also where the follower's agent is paused, too"
 
 
 def test_the_linked_share_is_that_of_late() -> None:

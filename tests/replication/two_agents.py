@@ -185,6 +185,8 @@ class Agents:
         self.broker_name: str | None = None
         self.poses_by: Callable[[], ssl.SSLContext | None] = lambda: None
         self.broker_uid: int | None = None
+        self.is_paused = False
+        """Whether an operator paused links to the follower."""
         self.takes_digests = False
         """Whether what the leader's agent stores has a SHA-256."""
         self._sequence = 0
@@ -249,6 +251,7 @@ class Agents:
             requests=self.requests,
             broker_tls=self.poses_by,
             broker_uid=self.broker_uid,
+            is_paused=lambda: self.is_paused,
         )
         self.follower = FollowerProxy(self.follower_context, self.peers, bypass)
         await self.follower.start(dict.fromkeys(self.peers, LOOPBACK))

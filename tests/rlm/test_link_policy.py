@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.settings.topic_settings import LinkPolicy
+from plugin.inline_reason import InlineReason
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.commit.bandwidth import RateMeter
 from rlm.write_path.commit.group_commit import Urgency
@@ -115,6 +116,21 @@ def test_an_upload_is_wanted_as_by_the_most_urgent_of_its_partitions() -> None:
     decider.is_off = lambda: True
     assert decider.urgency([cost, always], 10.1) is Urgency.ARCHIVE
     assert decider.urgency([cost, replace(cost, is_durable=True)], 10.1) is Urgency.LINKS, "producers wait for it"
+
+
+def test_a_paused_topic_is_not_linked_and_what_must_be_stored_is_still_uploaded() -> None:
+    partition = TopicIdPartition(TopicId(bytes(16)), 0)
+    paused, other = (Assignment(partition, name, Path(), LinkPolicy.ALWAYS, 0) for name in ("paused", "other"))
+    decider = LinkDecider(LIMITS)
+    decider.paused_because = {"paused": "paused by anna"}.get
+    assert (decider.mode_of(paused, 0, 1.0), decider.mode_of(other, 0, 1.0)) == (LinkMode.OFF, LinkMode.LINK)
+    assert decider.mode_of(replace(paused, remote_followers=frozenset()), 0, 1.0) is LinkMode.OFF
+    assert decider.why_inline(paused, 1.0) is InlineReason.PAUSED_BY_OPERATOR
+    assert decider.told_why(paused, 1.0) == "paused by anna"
+    assert decider.urgency([paused], 1.0) is Urgency.ARCHIVE
+    assert decider.urgency([replace(paused, is_durable=True)], 1.0) is Urgency.LINKS, "its acknowledgements stay true"
+    decider.paused_because = lambda _topic: None
+    assert decider.mode_of(paused, 0, 1.0) is LinkMode.LINK
 
 
 def test_why_bytes_go_inline_is_told_in_words_and_numbers() -> None:

@@ -132,6 +132,8 @@ class LinkDecider:
         """
         self.is_off: Callable[[], bool] = lambda: False
         """Whether nothing may be linked now, whatever the policies say."""
+        self.paused_because: Callable[[str], str | None] = lambda _topic: None
+        """Why an operator paused a topic's links, in words; None: nobody did."""
         self.wanted_within_s = limits.upload_wait_max_s
         """How long the logs of the last `urgency` call may wait at most."""
         self.wanted_freely = False
@@ -240,8 +242,10 @@ class LinkDecider:
 
     def mode_of(self, assignment: Assignment, pending_bytes: int, now_s: float) -> LinkMode:
         """Return the mode for what a follower in another zone waits for, of this partition and others together."""
+        if self.paused_because(assignment.topic) is not None or self.is_off():
+            return LinkMode.OFF
         if not self.may_link(assignment):
-            return LinkMode.OFF if self.is_off() else LinkMode.INLINE
+            return LinkMode.INLINE
         bound_ms, wait_s = assignment.latency_bound_ms, assignment.upload_wait_max_s
         is_free = self.is_free(assignment.topic_id_partition, now_s)
         return self.mode(assignment.link_policy, bound_ms, pending_bytes, now_s, wait_s, is_free=is_free)
@@ -250,6 +254,8 @@ class LinkDecider:
         """Why this partition's bytes go inline, if they do. On any thread."""
         if self.is_off():
             return InlineReason.UPLOADS_STOPPED
+        if self.paused_because(assignment.topic) is not None:
+            return InlineReason.PAUSED_BY_OPERATOR
         if assignment.remote_followers is not None and not assignment.remote_followers:
             return InlineReason.NO_FOLLOWER_ELSEWHERE
         if not self.may_link(assignment) or self.break_even_bytes == NEVER_PAYS:
@@ -286,6 +292,8 @@ class LinkDecider:
             case InlineReason.NEVER_PAYS:
                 life_h = assignment.object_life_s / 3600
                 return f"no object pays: each is stored for {life_h:.1f} h at these prices"
+            case InlineReason.PAUSED_BY_OPERATOR:
+                return self.paused_because(assignment.topic) or "links were paused until now"
             case InlineReason.LOOK:
                 return "a look whether producers have more to send than links carry"
             case InlineReason.NO_FOLLOWER_ELSEWHERE:

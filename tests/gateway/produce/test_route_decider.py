@@ -53,6 +53,14 @@ def test_records_that_do_not_pay_for_their_read_go_inline_however_many_there_are
     assert always.is_linked(small, 1.0)
 
 
+def test_while_an_operator_pauses_links_nothing_goes_by_object_storage() -> None:
+    always = decider(LinkPolicy.ALWAYS)
+    always.is_paused = lambda: True
+    assert not always.is_linked(MIB, 1.0)
+    always.is_paused = lambda: False
+    assert always.is_linked(MIB, 1.1)
+
+
 def test_small_loads_go_inline_and_large_ones_are_linked() -> None:
     slow, quick = decider(), decider()
     linked = {

@@ -1,0 +1,121 @@
+"""Pauses links on an operator's word: by records of the settings topic, or by a file where Kafka is down.
+
+While links are paused, this agent links nothing that it leads and wants no links for what it follows; uploads that
+retention or durable topics need go on. A file `paused.json` in the state directory pauses this agent alone, whatever
+the file holds. The last known records count until the topic is read again, so a failure of the part that follows Kafka
+does not resume links.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from metadata_topic.settings.pauses import ALL, LOCAL, Pause, Pauses, decode_pause, encode_pause
+from metadata_topic.settings.topic_settings import MalformedSettingError
+from plugin.durable_files import sync_directory, write_durably
+
+log = structlog.get_logger(__name__)
+
+_FILE_NAME: Final = "paused.json"
+_LOOK_S: Final = 1.0
+
+
+class LinkPauses:
+    """The pauses that concern this agent. Changed in the event loop; any thread may ask."""
+
+    def __init__(self, broker_id: int, zone: str | None, state_directory: Path) -> None:
+        self._own_scopes = {ALL, f"broker:{broker_id}"} | ({f"zone:{zone}"} if zone is not None else set())
+        self._state_directory = state_directory
+        self._recorded: Pauses = {}
+        self._local = read_local(state_directory)
+        self._by_topic: dict[str, str] = {}
+        self._of_agent: str | None = None
+        self.shown: Pauses = {}
+        """The pauses in force, by scope: of this agent, and of any topic."""
+        self.on_change: Callable[[], object] = lambda: None
+        """Called in the event loop, after a change."""
+        self._weigh()
+
+    def recorded(self, pauses: Pauses) -> None:
+        """Take all records of the settings topic."""
+        self._recorded = pauses
+        self._weigh()
+
+    async def run(self) -> None:
+        """Look for the file until cancelled."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            await self.look()
+
+    async def look(self) -> None:
+        """Look for the file once."""
+        self._local = await asyncio.to_thread(read_local, self._state_directory)
+        self._weigh()
+
+    def _weigh(self) -> None:
+        """Find the pauses in force, and tell of what has changed."""
+        shown = {
+            scope: pause
+            for scope, pause in self._recorded.items()
+            if scope in self._own_scopes or scope.startswith("topic:")
+        }
+        if self._local is not None:
+            shown[LOCAL] = self._local
+        if shown == self.shown:
+            return
+        before, self.shown = self.shown, shown
+        told = {scope: pause.told(scope) for scope, pause in sorted(shown.items())}
+        self._by_topic = {
+            scope.removeprefix("topic:"): text for scope, text in told.items() if scope.startswith("topic:")
+        }
+        self._of_agent = next((text for scope, text in told.items() if not scope.startswith("topic:")), None)
+        for scope in sorted(shown.keys() - before.keys()):
+            log.warning("links_paused", scope=scope, by=shown[scope].by, reason=shown[scope].reason)
+        for scope in sorted(before.keys() - shown.keys()):
+            log.warning("links_resumed", scope=scope)
+        self.on_change()
+
+    def is_paused(self) -> bool:
+        """Whether nothing is linked from or to this agent."""
+        return self._of_agent is not None
+
+    def because(self, topic: str) -> str | None:
+        """Return why this topic's links are paused here, for people; None if they are not."""
+        return self._of_agent or self._by_topic.get(topic)
+
+    @property
+    def told(self) -> list[str]:
+        """The pauses in force, for people."""
+        return [pause.told(scope) for scope, pause in sorted(self.shown.items())]
+
+
+def read_local(state_directory: Path) -> Pause | None:
+    """Return the pause by the file; None if there is no file. A file that cannot be read pauses, too."""
+    path = state_directory / _FILE_NAME
+    try:
+        return decode_pause(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, MalformedSettingError):
+        with suppress(OSError):
+            return Pause(f"the file {path}", int(path.stat().st_mtime * 1000))
+        return None
+
+
+def write_local(state_directory: Path, pause: Pause) -> None:
+    """Pause the agent with this state directory. Raises OSError."""
+    write_durably(state_directory / _FILE_NAME, encode_pause(pause).decode())
+
+
+def remove_local(state_directory: Path) -> bool:
+    """Resume the agent with this state directory. Returns whether it was paused. Raises OSError."""
+    try:
+        (state_directory / _FILE_NAME).unlink()
+    except FileNotFoundError:
+        return False
+    sync_directory(state_directory)
+    return True

@@ -1,0 +1,106 @@
+"""`remote-wal pause` and `remote-wal resume`: what they write, refuse and say."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from agent.link_pauses import read_local
+from cli import pause as pause_module
+from cli.main import build_app
+from kafka_cluster.answers import DescribedBroker
+from kafka_cluster.cluster import KafkaCluster
+from metadata_topic.settings import settings_topic
+from metadata_topic.settings.pauses import Pause
+from metadata_topic.settings.settings_topic import KnownSettings
+from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
+
+EARLIER = Pause("ben@ops-2", 1_600_000_000_000)
+
+
+class Recorded:
+    """The settings topic."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.pauses: dict[str, Pause] = {}
+        agents = {1: AgentRegistration(1, 1, "", "", "1", 0)}
+        topics = {"orders": TopicSettings(enable=True)}
+        recorded = self
+
+        class Writer:
+            def __init__(self, _client: object) -> None: ...
+
+            def pause(self, scope: str, pause: Pause | None) -> None:
+                recorded.pauses.pop(scope, None)
+                if pause is not None:
+                    recorded.pauses[scope] = pause
+
+            def close(self) -> None: ...
+
+        monkeypatch.setattr(pause_module, "reach", lambda _client: None)
+        monkeypatch.setattr(
+            settings_topic, "read_known_settings", lambda _client: KnownSettings(topics, {}, agents, self.pauses)
+        )
+        monkeypatch.setattr(settings_topic, "SettingsWriter", Writer)
+        monkeypatch.setattr(KafkaCluster, "brokers", lambda _self: [DescribedBroker(1, "az1")])
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> Recorded:
+    monkeypatch.setenv("SUDO_USER", "anna")
+    monkeypatch.setattr("socket.gethostname", lambda: "ops-1")
+    return Recorded(monkeypatch)
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(build_app(), [*arguments, "--bootstrap-server", "nowhere:1"])
+
+
+@pytest.mark.parametrize(
+    ("options", "scope"),
+    [
+        (["--all"], "all"),
+        (["--broker", "1"], "broker:1"),
+        (["--zone", "az1"], "zone:az1"),
+        (["--topic", "orders"], "topic:orders"),
+    ],
+)
+def test_a_pause_says_who_and_why_and_resume_removes_it(recorded: Recorded, options: list[str], scope: str) -> None:
+    told = run("pause", *options, "--reason", "store is slow")
+    assert told.exit_code == 0, told.output
+    (found,) = recorded.pauses.items()
+    assert (found[0], found[1].by, found[1].reason) == (scope, "anna@ops-1", "store is slow")
+    assert "by anna@ops-1 (store is slow)" in told.stdout
+    assert run("resume", *options).stdout == f"{scope}: resumed\n"
+    assert recorded.pauses == {}
+    assert run("resume", *options).stdout == f"{scope}: was not paused\n"
+
+
+def test_who_paused_first_is_kept_and_what_is_left_is_told(recorded: Recorded) -> None:
+    recorded.pauses |= {"all": EARLIER, "topic:orders": EARLIER}
+    assert "by ben@ops-2" in run("pause", "--all").stdout
+    assert recorded.pauses["all"] == EARLIER
+    assert run("resume", "--all").stdout == f"all: resumed\nstill paused: {EARLIER.told('topic:orders')}\n"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [[], ["--all", "--topic", "orders"], ["--topic", "order"], ["--broker", "7"], ["--zone", "az7"], ["--local"]],
+)
+def test_a_pause_of_nothing_is_refused(recorded: Recorded, options: list[str]) -> None:
+    told = run("pause", *options)
+    assert (told.exit_code, recorded.pauses) == (2, {}), told.output
+
+
+def test_without_kafka_a_file_pauses_this_hosts_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUDO_USER", "anna")
+    file = tmp_path / "server.properties"
+    file.write_text(f"node.id=1\nlisteners=PLAINTEXT://127.0.0.1:1\nremote.wal.agent.state.directory={tmp_path}\n")
+    options = ["--local", "--broker-config", str(file)]
+    told = CliRunner().invoke(build_app(), ["pause", *options])
+    paused = read_local(tmp_path)
+    assert paused is not None
+    assert paused.by.startswith("anna@")
+    assert told.stdout == f"{paused.told('local')}\n"
+    assert CliRunner().invoke(build_app(), ["resume", *options]).stdout == "local: resumed\n"
+    assert read_local(tmp_path) is None
