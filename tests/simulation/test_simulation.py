@@ -10,7 +10,7 @@ from tests.simulation.many_runs import run_seeds
 from tests.simulation.replicas.replica_plan import is_replicated
 from tests.simulation.simulation import simulate
 
-FIXED_SEEDS = 40
+FIXED_SEEDS = 42
 A_NEIGHBOUR_GIVES_WRONG_BYTES = 135
 """A seed in which the rarest fault strikes: one in a hundred."""
 PARTS = 3

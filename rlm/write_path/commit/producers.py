@@ -119,8 +119,9 @@ class _Check:
         """Connections of which nothing was read during each upload, though requests waited."""
         self._in_step: set[Hashable] | None = None
         self.uploads = 0
+        """Uploads that were judged."""
         self._uploads = 1
-        """Since the base."""
+        """All since the base."""
         self._at_look: Connections = {}
         self._look_s = 0.0
 
@@ -166,15 +167,13 @@ class _Check:
         self._at_look, self._look_s = now, now_s
         return bool(self._standing)
 
-    def looked(self, now: Connections, now_s: float, linked_s: float) -> str | None:
-        """Judge during the look, after links for so long; why they hold producers up, empty: they do not; None: not
-        known yet.
-        """
+    def looked(self, now: Connections, now_s: float, base_s: float) -> str | None:
+        """Judge during the look; why links since the base hold producers up, empty: they do not; None: not known."""
         self._standing = {key for key in self._standing or () if key in now and now[key].unread_bytes}
         look_s = now_s - self._look_s
         for key in self._standing:
             begun, linked_bytes = self._at_look[key], self._read_since(key, self._at_look)
-            usual_bytes = linked_bytes / max(linked_s, 0.001) * look_s
+            usual_bytes = linked_bytes / max(self._look_s - base_s, 0.001) * look_s
             more_bytes = now[key].read_bytes - begun.received_bytes - usual_bytes
             is_late = look_s >= LOOK_S and more_bytes > _LOST * usual_bytes
             waiting_bytes = _BEHIND * self._most_unread[key] + _WAITING * linked_bytes / self._uploads
@@ -345,7 +344,7 @@ class Producers:
     def _go_on_looking(self, check: _Check, now_s: float) -> None:
         self._sampled_s = now_s
         connections = (self._sample() if self._sample else None) or {}
-        why = check.looked(connections, now_s, now_s - self._base[1])
+        why = check.looked(connections, now_s, self._base[1])
         if why:
             self.held_up(now_s, why)
         elif why is not None:
