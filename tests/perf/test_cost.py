@@ -61,7 +61,7 @@ def test_where_nobody_waits_links_pay_below_what_one_interval_would_have_to_brin
 
 def test_producers_that_wait_are_hardly_held_up_by_trials_there() -> None:
     found = price(Case(0.8e6, "steady", acks_all=True), 60.0, PRICES)
-    assert found.ratio <= 1.01
+    assert found.ratio <= 1.03
     assert found.counts.produced_bytes / found.counts.seconds >= 0.96 * 0.8e6
 
 
@@ -104,7 +104,7 @@ def test_small_requests_sent_ahead_take_as_long_as_inline(records_per_s: int, po
     tried = sent_ahead(records_per_s, policy)
     if records_per_s < 1000:  # so little is never tried
         assert tried == inline
-    assert tried[len(tried) // 2] <= 1.05 * inline[len(inline) // 2]
+    assert tried[len(tried) // 2] <= 1.1 * inline[len(inline) // 2]
     assert tried[int(len(tried) * 0.9)] <= 1.4 * inline[int(len(inline) * 0.9)]
 
 
