@@ -89,7 +89,8 @@ class Rounds:
         until_s = self.now_s + seconds
         while self.now_s < until_s and not self.producers.why:
             if self.producers.may_link(self.now_s):
-                self.producers.linking(self.now_s)
+                if not self.producers.are_linking:
+                    self.producers.linking(self.now_s)
                 self.round()
             else:
                 self.looked_s += 0.005

@@ -219,7 +219,8 @@ class LinkDecider:
         do_pay = now_s < self._hold_until_s
         is_linking = do_pay and (is_free or self.producers.may_link(now_s))
         if is_linking and not is_free:
-            self.producers.linking(now_s, self.bytes_per_s(now_s))
+            if not self.producers.are_linking:
+                self.producers.linking(now_s, self.bytes_per_s(now_s))
         elif not is_free:
             self.producers.going_inline(now_s, do_pay=do_pay)
         if policy is LinkPolicy.LATENCY and self.link_ms > latency_bound_ms:

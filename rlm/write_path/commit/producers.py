@@ -106,37 +106,71 @@ Connections = Mapping[Hashable, ClientConnection]
 """The connections of the broker's clients, each by its two addresses."""
 
 
-class _Check:
-    """Samples of the connections at some uploads in a row, and during the look that may follow."""
+_NEW: Final = ClientConnection(0, 0, 0.0, 0.0)
 
-    def __init__(self, base: Connections) -> None:
-        """`base`: the connections when links began or were checked last."""
-        self._base = base
+
+class _Check:
+    """Links since they began or were checked last, and the check that ends this time."""
+
+    def __init__(self, base: Connections, begun_s: float) -> None:
+        """`base`: the connections at its begin."""
+        self._base, self.begun_s = base, begun_s
+        self._uploads = self._uploaded_bytes = 0
         self._at_upload: Connections = {}
         self._at_upload_s = math.inf
         self._most_unread: dict[Hashable, int] = {}
         self._standing: set[Hashable] | None = None
         """Connections of which nothing was read during each upload, though requests waited."""
         self._in_step: set[Hashable] | None = None
-        self.uploads = 0
+        self._judged = 0
         """Uploads that were judged."""
-        self._uploads = 1
-        """All since the base."""
         self._at_look: Connections = {}
-        self._look_s = 0.0
+        self._look_s = self.sampled_s = math.inf
+        """When the look began, and when it was sampled last."""
 
-    def uploading(self, sample: Callable[[], Connections | None], now_s: float) -> None:
+    @property
+    def is_looking(self) -> bool:
+        """Whether bytes go inline for a look."""
+        return self._look_s < math.inf
+
+    @property
+    def has_uploads(self) -> bool:
+        """Whether an upload has begun since its begin."""
+        return self._uploads > 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether enough uploads were judged."""
+        return self._judged >= CHECKED_UPLOADS
+
+    def bytes_per_s(self, now_s: float) -> float:
+        """Return the rate of what was uploaded."""
+        return self._uploaded_bytes / max(now_s - self.begun_s, 0.001)
+
+    def before_first_upload(self, now: Connections, gathered_bytes: int) -> str:
+        """Judge what the first object would hold; why links hold producers up, or empty."""
+        waiting = [key for key, one in now.items() if one.unread_bytes]
+        unread = sum(now[key].unread_bytes for key in waiting)
+        read = sum(self._read_since(key, now) for key in waiting)
+        if unread > 1.5 * _WAITING * (min(read, gathered_bytes) or gathered_bytes):
+            return f"{unread:,} bytes wait unread, and {read:,} were read before the first object"
+        return ""
+
+    def count(self, size_bytes: int) -> None:
+        """Count an upload that begins."""
+        self._uploads, self._uploaded_bytes = self._uploads + 1, self._uploaded_bytes + size_bytes
+
+    def uploading(self, sample: Callable[[], Connections], now_s: float) -> None:
         """Sample when an upload begins, unless one that began after the last sample is still under way."""
         if self._at_upload_s == math.inf:
-            self._at_upload, self._at_upload_s = sample() or {}, now_s
+            self._at_upload, self._at_upload_s = sample(), now_s
 
     def began_before(self, upload_begun_s: float) -> bool:
         """Whether the connections were sampled when that upload began, or before it."""
         return self._at_upload_s <= upload_begun_s
 
-    def uploaded(self, now: Connections, uploads: int) -> str:
-        """Judge after an upload, the last of so many; why links hold producers up, or empty."""
-        self._uploads = max(uploads, 1)
+    def uploaded(self, now: Connections) -> str:
+        """Judge after an upload; why links hold producers up, or empty."""
         before, self._at_upload_s = self._at_upload, math.inf
         still = {key for key, one in now.items() if key in before and one.read_bytes == before[key].read_bytes}
         standing = {key for key in still if now[key].unread_bytes and before[key].unread_bytes}
@@ -151,8 +185,8 @@ class _Check:
         }
         self._standing = standing if self._standing is None else self._standing & standing
         self._in_step = in_step if self._in_step is None else self._in_step & in_step
-        self.uploads += 1
-        if self.uploads >= CHECKED_UPLOADS and self._in_step:
+        self._judged += 1
+        if self.is_whole and self._in_step:
             came = {key: one.received_bytes - self._base.get(key, _NEW).received_bytes for key, one in now.items()}
             share = sum(came[key] for key in self._in_step) / max(sum(came.values()), 1)
             if share >= _IN_STEP_SHARE:
@@ -164,27 +198,23 @@ class _Check:
 
     def look(self, now: Connections, now_s: float) -> bool:
         """Begin to watch how the broker reads what stood still. Returns whether anything did."""
-        self._at_look, self._look_s = now, now_s
-        return bool(self._standing)
+        if self._standing:
+            self._at_look, self._look_s, self.sampled_s = now, now_s, now_s
+        return self.is_looking
 
-    def looked(self, now: Connections, now_s: float, base_s: float) -> str | None:
-        """Judge during the look; why links since the base hold producers up, empty: they do not; None: not known."""
+    def looked(self, now: Connections, now_s: float) -> str | None:
+        """Judge during the look; why links hold producers up, empty: they do not; None: not known yet."""
+        self.sampled_s, look_s = now_s, now_s - self._look_s
         self._standing = {key for key in self._standing or () if key in now and now[key].unread_bytes}
-        look_s = now_s - self._look_s
         for key in self._standing:
             begun, linked_bytes = self._at_look[key], self._read_since(key, self._at_look)
-            usual_bytes = linked_bytes / max(self._look_s - base_s, 0.001) * look_s
+            usual_bytes = linked_bytes / max(self._look_s - self.begun_s, 0.001) * look_s
             more_bytes = now[key].read_bytes - begun.received_bytes - usual_bytes
             is_late = look_s >= LOOK_S and more_bytes > _LOST * usual_bytes
             waiting_bytes = _BEHIND * self._most_unread[key] + _WAITING * linked_bytes / self._uploads
             if is_late or more_bytes > waiting_bytes + _LOST / 2 * linked_bytes:
                 return f"a producer had {more_bytes:,.0f} bytes to send behind {begun.unread_bytes:,} that waited"
-        if look_s >= LOOK_S:
-            return ""
-        return None if self._standing else ""
-
-
-_NEW: Final = ClientConnection(0, 0, 0.0, 0.0)
+        return None if self._standing and look_s < LOOK_S else ""
 
 
 class Producers:
@@ -196,16 +226,10 @@ class Producers:
         It returns None where they cannot be seen. Then nothing that may hold producers up is linked by cost.
         """
         self._sample = connections
-        self._begun_s: float | None = None
-        """When links by cost began; None: bytes go inline."""
-        self._rounds = self._uploaded_bytes = 0
-        """Uploads, and their bytes, since then or since the last check."""
+        self._check: _Check | None = None
+        """None: links by cost are not in use."""
         self.usual_bytes_per_s = 0.0
         """The rate before links began or up to the last check: while producers wait for an upload, less comes."""
-        self._base: tuple[Connections, float] = ({}, 0.0)
-        """The connections when links began or were checked last, and when that was."""
-        self._check: _Check | None = None
-        self._is_looking, self._sampled_s = False, -math.inf
         self._checks = DoublingPause(CHECK_MIN_S, CHECK_MAX_S)
         self._append_s = self._stored_s = -math.inf
         self._share_disturbed = 0.0
@@ -225,7 +249,7 @@ class Producers:
     def __str__(self) -> str:
         meanwhile = self._meanwhile_bytes / max(self._usual_bytes, 1.0)
         return (
-            f"links {'off' if self._begun_s is None else f'since {self._begun_s:.3f}'}, "
+            f"links {'off' if self._check is None else f'on, judged since {self._check.begun_s:.3f}'}, "
             f"producers {'wait' if self.wait else 'go on'}, {meanwhile:.2f} of the usual come during uploads, "
             f"paid {self._paid_objects:+.1f} objects, next check at {self._checks.until_s:.3f}, "
             f"hold-off until {self._hold_off.until_s:.3f}: {self.why or 'none'}"
@@ -248,9 +272,23 @@ class Producers:
 
     def may_link(self, now_s: float) -> bool:
         """Whether links that would pay may be used now. A look goes on by this question."""
-        if self._is_looking and self._check and now_s - self._sampled_s >= _SAMPLE_S:
+        if self._check is not None and self._check.is_looking and now_s - self._check.sampled_s >= _SAMPLE_S:
             self._go_on_looking(self._check, now_s)
         return not self._is_looking and now_s >= self._hold_off.until_s
+
+    @property
+    def _is_looking(self) -> bool:
+        check = self._check
+        return check is not None and check.is_looking
+
+    @property
+    def are_linking(self) -> bool:
+        """Whether links by cost are in use, looks included."""
+        return self._check is not None
+
+    def _connections(self) -> Connections:
+        """Sample the connections; none if they cannot be seen."""
+        return (self._sample() if self._sample is not None else None) or {}
 
     def may_rest(self, now_s: float) -> InlineReason | None:
         """Return why links that would pay rest now, or None if they do not. May be called on any thread."""
@@ -261,31 +299,30 @@ class Producers:
     # What happened.
 
     def linking(self, now_s: float, bytes_per_s: float = 0.0) -> None:
-        """Note that links by cost are in use, and the rate so far."""
-        if self._begun_s is not None:
-            return
+        """Note that links by cost begin, and the rate so far."""
         connections: Connections | None = {} if self._sample is None else self._sample()
         self._is_blind = connections is None
         if connections is None:
             self.held_up(now_s, "the connections of the broker's clients cannot be seen from here")
             return
-        self._begun_s, self._paid_objects, self.usual_bytes_per_s = now_s, 0.0, bytes_per_s
-        self._base, self._rounds, self._uploaded_bytes = (connections, now_s), 0, 0
+        self._check = _Check(connections, now_s)
+        self._paid_objects, self.usual_bytes_per_s = 0.0, bytes_per_s
         self._good_since_s = min(self._good_since_s, now_s)
         self._checks.begin(now_s)
 
     def going_inline(self, now_s: float, *, do_pay: bool) -> None:
         """Note that links by cost are not in use. If they stopped paying because producers wait, they rest."""
-        if self._begun_s is None or self._is_looking:
+        check = self._check
+        if check is None or check.is_looking:
             return
         is_idle = now_s - max(self._append_s, self._stored_s) >= _IDLE_S
-        if self._sample and self._rounds and self.wait and self._paid_objects < 1 and not (do_pay or is_idle):
+        if self._sample and check.has_uploads and self.wait and self._paid_objects < 1 and not (do_pay or is_idle):
             self.held_up(now_s, "links made the load too small to pay for them")
             return
         self._end_links()
 
     def _end_links(self) -> None:
-        self._begun_s, self._check, self._is_looking, self.usual_bytes_per_s = None, None, False, 0.0
+        self._check, self.usual_bytes_per_s = None, 0.0
         self._checks.reset()
 
     def append_seen(self, now_s: float) -> None:
@@ -294,15 +331,12 @@ class Producers:
 
     def are_held_up(self, gathered_bytes: int, paying_bytes: float, now_s: float) -> bool:
         """Tell before an upload by cost whether so little came that links end here."""
-        if self._begun_s is None:
+        if self._check is None:
             return False
-        if not self._rounds and self._sample:
-            waiting = {key: one for key, one in (self._sample() or {}).items() if one.unread_bytes}
-            unread = sum(one.unread_bytes for one in waiting.values())
-            read = sum(one.read_bytes - self._base[0].get(key, _NEW).read_bytes for key, one in waiting.items())
-            if unread > 1.5 * _WAITING * (min(read, gathered_bytes) or gathered_bytes):
-                self.held_up(now_s, f"{unread:,} bytes wait unread, and {read:,} were read before the first object")
-                return True
+        is_first = self._sample is not None and not self._check.has_uploads
+        if is_first and (why := self._check.before_first_upload(self._connections(), gathered_bytes)):
+            self.held_up(now_s, why)
+            return True
         if self._paid_objects + gathered_bytes / max(paying_bytes, 1.0) < 1 - _LOAN_OBJECTS:
             self.held_up(now_s, "objects became too small to pay")
             return True
@@ -310,14 +344,13 @@ class Producers:
 
     def uploading(self, size_bytes: int, paying_bytes: float, now_s: float) -> None:
         """Note that an upload begins, and sample the connections if a check is due."""
-        if self._begun_s is None or self._is_looking:
+        check = self._check
+        if check is None or check.is_looking:
             return
-        self._rounds, self._uploaded_bytes = self._rounds + 1, self._uploaded_bytes + size_bytes
+        check.count(size_bytes)
         self._paid_objects = min(self._paid_objects + size_bytes / max(paying_bytes, 1.0) - 1, _LOAN_OBJECTS)
         if self._sample and self._checks.is_over(now_s):
-            if self._check is None:
-                self._check = _Check(self._base[0])
-            self._check.uploading(self._sample, now_s)
+            check.uploading(self._connections, now_s)
 
     def stored(self, upload_s: float, appended_bytes: int, usual_bytes: float | None, now_s: float) -> None:
         """Note a stored upload: what was appended since it began, and what usually is in as much time, if known."""
@@ -328,33 +361,29 @@ class Producers:
             weight = max(1 / self._uploads, _MEANWHILE_WEIGHT)
             self._meanwhile_bytes += weight * (appended_bytes - self._meanwhile_bytes)
             self._usual_bytes += weight * (usual_bytes - self._usual_bytes)
-        if self._check is not None and not self._is_looking and self._check.began_before(now_s - upload_s):
-            self._judge_upload(self._check, now_s)
+        check = self._check
+        if check is not None and not check.is_looking and check.began_before(now_s - upload_s):
+            self._judge_upload(check, now_s)
 
     def _judge_upload(self, check: _Check, now_s: float) -> None:
-        connections = (self._sample() if self._sample else None) or {}
-        why = check.uploaded(connections, self._rounds)
-        if why:
+        connections = self._connections()
+        if why := check.uploaded(connections):
             self.held_up(now_s, why)
-        elif check.uploads >= CHECKED_UPLOADS:
-            self._is_looking, self._sampled_s = check.look(connections, now_s), now_s
-            if not self._is_looking:
-                self._is_well(connections, now_s)
+        elif check.is_whole and not check.look(connections, now_s):
+            self._is_well(check, connections, now_s)
 
     def _go_on_looking(self, check: _Check, now_s: float) -> None:
-        self._sampled_s = now_s
-        connections = (self._sample() if self._sample else None) or {}
-        why = check.looked(connections, now_s, self._base[1])
+        connections = self._connections()
+        why = check.looked(connections, now_s)
         if why:
             self.held_up(now_s, why)
         elif why is not None:
-            self._is_well(connections, now_s)
+            self._is_well(check, connections, now_s)
 
-    def _is_well(self, connections: Connections, now_s: float) -> None:
+    def _is_well(self, check: _Check, connections: Connections, now_s: float) -> None:
         """Go on with links, because a check found nobody held up."""
-        self._check, self._is_looking = None, False
-        self.usual_bytes_per_s = self._uploaded_bytes / max(now_s - self._base[1], 0.001)
-        self._base, self._rounds, self._uploaded_bytes = (connections, now_s), 0, 0
+        self.usual_bytes_per_s = check.bytes_per_s(now_s)
+        self._check = _Check(connections, now_s)
         self._checks.begin(now_s)
         if now_s - self._good_since_s >= GOOD_S:
             self._hold_off.reset()
