@@ -1,5 +1,6 @@
 """`remote-wal decommission`: gives the objects of a broker that is gone for good to another broker's agent."""
 
+from contextlib import closing
 from typing import Annotated
 
 import typer
@@ -44,9 +45,6 @@ def decommission(
         publish_registration(topic.publisher, registration, wall_ms())
         topic.published()
     if (gone := agents.get(broker)) is not None and not gone.is_gone:
-        writer = SettingsWriter(client)
-        try:
+        with closing(SettingsWriter(client)) as writer:
             writer.register_agent(replace(gone, peer_address=None, bypass_address=None, is_gone=True))
-        finally:
-            writer.close()
     typer.echo(f"the agent of broker {heir} cares for the objects of broker {broker}")

@@ -3,6 +3,7 @@
 import getpass
 import os
 import socket
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.completion import complete_broker, complete_topic
-from cli.connection import CommandConfig, agents_client, client_config
+from cli.connection import CommandConfig, Connection, agents_client
 from cli.option_groups import grouped
-from cli.reachability import reach
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -69,19 +69,15 @@ class PauseScope:
         """Return the client for a cluster that answers. Raises BadParameter, ClusterUnreachableError."""
         if self.bootstrap_server is None:
             return agents_client(*self._broker())
-        found = client_config(self.bootstrap_server, self.command_config)
-        reach(found)
-        return found
+        return Connection(self.bootstrap_server, self.command_config).client_config()
 
     def _broker(self) -> "tuple[BrokerProperties, AgentSettings]":
         if self.broker_config is None:
             missing = "--broker-config" if self.local else "--bootstrap-server or --broker-config"
             raise typer.BadParameter("missing", param_hint=missing)
-        from agent.settings_file import agent_settings
-        from kafka_log.server_properties import load_broker_properties
+        from agent.settings_file import read_settings_file
 
-        broker = load_broker_properties(self.broker_config)
-        return broker, agent_settings(broker, self.broker_config)
+        return read_settings_file(self.broker_config)
 
 
 @grouped
@@ -109,11 +105,8 @@ def pause(
         known = read_known_settings(client)
         if (paused := known.pauses.get(name)) is None:
             _check_scope(scope, client, known.topics.keys(), known.agents.keys())
-            writer = SettingsWriter(client)
-            try:
+            with closing(SettingsWriter(client)) as writer:
                 writer.pause(name, paused := wanted)
-            finally:
-                writer.close()
     typer.echo(paused.told(name))
 
 

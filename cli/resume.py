@@ -1,5 +1,7 @@
 """`remote-wal resume`: ends a pause of `remote-wal pause`."""
 
+from contextlib import closing
+
 import typer
 
 from cli.option_groups import grouped
@@ -20,11 +22,8 @@ def resume(scope: PauseScope) -> None:
         client = scope.client_config()
         left = dict(read_known_settings(client).pauses)
         if was_paused := left.pop(name, None) is not None:
-            writer = SettingsWriter(client)
-            try:
+            with closing(SettingsWriter(client)) as writer:
                 writer.pause(name, None)
-            finally:
-                writer.close()
     typer.echo(f"{name}: {'resumed' if was_paused else 'was not paused'}")
     for scope_left, pause in sorted(left.items()):
         typer.echo(f"still paused: {pause.told(scope_left)}")

@@ -1,6 +1,6 @@
 """`remote-wal topics`: shows and changes which topics replicate through object storage."""
 
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -231,8 +231,7 @@ def _set(wanted: "Mapping[str, TopicSettings | None]", client: "KafkaClientConfi
     for topic, settings in wanted.items():
         if settings is not None and topic not in existing:
             raise TopicSettingsError("enable", topic, "there is no such topic", "make it first, with kafka-topics.sh")
-    writer = SettingsWriter(client)
-    try:
+    with closing(SettingsWriter(client)) as writer:
         for topic, settings in wanted.items():
             if settings is not None:
                 writer.set_topic(topic, replace(settings, topic_id=existing[topic]))
@@ -240,8 +239,6 @@ def _set(wanted: "Mapping[str, TopicSettings | None]", client: "KafkaClientConfi
                 writer.clear_topic(topic)
             is_enabled = settings is not None and settings.enable
             typer.echo(f"{topic}: remote.wal.storage.enable={'true' if is_enabled else 'false'}")
-    finally:
-        writer.close()
     for policy in sorted({str(one.link_policy) for one in wanted.values() if one is not None and one.enable}):
         typer.echo(what_it_does(policy, _measured(client)))
 

@@ -4,6 +4,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable, Collection
+from contextlib import closing
 
 import structlog
 
@@ -40,11 +41,8 @@ class LeasesInTopic:
 
     def record(self, lease: LeaseValue) -> None:
         """Record a lease. Raises MetadataTopicError."""
-        writer = SettingsWriter(self._client)
-        try:
+        with closing(SettingsWriter(self._client)) as writer:
             writer.record_leases(self._broker_id, with_lease(self._reader.leases.get(self._broker_id, ()), lease))
-        finally:
-            writer.close()
 
 
 def make_lease(blobs: BlobStorage, recorded: LeasesInTopic) -> Lease:

@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from agent.link_pauses import read_local
-from cli import pause as pause_module
+from cli import connection
 from cli.main import build_app
 from kafka_cluster.answers import DescribedBroker
 from kafka_cluster.cluster import KafkaCluster
@@ -37,7 +37,7 @@ class Recorded:
 
             def close(self) -> None: ...
 
-        monkeypatch.setattr(pause_module, "reach", lambda _client: None)
+        monkeypatch.setattr(connection, "reach", lambda _client: None)
         monkeypatch.setattr(
             settings_topic, "read_known_settings", lambda _client: KnownSettings(topics, {}, agents, self.pauses)
         )
