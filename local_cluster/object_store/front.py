@@ -1,9 +1,10 @@
 """The object store of this machine, without its sockets: moto, with a front that adds what moto lacks.
 
+For long runs with many objects, which moto lists slowly, another S3 server may stand behind the front.
+
 The front answers CreateSession and checks its tokens, makes the conditional PUT atomic, verifies the CRC32C of uploads,
 lists directory buckets (names that end in `--x-s3`) unsorted, gives them ETags that are no MD5, waits as long as a
-store would, and plays faults. moto keeps the objects: it costs about 1 ms of CPU per request, so a shorter path around
-it is not needed. Objects live in memory and are gone with the process.
+store would, and plays faults. moto keeps the objects in memory, and they are gone with the process.
 """
 
 import calendar
@@ -126,22 +127,21 @@ class ObjectStoreFront:
         get_latency: float = 0.0,
         session_seconds: float = 300.0,
         clock: Callable[[], float] = time.monotonic,
+        store: Callable[[Request], Answer] | None = None,
     ) -> None:
-        """Take latencies in seconds; a session of S3 Express lives five minutes."""
-        from moto.server import DomainDispatcherApplication, create_backend_app
-
+        """Take latencies in seconds; a session of S3 Express lives five minutes. `store` is moto if none is given."""
         self.faults = Faults()
         self.answered: Counter[str] = Counter()
         """Requests for objects that were answered or took effect, by method."""
         self.sessions = Sessions(session_seconds, clock)
-        self._moto = DomainDispatcherApplication(create_backend_app)
+        self._ask = store or _moto()
         self._latency = {"PUT": put_latency, "GET": get_latency}
         self._writes = threading.Lock()
         self._never = threading.Event()
 
     def create_bucket(self, bucket: str) -> None:
         """Make a bucket; nothing happens if it exists."""
-        answer = self._ask_moto(Request("PUT", f"/{bucket}"))
+        answer = self._ask(Request("PUT", f"/{bucket}"))
         if answer.status not in (200, 409):
             raise RuntimeError(f"cannot make bucket {bucket}: {answer.body.decode()}")
 
@@ -177,7 +177,7 @@ class ObjectStoreFront:
     def answer(self, request: Request) -> Answer:
         """Answer as the store itself would, except for faults that change what arrives."""
         if not request.bucket.endswith(DIRECTORY_BUCKET_SUFFIX):
-            return self._from_moto(request)
+            return self._from_store(request)
         query = parse_qs(request.query, keep_blank_values=True)
         if "session" in query:
             if self.faults.take("empty_session", request.method, request.target):
@@ -189,11 +189,11 @@ class ObjectStoreFront:
         listing = "list-type" in query
         if listing and not query.get("prefix", ["/"])[0].endswith("/"):
             return _error(400, "InvalidRequest", "prefixes end in / here")
-        return _as_directory_bucket(self._from_moto(request), listing)
+        return _as_directory_bucket(self._from_store(request), listing)
 
-    def _from_moto(self, request: Request) -> Answer:
+    def _from_store(self, request: Request) -> Answer:
         if request.method != "PUT":
-            return self._ask_moto(request)
+            return self._ask(request)
         body, headers = request.body, dict(request.headers)
         if self.faults.take("alter_body", "PUT", request.target):
             body = _altered(body)
@@ -203,36 +203,7 @@ class ObjectStoreFront:
         if self.faults.take("ignore_conditions", "PUT", request.target):
             headers.pop("if-none-match", None)
         with self._writes:  # moto looks first and writes later; two writers must not both find the key free
-            return self._ask_moto(replace(request, body=body, headers=headers))
-
-    def _ask_moto(self, request: Request) -> Answer:
-        environ: dict[str, Any] = {
-            "HTTP_" + name.upper().replace("-", "_"): value for name, value in request.headers.items()
-        }
-        # moto finds its service by the signature's scope, and knows no s3express.
-        signature = request.headers.get("authorization", _UNSIGNED)
-        environ |= {
-            "REQUEST_METHOD": request.method,
-            "PATH_INFO": request.path,
-            "RAW_URI": request.target,
-            "REQUEST_URI": request.target,
-            "QUERY_STRING": request.query,
-            "CONTENT_LENGTH": str(len(request.body)),
-            "CONTENT_TYPE": request.headers.get("content-type", "application/octet-stream"),
-            "HTTP_AUTHORIZATION": signature.replace("/s3express/", "/s3/"),
-            "HTTP_HOST": "127.0.0.1",
-            "SERVER_NAME": "127.0.0.1",
-            "SERVER_PORT": "80",
-            "SERVER_PROTOCOL": "HTTP/1.1",
-            "wsgi.url_scheme": "http",
-            "wsgi.input": io.BytesIO(request.body),
-            "wsgi.errors": sys.stderr,
-        }
-        begun: list[tuple[str, list[tuple[str, str]]]] = []
-        parts = self._moto(environ, lambda status, headers, _error=None: begun.append((status, headers)))
-        body = b"".join(parts)
-        status, headers = begun[0]
-        return Answer(int(status.split()[0]), tuple(headers), body)
+            return self._ask(replace(request, body=body, headers=headers))
 
     def _control(self, request: Request) -> Answer:
         if request.remote_address not in _LOOPBACK:
@@ -256,6 +227,43 @@ class ObjectStoreFront:
             case _:
                 return _error(404, "NoSuchControl", request.path)
         return Answer(204)
+
+
+def _moto() -> Callable[[Request], Answer]:
+    """Return a moto of its own; in one process all have the same buckets."""
+    from moto.server import create_backend_app
+
+    application = create_backend_app("s3")  # moto's dispatcher would look through 90 directories for each request
+
+    def ask(request: Request) -> Answer:
+        environ: dict[str, Any] = {
+            "HTTP_" + name.upper().replace("-", "_"): value for name, value in request.headers.items()
+        }
+        signature = request.headers.get("authorization", _UNSIGNED)
+        environ |= {
+            "REQUEST_METHOD": request.method,
+            "PATH_INFO": request.path,
+            "RAW_URI": request.target,
+            "REQUEST_URI": request.target,
+            "QUERY_STRING": request.query,
+            "CONTENT_LENGTH": str(len(request.body)),
+            "CONTENT_TYPE": request.headers.get("content-type", "application/octet-stream"),
+            "HTTP_AUTHORIZATION": signature.replace("/s3express/", "/s3/"),  # moto knows no s3express
+            "HTTP_HOST": "127.0.0.1",
+            "SERVER_NAME": "127.0.0.1",
+            "SERVER_PORT": "80",
+            "SERVER_PROTOCOL": "HTTP/1.1",
+            "wsgi.url_scheme": "http",
+            "wsgi.input": io.BytesIO(request.body),
+            "wsgi.errors": sys.stderr,
+        }
+        begun: list[tuple[str, list[tuple[str, str]]]] = []
+        parts = application(environ, lambda status, headers, _error=None: begun.append((status, headers)))
+        body = b"".join(parts)
+        status, headers = begun[0]
+        return Answer(int(status.split()[0]), tuple(headers), body)
+
+    return ask
 
 
 def _as_directory_bucket(answer: Answer, listing: bool) -> Answer:

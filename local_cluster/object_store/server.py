@@ -11,10 +11,12 @@ from other processes, the same port takes, from loopback only:
 """
 
 import argparse
+import contextlib
+import http.client
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final, Self
 
@@ -59,6 +61,25 @@ class ObjectStoreServer:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
+
+
+def server_behind(host_and_port: str) -> Callable[[Request], Answer]:
+    """Return what asks another S3 server, without a change to the signed request.
+
+    Raises OSError, http.client.HTTPException where that server does not answer.
+    """
+
+    def ask(request: Request) -> Answer:
+        with contextlib.closing(http.client.HTTPConnection(host_and_port, timeout=60.0)) as connection:
+            connection.putrequest(request.method, request.target, skip_host=True, skip_accept_encoding=True)
+            for name, value in request.headers.items():
+                if name not in ("expect", "connection"):
+                    connection.putheader(name, value)
+            connection.endheaders(request.body or None)
+            answer = connection.getresponse()
+            return Answer(answer.status, tuple(answer.getheaders()), answer.read())
+
+    return ask
 
 
 class _Server(ThreadingHTTPServer):
@@ -136,9 +157,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--put-latency-ms", type=float, default=0.0)
     parser.add_argument("--get-latency-ms", type=float, default=0.0)
     parser.add_argument("--session-seconds", type=float, default=300.0)
+    parser.add_argument("--behind", metavar="HOST:PORT", help="the S3 server that keeps the objects, with its buckets")
     options = parser.parse_args(arguments)
-    front = ObjectStoreFront(options.put_latency_ms / 1000, options.get_latency_ms / 1000, options.session_seconds)
-    buckets = options.bucket or [DEFAULT_DIRECTORY_BUCKET if options.express else DEFAULT_BUCKET]
+    latencies = options.put_latency_ms / 1000, options.get_latency_ms / 1000
+    store = server_behind(options.behind) if options.behind else None
+    front = ObjectStoreFront(*latencies, options.session_seconds, store=store)
+    buckets = [] if store else options.bucket or [DEFAULT_DIRECTORY_BUCKET if options.express else DEFAULT_BUCKET]
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
