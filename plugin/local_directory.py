@@ -1,4 +1,4 @@
-"""The backend on a directory: the KIP's LocalWalStorageManager, for tests, demos and shared file systems.
+"""The backend on a directory: the KIP's LocalWalStorageManager, for tests and demos on one host.
 
 A write goes to a temporary name in the final directory and is then linked to its key, which the file system does at
 once and only if the key is free. A process that is killed between the two leaves the temporary file, at most one per
@@ -8,6 +8,7 @@ upload under way; its name starts with a dot, so no listing takes it for an obje
 import errno
 import itertools
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -41,6 +42,20 @@ _LABELS: Final = {
     errno.ENFILE: "file_descriptors",
 }
 
+_MOUNTS: Final = Path("/proc/self/mountinfo")
+_NETWORK_FILE_SYSTEMS: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "ceph", "fuse.glusterfs", "lustre", "afs"})
+"""Types of mounts, as /proc/self/mountinfo names them; EFS is nfs4."""
+
+
+def mount_type(directory: Path, mounts: str) -> str:
+    """Return the type of the file system that a resolved directory is on, by the text of /proc/self/mountinfo."""
+    found = {}
+    for fields in (line.split() for line in mounts.splitlines()):
+        at = Path(re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), fields[4]))
+        if directory.is_relative_to(at):
+            found[at] = fields[fields.index("-") + 1]
+    return found[max(found, key=lambda at: len(at.parts))] if found else ""
+
 
 class LocalDirectorySettings(ObjectBackendSettings):
     """Settings of LocalWalStorageManager."""
@@ -71,8 +86,16 @@ class LocalWalStorageManager(ObjectWalStorageManager):
             raise RemoteStorageConfigError(
                 "configure", "directory", f"cannot make {settings.directory}: {error.strerror}"
             ) from error
+        directory = settings.directory.resolve()
+        kind = mount_type(directory, _MOUNTS.read_text() if _MOUNTS.exists() else "")
+        if kind in _NETWORK_FILE_SYSTEMS:
+            raise RemoteStorageConfigError(
+                "configure", "directory",
+                f"{directory} is on a network file system ({kind}), where it is not proven that of two writers of one "
+                "key only one succeeds: use an object store, or a disk of this host",
+            )  # fmt: skip
         return DirectoryStore(
-            settings.directory.resolve(),
+            directory,
             settings.put_latency_ms / 1000,
             settings.get_latency_ms / 1000,
             settings.fsync,

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from plugin.errors import ObjectExistsError, RemoteStorageAccessError, RemoteStorageError
-from plugin.local_directory import DirectoryStore, LocalWalStorageManager
+from plugin.errors import ObjectExistsError, RemoteStorageAccessError, RemoteStorageConfigError, RemoteStorageError
+from plugin.local_directory import DirectoryStore, LocalWalStorageManager, mount_type
 from plugin.remote_wal_storage_manager import StorageContext
 from tests.plugin.storage_backends import VirtualTime, segment
 
@@ -99,3 +99,26 @@ def test_a_flushed_write_reads_back(tmp_path: Path) -> None:
     store = store_in(tmp_path, fsync=True)
     store.put_if_absent("a/key", [b"abc"])
     assert store.get_range("a/key", 1, 3) == b"bc"
+
+
+MOUNTS = """\
+22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/root rw
+30 22 0:40 / /mnt/shared\\040logs rw,relatime shared:7 master:1 - nfs4 filer:/ rw
+31 30 254:1 / /mnt/shared\\040logs/disk rw - xfs /dev/vdb rw
+"""
+
+
+@pytest.mark.parametrize(
+    ("directory", "expected"),
+    [("/", "ext4"), ("/mnt", "ext4"), ("/mnt/shared logs/a", "nfs4"), ("/mnt/shared logs/disk", "xfs")],
+)
+def test_the_innermost_mount_tells_the_type(directory: str, expected: str) -> None:
+    assert mount_type(Path(directory), MOUNTS) == expected
+
+
+def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(f"30 22 0:40 / {tmp_path.resolve()} rw - nfs4 filer:/ rw\n")
+    monkeypatch.setattr("plugin.local_directory._MOUNTS", mounts)
+    with pytest.raises(RemoteStorageConfigError, match=r"network file system \(nfs4\).*use an object store"):
+        LocalWalStorageManager().configure({"directory": str(tmp_path / "objects")}, StorageContext("cluster", 1))

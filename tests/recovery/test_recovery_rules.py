@@ -146,7 +146,7 @@ def worlds(draw: st.DrawFn) -> World:
     )
     world = World(
         tuple(draw(uploads)),
-        draw(st.sampled_from(["delete", "compact", "compact,delete"])),
+        draw(st.sampled_from(["delete", "compact", "compact,delete", ""])),
         draw(st.sampled_from([NO_LIMIT, 2, 5])),
         draw(st.sampled_from([None, AS_LOCAL, NO_LIMIT, 3])),
         ReplicaSet((1,), (1,), 1),
