@@ -113,11 +113,14 @@ class FoundPeers:
         self._gateway = gateway
         self._changed = asyncio.Event()
         self._registered, self._bypasses = _Remembered(directory / FILE_NAME), _Remembered(directory / BYPASS_FILE_NAME)
+        self.agents: Mapping[int, AgentRegistration] = {}
+        """The other agents, as they were registered when the settings topic was read last; any thread may read it."""
         peers.learned(self._registered.now)
         follower.bypasses.learned(self._bypasses.now)
 
     def registered(self, agents: Mapping[int, AgentRegistration]) -> None:
         """Set all registrations, as the settings topic has them now."""
+        self.agents = {one: agent for one, agent in agents.items() if one != self._own_id and not agent.is_gone}
         found, past = registered_addresses(agents, self._own_id), registered_bypasses(agents, self._own_id)
         if found != self._registered.now:
             log.info("peers_registered", peers={one: str(address) for one, address in sorted(found.items())})

@@ -24,12 +24,12 @@ from agent.descriptors import DescriptorWatch, raise_limit
 from agent.first_start import formatted_directory, wait_for_format
 from agent.http.http_access import http_access
 from agent.http.http_endpoint import Health, HttpEndpoint, Page, json_page
-from agent.http.status import status_of
+from agent.http.status import status_of, summary
 from agent.http.status_page import status_page
 from agent.identity import AgentIdentity, AgentLock
 from agent.metrics.paused_reads import PausedLinks, PausedReads
 from agent.metrics.savings import Savings, SavingsCollector
-from agent.release import DISTRIBUTION, tell_release
+from agent.release import DISTRIBUTION, agent_info, tell_release
 from agent.reload import Reload
 from agent.service_manager import ListeningSockets, ServiceManager
 from agent.settings.agent_settings import AgentSettings
@@ -99,13 +99,16 @@ class Agent:
             DescriptorWatch(self.registry),
             CertificateWatch(self.registry, certificate_stores(broker, settings), wall_ms),
         )
-        state, release = self.state, version(DISTRIBUTION)
+        state, release, clocks = self.state, version(DISTRIBUTION), Clocks(time.monotonic, wall_ms)
         self.http = HttpEndpoint(
             self.registry,
             {
                 "/describe": json_page(state.describe),
                 "/objects": json_page(state.objects),
-                "/": Page("text/html; charset=utf-8", lambda: status_page(status_of(state, wall_ms()), release)),
+                "/status": json_page(lambda: summary(status_of(state, clocks), release)),
+                "/": Page(
+                    "text/html; charset=utf-8", lambda: status_page(status_of(state, clocks, with_why=True), release)
+                ),
                 "/config": json_page(lambda: shown_configuration(broker, settings)),
             },
             Health(state.not_ready, state.degraded),
@@ -175,6 +178,7 @@ class Agent:
         self.registry.register(SavingsCollector(state.savings.dollars))
         self.registry.register(PausedReads(relaying.hydration.tiers))
         self.registry.register(PausedLinks(relaying.pauses))
+        agent_info(self.registry).labels(identity.cluster_id, identity.rack or "", str(identity.broker_id)).set(1)
         self._handover.sockets.close_rest()
         manager.tell("READY=1", "STATUS=relaying")
         log.info("agent_started", broker=identity.broker_id, incarnation=identity.incarnation)

@@ -43,6 +43,12 @@ def build_info(registry: CollectorRegistry) -> Gauge:
     )
 
 
+def agent_info(registry: CollectorRegistry) -> Gauge:
+    """Return a gauge whose value is 1 and whose labels say where the agent is, for joins with its other metrics."""
+    labels = ["cluster", "zone", "broker"]
+    return Gauge("remote_wal_agent_info", "Whose agent it is: cluster id, zone, broker id", labels, registry=registry)
+
+
 def _commit(rooms: Path) -> str:
     told = rooms / "commit.txt"
     if told.is_file():

@@ -1,12 +1,11 @@
 """`remote-wal describe`: each partition's upload offset, how its bytes travelled, and the objects that exist."""
 
-import json as json_format
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli.agents import LoginFile, ask_agent, ask_agents, http_settings
 from cli.completion import complete_topic
 from cli.connection import Connection, Json
 from cli.exit_code import ExitCode
@@ -20,17 +19,12 @@ if TYPE_CHECKING:
     from agent.settings.process_settings import HttpSettings
     from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
 
-_TIMEOUT_S = 5.0
-
 
 @grouped
 def describe(
     connection: Connection,
     topic: Annotated[str | None, typer.Option(help="Only this topic.", autocompletion=complete_topic)] = None,
-    broker_config: Annotated[
-        Path | None,
-        typer.Option(help="A broker's server.properties, where agents ask for a token or certificates.", exists=True),
-    ] = None,
+    broker_config: LoginFile = None,
     objects: Annotated[
         bool, typer.Option("--objects", help="Show the combined segments by owner and state instead.")
     ] = False,
@@ -47,24 +41,15 @@ def describe(
     """
     from metadata_topic.settings.settings_topic import read_known_settings
 
-    asking = _asking(broker_config)
+    asking = http_settings(broker_config)
     known = read_known_settings(connection.client_config())
     agents, orphaned = known.agents, sorted(known.orphaned)
     if objects:
         _describe_objects({broker_id: agent.http_endpoint for broker_id, agent in agents.items()}, asking, json)
         return
-    answers: dict[int, dict[str, Any]] = {}
-    silent: dict[int, str] = {}
-    for broker_id, agent in sorted(agents.items()):
-        try:
-            answer = ask_agent(agent.http_endpoint, asking)
-        except (OSError, ValueError) as error:
-            silent[broker_id] = f"{agent.http_endpoint}: {error}"
-            continue
-        if answer.get("broker_id") == broker_id:
-            answers[broker_id] = answer
-        else:  # a loopback address, registered by an agent of another host
-            silent[broker_id] = f"{agent.http_endpoint}: here, that is the agent of broker {answer.get('broker_id')}"
+    asked = ask_agents(agents, asking)
+    answers = {one: answer.page for one, answer in asked.items() if answer.page is not None}
+    silent = {one: answer.failure for one, answer in asked.items() if answer.page is None}
     for answer in answers.values():
         for of_topics in ("partitions", "gaps", "held"):
             answer[of_topics] = [one for one in answer.get(of_topics, ()) if topic is None or one["topic"] == topic]
@@ -124,24 +109,6 @@ def _describe_objects(endpoints: Mapping[int, str], asking: "HttpSettings | None
     for broker_id, reason in silent.items():
         typer.echo(f"agent {broker_id}: {reason}", err=True)
     raise typer.Exit(ExitCode.UNKNOWN)
-
-
-def _asking(broker_config: Path | None) -> "HttpSettings | None":
-    """Return the agents' settings for HTTP requests. Raises AgentSettingsError, BrokerPropertiesError."""
-    if broker_config is None:
-        return None
-    from agent.settings_file import read_settings_file
-
-    return read_settings_file(broker_config)[1].http
-
-
-def ask_agent(endpoint: str, asking: "HttpSettings | None", path: str = "/describe") -> dict[str, Any]:
-    """Return a page of an agent, as JSON. Raises OSError, ValueError."""
-    from agent.http.http_asking import ask_agent_page
-
-    with ask_agent_page(endpoint, path, _TIMEOUT_S, asking) as response:
-        answer: dict[str, Any] = json_format.load(response)
-        return answer
 
 
 def _print(answers: dict[int, dict[str, Any]], silent: dict[int, str]) -> None:

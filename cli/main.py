@@ -25,6 +25,7 @@ COMMANDS: Final = (
     "agent",
     "gateway",
     "topics",
+    "status",
     "describe",
     "pause",
     "resume",

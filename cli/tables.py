@@ -9,6 +9,7 @@ from cli.exit_code import ExitCode
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from rich.text import Text
 
 
 def table(
@@ -29,8 +30,8 @@ def table(
     return made
 
 
-def show(*shown: "Table | str") -> None:
-    """Print JSON on standard output."""
+def show(*shown: "Table | Text | str") -> None:
+    """Print tables and lines on standard output."""
     from rich.console import Console
 
     console = Console()

@@ -245,16 +245,11 @@ def _set(wanted: "Mapping[str, TopicSettings | None]", client: "KafkaClientConfi
 
 def _measured(client: "KafkaClientConfig") -> "list[Mapping[str, object]]":
     """Return the descriptions of agents that answer from here without a login."""
-    from cli.describe import ask_agent
+    from cli.agents import ask_agents
     from metadata_topic.settings.settings_topic import read_settings
 
-    answers: list[Mapping[str, object]] = []
-    for agent in read_settings(client)[1].values():
-        try:
-            answers.append(ask_agent(agent.http_endpoint, None))
-        except (OSError, ValueError):
-            continue
-    return answers
+    asked = ask_agents(read_settings(client)[1], None).values()
+    return [answer.page for answer in asked if answer.page is not None]
 
 
 def what_it_does(policy: str, agents: "Sequence[Mapping[str, object]]") -> str:

@@ -1,19 +1,23 @@
 """Gathers what a person wants to see of an agent at one look, for `agent.http.status_page`."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final
 
 from agent.agent_state import AgentState
 from agent.metrics.savings import Dollars
 from agent.metrics.topic_metrics import TopicState, by_topic
 from plugin.prices import NEVER_PAYS
 from plugin.remote_wal_storage_manager import RequestCounts
+from plugin.wall_clock import Clocks
 from replication.follower.peer_watch import NOT_ASKED, Presence
 from rlm.write_path.core.led_partition import PartitionStatus
 
 if TYPE_CHECKING:
     from agent.wiring.storage_run import WhyInline
+
+_LATE_S: Final = 60.0
+"""A store that answered longer ago was not asked lately."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,10 @@ class Peer:
     """The size of the same traffic without links."""
     presence: Presence = NOT_ASKED
     """Whether its agent is alive, as measured."""
+    http_endpoint: str = ""
+    """Where its agent serves its own page, as registered; empty if not known."""
+    version: str = ""
+    """Its agent's release, as registered; empty if not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +72,22 @@ class Status:
     """Why the local broker does not accept connections; None: as far as was seen, it does."""
     why: "Mapping[str, WhyInline]" = field(default_factory=dict)
     """By topic."""
+    paused: Sequence[str] = ()
+    """The pauses of links in force."""
+    minute: Mapping[str, int] = field(default_factory=dict)
+    """Record bytes of the last minute that followers got from here, by inline reason or as `linked`."""
+    hour: Mapping[str, int] = field(default_factory=dict)
+    """Those of the last hour."""
+
+    @property
+    def store(self) -> tuple[str, str]:
+        """The state of the store, and why it fails."""
+        if self.store_failed is not None:
+            return "fails", self.store_failed[1]
+        if not self.is_store_there:
+            return "does not answer", ""
+        ago = self.store_answered_s_ago
+        return ("not asked lately" if ago is None or ago > _LATE_S else "answers"), ""
 
     @property
     def all_topics(self) -> TopicState:
@@ -83,17 +107,50 @@ class Status:
         return self.break_even_bytes == NEVER_PAYS
 
 
-def status_of(state: AgentState, now_ms: int) -> Status:
-    """Gather the state. On any thread, because it only asks for snapshots."""
+def summary(status: Status, release: str) -> dict[str, Any]:
+    """Return the state as JSON for `remote-wal status`. Ages are as of now."""
+    total, (store, failure) = status.all_topics, status.store
+    return {
+        "broker_id": status.broker_id,
+        "cluster_id": status.cluster_id,
+        "zone": status.zone,
+        "version": release,
+        "uptime_s": status.uptime_s,
+        "not_ready": list(status.reasons),
+        "degraded": list(status.degraded),
+        "paused": list(status.paused),
+        "missing_offsets": status.gaps,
+        "partitions": total.partitions,
+        "lag_bytes": total.lag_bytes,
+        "lag_age_s": total.oldest_ms / 1000,
+        "linked_share": {"minute": linked_share(status.minute), "hour": linked_share(status.hour)},
+        "inline_bytes": {way: moved for way, moved in status.hour.items() if way != "linked"},
+        "store": {"state": store, "failure": failure, "answered_s_ago": status.store_answered_s_ago},
+        "peers": {one.broker_id: asdict(one.presence) | {"is_bypassed": one.is_bypassed} for one in status.peers},
+    }
+
+
+def linked_share(moved: Mapping[str, int]) -> float | None:
+    """Return the linked share of these bytes; None if nothing moved."""
+    total = sum(moved.values())
+    return moved.get("linked", 0) / total if total else None
+
+
+def status_of(state: AgentState, clocks: Clocks, *, with_why: bool = False) -> Status:
+    """Gather the state; `why`, which is costly with many topics, only if wanted.
+
+    Any thread may call it, because it only asks for snapshots.
+    """
     identity, relaying, run, savings = state.identity, state.relaying, state.storage_run, state.savings
     if identity is None or relaying is None or savings is None:
         return Status(state.broker_id, reasons=state.not_ready(), degraded=state.degraded())
     led = run.write_path.status() if run is not None else {}
+    recent, now_s = relaying.metrics.traffic.recent_of_all, clocks.monotonic_s()
     return Status(
         identity.broker_id,
         identity.cluster_id,
         relaying.zones.own,
-        (now_ms - identity.started_ms) / 1000,
+        (clocks.wall_ms() - identity.started_ms) / 1000,
         state.not_ready(),
         state.degraded(),
         run.led_gaps.offsets if run is not None else 0,
@@ -107,7 +164,10 @@ def status_of(state: AgentState, now_ms: int) -> Status:
         sorted(led.values(), key=lambda one: (-one.lag_bytes, one.topic, one.partition)),
         _peers(state),
         relaying.leader.broker_unreachable,
-        run.write_path.why() if run is not None else {},
+        run.write_path.why() if run is not None and with_why else {},
+        relaying.pauses.told,
+        recent.moved(60, now_s),
+        recent.moved(3600, now_s),
     )
 
 
@@ -117,7 +177,8 @@ def _peers(state: AgentState) -> list[Peer]:
         return []
     zones, bypassed = relaying.zones, set(relaying.follower.bypasses.bypassed)
     moved = dict(relaying.metrics.traffic.by_follower)
-    known = set(relaying.follower.addresses) | {one for one in moved if one >= 0}
+    agents = relaying.found_peers.agents
+    known = set(relaying.follower.addresses) | {one for one in moved if one >= 0} | set(agents)
     return [
         Peer(
             one,
@@ -127,6 +188,8 @@ def _peers(state: AgentState) -> list[Peer]:
             moved[one].peer_bytes if one in moved else 0,
             moved[one].stock_bytes if one in moved else 0,
             relaying.peer_watch.presence(one),
+            agents[one].http_endpoint if one in agents else "",
+            agents[one].version if one in agents else "",
         )
         for one in sorted(known)
     ]

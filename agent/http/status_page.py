@@ -1,6 +1,6 @@
 """The page for a person's browser: the answer first, then its details.
 
-It loads nothing and runs nothing: one document with its style in it, which the browser reloads every ten seconds. All
+It loads nothing and runs nothing: one document with its style in it, which the browser reloads every five seconds. All
 text from elsewhere (topics, zones, reasons) is escaped.
 """
 
@@ -137,14 +137,11 @@ def _tiles(status: Status) -> str:
 
 def _store(status: Status) -> tuple[str, str]:
     """Describe the state of the store, and since when."""
-    ago = status.store_answered_s_ago
+    ago, (state, failure) = status.store_answered_s_ago, status.store
     seen = "never answered yet" if ago is None else f"answered {duration(ago)} ago"
     if status.store_failed is not None:
-        failed_ago, label = status.store_failed
-        return "fails", f"{label} {duration(failed_ago)} ago; {seen}"
-    if not status.is_store_there:
-        return "does not answer", seen
-    return ("not asked lately" if ago is None or ago * 1000 > _LATE_MS else "answers"), seen
+        seen = f"{failure} {duration(status.store_failed[0])} ago; {seen}"
+    return state, seen
 
 
 def _tile(name: str, value: str, more: str, drawn: str = "") -> str:
@@ -214,15 +211,27 @@ def _partitions(status: Status) -> str:
 def _peers(peers: Sequence[Peer]) -> str:
     rows = [
         (
-            f"broker {one.broker_id}",
+            _agent_link(one),
             escape(one.zone or "unknown") + (" (own)" if one.is_own_zone else ""),
+            escape(one.version or "unknown"),
             _reached(one),
             size(one.sent_bytes),
             size(one.stock_bytes),
         )
         for one in peers
     ]
-    return _table(("peer", "zone", "reached", "sent", "without links"), rows, len(rows), "There are no peers.")
+    return _table(
+        ("peer", "zone", "release", "reached", "sent", "without links"), rows, len(rows), "There are no peers."
+    )
+
+
+def _agent_link(peer: Peer) -> str:
+    """Return the broker's name, as a link to its agent's own page if that is known."""
+    name, where = f"broker {peer.broker_id}", peer.http_endpoint
+    url = where if "://" in where else f"http://{where}"
+    if not where or not url.startswith(("http://", "https://")):
+        return name
+    return f'<a href="{escape(url)}/">{name}</a>'
 
 
 def _reached(peer: Peer) -> str:

@@ -22,7 +22,7 @@ from agent.metrics.savings import Dollars, SavingsCollector
 from agent.metrics.segment_traces import span_counter
 from agent.metrics.store_times import StoreTimes
 from agent.metrics.topic_metrics import TopicCollector
-from agent.release import build_info
+from agent.release import agent_info, build_info
 from agent.settings.configuration_doc import table
 from agent.tls.certificates import CertificateWatch
 from gateway.consume_metrics import ConsumeMetrics
@@ -109,6 +109,7 @@ def _collectors() -> list[Collector]:
     StoreTimes(registry, time.monotonic)
     span_counter(registry)
     build_info(registry)
+    agent_info(registry)
     publisher = RemoteWalMetadataPublisher(KafkaClientConfig(""), 0, time.monotonic)
     return [
         *registry.collectors,

@@ -107,7 +107,7 @@ class PeerWatch:
                     connection = await self._ask(broker_id, connection)
                 except _NOT_THERE as error:
                     connection = None
-                    if was_open:
+                    if was_open and not isinstance(error, TimeoutError):
                         continue  # the connection may have ended, and not the agent
                     self._failed(broker_id, seen, str(error) or type(error).__name__)
                 else:

@@ -114,6 +114,13 @@ class Traffic:
     by_follower: defaultdict[int, FollowerTraffic] = field(default_factory=lambda: defaultdict(FollowerTraffic))
     """By the follower's broker id; -1 for connections without a replica's fetches."""
     recent: defaultdict[TopicId, "RecentTraffic"] = field(default_factory=lambda: defaultdict(RecentTraffic))
+    recent_of_all: RecentTraffic = field(default_factory=RecentTraffic)
+    """The sum of `recent`."""
+
+    def moved(self, topic_id: TopicId, way: str, size: int, now_s: float) -> None:
+        """Count bytes that took this way just now."""
+        self.recent[topic_id].add(way, size, now_s)
+        self.recent_of_all.add(way, size, now_s)
 
 
 class CatchUpMetrics:
@@ -254,7 +261,7 @@ class ReplicationMetrics:
 
     def linked(self, partition: TopicIdPartition, size: int, follower_id: int, now_s: float) -> None:
         """Count record bytes that were linked for a follower."""
-        self.traffic.recent[partition.topic_id].add(_LINKED, size, now_s)
+        self.traffic.moved(partition.topic_id, _LINKED, size, now_s)
         self.traffic.by_partition[partition].linked_bytes += size
         self.traffic.by_topic[partition.topic_id, follower_id].linked_bytes += size
         self.record_bytes.labels("linked").inc(size)
@@ -266,7 +273,7 @@ class ReplicationMetrics:
         self.inline_bytes.labels(reason.value).inc(size)
         if partition is not None:
             if reason is not InlineReason.OWN_ZONE:
-                self.traffic.recent[partition.topic_id].add(reason.value, size, now_s)
+                self.traffic.moved(partition.topic_id, reason.value, size, now_s)
             if reason not in RIGHTLY_INLINE:
                 self.traffic.by_partition[partition].unsaved_bytes += size
             self.traffic.by_partition[partition].inline_bytes += size

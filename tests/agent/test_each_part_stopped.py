@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 import socket
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from agent.http.status import status_of
 from agent.http.status_page import status_page
 from plugin.errors import RemoteStorageError
 from plugin.segment_metadata import CombinedSegmentId
-from plugin.wall_clock import wall_ms
+from plugin.wall_clock import Clocks, wall_ms
 from replication.wire.peer_protocol import Hello
 from tests.agent.agent_rig import AgentRig, running_agent
 from tests.replication.two_agents import framed, read_frame
@@ -86,7 +87,7 @@ async def test_what_the_agent_shows_names_the_part_that_was_stopped(
             watch = state.relaying.peer_watch
 
             def page() -> str:
-                text = status_page(status_of(state, wall_ms()), "1").decode()
+                text = status_page(status_of(state, Clocks(time.monotonic, wall_ms)), "1").decode()
                 for tag in ("<dt>", "</dt>", "<dd>", "</dd>"):
                     text = text.replace(tag, " ")
                 return " ".join(text.split())

@@ -74,6 +74,13 @@ async def test_a_broker_joins_is_replicated_from_and_leaves(tmp_path: Path) -> N
         assert await idle.fetch({0: 0}) is None
 
 
+async def test_other_agents_that_are_registered_are_known_and_those_that_left_are_not(tmp_path: Path) -> None:
+    async with rig(tmp_path) as one:
+        agents = registered(_1=None, _2=None, _3=None)
+        one.found.registered({**agents, 4: replace(agents[3], broker_id=4, is_gone=True)})
+        assert one.found.agents == {1: agents[1], 3: agents[3]}
+
+
 async def test_an_agent_that_moved_is_found_where_it_registered(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as left:
         old = Address(*left.getsockname()[:2])

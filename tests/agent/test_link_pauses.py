@@ -1,5 +1,6 @@
 """What pauses an agent's links, and where it is shown."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from agent.http.status import status_of
 from agent.http.status_page import status_page
 from agent.link_pauses import LinkPauses, remove_local, write_local
 from metadata_topic.settings.pauses import Pause
-from plugin.wall_clock import wall_ms
+from plugin.wall_clock import Clocks, wall_ms
 from tests.agent.agent_rig import running_agent
 
 PAUSE = Pause("anna@ops-1", 1_700_000_000_000)
@@ -84,7 +85,7 @@ async def test_a_pause_is_shown_on_every_page(tmp_path: Path, monkeypatch: pytes
         assert rig.registry.get_sample_value("remote_wal_links_paused", {"scope": "local"}) == 1
         assert (
             "links are paused since 2023-11-14 22:13:20 UTC by anna@ops-1"
-            in status_page(status_of(state, wall_ms()), "1").decode()
+            in status_page(status_of(state, Clocks(time.monotonic, wall_ms)), "1").decode()
         )
         remove_local(tmp_path / "state")
         await rig.until(lambda: state.describe()["paused"] == [])

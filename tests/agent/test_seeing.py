@@ -1,6 +1,7 @@
 """What a whole agent tells of itself."""
 
 import asyncio
+import json
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -51,11 +52,24 @@ async def test_the_status_page_tells_what_the_agent_does(tmp_path: Path, monkeyp
         assert "leadership not known yet" in shown
 
 
-async def page_of(rig: AgentRig) -> str:
+async def test_programs_are_told_how_the_agent_is_and_prometheus_whose_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_agent(tmp_path, monkeypatch) as rig:
+        await rig.until(lambda: rig.agent.http.address is not None)
+        told = json.loads(await page_of(rig, "/status"))
+        assert (told["broker_id"], told["version"]) == (1, this_release().version)
+        assert told["not_ready"]  # Kafka is not there
+        assert rig.agent.state.identity is not None
+        labels = {"cluster": rig.agent.state.identity.cluster_id, "zone": told["zone"] or "", "broker": "1"}
+        assert rig.registry.get_sample_value("remote_wal_agent_info", labels) == 1
+
+
+async def page_of(rig: AgentRig, path: str = "/") -> str:
     assert rig.agent.http.address is not None
 
     def ask() -> str:
-        with urllib.request.urlopen(f"http://{rig.agent.http.address}/", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://{rig.agent.http.address}{path}", timeout=10) as answer:
             return str(answer.read().decode())
 
     return await asyncio.to_thread(ask)

@@ -172,6 +172,16 @@ def test_each_state_is_shown_with_its_age_and_what_is_unknown_as_unknown(changes
     assert told in " ".join(Page(status(**changes)).text.split())
 
 
+def test_peers_link_to_their_agents_own_pages_as_they_are_registered() -> None:
+    hosts = ["kafka-2:19095", "https://kafka-3:19095", "javascript:x", 'http://x/"onclick', ""]
+    peers = [Peer(at + 2, None, False, False, 0, 0, THERE, host, "0.9") for at, host in enumerate(hosts)]
+    page = Page(status(peers=peers))
+    links = ["http://kafka-2:19095/", "https://kafka-3:19095/", "http://javascript:x/", 'http://x/"onclick/']
+    assert [value for key, value in page.attributes if key == "href"] == links
+    assert page.text.count("0.9") == 5
+    assert "broker 6" in page.text
+
+
 def test_a_store_that_answers_no_has_not_failed() -> None:
     counts = RequestCounts(put=7, failures={"exists": 1, "not_found": 2, "throttled": 4})
     page = Page(status(requests=counts))

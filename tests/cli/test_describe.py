@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from cli import describe
+from cli import agents as agents_module
 from cli.main import build_app
 from metadata_topic.settings import settings_topic
 from metadata_topic.settings.settings_topic import KnownSettings
@@ -78,7 +78,7 @@ def test_with_the_brokers_file_agents_are_asked_as_it_says(monkeypatch: pytest.M
 def test_why_bytes_go_inline_is_shown_by_topic_and_leader(monkeypatch: pytest.MonkeyPatch) -> None:
     why = {"minute": 0.255, "hour": None, "reasons": {"load": 7}, "now": "", "told": "0.30 MB/s bring 30 KB"}
     told = {"broker_id": 1, "partitions": [], "why": {"orders": why, "clicks": {**why, "told": ""}}}
-    monkeypatch.setattr(describe, "ask_agent", lambda *_: told)
+    monkeypatch.setattr(agents_module, "ask_agent", lambda *_: told)
     monkeypatch.setenv("COLUMNS", "200")
     shown = described(monkeypatch, {1: agent(1)}, "--why", "--topic", "orders").stdout
     assert [part in shown for part in ("orders", "25.5%", "none", "0.30 MB/s bring 30 KB")] == [True] * 4

@@ -79,6 +79,15 @@ def test_what_is_asked_for_is_told_by_that_name_with_those_labels(name: str, exp
         assert labels <= known[one.name] | OF_PROMETHEUS, name
 
 
+def test_the_board_is_chosen_by_cluster_and_then_by_agent() -> None:
+    queries = {one["name"]: one["query"]["query"] for one in BOARD["templating"]["list"] if one["type"] == "query"}
+    assert queries == {
+        "cluster": "label_values(remote_wal_agent_info, cluster)",
+        "instance": 'label_values(remote_wal_agent_info{cluster=~"$cluster"}, instance)',
+    }
+    assert told()["remote_wal_agent_info"] == {"cluster", "zone", "broker"}
+
+
 def test_each_alert_has_a_severity_and_a_runbook_of_its_own() -> None:
     headings = re.findall(r"^### (\w+)$", RUNBOOKS, re.MULTILINE)
     assert sorted(headings) == sorted(rule["alert"] for rule in RULES)

@@ -10,6 +10,7 @@ import pytest
 
 from replication.follower.peer_watch import STALE_S, PeerWatch, Presence
 from replication.wire.framed_connection import FramedConnection
+from replication.wire.peer_connection import connect_framed
 from replication.wire.peer_protocol import Hello
 from tests.replication.two_agents import Agents, two_agents
 
@@ -74,6 +75,28 @@ async def test_an_agent_that_takes_connections_and_stands_still_is_silent(monkey
         with socket.create_server((where.host, where.port)):  # the kernel takes connections, and nobody answers
             await rig.agents.until(lambda: rig.watch.presence(1).failure == "no answer within 0.2 s")
             assert rig.watch.presence(1).answered_s_ago is not None
+
+
+async def test_an_agent_that_stands_still_is_silent_at_the_first_question_without_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # A second question would double the time until a frozen agent is shown as dead.
+    async def say_no_more(_own: Hello, _peer: FramedConnection, _asker: Hello) -> None:
+        await asyncio.Event().wait()
+
+    async with watching(monkeypatch) as rig:
+        await rig.until(there=True)
+        dialled: list[object] = []
+        connect = connect_framed
+
+        async def dial(*where: object) -> None:
+            dialled.append(rig.watch.presence(1).failure)
+            await connect(*where)  # type: ignore[arg-type]
+
+        monkeypatch.setattr("replication.follower.peer_watch.connect_framed", dial)
+        monkeypatch.setattr("replication.leader.leader_proxy._answer_presence", say_no_more)
+        await rig.agents.until(lambda: bool(dialled))
+        assert dialled[0] == "no answer within 0.2 s"
 
 
 async def test_an_agent_that_does_not_know_the_question_is_there_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,87 @@
+"""Asks registered agents over HTTP, all at once, so that one that does not answer holds nobody up."""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+if TYPE_CHECKING:
+    from agent.settings.process_settings import HttpSettings
+    from metadata_topic.settings.topic_settings import AgentRegistration
+
+TIMEOUT_S: Final = 5.0
+LoginFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--broker-config",
+        help="A broker's server.properties, where agents ask for a token or certificates.",
+        exists=True,
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An agent's page, or why there is none."""
+
+    took_s: float
+    page: dict[str, Any] | None
+    failure: str = ""
+
+
+def ask_agents(
+    agents: "Mapping[int, AgentRegistration]",
+    asking: "HttpSettings | None",
+    path: str = "/describe",
+    timeout_s: float = TIMEOUT_S,
+    clock: Callable[[], float] = time.monotonic,
+) -> dict[int, Answer]:
+    """Return each agent's answer at `path`, by broker id. Blocks for `timeout_s` at most, even if one drips."""
+    begun_s, answers = clock(), dict[int, Answer]()
+
+    def ask(broker_id: int, endpoint: str) -> None:
+        page, failure = None, ""
+        try:
+            page = ask_agent(endpoint, asking, path, timeout_s)
+        except Exception as error:  # whatever listens there may answer anything
+            failure = f"{endpoint}: {error}"
+        # A loopback address, registered by an agent of another host, leads to the own one.
+        if page is not None and (other := page.get("broker_id")) != broker_id:
+            page, failure = None, f"{endpoint}: here, that is the agent of broker {other}"
+        answers[broker_id] = Answer(clock() - begun_s, page, failure)
+
+    waiting = [
+        threading.Thread(target=ask, args=(broker_id, agent.http_endpoint), daemon=True)
+        for broker_id, agent in agents.items()
+    ]
+    for thread in waiting:
+        thread.start()
+    for thread in waiting:
+        thread.join(max(begun_s + timeout_s - clock(), 0))
+    late = {one: Answer(timeout_s, None, f"{agent.http_endpoint}: no answer") for one, agent in sorted(agents.items())}
+    return late | answers
+
+
+def ask_agent(
+    endpoint: str, asking: "HttpSettings | None", path: str = "/describe", timeout_s: float = TIMEOUT_S
+) -> dict[str, Any]:
+    """Return a page of an agent, as JSON. Raises OSError, ValueError."""
+    from agent.http.http_asking import ask_agent_page
+
+    with ask_agent_page(endpoint, path, timeout_s, asking) as response:
+        answer: dict[str, Any] = json.load(response)
+        return answer
+
+
+def http_settings(broker_config: Path | None) -> "HttpSettings | None":
+    """Return the agents' settings for HTTP requests. Raises AgentSettingsError, BrokerPropertiesError."""
+    if broker_config is None:
+        return None
+    from agent.settings_file import read_settings_file
+
+    return read_settings_file(broker_config)[1].http

@@ -1,0 +1,155 @@
+"""`remote-wal status`: what it shows of a fleet, what it tells programs, and how it exits."""
+
+import json
+import socket
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from agent.http.status import Status, summary
+from cli import agents as asking
+from cli.agents import ask_agents
+from cli.main import build_app
+from kafka_cluster.answers import DescribedBroker
+from kafka_cluster.cluster import KafkaCluster
+from metadata_topic.settings import settings_topic
+from metadata_topic.settings.pauses import Pause
+from metadata_topic.settings.settings_topic import KnownSettings
+from metadata_topic.settings.topic_settings import AgentRegistration
+
+PAUSE = Pause("anna@ops-1", 1_600_000_000_000)
+KEYS = {
+    "broker", "is_broker_alive", "agent", "zone", "version", "endpoint", "answer_s", "failure", "heard_by_others",
+    "uptime_s", "not_ready", "degraded", "paused", "missing_offsets", "partitions", "lag_bytes", "lag_age_s",
+    "linked_share", "inline_bytes", "store",
+}  # fmt: skip
+
+
+def agent(broker_id: int, **changes: Any) -> AgentRegistration:
+    return AgentRegistration(broker_id, 1, f"kafka-{broker_id}:19095", "", "0.1", 0, **changes)
+
+
+def page(broker_id: int, **changes: Any) -> dict[str, Any]:
+    """What that agent answers."""
+    well: dict[str, Any] = {
+        "zone": f"az{broker_id}",
+        "is_store_there": True,
+        "store_answered_s_ago": 0.5,
+        "minute": {"linked": 900, "load": 100},
+        "hour": {"linked": 500, "load": 400, "look": 100},
+    }
+    told: dict[str, Any] = json.loads(json.dumps(summary(Status(broker_id, **well | changes), "0.2")))
+    return told
+
+
+def shown(
+    monkeypatch: pytest.MonkeyPatch,
+    pages: Mapping[int, dict[str, Any] | OSError],
+    *options: str,
+    brokers: tuple[int, ...] = (1, 2, 3),
+    pauses: Mapping[str, Pause] | None = None,
+) -> Result:
+    agents = {one: agent(one) for one in pages} | {9: agent(9, is_gone=True)}
+    known = KnownSettings({}, {}, agents, pauses or {})
+
+    def answer(endpoint: str, *_: object) -> dict[str, Any]:
+        told = pages[int(endpoint.removeprefix("kafka-").partition(":")[0])]
+        if isinstance(told, OSError):
+            raise told
+        return told
+
+    monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: known)
+    monkeypatch.setattr(KafkaCluster, "brokers", lambda _self: [DescribedBroker(one, f"az{one}") for one in brokers])
+    monkeypatch.setattr(asking, "ask_agent", answer)
+    monkeypatch.setenv("COLUMNS", "250")
+    return CliRunner().invoke(build_app(), ["status", "--bootstrap-server", "nowhere:1", *options])
+
+
+WELL: dict[int, dict[str, Any] | OSError] = {one: page(one) for one in (1, 2, 3)}
+
+
+def test_where_all_is_well_each_broker_has_a_row_and_the_exit_code_is_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = shown(monkeypatch, WELL)
+    assert told.exit_code == 0, told.output
+    row = next(line for line in told.stdout.splitlines() if line.strip().startswith("1 "))
+    for part in ("az1", "ready", "0.2", "90.0%", "50.0%", "0 B", "answers, 500 ms ago", "load 400 B, look 100 B"):
+        assert part in row
+    assert "unknown" not in told.stdout
+
+
+def test_programs_are_told_the_same_with_what_nobody_told_as_null(monkeypatch: pytest.MonkeyPatch) -> None:
+    peers = {"2": {"answered_s_ago": 4.0, "failure": "refused", "is_bypassed": True}}
+    pages = WELL | {1: page(1) | {"peers": peers}, 2: OSError("refused")}
+    told = shown(monkeypatch, pages, "--json", pauses={"all": PAUSE})
+    document = json.loads(told.stdout)
+    assert (told.exit_code, document["exit_code"], document["pauses"]) == (3, 3, [PAUSE.told("all")])
+    first, silent, _ = document["brokers"]
+    assert first.keys() == silent.keys() == KEYS
+    assert first["linked_share"] == {"minute": 0.9, "hour": 0.5}
+    assert first["store"] == {"state": "answers", "failure": "", "answered_s_ago": 0.5}
+    assert first["inline_bytes"] == {"load": 400, "look": 100}
+    assert (silent["agent"], silent["zone"], silent["version"]) == ("silent", "az2", "0.1")
+    assert (silent["failure"], silent["heard_by_others"]) == ("kafka-2:19095: refused", {"1": peers["2"]})
+    assert {silent[key] for key in ("lag_bytes", "linked_share", "store", "paused")} == {None}
+
+
+def test_a_dead_agent_is_told_with_how_long_it_took_and_what_is_not_known_as_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = shown(monkeypatch, WELL | {2: OSError("refused")}).stdout.splitlines()
+    row = next(line for line in told if line.strip().startswith("2 "))
+    assert "does not answer" in row
+    assert "no, after" in row
+    assert row.count("unknown") == 6
+    assert told[-1].startswith("broker 2: its agent does not answer, after ")
+    assert told[-1].endswith(": kafka-2:19095: refused; no other agent heard it")
+
+
+@pytest.mark.parametrize(
+    ("pages", "brokers", "told"),
+    [
+        ({1: page(1), 2: page(2)}, (1, 2, 3), "none registered"),
+        (WELL, (1, 2), "broker 3: the broker is not in the cluster"),
+        (WELL | {3: page(3, reasons=["leadership not known yet"])}, (1, 2, 3), "broker 3: leadership not known yet"),
+        (WELL | {3: page(3, degraded=["soon"])}, (1, 2, 3), "broker 3: soon"),
+        (WELL | {3: page(3, paused=["x"], degraded=["x"])}, (1, 2, 3), "ready, paused"),
+        (WELL | {3: page(3, gaps=1234)}, (1, 2, 3), "broker 3: 1,234 offsets are in no object, and gone"),
+        (WELL | {3: page(3, store_failed=(2.0, "timeout"))}, (1, 2, 3), "fails"),
+    ],
+)
+def test_what_is_not_well_is_said_and_the_exit_code_is_1(
+    monkeypatch: pytest.MonkeyPatch, pages: dict[int, dict[str, Any] | OSError], brokers: tuple[int, ...], told: str
+) -> None:
+    found = shown(monkeypatch, pages, brokers=brokers)
+    assert found.exit_code == 1, found.output
+    assert told in found.stdout
+
+
+def test_an_answer_of_another_agent_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = shown(monkeypatch, WELL | {2: page(1)})
+    assert told.exit_code == 3
+    assert "here, that is the agent of broker 1" in told.stdout
+
+
+def test_an_agent_that_drips_holds_nobody_up() -> None:
+    ended = threading.Event()
+
+    def drip(server: socket.socket) -> None:
+        connection, _ = server.accept()
+        with connection:
+            connection.sendall(b"HTTP/1.0 200 OK\r\n\r\n")
+            while not ended.wait(0.02):  # never silent for as long as a socket waits
+                connection.sendall(b" ")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=drip, args=(server,), daemon=True)
+        thread.start()
+        where = f"127.0.0.1:{server.getsockname()[1]}"
+        registered = AgentRegistration(1, 1, where, "", "1", 0)
+        answer = ask_agents({1: registered}, None, "/status", timeout_s=0.1)[1]
+        ended.set()
+        thread.join(10)
+    assert (answer.page, answer.failure, answer.took_s) == (None, f"{where}: no answer", 0.1)
