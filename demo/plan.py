@@ -65,7 +65,7 @@ class LedgerRate:
     records_per_s: float = 100.0
     payload_bytes: int = 4000
     linger_ms: int = 300
-    """Batches as bulk producers send them: large enough that an object is cheaper than the zone border."""
+    """Batches as bulk producers send them: large enough that an object is cheaper than its bytes across zones."""
 
 
 @dataclass(frozen=True, slots=True)

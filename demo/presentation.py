@@ -83,7 +83,7 @@ def _picture(report: Report) -> "RenderableType":
     text.append(" crossed zones.\n Stock Kafka would have sent ")
     text.append(_megabytes(traffic.zone_bytes.stock), style="bold red")
     text.append("." if ratio is None else f": {ratio:.1%} of it is left.")
-    return Panel(text, title="across the zone border", title_align="left", border_style="green", width=PAGE_WIDTH - 2)
+    return Panel(text, title="across zones", title_align="left", border_style="green", width=PAGE_WIDTH - 2)
 
 
 def _money(report: Report) -> "RenderableType":
@@ -112,7 +112,7 @@ def _money(report: Report) -> "RenderableType":
     return _captioned(
         table,
         f"{prices} and zone prices of plugin/prices.toml, times the requests and bytes counted here. "
-        "A small load (paced) gains nothing: an object would cost more than the border, so most bytes go inline, as "
+        "A small load (paced) gains nothing: an object would cost more than it saves, so most bytes go inline, as "
         "in stock Kafka, and are in no object.",
     )
 

@@ -127,7 +127,7 @@ def _tiles(status: Status) -> str:
             _tile(
                 "Saved",
                 dollars(spent.saved),
-                f"{dollars(spent.stock)} at the border without links; {dollars(spent.crossings)} there now, "
+                f"{dollars(spent.stock)} of cross-zone traffic without links; {dollars(spent.crossings)} there now, "
                 f"{dollars(spent.requests)} for requests",
             ),
             _tile("Store", store, f"{seen}; {requests.put:,} PUT, {requests.get:,} GET, failed attempts: {failures:,}"),

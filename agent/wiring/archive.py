@@ -41,7 +41,7 @@ def archive_links(settings: ArchiveSettings, archive: ArchiveStore, prices: Pric
         return None
     min_run_bytes = prices.get_break_even_bytes(prices.of_section(settings.price_section))
     if min_run_bytes == NEVER_PAYS:
-        log.warning("archive_links_never_pay", reason="no read is ever cheaper than crossing the zone border")
+        log.warning("archive_links_never_pay", reason="no read is ever cheaper than cross-zone traffic")
     return ArchiveLinks(archive, min_run_bytes)
 
 

@@ -54,10 +54,10 @@ class Step(Enum):
 def _beyond(state: RemoteLogSegmentState) -> frozenset[RemoteLogSegmentState]:
     """Return every state that follows `state` by one or more transitions."""
     found: set[RemoteLogSegmentState] = set()
-    border = {state}
-    while border:
-        border = {after for before in border for after in TRANSITIONS[before]} - found - {state}
-        found |= border
+    newest = {state}
+    while newest:
+        newest = {after for before in newest for after in TRANSITIONS[before]} - found - {state}
+        found |= newest
     return frozenset(found)
 
 

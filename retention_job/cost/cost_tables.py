@@ -182,7 +182,7 @@ def _without_topic(
     ).cache()  # fmt: skip
     rows = union(
         _requests(counted.store_by_day(sections.wal), of_topics, reads, sections),
-        _border(counted.amounts, of_topics, counted.zones),
+        _crossing(counted.amounts, of_topics, counted.zones),
         _other_store(counted.amounts, of_topics, sections),
     )
     return rows.withColumn("topic_id", fn.lit(None).cast("binary"))
@@ -211,9 +211,9 @@ def _requests(store: "DataFrame", of_topics: "DataFrame", reads: "DataFrame", se
     )
 
 
-def _border(usage: "DataFrame", of_topics: "DataFrame", zones: "DataFrame") -> "DataFrame":
+def _crossing(usage: "DataFrame", of_topics: "DataFrame", zones: "DataFrame") -> "DataFrame":
     """Return cross-zone traffic besides record bytes."""
-    border = (
+    crossing = (
         _with_zones(usage.where((fn.col("kind") == FOLLOWER) & (fn.col("follower") >= 0)), zones)
         .where("is_remote")
         .groupBy("broker_id", "day")
@@ -226,7 +226,7 @@ def _border(usage: "DataFrame", of_topics: "DataFrame", zones: "DataFrame") -> "
         .join(of_topics, ["broker_id", "day"], "left")
     )
     records = fn.coalesce("_inline_remote_bytes", fn.lit(0))
-    return border.select(
+    return crossing.select(
         "broker_id",
         "day",
         (fn.col("_peer") - records).alias("protocol_bytes"),

@@ -22,9 +22,9 @@ COST_PARTS: Final = {
     "retrieval_usd": ("retrieval", "retrieval", "#a9d6e5"),
     "storage_usd": ("storage", "storage", "#7f5539"),
     "read_fee_usd": ("read fees", "cross-zone reads", "#ddb892"),
-    "crossing_usd": ("border left", "zone border left", "#e09f3e"),
+    "crossing_usd": ("cross-zone left", "cross-zone traffic left", "#e09f3e"),
     "clients_store_usd": ("clients' store", "clients' object storage", "#3d6b56"),
-    "clients_crossing_usd": ("clients' border", "clients' zone border left", "#8fb996"),
+    "clients_crossing_usd": ("clients' cross-zone", "clients' cross-zone traffic left", "#8fb996"),
     "archive_put_usd": ("archive PUT", "archive PUT requests", "#5a4a78"),
     "archive_get_usd": ("archive GET", "archive GET requests", "#9c89b8"),
     "archive_storage_usd": ("archive storage", "archive storage", "#cdc3dc"),
@@ -99,7 +99,7 @@ def _cost_by_day(days: Sequence[DayCosts]) -> "Figure | None":
     figure, axes = _figure(3.4)
     at = range(len(days))
     stock = [day.stock_usd or 0.0 for day in days]
-    axes.bar([x - 0.2 for x in at], stock, 0.38, color=_STOCK, label="stock Kafka: zone border")
+    axes.bar([x - 0.2 for x in at], stock, 0.38, color=_STOCK, label="stock Kafka: cross-zone traffic")
     bottom = [0.0] * len(days)
     for name, (_, label, colour) in COST_PARTS.items():
         values = [day.parts.get(name, 0.0) for day in days]

@@ -378,9 +378,9 @@ def _fault_of(
             return f"a batch of epoch {batch.leader_epoch} where {entry.leader_epoch} belongs"
         if batch.base_offset < entry.first_offset or batch.last_offset > entry.last_offset:
             return f"a batch at offset {batch.base_offset} is beyond the entry"
-        for border in (part.first_offset, part.last_offset + 1):
-            if batch.base_offset < border <= batch.last_offset:
-                return f"the range is cut at {border}, inside of the batch at {batch.base_offset}"
+        for boundary in (part.first_offset, part.last_offset + 1):
+            if batch.base_offset < boundary <= batch.last_offset:
+                return f"the range is cut at {boundary}, inside of the batch at {batch.base_offset}"
     return None
 
 

@@ -1,4 +1,4 @@
-"""What was saved is what stock Kafka would have cost at the border, less what was paid there and to the store."""
+"""What was saved is what stock Kafka would have cost across zones, less what was paid there and to the store."""
 
 from dataclasses import replace
 
@@ -33,7 +33,7 @@ def test_bytes_within_the_own_zone_neither_cost_nor_save() -> None:
     assert (round(found.stock, 9), round(found.crossings, 9)) == (1.0, 1.0)
 
 
-def test_what_a_gateways_clients_did_not_send_across_the_border_is_saved() -> None:
+def test_what_a_gateways_clients_did_not_send_across_zones_is_saved() -> None:
     clients = ClientTraffic("az1")
     clients.own.sent_bytes, clients.own.sent_crossed_bytes = 30 * GB, 10 * GB
     clients.own.given_bytes, clients.own.given_crossed_bytes = 20 * GB, 5 * GB

@@ -359,7 +359,7 @@ def test_a_store_that_does_not_delete(watched: Watched) -> None:
 
 
 def test_links_that_cost_more_than_they_save(watched: Watched, tmp_path: Path) -> None:
-    # Prices by which this cluster's load is worth a report: of bytes at the border, and still more of requests.
+    # Prices by which this cluster's load is worth a report: of bytes across zones, and still more of requests.
     prices = (ROOT / "plugin" / "prices.toml").read_text()
     prices = prices.replace("zone_transfer_gb_per_side = 0.01", "zone_transfer_gb_per_side = 10000.0")
     (tmp_path / "prices.toml").write_text(re.sub(r"put_per_1000 = \S+", "put_per_1000 = 2000.0", prices))

@@ -144,7 +144,7 @@ def _expect_nothing_uploaded_anew(life: Script) -> None:
 
 
 def _expect_a_follower_to_be_served_by_the_archive(life: Script) -> None:
-    """It comes back, and gets by links, not across the border, what the archive alone holds."""
+    """It comes back, and gets by links, not across zones, what the archive alone holds."""
     counters, leader = AgentCounters(life.cluster), AgentCounters(life.cluster, [LEADER])
     life.cluster.start_broker(FOLLOWER)
     life.cluster.admin.wait_for_full_isr(life.topic, timeout_s=PATIENCE_S)

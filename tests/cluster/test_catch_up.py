@@ -1,4 +1,4 @@
-"""A follower comes back after a long time: what it missed is read from objects, not sent across the border."""
+"""A follower comes back after a long time: what it missed is read from objects, not sent across zones."""
 
 import pytest
 

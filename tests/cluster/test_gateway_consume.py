@@ -137,7 +137,7 @@ class Topic:
 
 
 def to_consumers(counters: AgentCounters) -> float:
-    """Bytes that crossed the border to az1."""
+    """Bytes that crossed zones to az1."""
     return counters.growth(CROSSED_BYTES, side="gateway", zone="az1", direction="to_client", broker=str(LEADER))
 
 

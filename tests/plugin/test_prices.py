@@ -12,12 +12,12 @@ def test_at_list_prices_an_object_on_s3_express_pays_from_33_kb_on() -> None:
     assert prices.break_even_bytes(2, prices.s3_express) == pytest.approx(33_000, rel=0.02)
 
 
-def test_at_the_break_even_size_an_object_costs_what_the_zone_border_costs() -> None:
+def test_at_the_break_even_size_an_object_costs_what_crossing_zones_costs() -> None:
     prices = Prices.load()
     for store in (prices.s3_express, prices.s3_standard):
         size = prices.break_even_bytes(2, store)
-        border = 2 * size / 1e9 * prices.zone_crossing_gb
-        assert store.requests_usd(1, 2, size, 2 * size) == pytest.approx(border, rel=1e-3)
+        crossing_usd = 2 * size / 1e9 * prices.zone_crossing_gb
+        assert store.requests_usd(1, 2, size, 2 * size) == pytest.approx(crossing_usd, rel=1e-3)
 
 
 @pytest.mark.parametrize(("copies", "fee"), [(2, 0.0), (2, 0.002), (3, 0.002)])
@@ -30,8 +30,8 @@ def test_with_copies_an_object_pays_for_each_of_them_and_for_their_way(tmp_path:
     store = one.copied(prices.copies, prices.cross_zone_write_gb)
     size = prices.break_even_bytes(2, store)
     written = copies * one.requests_usd(1, 0, size, 0) + (copies - 1) * size / 1e9 * fee
-    border = 2 * size / 1e9 * prices.zone_crossing_gb
-    assert written + one.requests_usd(0, 2, 0, 2 * size) == pytest.approx(border, rel=1e-3)
+    crossing_usd = 2 * size / 1e9 * prices.zone_crossing_gb
+    assert written + one.requests_usd(0, 2, 0, 2 * size) == pytest.approx(crossing_usd, rel=1e-3)
     assert store.storage_gb_month == copies * one.storage_gb_month
     assert prices.get_break_even_bytes(store) == prices.get_break_even_bytes(one)
     assert one.copied(1, fee) == one
@@ -45,7 +45,7 @@ def test_the_price_of_the_way_to_another_zones_bucket_is_needed_with_copies_alon
         Prices.load(file, copies=2)
 
 
-def test_a_read_of_what_is_stored_costs_at_its_break_even_size_what_the_zone_border_costs() -> None:
+def test_a_read_of_what_is_stored_costs_at_its_break_even_size_what_crossing_zones_costs() -> None:
     prices = Prices.load()
     for store, about_bytes in ((prices.s3_express, 1_550), (prices.s3_standard, 20_000)):
         size = prices.get_break_even_bytes(store)
@@ -96,7 +96,7 @@ def changed_prices(directory: Path, before: str, after: str) -> Prices:
         ("plugin.azure_blob.AzureBlobWalStorageManager", "network_azure", 0.0),
     ],
 )
-def test_the_border_costs_what_the_stores_provider_takes(class_name: str, network: str, crossing_gb: float) -> None:
+def test_crossing_zones_costs_what_the_stores_provider_takes(class_name: str, network: str, crossing_gb: float) -> None:
     section = section_of(class_name)
     assert network_of(section) == network
     assert Prices.load(network=network).zone_crossing_gb == pytest.approx(crossing_gb)
@@ -116,7 +116,7 @@ def test_google_cloud_storage_pays_from_larger_objects_on_than_s3_express() -> N
     assert size == pytest.approx(290_000, rel=0.01), "(0.005 + 2 x 0.0004) / 1000 over 2 x $0.01 a GB"
 
 
-def test_where_the_border_is_free_nothing_pays() -> None:
+def test_where_crossing_zones_is_free_nothing_pays() -> None:
     prices = Prices.load(network="network_azure")
     assert prices.break_even_bytes(2, prices.of_section("azure_premium_block_blob")) == NEVER_PAYS
 

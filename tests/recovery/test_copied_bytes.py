@@ -1,4 +1,4 @@
-"""What a plan says beforehand of bytes that cross zone borders inline."""
+"""What a plan says beforehand of bytes that cross zones inline."""
 
 import pytest
 

@@ -128,7 +128,7 @@ def test_while_no_followers_are_known_two_are_reckoned_with() -> None:
     assert break_even(unknown) == break_even(led(0, 2, 3))
 
 
-def test_a_border_that_costs_nothing_means_inline_by_cost_and_links_where_they_are_wanted_whatever_they_cost() -> None:
+def test_crossing_zones_at_no_cost_means_inline_by_cost_and_links_where_they_are_wanted_whatever_they_cost() -> None:
     free = LinkCosts(replace(PRICES, zone_crossing_gb=0.0), PRICES.s3_express)
     decider = LinkDecider(CostLimits(1, 0.025), free)
     by_cost, always = led(0, 2, 3), led(1, 2, 3, policy=LinkPolicy.ALWAYS)

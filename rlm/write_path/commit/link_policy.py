@@ -170,7 +170,7 @@ class LinkDecider:
         if paid and assignments and self.break_even_bytes == NEVER_PAYS:
             log.warning(
                 "links_never_pay",
-                border_gb_usd=self._costs.prices.zone_crossing_gb,
+                cross_zone_gb_usd=self._costs.prices.zone_crossing_gb,
                 partitions=len(assignments),
                 remote_followers=len(set().union(*(one.remote_followers or () for one in assignments))),
                 object_life_s=max(one.object_life_s for one in assignments),

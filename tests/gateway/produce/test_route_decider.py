@@ -40,7 +40,7 @@ def test_read_and_put_together_are_the_break_even_size_of_the_price_table() -> N
     assert 0 < EXPRESS.read_bytes < EXPRESS.put_bytes
 
 
-def test_where_the_border_is_free_nothing_is_linked() -> None:
+def test_where_crossing_zones_is_free_nothing_is_linked() -> None:
     free = RouteCosts.of(replace(PRICES, zone_crossing_gb=0.0), PRICES.s3_express)
     assert free == RouteCosts(math.inf, math.inf)
     assert not decider(costs=free).is_linked(100 * MIB, 1.0)

@@ -272,7 +272,7 @@ def test_a_missing_price_is_an_error_and_never_nothing(tmp_path: Path) -> None:
         load_scenario("today", prices_file=prices)
 
 
-def test_on_google_cloud_one_side_pays_for_the_border_and_nobody_for_bytes() -> None:
+def test_on_google_cloud_one_side_pays_for_crossing_zones_and_nobody_for_bytes() -> None:
     cost = load_scenario("gcs").cost
     objects = 720 * 3600 * 10
     assert cost.linked
@@ -283,7 +283,7 @@ def test_on_google_cloud_one_side_pays_for_the_border_and_nobody_for_bytes() -> 
     assert cost.break_even_mb_s == pytest.approx(2.9, rel=0.01), "290 KB, ten times a second"
 
 
-def test_on_azure_the_border_is_free_and_all_goes_inline() -> None:
+def test_on_azure_crossing_zones_is_free_and_all_goes_inline() -> None:
     cost = load_scenario("azure").cost
     assert (cost.linked, cost.break_even_mb_s) == (False, None)
     assert cost.baseline.parts["zone_transfer"] == cost.remote_wal.parts["zone_transfer"] == 0
