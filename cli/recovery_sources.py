@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -93,6 +93,7 @@ class Sources:
 def open_sources(where: StoredLogs, tell: Tell) -> Iterator[Sources]:
     """Open all inputs; the stores are open inside the block. Raises errors of our rooms."""
     from agent.settings_file import read_settings_file
+    from agent.stores import StoreSettings
     from plugin.wall_clock import wall_ms
     from recovery.logs.run_reader import RunReader
     from recovery.metadata.inventory import from_objects
@@ -100,7 +101,7 @@ def open_sources(where: StoredLogs, tell: Tell) -> Iterator[Sources]:
     broker, settings = read_settings_file(where.broker_config)
     tell("asking for topics and replicas")
     cluster_id, view, directory_ids = _cluster(broker, settings, where)
-    with _open_stores(broker, settings, cluster_id) as (storage, archive):
+    with StoreSettings.of(broker, settings, cluster_id).opened() as (storage, archive):
 
         def take_inventory() -> "Inventory":
             tell("listing objects")
@@ -137,10 +138,10 @@ def _cluster(
 ) -> "tuple[str, ClusterView, dict[Path, str]]":
     from kafka_cluster.errors import KafkaClusterError
     from metadata_topic.settings.settings_topic import read_settings
-    from recovery.cluster_view import ask_cluster, with_directories, with_wal_retention
+    from recovery.cluster_view import ask_cluster, read_kraft_view, with_directories, with_wal_retention
 
     if where.cluster_metadata is not None:
-        cluster_id, view = _from_kraft(where.cluster_metadata, where.cluster_id)
+        cluster_id, view = read_kraft_view(where.cluster_metadata, where.cluster_id)
         return cluster_id, _with_surviving_settings(view, where.cluster_metadata, broker), {}
     client = client_of(broker, settings, where)
     cluster_id, view = ask_cluster(client)
@@ -155,23 +156,6 @@ def _cluster(
     except KafkaClusterError:
         pass  # then the ids come from elsewhere, or are new ones, and the WAL's retention is not known
     return cluster_id, with_directories(view, _surviving_kraft_log(broker, cluster_id)), ids
-
-
-def _from_kraft(directory: Path, cluster_id: str | None) -> "tuple[str, ClusterView]":
-    from kafka_log.cluster_metadata import DIRECTORY_NAME, read_cluster_metadata
-    from recovery.cluster_view import from_kraft
-    from recovery.errors import UnknownClusterError
-    from recovery.logs.log_directory_target import identity_in
-
-    identity = identity_in(directory.parent if directory.name == DIRECTORY_NAME else directory)
-    known = identity.cluster_id if identity is not None else None
-    if cluster_id is not None and known not in (None, cluster_id):
-        raise UnknownClusterError("read cluster metadata", str(directory), f"is of cluster {known}, not {cluster_id}")
-    if (known or cluster_id) is None:
-        raise UnknownClusterError(
-            "read cluster metadata", str(directory), "there is no meta.properties beside it", "give --cluster-id"
-        )
-    return known or cluster_id or "", from_kraft(read_cluster_metadata(directory))
 
 
 def _with_surviving_settings(view: "ClusterView", metadata_log_dir: Path, broker: "BrokerProperties") -> "ClusterView":
@@ -266,38 +250,11 @@ class OpenStores:
 def open_stores(where: BrokersCluster) -> Iterator[OpenStores]:
     """Ask the cluster for its id, and open the broker's stores for the block. Raises errors of our rooms."""
     from agent.settings_file import read_settings_file
+    from agent.stores import StoreSettings
     from recovery.cluster_view import ask_cluster
 
     broker, settings = read_settings_file(where.broker_config)
     client = client_of(broker, settings, where)
     cluster_id, _ = ask_cluster(client)
-    with _open_stores(broker, settings, cluster_id) as (storage, archive):
+    with StoreSettings.of(broker, settings, cluster_id).opened() as (storage, archive):
         yield OpenStores(broker, client, cluster_id, storage, archive)
-
-
-@contextmanager
-def _open_stores(
-    broker: "BrokerProperties", settings: "AgentSettings", cluster_id: str
-) -> "Iterator[tuple[RemoteWalStorageManager, ObjectArchiveStorage | None]]":
-    """Open the store of combined segments and, if the broker has one, of the archive."""
-    from agent.settings.storage_spec import storage_spec
-    from plugin.archive_storage import load_archive_storage
-    from plugin.loading import WITHOUT_SELF_TEST, settings_under_prefix
-    from plugin.remote_wal_storage_manager import StorageContext
-    from plugin.zones.bucket_loading import load_storage
-
-    context = StorageContext(cluster_id, broker.node_id, can_wait=True)
-    with closing(load_storage(storage_spec(settings.storage, broker), context)) as storage:
-        if not settings.archive.enable:
-            yield storage, None
-            return
-        prefix = settings.archive.storage_manager_impl_prefix
-        archive = load_archive_storage(
-            settings.archive.storage_manager_class_name,
-            settings.archive.storage_manager_class_path,
-            {**settings_under_prefix(broker.raw, prefix), **WITHOUT_SELF_TEST},
-            context,
-            prefix,
-        )
-        with closing(archive):
-            yield storage, archive

@@ -73,3 +73,21 @@ class ByteCursor:
         """Read a zigzag number: small numbers of either sign take few bytes."""
         encoded = self.unsigned_varint(bits)
         return (encoded >> 1) ^ -(encoded & 1)
+
+
+def signed_varint(raw: bytes, position: int) -> tuple[int, int]:
+    """Read a zigzag number of at most 64 bits, for loops over many; return it and the position behind it.
+
+    Raises ValueError for a longer one, IndexError at the end of the bytes.
+    """
+    byte = raw[position]
+    position += 1
+    value, shift = byte & 0x7F, 7
+    while byte >= 0x80:
+        if shift > 63:
+            raise ValueError(f"a varint of more than 64 bits at byte {position}")
+        byte = raw[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+    return (value >> 1) ^ -(value & 1), position

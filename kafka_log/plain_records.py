@@ -1,4 +1,4 @@
-"""Reads records of uncompressed batches (magic 2), for logs with few and small records.
+"""Reads the records of batches (magic 2): whatever the producer wrote, once it is decompressed.
 
 Source: org.apache.kafka.common.record.internal.DefaultRecord in Apache Kafka 4.3.
 """
@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from kafka_log.byte_cursor import signed_varint
 from kafka_log.errors import MalformedFileError
-from kafka_log.flexible_encoding import MalformedMessageError, MessageReader
+from kafka_log.flexible_encoding import MalformedMessageError
 from kafka_log.record_batch import (
     BATCH_OVERHEAD_BYTES,
     BatchSpan,
@@ -18,6 +19,8 @@ from kafka_log.record_batch import (
     verify_batches,
 )
 
+Headers = tuple[tuple[str, bytes | None], ...]
+
 
 class PlainRecord(NamedTuple):
     """A record of a log."""
@@ -25,10 +28,17 @@ class PlainRecord(NamedTuple):
     offset: int
     key: bytes | None
     value: bytes | None
+    timestamp_ms: int
+    timestamp_type: int
+    """0: by the producer (CreateTime); 1: by the broker (LogAppendTime)."""
+    headers: Headers
 
 
 class PlainFile:
-    """A segment, or a snapshot of KRaft's. Raises MalformedFileError when it is not understood, OSError."""
+    """A segment without compression, or a snapshot of KRaft's.
+
+    Raises MalformedFileError when it is not understood, OSError.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -50,29 +60,50 @@ class PlainFile:
                 return
             if header.codec != "none":
                 raise MalformedFileError(self._path, 0, f"batch {batch.base_offset} is compressed with {header.codec}")
-            reader = _RecordReader(self._raw[batch.start + BATCH_OVERHEAD_BYTES : batch.end])
-            for _ in range(header.record_count):
-                yield reader.record(header.base_offset)
+            yield from decode_records(header, self._raw[batch.start + BATCH_OVERHEAD_BYTES : batch.end])
         except (CorruptBatchError, MalformedMessageError) as error:
             raise MalformedFileError(self._path, 0, str(error)) from error
 
 
-class _RecordReader(MessageReader):
-    """Reads records, whose lengths are zigzag varints."""
+def decode_records(header: RecordBatchHeader, body: bytes) -> Iterator[PlainRecord]:
+    """Yield a batch's records; `body` is what follows the header, decompressed. Raises MalformedMessageError."""
+    base_offset, base_ms = header.base_offset, header.base_timestamp_ms
+    time_type = 1 if header.has_log_append_time else 0
+    position, left = 0, len(body)
+    try:
+        for _ in range(header.record_count):
+            size, position = signed_varint(body, position)
+            end = position + size
+            delta_ms, position = signed_varint(body, position + 1)  # behind the record's attributes
+            delta, position = signed_varint(body, position)
+            key, position = _nullable(body, position)
+            value, position = _nullable(body, position)
+            count, position = signed_varint(body, position)
+            headers: Headers = ()
+            if count:
+                headers, position = _headers(body, position, count)
+            if not position == end <= left:
+                raise MalformedMessageError("record", f"record {delta} does not end where it says")
+            time_ms = header.max_timestamp_ms if time_type else base_ms + delta_ms
+            yield PlainRecord(base_offset + delta, key, value, time_ms, time_type, headers)
+    except (IndexError, ValueError) as error:
+        raise MalformedMessageError("record", f"a record of the batch at {base_offset}: {error}") from error
 
-    __slots__ = ()
 
-    def record(self, base_offset: int) -> PlainRecord:
-        """Read the next record."""
-        length = self.signed_varint()
-        left_behind = self.left - length
-        self.take(1)
-        self.signed_varint(64)
-        offset = base_offset + self.signed_varint()
-        key, value = self._nullable(), self._nullable()
-        self.take(self.left - left_behind)
-        return PlainRecord(offset, key, value)
+def _nullable(body: bytes, position: int) -> tuple[bytes | None, int]:
+    size, position = signed_varint(body, position)
+    if size < 0:
+        return None, position
+    end = position + size
+    return body[position:end], end
 
-    def _nullable(self) -> bytes | None:
-        size = self.signed_varint()
-        return None if size < 0 else bytes(self.take(size))
+
+def _headers(body: bytes, position: int, count: int) -> tuple[Headers, int]:
+    if not 0 <= count <= len(body) - position:
+        raise MalformedMessageError("count", f"{count} headers")
+    found = []
+    for _ in range(count):
+        key, position = _nullable(body, position)
+        value, position = _nullable(body, position)
+        found.append(((key or b"").decode(), value))
+    return tuple(found), position

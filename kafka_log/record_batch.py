@@ -167,3 +167,8 @@ class RecordBatchHeader:
     @property
     def is_control(self) -> bool:
         return bool(self.attributes & 0x20)
+
+    @property
+    def has_log_append_time(self) -> bool:
+        """Whether the broker's time, `max_timestamp_ms`, is that of all records (LogAppendTime)."""
+        return bool(self.attributes & 0x08)

@@ -176,15 +176,8 @@ def plan_broker(
         except ValueError as error:
             raise RecoveryError("plan recovery", topic.name, f"a setting is no number: {error}") from error
         runs, replicas = inventory.log_runs(partition), topic.partitions[partition.partition]
-        rules = PlanRules(
-            may_have_holes=settings.is_compacted,
-            declared_gaps=tuple(inventory.declared_gaps.get(partition, ())),
-            before_upload=tuple(inventory.before_upload.get(partition, ())),
-            released=tuple(inventory.released.get(partition, ())),
-            log_start=replicas.log_start,
-            log_starts=tuple(inventory.log_starts.get(partition, ())),
-            begins_behind_last_gap=selection.begins_behind_last_gap,
-        )
+        rules = inventory.log_rules(partition, is_compacted=settings.is_compacted, log_start=replicas.log_start)
+        rules = replace(rules, begins_behind_last_gap=selection.begins_behind_last_gap)
         rules = _timed(runs, rules, settings, now_ms, newest_timestamp_ms)
         plan = runs.plan(rules)
         may_have_less = selection.may_have_less

@@ -8,6 +8,7 @@ Objects name topics only by id. The names, the replicas, and the directories' id
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
@@ -15,7 +16,7 @@ from kafka_cluster.answers import DescribedTopic
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.cluster import EARLIEST, KafkaCluster
 from kafka_cluster.errors import KafkaClusterError
-from kafka_log.cluster_metadata import KRaftImage
+from kafka_log.cluster_metadata import DIRECTORY_NAME, KRaftImage, read_cluster_metadata
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings, settings_of
 from metadata_topic.settings.wal_retention import (
@@ -26,6 +27,7 @@ from metadata_topic.settings.wal_retention import (
     local_retention_ms,
 )
 from recovery.errors import UnknownClusterError
+from recovery.logs.log_directory_target import identity_in
 
 _CLIENT_ID = "remote-wal-recover"
 _REQUEST_TIMEOUT_S = 10.0
@@ -123,6 +125,23 @@ def from_kraft(image: KRaftImage) -> ClusterView:
         for topic in image.topics.values()
     }
     return ClusterView(topics, dict(image.directories))
+
+
+def read_kraft_view(directory: Path, cluster_id: str | None) -> tuple[str, ClusterView]:
+    """Return the cluster's id and view from a metadata.log.dir, or a copy of its `__cluster_metadata-0`.
+
+    `cluster_id` is needed where no meta.properties is beside it. Raises UnknownClusterError, LogDirectoryError,
+    MalformedFileError.
+    """
+    identity = identity_in(directory.parent if directory.name == DIRECTORY_NAME else directory)
+    known = identity.cluster_id if identity is not None else None
+    if cluster_id is not None and known not in (None, cluster_id):
+        raise UnknownClusterError("read cluster metadata", str(directory), f"is of cluster {known}, not {cluster_id}")
+    if (known or cluster_id) is None:
+        raise UnknownClusterError(
+            "read cluster metadata", str(directory), "there is no meta.properties beside it", "give --cluster-id"
+        )
+    return known or cluster_id or "", from_kraft(read_cluster_metadata(directory))
 
 
 def with_directories(view: ClusterView, kraft: ClusterView | None) -> ClusterView:

@@ -1,12 +1,23 @@
 """What is installed: one package, so that no name of ours meets another's in site-packages.
 
+In Python it reads stored topics: `read`, `read_batches`, `Source`, and `RemoteWalDataSource` for Spark.
+
 The rooms lie in here where the project is installed, and beside this folder in a checkout. They import each other by
 their own names (`rlm`, `plugin`), and so does what an operator's settings name. So a process of ours has their
-directory in front of its path; no other process of the same Python sees them.
+directory in front of its path; no other process of the same Python sees them. A program that uses what is offered
+here becomes such a process with the first use.
 """
 
 import sys
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from topic_reader.read import read as read
+    from topic_reader.read import read_batches as read_batches
+    from topic_reader.sources import Source as Source
+    from topic_reader.spark_source import RemoteWalDataSource as RemoteWalDataSource
 
 _HERE = Path(__file__).resolve().parent
 ROOMS = _HERE if (_HERE / "cli").is_dir() else _HERE.parent
@@ -15,9 +26,34 @@ __path__ = []
 """A room has one name: by a second one, of this package, its classes would be others than those that we know."""
 
 
+_READ, _SPARK = "topic_reader.read", "topic_reader.spark_source"
+_OFFERED = {
+    "read": _READ,
+    "read_batches": _READ,
+    "Source": "topic_reader.sources",
+    "RemoteWalDataSource": _SPARK,
+    "_BatchReader": _SPARK,
+    "_FilteringReader": _SPARK,
+    "_StreamReader": _SPARK,
+}
+"""The module of each name. The last ones are named in what Spark sends to its workers."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _OFFERED:
+        raise AttributeError(f"module {__name__} has no attribute {name}")
+    _use_rooms()
+    return getattr(import_module(_OFFERED[name]), name)
+
+
+def _use_rooms() -> None:
+    if str(ROOMS) not in sys.path:
+        sys.path.insert(0, str(ROOMS))
+
+
 def main() -> None:
     """The command `remote-wal`."""
-    sys.path.insert(0, str(ROOMS))
+    _use_rooms()
     from cli.start import main as start
 
     start()

@@ -28,7 +28,7 @@ def read_settings_log(log_dir: Path) -> SettingsView | None:
         for base_offset in list_segments(directory):
             file = PlainFile(directory / log_file_name(base_offset))
             for batch in file.batches:
-                view.apply_all([TopicRecord(0, *record) for record in file.records(batch)])
+                view.apply_all([TopicRecord(0, *record[:3]) for record in file.records(batch)])
             if file.damaged is not None:
                 break
     except OSError as error:

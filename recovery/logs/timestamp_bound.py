@@ -47,7 +47,7 @@ def timestamp_bounds(
 
 def timestamp_bound(plan: LogPlan, reader: RunReader, to_timestamp_ms: int) -> TimestampBound | None:
     """Return one log's bound. Raises RemoteStorageError when the store fails."""
-    behind = _first_that_begins_later(plan.extents, reader, to_timestamp_ms)
+    behind = first_that_begins_later(plan.extents, reader, to_timestamp_ms)
     found = _bound(plan, behind, _end_before(plan, behind), 0) if behind < len(plan.extents) else None
     # A run may begin before its extent: if all of the extent is younger, the time is in an earlier one.
     for number in range(behind - 1, -1, -1):
@@ -60,7 +60,7 @@ def timestamp_bound(plan: LogPlan, reader: RunReader, to_timestamp_ms: int) -> T
     return found
 
 
-def _first_that_begins_later(extents: Sequence[Extent], reader: RunReader, to_timestamp_ms: int) -> int:
+def first_that_begins_later(extents: Sequence[Extent], reader: RunReader, to_timestamp_ms: int) -> int:
     """Return by bisection the index of an extent whose run's first batch is younger; the number of extents if none
     is.
     """

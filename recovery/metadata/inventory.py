@@ -31,7 +31,7 @@ from plugin.format.archive_object_id import StoredObjectId
 from plugin.format.bucket_copies import joined
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StoredSegment
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
-from recovery.logs.log_plan import EpochStart, LogRuns
+from recovery.logs.log_plan import EpochStart, LogRuns, PlanRules
 from recovery.logs.stored_run import StoredObject, StoredRun
 from recovery.metadata.epoch_ends import EpochEnds
 from recovery.metadata.footers import Progress, UnreadableObject, read_footers
@@ -85,6 +85,17 @@ class Inventory:
     def log_runs(self, partition: TopicIdPartition) -> LogRuns:
         """Return all runs of one partition."""
         return LogRuns(self.runs.get(partition, ()), self.lost.get(partition, ()), self.known_starts.get(partition, ()))
+
+    def log_rules(self, partition: TopicIdPartition, *, is_compacted: bool, log_start: int | None) -> PlanRules:
+        """Return what is known of one partition's log besides its runs; `log_start` is its leader's answer."""
+        return PlanRules(
+            may_have_holes=is_compacted,
+            declared_gaps=tuple(self.declared_gaps.get(partition, ())),
+            before_upload=tuple(self.before_upload.get(partition, ())),
+            released=tuple(self.released.get(partition, ())),
+            log_start=log_start,
+            log_starts=tuple(self.log_starts.get(partition, ())),
+        )
 
     def unreachable_in(self, partition: TopicIdPartition, from_offset: int, to_offset: int) -> list[str]:
         """Return the unreachable buckets that have any of the offsets [from, to)."""

@@ -4,19 +4,19 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from cli.log_rows import LogRow
-from cli.main import build_app, main
+from cli.main import main
 from kafka_log.leader_epoch_checkpoint import read_leader_epochs
 from kafka_log.meta_properties import read_meta_properties
-from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_text
+from kafka_log.topic_partition import TopicId, topic_id_to_text
 from local_cluster.object_store.faults import Fault
 from local_cluster.object_store.front import ObjectStoreFront
 from local_cluster.object_store.server import DEFAULT_BUCKET, ObjectStoreServer
@@ -29,85 +29,18 @@ from metadata_topic.settings.topic_settings import (
     encode_topic_settings,
     topic_key,
 )
-from plugin.format.combined_segment import OpenCombinedSegment, SegmentHeader
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.s3 import S3WalStorageManager
-from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
 from recovery import emptied
 from recovery.logs.restore import GoneHead
 from recovery.metadata.inventory import Inventory, from_objects
 from tests.kafka_log.batches import batch
-from tests.kafka_log.kraft_records import DIRECTORY, metadata_batch, partition_record, topic_record
-from tests.recovery.stored_objects import MARK, Records, records
+from tests.kafka_log.kraft_records import DIRECTORY
+from tests.recovery.ruins import CLUSTER, ORDERS, PAYMENTS, Ruins
+from tests.recovery.stored_objects import records
 
-CLUSTER = "r4nd0m-cluster_id"
 LONGER_THAN_AN_AGENT_WAITS_S = 1.6
-ORDERS = TopicIdPartition(TopicId(b"orders".ljust(16)), 0)
-PAYMENTS = TopicIdPartition(TopicId(b"payments".ljust(16)), 2)
 NOTHING_STORED = "nothing stored; other replicas"
-
-
-@dataclass(frozen=True, slots=True)
-class Ruins:
-    """A broker's settings, a metadata.log.dir that is left, and a store."""
-
-    directory: Path
-
-    @property
-    def log_dir(self) -> Path:
-        return self.directory / "log"
-
-    @property
-    def store(self) -> Path:
-        return self.directory / "store"
-
-    def write(
-        self,
-        *,
-        node_id: int = 1,
-        more: str = "",
-        backend: str | None = None,
-        payments: Mapping[str, tuple[int, ...]] | None = None,
-    ) -> None:
-        """`backend`: settings of another one than the store in a directory; `payments`: its replicas' states."""
-        controller = self.directory / "controller"
-        log = controller / "__cluster_metadata-0"
-        log.mkdir(parents=True, exist_ok=True)
-        (controller / "meta.properties").write_text(f"version=1\ncluster.id={CLUSTER}\nnode.id=1\n")
-        other = DIRECTORY[::-1]
-        topics = [
-            topic_record("orders", ORDERS.topic_id),
-            topic_record("payments", PAYMENTS.topic_id),
-            partition_record(ORDERS.topic_id, 0, (1,), (DIRECTORY,)),
-            partition_record(PAYMENTS.topic_id, 2, (2, 1), (other, DIRECTORY), **(payments or {})),
-        ]
-        (log / f"{0:020}.log").write_bytes(metadata_batch(0, *topics))
-        (self.directory / "server.properties").write_text(
-            f"node.id={node_id}\nprocess.roles=broker\nlisteners=CLIENT://:9092,INTERNAL://:9093\n"
-            "inter.broker.listener.name=INTERNAL\ncontroller.listener.names=CONTROLLER\n"
-            "listener.security.protocol.map=CLIENT:PLAINTEXT,INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT\n"
-            f"log.dirs={self.log_dir}\n{backend or f'rsm.wal.config.directory={self.store}'}\n"
-            f"remote.wal.agent.state.directory={self.directory / 'state'}\n{more}"
-        )
-
-    def upload(self, sequence: int, *parts: Records) -> Path:
-        """The object's file."""
-        segment_id = CombinedSegmentId(1, 5, sequence)
-        segment = OpenCombinedSegment(SegmentHeader(CLUSTER, segment_id, 1_700_000_000_000 + sequence))
-        for partition, epoch, first, data in parts:
-            last = first + data.count(MARK) - 1
-            segment.append(RemoteLogSegmentMetadataEntry(partition, epoch, first, last, 0, 0, 0), data)
-        path = self.store / CLUSTER / "1" / f"{5:012x}" / f"{sequence:012x}.rwal"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"".join(segment.seal().chunks))
-        return path
-
-    def arguments(self, command: str, *options: str) -> list[str]:
-        config, controller = self.directory / "server.properties", self.directory / "controller"
-        return [command, "--broker-config", str(config), "--cluster-metadata", str(controller), *options]
-
-    def run(self, command: str, *options: str) -> Result:
-        return CliRunner().invoke(build_app(), self.arguments(command, *options))
 
 
 @pytest.fixture

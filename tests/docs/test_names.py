@@ -35,14 +35,14 @@ OUTSIDE = {
     "partitioner.rack.aware "
     "leader.replication.throttled.rate num.replica.fetchers remote.log.metadata.topic.retention.ms "
     "replica.fetch.backoff.ms replica.fetch.wait.max.ms sasl.kerberos.principal.to.local.rules "
-    "ssl.principal.mapping.rules super.users",
+    "ssl.principal.mapping.rules super.users transaction.max.timeout.ms",
     "Kafka's tools and their options": "kafka-configs.sh kafka-dump-log.sh kafka-leader-election.sh kafka-topics.sh "
     "kafka-transactions.sh kafka-reassign-partitions.sh kafka-storage.sh --add-config --election-type "
     "--reassignment-json-file --generate",
     "Kafka's words, and classes that its settings are explained in": "diverging_epoch topic-partition KRaftConfigs "
     "ServerConfigs ServerLogConfigs ServerTopicConfigSynonyms SocketServerConfigs TopicConfig",
     "Spark's": "--archives --packages --py-files spark-class spark-submit spark.pyspark.python worker.Worker "
-    "org.apache.spark.deploy.master.Master add_files",
+    "org.apache.spark.deploy.master.Master add_files spark.dataSource.register spark.sql.python.filterPushdown.enabled",
     "Typer's": "--install-completion",
     "pip's": "--find-links --no-deps --no-index --upgrade --wheel-dir constraints.txt",
     "the kernel's": "kernel.core_pattern",

@@ -1,6 +1,7 @@
 """Builds record batches of magic 2 with correct checksums, for the tests of every room."""
 
 import struct
+from collections.abc import Sequence
 
 from kafka_log.crc32c import crc32c
 
@@ -19,11 +20,21 @@ def varint(value: int) -> bytes:
     return bytes(out)
 
 
-def record(offset_delta: int, value: bytes, key: bytes | None = None) -> bytes:
-    """One record without headers, its length in front."""
-    key_field = varint(-1) if key is None else varint(len(key)) + key
-    body = b"\x00" + varint(0) + varint(offset_delta) + key_field + varint(len(value)) + value + varint(0)
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+def record(
+    offset_delta: int, value: bytes | None, key: bytes | None = None, *, delta_ms: int = 0, headers: Headers = ()
+) -> bytes:
+    """One record, its length in front."""
+    names = b"".join(_nullable(name.encode()) + _nullable(header) for name, header in headers)
+    fields = varint(delta_ms) + varint(offset_delta) + _nullable(key) + _nullable(value) + varint(len(headers)) + names
+    body = b"\x00" + fields
     return varint(len(body)) + body
+
+
+def _nullable(field: bytes | None) -> bytes:
+    return varint(-1) if field is None else varint(len(field)) + field
 
 
 def batch(
@@ -39,13 +50,36 @@ def batch(
 ) -> bytes:
     """A batch of `records` records from `base_offset` on, each with `payload` as its value."""
     body = b"".join(record(delta, payload, key) for delta in range(records))
+    return batch_around(
+        body,
+        base_offset,
+        records,
+        leader_epoch,
+        attributes=attributes,
+        timestamp_ms=timestamp_ms,
+        producer_id=producer_id,
+    )
+
+
+def batch_around(
+    body: bytes,
+    base_offset: int,
+    records: int,
+    leader_epoch: int = 0,
+    *,
+    attributes: int = 0,
+    timestamp_ms: int = 1_700_000_000_000,
+    max_timestamp_ms: int | None = None,
+    producer_id: int = -1,
+) -> bytes:
+    """A batch of records that are already encoded, and compressed as the attributes say."""
     has_producer = producer_id >= 0
     after_crc = (
         _AFTER_CRC.pack(
             attributes,
             records - 1,
             timestamp_ms,
-            timestamp_ms,
+            timestamp_ms if max_timestamp_ms is None else max_timestamp_ms,
             producer_id,
             0 if has_producer else -1,
             0 if has_producer else -1,

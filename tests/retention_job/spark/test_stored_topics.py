@@ -1,0 +1,57 @@
+"""Spark reads topics from what is stored of them, in the session of the report's tests."""
+
+import json
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import remote_wal
+from tests.recovery.ruins import ORDERS, Ruins
+from tests.topic_reader.test_spark_source import options
+from tests.topic_reader.written import BASE_MS, Written, written_batch
+
+
+@pytest.mark.gate
+def test_batches_and_streams_give_each_record_once_with_the_columns_of_kafkas_source(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    ruins = Ruins(tmp_path)
+    ruins.write()
+    sent = [Written(b"k%d" % number, b"v%d" % number, BASE_MS + number) for number in range(100)]
+    sent[3] = Written(b"k3", None, BASE_MS + 3, (("h", b"1"), ("h", None)))
+
+    def upload(first: int, end: int) -> None:
+        raw = written_batch(first, sent[first:end], codec="zstd")
+        ruins.upload(first, (ORDERS, 0, first, raw))
+
+    upload(0, 40)
+    upload(40, 60)
+    spark.dataSource.register(remote_wal.RemoteWalDataSource)
+    read = spark.read.format("remote_wal").options(**options(ruins))
+    frame = read.option("includeHeaders", "true").load()
+    assert frame.schema.simpleString() == (
+        "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,"
+        "timestampType:int,headers:array<struct<key:string,value:binary>>>"
+    )
+    rows = {row.offset: row for row in frame.selectExpr("*", "unix_millis(timestamp) AS ms").collect()}
+    assert sorted(rows) == list(range(60))
+    assert [(row.key, row.value, row.ms) for _, row in sorted(rows.items())] == [
+        (one.key, one.value, one.timestamp_ms) for one in sent[:60]
+    ]
+    assert [(one.key, one.value) for one in rows[3].headers] == [("h", b"1"), ("h", None)]
+    assert (rows[0].topic, rows[0].partition, rows[0].timestampType, rows[0].headers) == ("orders", 0, 0, None)
+    narrow = read.option("columns", "offset").option("startingTimestamp", str(BASE_MS + 7))
+    narrow = narrow.option("endingOffsets", json.dumps({"orders": {"0": 12}}))
+    assert [row.asDict() for row in narrow.load().collect()] == [{"offset": number} for number in range(7, 12)]
+
+    # A stream goes on where its checkpoint ends, whatever was stored meanwhile.
+    stream = spark.readStream.format("remote_wal").options(**options(ruins)).option("startingOffsets", "earliest")
+    out, checkpoint = str(tmp_path / "out"), str(tmp_path / "checkpoint")
+    for end in (60, 100):
+        if end > 60:
+            upload(60, end)
+        writer = stream.load().writeStream.format("parquet").option("checkpointLocation", checkpoint)
+        writer.trigger(availableNow=True).start(out).awaitTermination()
+        found = sorted(row.offset for row in spark.read.parquet(out).collect())
+        assert found == list(range(end))

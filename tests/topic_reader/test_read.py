@@ -1,0 +1,232 @@
+"""Topics are read from a store in a directory, where nothing else is left than the controllers' log."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import remote_wal
+from kafka_log.plain_records import PlainRecord
+from kafka_log.record_batch import CorruptBatchError, RecordBatchHeader
+from kafka_log.topic_partition import topic_id_to_text
+from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
+from metadata_topic.records.gap_record import RemoteWalGapDeclaration
+from metadata_topic.store.snapshots.archive_snapshot import with_archive
+from metadata_topic.store.snapshots.snapshot_keeper import SnapshotKeeper
+from plugin.remote_wal_storage_manager import blobs_of
+from recovery.errors import UnknownClusterError
+from tests.kafka_log.batches import batch
+from tests.recovery.ruins import CLUSTER, ORDERS, PAYMENTS, Ruins
+from tests.recovery.stored_objects import records
+from tests.recovery.test_topic_rebuild import TopicInMemory
+from tests.topic_reader.written import BASE_MS, TRANSACTIONAL, Written, marker, written_batch
+from topic_reader import isolation
+from topic_reader.read import IsolationLevel, Position
+from topic_reader.sources import StoredTopics
+from topic_reader.stored_log import DataLossError, StoredBatch
+
+CODECS = ("none", "gzip", "snappy", "xerial", "lz4", "zstd")
+
+some_bytes = st.none() | st.binary(max_size=300)
+written = st.builds(
+    Written,
+    some_bytes,
+    some_bytes,
+    st.integers(0, 2**41),
+    st.lists(st.tuples(st.text(max_size=5), some_bytes), max_size=3).map(tuple),
+)
+
+
+@given(st.lists(written, min_size=1, max_size=20), st.sampled_from(CODECS), st.none() | st.integers(1, 2**41))
+def test_what_a_producer_wrote_is_decoded_whatever_its_codec(
+    sent: list[Written], codec: str, appended_ms: int | None
+) -> None:
+    raw = written_batch(7, sent, codec=codec, appended_ms=appended_ms)
+    found = StoredBatch(RecordBatchHeader.parse(raw), memoryview(raw)).records()
+    assert list(found) == [
+        PlainRecord(
+            7 + number,
+            one.key,
+            one.value,
+            one.timestamp_ms if appended_ms is None else appended_ms,
+            int(appended_ms is not None),
+            tuple(one.headers),
+        )
+        for number, one in enumerate(sent)
+    ]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_damaged_bytes_are_an_error_of_one_kind(codec: str) -> None:
+    raw = written_batch(7, [Written(value=bytes(500))] * 20, codec=codec)
+    cut = raw[:61] + raw[61 : len(raw) // 2]
+    with pytest.raises((CorruptBatchError, ValueError)):
+        list(StoredBatch(RecordBatchHeader.parse(raw), memoryview(cut)).records())
+
+
+@pytest.fixture
+def ruins(tmp_path: Path) -> Ruins:
+    ruins = Ruins(tmp_path)
+    ruins.write()
+    return ruins
+
+
+def source(ruins: Ruins) -> remote_wal.Source:
+    return remote_wal.Source(ruins.directory / "server.properties", cluster_metadata=ruins.directory / "controller")
+
+
+def offsets(
+    ruins: Ruins,
+    topic: str = "orders",
+    partition: int = 0,
+    *,
+    start: Position = None,
+    end: Position = None,
+    isolation_level: IsolationLevel = "read_uncommitted",
+    fail_on_data_loss: bool = True,
+) -> list[int]:
+    found = remote_wal.read(
+        topic,
+        partition,
+        source(ruins),
+        start=start,
+        end=end,
+        isolation_level=isolation_level,
+        fail_on_data_loss=fail_on_data_loss,
+    )
+    return [record.offset for record in found]
+
+
+def test_a_log_is_read_over_objects_copies_and_elections(ruins: Ruins) -> None:
+    ruins.upload(1, records(ORDERS, 0, 0, 4), records(PAYMENTS, 2, 0, 2))
+    ruins.upload(2, records(ORDERS, 0, 3, 9))  # of a leader that lost what is behind 6
+    ruins.upload(3, records(ORDERS, 1, 7, 12))
+    assert offsets(ruins) == list(range(13))
+    assert offsets(ruins, start=6, end=11) == list(range(6, 11))
+    assert offsets(ruins, "payments", 2) == [0, 1, 2]
+    raw = b"".join(batch.data for batch in remote_wal.read_batches("orders", 0, source(ruins)))
+    assert raw == records(ORDERS, 0, 0, 6)[3] + records(ORDERS, 1, 7, 12)[3]
+
+
+def test_a_batch_is_cut_to_the_offsets_that_are_asked_for(ruins: Ruins) -> None:
+    ruins.upload(1, (ORDERS, 0, 0, batch(0, 10) + batch(10, 10)))
+    assert offsets(ruins, start=3, end=12) == list(range(3, 12))
+
+
+def test_missing_offsets_are_an_error_that_names_them_or_left_out(ruins: Ruins) -> None:
+    ruins.upload(1, records(ORDERS, 0, 0, 4))
+    ruins.upload(2, records(ORDERS, 0, 8, 9))
+    with pytest.raises(DataLossError, match="orders-0: offsets 5 to 7 are in no readable object"):
+        offsets(ruins)
+    assert offsets(ruins, fail_on_data_loss=False) == [0, 1, 2, 3, 4, 8, 9]
+    assert offsets(ruins, end=5) == [0, 1, 2, 3, 4], "nothing is missing where it was asked for"
+    assert offsets(ruins, start=8) == [8, 9]
+    with pytest.raises(DataLossError, match="offsets 10 to 11"):
+        offsets(ruins, start=8, end=12)
+
+
+def test_a_damaged_object_is_read_from_another_one_or_missing(ruins: Ruins) -> None:
+    ruins.upload(1, records(ORDERS, 0, 0, 4))
+    damaged = ruins.upload(2, records(ORDERS, 0, 5, 9))
+    damaged.write_bytes(damaged.read_bytes().replace(b"payload", b"PAYLOAD"))
+    with pytest.raises(DataLossError, match="offsets 5 to 9"):
+        offsets(ruins)
+    assert offsets(ruins, fail_on_data_loss=False) == [0, 1, 2, 3, 4]
+    ruins.upload(3, records(ORDERS, 0, 4, 7))
+    ruins.upload(4, records(ORDERS, 0, 7, 9))
+    assert offsets(ruins) == list(range(10))
+
+
+def test_an_object_that_is_deleted_before_it_is_read_is_looked_for_elsewhere(ruins: Ruins) -> None:
+    paths = [ruins.upload(number, records(ORDERS, 0, 5 * number, 5 * number + 4)) for number in range(3)]
+    with StoredTopics.find(source(ruins), ["orders"]).opened() as topics:
+        log = topics.log("orders", 0)
+        planned = log.extents(0, 15)
+        paths[1].unlink()
+        with pytest.raises(DataLossError, match="offsets 5 to 9"):
+            list(log.batches(0, 15, planned))
+        ruins.upload(9, records(ORDERS, 0, 3, 11))  # as an archive object that came meanwhile
+        assert [batch.header.base_offset for batch in log.batches(0, 15, planned)] == list(range(15))
+
+
+def test_a_snapshot_tells_what_objects_do_not(ruins: Ruins) -> None:
+    leader = TopicInMemory()
+    ruins.upload(1, records(ORDERS, 0, 0, 4))
+    ruins.upload(2, records(ORDERS, 0, 8, 9))
+    compacted = DeclaredGap(ORDERS, 5, 8, 0, GapReason.COMPACTED)
+    begin = DeclaredGap(ORDERS, 0, 2, 0, GapReason.LOG_START)
+    leader.publish(RemoteWalGapDeclaration(1, 5, 1, (compacted, begin), BASE_MS))
+    topics = StoredTopics.find(source(ruins), ["orders"])
+    with topics.stores.opened() as (storage, _):
+        image = with_archive(leader.store.image(), leader.archive)
+        SnapshotKeeper(blobs_of(storage, "put", "-"), CLUSTER, 1, 5).save(image, BASE_MS)
+    ruins.upload(3, records(ORDERS, 0, 10, 12))  # younger than the snapshot
+    assert offsets(ruins) == [2, 3, 4, 8, 9, 10, 11, 12]
+
+
+def test_a_topic_is_known_by_its_id_where_no_controllers_log_is_left(ruins: Ruins) -> None:
+    ruins.upload(1, records(ORDERS, 0, 0, 4))
+    where = remote_wal.Source(ruins.directory / "server.properties", cluster_id=CLUSTER, from_objects=True)
+    found = remote_wal.read(topic_id_to_text(ORDERS.topic_id), 0, where)
+    assert [record.offset for record in found] == [0, 1, 2, 3, 4]
+    with pytest.raises(UnknownClusterError, match="give the topic's id"):
+        list(remote_wal.read("orders", 0, where))
+
+
+def test_a_range_is_named_by_times(ruins: Ruins) -> None:
+    for number in range(10):
+        sent = [Written(timestamp_ms=BASE_MS + 1000 * (5 * number + each)) for each in range(5)]
+        ruins.upload(number, (ORDERS, 0, 5 * number, written_batch(5 * number, sent, codec="lz4")))
+    begin = datetime.fromtimestamp(BASE_MS / 1000, UTC)
+
+    def after(seconds: float) -> datetime:
+        return begin + timedelta(seconds=seconds)
+
+    assert offsets(ruins, start=after(12.5), end=after(20)) == list(range(13, 20))
+    assert offsets(ruins, start=after(-5), end=after(1)) == [0]
+    assert offsets(ruins, start=after(100)) == []
+    assert offsets(ruins, start=after(49), end=after(1000)) == [49]
+    with pytest.raises(ValueError, match="no time zone"):
+        offsets(ruins, start=datetime(2026, 1, 1))
+
+
+def transactions() -> list[bytes]:
+    """Producer 1 commits 0 to 3, 2 aborts 4 to 7, in between are others' records, and 3 has not ended."""
+
+    def part(offset: int, producer_id: int) -> bytes:
+        return written_batch(offset, [Written()] * 2, attributes=TRANSACTIONAL, producer_id=producer_id)
+
+    return [
+        part(0, 1), part(2, 2), batch(4, 2), part(6, 1), marker(8, 2, commits=False), marker(9, 1, commits=True),
+        part(10, 2), marker(12, 2, commits=True), part(13, 3), batch(15, 1),
+    ]  # fmt: skip
+
+
+COMMITTED = [0, 1, 4, 5, 6, 7, 10, 11]
+
+
+@pytest.mark.parametrize("memory_bytes", [isolation.MEMORY_BYTES, 1])
+def test_aborted_and_open_transactions_are_left_out_if_wanted(
+    ruins: Ruins, monkeypatch: pytest.MonkeyPatch, memory_bytes: int
+) -> None:
+    monkeypatch.setattr(isolation, "MEMORY_BYTES", memory_bytes)
+    for number, raw in enumerate(transactions()):
+        first = RecordBatchHeader.parse(raw).base_offset
+        ruins.upload(number, (ORDERS, 0, first, raw))
+    assert offsets(ruins) == [0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 13, 14, 15]
+    assert offsets(ruins, isolation_level="read_committed") == COMMITTED
+    # The marker behind the range decides, and it is looked for there.
+    assert offsets(ruins, end=3, isolation_level="read_committed") == [0, 1]
+    assert offsets(ruins, start=5, end=9, isolation_level="read_committed") == [5, 6, 7]
+
+
+def test_the_last_stable_offset_is_where_the_first_open_transaction_begins() -> None:
+    def batches(raws: list[bytes]) -> Iterator[StoredBatch]:
+        return (StoredBatch(RecordBatchHeader.parse(raw), memoryview(raw)) for raw in raws)
+
+    assert isolation.stable_end(batches(transactions()), 16) == 13
+    assert isolation.stable_end(batches(transactions()[:8]), 13) == 13
+    assert isolation.stable_end(batches(transactions()[:5]), 9) == 0

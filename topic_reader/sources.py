@@ -1,0 +1,192 @@
+"""Says what is stored of topics, as `Source` names it: by the metadata topic, its snapshots, or the objects alone.
+
+A living cluster is asked for topics' names and reads the metadata topic. Without one, the newest snapshot of each
+agent counts, and the footers of the objects that are younger; the names come from a copy of the controllers' log, or a
+topic is given by its id.
+"""
+
+import random
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Self, cast
+
+from agent.settings_file import read_settings_file
+from agent.stores import StoreSettings
+from kafka_cluster.client_config import KafkaClientConfig, read_command_config
+from kafka_log.topic_partition import TopicIdPartition, topic_id_from_text
+from metadata_topic.store.archive.archive_recovery import record_from_object
+from plugin.archive_storage import ArchiveStorage
+from plugin.errors import RemoteResourceNotFoundError, RemoteSegmentCorruptError
+from plugin.remote_wal_storage_manager import RemoteWalStorageManager
+from recovery.cluster_view import ClusterView, TopicView, ask_cluster, read_kraft_view
+from recovery.errors import UnknownClusterError
+from recovery.logs.log_directory_target import identity_in
+from recovery.logs.log_plan import LogRuns
+from recovery.logs.run_reader import RunReader
+from recovery.metadata.inventory import Inventory, from_metadata, from_objects
+from recovery.metadata.metadata_notes import NotedMetadata, read_metadata
+from recovery.metadata.remembered_metadata import read_snapshots
+from recovery.patience import Patience
+from topic_reader.stored_log import KnownLog, StoredLog
+
+_METADATA_TIMEOUT_S = 300.0
+_PATIENCE_S = 300.0
+_FOOTERS_KEPT = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where topics are stored, and who says what is in the objects."""
+
+    broker_config: str | Path
+    """A broker's server.properties, or a copy of it: it names the stores."""
+    bootstrap_servers: str | None = None
+    """A living cluster, whose metadata topic is read; None: no broker is asked."""
+    command_config: str | Path | None = None
+    """A Java client's properties for it."""
+    cluster_metadata: str | Path | None = None
+    """A metadata.log.dir, or a copy of its `__cluster_metadata-0`; None: that of `broker_config`, if it is there."""
+    cluster_id: str | None = None
+    """Needed where nothing else says it."""
+    from_objects: bool = False
+    """Whether to do without snapshots too: the footers of all objects are read."""
+
+
+@dataclass(frozen=True)
+class StoredTopics:
+    """Some topics, and how to open what is stored of them; may be sent to another process."""
+
+    stores: StoreSettings
+    topics: Mapping[str, TopicView]
+    client: KafkaClientConfig | None
+    from_objects: bool
+
+    @classmethod
+    def find(cls, source: Source, names: Iterable[str]) -> Self:
+        """Look for these topics, each by its name or id. Blocks.
+
+        Raises UnknownClusterError, AgentSettingsError, BrokerPropertiesError, OSError.
+        """
+        broker, settings = read_settings_file(Path(source.broker_config))
+        client = None
+        if source.bootstrap_servers is not None:
+            file = None if source.command_config is None else Path(source.command_config)
+            client = read_command_config(source.bootstrap_servers, file)
+            cluster_id, view = ask_cluster(client)
+        else:
+            cluster_id, view = _without_brokers(source, broker.metadata_log_dir)
+        by_name = {topic.name: topic for topic in view.topics.values()}
+        topics = {name: by_name.get(name) or _by_id(name) for name in names}
+        return cls(StoreSettings.of(broker, settings, cluster_id), topics, client, source.from_objects)
+
+    @contextmanager
+    def opened(self) -> Iterator["OpenTopics"]:
+        """Open the stores for the block. Raises RemoteStorageError."""
+        with self.stores.opened() as (storage, archive):
+            yield OpenTopics(self, storage, archive)
+
+
+class OpenTopics:
+    """Topics whose stores are open. For one thread."""
+
+    def __init__(self, topics: StoredTopics, storage: RemoteWalStorageManager, archive: ArchiveStorage | None) -> None:
+        self._topics = topics
+        self._storage = cast(RemoteWalStorageManager, _RemembersFooters(storage))
+        self._archive = archive
+        self._patience = Patience(threading.Event().wait, random.uniform, total_s=_PATIENCE_S)
+        self._inventory: Inventory | None = None
+
+    def look(self) -> Inventory:
+        """Find out what is stored now. Raises RemoteStorageError, MetadataTopicError."""
+        self._inventory = self._taken()
+        return self._inventory
+
+    def _taken(self) -> Inventory:
+        topics, storage, archive, patience = self._topics, self._storage, self._archive, self._patience
+        if topics.client is not None:
+            noted, archived = read_metadata(topics.client, _METADATA_TIMEOUT_S)
+        elif topics.from_objects:
+            return from_objects(storage, archive, patience=patience)
+        else:
+            remembered = read_snapshots(storage, topics.stores.context.cluster_id)
+            noted, archived = NotedMetadata(), remembered.archive
+            noted.store = remembered.store
+            for stored in archive.list() if archive is not None else ():
+                if archive is not None and archived.state_of(stored.object_id) is None:
+                    try:
+                        archived.apply(record_from_object(archive, stored))
+                    except (RemoteSegmentCorruptError, RemoteResourceNotFoundError):
+                        continue  # a log that needs it has a gap
+        return from_metadata(noted, archived, storage, archive, patience=patience)
+
+    def partitions(self, topic: str) -> list[int]:
+        """Return the topic's partitions, by the cluster if that is known, else those of which anything is stored."""
+        view = self._topics.topics[topic]
+        stored = {one.partition for one in self._looked().partitions() if one.topic_id == view.topic_id}
+        return sorted(view.partitions or stored)
+
+    def log(self, topic: str, partition: int, settled_ms: int | None = None) -> StoredLog:
+        """Return the log. `settled_ms`: without combined segments that were written later."""
+
+        def known(again: bool) -> KnownLog:
+            if again:
+                self.look()
+            return self._known(topic, partition, settled_ms)
+
+        return StoredLog(f"{topic}-{partition}", known, RunReader(self._storage, self._archive, self._patience))
+
+    def _known(self, topic: str, partition: int, settled_ms: int | None) -> KnownLog:
+        inventory, view = self._looked(), self._topics.topics[topic]
+        one = TopicIdPartition(view.topic_id, partition)
+        runs = inventory.log_runs(one)
+        if settled_ms is not None:
+            settled = (
+                run
+                for run in inventory.runs.get(one, ())
+                if run.stored_in.is_archived or run.stored_in.written_ms <= settled_ms
+            )
+            runs = LogRuns(settled, known_starts=inventory.known_starts.get(one, ()))
+        replicas = view.partitions.get(partition)
+        rules = inventory.log_rules(
+            one,
+            is_compacted="compact" in (view.config.get("cleanup.policy") or ""),
+            log_start=None if replicas is None else replicas.log_start,
+        )
+        return KnownLog(f"{topic}-{partition}", runs, rules)
+
+    def _looked(self) -> Inventory:
+        return self.look() if self._inventory is None else self._inventory
+
+
+class _RemembersFooters:
+    """A storage manager that reads the footer of each object once, for streams that look again and again."""
+
+    def __init__(self, storage: RemoteWalStorageManager) -> None:
+        self._storage = storage
+        self.fetch_segment_metadata = lru_cache(_FOOTERS_KEPT)(storage.fetch_segment_metadata)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._storage, name)
+
+
+def _without_brokers(source: Source, metadata_log_dir: Path) -> tuple[str, ClusterView]:
+    if source.cluster_metadata is not None:
+        return read_kraft_view(Path(source.cluster_metadata), source.cluster_id)
+    if identity_in(metadata_log_dir) is not None:
+        return read_kraft_view(metadata_log_dir, source.cluster_id)
+    if source.cluster_id is None:
+        hint = "give bootstrap_servers, cluster_metadata or cluster_id"
+        raise UnknownClusterError("read topics", str(source.broker_config), "nothing says which cluster this is", hint)
+    return source.cluster_id, ClusterView({})
+
+
+def _by_id(text: str) -> TopicView:
+    try:
+        return TopicView(text, topic_id_from_text(text), {}, {})
+    except ValueError as error:
+        hint = "without a cluster, or cluster_metadata, give the topic's id"
+        raise UnknownClusterError("read topics", text, "no topic of this name is known", hint) from error
