@@ -96,7 +96,7 @@ def open_sources(where: StoredLogs, tell: Tell) -> Iterator[Sources]:
     from agent.stores import StoreSettings
     from plugin.wall_clock import wall_ms
     from recovery.logs.run_reader import RunReader
-    from recovery.metadata.inventory import from_objects
+    from recovery.metadata.inventory import from_objects, look_until_steady
 
     broker, settings = read_settings_file(where.broker_config)
     tell("asking for topics and replicas")
@@ -107,7 +107,8 @@ def open_sources(where: StoredLogs, tell: Tell) -> Iterator[Sources]:
             tell("listing objects")
             if where.from_objects or where.cluster_metadata is not None:
                 return from_objects(storage, archive, progress_to(tell), patience_of(tell))
-            return _by_metadata(client_of(broker, settings, where), storage, archive, tell)
+            client = client_of(broker, settings, where)
+            return look_until_steady(lambda: _by_metadata(client, storage, archive, tell))
 
         reader = RunReader(storage, archive, patience_of(tell))
         inventory = take_inventory()

@@ -27,7 +27,7 @@ from recovery.errors import UnknownClusterError
 from recovery.logs.log_directory_target import identity_in
 from recovery.logs.log_plan import LogRuns
 from recovery.logs.run_reader import RunReader
-from recovery.metadata.inventory import Inventory, from_metadata, from_objects
+from recovery.metadata.inventory import Inventory, from_metadata, from_objects, look_until_steady
 from recovery.metadata.metadata_notes import NotedMetadata, read_metadata
 from recovery.metadata.remembered_metadata import read_snapshots
 from recovery.patience import Patience
@@ -102,7 +102,7 @@ class OpenTopics:
 
     def look(self) -> Inventory:
         """Find out what is stored now. Raises RemoteStorageError, MetadataTopicError."""
-        self._inventory = self._taken()
+        self._inventory = look_until_steady(self._taken)
         return self._inventory
 
     def _taken(self) -> Inventory:

@@ -16,6 +16,7 @@ Without metadata, every object's footer is read: a request for each. An object w
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
@@ -43,6 +44,7 @@ DeadTails = Mapping[tuple[CombinedSegmentId, TopicIdPartition, int], int]
 DeadFrom = Callable[[RemoteLogSegmentMetadataEntry], int | None]
 """Returns the offset from which an object's entry is dead; None: all of it lives."""
 
+_MOST_LOOKS: Final = 4
 _UNKNOWN_BUCKET = "a bucket that is not known here"
 
 
@@ -108,6 +110,23 @@ class Inventory:
             and run.stored_in.object_id in self.unreachable
         }
         return sorted(found)
+
+
+def look_until_steady(look: Callable[[], Inventory]) -> Inventory:
+    """Return the inventory once it misses nothing, or misses the same objects as the look before.
+
+    Agents delete objects meanwhile: what was finished when the metadata was read may be gone from the listing.
+    """
+    inventory = look()
+    for _ in range(_MOST_LOOKS - 1):
+        before = {one.object_id for one in inventory.lost_objects}
+        if not before:
+            break
+        inventory = look()
+        inventory.lost_objects = [one for one in inventory.lost_objects if one.object_id in before]
+        if before == {one.object_id for one in inventory.lost_objects}:
+            break
+    return inventory
 
 
 def from_objects(

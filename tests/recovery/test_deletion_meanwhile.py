@@ -7,6 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,7 +22,8 @@ from recovery.logs.log_plan import LogRuns, PlanRules
 from recovery.logs.log_settings import LogSettings
 from recovery.logs.restore import GoneHead, RestoredLog, RestoreJob, restore_logs
 from recovery.logs.run_reader import RunReader
-from recovery.metadata.inventory import from_metadata
+from recovery.logs.stored_run import StoredObject
+from recovery.metadata.inventory import Inventory, from_metadata, look_until_steady
 from recovery.metadata.metadata_notes import NotedMetadata
 from tests.kafka_log.batches import batches
 from tests.recovery.stored_logs import ORDERS
@@ -199,3 +201,24 @@ def test_whatever_goes_meanwhile_no_log_has_a_hole_or_ends_without_saying_so(
             assert all(number < horizon for number in range(start // 10) if number in gone)
     if restored.gap is not None:
         assert restored.gap.from_offset == end < restored.gap.to_offset
+
+
+@pytest.mark.parametrize(
+    ("looks", "told"),
+    [
+        ([[]], []),
+        ([[1], []], []),  # deleted between the metadata and the listing
+        ([[1, 2], [2, 3], [2, 4]], [2]),  # agents go on deleting, and one is lost
+        ([[1], [1]], [1]),
+    ],
+)
+def test_what_agents_delete_while_the_inventory_is_taken_is_not_lost(looks: list[list[int]], told: list[int]) -> None:
+    found = iter(looks)
+
+    def look() -> Inventory:
+        lost = [StoredObject(CombinedSegmentId(1, 1, sequence), 10, 0) for sequence in next(found)]
+        return Inventory(lost_objects=lost)
+
+    inventory = look_until_steady(look)
+    assert [one.object_id for one in inventory.lost_objects] == [CombinedSegmentId(1, 1, one) for one in told]
+    assert not list(found)

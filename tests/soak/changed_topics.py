@@ -308,6 +308,8 @@ class ChangedTopics:
             self._failure = error
 
     def _produce(self) -> None:
+        from confluent_kafka import KafkaException
+
         for topic in self.accounts:
             self._connect(topic)
         while not self._stop.wait(_TICK_S):
@@ -315,7 +317,8 @@ class ChangedTopics:
                 self._send_some(account)
         ends_s = time.monotonic() + _DELIVERY_S
         for producer in self._producers.values():
-            producer.flush(max(ends_s - time.monotonic(), 1.0))
+            with contextlib.suppress(KafkaException):  # of one that has ended, see `_send_some`
+                producer.flush(max(ends_s - time.monotonic(), 1.0))
 
     def _connect(self, topic: str) -> None:
         from confluent_kafka import Producer

@@ -57,8 +57,8 @@ class Load:
         """Make the topics; nothing is written yet. `copies`: whether the transactional copier runs."""
         config = {"retention.ms": str(retention_ms), "segment.bytes": "4194304", "segment.ms": "60000"}
         for topic in TOPICS:
-            # All copies are held against all that was copied.
-            kept = {"retention.ms": "-1"} if topic == COPY_TOPIC else {}
+            # All copies are held against all that was copied, however far the copier is behind.
+            kept = {} if topic == LEDGER_TOPIC else {"retention.ms": "-1"}
             cluster.admin.create_topic(topic, _PARTITIONS, config=config | kept)
         if cluster.files.has_agents:
             set_topics(cluster.bootstrap_servers, TOPICS, LINKED_AND_KEPT)
