@@ -41,6 +41,7 @@ COMMANDS: Final = (
     "reassign",
     "report",
     "scenario",
+    "estimate",
 )
 """The commands in the order of the help; those without a module are skipped."""
 

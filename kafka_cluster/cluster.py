@@ -104,6 +104,26 @@ class KafkaCluster:
         asked = {(one.topic, one.partition): answer for one, answer in futures.items()}
         return self._answers(_OFFSET, asked, lambda answer: int(answer.offset))
 
+    def committed(self) -> dict[str, dict[tuple[str, int], int]]:
+        """Return what each consumer group has committed, by group. Raises KafkaClusterError."""
+        from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
+
+        try:
+            asked = self._librdkafka().list_consumer_groups(request_timeout=self._timeout_s)
+            listed = asked.result(2 * self._timeout_s)
+        except (KafkaException, FutureTimeoutError) as error:
+            raise self._error("list groups", error) from error
+        futures: dict[str, Future[Any]] = {}
+        for group in listed.valid:
+            [futures[group.group_id]] = self._request(
+                "list group offsets", "list_consumer_group_offsets", [ConsumerGroupTopicPartitions(group.group_id)]
+            ).values()
+        found = {}
+        for name, answer in self._answers("list group offsets", futures, _committed).each():
+            if not isinstance(answer, KafkaClusterError):  # it may be gone since, or not be this client's to see
+                found[name] = answer
+        return found
+
     def create_topic(self, topic: str, assignment: list[list[int]], config: Mapping[str, str]) -> bool:
         """Create a topic with these replicas. False if it exists already. Raises KafkaClusterError."""
         from confluent_kafka import KafkaError
@@ -286,6 +306,10 @@ def _eligible(admin: "KafkaAdminClient", names: list[str]) -> "Iterator[tuple[tu
                 yield (topic["name"], one["partition_index"]), tuple(found)
         cursor = page["next_cursor"]
         names = [name for name in names if cursor is not None and name >= cursor["topic_name"]]
+
+
+def _committed(answer: Any) -> dict[tuple[str, int], int]:
+    return {(one.topic, one.partition): one.offset for one in answer.topic_partitions if one.offset >= 0}
 
 
 def _values(entries: Mapping[str, Any]) -> dict[str, str]:

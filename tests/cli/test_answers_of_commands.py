@@ -58,6 +58,7 @@ def mute_port() -> Iterator[int]:
 
 ASKING = (
     "status --json --bootstrap-server {at}",
+    "estimate --json --bootstrap-server {at}",
     "describe --json --bootstrap-server {at}",
     "topics list --json --bootstrap-server {at}",
     "gateway plan --json --bootstrap-server {at} --gateway-name gateway.{{zone}}.example.com",

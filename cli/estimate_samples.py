@@ -1,0 +1,47 @@
+"""Reads samples of a cluster for `remote-wal estimate`. Changes nothing."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Self
+
+from kafka_cluster.cluster import EARLIEST, LATEST, KafkaCluster
+from recovery.reassignment.admin import ReassignmentAdmin
+from retention_job.cost.estimate import Log, Sample
+
+if TYPE_CHECKING:
+    from kafka_cluster.client_config import KafkaClientConfig
+
+_NOT_HERE = frozenset({3, 5, 6})
+"""Kafka's codes for partitions that are gone, have no leader or another one: the next sample has them."""
+
+
+class Sampler:
+    """Asks one cluster, again and again. Close it after use."""
+
+    def __init__(self, client: "KafkaClientConfig", timeout_s: float, clock: Callable[[], float]) -> None:
+        """`clock` gives monotonic seconds. Raises ReassignmentError, ClientPropertyError."""
+        self._clock = clock
+        self._cluster = KafkaCluster(client, "remote-wal-estimate", timeout_s)
+        self._admin = ReassignmentAdmin(client, timeout_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._admin.close()
+
+    def sample(self) -> Sample:
+        """Return the cluster as it is now. Raises KafkaClusterError, ReassignmentError."""
+        placed = self._admin.cluster()
+        led = {one.topic_partition: one for one in placed.partitions if one.leader >= 0}
+        sizes, at_s = self._admin.replica_sizes(led), self._clock()
+        names = [(where.topic, where.partition) for where in led]
+        ends = self._cluster.offsets(names, LATEST).all(_NOT_HERE)
+        starts = self._cluster.offsets(names, EARLIEST).all(_NOT_HERE)
+        logs = {
+            (where.topic, where.partition): Log(
+                one.leader, tuple(one.replicas), starts[name], ends[name], sizes[where, one.leader]
+            )
+            for where, one in led.items()
+            if (name := (where.topic, where.partition)) in ends and name in starts and (where, one.leader) in sizes
+        }
+        return Sample(at_s, placed.racks, logs, self._cluster.committed())

@@ -1,0 +1,111 @@
+"""`remote-wal estimate`: its options, JSON, table and page; `retention_job.cost.estimate` has the arithmetic."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from cli import estimate_samples
+from cli.estimate import _look
+from cli.main import build_app
+from retention_job.cost.estimate import WAYS, Log, Sample
+from tests.retention_job.cost.test_estimate import RACKS, two
+
+ROW = {
+    "topic", "produced_bytes", "read_bytes", "lag_records", "usd", "replication_usd", "clients_usd", "parts_usd",
+    "linked_share", "inline_bytes",
+}  # fmt: skip
+
+
+class PlayedSampler:
+    """Each sample is the next of `samples`; then comes Ctrl-C."""
+
+    samples: Iterator[Sample]
+
+    def __init__(self, *_: object) -> None: ...
+
+    def __enter__(self) -> "PlayedSampler":
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def sample(self) -> Sample:
+        try:
+            return next(self.samples)
+        except StopIteration:
+            raise KeyboardInterrupt from None
+
+
+@pytest.fixture(autouse=True)
+def played(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimate_samples, "Sampler", PlayedSampler)
+    monkeypatch.setattr(PlayedSampler, "samples", iter(two(5e6)), raising=False)
+    monkeypatch.setattr("cli.estimate._wait", lambda _seconds: None)
+
+
+def run(*options: str) -> Result:
+    command = ["estimate", "--bootstrap-server", "nowhere:1", "--minutes", "0.2", *options]
+    return CliRunner().invoke(build_app(), command)
+
+
+def test_programs_are_told_all_ways_for_each_topic_and_in_all() -> None:
+    told = run("--json")
+    assert told.exit_code == 0, told.output
+    found: dict[str, Any] = json.loads(told.stdout.splitlines()[-1])
+    assert found.keys() == {
+        "unit", "sampled_s", "brokers", "zones", "break_even_bytes", "break_even_mb_s", "acks_all_added", "total",
+        "topics", "notes", "prices", "acks",
+    }  # fmt: skip
+    assert found["total"].keys() == found["topics"][0].keys() == ROW
+    assert list(found["total"]["usd"]) == list(WAYS) == list(found["acks_all_added"])
+    assert (found["brokers"], found["zones"], found["sampled_s"]) == (3, 3, 12.0)
+    assert found["prices"]["provider"] == "AWS"
+
+
+def test_people_see_each_topic_the_ways_the_break_even_and_whose_prices_these_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    page = tmp_path / "estimate.html"
+    told = run("--page", str(page), "--acks", "1").stdout
+    for text in ("orders", "client.rack alone", "links, gateway", "Links pay from 34 KB an object", "0.42 MB/s"):
+        assert text in told
+    assert "Prices: AWS, s3_express, confirmed " in told.replace("\n", " ")
+    written = page.read_text()
+    assert "<td>orders</td>" in written
+    assert "Links pay from 34 KB an object" in written
+
+
+def test_another_providers_prices_come_with_its_network_and_own_ones_from_a_file(tmp_path: Path) -> None:
+    found = json.loads(run("--json", "--store", "gcs_standard").stdout.splitlines()[-1])
+    assert found["prices"]["provider"] == "Google Cloud"
+    own = tmp_path / "prices.toml"
+    own.write_text("confirmed = 2026-01-01\n")
+    assert "s3_express.storage_gb_month" in str(run("--prices", str(own)).exception)
+
+
+def test_ctrl_c_ends_it_with_what_is_known_and_before_two_looks_with_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PlayedSampler, "samples", iter([*two(5e6)]))
+    early = CliRunner().invoke(build_app(), ["estimate", "--bootstrap-server", "nowhere:1", "--json"])
+    assert json.loads(early.stdout.splitlines()[-1])["sampled_s"] == 12.0
+    monkeypatch.setattr(PlayedSampler, "samples", iter(two(5e6)[:1]))
+    assert run("--json").exit_code == 130
+
+
+def test_it_looks_until_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, waited = [0.0], list[float]()
+
+    def wait(seconds: float) -> None:
+        waited.append(seconds)
+        now_s[0] += seconds
+
+    monkeypatch.setattr("cli.estimate._wait", wait)
+    samples: list[Sample] = []
+    told: list[str] = []
+    _look(lambda: Sample(now_s[0], RACKS, {("t", 0): Log(1, (1,), 0, 0, 0)}, {}), samples, 25.0, 10.0, told.append)
+    assert waited == [10.0, 10.0, 5.0]
+    assert [one.at_s for one in samples] == [0.0, 10.0, 20.0, 25.0]
+    assert told[-1].startswith("looking: 25 of 25 s, 1 partitions")
