@@ -26,9 +26,15 @@ def front() -> Iterator[ObjectStoreServer]:
 @pytest.fixture
 def client(front: ObjectStoreServer) -> Iterator[Any]:
     """A client of boto3 that asks once."""
-    once = Config(retries={"total_max_attempts": 1})
-    keys = {"aws_access_key_id": "local", "aws_secret_access_key": "local", "region_name": "us-east-1"}
-    with contextlib.closing(boto3.client("s3", endpoint_url=front.endpoint_url, config=once, **keys)) as client:
+    made = boto3.client(
+        "s3",
+        endpoint_url=front.endpoint_url,
+        region_name="us-east-1",
+        aws_access_key_id="local",
+        aws_secret_access_key="local",
+        config=Config(retries={"total_max_attempts": 1}),
+    )
+    with contextlib.closing(made) as client:
         yield client
 
 
