@@ -139,6 +139,7 @@ def test_producers_that_wait_and_would_lose_their_rate_go_inline_in_step_or_not(
     assert found.counts.produced_bytes / found.counts.seconds >= 0.9 * mb_per_s * 1e6
 
 
+@pytest.mark.timeout(900)  # five minutes of small requests, counted one by one
 @pytest.mark.parametrize("policy", [LinkPolicy.COST, LinkPolicy.LATENCY])
 def test_where_links_are_tried_in_vain_now_and_then_most_requests_do_not_wait(policy: LinkPolicy) -> None:
     inline, tried = (sent_ahead(5000, policy, seconds=300.0, is_off=is_off) for is_off in (True, False))
