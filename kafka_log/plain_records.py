@@ -70,6 +70,7 @@ def decode_records(header: RecordBatchHeader, body: bytes) -> Iterator[PlainReco
     base_offset, base_ms = header.base_offset, header.base_timestamp_ms
     time_type = 1 if header.has_log_append_time else 0
     position, left = 0, len(body)
+    new = tuple.__new__  # quicker than the named tuple's own
     try:
         for _ in range(header.record_count):
             size, position = signed_varint(body, position)
@@ -85,7 +86,7 @@ def decode_records(header: RecordBatchHeader, body: bytes) -> Iterator[PlainReco
             if not position == end <= left:
                 raise MalformedMessageError("record", f"record {delta} does not end where it says")
             time_ms = header.max_timestamp_ms if time_type else base_ms + delta_ms
-            yield PlainRecord(base_offset + delta, key, value, time_ms, time_type, headers)
+            yield new(PlainRecord, (base_offset + delta, key, value, time_ms, time_type, headers))
     except (IndexError, ValueError) as error:
         raise MalformedMessageError("record", f"a record of the batch at {base_offset}: {error}") from error
 

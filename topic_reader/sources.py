@@ -102,7 +102,8 @@ class OpenTopics:
 
     def look(self) -> Inventory:
         """Find out what is stored now. Raises RemoteStorageError, MetadataTopicError."""
-        self._inventory = look_until_steady(self._taken)
+        is_asked = self._topics.client is not None  # a snapshot is always older than the listing
+        self._inventory = look_until_steady(self._taken) if is_asked else self._taken()
         return self._inventory
 
     def _taken(self) -> Inventory:

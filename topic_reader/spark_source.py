@@ -266,7 +266,7 @@ def _arrow_batches(
     size_bytes = 0
     for records in lists:
         waiting += records
-        size_bytes += sum(len(record.value or b"") + len(record.key or b"") for record in records)
+        size_bytes += sum(len(record.value or b"") for record in records)
         if size_bytes >= _ARROW_BYTES or len(waiting) >= _ARROW_ROWS:
             yield _arrow_batch(waiting, topic, partition, schema)
             waiting, size_bytes = [], 0
@@ -280,18 +280,16 @@ def _arrow_batch(
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    count = len(records)
-    columns: dict[str, Callable[[], list[object]]] = {
-        "key": lambda: [one.key for one in records],
-        "value": lambda: [one.value for one in records],
-        "topic": lambda: [topic] * count,
-        "partition": lambda: [partition] * count,
-        "offset": lambda: [one.offset for one in records],
-        "timestamp": lambda: [one.timestamp_ms * 1000 for one in records],
-        "timestampType": lambda: [one.timestamp_type for one in records],
-        HEADERS: lambda: [
-            [{"key": key, "value": value} for key, value in one.headers] if one.headers else None for one in records
-        ],
+    offsets, keys, values, times_ms, kinds, headers = zip(*records, strict=True)
+    columns: dict[str, Callable[[], object]] = {
+        "key": lambda: keys,
+        "value": lambda: values,
+        "topic": lambda: pa.repeat(topic, len(records)),
+        "partition": lambda: pa.repeat(pa.scalar(partition, pa.int32()), len(records)),
+        "offset": lambda: offsets,
+        "timestamp": lambda: pa.array(times_ms, pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC")),
+        "timestampType": lambda: kinds,
+        HEADERS: lambda: [[{"key": key, "value": value} for key, value in one] or None for one in headers],
     }
     types = to_arrow_schema(schema)
     return pa.RecordBatch.from_arrays([pa.array(columns[one.name](), one.type) for one in types], schema=types)
