@@ -212,6 +212,8 @@ class LeadershipWatch:
         self.is_known = False
         self.unknown_because: str | None = None
         """Why Kafka did not answer last time; None: it did."""
+        self.on_led: Callable[[Mapping[str, TopicId]], None] = lambda _topics: None
+        """Called on a thread, with the topics whose partition 0 is led here, whether or not the feature is on."""
         self.on_known: Callable[[], None] = lambda: None
         """Called each time that Kafka has answered."""
         if zones.readers is not None:
@@ -248,4 +250,6 @@ class LeadershipWatch:
     def _assignments(self, led: LedByTopic) -> list[Assignment]:
         found = self._replicas.look()
         self._zones.led(followers_of(led, found))
+        first = (one for one in found if one.partition == 0 and 0 in led.get(one.topic, {}))
+        self.on_led({one.topic: one.topic_id for one in first})
         return assignments(led, self._topics(), found, self._default_latency_bound_ms, self._zones, self._retention)

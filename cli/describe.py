@@ -53,15 +53,16 @@ def describe(
     for answer in answers.values():
         for of_topics in ("partitions", "gaps", "held"):
             answer[of_topics] = [one for one in answer.get(of_topics, ()) if topic is None or one["topic"] == topic]
-    retention = _retention(known.topics, agents)
+    retention, origins = _retention(known.topics, agents), _origins(known.topics, topic)
     if json:
-        told = {"wal_retention": retention, "orphaned_settings": orphaned}
+        told = {"wal_retention": retention, "orphaned_settings": orphaned, "topic_settings": origins}
         tell_json({"agents": list(answers.values()), "silent": silent, **told})
     elif why:
         _print_why(answers, silent, topic)
     else:
         _print(answers, silent)
         _print_retention(retention)
+        _print_origins(origins)
         show(*orphaned_lines(orphaned))
     if silent or not answers:
         raise typer.Exit(ExitCode.UNKNOWN)
@@ -76,6 +77,31 @@ def _retention(topics: "Mapping[str, TopicSettings]", agents: "Mapping[int, Agen
         },
         "topics": {name: topic.wal_retention_ms for name, topic in sorted(topics.items()) if topic.enable},
     }
+
+
+def _origins(topics: "Mapping[str, TopicSettings]", only: str | None) -> dict[str, dict[str, dict[str, str]]]:
+    """Return for each topic and key the value, and where it comes from; keys without a value are left out."""
+    from metadata_topic.settings.setting_keys import SETTING_KEYS
+    from metadata_topic.settings.topic_settings import ENABLE_KEY, OWN
+
+    return {
+        name: {
+            key.name: {"value": value, "from": (settings.origin or OWN) if is_said else "default"}
+            for key in SETTING_KEYS.values()
+            if (value := key.text_of(settings)) is not None
+            for is_said in [key.is_set(settings) or key.name == ENABLE_KEY]
+        }
+        for name, settings in sorted(topics.items())
+        if only in (None, name)
+    }
+
+
+def _print_origins(origins: dict[str, dict[str, dict[str, str]]]) -> None:
+    from rich.text import Text
+
+    for name, keys in origins.items():
+        told = (f"{key}={one['value']} ({one['from']})" for key, one in keys.items() if one["from"] != "default")
+        show(Text(f"{name}: {', '.join(told)}"))
 
 
 def _print_retention(retention: dict[str, Any]) -> None:

@@ -29,6 +29,10 @@ WalRetentionMs = Annotated[
     ),
 ]
 
+Pattern = Annotated[
+    bool, typer.Option("--pattern", help="The names are regular expressions, for all such topics, also future ones.")
+]
+
 _POLICY = (
     "remote.wal.link.policy: cost: links where they are cheaper than the bytes; latency: likewise, within the latency "
     "bound; always: links for every byte, so that a producer that sends many small requests with acks=all (librdkafka) "
@@ -61,8 +65,12 @@ def enable(
             help=_DURABLE,
         ),
     ] = False,
+    pattern: Pattern = False,
 ) -> None:
-    """Replicate these topics through object storage from now on. Takes effect in running agents within seconds."""
+    """Replicate these topics through object storage from now on. Takes effect in running agents within seconds.
+
+    With --pattern, topics that have no setting of their own inherit these.
+    """
     from metadata_topic.settings import topic_settings as keys
     from metadata_topic.settings.topic_settings import TopicSettings
 
@@ -76,10 +84,11 @@ def enable(
         keys.DURABLE_KEY: _text(durable),
     }
     changed, client = _changed(dict.fromkeys(topics, TopicSettings()), wanted), connection.client_config()
-    _check_retention(changed, client)
+    if not pattern:
+        _check_retention(changed, client)
     if durable:
         _check_durable(client)
-    _set(changed, client)
+    (_set_patterns if pattern else _set)(changed, client)
 
 
 @app.command("set")
@@ -114,8 +123,23 @@ def set_(
 
 @app.command()
 @grouped
-def disable(topics: Topics, connection: Connection) -> None:
-    """Replicate these topics as stock Kafka does. Objects that are stored stay."""
+def disable(topics: Topics, connection: Connection, pattern: Pattern = False) -> None:
+    """Replicate these topics as stock Kafka does, whatever patterns and brokers' files say.
+
+    Objects that are stored stay. With --pattern, the patterns are removed.
+    """
+    if pattern:
+        _set_patterns(dict.fromkeys(topics), connection.client_config())
+        return
+    from metadata_topic.settings.topic_settings import OWN, TopicSettings
+
+    _set(dict.fromkeys(topics, TopicSettings(origin=OWN)), connection.client_config())
+
+
+@app.command()
+@grouped
+def reset(topics: Topics, connection: Connection) -> None:
+    """Remove these topics' own settings: they inherit those of a pattern or of the brokers' files, if there are any."""
     _set(dict.fromkeys(topics), connection.client_config())
 
 
@@ -124,6 +148,7 @@ def disable(topics: Topics, connection: Connection) -> None:
 def list_topics(connection: Connection, json: Json = False) -> None:
     """Show the topics with remote.wal.storage.enable, and how they link."""
     from metadata_topic.settings.settings_topic import read_known_settings
+    from metadata_topic.settings.topic_settings import OWN
 
     known = read_known_settings(connection.client_config())
     rows = [
@@ -135,6 +160,7 @@ def list_topics(connection: Connection, json: Json = False) -> None:
             "remote.wal.archive.enable": settings.archive,
             "remote.wal.retention.ms": settings.wal_retention_ms,
             "remote.wal.durable.enable": settings.durable,
+            "from": settings.origin or OWN,
         }
         for name, settings in sorted(known.topics.items())
     ]
@@ -150,19 +176,20 @@ def list_topics(connection: Connection, json: Json = False) -> None:
             str(row["remote.wal.archive.enable"]).lower(),
             "" if (kept_ms := row["remote.wal.retention.ms"]) is None else str(kept_ms),
             str(row["remote.wal.durable.enable"]).lower(),
+            row["from"],
         )
         for row in rows
     ]
-    settings = ("link policy", "latency bound", "archive", "WAL retention ms", "durable")
+    settings = ("link policy", "latency bound", "archive", "WAL retention ms", "durable", "from")
     columns = ("topic", "remote.wal.storage.enable", *settings)
-    show(table(*columns, rows=shown), *orphaned_lines(known.orphaned))
+    patterns = (f"pattern {name}: for topics without own settings" for name in sorted(known.patterns))
+    show(table(*columns, rows=shown), *patterns, *orphaned_lines(known.orphaned))
 
 
 def orphaned_lines(orphaned: "Iterable[str]") -> list[str]:
     """Return the messages about settings whose topics were deleted."""
     return [
-        f"{name}: settings of a deleted topic, which count for no other. "
-        f"To remove them: remote-wal topics disable {name}"
+        f"{name}: settings of a deleted topic, which count for no other. To remove them: remote-wal topics reset {name}"
         for name in sorted(orphaned)
     ]
 
@@ -229,11 +256,11 @@ def _set(wanted: "Mapping[str, TopicSettings | None]", client: "KafkaClientConfi
     described = KafkaCluster(client, "remote-wal-topics", _TIMEOUT_S).topics(list(wanted))
     existing = {one.name: known_id(one) for one in described if one.error_code != UNKNOWN_TOPIC_OR_PARTITION}
     for topic, settings in wanted.items():
-        if settings is not None and topic not in existing:
+        if settings is not None and settings.enable and topic not in existing:
             raise TopicSettingsError("enable", topic, "there is no such topic", "make it first, with kafka-topics.sh")
     with closing(SettingsWriter(client)) as writer:
         for topic, settings in wanted.items():
-            if settings is not None:
+            if settings is not None and topic in existing:
                 writer.set_topic(topic, replace(settings, topic_id=existing[topic]))
             else:
                 writer.clear_topic(topic)
@@ -241,6 +268,20 @@ def _set(wanted: "Mapping[str, TopicSettings | None]", client: "KafkaClientConfi
             typer.echo(f"{topic}: remote.wal.storage.enable={'true' if is_enabled else 'false'}")
     for policy in sorted({str(one.link_policy) for one in wanted.values() if one is not None and one.enable}):
         typer.echo(what_it_does(policy, _measured(client)))
+
+
+def _set_patterns(wanted: "Mapping[str, TopicSettings | None]", client: "KafkaClientConfig") -> None:
+    """None: removed."""
+    from metadata_topic.settings.settings_topic import SettingsWriter
+    from metadata_topic.settings.topic_settings import check_pattern
+
+    for pattern in wanted:
+        check_pattern(pattern)
+    with closing(SettingsWriter(client)) as writer:
+        for pattern, settings in wanted.items():
+            writer.set_pattern(pattern, settings)
+            told = "removed" if settings is None else "for all such topics without own settings, within seconds"
+            typer.echo(f"pattern {pattern}: {told}")
 
 
 def _measured(client: "KafkaClientConfig") -> "list[Mapping[str, object]]":

@@ -80,7 +80,8 @@ _TOPICS = """\
 
 A broker refuses topic settings that it does not know. So `remote-wal topics` sets these, and keeps them in the
 compacted topic `__remote_wal_topic_settings`; agents take a change up within seconds.
-They belong to the topic's id: a topic that is created again under the name has the defaults.
+They belong to the topic's id: a topic that is created again under the name has the defaults. A topic without settings
+of its own [inherits](operations.md#on-for-all-topics) those of a pattern, or of the brokers' files.
 """
 
 
@@ -189,12 +190,12 @@ def _type_text(annotation: Any) -> str:
         return _type_text(get_args(annotation)[0])
     if get_origin(annotation) in (Union, types.UnionType):
         return _type_text(next(kind for kind in get_args(annotation) if kind is not type(None)))
-    named = {Address: "host:port", Path: "path", dict: "list", frozenset: "list"}
+    named = {Address: "host:port", Path: "path", dict: "list", frozenset: "list", tuple: "list"}
     return named.get(get_origin(annotation) or annotation, str(annotation.__name__))
 
 
 def _text(default: object) -> str:
-    if default is None or default in ({}, frozenset()):
+    if default is None or default in ({}, frozenset(), ()):
         return ""
     return str(default).lower() if isinstance(default, bool) else str(default)
 

@@ -5,6 +5,7 @@ Keys, defaults and bounds are as in server.properties, where times are whole mil
 """
 
 import pwd
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -66,6 +67,19 @@ def _parse_buckets(value: object) -> object:
     return parse_buckets(value) if isinstance(value, str) else value
 
 
+def parse_patterns(value: object) -> object:
+    """Parse regular expressions by commas."""
+    if not isinstance(value, str):
+        return value
+    patterns = tuple(filter(None, (part.strip() for part in value.split(","))))
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
+    return patterns
+
+
 def parse_user(value: object) -> object:
     """Parse a user of this host, by name or number. Returns its number."""
     if not isinstance(value, str) or value.isdecimal():
@@ -81,6 +95,7 @@ AddressSetting = Annotated[Address, BeforeValidator(parse_address)]
 PeersSetting = Annotated[dict[int, Address], BeforeValidator(parse_peers)]
 HttpUrlSetting = Annotated[str, BeforeValidator(parse_http_url)]
 BucketsSetting = Annotated[dict[str, str], BeforeValidator(_parse_buckets)]
+PatternsSetting = Annotated[tuple[str, ...], BeforeValidator(parse_patterns)]
 UserSetting = Annotated[int | None, BeforeValidator(parse_user)]
 RequestNamesSetting = Annotated[frozenset[str], BeforeValidator(parse_request_names)]
 if TYPE_CHECKING:

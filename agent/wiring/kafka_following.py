@@ -22,6 +22,7 @@ from agent.leadership import LeadershipReader, LeadershipWatch, LocalReplicas
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.lifecycle_settings import LifecycleSettings
 from agent.settings.setting_types import milliseconds
+from agent.wiring.inherited_settings import InheritedSettings
 from agent.wiring.lease_watch import LeasesInTopic, LeaseWatch, make_lease
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.errors import KafkaClusterError
@@ -188,7 +189,9 @@ class KafkaFollowing:
             register,
             lambda: self._in_thread(self.metadata.read_to_end),
         )
-        self._binding = SettingsBinding(lambda: self.topic_settings.topics, TopicSettingsTopic(client).bind)
+        settings_topic = TopicSettingsTopic(client)
+        self._binding = SettingsBinding(lambda: self.topic_settings.topics, settings_topic.bind)
+        self._inherited = InheritedSettings(settings.storage, self.topic_settings, settings_topic.change)
 
         def assigned(assignments: list[Assignment]) -> None:
             self._binding.assigned(assignments)
@@ -204,6 +207,7 @@ class KafkaFollowing:
             zones,
             wal_retention(settings.lifecycle),
         )
+        self.leadership.on_led = self._inherited.led
         self.on_agents: Callable[[Mapping[int, AgentRegistration]], object] = lambda _agents: None
         """Called in the event loop with all agents' registrations, once they are known and at each change."""
         self.on_pauses: Callable[[Pauses], object] = lambda _pauses: None
@@ -276,6 +280,7 @@ class KafkaFollowing:
             tasks.create_task(self.incarnation.run())
             tasks.create_task(self.topics.watch())
             tasks.create_task(self._binding.run())
+            tasks.create_task(self._inherited.run())
             tasks.create_task(self.lease.run())
             tasks.create_task(
                 self.metadata.save_snapshots(

@@ -12,6 +12,7 @@ from metadata_topic.settings.topic_settings import (
     ENABLE_KEY,
     LATENCY_BOUND_KEY,
     LOWEST_RETENTION_MS,
+    OWN,
     POLICY_KEY,
     UPLOAD_WAIT_KEY,
     WAL_RETENTION_KEY,
@@ -144,4 +145,8 @@ def changed_settings(topic: str, settings: TopicSettings, changes: Mapping[str, 
             reason = f"invalid value {text} for configuration {name}: {error}"
             raise TopicSettingsError("set topic settings", topic, reason) from None
         settings = replace(settings, **{key.field: value})
+    if changes:
+        # Switched off in so many words, it stays off, whatever a pattern or the broker's file says.
+        is_off = changes.get(ENABLE_KEY) is not None and not settings.enable
+        settings = replace(settings, origin=OWN if is_off else "")
     return settings

@@ -38,10 +38,14 @@ from metadata_topic.settings.topic_settings import (
     MalformedSettingError,
     TopicSettings,
     agent_key,
+    check_pattern,
     check_topic,
+    decode_pattern,
     decode_setting,
     encode_agent,
     encode_topic_settings,
+    is_pattern_key,
+    pattern_key,
     topic_key,
 )
 from metadata_topic.topic.topic import SETTINGS_TOPIC, confluent_admin
@@ -75,6 +79,7 @@ class SettingsView:
         self.tails_stored: Mapping[TopicPartitionName, TailStored] = MappingProxyType({})
         self.leases: Mapping[int, Leases] = MappingProxyType({})
         self.pauses: Pauses = MappingProxyType({})
+        self.patterns: Mapping[str, TopicSettings] = MappingProxyType({})
         self.malformed = 0
         self.told: set[str] = set()
         """Topics that had a record, even if it has only defaults."""
@@ -113,6 +118,10 @@ class SettingsView:
             scope, pause = decode_pause_record(record.key, record.value)
             others = {key: one for key, one in self.pauses.items() if key != scope}
             self.pauses = MappingProxyType(others if pause is None else {**others, scope: pause})
+        elif record.key is not None and is_pattern_key(record.key):
+            pattern, settings = decode_pattern(record.key, record.value)
+            left = {key: one for key, one in self.patterns.items() if key != pattern}
+            self.patterns = MappingProxyType(left if settings is None else {**left, pattern: settings})
         else:
             return False
         return True
@@ -188,6 +197,11 @@ class SettingsReader(TopicReader):
         return self._view.pauses
 
     @property
+    def patterns(self) -> Mapping[str, TopicSettings]:
+        """Settings of topics with such names, by pattern; a snapshot."""
+        return self._view.patterns
+
+    @property
     def leases(self) -> Mapping[int, Leases]:
         """The agents' records of the lease in the bucket, by broker id; a snapshot."""
         return self._view.leases
@@ -231,6 +245,7 @@ class KnownSettings:
     """Those of topics that were deleted; another one may have the name now."""
     agents: Mapping[int, AgentRegistration]
     pauses: Pauses = field(default_factory=dict)
+    patterns: Mapping[str, TopicSettings] = field(default_factory=dict)
 
 
 def read_settings(
@@ -262,14 +277,15 @@ def read_known_settings(
                 f"not read to its end within {timeout_s} s",
                 "is the cluster up, and did an agent start once, so that the topic is there?",
             )
-        topics, agents, pauses = reader.topics, reader.agents, reader.pauses
+        topics, agents, pauses, patterns = reader.topics, reader.agents, reader.pauses, reader.patterns
     finally:
         reader.close()
     bound = [name for name, settings in topics.items() if settings.topic_id is not None]
     described = KafkaCluster(client_config, _CLIENT_ID, timeout_s).topics(bound)
     orphaned = orphaned_settings(topics, described)
     counting = {name: settings for name, settings in topics.items() if name not in orphaned}
-    return KnownSettings(counting, orphaned, agents, pauses)
+    own_orphaned = {name: settings for name, settings in orphaned.items() if not settings.is_inherited}
+    return KnownSettings(counting, own_orphaned, agents, pauses, patterns)
 
 
 def orphaned_settings(
@@ -345,6 +361,14 @@ class SettingsWriter:
         """Return a topic to the defaults; durable on return. Raises TopicSettingsError, MetadataTopicError."""
         check_topic(topic)
         self._write(topic_key(topic), None)
+
+    def set_pattern(self, pattern: str, settings: TopicSettings | None) -> None:
+        """Write the settings of topics with such names, or remove them; durable on return.
+
+        Raises TopicSettingsError, MetadataTopicError.
+        """
+        check_pattern(pattern)
+        self._write(pattern_key(pattern), None if settings is None else encode_topic_settings(settings))
 
     def register_agent(self, agent: AgentRegistration) -> None:
         """Write an agent's registration; durable on return. Raises MetadataTopicError."""

@@ -10,7 +10,9 @@ key                  value
 ``topic:<name>``     ``remote.wal.storage.enable``, ``remote.wal.link.policy``,
                      ``remote.wal.link.latency.bound.ms``, ``remote.wal.archive.enable``,
                      ``remote.wal.retention.ms``, ``remote.wal.durable.enable``,
-                     ``remote.wal.link.upload.wait.max.ms``, ``topic_id`` in hexadecimal digits
+                     ``remote.wal.link.upload.wait.max.ms``, ``topic_id`` in hexadecimal digits,
+                     ``origin``
+``pattern:<regex>``  like a topic's, for all topics with such names that have no settings of their own
 ``agent:<broker>``   ``broker_id``, ``incarnation``, ``http_endpoint``, ``peer_endpoint``,
                      ``version``, ``started_ms``, ``archive``, ``directory_ids``,
                      ``wal_retention_ms``, ``wal_retention_lagging_max_ms``, ``peer_address``
@@ -21,6 +23,10 @@ Fields that a reader does not know are passed over, so that newer agents may add
 Settings belong to the topic with that id: one that is made anew under the name does not inherit them. A record without
 an id counts for whichever topic has the name, until the agent that leads partition 0 binds it to that topic
 (`agent.wiring.kafka_following`).
+
+A topic without settings of its own inherits them: from the pattern that matches its name, else from the broker's file.
+The agent that leads its partition 0 writes them as the topic's record, with the `origin`
+(`agent.wiring.inherited_settings`). So every reader finds a topic's settings in one place.
 """
 
 import json
@@ -60,7 +66,13 @@ INTERNAL_TOPICS: Final = frozenset(
 
 T = TypeVar("T")
 
+OWN: Final = "topic"
+"""The origin of settings that the topic itself was given; records without an origin are its own, too."""
+FILE: Final = "server.properties"
+"""The origin of settings by the file of the broker that leads partition 0."""
+
 _TOPIC_ID: Final = "topic_id"
+_ORIGIN: Final = "origin"
 _TOPIC_ID_BYTES: Final = 16
 _TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
@@ -95,6 +107,18 @@ class TopicSettings:
     """`remote.wal.link.upload.wait.max.ms`; None: the agent's, which is also the maximum"""
     topic_id: TopicId | None = None
     """The topic they belong to; None: whichever topic has the name."""
+    origin: str = ""
+    """Where they come from: OWN or empty, FILE, or `pattern <regex>`."""
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether an agent wrote them for the topic, by a pattern or the broker's file."""
+        return self.origin not in ("", OWN)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the topic itself was given them."""
+        return not self.is_inherited and not self.is_default
 
     @property
     def is_durable(self) -> bool:
@@ -184,6 +208,34 @@ def topic_key(topic: str) -> bytes:
     return f"topic:{topic}".encode()
 
 
+def pattern_key(pattern: str) -> bytes:
+    """Return the key of a pattern's record."""
+    return f"pattern:{pattern}".encode()
+
+
+def check_pattern(pattern: str) -> None:
+    """Raise TopicSettingsError if it is no regular expression."""
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise TopicSettingsError("set topic settings", pattern, f"no regular expression: {error}") from error
+
+
+def is_pattern_key(key: bytes | None) -> bool:
+    """Whether the record is a pattern's."""
+    return key is not None and key.startswith(b"pattern:")
+
+
+def decode_pattern(key: bytes, value: bytes | None) -> tuple[str, TopicSettings | None]:
+    """Decode a pattern's record; None: removed. Raises MalformedSettingError, and nothing else."""
+    try:
+        pattern = key.decode().partition(":")[2]
+        check_pattern(pattern)
+        return pattern, None if value is None else replace(_topic_settings(_fields(value)), origin=f"pattern {pattern}")
+    except (ValueError, KeyError, TypeError, RecursionError, TopicSettingsError) as error:
+        raise MalformedSettingError(f"{type(error).__name__}: {error}") from error
+
+
 def agent_key(broker_id: int) -> bytes:
     """Return the key of an agent's record."""
     return f"agent:{broker_id}".encode()
@@ -196,6 +248,8 @@ def encode_topic_settings(settings: TopicSettings) -> bytes:
         POLICY_KEY: settings.link_policy.value,
         ARCHIVE_KEY: settings.archive,
     }
+    if settings.origin:
+        fields[_ORIGIN] = settings.origin
     if settings.durable:
         fields[DURABLE_KEY] = True
     if settings.link_latency_bound_ms is not None:
@@ -247,6 +301,7 @@ def _topic_settings(fields: Mapping[str, object]) -> TopicSettings:
         typed(told, DURABLE_KEY, bool),
         _milliseconds(fields, UPLOAD_WAIT_KEY, 1),
         _topic_id(fields),
+        "" if fields.get(_ORIGIN) is None else typed(fields, _ORIGIN, str),
     )
 
 

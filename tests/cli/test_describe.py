@@ -21,6 +21,7 @@ TOPICS = {
     "orders": TopicSettings(enable=True, wal_retention_ms=-2),
     "clicks": TopicSettings(enable=True),
     "off": TopicSettings(wal_retention_ms=5),
+    "sales": TopicSettings(enable=True, archive=True, origin="pattern s.*"),
 }
 
 
@@ -39,20 +40,32 @@ def test_what_topics_and_agents_say_is_told(monkeypatch: pytest.MonkeyPatch) -> 
     told = json.loads(described(monkeypatch, {1: agent(1, HOUR_MS, DAY_MS), 2: agent(2)}, "--json").stdout)
     assert told["wal_retention"] == {
         "agents": {"1": {"ms": HOUR_MS, "lagging_max_ms": DAY_MS}, "2": {"ms": None, "lagging_max_ms": None}},
-        "topics": {"clicks": None, "orders": -2},
+        "topics": {"clicks": None, "orders": -2, "sales": None},
     }
     assert told["orphaned_settings"] == ["gone"]
+    origins = {topic: {key: one["from"] for key, one in keys.items()} for topic, keys in told["topic_settings"].items()}
+    assert origins["sales"] == {
+        "remote.wal.storage.enable": "pattern s.*",
+        "remote.wal.link.policy": "default",
+        "remote.wal.archive.enable": "pattern s.*",
+        "remote.wal.durable.enable": "default",
+    }
+    assert told["topic_settings"]["orders"]["remote.wal.retention.ms"] == {"value": "-2", "from": "topic"}
 
 
 def test_agents_that_go_by_the_same_are_told_together(monkeypatch: pytest.MonkeyPatch) -> None:
     agents = {number: agent(number, HOUR_MS, DAY_MS) for number in (1, 2)} | {3: agent(3)}
     monkeypatch.setenv("COLUMNS", "200")
     told = described(monkeypatch, agents).stdout.splitlines()
-    assert told[-4:] == [
+    assert told[-8:] == [
         "Agents 1, 2 keep objects for 3,600,000 ms, 86,400,000 ms while a replica is out of sync.",
         "Agents 3 keep objects for the local retention.",
         "Of orders, for the local retention.",
-        "gone: settings of a deleted topic, which count for no other. To remove them: remote-wal topics disable gone",
+        "clicks: remote.wal.storage.enable=true (topic)",
+        "off: remote.wal.storage.enable=false (topic), remote.wal.retention.ms=5 (topic)",
+        "orders: remote.wal.storage.enable=true (topic), remote.wal.retention.ms=-2 (topic)",
+        "sales: remote.wal.storage.enable=true (pattern s.*), remote.wal.archive.enable=true (pattern s.*)",
+        "gone: settings of a deleted topic, which count for no other. To remove them: remote-wal topics reset gone",
     ]
 
 

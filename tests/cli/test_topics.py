@@ -12,7 +12,7 @@ from cli import topics as topics_module
 from kafka_cluster.answers import DescribedBroker
 from kafka_cluster.cluster import KafkaCluster
 from metadata_topic.settings import settings_topic
-from metadata_topic.settings.topic_settings import AgentRegistration, LinkPolicy, TopicSettings
+from metadata_topic.settings.topic_settings import OWN, AgentRegistration, LinkPolicy, TopicSettings
 
 
 @pytest.mark.parametrize(
@@ -36,6 +36,27 @@ def test_a_topic_is_enabled_with_or_without_an_archive(
     )
     assert result.exit_code == 0, result.output
     assert written == [{"orders": expected}]
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("enable orders-.* --pattern --link-policy always", {"orders-.*": TopicSettings(True, LinkPolicy.ALWAYS)}),
+        ("disable orders-.* --pattern", {"orders-.*": None}),
+        ("disable orders", {"orders": TopicSettings(origin=OWN)}),
+        ("reset orders", {"orders": None}),
+    ],
+)
+def test_patterns_and_topics_are_told_apart_and_off_is_a_setting(
+    monkeypatch: pytest.MonkeyPatch, command: str, expected: dict[str, TopicSettings | None]
+) -> None:
+    written: dict[str, object] = {}
+    monkeypatch.setattr(topics_module, "_set", lambda wanted, _client: written.update(topics=wanted))
+    monkeypatch.setattr(topics_module, "_set_patterns", lambda wanted, _client: written.update(patterns=wanted))
+    words = ["topics", *command.split(), "--bootstrap-server", "nowhere:1"]
+    result = CliRunner().invoke(main_module.build_app(), words)
+    assert result.exit_code == 0, result.output
+    assert written == {"patterns" if "--pattern" in command else "topics": expected}
 
 
 ARCHIVED = TopicSettings(enable=True, link_policy=LinkPolicy.ALWAYS, archive=True)

@@ -4,7 +4,14 @@ import pytest
 
 from metadata_topic.records.errors import TopicSettingsError
 from metadata_topic.settings.setting_keys import SETTING_KEYS, changed_settings
-from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings, encode_topic_settings
+from metadata_topic.settings.topic_settings import (
+    ENABLE_KEY,
+    FILE,
+    OWN,
+    LinkPolicy,
+    TopicSettings,
+    encode_topic_settings,
+)
 
 SET = TopicSettings(True, LinkPolicy.LATENCY, 250, True, -2, durable=True, upload_wait_max_ms=50)
 TEXTS = {
@@ -57,3 +64,11 @@ def test_a_value_that_is_none_is_refused_by_the_keys_name(name: str, text: str) 
 def test_kafkas_tools_are_told_whom_links_for_every_byte_make_wait() -> None:
     told = SETTING_KEYS["remote.wal.link.policy"].told
     assert "always: then a producer of many small requests with acks=all waits a round of the store for each" in told
+
+
+def test_off_in_so_many_words_is_a_setting_and_what_is_set_is_inherited_no_more() -> None:
+    by_file = TopicSettings(enable=True, archive=True, origin=FILE)
+    assert changed_settings("orders", by_file, {ENABLE_KEY: "false"}) == TopicSettings(archive=True, origin=OWN)
+    assert changed_settings("orders", by_file, {"remote.wal.archive.enable": None}) == TopicSettings(enable=True)
+    assert changed_settings("orders", TopicSettings(origin=OWN), {ENABLE_KEY: None}).is_default
+    assert not TopicSettings(origin=OWN).is_default

@@ -18,13 +18,16 @@ from metadata_topic.records.errors import MetadataTopicError, TopicSettingsError
 from metadata_topic.settings.settings_memory import SettingsMemory
 from metadata_topic.settings.settings_topic import (
     SettingsReader,
+    SettingsView,
     SettingsWriter,
     changed_of,
     orphaned_settings,
     read_settings,
 )
 from metadata_topic.settings.topic_settings import (
+    FILE,
     INTERNAL_TOPICS,
+    OWN,
     AgentRegistration,
     LinkPolicy,
     MalformedSettingError,
@@ -34,10 +37,11 @@ from metadata_topic.settings.topic_settings import (
     decode_setting,
     encode_agent,
     encode_topic_settings,
+    pattern_key,
     settings_of,
     topic_key,
 )
-from metadata_topic.topic.topic_follower import FollowSettings
+from metadata_topic.topic.topic_follower import FollowSettings, TopicRecord
 from tests.metadata_topic.fake_topic import FakeMessage, FakeTopic
 
 NOWHERE = KafkaClientConfig("nowhere:1")
@@ -57,6 +61,7 @@ QUICK = FollowSettings(batch_wait_ms=10, retry_pause_ms=1)
         st.booleans(),
         st.none() | st.integers(-2, 2**40),
         topic_id=st.none() | st.binary(min_size=16, max_size=16).map(TopicId),
+        origin=st.text(),
     )
 )
 def test_topic_settings_are_read_as_written(wanted: TopicSettings) -> None:
@@ -72,6 +77,25 @@ def test_the_value_has_the_names_that_operators_know() -> None:
         "remote.wal.archive.enable": True,
         "remote.wal.retention.ms": -2,
     }
+
+
+def test_patterns_are_known_until_they_are_removed_and_what_is_none_is_skipped() -> None:
+    view, value = SettingsView(), encode_topic_settings(TopicSettings(enable=True))
+    records = [("orders-.*", value), ("a", value), ("(", value), ("a", None), ("b", b"{")]
+    told = [TopicRecord(0, at, pattern_key(pattern), its) for at, (pattern, its) in enumerate(records)]
+    assert not view.apply_all(told)
+    assert view.patterns == {"orders-.*": TopicSettings(enable=True, origin="pattern orders-.*")}
+    assert view.malformed == 2
+
+
+def test_settings_are_the_topics_own_unless_they_say_where_from() -> None:
+    assert [TopicSettings(True, origin=one).is_inherited for one in ("", OWN, FILE, "pattern a")] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+    assert [TopicSettings(origin=one).is_own for one in ("", OWN, FILE)] == [False, True, False]
 
 
 def test_a_record_without_the_archives_key_has_it_off() -> None:

@@ -1,0 +1,107 @@
+"""Topics without settings of their own inherit a pattern's, or those of the broker's file."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+from pydantic import ValidationError
+
+from agent.settings.upload_settings import StorageSettings
+from agent.wiring.inherited_settings import InheritedSettings, inherited
+from kafka_log.topic_partition import TopicId
+from metadata_topic.settings.topic_settings import FILE, OWN, LinkPolicy, TopicSettings
+
+OLD, NEW = TopicId(b"o" * 16), TopicId(b"n" * 16)
+OFF, ENABLED = TopicSettings(), TopicSettings(enable=True)
+BY_FILE = TopicSettings(enable=True, origin=FILE)
+
+
+def file(**keys: str) -> StorageSettings:
+    return StorageSettings.model_validate(
+        {f"remote.wal.storage.{key.replace('_', '.')}": one for key, one in keys.items()}
+    )
+
+
+def by(pattern: str, **settings: Any) -> dict[str, TopicSettings]:
+    return {pattern: TopicSettings(enable=True, origin=f"pattern {pattern}", **settings)}
+
+
+PATTERNS = by("orders-.*", link_policy=LinkPolicy.ALWAYS) | by("orders-eu-.*") | by("[a-z]+")
+
+
+@pytest.mark.parametrize(
+    ("topic", "keys", "wanted"),
+    [
+        ("Clicks", {}, OFF),
+        ("Clicks", {"enable": "true"}, BY_FILE),
+        ("Clicks", {"enable": "true", "topics_include": "Cl.*, X"}, BY_FILE),
+        ("Clicks", {"enable": "true", "topics_include": "Cl"}, OFF),  # a whole name must match
+        ("Clicks", {"enable": "true", "topics_exclude": "X,.*icks"}, OFF),
+        ("Clicks", {"topics_include": "Clicks"}, OFF),
+        ("clicks", {"enable": "true"}, PATTERNS["[a-z]+"]),
+        ("orders-us-1", {}, PATTERNS["orders-.*"]),
+        ("orders-eu-1", {}, PATTERNS["orders-eu-.*"]),  # the longest
+    ],
+)
+def test_a_pattern_comes_before_the_file(topic: str, keys: dict[str, str], wanted: TopicSettings) -> None:
+    assert inherited(topic, PATTERNS, file(**keys)) == wanted
+
+
+def test_what_is_no_regular_expression_is_refused() -> None:
+    with pytest.raises(ValidationError, match="no regular expression"):
+        file(topics_exclude="a,(")
+
+
+class Known:
+    """The settings topic, as read."""
+
+    def __init__(self, topics: Mapping[str, TopicSettings], patterns: Mapping[str, TopicSettings]) -> None:
+        self.topics, self.patterns = topics, patterns
+
+
+def changed(
+    now: TopicSettings | None, storage: StorageSettings, patterns: Mapping[str, TopicSettings] | None = None
+) -> TopicSettings | None:
+    """What becomes of `now`, the settings of a topic that is led here; None: nothing is written."""
+    known = Known({} if now is None else {"clicks": now}, patterns or {})
+    settings = InheritedSettings(storage, cast(Any, known), lambda _changes: None)
+    settings.led({"clicks": NEW})
+    due = settings.look()
+    return due["clicks"](now if now is not None and now.is_of(NEW) else OFF) if due else None
+
+
+ON = file(enable="true")
+BOUND = replace(BY_FILE, topic_id=NEW)
+
+
+@pytest.mark.parametrize(
+    ("now", "storage", "wanted"),
+    [
+        (None, file(), None),
+        (None, ON, BY_FILE),
+        (BOUND, ON, None),
+        (replace(BY_FILE, topic_id=OLD), ON, BY_FILE),  # a topic that is made anew inherits for itself
+        (BOUND, file(), replace(OFF, topic_id=NEW)),  # which counts as no record
+        (replace(ENABLED, topic_id=NEW, link_policy=LinkPolicy.ALWAYS), ON, None),
+        (TopicSettings(origin=OWN, topic_id=NEW), ON, None),
+        (TopicSettings(wal_retention_ms=5, topic_id=NEW), ON, None),
+    ],
+)
+def test_only_what_is_no_topics_own_word_is_changed(
+    now: TopicSettings | None, storage: StorageSettings, wanted: TopicSettings | None
+) -> None:
+    assert changed(now, storage) == wanted
+
+
+def test_a_changed_pattern_changes_its_topics_and_one_that_is_removed_leaves_them_to_the_file() -> None:
+    before = replace(by("c.*")["c.*"], topic_id=NEW)
+    assert changed(before, file(), by("c.*", archive=True)) == replace(before, archive=True)
+    assert changed(before, ON) == BOUND
+    assert changed(before, file()) == replace(OFF, topic_id=NEW)
+
+
+def test_kafkas_own_topics_and_those_that_others_lead_inherit_nothing() -> None:
+    settings = InheritedSettings(ON, cast(Any, Known({}, {})), lambda _changes: None)
+    settings.led({"__consumer_offsets": NEW, "__remote_wal_topic_settings": NEW})
+    assert settings.look() == {}
