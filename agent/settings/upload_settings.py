@@ -202,22 +202,6 @@ class ArchiveSettings(Section, alias_generator=keyed("remote.wal.archive.")):
     storage_manager_impl_prefix: str = Field(
         DEFAULT_ARCHIVE_IMPL_PREFIX, description="The prefix of the archive's storage manager's own keys."
     )
-    topics_enable: bool = Field(
-        alias=ENABLE_KEY,
-        default=False,
-        description="The default of all topics, present and future, but Kafka's own. A topic's own setting and a "
-        "pattern (`remote-wal topics enable --pattern`) win. The file of the broker that leads partition 0 counts.",
-    )
-    topics_include: PatternsSetting = Field(
-        alias="remote.wal.storage.topics.include",
-        default=(),
-        description="Regular expressions by commas: that default is for topics with such a name only. Default: all.",
-    )
-    topics_exclude: PatternsSetting = Field(
-        alias="remote.wal.storage.topics.exclude",
-        default=(),
-        description="Regular expressions by commas: that default is not for topics with such a name.",
-    )
     prices_store: str | None = Field(None, description="As remote.wal.prices.store, for the archive's store.")
     object_min_bytes: int = Field(
         16 * 1024 * 1024, ge=1, description="From how many bytes a partition's records become an archive object."
