@@ -11,7 +11,7 @@ import pytest
 from replication.follower.peer_watch import STALE_S, PeerWatch, Presence
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.peer_connection import connect_framed
-from replication.wire.peer_protocol import Hello
+from replication.wire.peer_protocol import Hello, PeerCapabilities
 from tests.replication.two_agents import Agents, two_agents
 
 
@@ -81,9 +81,17 @@ async def test_an_agent_that_stands_still_is_silent_at_the_first_question_withou
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # A second question would double the time until a frozen agent is shown as dead.
-    async def say_no_more(_own: Hello, _peer: FramedConnection, _asker: Hello) -> None:
-        await asyncio.Event().wait()
+    stands_still = asyncio.Event()
 
+    async def answer(own: Hello, peer: FramedConnection, _asker: Hello) -> None:
+        told = replace(own, capabilities=PeerCapabilities.PRESENCE).encode()
+        peer.write_frame(told)
+        while await peer.read_frame() is not None:
+            if stands_still.is_set():
+                await asyncio.Event().wait()
+            peer.write_frame(told)
+
+    monkeypatch.setattr("replication.leader.leader_proxy._answer_presence", answer)
     async with watching(monkeypatch) as rig:
         await rig.until(there=True)
         dialled: list[object] = []
@@ -94,7 +102,7 @@ async def test_an_agent_that_stands_still_is_silent_at_the_first_question_withou
             await connect(*where)  # type: ignore[arg-type]
 
         monkeypatch.setattr("replication.follower.peer_watch.connect_framed", dial)
-        monkeypatch.setattr("replication.leader.leader_proxy._answer_presence", say_no_more)
+        stands_still.set()
         await rig.agents.until(lambda: bool(dialled))
         assert dialled[0] == "no answer within 0.2 s"
 
