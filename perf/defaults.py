@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
@@ -30,7 +29,6 @@ from perf.ladder.small_requests import figures_of, librdkafka_latencies
 from perf.ladder.turns import NOT_KEPT_UP, spread
 from perf.ladder.workloads import RECORD_BYTES, Figures, produced
 from perf.options import LatencyMs
-from rlm.write_path.commit.producers import ANOTHER_LOAD_S
 
 _PARTITIONS: Final = 12
 _INLINE: Final = "inline"
@@ -125,8 +123,6 @@ def defaults(
             java(5, "1")(tools, warmed, 5.0)
         for name, run in loads.items():
             for kind, kafka_topic in names.items():
-                if kind == "cost":
-                    threading.Event().wait(ANOTHER_LOAD_S + 1)  # else the verdict on the load before counts
                 measured.append(_measure(cluster, tools, name, run, kind, kafka_topic, seconds))
                 if not json:
                     _print(measured[-1:])

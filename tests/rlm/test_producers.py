@@ -172,16 +172,6 @@ def test_each_hold_off_is_twice_as_long_until_links_were_good_for_a_minute() -> 
     assert one.may_link(rounds.now_s + 1.0)
 
 
-@pytest.mark.parametrize(("silence_s", "may_link"), [(10.0, False), (15.5, True)])
-def test_a_verdict_ends_with_the_load_that_it_was_about(silence_s: float, may_link: bool) -> None:
-    one = Producers()
-    one.append_seen(99.9)
-    for now_s in (100.0, 100.1, 100.1, 100.2, 100.2):
-        one.held_up(now_s, "a test")
-    one.append_seen(100.2 + silence_s)
-    assert one.may_link(100.2 + silence_s) is may_link
-
-
 @pytest.mark.parametrize(("is_idle", "is_held"), [(True, False), (False, True)])
 def test_links_that_do_not_pay_any_more_rest_unless_the_load_has_ended(is_idle: bool, is_held: bool) -> None:
     rounds = Rounds(Client(0.25e6, 8_000))

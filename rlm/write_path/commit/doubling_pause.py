@@ -21,11 +21,6 @@ class DoublingPause:
         """Make the next pause a short one, after a success."""
         self._next_s = self._min_s
 
-    def end(self) -> None:
-        """End the pause, and make the next one a short one."""
-        self.until_s = -math.inf
-        self.reset()
-
     def is_over(self, now_s: float) -> bool:
         """Whether the next attempt may be made."""
         return now_s >= self.until_s

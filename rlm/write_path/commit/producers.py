@@ -15,8 +15,7 @@ twice the distance, up to every 5 s. A producer stands still if the broker reads
   other: such a producer's rate is one request for each round. If much of the load comes so, links end.
 - *Objects do not pay*: the rounds are too small, and links end.
 
-Links that ended rest for a hold-off, doubled each time; a minute in which they hold nobody up resets it. A verdict is
-about one load: what begins after 15 s without an append is tried at once.
+Links that ended rest for a hold-off, doubled each time; a minute in which they hold nobody up resets it.
 """
 
 import math
@@ -66,9 +65,6 @@ _IN_STEP_SHARE: Final = 0.2
 """Share of the received bytes that must come so. By judgement: consumers' and coordinators' requests are small."""
 _IDLE_S: Final = 0.3
 """Seconds since the last append and the last upload by which a load has ended: longer than uploads wait for more."""
-ANOTHER_LOAD_S: Final = 15.0
-"""Seconds without an append after which what comes is another load. A load of bursts, 2 s of each 10 s, must stay one
-(`perf.cost`): a try at each burst would cost it 5 %."""
 _LOAN_OBJECTS: Final = 4.0
 """So many objects' worth may be lost to objects that are too small before links end: rounds of default producers carry
 one to two break-evens, so single ones do not pay, and all together do."""
@@ -330,9 +326,7 @@ class Producers:
         self._checks.reset()
 
     def append_seen(self, now_s: float) -> None:
-        """Note an append to a partition that may be linked."""
-        if now_s - self._append_s >= ANOTHER_LOAD_S and self._check is None:
-            self._hold_off.end()
+        """Note an append."""
         self._append_s = now_s
 
     def are_held_up(self, gathered_bytes: int, paying_bytes: float, now_s: float) -> bool:

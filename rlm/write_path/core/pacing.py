@@ -85,7 +85,7 @@ class Pacing:
         if led.append_seen_s is None:
             led.append_seen_s = now_s
             self._appended[partition] = None
-        if is_told and self._decider.may_link(led.assignment):
+        if is_told:
             self._decider.producers.append_seen(now_s)
         self.schedule.wake(partition, now_s)
         return True
