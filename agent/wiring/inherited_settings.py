@@ -52,14 +52,19 @@ class InheritedSettings:
 
     async def run(self) -> None:
         """Look, and write, until cancelled."""
+        done = None
         while True:
             await asyncio.sleep(_LOOK_S)
+            if (known := (self._reader.topics, self._reader.patterns, self._led)) == done:
+                continue  # a thousand topics' names need not be matched again
             for topic, change in self.look().items():
                 try:
                     await asyncio.to_thread(self._change, {topic: change})
                 except KafkaClusterError as error:
                     log.warning("settings_not_inherited", topic=topic, reason=str(error), consequence="tried again")
                     break
+            else:
+                done = known
 
 
 def inherited(topic: str, patterns: Mapping[str, TopicSettings], file: StorageSettings) -> TopicSettings:

@@ -8,6 +8,7 @@ store would, and plays faults. moto keeps the objects in memory, and they are go
 """
 
 import calendar
+import contextlib
 import hashlib
 import io
 import json
@@ -136,7 +137,6 @@ class ObjectStoreFront:
         self.sessions = Sessions(session_seconds, clock)
         self._ask = store or _moto()
         self._latency = {"PUT": put_latency, "GET": get_latency}
-        self._writes = threading.Lock()
         self._never = threading.Event()
 
     def create_bucket(self, bucket: str) -> None:
@@ -202,8 +202,7 @@ class ObjectStoreFront:
             return _error(400, "BadDigest", "the CRC32C does not match what arrived")
         if self.faults.take("ignore_conditions", "PUT", request.target):
             headers.pop("if-none-match", None)
-        with self._writes:  # moto looks first and writes later; two writers must not both find the key free
-            return self._ask(replace(request, body=body, headers=headers))
+        return self._ask(replace(request, body=body, headers=headers))
 
     def _control(self, request: Request) -> Answer:
         if request.remote_address not in _LOOPBACK:
@@ -234,6 +233,7 @@ def _moto() -> Callable[[Request], Answer]:
     from moto.server import create_backend_app
 
     application = create_backend_app("s3")  # moto's dispatcher would look through 90 directories for each request
+    writes = threading.Lock()
 
     def ask(request: Request) -> Answer:
         environ: dict[str, Any] = {
@@ -258,7 +258,9 @@ def _moto() -> Callable[[Request], Answer]:
             "wsgi.errors": sys.stderr,
         }
         begun: list[tuple[str, list[tuple[str, str]]]] = []
-        parts = application(environ, lambda status, headers, _error=None: begun.append((status, headers)))
+        # It looks first and writes later; two writers must not both find the key free.
+        with writes if request.method == "PUT" else contextlib.nullcontext():
+            parts = application(environ, lambda status, headers, _error=None: begun.append((status, headers)))
         body = b"".join(parts)
         status, headers = begun[0]
         return Answer(int(status.split()[0]), tuple(headers), body)

@@ -200,7 +200,7 @@ def estimate(samples: Sequence[Sample], prices: PriceTable, store_section: str, 
     for name, topic in topics.items():
         topic.usd["links_held"] = by_held[name].replication["links"]
     found = [_sum(name, [topic], SECONDS_PER_MONTH / seconds) for name, topic in topics.items()]
-    by_gateway = _gateway_ratio(found, last, prices, store_section)
+    by_gateway = _gateway_ratio(found, len(last.racks), len(leaders.zones), prices, store_section)
     for topic in found:
         topic.lag_records = _largest_lag(topic.topic, last)
         topic.usd["produce_gateway"] = topic.usd["produce_today"] * by_gateway
@@ -213,7 +213,7 @@ def estimate(samples: Sequence[Sample], prices: PriceTable, store_section: str, 
         _sum("all", found),
         None if size == NEVER_PAYS else size,
         None if size == NEVER_PAYS else PAYS_TIMES * size / rules.gathered_s / 1e6,
-        list(_notes(last)),
+        list(_notes(last.racks, len(leaders.zones))),
     )
 
 
@@ -374,14 +374,15 @@ def _sum(name: str, topics: Iterable[TopicEstimate], times: float = 1.0) -> Topi
     return total
 
 
-def _gateway_ratio(topics: Sequence[TopicEstimate], sample: Sample, prices: PriceTable, store_section: str) -> float:
+def _gateway_ratio(
+    topics: Sequence[TopicEstimate], brokers: int, zones: int, prices: PriceTable, store_section: str
+) -> float:
     """Return what producing by the gateway costs, as a share of today's; `client_model` has the other inputs."""
     produced = sum(one.produced_bytes for one in topics if one.topic != KAFKA_TOPICS)
-    zones = len({rack or one for one, rack in sample.racks.items()})
     if zones < 2 or not produced:
         return 1.0
-    rate_mb_s = produced / SECONDS_PER_MONTH / 1e6 / len(sample.racks)
-    workload = Workload(len(sample.racks), rate_mb_s, 25, 3, 2, 1, 0, 0, 0, zones=zones, store=store_section)
+    rate_mb_s = produced / SECONDS_PER_MONTH / 1e6 / brokers
+    workload = Workload(brokers, rate_mb_s, 25, 3, 2, 1, 0, 0, 0, zones=zones, store=store_section)
     found = clients_cost(workload, prices)
     return found.gateway.parts["produce"] / (found.stock.parts["produce"] or 1.0)
 
@@ -395,11 +396,11 @@ def _largest_lag(topic: str, sample: Sample) -> int:
     return max(lags.values(), default=0)
 
 
-def _notes(sample: Sample) -> Iterable[str]:
-    without = sorted(one for one, rack in sample.racks.items() if not rack)
+def _notes(racks: Mapping[int, str | None], zones: int) -> Iterable[str]:
+    without = sorted(one for one, rack in racks.items() if not rack)
     if without:
         yield f"brokers {', '.join(map(str, without))} have no broker.rack: each counts as a zone of its own"
-    if len({rack or one for one, rack in sample.racks.items()}) < 2:
+    if zones < 2:
         yield "all brokers are in one zone: nothing crosses, so there is nothing to save"
     yield "clients are taken to be spread evenly over the zones; consumers that commit no offsets are not seen"
     yield "acks=all producers that send to brokers directly may stay inline, as today, if links would slow them"

@@ -1,5 +1,7 @@
 """Topics without settings of their own inherit a pattern's, or those of the broker's file."""
 
+import asyncio
+import queue
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast
@@ -9,7 +11,9 @@ from pydantic import ValidationError
 
 from agent.settings.upload_settings import StorageSettings
 from agent.wiring.inherited_settings import InheritedSettings, inherited
+from kafka_cluster.errors import KafkaClusterError
 from kafka_log.topic_partition import TopicId
+from metadata_topic.settings.settings_topic import Change
 from metadata_topic.settings.topic_settings import FILE, OWN, LinkPolicy, TopicSettings
 
 OLD, NEW = TopicId(b"o" * 16), TopicId(b"n" * 16)
@@ -105,3 +109,31 @@ def test_kafkas_own_topics_and_those_that_others_lead_inherit_nothing() -> None:
     settings = InheritedSettings(ON, cast(Any, Known({}, {})), lambda _changes: None)
     settings.led({"__consumer_offsets": NEW, "__remote_wal_topic_settings": NEW})
     assert settings.look() == {}
+
+
+async def test_what_failed_is_tried_again_and_what_is_written_is_not_looked_at_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("agent.wiring.inherited_settings._LOOK_S", 0.0)
+    tries, looks = queue.Queue[int](), list[None]()
+
+    def change(_changes: object) -> None:
+        tries.put(len(looks))
+        if len(looks) == 1:
+            raise KafkaClusterError("change settings", "clicks", "nobody leads it")
+
+    class Watched(InheritedSettings):
+        def look(self) -> dict[str, Change]:
+            looks.append(None)
+            return super().look()
+
+    settings = Watched(ON, cast(Any, Known({}, {})), change)
+    settings.led({"clicks": NEW})
+    running = asyncio.create_task(settings.run())
+    told = [await asyncio.to_thread(tries.get, timeout=60.0) for _ in range(2)]
+    for _ in range(100):
+        await asyncio.sleep(0)
+    settings.led({"clicks": NEW, "orders": OLD})
+    told += [await asyncio.to_thread(tries.get, timeout=60.0) for _ in range(2)]
+    running.cancel()
+    assert told == [1, 2, 3, 3]
