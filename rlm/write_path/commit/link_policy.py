@@ -7,7 +7,7 @@ the rate brings a paying object within the time that an upload may wait, links a
 """
 
 import math
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from enum import Enum
@@ -36,6 +36,11 @@ _FREE_SHARE: Final = 0.95
 """Share of a partition's bytes that must come from producers that do not wait, so that nobody counts as waiting."""
 _FREE_S: Final = 1 / 3
 """Seconds over which that is averaged: other bytes are below 5 % a second after the last of them."""
+
+
+_ON_THEIR_WAY_S: Final = 5.0
+"""Seconds from a request at the agent to its records in the log: a busy broker has seconds of requests before it.
+Later they count as refused, and cover no other bytes. By judgement."""
 
 
 class LinkMode(Enum):
@@ -82,24 +87,30 @@ class _Freely:
 
     def __init__(self) -> None:
         self._appended, self._others = RateMeter(_FREE_S), RateMeter(_FREE_S)
-        self._told_bytes = self._told_earlier_bytes = 0
-        """Bytes on their way to the log, told since the last read and before it."""
+        self._told: deque[tuple[float, int]] = deque()
+        """Bytes on their way to the log, in order, and when they were told."""
 
-    def tell(self, size: int) -> None:
+    def tell(self, size: int, now_s: float) -> None:
         """Note bytes of such producers that are on their way to the log."""
-        self._told_bytes += size
+        self._told.append((now_s, size))
 
     def append(self, size: int, since_s: float, now_s: float) -> None:
-        """Note what a read of the log brought. What was told two reads ago and did not come was refused."""
-        told = self._told_bytes + self._told_earlier_bytes
-        self._told_earlier_bytes, self._told_bytes = min(self._told_bytes, max(told - size, 0)), 0
+        """Note what a read of the log brought."""
         self._appended.add(size, now_s, now_s - since_s)
-        self._others.add(max(size - told, 0), now_s, now_s - since_s)
+        while self._told and self._told[0][0] < since_s - _ON_THEIR_WAY_S:
+            self._told.popleft()  # refused
+        others = size
+        while self._told and others:
+            told_s, told = self._told.popleft()
+            if told > others:
+                self._told.appendleft((told_s, told - others))
+            others = max(others - told, 0)
+        self._others.add(others, now_s, now_s - since_s)
 
     def is_all(self, now_s: float) -> bool:
         """Whether nearly all of the last second's appends came so, and of those that are on their way."""
         appended = self._appended.bytes_per_second(now_s)
-        is_known = appended >= 1 or self._told_bytes > 0
+        is_known = appended >= 1 or bool(self._told)
         return is_known and self._others.bytes_per_second(now_s) <= (1 - _FREE_SHARE) * max(appended, 1.0)
 
 
@@ -150,7 +161,7 @@ class LinkDecider:
 
         acks 0 or 1, or held acknowledgements.
         """
-        self._freely.setdefault(partition, _Freely()).tell(size)
+        self._freely.setdefault(partition, _Freely()).tell(size, now_s)
 
     def is_free(self, partition: TopicIdPartition, now_s: float) -> bool:
         """Whether (almost) all recent appends came from producers that do not wait."""

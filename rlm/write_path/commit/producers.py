@@ -13,13 +13,14 @@ twice the distance, up to every 5 s. A producer stands still if the broker reads
   send than rounds carry, and links end. If the broker reads all, or no more comes than usual, they go on.
 - *Nothing is unread, but the request came right behind the last answer*, as with producers that send one after the
   other: such a producer's rate is one request for each round. If much of the load comes so, links end.
-- *Objects do not pay*: the rounds are too small, and links end.
+- *Objects do not pay*: the rounds are too small, and links end. If a load only falls below what pays, and nobody waits,
+  links end without a hold-off.
 
 Links that ended rest for a hold-off, doubled each time; a minute in which they hold nobody up resets it.
 """
 
 import math
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -51,11 +52,16 @@ and by that share more came than by links. By judgement: on two full cores (2026
 had 0.3 to 0.4 more to send."""
 _SAMPLE_S: Final = 0.005
 """Seconds from one sample of a look to the next: a dump of the kernel's table takes about 0.5 ms."""
+_STANDS_S: Final = 0.02
+"""Seconds without an answer: a broker that is only busy answers sooner. By judgement."""
 _WAITING: Final = 4
 """Requests that wait unread at most, of Java's producers, which have five in flight."""
 _QUEUED: Final = 5 * _WAITING
 """So many times what is read of a connection in an upload's time is a queue that grows. An answer takes up to five
 uploads' time where several are under way (`perf.cost` at 10 MB/s)."""
+_BATCH_BYTES: Final = 16_384
+"""Kafka's default `batch.size`. A connection that sent less since the check began is no producer to care for, and less
+that waits unread is no queue: a consumer's few hundred bytes wait behind its Fetch for new records (2026-11-26)."""
 CHECKED_UPLOADS: Final = 3
 """So many uploads in a row a connection must stand still, so that it is no chance."""
 _BEHIND_S: Final = 0.003
@@ -149,11 +155,10 @@ class _Check:
 
     def before_first_upload(self, now: Connections, gathered_bytes: int) -> str:
         """Judge what the first object would hold; why links hold producers up, or empty."""
-        waiting = [key for key, one in now.items() if one.unread_bytes]
-        unread = sum(now[key].unread_bytes for key in waiting)
-        read = sum(self._read_since(key, now) for key in waiting)
-        if unread > 1.5 * _WAITING * (min(read, gathered_bytes) or gathered_bytes):
-            return f"{unread:,} bytes wait unread, and {read:,} were read before the first object"
+        sent_ahead = [one for one in now.values() if one.since_received_s < _STANDS_S <= one.since_sent_s]
+        unread = sum(one.unread_bytes for one in sent_ahead)
+        if unread > max(1.5 * _WAITING * gathered_bytes, _BATCH_BYTES):
+            return f"{unread:,} bytes wait unread behind {gathered_bytes:,} for the first object, and more come"
         return ""
 
     def count(self, size_bytes: int) -> None:
@@ -173,25 +178,41 @@ class _Check:
         """Judge after an upload; why links hold producers up, or empty."""
         before, self._at_upload_s = self._at_upload, math.inf
         still = {key for key, one in now.items() if key in before and one.read_bytes == before[key].read_bytes}
-        standing = {key for key in still if now[key].unread_bytes and before[key].unread_bytes}
-        for key in standing:
-            self._most_unread[key] = max(self._most_unread.get(key, 0), now[key].unread_bytes)
+        standing = {
+            key
+            for key in still
+            if now[key].unread_bytes and before[key].unread_bytes and self._came_since(key, now) >= _BATCH_BYTES
+        }
         for key in standing:
             unread, read = now[key].unread_bytes, self._read_since(key, now) / self._uploads
-            if unread > _QUEUED * read > 0:
+            if unread > max(_QUEUED * read, _BATCH_BYTES) and read:
                 return f"{unread:,} bytes of a producer wait unread, and {read:,.0f} are read in an upload's time"
+        for key in standing:
+            self._most_unread[key] = max(self._most_unread.get(key, 0), now[key].unread_bytes)
         in_step = {
             key for key in still if now[key].is_in_step and now[key].received_bytes == before[key].received_bytes
         }
         self._standing = standing if self._standing is None else self._standing & standing
         self._in_step = in_step if self._in_step is None else self._in_step & in_step
         self._judged += 1
-        if self.is_whole and self._in_step:
-            came = {key: one.received_bytes - self._base.get(key, _NEW).received_bytes for key, one in now.items()}
-            share = sum(came[key] for key in self._in_step) / max(sum(came.values()), 1)
-            if share >= _IN_STEP_SHARE:
-                return f"{share:.0%} of what comes are requests sent as soon as the one before is answered"
+        if self.is_whole and self._in_step and (share := self._share_of(self._in_step, now)) >= _IN_STEP_SHARE:
+            return f"{share:.0%} of what comes are requests sent as soon as the one before is answered"
         return ""
+
+    def stopped_paying(self, now: Connections) -> str:
+        """Judge when links do not pay any more; why links hold producers up, or empty."""
+        share = self._share_of({key for key, one in now.items() if one.is_in_step or one.unread_bytes}, now)
+        return (
+            f"links made the load too small to pay for them: {share:.0%} of it waits" if share >= _IN_STEP_SHARE else ""
+        )
+
+    def _share_of(self, keys: Collection[Hashable], now: Connections) -> float:
+        """Return the share of these connections in what came since the begin."""
+        came = {key: self._came_since(key, now) for key in now}
+        return sum(came[key] for key in keys if key in came) / max(sum(came.values()), 1)
+
+    def _came_since(self, key: Hashable, now: Connections) -> int:
+        return now[key].received_bytes - self._base.get(key, _NEW).received_bytes
 
     def _read_since(self, key: Hashable, now: Connections) -> int:
         return now[key].read_bytes - self._base.get(key, _NEW).read_bytes
@@ -316,8 +337,9 @@ class Producers:
         if check is None or check.is_looking:
             return
         is_idle = now_s - max(self._append_s, self._stored_s) >= _IDLE_S
-        if self._sample and check.has_uploads and self.wait and self._paid_objects < 1 and not (do_pay or is_idle):
-            self.held_up(now_s, "links made the load too small to pay for them")
+        did_shrink = check.has_uploads and self.wait and self._paid_objects < 1 and not (do_pay or is_idle)
+        if did_shrink and (why := check.stopped_paying(self._connections())):
+            self.held_up(now_s, why)
             return
         self._end_links()
 
