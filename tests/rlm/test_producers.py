@@ -139,6 +139,8 @@ def test_producers_that_send_one_request_after_the_other_end_links_if_much_comes
     assert "as soon as the one before is answered" in Rounds(Client(0.4e6), one_by_one).run(2.0)
     seldom = Client(0.01e6, 1000, in_flight=1)
     assert Rounds(Client(0.4e6), seldom).run(10.0) == ""
+    by_a_busy_broker = Client(0.3e6, in_flight=1)
+    assert Rounds(Client(0.4e6), by_a_busy_broker).run(10.0) == ""
 
 
 def test_producers_that_do_not_wait_for_rounds_keep_links_without_a_look_as_fast_as_they_go() -> None:

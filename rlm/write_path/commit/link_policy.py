@@ -275,10 +275,13 @@ class LinkDecider:
         is_bounded = assignment.link_policy is LinkPolicy.LATENCY
         if is_bounded and self.link_ms > assignment.latency_bound_ms:
             return InlineReason.LATENCY_BOUND
+        rests = self.producers.may_rest(now_s)
+        if self.is_free(assignment.topic_id_partition, now_s):
+            return InlineReason.LOAD  # nothing else ends its links
         wait_s = self._wait_s(assignment.link_policy, assignment.upload_wait_max_s)
-        if self.bytes_per_s(now_s) * wait_s < self.paying_bytes and self.producers.may_rest(now_s) is None:
+        if rests is None and self.bytes_per_s(now_s) * wait_s < self.paying_bytes:
             return InlineReason.LOAD
-        return self.producers.may_rest(now_s) or InlineReason.LOOK
+        return rests or InlineReason.LOOK
 
     def told_why(self, assignment: Assignment, now_s: float) -> str:
         """Describe `why_inline` in words and numbers."""

@@ -12,7 +12,8 @@ twice the distance, up to every 5 s. A producer stands still if the broker reads
   and links end. If not, bytes go inline for a look. If much more comes then than came by links, producers had more to
   send than rounds carry, and links end. If the broker reads all, or no more comes than usual, they go on.
 - *Nothing is unread, but the request came right behind the last answer*, as with producers that send one after the
-  other: such a producer's rate is one request for each round. If much of the load comes so, links end.
+  other: such a producer's rate is one request for each round. If much of the load comes so, bytes go inline for a look,
+  and links end if it is faster then.
 - *Objects do not pay*: the rounds are too small, and links end. If a load only falls below what pays, and nobody waits,
   links end without a hold-off.
 
@@ -62,6 +63,8 @@ uploads' time where several are under way (`perf.cost` at 10 MB/s)."""
 _BATCH_BYTES: Final = 16_384
 """Kafka's default `batch.size`. A connection that sent less since the check began is no producer to care for, and less
 that waits unread is no queue: a consumer's few hundred bytes wait behind its Fetch for new records (2026-11-26)."""
+_REQUEST_BYTES: Final = 64
+"""A broker that read less has not read a Produce request, but the length of one: it is busy."""
 CHECKED_UPLOADS: Final = 3
 """So many uploads in a row a connection must stand still, so that it is no chance."""
 _BEHIND_S: Final = 0.003
@@ -69,6 +72,11 @@ _BEHIND_S: Final = 0.003
 judgement; the kernel counts in milliseconds."""
 _IN_STEP_SHARE: Final = 0.2
 """Share of the received bytes that must come so. By judgement: consumers' and coordinators' requests are small."""
+_STEP_LOOK_S: Final = 0.2
+"""Seconds of a look at them: some rounds inline."""
+_STEP_FASTER: Final = 1.5
+"""Links have held them up if so many times as much comes in a look. By judgement: a producer that waits for a busy
+broker is in step, too, and no faster without links."""
 _IDLE_S: Final = 0.3
 """Seconds since the last append and the last upload by which a load has ended: longer than uploads wait for more."""
 _LOAN_OBJECTS: Final = 4.0
@@ -185,7 +193,7 @@ class _Check:
         }
         for key in standing:
             unread, read = now[key].unread_bytes, self._read_since(key, now) / self._uploads
-            if unread > max(_QUEUED * read, _BATCH_BYTES) and read:
+            if unread > max(_QUEUED * read, _BATCH_BYTES) and read >= _REQUEST_BYTES:
                 return f"{unread:,} bytes of a producer wait unread, and {read:,.0f} are read in an upload's time"
         for key in standing:
             self._most_unread[key] = max(self._most_unread.get(key, 0), now[key].unread_bytes)
@@ -195,16 +203,12 @@ class _Check:
         self._standing = standing if self._standing is None else self._standing & standing
         self._in_step = in_step if self._in_step is None else self._in_step & in_step
         self._judged += 1
-        if self.is_whole and self._in_step and (share := self._share_of(self._in_step, now)) >= _IN_STEP_SHARE:
-            return f"{share:.0%} of what comes are requests sent as soon as the one before is answered"
         return ""
 
     def stopped_paying(self, now: Connections) -> str:
         """Judge when links do not pay any more; why links hold producers up, or empty."""
         share = self._share_of({key for key, one in now.items() if one.is_in_step or one.unread_bytes}, now)
-        return (
-            f"links made the load too small to pay for them: {share:.0%} of it waits" if share >= _IN_STEP_SHARE else ""
-        )
+        return f"links made the load too small to pay for them: {share:.0%} of it waits" if share >= _MOST else ""
 
     def _share_of(self, keys: Collection[Hashable], now: Connections) -> float:
         """Return the share of these connections in what came since the begin."""
@@ -219,7 +223,9 @@ class _Check:
 
     def look(self, now: Connections, now_s: float) -> bool:
         """Begin to watch how the broker reads what stood still. Returns whether anything did."""
-        if self._standing:
+        if self._in_step and self._share_of(self._in_step, now) < _IN_STEP_SHARE:
+            self._in_step = set()
+        if self._standing or self._in_step:
             self._at_look, self._look_s, self.sampled_s = now, now_s, now_s
         return self.is_looking
 
@@ -229,13 +235,27 @@ class _Check:
         self._standing = {key for key in self._standing or () if key in now and now[key].unread_bytes}
         for key in self._standing:
             begun, linked_bytes = self._at_look[key], self._read_since(key, self._at_look)
-            usual_bytes = linked_bytes / max(self._look_s - self.begun_s, 0.001) * look_s
+            usual_bytes = linked_bytes / self._linked_s * look_s
             more_bytes = now[key].read_bytes - begun.received_bytes - usual_bytes
             is_late = look_s >= LOOK_S and more_bytes > _LOST * usual_bytes
             waiting_bytes = _BEHIND * self._most_unread[key] + _WAITING * linked_bytes / self._uploads
             if is_late or more_bytes > waiting_bytes + _LOST / 2 * linked_bytes:
                 return f"a producer had {more_bytes:,.0f} bytes to send behind {begun.unread_bytes:,} that waited"
-        return None if self._standing and look_s < LOOK_S else ""
+        if self._in_step and look_s >= _STEP_LOOK_S:
+            there = [key for key in self._in_step if key in now]
+            linked_bytes_per_s = sum(self._came_since(key, self._at_look) for key in there) / self._linked_s
+            bytes_per_s = sum(now[key].received_bytes - self._at_look[key].received_bytes for key in there) / look_s
+            if bytes_per_s > _STEP_FASTER * linked_bytes_per_s:
+                return (
+                    "producers that send a request as soon as the one before is answered sent "
+                    f"{bytes_per_s / 1e6:.2f} MB/s in a look and {linked_bytes_per_s / 1e6:.2f} by links"
+                )
+            self._in_step = set()
+        return None if (self._standing or self._in_step) and look_s < LOOK_S else ""
+
+    @property
+    def _linked_s(self) -> float:
+        return max(self._look_s - self.begun_s, 0.001)
 
 
 class Producers:
