@@ -74,6 +74,12 @@ def registered_bypasses(agents: Mapping[int, AgentRegistration], own_id: int) ->
     return _parsed({one: address for one, address in told.items() if address is not None})
 
 
+def serving_clients(agents: Mapping[int, AgentRegistration], zone: str) -> frozenset[int]:
+    """Return the agents that serve this zone's clients, as they are registered."""
+    there = (agent for agent in agents.values() if zone and agent.zone == zone)
+    return frozenset(agent.broker_id for agent in there if GatewayPart.CLIENTS in (agent.gateway or ()))
+
+
 class _Remembered:
     """Addresses by broker id, and whether the file is up to date."""
 
@@ -120,7 +126,10 @@ class FoundPeers:
 
     def registered(self, agents: Mapping[int, AgentRegistration]) -> None:
         """Set all registrations, as the settings topic has them now."""
-        self.agents = {one: agent for one, agent in agents.items() if one != self._own_id and not agent.is_gone}
+        there = {one: agent for one, agent in agents.items() if one != self._own_id and not agent.is_gone}
+        if there != self.agents:
+            self.agents = there
+            self._changed.set()
         found, past = registered_addresses(agents, self._own_id), registered_bypasses(agents, self._own_id)
         if found != self._registered.now:
             log.info("peers_registered", peers={one: str(address) for one, address in sorted(found.items())})
@@ -131,6 +140,10 @@ class FoundPeers:
             self._bypasses.now = past
             self._follower.bypasses.learned(past)
             self._changed.set()
+
+    def look_again(self) -> None:
+        """Apply what has changed elsewhere, such as whether an agent is there."""
+        self._changed.set()
 
     async def run(self) -> None:
         """Apply changes until cancelled. Raises OSError when the state directory cannot be written."""

@@ -111,6 +111,7 @@ def plan(sites: Sites, rules: Rules, json: Json = False) -> None:
     from dataclasses import asdict
 
     from gateway.plan import plan as plan_of
+    from gateway.plan import proxies
 
     found, gateways = _sites(sites, PlanRules(**asdict(rules)))
     made = plan_of(found.brokers, gateways, found.rules, found.loopback_bases)
@@ -130,6 +131,14 @@ def plan(sites: Sites, rules: Rules, json: Json = False) -> None:
                 "# while this agent is dead, clients of its zone reach the broker by `remote-wal gateway standby`"
             )
         typer.echo("")
+    for zone, brokers in proxies(found.brokers).items():
+        agents = ", ".join(str(one.broker_id) for one in found.brokers if one.zone == zone)
+        typer.echo(f"# DNS: {gateways[zone]} has the addresses of the agents in {zone}, beside brokers {agents}")
+        for broker_id, order in brokers.items():
+            port = found.rules.gateway_port_base + broker_id
+            first, *others = map(str, order)
+            then = f", then {', '.join(others)}" if others else ""
+            typer.echo(f"# {gateways[zone]}:{port} leads to broker {broker_id} by the agent beside {first}{then}")
 
 
 @app.command()

@@ -1,6 +1,6 @@
 """Checks the zone gateway: the listeners that keep clients in their zone, their names, and what clients lose."""
 
-from agent.found_peers import gateway_parts
+from agent.found_peers import gateway_parts, serving_clients
 from agent.settings.gateway_settings import ALL, GatewaySettings
 from agent.settings.http_listener import is_loopback
 from agent.settings.kafka_client import client_listeners
@@ -145,11 +145,19 @@ def gateway_sides(facts: Facts) -> Verdict:
 
 
 def gateway_names(facts: Facts) -> Verdict:
-    """Check whether the gateways' names resolve, to more than one gateway."""
-    settings = facts.settings.gateway
+    """Check whether the gateways' names resolve, each to all gateways of its zone."""
+    settings, advertised = facts.settings.gateway, facts.broker.advertised_listeners
     if not settings.enable:
         return Verdict(Level.OK, f"{_KEY}.enable is false")
     faults: list[Fault] = []
+    for zone, listener in settings.zone_listeners.items():
+        host = advertised[listener].host if listener in advertised else ""
+        addresses, agents = facts.names.get(host, Unknown("")), serving_clients(facts.registered, zone)
+        if not isinstance(addresses, Unknown) and len(addresses) < len(agents):
+            found = f"{host} has {len(addresses)} of the addresses of {len(agents)} agents in {zone}: each is the only "
+            found += "way to the brokers that it is the proxy of"
+            change = f"all of them, or a list of brokers in the {_KEY}.brokers of these agents, if it is a balancer's"
+            faults.append((Level.ERROR, found, change))
     for host, addresses in sorted(facts.names.items()):
         if isinstance(addresses, Unknown):
             faults.append((Level.ERROR, f"{host} does not resolve here: {addresses.reason}", f"give {host} addresses"))

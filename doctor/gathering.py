@@ -8,9 +8,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from agent.found_peers import registered_addresses, registered_bypasses
+from agent.found_peers import registered_addresses, registered_bypasses, serving_clients
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.bypass import tls_context
+from agent.settings.gateway_settings import ALL
 from agent.settings.kafka_client import client_config
 from agent.settings.process_settings import HttpSettings
 from agent.settings.storage_spec import storage_spec
@@ -31,6 +32,7 @@ from doctor.host_questions import (
     unverified_context,
 )
 from doctor.store_probe import probe_store, unopened
+from gateway.zone_proxies import ranked
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.meta_properties import read_meta_properties
 from kafka_log.server_properties import BrokerProperties, Endpoint
@@ -149,6 +151,9 @@ def _led_to(facts: Facts, zones: Mapping[int, str | None] | Unknown) -> dict[int
     if isinstance(zones, Unknown) or isinstance(cluster_id, Unknown):
         return {}
     others = settings.reached(one for one, zone in zones.items() if zone != broker.rack and one != broker.node_id)
+    if settings.brokers == ALL:  # at the zone's other agents the ports of these are closed
+        agents = {broker.node_id, *serving_clients(facts.registered, broker.rack or "")}
+        others = [one for one in others if ranked(one, agents)[0] == broker.node_id]
     host = "127.0.0.1" if settings.listen_host in _ALL_ADDRESSES else settings.listen_host
 
     def ask(one: int) -> bool | Unknown | None:

@@ -26,6 +26,7 @@ from gateway.planned_ports import (
     clash,
     loopback_bases,
 )
+from gateway.zone_proxies import ranked
 
 _ADMIN = "admin"
 _AGENTS = "agents"
@@ -72,6 +73,15 @@ def plan(
     for broker in brokers:
         _check_ports(broker, brokers, bases, rules)
     return {broker.broker_id: _keys(broker, brokers, bases, gateways, rules) for broker in brokers}
+
+
+def proxies(brokers: Sequence[BrokerSite]) -> dict[str, dict[int, list[int]]]:
+    """Return by zone, for each broker of another zone, the brokers whose agents are its proxy, in their order."""
+    agents = {zone: [one.broker_id for one in brokers if one.zone == zone] for zone in {one.zone for one in brokers}}
+    return {
+        zone: {one.broker_id: ranked(one.broker_id, agents[zone]) for one in brokers if one.zone != zone}
+        for zone in sorted(agents)
+    }
 
 
 def _check_zones(brokers: Sequence[BrokerSite], gateways: Mapping[str, str], rules: PlanRules) -> None:

@@ -87,7 +87,7 @@ class GatewaySettings(Section, alias_generator=keyed(f"{_KEY}.")):
     brokers: BrokerIdsSetting = Field(
         default_factory=dict,
         description="The brokers of other zones that clients reach here: ids, by commas; or `*`: all that are listed "
-        "or register.",
+        "or register, each by one agent of the zone at a time.",
     )
     zone_listeners: ZoneListenersSetting = Field(
         default_factory=dict,

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from agent.configuration import Configuration
 from agent.service_manager import ListeningSockets
-from agent.settings.gateway_settings import GatewaySettings
+from agent.settings.gateway_settings import ALL, GatewaySettings
 from agent.settings.memory_shares import CLIENT_FRAMES_BYTES
 from agent.settings.setting_types import MAX_PORT
 from agent.wiring.gateway_durable import DurableHolding, build_durable
@@ -36,6 +36,7 @@ from gateway.router_uploads import RouterStore, RouterUploads
 from gateway.spliced_relay import RouterReads, SplicingContext
 from gateway.wanted_objects import KnownNames, WantedObjects
 from gateway.zone_gateway import GatewayContext, ZoneGateway
+from gateway.zone_proxies import ZoneProxies
 from metadata_topic.settings.topic_settings import LinkPolicy
 from metadata_topic.topic.followed_metadata import FollowedMetadata
 from plugin.blob_storage import BlobStorage
@@ -125,6 +126,7 @@ class ClientGateway:
     """The traffic of both sides."""
     peers: Mapping[int, Address]
     """The agents of other brokers; some may come later."""
+    proxies: ZoneProxies
     produce: ProduceRouting | None = None
     held: DurableHolding | None = None
     """The part that holds answers; None if none are held."""
@@ -139,16 +141,16 @@ class ClientGateway:
             self.tasks.append(asyncio.get_running_loop().create_task(self.produce.uploads.run()))
         if self.adoptable is not None:
             self.tasks.append(asyncio.get_running_loop().create_task(tell_outcomes(self.adoptable)))
-        where = {one: client_address(settings, one) for one in settings.reached(self.peers)}
+        where = {one: client_address(settings, one) for one in self._reached(settings)}
         await self.clients.start({one: handed.take(f"client-{one}", address) for one, address in where.items()})
         await self.ports.start(settings, handed)
 
     async def keep_to_peers(self, settings: GatewaySettings) -> bool:
-        """After the start, listen for the brokers that clients reach now and for no others.
+        """After the start, listen for the brokers that clients reach here now and for no others.
 
         Returns whether all are served.
         """
-        wanted, listening = set(settings.reached(self.peers)), self.clients.addresses.keys()
+        wanted, listening = self._reached(settings), self.clients.addresses.keys()
         for broker_id in listening - wanted:
             await self.clients.leave(broker_id)
             log.info("gateway_left", broker=broker_id)
@@ -165,6 +167,11 @@ class ClientGateway:
             else:
                 log.info("gateway_joined", broker=broker_id, address=str(address))
         return is_done
+
+    def _reached(self, settings: GatewaySettings) -> set[int]:
+        """Return the brokers that clients reach here now; those that the settings name, whoever is their proxy."""
+        reached = settings.reached(self.peers)
+        return {one for one in reached if settings.brokers != ALL or self.proxies.is_proxy(one)}
 
     async def stop(self) -> None:
         """Close all listeners and clients' connections."""
@@ -262,7 +269,8 @@ def build_gateway(
     holding = held.holding if held is not None else None
     door = ClientDoor(broker.node_id, doors, limits, metrics, splicing, consumers, holding)
     ports = build_broker_ports(configuration, limits, metrics, holding)
-    return ClientGateway(ZoneGateway(context), ports, door, capabilities, traffic, peers, produce, held)
+    proxies = ZoneProxies(broker.node_id)
+    return ClientGateway(ZoneGateway(context), ports, door, capabilities, traffic, peers, proxies, produce, held)
 
 
 def _linked(

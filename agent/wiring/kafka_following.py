@@ -335,6 +335,7 @@ def _register(
         own_address(identity.broker_id, settings.peers),
         own_bypass(identity.broker_id, settings.bypass),
         gateway_parts(settings),
+        zone=identity.rack,
     )
     writer = SettingsWriter(client)
     try:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry
 
 from agent.configuration import Configuration
-from agent.found_peers import FoundPeers
+from agent.found_peers import FoundPeers, serving_clients
 from agent.identity import AgentIdentity
 from agent.link_pauses import LinkPauses
 from agent.metrics.store_times import StoreTimes
@@ -149,6 +149,14 @@ def build_relaying(
     follower = FollowerProxy(follower_context, peers, bypass(broker, settings, configuration.client, clock))
     metrics.held.connections.labels("peer").set_function(lambda: leader.connections)
     metrics.held.connections.labels("replica").set_function(lambda: follower.connections)
+    peer_watch, found_peers = (
+        PeerWatch(follower_context, peers, clock),
+        _found_peers(configuration, peers, follower, gateway),
+    )
+    if gateway is not None:
+        gateway.proxies.others = lambda: serving_clients(found_peers.agents, broker.rack or "")
+        gateway.proxies.is_there = lambda one: peer_watch.presence(one).may_be_there
+        peer_watch.on_change = found_peers.look_again
     return Relaying(
         leader,
         follower,
@@ -159,8 +167,8 @@ def build_relaying(
         stage_times,
         metrics,
         zones,
-        _found_peers(configuration, peers, follower, gateway),
-        PeerWatch(follower_context, peers, clock),
+        found_peers,
+        peer_watch,
         store_times,
         pauses,
         gateway,

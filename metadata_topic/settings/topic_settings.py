@@ -183,6 +183,8 @@ class AgentRegistration:
     """The parts of the zone gateway that it runs, by `GatewayPart`; None: an older agent, which does not say."""
     is_gone: bool = False
     """Whether its broker was removed for good since (`remote-wal decommission`)."""
+    zone: str | None = None
+    """Its broker's `broker.rack`; None: none, or an older agent, which does not say."""
 
 
 class MalformedSettingError(ValueError):
@@ -338,6 +340,7 @@ def _agent(broker_id: int, fields: Mapping[str, object]) -> AgentRegistration:
         bypass_address=None if fields.get("bypass_address") is None else typed(fields, "bypass_address", str),
         is_gone=fields.get("is_gone") is True,
         gateway=None if fields.get("gateway") is None else tuple(map(str, typed(fields, "gateway", list))),
+        zone=None if fields.get("zone") is None else typed(fields, "zone", str),
     )
     if agent.broker_id != broker_id:
         raise ValueError(f"key and value name brokers {broker_id} and {agent.broker_id}")

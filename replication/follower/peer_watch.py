@@ -1,4 +1,4 @@
-"""Asks every other agent every two seconds whether it is alive, and remembers when it last answered.
+"""Asks every other agent each second whether it is alive, and remembers when it last answered.
 
 Each agent is asked on a connection of its own (`PeerCapabilities.PRESENCE`), which stays open. So a process that ends
 is noticed at once, and one that is frozen or whose host is gone within seconds. An agent that does not know the
@@ -20,7 +20,7 @@ from replication.wire.peer_protocol import PeerCapabilities, PeerRefusedError
 
 log = structlog.get_logger(__name__)
 
-_INTERVAL_S = 2.0
+_INTERVAL_S = 1.0
 _ANSWER_S = 3.0
 STALE_S = 10.0
 """An answer that is older says nothing about now."""
@@ -40,6 +40,11 @@ class Presence:
     def is_there(self) -> bool:
         """Whether it was seen to be there just now."""
         return self.failure is None and self.answered_s_ago is not None and self.answered_s_ago <= STALE_S
+
+    @property
+    def may_be_there(self) -> bool:
+        """Whether it was not seen to be away: it was not asked yet, or is there."""
+        return self.is_there or self == NOT_ASKED
 
 
 NOT_ASKED = Presence()
@@ -62,6 +67,8 @@ class PeerWatch:
         self._hello = replace(context.hello, capabilities=PeerCapabilities.PRESENCE)
         self._seen: dict[int, _Seen] = {}
         self._asking: dict[int, asyncio.Task[None]] = {}
+        self.on_change: Callable[[], object] = lambda: None
+        """Called when an agent answers for the first time or again, or does not answer any more."""
 
     def presence(self, broker_id: int) -> Presence:
         """Return what is known about this broker's agent now."""
@@ -111,7 +118,10 @@ class PeerWatch:
                         continue  # the connection may have ended, and not the agent
                     self._failed(broker_id, seen, str(error) or type(error).__name__)
                 else:
+                    is_new = seen.answered_s is None or seen.failure is not None
                     seen.answered_s, seen.failure = self._clock(), None
+                    if is_new:
+                        self.on_change()
                 await asyncio.sleep(_INTERVAL_S)
         finally:
             if connection is not None:
@@ -141,6 +151,7 @@ class PeerWatch:
         return None
 
     def _failed(self, broker_id: int, seen: _Seen, failure: str) -> None:
-        if seen.failure is None:
+        is_new, seen.failure = seen.failure is None, failure
+        if is_new:
             log.warning("peer_does_not_answer", broker=broker_id, error=failure)
-        seen.failure = failure
+            self.on_change()

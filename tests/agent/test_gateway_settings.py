@@ -22,6 +22,7 @@ from agent.wiring.gateway import ClientGateway
 from agent.wiring.relaying import build_relaying
 from gateway.plan import plan
 from gateway.planned_ports import BrokerSite
+from gateway.zone_proxies import ranked
 from kafka_log.server_properties import BrokerProperties, parse_broker_properties
 from local_cluster.port_block import free_port_block
 from replication.wire.peer_connection import HELLO_TIMEOUT_S, Address, KnownPeers
@@ -187,3 +188,26 @@ async def test_ports_for_clients_come_and_go_with_the_brokers_where_all_are_want
         client[1].close()
         with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection("127.0.0.1", port_base + 5)
+
+
+async def test_clients_reach_a_broker_by_its_proxy_alone_and_by_the_next_agent_when_that_is_gone() -> None:
+    port_base = free_port_block(4, random.SystemRandom()).start
+    keys = {"brokers": "*", "listen_host": "127.0.0.1", "port_base": str(port_base)}
+    async with built(**keys) as gateway:
+        settings = GatewaySettings.model_validate(
+            {f"{KEY}.brokers": "*", f"{KEY}.listen.host": "127.0.0.1", f"{KEY}.port.base": port_base}
+        )
+        there = {9}
+        gateway.proxies.others, gateway.proxies.is_there = lambda: frozenset({9}), lambda one: one in there
+        own = {one for one in (2, 3) if ranked(one, {1, 9})[0] == 1}
+        await gateway.start(settings, ListeningSockets([]))
+        assert set(gateway.clients.addresses) == own
+        there.clear()
+        assert await gateway.keep_to_peers(settings)
+        assert set(gateway.clients.addresses) == {2, 3}
+        there.add(9)
+        assert await gateway.keep_to_peers(settings)
+        assert set(gateway.clients.addresses) == own
+        listed = settings.model_copy(update={"brokers": frozenset({2, 3})})
+        assert await gateway.keep_to_peers(listed)
+        assert set(gateway.clients.addresses) == {2, 3}, "an operator says whom clients reach here"

@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
+from gateway.zone_proxies import ranked
 from local_cluster.cluster import LocalCluster
 from local_cluster.kafka_tools import KafkaTools
 from local_cluster.polling import wait_until
 from local_cluster.zone_gateways import ZoneGateways
-from tests.cluster.agent_views import AgentCounters
+from tests.cluster.agent_views import AgentCounters, read_metrics
 from tests.cluster.gateway_cluster import gateway_cluster
 from tests.cluster.script import PATIENCE_S
 from tests.cluster.zone_network import CAN_MAKE, ClientZone, can_reach, client_zones
@@ -152,10 +153,31 @@ def test_consumers_that_name_their_zone_read_from_its_replica(
     assert min(wire.values()) > record_bytes, "the client was sent them both times"
 
 
-def test_clients_go_on_by_another_gateway_of_their_zone_when_one_is_killed(
+def connections(cluster: LocalCluster, agent: int, broker: int) -> float:
+    """How many clients of az1 this agent has for that broker; 0 while it does not answer."""
+    labels = (("broker", str(broker)), ("side", "gateway"), ("zone", "az1"))
+    try:
+        return read_metrics(cluster, agent).get(("remote_wal_gateway_connections", labels), 0.0)
+    except OSError:
+        return 0.0
+
+
+def test_clients_reach_each_broker_by_one_gateway_of_their_zone_and_by_the_next_when_that_is_killed(
     cluster: LocalCluster, client: ClientZone, topic: str
 ) -> None:
     # 1 and 4 are az1's gateways; the topic's replicas and their agents are elsewhere.
+    first = {broker: ranked(broker, (1, 4))[0] for broker in (2, 3)}
+
+    def expect_proxies(gone: int | None = None) -> None:
+        def is_so() -> bool:
+            return all(
+                bool(connections(cluster, agent, broker)) is (agent != gone and (proxy in (agent, gone)))
+                for broker, proxy in first.items()
+                for agent in (1, 4)
+            )
+
+        wait_until(is_so, f"brokers are reached by {first}, without {gone}", PATIENCE_S)
+
     create_topic(cluster, topic, [[2, 3], [3, 2]])
     producing = subprocess.Popen(
         command(cluster, client, "confluent", "go_on", topic),
@@ -172,11 +194,14 @@ def test_clients_go_on_by_another_gateway_of_their_zone_when_one_is_killed(
 
     try:
         expect_more()
+        expect_proxies()
         for gateway in (1, 4):
             cluster.agent(gateway).kill()
             expect_more()
+            expect_proxies(gone=gateway)
             cluster.start_agent(gateway)
             expect_more()
+            expect_proxies()
         assert producing.stdin is not None
         producing.stdin.close()
         reading.join(PATIENCE_S)

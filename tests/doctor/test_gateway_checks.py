@@ -211,6 +211,19 @@ def test_a_name_that_leads_nowhere_or_to_one_gateway_alone_is_found() -> None:
     assert "gateway-az2 is one address alone" in finding.found
 
 
+def test_a_name_without_the_address_of_an_agent_that_may_be_a_proxy_is_found() -> None:
+    told = registered(_2=("clients",), _4=("clients",))["registered"]
+    of_az2 = {one: replace(agent, zone="az2") for one, agent in told.items()}
+
+    def names(addresses: int) -> Finding:
+        names = {"gateway-az2": SEVERAL[:addresses], "gateway-az3": SEVERAL}
+        return planned(registered=of_az2, names=names)["gateway-names"]
+
+    assert names(2).level is Level.OK
+    assert names(1).level is Level.ERROR
+    assert "gateway-az2 has 1 of the addresses of 2 agents in az2" in names(1).found
+
+
 @pytest.mark.parametrize(
     ("changes", "level", "told"),
     [

@@ -43,6 +43,7 @@ async def watching(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Watching]:
 
 async def test_an_agent_that_answers_is_there_and_its_broker_is_not_bothered(monkeypatch: pytest.MonkeyPatch) -> None:
     async with watching(monkeypatch) as rig:
+        assert rig.watch.presence(1).may_be_there
         assert await rig.until(there=True) == Presence(0.0)
         rig.now_s += 3.0
         await rig.agents.until(lambda: rig.watch.presence(1).answered_s_ago == 0.0)
@@ -56,15 +57,19 @@ async def test_an_agent_that_is_stopped_is_told_as_silent_and_as_there_once_it_i
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with watching(monkeypatch) as rig:
+        changes: list[bool] = []
+        rig.watch.on_change = lambda: changes.append(rig.watch.presence(1).is_there)
         await rig.until(there=True)
         await rig.agents.leader.stop()
         found = await rig.until(there=False)
         assert found.failure is not None
+        assert not found.may_be_there
         assert rig.watch.silent.keys() == {1}
         rig.now_s += 7.0
         assert rig.watch.presence(1).answered_s_ago == pytest.approx(7.0, abs=0.1)
         await rig.agents.leader.start(rig.agents.leader_address, None)
         await rig.until(there=True)
+        assert changes == [True, False, True]
 
 
 async def test_an_agent_that_takes_connections_and_stands_still_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:

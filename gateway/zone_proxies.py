@@ -1,0 +1,36 @@
+"""Chooses through which agent of a zone its clients reach each broker of other zones.
+
+For each broker all agents of the zone rank themselves by rendezvous hashing, and so come to the same order. The first
+that is there is the broker's proxy and listens for its clients; at the others the port is closed, so clients go on to
+the next address of the name that they know. All clients of a broker in a zone then share one agent's uploads and reads,
+and an agent that comes or goes moves only the brokers that it is the proxy of. (The zone router's design has one proxy
+for each main node in each other zone, by consistent hashing.)
+"""
+
+from collections.abc import Callable, Iterable
+from hashlib import blake2b
+
+
+def ranked(broker_id: int, agents: Iterable[int]) -> list[int]:
+    """Return a zone's agents (the ids of their brokers) in the order in which they are the proxy for this broker."""
+
+    def weight(agent: int) -> bytes:
+        return blake2b(f"{broker_id}/{agent}".encode(), digest_size=8).digest()
+
+    return sorted(agents, key=weight, reverse=True)
+
+
+class ZoneProxies:
+    """Says for which brokers this agent is the proxy of its zone now."""
+
+    def __init__(self, own_id: int) -> None:
+        self._own_id = own_id
+        self.others: Callable[[], frozenset[int]] = frozenset
+        """The zone's other agents that serve clients; none as long as they are not known: then all serve all."""
+        self.is_there: Callable[[int], bool] = lambda _agent: True
+        """Whether another agent is alive."""
+
+    def is_proxy(self, broker_id: int) -> bool:
+        """Whether no agent that comes first for this broker is there."""
+        order = ranked(broker_id, self.others() | {self._own_id})
+        return not any(map(self.is_there, order[: order.index(self._own_id)]))
