@@ -155,7 +155,7 @@ def build_relaying(
     )
     if gateway is not None:
         gateway.proxies.others = lambda: serving_clients(found_peers.agents, broker.rack or "")
-        gateway.proxies.is_there = lambda one: peer_watch.presence(one).may_be_there
+        gateway.proxies.is_there = lambda one: one in peers and peer_watch.presence(one).may_be_there
         peer_watch.on_change = found_peers.look_again
     return Relaying(
         leader,
