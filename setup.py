@@ -1,4 +1,4 @@
-"""Puts the rooms below `remote_wal` in what is built, and the commit beside them. All else stands in pyproject.toml."""
+"""Puts the rooms, and what `deploy` has, below `remote_wal` in what is built, and the commit beside them."""
 
 import shutil
 import subprocess
@@ -44,11 +44,18 @@ def tell_commit(directory: str) -> None:
         (Path(directory) / COMMIT).write_text(f"{known}\n")
 
 
+def put_deploy(directory: str) -> None:
+    """Copy what an operator installs, as `remote-wal deploy` knows it."""
+    for part in ("aws", "grafana", "kubernetes", "prometheus", "systemd"):
+        shutil.copytree(HERE / source_of("deploy") / part, f"{directory}/{PACKAGE}/deploy/{part}", dirs_exist_ok=True)
+
+
 class BuildPackages(build_py):
     def run(self) -> None:
         super().run()
         if not self.editable_mode:
             tell_commit(self.build_lib)
+            put_deploy(self.build_lib)
 
 
 class SourceDistribution(sdist):
@@ -58,6 +65,7 @@ class SourceDistribution(sdist):
             if (Path(base_dir) / room).is_dir():
                 shutil.move(f"{base_dir}/{room}", f"{base_dir}/{PACKAGE}/{room}")
         tell_commit(base_dir)
+        put_deploy(base_dir)
 
 
 setup(

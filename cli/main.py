@@ -35,6 +35,7 @@ COMMANDS: Final = (
     "decommission",
     "metadata",
     "config",
+    "deploy",
     "doctor",
     "verify",
     "recover",

@@ -115,7 +115,7 @@ def test_the_image_gets_all_that_the_wheel_is_made_of() -> None:
     """The build's context leaves out all that is not named."""
     named = set(re.findall(r"^!(.*)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE))
     rooms = {init.parent.name for init in ROOT.glob("*/__init__.py")} - {"tests", "perf"}
-    assert named == rooms | {"*.md", "LICENSE", "pyproject.toml", "requirements.lock", "setup.py"}
+    assert named == rooms | {"*.md", "LICENSE", "pyproject.toml", "requirements.lock", "setup.py", "deploy"}
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not here")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from cli.deploy import PARTS
 from cli.extras import EXTRAS
 from cli.main import COMMANDS
 from tests.package.bare_environment import (
@@ -39,7 +40,8 @@ def _names(wheel: Path) -> set[str]:
 
 
 def test_all_rooms_lie_below_one_package_with_all_their_files(wheel: Path) -> None:
-    files = {path for room in (*ROOMS, "remote_wal") for path in (ROOT / room).rglob("*") if path.is_file()}
+    folders = [*ROOMS, "remote_wal", *(f"deploy/{part}" for part in PARTS)]
+    files = {path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file()}
     named = {path.relative_to(ROOT).as_posix() for path in files if "__pycache__" not in path.parts}
     below = {name if name.startswith("remote_wal/") else f"remote_wal/{name}" for name in named}
     assert _names(wheel) - {"remote_wal/commit.txt"} == below
@@ -96,6 +98,18 @@ def test_a_command_of_a_missing_extra_says_what_to_install(
     assert told.returncode == 3
     assert told.stderr.endswith(f" is not installed: this needs remote-wal[{extra}]\n")
     assert told.stderr.count("\n") == 1
+
+
+def test_an_operator_without_a_checkout_writes_what_is_in_deploy(bare: BareEnvironment, tmp_path: Path) -> None:
+    written = bare.run("remote-wal", "deploy", "write", str(tmp_path / "there"))
+    assert (written.returncode, written.stderr) == (0, "")
+    for part in PARTS:
+        of_checkout = {path.relative_to(ROOT / "deploy"): path for path in (ROOT / "deploy" / part).rglob("*")}
+        assert any(path.is_file() for path in of_checkout.values())
+        for name, path in of_checkout.items():
+            assert path.is_dir() or (tmp_path / "there" / name).read_bytes() == path.read_bytes()
+    shown = bare.run("remote-wal", "deploy", "show", "prometheus/alerts.yml")
+    assert shown.stdout == (ROOT / "deploy" / "prometheus" / "alerts.yml").read_text()
 
 
 def test_each_extra_that_commands_ask_for_can_be_installed() -> None:

@@ -1,0 +1,87 @@
+"""`remote-wal deploy`: what an operator installs beside agents, without a checkout.
+
+The wheel has the folder `deploy` of the checkout, but for what only a checkout can use.
+"""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from cli.command_group import command_group
+from cli.connection import Json
+from cli.exit_code import ExitCode
+from cli.tables import fail, show, table, tell_json
+
+app = command_group("Show, or write into a directory, units, alerts, the board, policies and manifests for Kubernetes.")
+
+PARTS: Final = {
+    "aws": "policies of buckets",
+    "grafana": "the board",
+    "kubernetes": "manifests",
+    "prometheus": "the alerts",
+    "systemd": "units",
+}
+
+Part = Annotated[str, typer.Argument(metavar="[PART]", help=f"{', '.join(PARTS)}, or a file of these. Default: all.")]
+
+
+@app.command("show")
+def show_files(part: Part = "", json: Json = False) -> None:
+    """List the files with what they are for, or print the one that is named."""
+    home, files = _chosen(part, json=json)
+    if not json and part in files:
+        typer.echo((home / part).read_text(), nl=False)
+        return
+    rows = [(name, PARTS[name.partition("/")[0]]) for name in files]
+    if json:
+        tell_json({"exit_code": ExitCode.GOOD, "files": [{"file": name, "for": purpose} for name, purpose in rows]})
+    else:
+        show(table("file", "for", rows=rows))
+
+
+@app.command()
+def write(
+    directory: Annotated[Path, typer.Argument(file_okay=False, help="Made if it is not there.")],
+    part: Part = "",
+    replace: Annotated[bool, typer.Option("--replace", help="Replace files that differ.")] = False,
+    json: Json = False,
+) -> None:
+    """Write the files into a directory. Files there that differ are replaced only with --replace.
+
+    Exits with 4, and writes nothing, if there are such files.
+    """
+    home, files = _chosen(part, json=json)
+    others = [name for name in files if _differs(home / name, directory / name)]
+    if others and not replace:
+        fail(f"{directory} has other files: {', '.join(others)}. --replace replaces them", ExitCode.REFUSED, json=json)
+    for name in files:
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(home / name, directory / name)
+    if json:
+        tell_json({"exit_code": ExitCode.GOOD, "directory": str(directory), "written": files})
+    else:
+        typer.echo(f"{len(files)} files are in {directory}.")
+
+
+def _chosen(part: str, *, json: bool) -> tuple[Path, list[str]]:
+    """Return where they lie, and the names of the files of this part, or of all."""
+    home = Path(__file__).parents[1] / "deploy"  # below remote_wal in the wheel, beside `cli` in a checkout
+    known = sorted(_files(home))
+    files = [name for name in known if not part or name == part or name.startswith(f"{part.rstrip('/')}/")]
+    if not files:
+        fail(f"there is no {part} in {', '.join(PARTS)}", ExitCode.USAGE, json=json)
+    return home, files
+
+
+def _files(home: Path) -> Iterator[str]:
+    for part in PARTS:
+        for path in (home / part).rglob("*"):
+            if path.is_file():
+                yield path.relative_to(home).as_posix()
+
+
+def _differs(source: Path, written: Path) -> bool:
+    return written.exists() and (not written.is_file() or written.read_bytes() != source.read_bytes())

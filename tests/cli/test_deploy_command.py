@@ -1,0 +1,52 @@
+"""`remote-wal deploy`: what is listed, printed and written, and what is left as it is."""
+
+import json
+from pathlib import Path
+
+from click.testing import Result
+from typer.testing import CliRunner
+
+from cli.deploy import PARTS, app
+
+UNIT = "systemd/remote-wal.service"
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(app, [*words])
+
+
+def test_each_part_has_files() -> None:
+    told = json.loads(run("show", "--json").stdout)
+    assert {one["file"].partition("/")[0] for one in told["files"]} == PARTS.keys()
+    assert {one["for"] for one in told["files"]} == set(PARTS.values())
+
+
+def test_a_file_is_printed_as_it_is(tmp_path: Path) -> None:
+    assert run("write", str(tmp_path), UNIT).exit_code == 0
+    assert run("show", UNIT).stdout == (tmp_path / UNIT).read_text()
+
+
+def test_a_part_is_written_alone(tmp_path: Path) -> None:
+    told = run("write", str(tmp_path), "prometheus", "--json")
+    assert json.loads(told.stdout)["written"] == ["prometheus/alerts.yml"]
+    assert [path.name for path in tmp_path.iterdir()] == ["prometheus"]
+
+
+def test_an_operators_own_changes_are_kept(tmp_path: Path) -> None:
+    run("write", str(tmp_path), "systemd")
+    as_shipped = (tmp_path / UNIT).read_text()
+    assert run("write", str(tmp_path), "systemd").exit_code == 0, "the same files are no reason to refuse"
+    (tmp_path / UNIT).write_text("of the operator")
+    refused = run("write", str(tmp_path))
+    assert refused.exit_code == 4
+    assert UNIT in refused.stderr
+    assert (tmp_path / UNIT).read_text() == "of the operator"
+    assert not (tmp_path / "kubernetes").exists(), "nothing is written then"
+    assert run("write", str(tmp_path), "--replace").exit_code == 0
+    assert (tmp_path / UNIT).read_text() == as_shipped
+
+
+def test_what_is_not_there_is_named(tmp_path: Path) -> None:
+    told = run("write", str(tmp_path), "ansible")
+    assert told.exit_code == 2
+    assert "there is no ansible" in told.stderr
