@@ -72,6 +72,7 @@ class Kafka:
             monkeypatch.setattr(reader, "wait_until_ready", answer.wait_until_ready)
         monkeypatch.setattr(RemoteWalMetadataConsumer, "ready", property(lambda _: metadata.is_given))
         monkeypatch.setattr(RemoteWalMetadataConsumer, "read_to_end", lambda *_: metadata.is_given)
+        monkeypatch.setattr(SettingsReader, "read_to_end", lambda *_: False)  # the lease would wait 30 s
         monkeypatch.setattr(SettingsReader, "topics", property(lambda _: topics if settings.is_given else {}))
         monkeypatch.setattr(TierFollower, "start", lambda _follower: None)
         monkeypatch.setattr(kafka_following, "SettingsWriter", Registrations)

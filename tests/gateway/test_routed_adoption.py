@@ -15,6 +15,7 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 from plugin.adopted_records import AdoptedBatch, AdoptedRecords
 from plugin.router_object_id import EPOCH_MS
 from plugin.segment_metadata import CombinedSegmentId
+from replication.wire.framed_connection import FramedConnection
 from rlm.write_path.uploads.adoptable_records import NAMED_WITHIN_MS, AdoptableRecords, AdoptionLimits
 from rlm.write_path.uploads.segment_queue import MetaQueueItem
 from tests.gateway.produce.produce_frames import produce, records
@@ -31,6 +32,18 @@ def nothing_untold(_since_ms: int) -> list[int]:
 
 class AdoptingRig(RoutedRig):
     log: AdoptableRecords
+
+    async def produced_one(self) -> FramedConnection:
+        client = await self.connect()
+        client.write_frame(frame_of(1))
+        assert await answered(client) == 1
+        return client
+
+    async def forget_client(self, client: FramedConnection) -> None:
+        """Its connection ends, and its objects get old enough for a sweep."""
+        client.close()
+        await self.until(lambda: self.channel.objects == 0)
+        self.store.now_ms += HOUR_MS
 
     def appended(self, frame: bytes, offset: int) -> MetaQueueItem:
         """The first partition's batch, as the broker's log has it."""
@@ -64,9 +77,7 @@ def frame_of(number: int) -> bytes:
 
 async def test_what_a_log_wants_stays_where_it_says_it_is() -> None:
     async with adopting() as rig:
-        client = await rig.connect()
-        client.write_frame(frame_of(1))
-        assert await answered(client) == 1
+        await rig.produced_one()
         (batch,) = rig.upload(rig.appended(rig.produced[0], 70))
         await rig.until(lambda: rig.channel.objects == 0)
         stored = rig.store.blobs[batch.source.object_id.blob_name][batch.source_start :][: batch.length]
@@ -78,22 +89,15 @@ async def test_what_a_log_wants_stays_where_it_says_it_is() -> None:
 
 async def test_what_no_log_wants_goes_once_that_is_known() -> None:
     async with adopting(wait_max_s=0.0) as rig:
-        client = await rig.connect()
-        client.write_frame(frame_of(1))
-        assert await answered(client) == 1
+        await rig.produced_one()
         await rig.until(lambda: rig.store.blobs == {} and rig.channel.objects == 0)
 
 
 async def test_while_it_is_not_known_nothing_is_deleted() -> None:
     async with adopting() as rig:
-        client = await rig.connect()
-        client.write_frame(frame_of(1))
-        assert await answered(client) == 1
+        client = await rig.produced_one()
         assert len(rig.store.blobs) == rig.channel.objects == 1
-        client.close()
-        await rig.until(lambda: rig.channel.objects == 0)
-        assert len(rig.store.blobs) == 1
-        rig.store.now_ms += HOUR_MS
+        await rig.forget_client(client)
         rig.wanted.arrived(KnownNames(lambda _source: [SEGMENT], nothing_untold, lambda: True, str))
         await rig.uploads.sweep()
         assert len(rig.store.blobs) == 1
@@ -111,12 +115,7 @@ async def test_while_it_is_not_known_nothing_is_deleted() -> None:
 )
 async def test_a_topic_that_is_not_read_or_is_doubted_tells_of_nothing_unwanted(known: KnownNames) -> None:
     async with adopting() as rig:
-        client = await rig.connect()
-        client.write_frame(frame_of(1))
-        assert await answered(client) == 1
-        client.close()
-        await rig.until(lambda: rig.channel.objects == 0)
-        rig.store.now_ms += HOUR_MS
+        await rig.forget_client(await rig.produced_one())
         rig.wanted.arrived(known)
         await rig.uploads.sweep()
         assert len(rig.store.blobs) == 1
@@ -124,13 +123,8 @@ async def test_a_topic_that_is_not_read_or_is_doubted_tells_of_nothing_unwanted(
 
 async def test_what_a_segment_may_name_that_the_topic_is_told_of_late_stays() -> None:
     async with adopting() as rig:
-        client = await rig.connect()
-        client.write_frame(frame_of(1))
-        assert await answered(client) == 1
-        client.close()
-        await rig.until(lambda: rig.channel.objects == 0)
         then_ms = rig.store.now_ms
-        rig.store.now_ms += HOUR_MS
+        await rig.forget_client(await rig.produced_one())
         asked: list[int] = []
         stored_ms = [then_ms]
 
@@ -154,12 +148,7 @@ async def test_what_is_named_has_nobody_look_for_what_is_not_told() -> None:
         raise AssertionError("the store is listed for nothing")
 
     async with adopting() as rig:
-        client = await rig.connect()
-        client.write_frame(frame_of(1))
-        assert await answered(client) == 1
-        client.close()
-        await rig.until(lambda: rig.channel.objects == 0)
-        rig.store.now_ms += HOUR_MS
+        await rig.forget_client(await rig.produced_one())
         rig.wanted.arrived(KnownNames(lambda _source: [SEGMENT], untold, lambda: True, str))
         await rig.uploads.sweep()
         assert len(rig.store.blobs) == 1

@@ -113,7 +113,7 @@ def trust_what_was_known_of_a_log_that_was_cut(patch: pytest.MonkeyPatch) -> Non
     [
         (resume_at_the_highest_offset, "as uploaded, without", 4),
         (tell_listeners_before_the_put, "before its PUT|told of and not there", 0),
-        (lose_truncations, "as uploaded, without", 48),
+        (lose_truncations, "as uploaded, without", 6),
         (see_no_rewritten_log, "as uploaded, without", 5),
         (drop_what_failed, "does not come to an end", 0),
         (drop_what_failed_and_count_it, "as uploaded, without", 0),
