@@ -119,7 +119,7 @@ def test_what_an_agents_gateway_does_is_read_as_written_and_an_older_agent_does_
 
 
 def test_registrations_are_read_as_written_and_newer_fields_passed_over() -> None:
-    value = json.dumps({**json.loads(encode_agent(AGENT)), "zone": "a"}).encode()
+    value = json.dumps({**json.loads(encode_agent(AGENT)), "newer": "a"}).encode()
     assert decode_setting(agent_key(3), value) == (3, AGENT)
 
 

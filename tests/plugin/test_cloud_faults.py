@@ -25,6 +25,8 @@ from plugin.s3 import S3WalStorageManager
 from plugin.s3_express import S3ExpressWalStorageManager
 from tests.plugin.storage_backends import Backend, VirtualTime, segment
 
+PATIENT = {"attempt_timeout_ms": "9000"}
+"""So long that a busy machine takes no request for one without an answer."""
 QUICK = {"attempt_timeout_ms": "400", "connect_timeout_ms": "100", "total_timeout_ms": "10000"}
 
 
@@ -62,7 +64,7 @@ def test_a_store_that_throttles_for_ever_ends_with_the_total_deadline(
 def test_a_put_that_took_effect_without_saying_so_succeeds(
     remote: Backend, server: ObjectStoreServer, fault: Fault
 ) -> None:
-    manager = remote.manager(VirtualTime(), startup_self_test="false")
+    manager = remote.manager(VirtualTime(), startup_self_test="false", **PATIENT)
     server.faults.add(remote.its(fault))
     update = manager.copy_log_segment_data(*segment(0, [b"abc"]))
     assert manager.fetch_log_segment(update.combined_segment_id, 112, 115) == b"abc"
@@ -70,7 +72,7 @@ def test_a_put_that_took_effect_without_saying_so_succeeds(
 
 
 def test_a_put_that_failed_before_it_took_effect_succeeds(remote: Backend, server: ObjectStoreServer) -> None:
-    manager = remote.manager(VirtualTime(), startup_self_test="false")
+    manager = remote.manager(VirtualTime(), startup_self_test="false", **PATIENT)
     server.faults.add(remote.its(Fault("error", ("PUT",), times=1, status=500, code="InternalError")))
     manager.copy_log_segment_data(*segment(0, [b"abc"]))
     assert (manager.request_counts.put, manager.request_counts.head) == (2, 0)

@@ -44,6 +44,10 @@ LOCAL, S3, EXPRESS, GCS, AZURE = (
 Opened = Callable[..., RemoteWalStorageManager]
 
 
+PATIENT = {"attempt.timeout.ms": "10000", "total.timeout.ms": "20000"}
+"""So long that a busy machine takes no store for one that does not answer."""
+
+
 @pytest.fixture(params=["local", "s3", "s3_express", "gcs", "azure"])
 def spec(request: pytest.FixtureRequest, tmp_path: Path) -> StorageSpec:
     """Of an agent in az1, with a bucket for each of two zones, new ones in each test."""
@@ -57,9 +61,18 @@ def spec(request: pytest.FixtureRequest, tmp_path: Path) -> StorageSpec:
     for name in buckets.values():
         server.front.create_bucket(name)
     if request.param in ("s3", "s3_express"):
-        settings = {**request.getfixturevalue("cloud_settings"), "total.timeout.ms": "3000"}
+        settings = {
+            **request.getfixturevalue("cloud_settings"),
+            "attempt.timeout.ms": "10000",
+            "total.timeout.ms": "20000",
+        }
         return StorageSpec(EXPRESS if ending else S3, None, settings, "rsm.", buckets, "az1")
-    settings = {"endpoint.url": server.endpoint_url, "allow.http": "true", "total.timeout.ms": "3000"}
+    settings = {
+        "endpoint.url": server.endpoint_url,
+        "allow.http": "true",
+        "attempt.timeout.ms": "10000",
+        "total.timeout.ms": "20000",
+    }
     if request.param == "gcs":
         settings["credentials.file"] = str(request.getfixturevalue("service_account"))
         return StorageSpec(GCS, None, settings, "rsm.", buckets, "az1")
