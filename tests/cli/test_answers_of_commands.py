@@ -73,7 +73,9 @@ ASKING = (
     "report --json - --bootstrap-server {at}",
 )
 """Every command with --json that needs brokers, as {file} names them where no address is given."""
-ASKING_NOBODY = {"demo", "doctor", "scenario", "config check", "cluster up", "cluster status"}
+ASKING_NOBODY = {
+    "demo", "doctor", "scenario", "config check", "cluster up", "cluster status", "deploy show", "deploy write",
+}  # fmt: skip
 """The others with --json. What doctor does not learn is one of its findings."""
 
 
