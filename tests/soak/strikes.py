@@ -147,8 +147,9 @@ class Strikes:
             else:
                 raise ProcessStartError(f"broker {broker_id} is not recovered: {complaint or document}")
             self.recovered.update(log["status"] for log in document["logs"])
-            if document["unreadable_objects"] or document["lost_objects"]:
-                self.findings.append(f"recovery of broker {broker_id}: objects are unreadable or lost")
+            for what in ("unreadable_objects", "lost_objects"):
+                if found := document[what]:
+                    self.findings.append(f"recovery of broker {broker_id}: {what}: {str(found)[:300]}")
             ends = {log["log"]: log["end_offset"] for log in document["logs"]}
         else:
             self._cluster.format()
