@@ -153,6 +153,9 @@ def test_why_bytes_go_inline_is_told_in_words_and_numbers() -> None:
         "acknowledgements",
     )
     assert why(replace(one, remote_followers=frozenset()))[0] == "no_follower_elsewhere"
+    now_s += 1.0
+    decider.appended(1_000_000, now_s - 0.1, now_s)
+    assert why()[1] == "all is linked now"
     decider.uploaded(0.09)
     bounded = replace(one, link_policy=LinkPolicy.LATENCY)
     assert why(bounded) == ("latency_bound", "upload and read take 180 ms, the topic allows 20")

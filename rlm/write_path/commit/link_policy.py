@@ -309,6 +309,8 @@ class LinkDecider:
                 return f"no object pays: each is stored for {life_h:.1f} h at these prices"
             case InlineReason.PAUSED_BY_OPERATOR:
                 return self.paused_because(assignment.topic) or "links were paused until now"
+            case InlineReason.LOOK if self.producers.may_rest(now_s) is None:
+                return "all is linked now"
             case InlineReason.LOOK:
                 return "a look whether producers have more to send than links carry"
             case InlineReason.NO_FOLLOWER_ELSEWHERE:
