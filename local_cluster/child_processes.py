@@ -2,14 +2,16 @@
 
 A cluster's processes lead sessions of their own, so that keys typed at a terminal do not reach them, and threads that
 wait for a tool would wait on after an interrupt. So the first SIGTERM, SIGINT or SIGHUP kills every process that
-descends from this one, and then unwinds the main thread as an interrupt does; processes started meanwhile are killed at
-the end. Descendants whose own parent has ended become this process's children (prctl(2), PR_SET_CHILD_SUBREAPER).
+descends from this one, and then unwinds the main thread as an interrupt does. Until that has come to its end, a thread
+kills what others start meanwhile: who unwinds may wait for it. Descendants whose own parent has ended become this
+process's children (prctl(2), PR_SET_CHILD_SUBREAPER).
 """
 
 import contextlib
 import ctypes
 import os
 import signal
+import threading
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +19,8 @@ from types import FrameType
 
 _PR_SET_CHILD_SUBREAPER = 36
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_AGAIN_S = 1.0
+"""What lives so long while all unwinds is no command of the cleanup."""
 
 
 @contextlib.contextmanager
@@ -25,13 +29,22 @@ def ends_what_it_started(*, stays_if_done: bool = False) -> Iterator[None]:
 
     `stays_if_done`: they stay if the block ends without an exception.
     """
-    told = False
+    told, unwound = False, threading.Event()
+
+    def kill_until_unwound() -> None:
+        before: set[int] = set()
+        while not unwound.wait(_AGAIN_S):
+            living = set(descendants(os.getpid()))
+            for pid in living & before:
+                _kill(pid)
+            before = living
 
     def end(_number: int, _frame: FrameType | None) -> None:
         nonlocal told
         first, told = not told, True
         kill_descendants()
         if first:  # a second one must not interrupt the cleanup
+            threading.Thread(target=kill_until_unwound, name="ends what is started", daemon=True).start()
             raise KeyboardInterrupt
 
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -41,6 +54,7 @@ def ends_what_it_started(*, stays_if_done: bool = False) -> Iterator[None]:
         yield
         done = True
     finally:
+        unwound.set()
         if not (done and stays_if_done):
             kill_descendants()
         for number, handler in before.items():
@@ -51,8 +65,12 @@ def kill_descendants() -> None:
     """Send SIGKILL to every descendant of this process, until none is left."""
     while living := descendants(os.getpid()):
         for pid in living:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
+            _kill(pid)
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGKILL)
 
 
 def descendants(pid: int) -> list[int]:

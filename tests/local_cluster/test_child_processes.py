@@ -60,6 +60,18 @@ def test_all_descendants_end_with_it(number: signal.Signals) -> None:
     assert not any(map(lives, pids))
 
 
+def test_what_another_thread_starts_after_the_signal_ends_too() -> None:
+    late = PROGRAM.replace(
+        "pool.submit(subprocess.run, sleep)", "pool.submit(lambda: (time.sleep(1), subprocess.run(sleep)))"
+    )
+    command = [sys.executable, "-c", late]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline()
+        program.send_signal(signal.SIGTERM)
+        assert program.wait(60) != 0
+
+
 @pytest.mark.parametrize("goes_well", [True, False])
 def test_what_was_started_stays_where_that_is_wanted_and_all_went_well(goes_well: bool) -> None:
     code = STAYING.format(then="" if goes_well else "raise SystemExit(3)")
