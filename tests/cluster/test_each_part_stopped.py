@@ -13,7 +13,7 @@ from tests.cluster.script import PLAIN, Script
 
 WITHIN_S = 10
 STOPPED, OTHERS = 2, (1, 3)
-STATUS, DESCRIBE, DOCTOR, VERIFY = "status", "describe", "doctor", "verify"
+STATUS, DESCRIBE, DOCTOR = "status", "describe", "doctor"
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ PARTS = {
         (STATUS, DOCTOR),
     ),
     "two brokers of three, and with them the controllers and the agents' topics": Part(
-        kill_brokers, start_brokers, (2, 3), NO_BROKER, f"degraded: {NO_BROKER}", (STATUS, DESCRIBE, DOCTOR, VERIFY)
+        kill_brokers, start_brokers, (2, 3), NO_BROKER, f"degraded: {NO_BROKER}", (STATUS, DESCRIBE, DOCTOR)
     ),
     "the store": Part(
         lambda script: script.switch_all("puts-refused", ""),
@@ -87,7 +87,6 @@ def test_what_was_stopped_is_shown_by_the_others_and_is_not_well(agent_script: S
         STATUS: (STATUS, "--bootstrap-server", servers),
         DESCRIBE: (DESCRIBE, "--bootstrap-server", servers),
         DOCTOR: (DOCTOR, "--before-restart", "--broker-config", config),
-        VERIFY: (VERIFY, "--broker-config", config),
     }
     script.create_topic(assignment=[[1, 2, 3], [2, 3, 1], [3, 1, 2]])
     script.produce(PLAIN)
