@@ -149,10 +149,8 @@ def build_relaying(
     follower = FollowerProxy(follower_context, peers, bypass(broker, settings, configuration.client, clock))
     metrics.held.connections.labels("peer").set_function(lambda: leader.connections)
     metrics.held.connections.labels("replica").set_function(lambda: follower.connections)
-    peer_watch, found_peers = (
-        PeerWatch(follower_context, peers, clock),
-        _found_peers(configuration, peers, follower, gateway),
-    )
+    peer_watch = PeerWatch(follower_context, peers, clock)
+    found_peers = _found_peers(configuration, peers, follower, gateway)
     if gateway is not None:
         gateway.proxies.others = lambda: serving_clients(found_peers.agents, broker.rack or "")
         gateway.proxies.is_there = lambda one: one in peers and peer_watch.presence(one).may_be_there

@@ -1,5 +1,6 @@
 """Links end where they cost producers their rate, and nowhere else; in virtual time."""
 
+import tracemalloc
 from dataclasses import dataclass
 
 import pytest
@@ -260,6 +261,17 @@ def test_requests_of_one_producer_count_however_many_reads_their_records_take() 
             now_s += 0.1
             one.appended(10_000, now_s - 0.1, now_s, partition(0))
     assert one.is_free(partition(0), now_s)
+
+
+def test_what_a_broker_refuses_all_the_time_takes_no_more_and_more_memory() -> None:
+    one, taken = decider(), list[int]()
+    tracemalloc.start()
+    for _ in range(2):
+        for step in range(5_000):
+            one.came_freely(partition(0), 1_000, 100.0 + len(taken) * 500 + step / 10)
+        taken.append(tracemalloc.get_traced_memory()[0])
+    tracemalloc.stop()
+    assert taken[1] < taken[0] + 100_000
 
 
 def test_what_a_broker_refused_covers_no_other_bytes_later() -> None:

@@ -92,13 +92,13 @@ class _Freely:
 
     def tell(self, size: int, now_s: float) -> None:
         """Note bytes of such producers that are on their way to the log."""
+        self._forget_refused(now_s)  # also where nothing is ever appended
         self._told.append((now_s, size))
 
     def append(self, size: int, since_s: float, now_s: float) -> None:
         """Note what a read of the log brought."""
         self._appended.add(size, now_s, now_s - since_s)
-        while self._told and self._told[0][0] < since_s - _ON_THEIR_WAY_S:
-            self._told.popleft()  # refused
+        self._forget_refused(since_s)
         others = size
         while self._told and others:
             told_s, told = self._told.popleft()
@@ -106,6 +106,10 @@ class _Freely:
                 self._told.appendleft((told_s, told - others))
             others = max(others - told, 0)
         self._others.add(others, now_s, now_s - since_s)
+
+    def _forget_refused(self, now_s: float) -> None:
+        while self._told and self._told[0][0] < now_s - _ON_THEIR_WAY_S:
+            self._told.popleft()
 
     def is_all(self, now_s: float) -> bool:
         """Whether nearly all of the last second's appends came so, and of those that are on their way."""
