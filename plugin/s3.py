@@ -31,11 +31,11 @@ from pydantic import Field, model_validator
 
 from kafka_log.crc32c import crc32c
 from plugin.clients.backend_settings import ObjectBackendSettings, check_endpoint, state_of
-from plugin.clients.http_connections import RequestLimits
+from plugin.clients.loop_connections import RequestLimits
 from plugin.clients.object_store import ListedObject, ListPage, ObjectHead, ObjectStore
-from plugin.clients.s3_direct import S3Direct, read_in_time
+from plugin.clients.s3_direct import S3Direct
 from plugin.clients.s3_errors import as_storage_error
-from plugin.errors import RemoteStorageConfigError, RemoteStorageError
+from plugin.errors import RemoteStorageConfigError, RemoteStorageError, RemoteStorageTimeoutError
 from plugin.object_wal_storage_manager import ObjectWalStorageManager
 
 if TYPE_CHECKING:
@@ -44,6 +44,10 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 DIRECTORY_BUCKET_SUFFIX: Final = "--x-s3"
+_BLOCK_BYTES: Final = 64 * 1024
+"""Read size; one read gives one TLS record at most, so allocating the whole rest of a body each time would be
+wasteful.
+"""
 PERMISSIONS: Final = {
     "put": "s3:PutObject",
     "get": "s3:GetObject",
@@ -79,8 +83,8 @@ class S3Settings(ObjectBackendSettings):
     tls_ca_file: Path | None = Field(default=None, description="Certificates to trust instead of the system's.")
     client: Literal["direct", "boto3"] = Field(
         default="direct",
-        description="What sends PUTs and reads. direct: connections of our own; boto3 takes twice the CPU and more. "
-        "Everything else goes by boto3.",
+        description="What sends PUTs and reads of up to 1 MiB. direct: connections of our own; boto3 takes twice the "
+        "CPU and more. Everything else goes by boto3.",
     )
 
     @model_validator(mode="after")
@@ -231,13 +235,13 @@ class S3ObjectStore:
 
     def admits_on_loop(self, size_bytes: int) -> bool:
         direct = self._direct
-        return direct is not None and direct.admits_on_loop(size_bytes)
+        return direct is not None and direct.admits(size_bytes)
 
     async def put_if_absent_on_loop(self, key: str, chunks: Sequence[bytes | memoryview]) -> None:
         assert self._direct is not None  # noqa: S101 - see `admits_on_loop`
         body = b"".join(chunks)
         try:
-            is_stored = await self._direct.put_on_loop(key, body, crc32c(body))
+            is_stored = await self._direct.put(key, body, crc32c(body))
         except Exception as error:
             raise self.storage_error("put", key, error) from error
         if not is_stored:
@@ -246,7 +250,7 @@ class S3ObjectStore:
     async def get_range_on_loop(self, key: str, start: int, end: int) -> bytes:
         assert self._direct is not None  # noqa: S101 - see `admits_on_loop`
         try:
-            data = await self._direct.get_on_loop(key, start, end)
+            data = await self._direct.get(key, start, end)
         except Exception as error:
             raise self.storage_error("get", key, error) from error
         if data is None:
@@ -257,8 +261,6 @@ class S3ObjectStore:
         body = b"".join(chunks)
         checksum = crc32c(body)
         with self._as_storage_errors("put", key):
-            if self._direct is not None and self._direct.put(key, body, checksum):
-                return
             answer = self._client.put_object(
                 Bucket=self._bucket,
                 Key=key,
@@ -269,22 +271,17 @@ class S3ObjectStore:
                 Metadata={"crc32c": f"{checksum:08x}"},
             )
             answer["ETag"]  # an answer without it does not come from an object store
+        self.renew_direct()
 
     def get_range(self, key: str, start: int, end: int) -> bytes:
         deadline = self._clock() + self._attempt_timeout
         with self._as_storage_errors("get", key):
-            if self._direct is not None and (data := self._direct.get(key, start, end)) is not None:
-                return data
             answer = self._client.get_object(Bucket=self._bucket, Key=key, Range=f"bytes={start}-{end - 1}")
             # One more than requested shows that the answer is another one.
             with closing(answer["Body"]) as body:
-                return read_in_time(
-                    body.read,
-                    end - start + 1,
-                    lambda: self._clock() > deadline,
-                    "get",
-                    key,
-                )
+                data = read_in_time(body.read, end - start + 1, lambda: self._clock() > deadline, "get", key)
+        self.renew_direct()
+        return data
 
     def head(self, key: str) -> ObjectHead:
         with self._as_storage_errors("head", key):
@@ -320,6 +317,14 @@ class S3ObjectStore:
             self._direct.close()
         self._client.close()
 
+    def renew_direct(self) -> None:
+        """Let the event loop's requests go where this request went, and be signed as it was."""
+        if self._direct is not None:
+            try:
+                self._direct.renew()
+            except Exception as error:
+                log.warning("direct_client_off", error=str(error), consequence="boto3 sends the requests, more slowly")
+
     def storage_error(self, operation: str, key: str, error: Exception) -> RemoteStorageError:
         """Return our error. A client's parser may raise anything on an odd answer."""
         return as_storage_error(operation, key, error, self._permissions)
@@ -330,6 +335,23 @@ class S3ObjectStore:
             yield
         except Exception as error:
             raise self.storage_error(operation, key, error) from error
+
+
+def read_in_time(
+    read: Callable[[int], bytes], most: int, is_late: Callable[[], bool], operation: str, key: str
+) -> bytes:
+    """Return at most so many bytes of a body. `read` takes how many it may give, and returns nothing at the end.
+
+    Raises RemoteStorageTimeoutError if it is late, because a store that sends byte by byte could hold a thread without
+    end; and what `read` raises.
+    """
+    blocks, left = list[bytes](), most
+    while left and (block := read(min(left, _BLOCK_BYTES))):
+        blocks.append(block)
+        left -= len(block)
+        if is_late():
+            raise RemoteStorageTimeoutError(operation, key, "the body came too slowly")
+    return blocks[0] if len(blocks) == 1 else b"".join(blocks)
 
 
 def _direct(
@@ -343,7 +365,8 @@ def _direct(
     )
     ca_file = str(settings.tls_ca_file) if settings.tls_ca_file else None
     direct = S3Direct(client, settings.bucket, ca_file, limits, clock)
-    threading.Thread(target=direct.open_ahead, args=(loop,), name="s3-connect", daemon=True).start()
+    if loop is not None:
+        threading.Thread(target=direct.open_ahead, args=(loop,), name="s3-connect", daemon=True).start()
     return direct
 
 

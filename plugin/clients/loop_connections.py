@@ -1,8 +1,8 @@
 """Kept connections to one host on an event loop, each with one exchange at a time, without threads.
 
-Like `plugin.clients.http_connections`: a caller has a connection alone until its answer is complete, and one that
-failed, or was not read to its end, is closed. The loop reports at once when a host closes an unused connection, or
-sends unrequested bytes. Nothing is sent twice here, and no redirect is followed.
+A caller has a connection alone until its answer is complete; then it is kept for the next. One that failed, or was not
+read to its end, is closed. The loop reports at once when a host closes an unused connection, or sends unrequested
+bytes. Nothing is sent twice here, and no redirect is followed.
 
 Only OSError (including ssl.SSLError and TimeoutError) and http.client.HTTPException are raised. For one event loop
 only; `close` for any thread.
@@ -13,16 +13,28 @@ import contextlib
 import socket
 import ssl
 from collections import deque
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, cast
 from urllib.parse import urlsplit
 
 from plugin.clients.dialling import connect
-from plugin.clients.http_connections import DEFAULT_PORTS, RequestLimits
 from plugin.clients.http_messages import AnswerReader, HttpAnswer, HttpRequest
 
-_UNASKED: Final = 1
-"""Bytes that are read of unrequested data."""
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLimits:
+    """Time limits in seconds, and how many unused connections are kept."""
+
+    connect_timeout: float
+    """Limit for connecting, and again for the TLS handshake."""
+    read_timeout: float
+    """Limit for waiting for bytes, or until all sent bytes are accepted."""
+    kept: int
+    attempt_timeout: float
+    """Time from the request to the end of its answer."""
 
 
 class LoopConnections:
@@ -35,7 +47,7 @@ class LoopConnections:
         parts = urlsplit(url)
         self._tls = tls
         self._host = parts.hostname or ""
-        self._port = parts.port or DEFAULT_PORTS[parts.scheme]
+        self._port = parts.port or _DEFAULT_PORTS[parts.scheme]
         self._limits = limits
         self._loop = loop
         self._kept: deque[_Connection] = deque()
@@ -111,7 +123,7 @@ class LoopConnections:
         return await connect(make, self._host, self._port, 2 * each_s, self._tls, handshake_timeout_s=each_s)
 
 
-class _Connection(asyncio.BufferedProtocol):
+class _Connection(asyncio.Protocol):
     """A connection with one exchange at a time."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -119,7 +131,6 @@ class _Connection(asyncio.BufferedProtocol):
         self._reader: AnswerReader | None = None
         self._waiting: asyncio.Future[HttpAnswer] | None = None
         self._heard_s = 0.0
-        self._unasked = bytearray(_UNASKED)
         self.is_lost = False
 
     async def exchange(self, request: HttpRequest, most: int, limits: RequestLimits) -> HttpAnswer:
@@ -149,21 +160,18 @@ class _Connection(asyncio.BufferedProtocol):
         if plain is not None:
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        reader = self._reader
-        # An answer may be complete while its waiter had no turn yet.
-        return reader.buffer() if reader is not None and reader.answer is None else memoryview(self._unasked)
-
-    def buffer_updated(self, nbytes: int) -> None:
+    def data_received(self, data: bytes) -> None:
         if self._reader is None or self._waiting is None or self._waiting.done():
-            self.abort()
+            self.abort()  # unrequested, or more than was wanted
             return
         self._heard_s = self._loop.time()
         try:
-            if self._reader.received(nbytes) and self._reader.answer is not None:
-                self._waiting.set_result(self._reader.answer)
+            answer = self._reader.received(data)
         except Exception as error:
             self._waiting.set_exception(error)
+            return
+        if answer is not None:
+            self._waiting.set_result(answer)
 
     def eof_received(self) -> bool:
         return False

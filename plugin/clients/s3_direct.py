@@ -1,10 +1,10 @@
-"""PUT and ranged GET of one bucket's objects, over our own connections: in waiting threads, or on the event loop.
+"""PUT and ranged GET of one bucket's objects on the event loop, over our own connections.
 
 Building, dispatching and parsing a boto3 call takes longer than an object of some 100 KB needs to travel. What boto3
 finds out is the same for each object of a bucket: where the bucket is, and how its requests are signed. So boto3 is
 asked once (`plugin.clients.s3_route`), and after that only for its client's credentials and sessions, which it
-refreshes. That may take long. So the event loop signs with what a thread got less than half a minute ago; after that
-the next request goes to a thread.
+refreshes. That may take long. So the event loop signs with what a thread got less than half a minute ago (`renew`);
+after that the next request is a thread's, which sends it by boto3 as it sends all that is large or rare.
 
 An answer that is not plainly this bucket's is left to boto3: after a redirect, a signature for another region, or with
 a proxy, the caller is told to send the same request by boto3, which handles these, and the route is looked up again.
@@ -28,12 +28,11 @@ from botocore.httpsession import get_cert_path
 from botocore.parsers import create_parser
 from botocore.utils import get_environ_proxies
 
-from plugin.clients.http_connections import HttpConnections, RequestLimits
 from plugin.clients.http_messages import HttpAnswer, HttpRequest
-from plugin.clients.loop_connections import LoopConnections
+from plugin.clients.loop_connections import LoopConnections, RequestLimits
 from plugin.clients.s3_route import Route, Routes
 from plugin.clients.s3_signatures import EMPTY_PAYLOAD, UNSIGNED_PAYLOAD, S3Signer
-from plugin.errors import RemoteStorageError, RemoteStorageTimeoutError
+from plugin.errors import RemoteStorageError
 from plugin.wall_clock import wall_ms
 
 if TYPE_CHECKING:
@@ -42,13 +41,7 @@ if TYPE_CHECKING:
 _OPENED_AHEAD: Final = 4
 _ANSWER_MAX_BYTES: Final = 64 * 1024
 """Limit for answers that are no objects."""
-_BLOCK_BYTES: Final = 64 * 1024
-"""Read size; one read gives one TLS record at most, so allocating the whole rest of a body each time would be
-wasteful.
-"""
 _LOOP_MAX_BYTES: Final = 1024 * 1024
-_HASHED_ON_LOOP_MAX_BYTES: Final = 64 * 1024
-"""Limit for bodies that must be signed, by a SHA-256 of them."""
 _SIGNER_KEPT_S: Final = 30.0
 """How long the event loop signs without asking botocore for refreshed credentials. botocore refreshes them, and
 sessions, longer before their end than that."""
@@ -80,45 +73,38 @@ class _Way:
         self._limits = limits
         self._signs_bodies = route.signs_bodies
         self._tls = _tls(ca_file) if parts.scheme == "https" else None
-        self._on_loop: LoopConnections | None = None
+        self._connections: LoopConnections | None = None
         self._opening: asyncio.Task[None] | None = None
-        self.known_signer: S3Signer | None = None
+        self._is_closed = False
+        self.signer: S3Signer | None = None
         """The signer that a thread got last."""
         self._signs_until = 0.0
-        self.connections = HttpConnections(route.url, self._tls, limits)
-        self.is_boto3s = bool(get_environ_proxies(route.url).get(parts.scheme))
-        """Whether all requests are left to boto3."""
+        self._is_behind_proxy = bool(get_environ_proxies(route.url).get(parts.scheme))
 
-    def signer(self, now: float) -> S3Signer | None:
-        """Return the signer; None if requests are left to boto3. May block. Raises botocore's errors."""
-        signer = self._route.signer(self.known_signer)
-        self.known_signer, self._signs_until = signer, now + _SIGNER_KEPT_S
-        self.is_boto3s = signer is None
-        return signer
+    def renew(self, now: float) -> None:
+        """Ask for the signer; there is none if requests are left to boto3. May block. Raises botocore's errors."""
+        if not self._is_behind_proxy:
+            self.signer = self._route.signer(self.signer)
+            self._signs_until = now + _SIGNER_KEPT_S
 
     def distrust_signer(self) -> None:
         """Forget the signer: the store may not accept its credentials any more."""
         self._signs_until = 0.0
 
-    def admits_on_loop(self, size_bytes: int, now: float) -> bool:
-        """Whether a request of so many bytes may be sent on the event loop, without asking botocore first."""
-        most = _HASHED_ON_LOOP_MAX_BYTES if self._signs_bodies else _LOOP_MAX_BYTES
-        return now < self._signs_until and size_bytes <= most and self.known_signer is not None
+    def is_current(self, now: float) -> bool:
+        """Whether the event loop may sign without asking botocore first."""
+        return now < self._signs_until
 
-    def on_loop(self) -> LoopConnections:
+    def connections(self) -> LoopConnections:
         """Return the connections of the running loop; it is always the same loop."""
-        if self._on_loop is None:
-            loop = asyncio.get_running_loop()
-            self._on_loop = LoopConnections(self._route.url, self._tls, self._limits, loop)
-            self._opening = loop.create_task(_ahead(self._on_loop), name="s3-connect")
-        return self._on_loop
+        if self._connections is None:
+            self._connections = LoopConnections(self._route.url, self._tls, self._limits, asyncio.get_running_loop())
+        return self._connections
 
-    def open_on_loop(self) -> None:
-        """Connect on the loop before the first request."""
-        if not self.connections.is_closed:
-            self.on_loop()
-        if self.connections.is_closed:  # it was closed meanwhile
-            self.close()
+    def open_ahead(self) -> None:
+        """Connect on the running loop before the first request."""
+        if not self._is_closed and self.signer is not None:
+            self._opening = asyncio.get_running_loop().create_task(_ahead(self.connections()), name="s3-connect")
 
     def request(
         self, signer: S3Signer, operation: _Operation, key: str, headers: Mapping[str, str], body: bytes
@@ -136,15 +122,15 @@ class _Way:
 
     def close(self) -> None:
         """Close all connections."""
-        self.connections.close()
-        if self._on_loop is not None:
-            self._on_loop.close()
+        self._is_closed = True
+        if self._connections is not None:
+            self._connections.close()
 
 
 class S3Direct:
     """The requests to one bucket. Raises errors of botocore, http.client, sockets and `plugin.errors`.
 
-    Safe for many threads.
+    `put` and `get` belong to one event loop; the others are for any thread.
     """
 
     def __init__(
@@ -163,39 +149,37 @@ class S3Direct:
         self._known: _Way | None = None
         self._closed = False
 
-    def open_ahead(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        """Connect before the first request, also on that loop; the first request reports a failure."""
+    def open_ahead(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Connect on that loop before the first request. Blocks; the first request reports a failure."""
         with contextlib.suppress(Exception):
-            way = self._way()
-            if not way.is_boto3s:
-                way.connections.open_some(_OPENED_AHEAD)
-                if loop is not None:
-                    loop.call_soon_threadsafe(way.open_on_loop)
+            self.renew()
+            if self._known is not None:
+                loop.call_soon_threadsafe(self._known.open_ahead)
 
-    def put(self, key: str, body: bytes, checksum: int) -> bool:
-        """Write an object with this CRC32C. False: boto3 must send the request."""
-        return _is_stored(key, checksum, self._ask(_PUT, key, _put_headers(checksum), body))
+    def renew(self) -> None:
+        """Ask boto3 for route and credentials. May block. Raises botocore's errors."""
+        self._way().renew(self._clock())
 
-    async def put_on_loop(self, key: str, body: bytes, checksum: int) -> bool:
-        """Write on the event loop, if it admits that."""
-        return _is_stored(key, checksum, await self._await(_PUT, key, _put_headers(checksum), body))
+    def admits(self, size_bytes: int) -> bool:
+        """Whether a request of so many bytes may be awaited: no blocking call, and no long computation."""
+        way = self._known
+        return (
+            size_bytes <= _LOOP_MAX_BYTES
+            and way is not None
+            and way.signer is not None
+            and way.is_current(self._clock())
+        )
 
-    def get(self, key: str, start: int, end: int) -> bytes | None:
+    async def put(self, key: str, body: bytes, checksum: int) -> bool:
+        """Write an object with this CRC32C, if the loop admits that. False: boto3 must send the request."""
+        return _is_stored(key, checksum, await self._ask(_PUT, key, _put_headers(checksum), body, _ANSWER_MAX_BYTES))
+
+    async def get(self, key: str, start: int, end: int) -> bytes | None:
         """Return the bytes [start, end), and one more if the answer is another one; None: boto3 must send the
         request.
         """
-        answer = self._ask(_GET, key, _range_headers(start, end), b"", end - start + 1)
+        answer = await self._ask(_GET, key, {"range": f"bytes={start}-{end - 1}"}, b"", end - start + 1)
         return answer.content if answer is not None else None
-
-    async def get_on_loop(self, key: str, start: int, end: int) -> bytes | None:
-        """Read on the event loop, if it admits that."""
-        answer = await self._await(_GET, key, _range_headers(start, end), b"", end - start + 1)
-        return answer.content if answer is not None else None
-
-    def admits_on_loop(self, size_bytes: int) -> bool:
-        """Whether a request of so many bytes may be awaited: no blocking call, and no long computation."""
-        way = self._known
-        return way is not None and way.admits_on_loop(size_bytes, self._clock())
 
     def close(self) -> None:
         """Release connections."""
@@ -204,27 +188,15 @@ class S3Direct:
             if self._known is not None:
                 self._known.close()
 
-    def _ask(
-        self, operation: _Operation, key: str, headers: Mapping[str, str], body: bytes, most: int = _ANSWER_MAX_BYTES
+    async def _ask(
+        self, operation: _Operation, key: str, headers: Mapping[str, str], body: bytes, most: int
     ) -> HttpAnswer | None:
         """Return the store's answer, at most so many bytes of it; None: it is left to boto3."""
-        way = self._way()
-        signer = way.signer(self._clock()) if not way.is_boto3s else None
-        if signer is None:
-            return None
-        deadline = self._clock() + self._limits.attempt_timeout
-        request = way.request(signer, operation, key, headers, body)
-        return self._judged(way, operation, way.connections.exchange(request, most, lambda: self._clock() > deadline))
-
-    async def _await(
-        self, operation: _Operation, key: str, headers: Mapping[str, str], body: bytes, most: int = _ANSWER_MAX_BYTES
-    ) -> HttpAnswer | None:
         way = self._known
-        signer = way.known_signer if way is not None else None
-        if way is None or signer is None:
+        if way is None or way.signer is None:
             return None
-        request = way.request(signer, operation, key, headers, body)
-        return self._judged(way, operation, await way.on_loop().exchange(request, most))
+        request = way.request(way.signer, operation, key, headers, body)
+        return self._judged(way, operation, await way.connections().exchange(request, most))
 
     def _judged(self, way: _Way, operation: _Operation, answer: HttpAnswer) -> HttpAnswer | None:
         if answer.status < 300:
@@ -257,7 +229,7 @@ class S3Direct:
 
 async def _ahead(connections: LoopConnections) -> None:
     with contextlib.suppress(Exception):  # the request will report it
-        await connections.open_some(_OPENED_AHEAD - 1)
+        await connections.open_some(_OPENED_AHEAD)
 
 
 def _put_headers(checksum: int) -> dict[str, str]:
@@ -267,10 +239,6 @@ def _put_headers(checksum: int) -> dict[str, str]:
         _CHECKSUM: _in_base64(checksum),
         "x-amz-meta-crc32c": f"{checksum:08x}",
     }
-
-
-def _range_headers(start: int, end: int) -> dict[str, str]:
-    return {"range": f"bytes={start}-{end - 1}"}
 
 
 def _is_stored(key: str, checksum: int, answer: HttpAnswer | None) -> bool:
@@ -286,23 +254,6 @@ def _is_stored(key: str, checksum: int, answer: HttpAnswer | None) -> bool:
 
 def _in_base64(checksum: int) -> str:
     return b64encode(checksum.to_bytes(4, "big")).decode()
-
-
-def read_in_time(
-    read: Callable[[int], bytes], most: int, is_late: Callable[[], bool], operation: str, key: str
-) -> bytes:
-    """Return at most so many bytes of a body. `read` takes how many it may give, and returns nothing at the end.
-
-    Raises RemoteStorageTimeoutError if it is late, because a store that sends byte by byte could hold a thread without
-    end; and what `read` raises.
-    """
-    blocks, left = list[bytes](), most
-    while left and (block := read(min(left, _BLOCK_BYTES))):
-        blocks.append(block)
-        left -= len(block)
-        if is_late():
-            raise RemoteStorageTimeoutError(operation, key, "the body came too slowly")
-    return blocks[0] if len(blocks) == 1 else b"".join(blocks)
 
 
 def _host(parts: SplitResult) -> str:

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from plugin.clients.dialling import connect
-from plugin.clients.http_connections import RequestLimits
-from plugin.clients.loop_connections import LoopConnections
+from plugin.clients.loop_connections import LoopConnections, RequestLimits
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.peer_connection import Address, connect_framed
 

@@ -19,12 +19,9 @@ UNSIZED = b"HTTP/1.1 200 OK\r\n\r\n01234"
 def read(data: bytes, pieces: int, most: int = 100) -> HttpAnswer:
     """As if so many bytes came at a time, and then the end."""
     reader = AnswerReader(most)
-    while data and reader.answer is None:
-        into = reader.buffer()
-        piece = data[: min(pieces, len(into))]
-        into[: len(piece)] = piece
-        data = data[len(piece) :]
-        reader.received(len(piece))
+    for start in range(0, len(data), pieces):
+        if (answer := reader.received(data[start : start + pieces])) is not None:
+            return answer
     return reader.ended()
 
 

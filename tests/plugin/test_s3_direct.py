@@ -1,4 +1,4 @@
-"""What our own client of the hot path does as boto3 does it, and when it leaves a request to boto3."""
+"""What our own client on the event loop does as boto3 does it, and when it leaves a request to boto3."""
 
 import contextlib
 import io
@@ -12,12 +12,11 @@ from botocore.auth import AUTH_TYPE_MAPS, BaseSigner
 from botocore.credentials import ReadOnlyCredentials
 
 from plugin.clients.backend_settings import parse_settings
-from plugin.clients.object_store import LoopStore, ObjectStore, VersionedStore
-from plugin.clients.s3_direct import read_in_time
+from plugin.clients.object_store import LoopStore, VersionedStore
 from plugin.errors import RemoteStorageError
 from plugin.loading import WITHOUT_SELF_TEST
 from plugin.remote_wal_storage_manager import StorageContext
-from plugin.s3 import S3Settings, S3WalStorageManager
+from plugin.s3 import S3ObjectStore, S3Settings, S3WalStorageManager, read_in_time
 from tests.plugin.odd_store import Answer, OddStore
 from tests.plugin.on_loop import awaited, the_loop
 
@@ -48,9 +47,24 @@ def store() -> Iterator[Asked]:
     store.close()
 
 
-def opened(endpoint: str, credentials_file: Path, **more: str) -> ObjectStore:
+def opened(endpoint: str, credentials_file: Path, **more: str) -> LoopStore:
     settings = {**SETTINGS, "endpoint.url": endpoint, "credentials.file": str(credentials_file), **more}
-    return S3WalStorageManager().open_store(parse_settings(S3Settings, settings))
+    store = S3WalStorageManager().open_store(parse_settings(S3Settings, settings))
+    assert isinstance(store, LoopStore)
+    return store
+
+
+def admitted(store: Asked, credentials_file: Path) -> LoopStore:
+    """A store whose next requests go on the loop, as a thread has asked something."""
+    one = opened(store.endpoint, credentials_file)
+    one.put_if_absent("first", [b"a"])
+    assert one.admits_on_loop(1)
+    store.heads.clear()
+    return one
+
+
+def sender(head: str) -> str:
+    return "boto3" if "user-agent" in headers(head) else "direct"
 
 
 def headers(head: str) -> Mapping[str, str]:
@@ -59,11 +73,13 @@ def headers(head: str) -> Mapping[str, str]:
 
 
 def test_both_clients_ask_for_the_same(store: Asked, credentials_file: Path) -> None:
-    for client in ("direct", "boto3"):
-        one = opened(store.endpoint, credentials_file, client=client)
-        one.put_if_absent("a b/c~d", [b"ab", memoryview(b"c")])
-        assert one.get_range("a b/c~d", 3, 8) == b"01234"
-        one.close()
+    one = admitted(store, credentials_file)
+    awaited(one.put_if_absent_on_loop("a b/c~d", [b"ab", memoryview(b"c")]))
+    assert awaited(one.get_range_on_loop("a b/c~d", 3, 8)) == b"01234"
+    one.put_if_absent("a b/c~d", [b"ab", memoryview(b"c")])
+    assert one.get_range("a b/c~d", 3, 8) == b"01234"
+    one.close()
+    assert [sender(head) for head in store.heads] == ["direct", "direct", "boto3", "boto3"]
     put, get, put_by_boto3, get_by_boto3 = store.heads
     for ours, theirs in ((put, put_by_boto3), (get, get_by_boto3)):
         assert ours.split("\r\n")[0] == theirs.split("\r\n")[0]
@@ -95,10 +111,15 @@ class CrtSigner(BaseSigner):
 def test_awscrt_in_the_environment_leaves_the_direct_client_on(
     store: Asked, credentials_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(AUTH_TYPE_MAPS, "s3v4", CrtSigner)
     one = opened(store.endpoint, credentials_file)
-    one.put_if_absent("key", [b"abc"])
-    assert "user-agent" not in headers(store.heads[-1]), "boto3 sent it"
+    monkeypatch.setitem(AUTH_TYPE_MAPS, "s3v4", CrtSigner)
+    with pytest.raises(RemoteStorageError):
+        one.put_if_absent("key", [b"abc"])  # boto3 would sign by awscrt, which is played here
+    assert isinstance(one, S3ObjectStore)
+    one.renew_direct()
+    assert one.admits_on_loop(3)
+    awaited(one.put_if_absent_on_loop("key", [b"abc"]))
+    assert [sender(head) for head in store.heads] == ["direct"]
     one.close()
 
 
@@ -107,6 +128,7 @@ def test_credentials_are_read_anew_when_their_file_changes(store: Asked, credent
 
     def key_of_next_request() -> str:
         one.put_if_absent("key", [b"abc"])
+        awaited(one.get_range_on_loop("key", 0, 5))
         return headers(store.heads[-1])["authorization"].partition("Credential=")[2].partition("/")[0]
 
     assert key_of_next_request() == "planted-key"
@@ -155,14 +177,15 @@ def test_a_bucket_of_another_region_is_followed_once(store: Asked, credentials_f
             return STORED % b""
         return b"HTTP/1.1 301 M\r\nx-amz-bucket-region: eu-west-1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
+    one = admitted(store, credentials_file)
     store.respond = answer
-    one = opened(store.endpoint, credentials_file)
+    with pytest.raises(RemoteStorageError) as caught:
+        awaited(one.put_if_absent_on_loop("first", [b"a"]))
+    assert (caught.value.label, one.admits_on_loop(1)) == ("redirect", False)
     one.put_if_absent("first", [b"a"])
-    assert len(store.heads) > 1
     store.heads.clear()
-    one.put_if_absent("second", [b"b"])
-    assert len(store.heads) == 1
-    assert "user-agent" not in headers(store.heads[0]), "boto3 sent it"
+    awaited(one.put_if_absent_on_loop("second", [b"b"]))
+    assert [sender(head) for head in store.heads] == ["direct"]
     one.close()
 
 
@@ -174,16 +197,17 @@ def test_behind_a_proxy_boto3_sends_everything(
     one.put_if_absent("key", [b"a"])
     assert one.get_range("key", 0, 5) == b"01234"
     assert [head.split(" ")[1] for head in store.heads] == ["http://store.example:9/bucket/key"] * 2
+    assert not one.admits_on_loop(1)
     one.close()
 
 
 def test_a_store_that_has_another_checksum_than_was_sent_has_not_stored_it(
     store: Asked, credentials_file: Path
 ) -> None:
+    one = admitted(store, credentials_file)
     store.respond = lambda _: STORED % b"x-amz-checksum-crc32c: AAAAAA==\r\n"
-    one = opened(store.endpoint, credentials_file)
     with pytest.raises(RemoteStorageError) as caught:
-        one.put_if_absent("key", [b"a"])
+        awaited(one.put_if_absent_on_loop("key", [b"a"]))
     assert caught.value.label == "bad_digest"
     one.close()
 
@@ -192,10 +216,9 @@ def test_an_object_that_is_as_large_as_the_loop_admits_goes_there_with_its_foote
     store: Asked, credentials_file: Path
 ) -> None:
     one = opened(store.endpoint, credentials_file)
-    assert isinstance(one, LoopStore)
     assert not one.admits_on_loop(1), "no thread has asked for credentials yet"
     one.put_if_absent("first", [b"a"])
-    most = 64 * 1024
+    most = 1024 * 1024
     assert [one.admits_on_loop(most), one.admits_on_loop(most + 1)] == [True, False]
     awaited(one.put_if_absent_on_loop("second", [bytes(most), b"footer"]))
     assert [head.split(" ")[1] for head in store.heads] == ["/bucket/first", "/bucket/second"]
@@ -205,7 +228,7 @@ def test_an_object_that_is_as_large_as_the_loop_admits_goes_there_with_its_foote
 def test_connections_of_a_loop_that_is_known_are_opened_before_anything_is_asked(credentials_file: Path) -> None:
     settings = {"bucket": "bucket", "region": "us-east-1", "allow.http": "true", "addressing.style": "path"}
     settings |= {"credentials.file": str(credentials_file), "startup.self.test": "false"}
-    for loop, count in ((None, 4), (the_loop(), 7)):
+    for loop, count in ((None, 0), (the_loop(), 4)):
         with socket.create_server(("127.0.0.1", 0)) as server:
             server.settimeout(10)
             manager, accepted = S3WalStorageManager(), list[socket.socket]()
@@ -223,9 +246,7 @@ def test_connections_of_a_loop_that_is_known_are_opened_before_anything_is_asked
 
 
 def test_after_credentials_were_refused_a_thread_asks_for_them_anew(store: Asked, credentials_file: Path) -> None:
-    one = opened(store.endpoint, credentials_file)
-    assert isinstance(one, LoopStore)
-    one.put_if_absent("first", [b"a"])
+    one = admitted(store, credentials_file)
     store.respond = lambda _: b"HTTP/1.1 403 F\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
     with pytest.raises(RemoteStorageError):
         awaited(one.get_range_on_loop("key", 0, 5))

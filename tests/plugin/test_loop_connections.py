@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from local_cluster.security.authority import Authority
-from plugin.clients.http_connections import HttpConnections, RequestLimits
 from plugin.clients.http_messages import HttpRequest
-from plugin.clients.loop_connections import LoopConnections
+from plugin.clients.loop_connections import LoopConnections, RequestLimits
 from tests.plugin.on_loop import awaited
 
 LIMITS = RequestLimits(connect_timeout=10, read_timeout=10, kept=2, attempt_timeout=20)
@@ -86,27 +85,8 @@ def server() -> Iterator[Server]:
         thread.join()
 
 
-class ByThread:
-    """Asked as threads do."""
-
-    def __init__(self, url: str, tls: ssl.SSLContext | None, limits: RequestLimits) -> None:
-        self._connections = HttpConnections(url, tls, limits)
-        self._limits = limits
-
-    def ask(self, target: str = "/", most: int = 100) -> bytes:
-        deadline_s = time.monotonic() + self._limits.attempt_timeout
-        request = HttpRequest("GET", target, {"host": "store"})
-        return self._connections.exchange(request, most, lambda: time.monotonic() > deadline_s).content
-
-    def open_some(self, count: int) -> None:
-        self._connections.open_some(count)
-
-    def close(self) -> None:
-        self._connections.close()
-
-
-class OnLoop:
-    """Asked on an event loop."""
+class Opened:
+    """Connections of the tests' event loop."""
 
     def __init__(self, url: str, tls: ssl.SSLContext | None, limits: RequestLimits) -> None:
         self._connections = awaited(self._made(url, tls, limits))
@@ -124,17 +104,14 @@ class OnLoop:
         self._connections.close()
 
 
-Opened = ByThread | OnLoop
 Open = Callable[..., Opened]
 
 
-@pytest.fixture(params=[ByThread, OnLoop])
-def opened(request: pytest.FixtureRequest, server: Server) -> Open:
-    made: type[Opened] = request.param
-
+@pytest.fixture
+def opened(server: Server) -> Open:
     def opened(host: str = "127.0.0.1", tls: ssl.SSLContext | None = None, limits: RequestLimits = LIMITS) -> Opened:
         scheme = "https" if tls is not None else "http"
-        return made(f"{scheme}://{host}:{server.server_address[1]}/", tls, limits)
+        return Opened(f"{scheme}://{host}:{server.server_address[1]}/", tls, limits)
 
     return opened
 
