@@ -60,7 +60,7 @@ def estimate(
         raise typer.BadParameter("expected all or 1", param_hint="--acks")
     client, price_table = connection.client_config(), PriceTable.load(prices).with_network(network_of(store))
     price_table.store(store)
-    from cli.estimate_samples import Sampler
+    from cli.cluster_samples import Sampler
 
     samples: list[Sample] = []
     with Sampler(client, _TIMEOUT_S, time.monotonic) as sampler, shown_progress("reading the cluster") as progress:

@@ -1,10 +1,12 @@
 """`remote-wal reassign`: moves partitions' replicas and leadership."""
 
-from collections.abc import Iterator, Mapping
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -21,97 +23,187 @@ if TYPE_CHECKING:
     from recovery.reassignment.admin import ReassignmentAdmin
     from recovery.reassignment.copied_bytes import TopicStorage
     from recovery.reassignment.moves import Reassignment, ReassignmentLimits
-    from recovery.reassignment.plan import ReassignmentPlan, TopicPartition
+    from recovery.reassignment.plan import ClusterReplicas, Loads, ReassignmentPlan, TopicPartition
     from recovery.reassignment.tail_requests import NoTails, TailRequests
 
+_TIMEOUT_S: Final = 15.0
+
 app = command_group(
-    "Drain a broker, balance, or carry out a plan, with the tails uploaded before. --balance evens out counts, "
-    "once; for balance by load, and for ever, use Cruise Control.\n\n"
+    "Drain a broker, balance all by what they carry, fill one that joins, or carry out a plan, with the tails uploaded "
+    "before.\n\n"
     "Exit codes: 0 done, or nothing to do; 1 not all moves are done; 2 the command is wrong, or there can be no such "
     "plan; 3 the cluster does not do or tell what is asked; 7 cancelled."
 )
 
-PlanFile = Annotated[
-    Path | None,
-    typer.Option("--plan", help="The moves, as `plan --json` and kafka-reassign-partitions.sh have them.", exists=True),
-]
+Broker = Annotated[int, typer.Argument(help="The broker's id.", autocompletion=complete_broker)]
+Seconds = Annotated[float, typer.Option(min=1.0, help="How long loads are measured before planning.")]
+Limit = Annotated[int, typer.Option(min=1, help="Change at most so many partitions; those that help most come first.")]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """The choice of plan: exactly one option is given."""
+class Moving:
+    """How a plan is carried out."""
 
-    drain: Annotated[
-        int | None,
-        typer.Option(help="Take every replica off this broker.", metavar="BROKER", autocompletion=complete_broker),
-    ] = None
-    balance: Annotated[
+    dry_run: Annotated[
         bool,
         typer.Option(
-            "--balance", help="Even out numbers of replicas and leaders over all brokers; by load, Cruise Control does."
+            "--dry-run",
+            help="Show what would be moved; move nothing. With --json in the form that `execute --plan` and "
+            "kafka-reassign-partitions.sh take; what is left where it is goes to standard error.",
         ),
     ] = False
+    max_moves: Annotated[int, typer.Option(min=1, help="So many partitions are under way at a time.")] = 8
+    upload_tail: Annotated[
+        bool, typer.Option("--upload-tail/--no-upload-tail", help="First have the agents upload what is not stored.")
+    ] = True
+    upload_timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for an upload.")] = 10.0
+    move_timeout: Annotated[
+        float | None, typer.Option(min=1.0, help="Seconds after which a move is taken back; never unless given.")
+    ] = None
 
 
 @app.command()
 @grouped
-def plan(
+def drain(connection: Connection, broker: Broker, moving: Moving, json: Json = False) -> None:
+    """Take every replica off a broker, which may be gone. Ctrl-C takes back what is under way; killed, it leaves that
+    to Kafka, which goes on.
+    """
+    from recovery.reassignment.plan import plan_drain
+
+    # What is stored is known at once; for a drain no load is measured.
+    loads = _measured(connection, 0.0)
+    _reassign(connection, lambda cluster: plan_drain(cluster, loads, broker), moving, json=json)
+
+
+@app.command()
+@grouped
+def join(
     connection: Connection,
-    wanted: Wanted,
+    broker: Broker,
+    moving: Moving,
+    seconds: Seconds = 10.0,
+    limit: Limit = 1000,
     json: Json = False,
 ) -> None:
-    """Show what would be moved; move nothing. With --json in the form that `execute --plan` and
-    kafka-reassign-partitions.sh take; what is left where it is goes to standard error.
-    """
-    from recovery.reassignment.plan import write_plan
+    """Give a broker that has joined its share of replicas and leaders; nothing moves between the others."""
+    from recovery.reassignment.plan import plan_balance
 
-    _check(wanted, None)
-    with _admin(connection) as admin:
-        planned = _planned(admin, wanted, None, json=json)
-        if json:
-            typer.echo(write_plan(planned))
-            _print_left(planned.left, to_stderr=True)
-        else:
-            _print_plan(planned, admin, connection.client_config())
-            if wanted.balance:
-                show("By numbers, not by load, and once: Cruise Control goes on to balance by load.")
+    loads = _measured(connection, seconds)
+    _reassign(connection, lambda cluster: plan_balance(cluster, loads, limit, broker), moving, loads, json=json)
+
+
+@app.command()
+@grouped
+def balance(
+    connection: Connection,
+    moving: Moving,
+    seconds: Seconds = 30.0,
+    limit: Limit = 100,
+    watch: Annotated[bool, typer.Option("--watch", help="Go on, until Ctrl-C.")] = False,
+    every: Annotated[float, typer.Option(min=1.0, help="Seconds between two rounds of --watch.")] = 600.0,
+    json: Json = False,
+) -> None:
+    """Bring all brokers within a fifth of each other in what they take in, give out and store, as measured now."""
+    from recovery.reassignment.plan import plan_balance
+
+    def round_of(loads: "Loads") -> None:
+        _reassign(connection, lambda cluster: plan_balance(cluster, loads, limit), moving, loads, json=json)
+
+    while True:
+        try:
+            round_of(_measured(connection, seconds))
+        except typer.Exit as ended:
+            if not watch or ended.exit_code != ExitCode.FINDINGS:  # the next round tries again what was not done
+                raise
+        if not watch:
+            return
+        threading.Event().wait(every)
 
 
 @app.command()
 @grouped
 def execute(
     connection: Connection,
-    wanted: Wanted,
-    plan_file: PlanFile = None,
-    max_moves: Annotated[int, typer.Option(min=1, help="So many partitions are under way at a time.")] = 8,
-    upload_tail: Annotated[
-        bool, typer.Option("--upload-tail/--no-upload-tail", help="First have the agents upload what is not stored.")
-    ] = True,
-    upload_timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for an upload.")] = 10.0,
-    move_timeout: Annotated[
-        float | None, typer.Option(min=1.0, help="Seconds after which a move is taken back; never unless given.")
-    ] = None,
+    moving: Moving,
+    plan_file: Annotated[
+        Path,
+        typer.Option(
+            "--plan", help="The moves, as --dry-run --json and kafka-reassign-partitions.sh have them.", exists=True
+        ),
+    ],
     json: Json = False,
 ) -> None:
-    """Plan, and move. Ctrl-C takes back what is under way; killed, it leaves that to Kafka, which goes on."""
-    from recovery.reassignment.moves import ReassignmentLimits
+    """Carry out a plan from a file."""
+    from recovery.reassignment.plan import ReassignmentPlanError, plan_as_given, read_plan
 
-    _check(wanted, plan_file)
-    given = _read_plan(plan_file, json=json) if plan_file is not None else None
-    limits = ReassignmentLimits(max_moves, upload_timeout, move_timeout)
+    try:
+        given = read_plan(plan_file.read_text(), str(plan_file))
+    except ReassignmentPlanError as error:
+        fail(error, ExitCode.USAGE, json=json)
+    _reassign(connection, lambda cluster: plan_as_given(cluster, given), moving, json=json)
+
+
+def _measured(connection: Connection, seconds: float) -> "Loads":
+    """Return what each partition carries, as seen in so many seconds."""
+    from cli.cluster_samples import Sampler, partition_loads
+    from cli.progress import shown_progress
+
+    with Sampler(connection.client_config(), _TIMEOUT_S, time.monotonic) as sampler, shown_progress("reading") as shown:
+        first = last = sampler.sample()
+        if seconds:
+            shown.update(f"measuring what {len(first.racks)} brokers carry, for {seconds:.0f} s")
+            threading.Event().wait(seconds)
+            last = sampler.sample()
+    return partition_loads(first, last)
+
+
+def _reassign(
+    connection: Connection,
+    make_plan: "Callable[[ClusterReplicas], ReassignmentPlan]",
+    moving: Moving,
+    loads: "Loads | None" = None,
+    *,
+    json: bool,
+) -> None:
+    """Plan and move, or show the plan. `loads`: what to show of brokers before and after."""
+    from recovery.reassignment.moves import ReassignmentLimits
+    from recovery.reassignment.plan import ReassignmentPlanError, write_plan
+
     with _admin(connection) as admin:
-        planned = _planned(admin, wanted, given, json=json)
-        if not planned.moves:
-            _report(None, planned, json)
+        cluster = admin.cluster()
+        try:
+            planned = make_plan(cluster)
+        except ReassignmentPlanError as error:
+            fail(error, ExitCode.USAGE, json=json)
+        if loads is not None and not json:
+            _print_brokers(cluster, loads, planned)
+        if moving.dry_run:
+            if json:
+                typer.echo(write_plan(planned))
+                _print_left(planned.left, to_stderr=True)
+            else:
+                _print_plan(planned, admin, connection.client_config())
             return
-        tails = _tails(admin, connection.client_config(), upload_tail)
-        done = _run(admin, planned, limits, tails)
+        done = None
+        if planned.moves:
+            tails = _tails(admin, connection.client_config(), moving.upload_tail)
+            limits = ReassignmentLimits(moving.max_moves, moving.upload_timeout, moving.move_timeout)
+            done = _run(admin, planned, limits, tails)
     _report(done, planned, json)
 
 
-def _check(wanted: Wanted, plan_file: Path | None) -> None:
-    if sum((wanted.drain is not None, wanted.balance, plan_file is not None)) != 1:
-        raise typer.BadParameter("say one of --drain, --balance (or --plan, to execute)")
+def _print_brokers(cluster: "ClusterReplicas", loads: "Loads", planned: "ReassignmentPlan") -> None:
+    from rich.filesize import decimal
+
+    from recovery.reassignment.plan import broker_loads
+
+    before, after = broker_loads(cluster, loads), broker_loads(cluster, loads, planned)
+    rows = [
+        (broker, cluster.racks[broker] or "", *(f"{decimal(int(now))} → {decimal(int(then))}" for now, then in parts))
+        for broker in sorted(before)
+        if (parts := zip(before[broker], after[broker], strict=True))
+    ]
+    show(table("broker", "rack", "in a second", "out a second", "stored", rows=rows))
 
 
 @contextmanager
@@ -122,35 +214,6 @@ def _admin(connection: Connection) -> "Iterator[ReassignmentAdmin]":
         yield admin
 
 
-def _read_plan(file: Path, *, json: bool) -> "Mapping[TopicPartition, tuple[int, ...]]":
-    from recovery.reassignment.plan import ReassignmentPlanError, read_plan
-
-    try:
-        return read_plan(file.read_text(), str(file))
-    except ReassignmentPlanError as error:
-        fail(error, ExitCode.USAGE, json=json)
-
-
-def _planned(
-    admin: "ReassignmentAdmin",
-    wanted: Wanted,
-    given: "Mapping[TopicPartition, tuple[int, ...]] | None",
-    *,
-    json: bool,
-) -> "ReassignmentPlan":
-    from recovery.reassignment.plan import ReassignmentPlanError, plan_as_given, plan_balance, plan_drain
-
-    cluster = admin.cluster()
-    try:
-        if wanted.drain is not None:
-            return plan_drain(cluster, wanted.drain)
-        if given is not None:
-            return plan_as_given(cluster, given)
-        return plan_balance(cluster)
-    except ReassignmentPlanError as error:
-        fail(error, ExitCode.USAGE, json=json)
-
-
 def _run(
     admin: "ReassignmentAdmin",
     planned: "ReassignmentPlan",
@@ -158,8 +221,6 @@ def _run(
     tails: "TailRequests | NoTails",
 ) -> "Reassignment":
     import signal
-    import threading
-    import time
 
     from recovery.reassignment.run import ReassignmentRun, requests_of
 

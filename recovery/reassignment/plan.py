@@ -1,19 +1,27 @@
-"""Plans which replicas go where: as a file says, to drain a broker, or to balance all brokers. Sans-IO.
+"""Plans which replicas go where: by a file, to drain a broker, to balance all, or to fill one that joins. Sans-IO.
 
-A plan changes as little as possible: replicas are replaced only if they must go, and moved only from a broker with at
-least two more than the receiving one, so each step brings the counts closer together and the plan ends. A replica never
-goes where it lowers the number of racks of its partition; among the possible brokers, one in a rack without the
-partition comes first. Changing the leader costs nothing: it is the order of the replicas, the preferred leader first.
+A broker's load has three parts: the bytes a second that its replicas take in, those that it gives out as a leader, and
+the bytes that its replicas store. Each counts as a multiple of the mean over all brokers. Balancing changes one
+partition at a time: its leader, which costs nothing, or the broker of one replica, whichever brings the sum of squares
+of these multiples down most. So every step makes the loads more alike and the plan ends, at the latest once all brokers
+are within `ALIKE` of each other.
 
-The number of replicas and of preferred leaders counts, not bytes: with replicas that begin at the tier, a move costs
-about the same whatever the partition's size. Partitions without a leader cannot be moved and are left unchanged; the
-plan says so.
+A replica never goes where it lowers the number of racks of its partition. Draining replaces only what must go; among
+the possible brokers, one in a rack without the partition comes first, then the one with the smallest load. Partitions
+without a leader cannot be moved and are left unchanged; the plan says so.
 """
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+ALIKE: Final = 0.2
+"""Loads that differ by less than this part of their mean are left as they are."""
+_LEAST_GAIN: Final = 1e-9
+_TAKERS: Final = 5
+"""So many of the brokers with the smallest load are tried for a replica."""
 
 
 class ReassignmentPlanError(Exception):
@@ -78,7 +86,22 @@ class ReassignmentPlan:
     """Partitions that should have been moved and cannot be, with the reason."""
 
 
-def plan_drain(cluster: ClusterReplicas, broker: int) -> ReassignmentPlan:
+class Load(NamedTuple):
+    """What a partition, or a broker, has to carry."""
+
+    in_bytes_per_s: float = 0.0
+    """Written to each replica."""
+    out_bytes_per_s: float = 0.0
+    """Read from the leader, by followers and consumers."""
+    stored_bytes: float = 1.0
+    """Stored by each replica. At least 1, so that empty partitions are spread by their number."""
+
+
+Loads = Mapping[TopicPartition, Load]
+_UNKNOWN: Final = Load()
+
+
+def plan_drain(cluster: ClusterReplicas, loads: Loads, broker: int) -> ReassignmentPlan:
     """Take every replica off a broker, which need not be alive; others stay where they are.
 
     Raises ReassignmentPlanError.
@@ -88,20 +111,45 @@ def plan_drain(cluster: ClusterReplicas, broker: int) -> ReassignmentPlan:
         raise ReassignmentPlanError(
             "plan", f"broker {broker}", "no such broker lives, and no partition has a replica on it", _those(cluster)
         )
-    draft = _Draft(cluster, scope, set(cluster.racks) - {broker}, counted=cluster.partitions)
+    draft = _Draft(cluster, loads, scope, set(cluster.racks) - {broker})
     draft.replace()
     return draft.plan()
 
 
-def plan_balance(cluster: ClusterReplicas) -> ReassignmentPlan:
-    """Balance replicas and preferred leaders over all living brokers.
+def plan_balance(
+    cluster: ClusterReplicas, loads: Loads, most: int | None = None, joining: int | None = None
+) -> ReassignmentPlan:
+    """Make the loads of all living brokers alike, or only fill the broker that is joining, by at most `most` moves.
 
-    Replicas on dead brokers stay, because those may come back; drain the brokers that will not.
+    Replicas on dead brokers stay, because those may come back; drain the brokers that will not. Raises
+    ReassignmentPlanError.
     """
-    draft = _Draft(cluster, cluster.partitions, set(cluster.racks), counted=cluster.partitions)
-    draft.even_out()
-    draft.even_leaders()
+    if joining is not None:
+        _check_living(cluster, [joining])
+    draft = _Draft(cluster, loads, cluster.partitions, set(cluster.racks))
+    draft.balance(joining, most)
     return draft.plan()
+
+
+def broker_loads(cluster: ClusterReplicas, loads: Loads, plan: ReassignmentPlan | None = None) -> dict[int, Load]:
+    """Return what each broker carries, as things are or after a plan."""
+    after = {move.topic_partition: move.after for move in plan.moves} if plan is not None else {}
+    sums = {broker: [0.0, 0.0, 0.0] for broker in cluster.racks}
+    for one in cluster.partitions:
+        replicas = after.get(one.topic_partition, one.replicas)
+        for part, broker, amount in _shares(loads.get(one.topic_partition, _UNKNOWN), replicas):
+            if broker in sums:
+                sums[broker][part] += amount
+    return {broker: Load(*parts) for broker, parts in sums.items()}
+
+
+def _shares(load: Load, replicas: Sequence[int]) -> Iterator[tuple[int, int, float]]:
+    """Which part of which broker's load a partition makes, and how much."""
+    for broker in replicas:
+        yield 0, broker, load.in_bytes_per_s
+        yield 2, broker, load.stored_bytes
+    if replicas:
+        yield 1, replicas[0], load.out_bytes_per_s
 
 
 def plan_as_given(cluster: ClusterReplicas, wanted: Mapping[TopicPartition, tuple[int, ...]]) -> ReassignmentPlan:
@@ -168,26 +216,30 @@ class _Draft:
     """The planned replicas, changed step by step."""
 
     def __init__(
-        self,
-        cluster: ClusterReplicas,
-        scope: Sequence[PartitionReplicas],
-        allowed: set[int],
-        counted: Sequence[PartitionReplicas],
+        self, cluster: ClusterReplicas, loads: Loads, scope: Sequence[PartitionReplicas], allowed: set[int]
     ) -> None:
-        """Partitions of `scope` may change, brokers of `allowed` may get replicas, `counted` are balanced."""
+        """Partitions of `scope` may change, brokers of `allowed` may get replicas."""
         self._racks = cluster.racks
+        self._loads = loads
         self._allowed = allowed
         self._before = {partition.topic_partition: partition for partition in scope}
         self._movable = sorted(where for where, partition in self._before.items() if partition.leader >= 0)
-        self._after = {where: list(partition.replicas) for where, partition in self._before.items()}
-        self._replicas = Counter(broker for partition in counted for broker in partition.replicas)
-        self._leaders = Counter(partition.replicas[0] for partition in counted)
+        self._after = {where: partition.replicas for where, partition in self._before.items()}
+        carried = broker_loads(cluster, loads)
+        means = [sum(parts) / len(carried) for parts in zip(*carried.values(), strict=True)] if carried else [0.0] * 3
+        # Nothing to divide: a part that nobody carries says nothing.
+        self._scale = [1 / mean if mean else 0.0 for mean in means]
+        self._load = {
+            broker: [amount * scale for amount, scale in zip(load, self._scale, strict=True)]
+            for broker, load in carried.items()
+        }
+        self._led = Counter(partition.replicas[0] for partition in cluster.partitions)
 
     def plan(self) -> ReassignmentPlan:
         moves = [
-            Move(where, partition.replicas, tuple(self._after[where]))
+            Move(where, partition.replicas, self._after[where])
             for where, partition in sorted(self._before.items())
-            if tuple(self._after[where]) != partition.replicas or not self._allowed >= set(partition.replicas)
+            if self._after[where] != partition.replicas or not self._allowed >= set(partition.replicas)
         ]
         found = _without_leaderless(moves, self._before)
         return ReassignmentPlan(tuple(move for move in found.moves if move.before != move.after), found.left)
@@ -198,20 +250,26 @@ class _Draft:
             replicas = self._after[where]
             for position, broker in enumerate(replicas):
                 if broker not in self._allowed:
-                    self._set(where, position, self._taker(where, position))
+                    replicas = (*replicas[:position], self._taker(where, position), *replicas[position + 1 :])
+                    self._set(where, replicas)
             if replicas[0] != self._before[where].replicas[0]:
-                # The one that leads fewest, preferably one already in sync.
+                # The one that leads least, preferably one already in sync.
                 in_sync = self._before[where].in_sync
-                best = min(replicas, key=lambda broker: (self._led(broker, replicas[0]), broker not in in_sync, broker))
-                self._lead(where, best)
-
-    def _led(self, broker: int, now_leading: int) -> int:
-        return self._leaders[broker] - (broker == now_leading)
+                without = self._changes(where, ())
+                best = min(
+                    replicas,
+                    key=lambda broker: (
+                        self._load[broker][1] + without.get((1, broker), 0.0),
+                        self._led[broker] - (broker == replicas[0]),
+                        broker not in in_sync,
+                        broker,
+                    ),
+                )
+                self._set(where, _led_by(best, replicas))
 
     def _taker(self, where: TopicPartition, position: int) -> int:
         replicas = self._after[where]
-        others = [broker for at, broker in enumerate(replicas) if at != position]
-        racks = Counter(self._racks.get(broker) for broker in others)
+        racks = Counter(self._racks.get(broker) for at, broker in enumerate(replicas) if at != position)
         takers = sorted(self._allowed - set(replicas))
         if not takers:
             raise ReassignmentPlanError(
@@ -220,67 +278,74 @@ class _Draft:
                 f"{len(replicas)} replicas need as many brokers, and {len(self._allowed)} may take them",
                 "add a broker, or lower the replication factor first",
             )
-        return min(takers, key=lambda broker: (racks[self._racks[broker]], self._replicas[broker], broker))
+        return min(takers, key=lambda broker: (racks[self._racks[broker]], sum(self._load[broker]), broker))
 
-    def even_out(self) -> None:
-        """Move replicas from the fullest to the emptiest, until no such move helps."""
-        while self._even_step():
-            pass
+    def balance(self, joining: int | None, most: int | None) -> None:
+        """Change one partition at a time until loads are alike, nothing helps, or `most` partitions have changed."""
+        changed = set[TopicPartition]()
+        while (most is None or len(changed) < most) and (step := self._best_step(joining)) is not None:
+            self._set(*step)
+            changed.add(step[0])
 
-    def _even_step(self) -> bool:
-        by_count = sorted(self._allowed, key=lambda broker: (self._replicas[broker], broker))
-        for full in reversed(by_count):
-            for empty in by_count:
-                if self._replicas[full] - self._replicas[empty] < 2:
-                    break
-                if self._move_one(full, empty):
-                    return True
-        return False
+    def _best_step(self, joining: int | None) -> tuple[TopicPartition, tuple[int, ...]] | None:
+        """Return the change that helps most, from the broker with the largest load for which there is one."""
+        takers = set(self._load) if joining is None else {joining}
+        parts = [part for part in range(3) if self._differs(part, joining)]
+        fullest = sorted(
+            ((self._load[broker][part], part, broker) for part in parts for broker in self._load), reverse=True
+        )
+        for _, part, full in fullest:
+            emptiest = sorted(takers - {full}, key=lambda broker: (self._load[broker][part], broker))[:_TAKERS]
+            best = min(self._candidates(full, emptiest, takers), default=None)
+            if best is not None and best[0] < -_LEAST_GAIN:
+                return best[2], best[3]
+        return None
 
-    def _move_one(self, full: int, empty: int) -> bool:
-        # A replica that does not lead goes first: its leader stays where it is.
-        candidates = sorted((self._after[where][0] == full, where) for where in self._movable)
-        for _, where in candidates:
+    def _differs(self, part: int, joining: int | None) -> bool:
+        if not self._scale[part]:
+            return False
+        loads = [parts[part] for parts in self._load.values()]
+        return max(loads) - min(loads) > ALIKE if joining is None else 1.0 - self._load[joining][part] > ALIKE / 2
+
+    def _candidates(
+        self, full: int, emptiest: Sequence[int], takers: set[int]
+    ) -> Iterator[tuple[float, bool, TopicPartition, tuple[int, ...]]]:
+        """Yield what each change would add to the sum of squares, whether it copies, and the change."""
+        for where in self._movable:
             replicas = self._after[where]
-            if full not in replicas or empty in replicas:
+            if full not in replicas:
                 continue
-            moved = [empty if broker == full else broker for broker in replicas]
-            if self._rack_count(moved) >= self._rack_count(replicas):
-                self._set(where, replicas.index(full), empty)
-                return True
-        return False
+            if replicas[0] == full:
+                for heir in takers.intersection(replicas[1:]):
+                    found = _led_by(heir, replicas)
+                    yield self._added(where, found), False, where, found
+            for taker in emptiest:
+                found = tuple(taker if broker == full else broker for broker in replicas)
+                if taker not in replicas and self._rack_count(found) >= self._rack_count(replicas):
+                    yield self._added(where, found), True, where, found
+
+    def _added(self, where: TopicPartition, replicas: tuple[int, ...]) -> float:
+        changes = self._changes(where, replicas)
+        return sum(change * (2 * self._load[broker][part] + change) for (part, broker), change in changes.items())
+
+    def _changes(self, where: TopicPartition, replicas: tuple[int, ...]) -> dict[tuple[int, int], float]:
+        load, changes = self._loads.get(where, _UNKNOWN), dict[tuple[int, int], float]()
+        for sign, brokers in ((-1, self._after[where]), (1, replicas)):
+            for part, broker, amount in _shares(load, brokers):
+                if broker in self._load:
+                    changes[part, broker] = changes.get((part, broker), 0.0) + sign * amount * self._scale[part]
+        return changes
 
     def _rack_count(self, replicas: Iterable[int]) -> int:
         return len({self._racks.get(broker, f"broker {broker}") for broker in replicas})
 
-    def even_leaders(self) -> None:
-        """Reorder replicas until no broker is the preferred leader of two more than another that could be."""
-        changed = True
-        while changed:
-            changed = False
-            for where in self._movable:
-                replicas = self._after[where]
-                heir = min(
-                    (broker for broker in replicas if broker in self._allowed),
-                    key=lambda broker: (self._leaders[broker], broker),
-                    default=replicas[0],
-                )
-                if self._leaders[replicas[0]] - self._leaders[heir] >= 2:
-                    self._lead(where, heir)
-                    changed = True
+    def _set(self, where: TopicPartition, replicas: tuple[int, ...]) -> None:
+        for (part, broker), change in self._changes(where, replicas).items():
+            self._load[broker][part] += change
+        self._led[self._after[where][0]] -= 1
+        self._led[replicas[0]] += 1
+        self._after[where] = replicas
 
-    def _set(self, where: TopicPartition, position: int, broker: int) -> None:
-        replicas = self._after[where]
-        old, replicas[position] = replicas[position], broker
-        self._replicas[old] -= 1
-        self._replicas[broker] += 1
-        if position == 0:
-            self._leaders[old] -= 1
-            self._leaders[broker] += 1
 
-    def _lead(self, where: TopicPartition, broker: int) -> None:
-        replicas = self._after[where]
-        self._leaders[replicas[0]] -= 1
-        self._leaders[broker] += 1
-        replicas.remove(broker)
-        replicas.insert(0, broker)
+def _led_by(leader: int, replicas: tuple[int, ...]) -> tuple[int, ...]:
+    return (leader, *(broker for broker in replicas if broker != leader))

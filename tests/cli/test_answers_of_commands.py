@@ -62,7 +62,9 @@ ASKING = (
     "describe --json --bootstrap-server {at}",
     "topics list --json --bootstrap-server {at}",
     "gateway plan --json --bootstrap-server {at} --gateway-name gateway.{{zone}}.example.com",
-    "reassign plan --balance --json --bootstrap-server {at}",
+    "reassign balance --json --bootstrap-server {at}",
+    "reassign drain --json --bootstrap-server {at} 1",
+    "reassign join --json --bootstrap-server {at} 1",
     "reassign execute --plan {plan} --json --bootstrap-server {at}",
     "verify --json --broker-config {file}",
     "verify --json --broker-config {file} --bootstrap-server {at}",
@@ -135,7 +137,8 @@ def _failed(
 
 
 @pytest.mark.parametrize(
-    "command", ["describe --json", "describe --json --no-such-option", "no-such-command --json", "reassign plan --json"]
+    "command",
+    ["describe --json", "describe --json --no-such-option", "no-such-command --json", "reassign drain --json"],
 )
 def test_a_wrong_command_is_told_as_json_where_that_is_wanted(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

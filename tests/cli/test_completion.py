@@ -45,7 +45,7 @@ def completed(line: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureF
     [
         ("describe --bootstrap-server b:1 --topic or", ["orders-eu", "orders-us"]),
         ("topics enable --bootstrap-server b:1 orders-eu or", ["orders-us"]),
-        ("reassign plan --bootstrap-server b:1 --drain 1", ["1", "12"]),
+        ("reassign drain --bootstrap-server b:1 1", ["1", "12"]),
         ("decommission --bootstrap-server b:1 --heir ", ["1", "2", "12"]),
         ("decommission --bootstrap-server b:1 --heir 1 ", ["7"]),
     ],

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from cli import estimate_samples
+from cli import cluster_samples
 from cli.estimate import _look
 from cli.main import build_app
 from retention_job.cost.estimate import WAYS, Log, Sample
@@ -41,7 +41,7 @@ class PlayedSampler:
 
 @pytest.fixture(autouse=True)
 def played(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(estimate_samples, "Sampler", PlayedSampler)
+    monkeypatch.setattr(cluster_samples, "Sampler", PlayedSampler)
     monkeypatch.setattr(PlayedSampler, "samples", iter(two(5e6)), raising=False)
     monkeypatch.setattr("cli.estimate._wait", lambda _seconds: None)
 

@@ -1,18 +1,21 @@
 """Plans: nothing is lost, nothing doubled, no rack given up, and no more moved than needed."""
 
 import json
-from collections import Counter
+import random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recovery.reassignment.plan import (
+    ALIKE,
     ClusterReplicas,
+    Load,
     PartitionReplicas,
     ReassignmentPlan,
     ReassignmentPlanError,
     TopicPartition,
+    broker_loads,
     plan_as_given,
     plan_balance,
     plan_drain,
@@ -67,19 +70,71 @@ def expect_sound(before: ClusterReplicas, plan: ReassignmentPlan) -> None:
         assert set(move.after) <= set(before.racks)
 
 
+def loads_of(state: ClusterReplicas, data: st.DataObject) -> dict[TopicPartition, Load]:
+    amounts = st.floats(0, 1e9, allow_nan=False)
+    loads = st.builds(Load, amounts, amounts, st.floats(1, 1e12, allow_nan=False))
+    return {one.topic_partition: data.draw(loads) for one in state.partitions}
+
+
+def squares(state: ClusterReplicas, loads: dict[TopicPartition, Load]) -> float:
+    """The sum that a balance brings down."""
+    parts = list(zip(*broker_loads(state, loads).values(), strict=True))
+    return float(sum((one / (sum(part) / len(part))) ** 2 for part in parts if sum(part) for one in part))
+
+
 @settings(max_examples=150, deadline=None)
-@given(clusters())
-def test_a_balance_evens_out_what_the_racks_allow_and_is_not_done_twice(before: ClusterReplicas) -> None:
-    plan = plan_balance(before)
+@given(clusters(), st.data())
+def test_a_balance_makes_loads_more_alike_as_far_as_racks_allow_and_is_not_done_twice(
+    before: ClusterReplicas, data: st.DataObject
+) -> None:
+    loads = loads_of(before, data)
+    plan = plan_balance(before, loads)
     expect_sound(before, plan)
     for move in plan.moves:
         assert racks_of(before, move.after) >= racks_of(before, move.before)
     done = after(before, plan)
-    assert plan_balance(done).moves == ()
-    if len(set(before.racks.values())) == 1:
-        counts = Counter(dict.fromkeys(before.racks, 0))
-        counts.update(broker for p in done.partitions for broker in p.replicas)
-        assert max(counts.values()) - min(counts.values()) <= 1
+    for broker, load in broker_loads(done, loads).items():
+        assert broker_loads(before, loads, plan)[broker] == pytest.approx(load)
+    assert squares(done, loads) <= squares(before, loads) * (1 + 1e-9)
+    assert plan_balance(done, loads).moves == ()
+
+
+def test_a_balance_brings_brokers_within_a_fifth_under_skew() -> None:
+    racks: dict[int, str | None] = {broker: f"az{broker % 3}" for broker in range(1, 7)}
+    rng = random.Random(7)
+    partitions, loads = [], {}
+    for number in range(120):  # all on the first three brokers, and a few topics have most of the load
+        first = rng.choice([(1, 2, 3), (2, 3, 1), (3, 1, 2)])
+        partitions.append(partition("t", number, *first))
+        rate = rng.paretovariate(1.5) * 1e5
+        loads[partitions[-1].topic_partition] = Load(rate, rate * rng.choice([2, 3, 5]), rate * rng.uniform(1e3, 1e4))
+    before = cluster(racks, *partitions)
+    done = after(before, plan_balance(before, loads))
+    for part in zip(*broker_loads(done, loads).values(), strict=True):
+        assert max(part) - min(part) <= ALIKE * sum(part) / len(part)
+
+
+def test_a_bound_is_kept_and_the_first_moves_help_most() -> None:
+    racks: dict[int, str | None] = {1: "a", 2: "a"}
+    before = cluster(racks, *(partition("t", number, 1) for number in range(10)))
+    loads = {one.topic_partition: Load(0, 0, 100.0 - at) for at, one in enumerate(before.partitions)}
+    [move] = plan_balance(before, loads, most=1).moves
+    assert (move.topic_partition.partition, move.after) == (0, (2,))
+
+
+def test_a_broker_that_joins_gets_its_share_and_nothing_else_moves() -> None:
+    racks: dict[int, str | None] = {1: None, 2: None, 3: None, 4: None}
+    partitions = [partition("t", number, 1 + number % 3, 1 + (number + 1) % 3) for number in range(24)]
+    before = cluster(racks, *partitions)
+    loads = {one.topic_partition: Load(1e6, 1e6, 1e9) for one in partitions}
+    plan = plan_balance(before, loads, joining=4)
+    assert all(set(move.after) - set(move.before) <= {4} for move in plan.moves)
+    fourth = broker_loads(before, loads, plan)[4]
+    assert [share / total for share, total in zip(fourth, (48e6, 24e6, 48e9), strict=True)] == pytest.approx(
+        [0.25] * 3, abs=0.03
+    )
+    with pytest.raises(ReassignmentPlanError, match="no such broker lives"):
+        plan_balance(before, loads, joining=9)
 
 
 @settings(max_examples=150, deadline=None)
@@ -91,9 +146,9 @@ def test_a_drained_broker_has_nothing_left_and_others_keep_what_they_had(
     largest = max((len(p.replicas) for p in before.partitions if broker in p.replicas), default=0)
     if largest >= len(before.racks):
         with pytest.raises(ReassignmentPlanError, match="need as many brokers"):
-            plan_drain(before, broker)
+            plan_drain(before, {}, broker)
         return
-    plan = plan_drain(before, broker)
+    plan = plan_drain(before, {}, broker)
     expect_sound(before, plan)
     assert not any(broker in p.replicas for p in after(before, plan).partitions)
     assert all(set(move.before) - {broker} <= set(move.after) for move in plan.moves)
@@ -102,27 +157,28 @@ def test_a_drained_broker_has_nothing_left_and_others_keep_what_they_had(
 def test_a_drained_brokers_replica_goes_to_a_rack_that_has_none() -> None:
     racks: dict[int, str | None] = {1: "a", 2: "b", 3: "c", 4: "b", 5: "c"}
     busy = [partition("busy", number, 5) for number in range(9)]
-    plan = plan_drain(cluster(racks, partition("t", 0, 1, 2, 3), *busy), 3)
+    plan = plan_drain(cluster(racks, partition("t", 0, 1, 2, 3), *busy), {}, 3)
     # Broker 4 has nothing to do, but its rack has a replica of this partition.
     assert [move.after for move in plan.moves] == [(1, 2, 5)]
 
 
 def test_a_drained_leaders_successor_is_in_sync_already() -> None:
     racks: dict[int, str | None] = {1: None, 2: None, 3: None}
-    [move] = plan_drain(cluster(racks, partition("t", 0, 1, 2)), 1).moves
+    [move] = plan_drain(cluster(racks, partition("t", 0, 1, 2)), {}, 1).moves
     assert (move.after, move.adding) == ((2, 3), (3,))
 
 
-def test_leaders_are_evened_out_without_moving_a_byte() -> None:
+def test_leaders_change_without_moving_a_byte() -> None:
     racks: dict[int, str | None] = {1: "a", 2: "b"}
-    plan = plan_balance(cluster(racks, *(partition("t", number, 1, 2) for number in range(4))))
+    before = cluster(racks, *(partition("t", number, 1, 2) for number in range(4)))
+    plan = plan_balance(before, {one.topic_partition: Load(1.0, 1.0) for one in before.partitions})
     assert [move.after for move in plan.moves] == [(2, 1), (2, 1)]
     assert all(move.adding == () for move in plan.moves)
 
 
 def test_a_partition_without_a_leader_is_left_and_named() -> None:
     racks: dict[int, str | None] = {1: None, 2: None}
-    plan = plan_drain(cluster(racks, partition("t", 0, 3, leader=-1), partition("t", 1, 3)), 3)
+    plan = plan_drain(cluster(racks, partition("t", 0, 3, leader=-1), partition("t", 1, 3)), {}, 3)
     assert [str(move.topic_partition) for move in plan.moves] == ["t-1"]
     assert [str(where) for where in plan.left] == ["t-0"]
 
@@ -130,13 +186,13 @@ def test_a_partition_without_a_leader_is_left_and_named() -> None:
 def test_too_few_brokers_for_the_replicas_are_told() -> None:
     racks: dict[int, str | None] = {1: None, 2: None}
     with pytest.raises(ReassignmentPlanError, match="2 replicas need as many brokers, and 1 may take them"):
-        plan_drain(cluster(racks, partition("t", 0, 1, 2)), 2)
+        plan_drain(cluster(racks, partition("t", 0, 1, 2)), {}, 2)
 
 
 def test_an_unknown_broker_is_named() -> None:
     racks: dict[int, str | None] = {1: None}
     with pytest.raises(ReassignmentPlanError, match=r"broker 7: no such broker.*there are 1"):
-        plan_drain(cluster(racks, partition("t", 0, 1)), 7)
+        plan_drain(cluster(racks, partition("t", 0, 1)), {}, 7)
 
 
 def test_a_plan_is_read_as_written_and_what_stands_already_is_no_move() -> None:

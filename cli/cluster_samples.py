@@ -1,10 +1,11 @@
-"""Reads samples of a cluster for `remote-wal estimate`. Changes nothing."""
+"""Reads samples of a cluster for `remote-wal estimate` and `reassign`. Changes nothing."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Self
 
 from kafka_cluster.cluster import EARLIEST, LATEST, KafkaCluster
 from recovery.reassignment.admin import ReassignmentAdmin
+from recovery.reassignment.plan import Load, TopicPartition
 from retention_job.cost.estimate import Log, Sample
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ class Sampler:
     def __init__(self, client: "KafkaClientConfig", timeout_s: float, clock: Callable[[], float]) -> None:
         """`clock` gives monotonic seconds. Raises ReassignmentError, ClientPropertyError."""
         self._clock = clock
-        self._cluster = KafkaCluster(client, "remote-wal-estimate", timeout_s)
+        self._cluster = KafkaCluster(client, "remote-wal-samples", timeout_s)
         self._admin = ReassignmentAdmin(client, timeout_s)
 
     def __enter__(self) -> Self:
@@ -45,3 +46,25 @@ class Sampler:
             if (name := (where.topic, where.partition)) in ends and name in starts and (where, one.leader) in sizes
         }
         return Sample(at_s, placed.racks, logs, self._cluster.committed())
+
+
+def partition_loads(first: Sample, last: Sample) -> dict[TopicPartition, Load]:
+    """Return each partition's load between two samples; of one sample alone, what is stored.
+
+    Records count with the mean size of those in the log. Followers read everything once, and groups what they have
+    committed meanwhile.
+    """
+    seconds = last.at_s - first.at_s
+    loads = {}
+    for where, log in last.logs.items():
+        before = first.logs.get(where, log)
+        written = max(0, log.end - before.end)
+        read = sum(
+            max(0, offsets[where] - first.committed.get(group, {}).get(where, offsets[where]))
+            for group, offsets in last.committed.items()
+            if where in offsets
+        )
+        per_s = log.record_bytes / seconds if seconds > 0 else 0.0
+        out = (len(log.replicas) - 1) * written + read
+        loads[TopicPartition(*where)] = Load(written * per_s, out * per_s, max(1.0, log.size))
+    return loads
