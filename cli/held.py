@@ -85,6 +85,8 @@ def _produce(
     """Return how many were acknowledged, and the outcome of each other one."""
     from confluent_kafka import Producer
 
+    from kafka_cluster.flushing import flush
+
     config = {**client.for_confluent(client_id="remote-wal-held"), "acks": "all", "enable.idempotence": True}
     producer = Producer(config)
     answers: list[str | None] = []
@@ -99,7 +101,7 @@ def _produce(
         while len(producer) >= _IN_FLIGHT:
             producer.poll(1.0)
         producer.produce(topic, partition=partition, timestamp=record.timestamp_ms, on_delivery=told, **message)
-    producer.flush(_PRODUCED_WITHIN_S)
+    flush(producer, _PRODUCED_WITHIN_S)
     faults = [answer for answer in answers if answer is not None]
     return answers.count(None), faults + ["no answer in time"] * (sent - len(answers))
 

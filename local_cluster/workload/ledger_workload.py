@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from kafka_cluster.flushing import flush
 from local_cluster.cluster_admin import CLIENT_CONFIG, ClusterAdmin
 from local_cluster.polling import WaitTimeoutError, wait_until
 from local_cluster.workload.ledger import Ledger, LedgerReport, Outcome, ProducerPage, ProducerPlan, TransactionPlan
@@ -227,7 +228,7 @@ class _Writer:
             for _ in range(self._due(started)):
                 self._send(producer)
             producer.poll(_TICK_S)
-        producer.flush(DELIVERY_TIMEOUT_S)
+        flush(producer, DELIVERY_TIMEOUT_S)
 
     def _connect(self) -> "Producer":
         from confluent_kafka import Producer
@@ -309,7 +310,7 @@ class _TransactionWriter(_Writer):
             for _ in range(min(left, self._due(started))):
                 self._send(producer)
             producer.poll(_TICK_S)
-        producer.flush(DELIVERY_TIMEOUT_S)
+        flush(producer, DELIVERY_TIMEOUT_S)
 
     def _answered(self, sequence: int, error: "KafkaError | None", message: "Message") -> None:
         if error is None:

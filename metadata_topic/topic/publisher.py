@@ -112,7 +112,7 @@ class RemoteWalMetadataPublisher(PublicationQueue):
                 producer = self._start_over(producer)
                 continue
             if self._sent:
-                producer.poll(_POLL_S)
+                self._poll(producer, _POLL_S)
                 self._expect_answers()
             elif self._records_gathered():
                 if self._may_send(producer):
@@ -120,7 +120,7 @@ class RemoteWalMetadataPublisher(PublicationQueue):
                 else:
                     self._pause(producer)
             else:
-                producer.poll(0)
+                self._poll(producer, 0)
         producer.purge()
         producer.flush(1.0)
 
@@ -152,8 +152,15 @@ class RemoteWalMetadataPublisher(PublicationQueue):
             log.warning("metadata_publication_waits", topic=self._settings.topic, reason=reason)
         return self._partition_count > 0
 
+    def _poll(self, producer: ProducerLike, timeout_s: float) -> None:
+        """Have deliveries reported. A fatal error of the producer is raised here."""
+        try:
+            producer.poll(timeout_s)
+        except Exception as error:
+            self._fail(error)
+
     def _pause(self, producer: ProducerLike) -> None:
-        producer.poll(0)
+        self._poll(producer, 0)
         with self._changed:
             self._changed.wait_for(lambda: self._closing, timeout=self._settings.retry_pause_ms / 1000)
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from kafka_cluster.client_config import ConfluentValue
+from kafka_cluster.flushing import flush
 
 
 class ProducerLike(Protocol):
@@ -60,5 +61,8 @@ def confluent_producer(config: ProducerConfig) -> ProducerLike:
 
         def partition_count(self, topic: str, timeout_s: float) -> int:
             return partition_count(self, topic, timeout_s)
+
+        def flush(self, timeout: float) -> int:
+            return flush(self, timeout)
 
     return TopicProducer(config)

@@ -30,6 +30,7 @@ class FakeKafka:
         self.available.set()
         self.log: list[tuple[int, bytes, bytes]] = []
         self.fail_next: list[str] = []
+        self.raise_next: list[KafkaException] = []
         self.queue_limit = 1_000_000
         self.partitions = 12
         self.producers: list[FakeProducer] = []
@@ -57,6 +58,9 @@ class FakeProducer:
         self.queue.append((partition, key, value, on_delivery))
 
     def poll(self, timeout: float) -> int:
+        if self.kafka.raise_next:
+            self.fatal = True
+            raise self.kafka.raise_next.pop(0)
         if self.queue and not self.kafka.available.wait(timeout):
             return 0
         served, self.queue = self.queue, []
@@ -125,6 +129,17 @@ def test_whatever_is_about_a_brokers_objects_goes_to_that_brokers_partition() ->
         assert serde.decode(key, value) == registration
         _, key, value = kafka.log[3]
         assert archive_records.decode(key, value) == archived
+
+
+def test_a_fatal_error_that_a_poll_raises_is_a_producers_end_and_no_defect() -> None:
+    kafka, defects = FakeKafka(), list[Exception]()
+    kafka.raise_next.append(KafkaException(KafkaError(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, fatal=True)))
+    with publishing(kafka) as publisher:
+        publisher.start(defects.append)
+        for n in range(50):
+            publisher.publish(segment(n, entry(n, n), broker_id=17))
+        assert publisher.flush(10.0)
+        assert (published(kafka), len(kafka.producers), defects) == (list(range(50)), 2, [])
 
 
 def test_publishing_returns_while_the_topic_is_unavailable() -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.cluster import KafkaCluster
 from kafka_cluster.errors import KafkaClusterError
+from kafka_cluster.flushing import flush
 from kafka_log.plain_records import PlainFile
 from kafka_log.segment_files import list_segments, log_file_name
 from kafka_log.topic_partition import TopicId
@@ -311,8 +312,6 @@ class ChangedTopics:
             self._failure = error
 
     def _produce(self) -> None:
-        from confluent_kafka import KafkaException
-
         for topic in self.accounts:
             self._connect(topic)
         while not self._stop.wait(_TICK_S):
@@ -320,8 +319,7 @@ class ChangedTopics:
                 self._send_some(account)
         ends_s = time.monotonic() + _FLUSH_S
         for producer in self._producers.values():
-            with contextlib.suppress(KafkaException):  # of one that has ended, see `_send_some`
-                producer.flush(max(ends_s - time.monotonic(), 1.0))
+            flush(producer, max(ends_s - time.monotonic(), 1.0))
 
     def _connect(self, topic: str) -> None:
         from confluent_kafka import Producer
