@@ -145,7 +145,7 @@ def _with_gateway(facts: Facts, client: KafkaClientConfig | Unknown) -> Facts:
 
 
 def _led_to(facts: Facts, zones: Mapping[int, str | None] | Unknown) -> dict[int, bool | Unknown | None]:
-    """Of the gateway's own ports on this host, where brokers of other zones are reached."""
+    """Return the gateway's ports on this host at which brokers of other zones are reached."""
     settings, broker = facts.settings.gateway, facts.broker
     cluster_id = get_fact(lambda: read_meta_properties(broker.log_dirs[0]).cluster_id)
     if isinstance(zones, Unknown) or isinstance(cluster_id, Unknown):

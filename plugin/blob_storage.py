@@ -16,7 +16,7 @@ class StoredBlob:
     name: str
     size_bytes: int
     custom_metadata: bytes = b""
-    """Like the custom metadata of a `StoredSegment`."""
+    """What the storage manager says of the blob, for example its bucket; see `StoredSegment`."""
     last_modified_ms: int | None = None
     """By the store's clock; None if a listing did not give it."""
 

@@ -288,7 +288,7 @@ class WritePath(WritePathOwner):
 
     @property
     def break_even_bytes(self) -> int | None:
-        """See `LinkDecider.break_even_bytes`; None before there was a log manager."""
+        """How many inline bytes cost as much as an object now; None before there was a log manager."""
         decider = self._decider
         return decider.break_even_bytes if decider is not None else None
 

@@ -20,7 +20,7 @@ class ReadCosts:
     """Costs by the price table."""
 
     read_bytes: int
-    """So many inline bytes cost as much as a read."""
+    """How many inline bytes cost as much as a read."""
     interval_s: float
     """The interval of uploads."""
 

@@ -213,23 +213,23 @@ class DurableLogs:
         self._look_at_unplaced()
 
     def look(self, log: TopicIdPartition) -> None:
-        """It may be stored and published further."""
+        """Give verdicts to those who wait for this log, as it may be stored and published further."""
         for held in list(self._waiting.get(log, ())):
             if held.end_offset is not None and self._is_stored(log, held.end_offset):
                 self._end(log, held, Verdict.STORED)
 
     def cut(self, log: TopicIdPartition, offset: int) -> None:
-        """It was truncated there, or what it has from there on cannot be stored."""
+        """Refuse what waits beyond an offset: the log was truncated there, or cannot be stored from there on."""
         for held in list(self._waiting.get(log, ())):
             if held.end_offset is not None and held.end_offset > offset:
                 self._end(log, held, Verdict.NOT_LED)
 
     def unreadable(self, log: TopicIdPartition, begin: int, end: int) -> None:
-        """These offsets will never be stored; who waits for them does so until the request's time is over."""
+        """Note offsets that will never be stored; who waits for them does so until the request's time is over."""
         self._unreadable.setdefault(log, []).append((begin, end))
 
     def released(self, log: TopicIdPartition) -> None:
-        """It is not led here any more."""
+        """Let go a log that is not led here any more."""
         self._unreadable.pop(log, None)
         self.cut(log, -1)
 

@@ -115,7 +115,7 @@ class HeldTransactions:
         return min((one.next_poll_s for one in self._ending if one.next_poll_s is not None), default=None)
 
     def asked(self, request: EndTxnRequest, now_s: float) -> bytes:
-        """This goes to the broker next; what goes there before it."""
+        """Take an EndTxn that goes to the broker next. Returns the question that must go there before it."""
         ending = Ending(request, now_s + HELD_S)
         self._asked[request.correlation_id] = ending
         return self._describe(ending)

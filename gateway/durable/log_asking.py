@@ -16,7 +16,7 @@ _MAX_FRAME_BYTES = 1024
 
 
 class NothingHeldError(Exception):
-    """That agent holds no answers: it is older, or its `remote.wal.gateway.durable.listener` is not set."""
+    """The asked agent holds no answers: it is older, or its `remote.wal.gateway.durable.listener` is not set."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ def encode_question(number: int, logs: Iterable[LogUpTo]) -> bytes:
 
 
 def decode_question(body: Buffer) -> tuple[int, list[LogUpTo]]:
-    """Its number, and the logs. Raises MalformedFrameError."""
+    """Return a question's number and its logs. Raises MalformedFrameError."""
     cursor = _Cursor(body)
     number, count = cursor.fields(_HEAD)
     if not 0 < count <= MAX_LOGS:

@@ -93,13 +93,13 @@ class ReplicationLimits:
         return log in self._suspected
 
     def suspect(self, log: TopicIdPartition) -> None:
-        """Its high watermark has not moved for long."""
+        """Note that a log's high watermark has not moved for long."""
         if len(self._suspected) > MAX_PARTITIONS:  # deleted topics' are among them
             self._suspected.clear()
         self._suspected.setdefault(log, self._high_watermarks.get(log, -1))
 
     def moved(self, log: TopicIdPartition, high_watermark: int) -> None:
-        """The leader says that its high watermark is there."""
+        """Note a log's high watermark, as its leader says."""
         if len(self._high_watermarks) > MAX_PARTITIONS:
             self._high_watermarks.clear()
         self._high_watermarks[log] = high_watermark
@@ -110,15 +110,15 @@ class ReplicationLimits:
             del self._suspected[log]
 
     def acknowledged(self, log: TopicIdPartition) -> None:
-        """The broker itself has answered acks=all."""
+        """Note that the broker itself has answered acks=all for a log."""
         self._suspected.pop(log, None)
 
     def take(self, log: TopicIdPartition, size: int) -> None:
-        """So many bytes are on their way to it."""
+        """Count bytes that are on their way to a log."""
         self._waiting_bytes[log] += size
 
     def give_back(self, log: TopicIdPartition, size: int) -> None:
-        """They are replicated, or nobody waits for them any more."""
+        """Count bytes out that are replicated, or that nobody waits for any more."""
         self._waiting_bytes[log] -= size
         if self._waiting_bytes[log] <= 0:
             del self._waiting_bytes[log]

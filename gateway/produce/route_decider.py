@@ -32,9 +32,9 @@ class RouteCosts:
     """The costs of requests, in bytes across zones."""
 
     read_bytes: float
-    """So many inline bytes cost as much as a read; inf: no linked byte saves anything."""
+    """How many inline bytes cost as much as a read; inf: no linked byte saves anything."""
     put_bytes: float
-    """So many inline bytes cost as much as a PUT."""
+    """How many inline bytes cost as much as a PUT."""
 
     @classmethod
     def of(cls, prices: Prices, store: StorePrices) -> Self:

@@ -84,7 +84,7 @@ class LinkPolicy(StrEnum):
     """If it is cheaper than the bytes."""
     ALWAYS = "always"
     LATENCY = "latency"
-    """Like `cost`, but only within the latency bound."""
+    """Links that pay, only within the latency bound."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ class MetadataTopicSettings:
 
     @property
     def min_insync_replicas(self) -> int:
-        """One replica may be missing, if there is more than one."""
+        """How many replicas must be in sync: one may be missing, if there is more than one."""
         return max(1, self.replication_factor - 1)
 
     def covering(self, longest_kept_ms: int, grace_ms: int) -> Self:

@@ -43,7 +43,7 @@ class StorageSpec:
     copies: int = 1
     """In so many buckets an object is written."""
     acknowledged: int = 1
-    """So many of them must have taken it."""
+    """How many buckets must have taken an object."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,7 +103,7 @@ class LogPlan:
     end_offset: int
     """Offset after the last one. Equal to `start_offset` when there is nothing."""
     leader_epochs: tuple[EpochStart, ...]
-    """As in Kafka's leader-epoch-checkpoint; the newest may have no records."""
+    """The lines of Kafka's leader-epoch-checkpoint; the newest may have no records."""
     gap: Gap | None = None
     """The gap that ends the log too early."""
     declared_gaps: tuple[Gap, ...] = ()

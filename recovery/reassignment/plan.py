@@ -25,7 +25,7 @@ _TAKERS: Final = 5
 
 
 class ReassignmentPlanError(Exception):
-    """Such a plan is impossible."""
+    """A plan that is asked for is impossible."""
 
     def __init__(self, operation: str, key: str, reason: str, hint: str = "") -> None:
         self.operation, self.key, self.reason, self.hint = operation, key, reason, hint

@@ -188,7 +188,7 @@ class ArchiveOrphanRounds:
 
     care: ArchiveCare
     incarnations: Callable[[], Mapping[int, int]]
-    """See `rlm.archive.archived_topics.CareDuties`."""
+    """Which brokers' objects this agent cares for, with their valid incarnations."""
     read_to_end: Callable[[], bool]
     topic_doubt: Callable[[], str]
     limits: HealingLimits

@@ -97,7 +97,7 @@ class WalEntries(Protocol):
     def entries_covering(
         self, topic_id_partition: TopicIdPartition, offset: int, leader_epochs: LeaderEpochChain | None = None
     ) -> list[RemoteWalLogSegmentMetadata]:
-        """See `RemoteWalMetadataStore.entries_covering`."""
+        """Return the entries that hold this offset, as `RemoteWalMetadataStore` does."""
 
     def next_offset(
         self, topic_id_partition: TopicIdPartition, offset: int, leader_epochs: LeaderEpochChain

@@ -31,7 +31,7 @@ _LOOK_S = 1.0
 
 
 class IncarnationTakenError(Exception):
-    """This incarnation was never valid; `above` is the registered one, which no living agent holds."""
+    """This agent's incarnation was never valid; `above` is the registered one, which no living agent holds."""
 
     def __init__(self, above: int) -> None:
         self.above = above

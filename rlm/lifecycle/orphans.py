@@ -117,7 +117,7 @@ class HealingLimits:
 
     max_percent: float = 5.0
     min_objects: int = 100
-    """So many are allowed whatever their share is."""
+    """How many are allowed whatever their share is."""
 
     def allows(self, objects: int, of: int) -> bool:
         """Whether the number is small enough."""

@@ -198,7 +198,7 @@ class BacklogUploads:
         clock: Callable[[], float],
         reading: Executor,
     ) -> None:
-        """It owns the `reading` thread from now on."""
+        """Take over the `reading` thread."""
         self._core = core
         self._backlog = core.backlog
         self._combine_task = combine_task

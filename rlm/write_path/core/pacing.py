@@ -54,7 +54,7 @@ class Pacing:
         led: Mapping[TopicIdPartition, LedPartition],
         queue: RemoteSegmentQueue,
     ) -> None:
-        """It reads `led` and `queue`, which others fill."""
+        """Read `led` and `queue`, which others fill."""
         self._limits = limits
         self._decider = decider
         self._led = led

@@ -72,7 +72,7 @@ class AppendWatcher:
     """Watches partition directories. Between `listen` and `ignore` the event loop reports every append."""
 
     def __init__(self, events: DirectoryEvents | None = None) -> None:
-        """It owns `events` from now on; None: inotify's."""
+        """Take over `events`; None: inotify's."""
         self._inotify = inotify() if events is None else events
         self._partitions: dict[int, TopicIdPartition] = {}
         self._watches: dict[TopicIdPartition, int] = {}

@@ -37,7 +37,7 @@ from rlm.write_path.assignment import Assignment
 
 
 class ResumeUnknownError(Exception):
-    """It is unknown now where the upload continues, so it does not."""
+    """Where the upload continues is unknown now, so it does not."""
 
 
 @dataclass(frozen=True, slots=True)

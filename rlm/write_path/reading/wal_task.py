@@ -203,7 +203,7 @@ class LogReader:
     """
 
     def __init__(self, pool: Executor, watcher: AppendWatcher, clock: Callable[[], float]) -> None:
-        """It owns the pool from now on."""
+        """Take over the pool."""
         self._watcher = watcher
         self._clock = clock
         self._pool = pool

@@ -159,7 +159,7 @@ class RLMWalCombineTask:
         rules: CombineRules = CombineRules(),
         adoptable: AdoptableRecords | None = None,
     ) -> None:
-        """It owns the pool from now on. `adoptable` are batches that gateways have already stored."""
+        """Take over the pool. `adoptable` are batches that gateways have already stored."""
         self._adoptable = AdoptableRecords() if adoptable is None else adoptable
         self._rules = rules
         self._storage = storage
