@@ -66,5 +66,5 @@ def partition_loads(first: Sample, last: Sample) -> dict[TopicPartition, Load]:
         )
         per_s = log.record_bytes / seconds if seconds > 0 else 0.0
         out = (len(log.replicas) - 1) * written + read
-        loads[TopicPartition(*where)] = Load(written * per_s, out * per_s, max(1.0, log.size))
+        loads[TopicPartition(*where)] = Load(written * per_s, max(1.0, out * per_s), max(1.0, log.size))
     return loads

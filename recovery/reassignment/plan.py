@@ -91,10 +91,10 @@ class Load(NamedTuple):
 
     in_bytes_per_s: float = 0.0
     """Written to each replica."""
-    out_bytes_per_s: float = 0.0
+    out_bytes_per_s: float = 1.0
     """Read from the leader, by followers and consumers."""
     stored_bytes: float = 1.0
-    """Stored by each replica. At least 1, so that empty partitions are spread by their number."""
+    """Stored by each replica. Both are at least 1, so that idle leaders and empty replicas are spread by number."""
 
 
 Loads = Mapping[TopicPartition, Load]
