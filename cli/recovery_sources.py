@@ -106,7 +106,7 @@ def open_sources(where: StoredLogs, tell: Tell) -> Iterator[Sources]:
         def take_inventory() -> "Inventory":
             tell("listing objects")
             if where.from_objects or where.cluster_metadata is not None:
-                return from_objects(storage, archive, progress_to(tell), patience_of(tell))
+                return look_until_steady(lambda: from_objects(storage, archive, progress_to(tell), patience_of(tell)))
             client = client_of(broker, settings, where)
             return look_until_steady(lambda: _by_metadata(client, storage, archive, tell))
 

@@ -115,18 +115,24 @@ class Inventory:
 def look_until_steady(look: Callable[[], Inventory]) -> Inventory:
     """Return the inventory once it misses nothing, or misses the same objects as the look before.
 
-    Agents delete objects meanwhile: what was finished when the metadata was read may be gone from the listing.
+    Agents delete objects meanwhile: what was finished when the metadata was read may be gone from the listing, and what
+    was listed without metadata may be gone before its footer is read.
     """
     inventory = look()
     for _ in range(_MOST_LOOKS - 1):
-        before = {one.object_id for one in inventory.lost_objects}
-        if not before:
+        if not (before := _missed(inventory)):
             break
         inventory = look()
         inventory.lost_objects = [one for one in inventory.lost_objects if one.object_id in before]
-        if before == {one.object_id for one in inventory.lost_objects}:
+        inventory.unreadable = [one for one in inventory.unreadable if not one.is_gone or one.key in before]
+        if before == _missed(inventory):
             break
     return inventory
+
+
+def _missed(inventory: Inventory) -> set[StoredObjectId | str]:
+    gone = {one.key for one in inventory.unreadable if one.is_gone}
+    return {one.object_id for one in inventory.lost_objects} | gone
 
 
 def from_objects(

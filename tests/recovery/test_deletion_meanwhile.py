@@ -23,6 +23,7 @@ from recovery.logs.log_settings import LogSettings
 from recovery.logs.restore import GoneHead, RestoredLog, RestoreJob, restore_logs
 from recovery.logs.run_reader import RunReader
 from recovery.logs.stored_run import StoredObject
+from recovery.metadata.footers import UnreadableObject
 from recovery.metadata.inventory import Inventory, from_metadata, look_until_steady
 from recovery.metadata.metadata_notes import NotedMetadata
 from tests.kafka_log.batches import batches
@@ -221,4 +222,23 @@ def test_what_agents_delete_while_the_inventory_is_taken_is_not_lost(looks: list
 
     inventory = look_until_steady(look)
     assert [one.object_id for one in inventory.lost_objects] == [CombinedSegmentId(1, 1, one) for one in told]
+    assert not list(found)
+
+
+@pytest.mark.parametrize(
+    ("looks", "told"),
+    [
+        ([["gone"], []], []),  # an upload without an end, deleted between the listing and the read of its footer
+        ([["a", "b"], ["b", "c"], ["b"]], ["b"]),
+        ([["damaged"]], ["damaged"]),
+        ([["damaged", "gone"], ["damaged"]], ["damaged"]),
+    ],
+)
+def test_what_is_deleted_before_its_footer_is_read_is_not_unreadable(looks: list[list[str]], told: list[str]) -> None:
+    found = iter(looks)
+
+    def look() -> Inventory:
+        return Inventory(unreadable=[UnreadableObject(key, "", is_gone=key != "damaged") for key in next(found)])
+
+    assert [one.key for one in look_until_steady(look).unreadable] == told
     assert not list(found)
