@@ -17,6 +17,8 @@ from kafka_log.record_batch import (
 WALK_CHUNK_BYTES = 64 * 1024
 _HEADER = struct.Struct(">qiibI2xi")
 _INDEX_ENTRY = struct.Struct(">II")
+_NO_OFFSET = 2**63
+"""No log reaches it."""
 
 
 def log_file_name(base_offset: int) -> str:
@@ -146,6 +148,19 @@ def locate(fd: int, log_path: Path, base_offset: int, target_offset: int) -> Loc
             if located.batch is not None or located.position > position:
                 return located
     return _locate_from(fd, 0, base_offset, target_offset)
+
+
+def log_end(partition_dir: Path) -> int:
+    """Return the offset after the last whole batch of the log; 0 without any segment. Raises OSError."""
+    segments = list_segments(partition_dir)
+    if not segments:
+        return 0
+    path = partition_dir / log_file_name(segments[-1])
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return locate(fd, path, segments[-1], _NO_OFFSET).end_offset
+    finally:
+        os.close(fd)
 
 
 def _locate_from(fd: int, position: int, base_offset: int, target_offset: int) -> Located:

@@ -85,6 +85,9 @@ class WritePathOwner:
     def ranges_not_wanted(self, assignment: Assignment, ranges: Sequence[OffsetRange]) -> None:
         """Called with ranges that were left out of objects because nobody wants them stored."""
 
+    def bytes_left_out(self, assignment: Assignment, size: int) -> None:
+        """Called with bytes that were read and are in no object, because links do not pay for them."""
+
     def look_for_assignments(self) -> None:
         """Called to get new assignments: a follower fetches a log that is not known as led, or one was put off."""
 
@@ -375,8 +378,9 @@ class Effects:
 
     def _count(self, action: CountLeftOut | CountQueued | CountStored | CountReadFailure) -> None:
         match action:
-            case CountLeftOut(size_bytes):
+            case CountLeftOut(assignment, size_bytes):
                 self._metrics.left_out_bytes.inc(size_bytes)
+                self._owner.bytes_left_out(assignment, size_bytes)
             case CountQueued(outcome):
                 for item in outcome.items:
                     self._stage_times.observe("queued", item.queued_s - item.seen_s)

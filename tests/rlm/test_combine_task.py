@@ -15,7 +15,7 @@ from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState, Re
 from plugin.wall_clock import Clocks
 from rlm.write_path.machine import thread_pool
 from rlm.write_path.metrics import WriteMetrics
-from rlm.write_path.uploads.combine_task import CombineRules, RLMWalCombineTask
+from rlm.write_path.uploads.combine_task import CombineRules, PretendedUploads, RLMWalCombineTask
 from rlm.write_path.uploads.segment_queue import MetaQueueItem
 from tests.kafka_log.batches import batches
 from tests.metric_values import metric_value
@@ -26,10 +26,16 @@ STARTED, FINISHED = RemoteLogSegmentState.COPY_SEGMENT_STARTED, RemoteLogSegment
 
 
 class Rig:
-    def __init__(self, threads: int = 4, timeout_s: float = 60.0, digests: bool = False) -> None:
+    def __init__(
+        self,
+        threads: int = 4,
+        timeout_s: float = 60.0,
+        digests: bool = False,
+        task: type[RLMWalCombineTask] = RLMWalCombineTask,
+    ) -> None:
         self.storage, self.publisher = MemoryStorage(), MemoryPublisher()
         self.metrics = WriteMetrics(CollectorRegistry())
-        self.task = RLMWalCombineTask(
+        self.task = task(
             self.storage,
             self.publisher,
             CombinedSegmentId(1, 77, 0),
@@ -38,6 +44,16 @@ class Rig:
             Clocks(lambda: 5.0, lambda: 1_700_000_000_000),
             CombineRules(timeout_s, digests),
         )
+
+
+async def test_a_pretended_upload_stores_and_publishes_nothing() -> None:
+    rig = Rig(task=PretendedUploads)
+    stored = await rig.task.combine([item(0), item(2)])
+    assert stored is not None
+    assert (len(stored.items), len(stored.entries)) == (2, 2)
+    assert stored.size_bytes == 2 * len(item(0).records)
+    assert (rig.storage.objects, rig.publisher.published) == ({}, [])
+    rig.task.close()
 
 
 @pytest.fixture

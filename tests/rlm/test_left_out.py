@@ -49,7 +49,9 @@ def test_what_goes_inline_is_not_uploaded_and_is_told_as_not_wanted() -> None:
     driven.settle()
     assert driven.objects == 0
     counted = driven.taken(CountLeftOut)
-    assert sum(one.size_bytes for one in counted if isinstance(one, CountLeftOut)) == 5 * BATCH_BYTES
+    left_out = [one for one in counted if isinstance(one, CountLeftOut)]
+    assert sum(one.size_bytes for one in left_out) == 5 * BATCH_BYTES
+    assert {one.assignment.topic_id_partition for one in left_out} == {partition(0)}
     assert driven.uploaded(0) == 5, "nothing of it is to be waited for, or counts as lagging"
     assert driven.all_declared() == [(0, 5)]
 

@@ -21,7 +21,7 @@ from plugin.segment_metadata import (
     RemoteWalCombinedLogSegmentMetadata,
 )
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.reading.resume_point import ResumePoint, ResumeUnknownError, resume_point
+from rlm.write_path.reading.resume_point import ResumePoint, ResumeUnknownError, end_of_log, resume_point
 from tests.kafka_log.log_writer import LogWriter
 from tests.metadata_topic.store_oracles import read_snapshot, write_snapshot
 
@@ -289,3 +289,20 @@ def test_older_epochs_that_are_known_in_part_tell_of_nothing_that_the_logs_own_e
     log.remove_oldest()
     found = resumed(store, archive, log, is_archived=True)
     assert found == ResumePoint(30, ((15, 20),), LeaderEpochs([(3, 20)]))
+
+
+@pytest.mark.parametrize("preallocate_bytes", [0, 1 << 16])
+def test_in_shadow_only_what_comes_from_now_on_is_read(tmp_path: Path, preallocate_bytes: int) -> None:
+    log = LogWriter(tmp_path / "t-0", preallocate_bytes=preallocate_bytes)
+    assignment = Assignment(PARTITION, "t", log.path, LinkPolicy.COST, 20)
+    assert end_of_log(assignment).next_offset == 0
+    for _ in range(5):
+        log.append(records=3, leader_epoch=4)
+    log.roll()
+    log.append(records=2, leader_epoch=4)
+    if not preallocate_bytes:
+        log.tear()
+    found = end_of_log(assignment)
+    assert (found.next_offset, found.missing, found.leader_epochs.newest_epoch) == (17, (), 4)
+    with pytest.raises(ResumeUnknownError):
+        end_of_log(Assignment(PARTITION, "t", tmp_path / "none", LinkPolicy.COST, 20))

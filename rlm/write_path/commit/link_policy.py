@@ -323,6 +323,11 @@ class LinkDecider:
                 return "the metadata topic takes no records"
 
     @property
+    def upload_ms(self) -> float:
+        """Milliseconds that uploads took recently; 0 before the first."""
+        return self._uploads.duration_s * 1000
+
+    @property
     def link_ms(self) -> float:
         """Milliseconds from an upload's start until a follower has its bytes: reading takes about as long as
         writing.

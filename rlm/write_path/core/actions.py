@@ -87,8 +87,9 @@ class CountQueued:
 
 @dataclass(frozen=True, slots=True)
 class CountLeftOut:
-    """Count what was read and is in no object, because nobody wants it stored."""
+    """Count what was read of a log and is in no object, because nobody wants it stored."""
 
+    assignment: Assignment
     size_bytes: int
 
 

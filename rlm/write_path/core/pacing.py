@@ -37,7 +37,7 @@ class LogManagerLimits:
     backlog: BacklogLimits
 
 
-_FAR_BEHIND_OBJECTS: Final = 8
+FAR_BEHIND_OBJECTS: Final = 8
 """A log with more than so many objects' bytes to read continues at its followers' position: links before that are
 useless."""
 _PARTITIONS_PER_RUN: Final = 256
@@ -196,7 +196,7 @@ class Pacing:
         for partition in due:
             led = self._led[partition]
             in_order = partition in self.hurried or led.assignment.is_durable
-            if not in_order and led.is_far_behind(_FAR_BEHIND_OBJECTS * self._limits.commit.upload_bytes):
+            if not in_order and led.is_far_behind(FAR_BEHIND_OBJECTS * self._limits.commit.upload_bytes):
                 passed_over.append(PassOver(led))
             reads.append(Read(led, now_s if led.append_seen_s is None else led.append_seen_s))
             led.append_seen_s = None

@@ -91,7 +91,8 @@ class Unwanted:
             if (part := led.unstored_part(item)) is not None:
                 led.item_left_out(part)
         self._pacing.commit.looked(now_s)
-        return CountLeftOut(sum(len(item.records) for item in taken)), TellLeftOut()
+        counted = [CountLeftOut(self._led[item.topic_id_partition].assignment, len(item.records)) for item in taken]
+        return *counted, TellLeftOut()
 
     def declare(self, led: LedPartition, now_s: float, *, is_last: bool = False) -> Sequence[Action]:
         """Declare what was left out, when it is time."""
@@ -247,7 +248,7 @@ class WritePathCore:
         read_bytes = sum(len(item.records) for item in outcome.items)
         outcome = self.unwanted.leave_out(led, outcome, now_s)
         if left_out_bytes := read_bytes - sum(len(item.records) for item in outcome.items):
-            actions.append(CountLeftOut(left_out_bytes))
+            actions.append(CountLeftOut(led.assignment, left_out_bytes))
         actions += self.unwanted.declare(led, now_s)
         self.queue.put(outcome.items)
         led.log_read(outcome)

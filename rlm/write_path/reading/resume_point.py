@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 
 from kafka_log.errors import MalformedFileError
 from kafka_log.leader_epoch_checkpoint import NO_EPOCHS, LeaderEpochs, read_leader_epochs
-from kafka_log.segment_files import list_segments
+from kafka_log.segment_files import list_segments, log_end
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.offset_ranges import OffsetRange, joined_ranges, ranges_common, ranges_missing
 from metadata_topic.store.archive.archive_store import ArchiveStore
@@ -85,6 +85,15 @@ def resume_point(store: RemoteWalMetadataStore, archive: ArchiveStore, assignmen
             assignment.archive,
         )
         return resume_of(store, archive, log)
+    except (OSError, MalformedFileError) as error:
+        raise ResumeUnknownError(str(error)) from error
+
+
+def end_of_log(assignment: Assignment) -> ResumePoint:
+    """Return only what will be appended from now on. Raises ResumeUnknownError."""
+    directory = assignment.directory
+    try:
+        return ResumePoint(log_end(directory), leader_epochs=read_leader_epochs(directory))
     except (OSError, MalformedFileError) as error:
         raise ResumeUnknownError(str(error)) from error
 
