@@ -12,6 +12,7 @@ from agent.wiring.relaying import Relaying
 from plugin.prices import NEVER_PAYS
 from plugin.remote_wal_storage_manager import WHOLE_STORE
 from replication.follower.peer_watch import NOT_ASKED, Presence
+from replication.leader.shadow import PRODUCERS_SLOWED
 
 if TYPE_CHECKING:
     from agent.wiring.storage_run import StorageRun
@@ -36,6 +37,8 @@ class AgentState:
 
     broker_id: int
     is_storage_enabled: bool
+    has_store: bool
+    """Whether it uses object storage."""
     supervisor: Supervisor
     descriptors: DescriptorWatch
     certificates: CertificateWatch
@@ -58,7 +61,7 @@ class AgentState:
         identity, relaying, system, run = self.identity, self.relaying, self.system, self.storage_run
         if identity is None or relaying is None:
             return {"broker_id": self.broker_id, "partitions": []}
-        traffic = dict(relaying.metrics.traffic.by_partition)
+        traffic = dict(relaying.traffic.by_partition)
         partitions = []
         for partition, status in run.write_path.status().items() if run is not None else ():
             moved = traffic.get(partition)
@@ -95,6 +98,22 @@ class AgentState:
             },
             "gaps": run.led_gaps.describe() if run is not None else [],
             "held": run.led_gaps.describe_held() if run is not None else [],
+            "shadow": self.shadow(),
+        }
+
+    def shadow(self) -> dict[str, Any] | None:
+        """Return what links would save and what is unknown, besides linked shares; None if it is not in shadow.
+
+        Any thread may ask.
+        """
+        if self.relaying is None or self.relaying.shadow is None or self.savings is None:
+            return None
+        run, spent = self.storage_run, self.savings.dollars()
+        return {
+            "uploads": self.has_store,
+            "upload_ms": run.write_path.upload_ms if run is not None else None,
+            "dollars": asdict(spent) | {"saved": spent.saved},
+            "producers_slowed": PRODUCERS_SLOWED,
         }
 
     def _buckets_away(self) -> list[str]:

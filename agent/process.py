@@ -40,6 +40,7 @@ from agent.watchdog import Watchdog
 from agent.wiring.relaying import Relaying, build_relaying
 from kafka_log.meta_properties import MetaProperties
 from kafka_log.server_properties import BrokerProperties
+from plugin.remote_wal_storage_manager import RequestCounts
 from plugin.wall_clock import Clocks, wall_ms
 from replication.follower.tiers import ArchiveReads
 
@@ -95,6 +96,7 @@ class Agent:
         self.state = AgentState(
             broker.node_id,
             settings.storage.system_enable,
+            settings.has_store,
             Supervisor(self.registry, back_off),
             DescriptorWatch(self.registry),
             CertificateWatch(self.registry, certificate_stores(broker, settings), wall_ms),
@@ -169,19 +171,21 @@ class Agent:
         identity = AgentIdentity(formatted.cluster_id, broker.node_id, incarnation, broker.rack, wall_ms())
         relaying = build_relaying(self._configuration, identity, self.registry, self._archive_storage, time.monotonic)
         await relaying.start(self._configuration, self._handover.sockets)
-        state.supervisor.start(_PEERS, relaying.found_peers.run)
-        state.supervisor.start(_PEER_WATCH, relaying.peer_watch.run)
-        state.supervisor.start(_BROKER_WATCH, relaying.leader.watch_broker)
+        if relaying.shadow is None:
+            state.supervisor.start(_PEERS, relaying.found_peers.run)
+            state.supervisor.start(_PEER_WATCH, relaying.peer_watch.run)
+            state.supervisor.start(_BROKER_WATCH, relaying.leader.watch_broker)
         state.supervisor.start(_PAUSES, relaying.pauses.run)
         state.identity, state.relaying = identity, relaying
         state.savings = self._savings(relaying)
-        self.registry.register(SavingsCollector(state.savings.dollars))
+        self.registry.register(SavingsCollector(state.savings.dollars, is_shadow=relaying.shadow is not None))
         self.registry.register(PausedReads(relaying.hydration.tiers))
         self.registry.register(PausedLinks(relaying.pauses))
         agent_info(self.registry).labels(identity.cluster_id, identity.rack or "", str(identity.broker_id)).set(1)
         self._handover.sockets.close_rest()
-        manager.tell("READY=1", "STATUS=relaying")
-        log.info("agent_started", broker=identity.broker_id, incarnation=identity.incarnation)
+        manager.tell("READY=1", "STATUS=relaying" if relaying.shadow is None else "STATUS=in shadow")
+        mode = self._configuration.settings.process.mode
+        log.info("agent_started", broker=identity.broker_id, incarnation=identity.incarnation, mode=mode)
         if not waited:
             self._serve_http()
         if self._configuration.settings.storage.system_enable:
@@ -215,12 +219,14 @@ class Agent:
             log.error("stopped_halfway", error=str(error) or type(error).__name__, exc_info=error)
 
     def _savings(self, relaying: Relaying) -> Savings:
-        configuration, followers = self._configuration, relaying.metrics.traffic.by_follower
+        configuration, followers, shadow = self._configuration, relaying.traffic.by_follower, relaying.shadow
         section = configuration.settings.storage.price_section
         counts, clients = relaying.storage, relaying.gateway.traffic if relaying.gateway is not None else None
-        return Savings(
-            configuration.prices, section, lambda: counts.request_counts, followers, relaying.zones.is_own, clients
-        )
+
+        def requests() -> RequestCounts:
+            return counts.request_counts if shadow is None else shadow.requests
+
+        return Savings(configuration.prices, section, requests, followers, relaying.zones.is_own, clients)
 
     def _archive_storage(self) -> ArchiveReads | None:
         run = self.state.storage_run

@@ -56,6 +56,7 @@ def agent_settings(broker: BrokerProperties, file: Path) -> AgentSettings:
     except ValidationError as error:
         wrong = error.errors(include_input=False, include_url=False)
         raise AgentSettingsError(f"{file}: {'; '.join(map(_told, wrong))}") from None
+    (_check_shadow if settings.is_shadow else _check_relaying)(settings, broker, file)
     _check_together(settings, broker, file)
     _check_archive(settings, file)
     _check_memory(settings, file)
@@ -79,7 +80,27 @@ def _told(wrong: ErrorDetails) -> str:
     return f"{key}: no such setting{f' (is {near[0]} meant?)' if near else ''}"
 
 
-def _check_together(settings: AgentSettings, broker: BrokerProperties, file: Path) -> None:
+def _check_shadow(settings: AgentSettings, broker: BrokerProperties, file: Path) -> None:
+    """Refuse what an agent in shadow cannot do: it opens no port but its HTTP listener."""
+    refused = {
+        "remote.log.wal.storage.system.enable: must be true": not settings.storage.system_enable,
+        "remote.wal.gateway.enable: must be false": settings.gateway.enable,
+        "remote.wal.agent.bypass: must be empty": bool(settings.bypass.brokers),
+        "remote.wal.archive.enable: must be false": settings.archive.enable,
+    }
+    advertised = broker.advertised_listeners[broker.inter_broker_listener_name]
+    agents_port = settings.peers.replica_port_base + broker.node_id
+    refused[
+        f"advertised.listeners: {broker.inter_broker_listener_name} leads other brokers to agents of their own hosts, "
+        "which relay nothing"
+    ] = is_loopback(advertised.host) and advertised.port == agents_port
+    if told := [reason for reason, is_wrong in refused.items() if is_wrong]:
+        raise AgentSettingsError(f"{file}: with remote.wal.agent.mode=shadow: {'; '.join(told)}")
+
+
+def _check_relaying(settings: AgentSettings, broker: BrokerProperties, file: Path) -> None:
+    if settings.process.shadow_upload_enable:
+        raise AgentSettingsError(f"{file}: remote.wal.agent.shadow.upload.enable: needs remote.wal.agent.mode=shadow")
     try:
         plan = broker_tls_plan(broker, settings.broker_tls)
     except AgentSettingsError as error:
@@ -110,17 +131,20 @@ def _check_together(settings: AgentSettings, broker: BrokerProperties, file: Pat
             "the brokers through this agent; take a loopback address or, in a network that you trust, set "
             "remote.wal.agent.plaintext.enable=true"
         )
+    highest_port = settings.peers.replica_port_base + max(settings.peers.peers, default=0)
+    if highest_port > MAX_PORT:
+        raise AgentSettingsError(
+            f"{file}: remote.wal.agent.replica.port.base: the port of the highest broker id would be {highest_port}"
+        )
+
+
+def _check_together(settings: AgentSettings, broker: BrokerProperties, file: Path) -> None:
     if settings.link.takes_digests and settings.gateway_produce.enable:
         raise AgentSettingsError(
             f"{file}: remote.wal.link.digest: what gateways store of produce requests has no SHA-256; leave it at "
             "crc32c, or remote.wal.gateway.produce.enable=false"
         )
     check_http_listener(settings.http.listener, settings.http, file)
-    highest_port = settings.peers.replica_port_base + max(settings.peers.peers, default=0)
-    if highest_port > MAX_PORT:
-        raise AgentSettingsError(
-            f"{file}: remote.wal.agent.replica.port.base: the port of the highest broker id would be {highest_port}"
-        )
     state_directory = settings.process.state_directory.resolve()
     for directory in broker.log_dirs:
         if state_directory.is_relative_to(directory.resolve()):

@@ -1,7 +1,7 @@
 """`remote-wal config`: checks and proposes the agent's lines in server.properties without asking brokers or stores."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,6 +18,11 @@ app = command_group(
 )
 
 _HOST = "<this host's address>"
+_STORE = {
+    "remote.log.wal.storage.system.enable": "true",
+    "remote.log.wal.storage.manager.class.name": "plugin.s3_express.S3ExpressWalStorageManager",
+}
+_SHADOW = {"remote.wal.agent.mode": "shadow"}
 
 
 @app.command()
@@ -54,21 +59,24 @@ def check(broker_config: BrokerConfig, json: Json = False) -> None:
 
 
 @app.command()
-def init(broker_config: BrokerConfig) -> None:
+def init(
+    broker_config: BrokerConfig,
+    shadow: Annotated[
+        bool, typer.Option("--shadow", help="Only the lines for an agent that nobody replicates through.")
+    ] = False,
+) -> None:
     """Print the lines to add to this file, with what only you know in angle brackets."""
     from kafka_log.server_properties import load_broker_properties
 
     broker = load_broker_properties(broker_config)
-    for key, value in _proposed(broker, broker_config.parent).items():
+    for key, value in (_STORE | _SHADOW if shadow else _proposed(broker, broker_config.parent)).items():
         if key not in broker.raw:
             typer.echo(f"{key}={value}")
 
 
 def _proposed(broker: "BrokerProperties", directory: Path) -> dict[str, str]:
     """Return the minimum that an agent needs in a cluster over several hosts."""
-    keys = {
-        "remote.log.wal.storage.system.enable": "true",
-        "remote.log.wal.storage.manager.class.name": "plugin.s3_express.S3ExpressWalStorageManager",
+    keys = _STORE | {
         "rsm.wal.config.bucket": f"<a directory bucket in {broker.rack or 'the zone of this broker'}>",
         "remote.wal.agent.peer.listener": f"{_HOST}:19090",
         "remote.wal.agent.peers": f"{broker.node_id}@{_HOST}:19090,<the others alike>",

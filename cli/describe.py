@@ -167,7 +167,11 @@ def _print_why(answers: dict[int, dict[str, Any]], silent: dict[int, str], topic
     columns = ("topic", ">leader", ">last minute", ">last hour", "why inline")
     made = table(*columns, rows=sorted(rows), title="Linked shares", without_lines=True)
     made.columns[0].overflow = made.columns[4].overflow = "fold"
-    show(made, *(f"agent {broker_id}: no answer: {reason}" for broker_id, reason in silent.items()))
+    show(
+        made,
+        *(f"agent {broker_id}: no answer: {reason}" for broker_id, reason in silent.items()),
+        *(line for broker_id, answer in answers.items() if answer.get("shadow") for line in _told(broker_id, answer)),
+    )
 
 
 def _partitions(answers: dict[int, dict[str, Any]]) -> "Table":
@@ -198,7 +202,7 @@ def _agents(answers: dict[int, dict[str, Any]], silent: dict[int, str]) -> "Tabl
     rows = [
         (
             broker_id,
-            "ready" if answer["storage_ready"] else "does not answer",
+            _store(answer),
             _hydration(answer),
             *(f"{answer['requests'][key]:,}" for key in ("put", "get")),
             f"{answer['metadata_pending']:,}",
@@ -217,8 +221,11 @@ def _agents(answers: dict[int, dict[str, Any]], silent: dict[int, str]) -> "Tabl
 
 def _told(broker_id: int, answer: dict[str, Any]) -> Iterator[str]:
     """Yield an agent's messages besides its figures."""
+    from agent.http.status_page import shadow_text
     from metadata_topic.settings.pauses import Pause
 
+    if answer.get("shadow"):
+        yield f"Agent {broker_id} is {shadow_text(answer['shadow'])}."
     for paused in answer.get("paused", []):
         yield f"Agent {broker_id}: {Pause(paused['by'], paused['since_ms'], paused['reason']).told(paused['scope'])}."
     for dead in answer.get("bypassed_agents", []):
@@ -251,7 +258,15 @@ def _print_held(console: Any, answers: dict[int, dict[str, Any]]) -> None:
         )
 
 
+def _store(answer: dict[str, Any]) -> str:
+    if (shadow := answer.get("shadow")) and not shadow["uploads"]:
+        return "not used"
+    return "ready" if answer["storage_ready"] else "does not answer"
+
+
 def _hydration(answer: dict[str, Any]) -> str:
+    if answer.get("shadow"):
+        return "off, in shadow"
     if answer["hydration_paused"]:
         return "paused" if "" in answer.get("buckets_given_up", [""]) else "in part"
     return "WAL only" if answer.get("archive_reads_paused") else "on"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _KAFKA_TIMEOUT_S = 10.0
 _ANSWER_KEYS = (
     "uptime_s", "not_ready", "degraded", "paused", "missing_offsets", "partitions", "lag_bytes", "lag_age_s",
-    "linked_share", "inline_bytes", "store",
+    "linked_share", "inline_bytes", "store", "shadow",
 )  # fmt: skip
 _MOST_REASONS = 3
 
@@ -113,6 +113,8 @@ def _pauses(known: "KnownSettings") -> list[str]:
 def _print(rows: list[dict[str, Any]], pauses: list[str]) -> None:
     from rich.text import Text
 
+    from agent.http.status_page import shadow_text
+
     columns = (
         ">broker", "zone", "agent", "answered", "release", ">linked 1 min", ">1 h", ">not stored", ">oldest", "store",
         "why inline (1 h)",
@@ -122,6 +124,8 @@ def _print(rows: list[dict[str, Any]], pauses: list[str]) -> None:
         made.columns[at].overflow = "fold"
     show(made)
     for row in rows:
+        if row["shadow"]:
+            show(Text(f"broker {row['broker']} is {shadow_text(row['shadow'])}"))
         for text in _told(row):
             show(Text(f"broker {row['broker']}: {text}", style="red" if row["agent"] == "silent" else "yellow"))
     show(*(Text(pause, style="yellow") for pause in pauses))
@@ -159,7 +163,7 @@ def _cells(row: Mapping[str, Any]) -> "list[Text]":
 
 def _agent_text(row: Mapping[str, Any]) -> str:
     text = {"none": "none registered", "silent": "does not answer"}.get(row["agent"], row["agent"])
-    return f"{text}, paused" if row["paused"] else text
+    return f"{text}{', shadow' if row['shadow'] else ''}{', paused' if row['paused'] else ''}"
 
 
 def _told(row: Mapping[str, Any]) -> Iterator[str]:

@@ -21,6 +21,8 @@ _SKEW_MS = 5_000
 def system_enable(facts: Facts) -> Verdict:
     """Check whether the agent does anything."""
     key = "remote.log.wal.storage.system.enable"
+    if facts.settings.is_shadow:
+        return Verdict(Level.INFORMATION, "in shadow (remote.wal.agent.mode): nobody replicates through this agent")
     if facts.settings.storage.system_enable:
         return Verdict(Level.OK, f"{key} is true")
     return Verdict(Level.INFORMATION, f"{key} is false: the agent only relays", f"set {key}=true to use storage")

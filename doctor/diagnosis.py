@@ -15,7 +15,7 @@ from doctor import (
     store_checks,
 )
 from doctor.facts import Facts
-from doctor.findings import Finding, Verdict, judge
+from doctor.findings import Finding, Level, Verdict, judge
 
 Check = Callable[[Facts], Verdict]
 
@@ -62,6 +62,17 @@ CHECKS: Final[Mapping[str, Check]] = {
 }
 
 
+_OF_RELAYING: Final = frozenset({"listeners", "broker-tls", "agent-peers", "bypass-listener", "bypass-peers"})
+_OF_STORE: Final = frozenset({one for one in CHECKS if one.startswith("store-")} | {"clock-store"})
+
+
+def _not_in_shadow(_facts: Facts) -> Verdict:
+    return Verdict(Level.OK, "not asked: an agent in shadow does without")
+
+
 def diagnose(facts: Facts, checks: Mapping[str, Check] = CHECKS) -> list[Finding]:
     """Return one finding for each check."""
+    if facts.settings.is_shadow:
+        spared = _OF_RELAYING if facts.settings.has_store else _OF_RELAYING | _OF_STORE
+        checks = {one: _not_in_shadow if one in spared else check for one, check in checks.items()}
     return judge(facts, checks)

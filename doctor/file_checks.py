@@ -35,7 +35,7 @@ def judge_file(broker: BrokerProperties, settings: AgentSettings) -> list[Fault]
     }
     told = [fault for key, file in files.items() if (fault := _unreadable(key, file)) is not None]
     told += [fault for spec in specs if (fault := _refused(spec)) is not None]
-    listener = listener_fault(broker, settings)
+    listener = None if settings.is_shadow else listener_fault(broker, settings)
     prefixes = (*OUR_PREFIXES, *(spec.impl_prefix for spec in specs))
     return [
         *_unfilled(broker, prefixes),
@@ -48,7 +48,7 @@ def judge_file(broker: BrokerProperties, settings: AgentSettings) -> list[Fault]
 def _stores(broker: BrokerProperties, settings: AgentSettings) -> list[StorageSpec]:
     """Return the stores that the agent will open."""
     found, archive = [], settings.archive
-    if settings.storage.system_enable:
+    if settings.has_store:
         found.append(storage_spec(settings.storage, broker))
     if archive.enable:
         prefix = archive.storage_manager_impl_prefix

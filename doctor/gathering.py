@@ -71,7 +71,10 @@ def gather(broker: BrokerProperties, settings: AgentSettings, wall_ms: Callable[
             past.values(),
         )
         past_agents = dict(zip(past, answers, strict=True))
-    store, other_buckets = _stores(broker, settings, wall_ms)
+    store: Store | Unknown = Unknown("the agent, in shadow, uploads nothing")
+    other_buckets: Mapping[str, Store | Unknown] = {}
+    if settings.has_store or not settings.is_shadow:
+        store, other_buckets = _stores(broker, settings, wall_ms)
     facts = Facts(
         broker, settings, cluster, topics, store, peers, agents, _host(broker, settings), past_agents, other_buckets,
         replica_hosts={host: get_fact(partial(addresses_of, host)) for host in _advertised_hosts(broker, settings)},

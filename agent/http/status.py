@@ -78,10 +78,14 @@ class Status:
     """Record bytes of the last minute that followers got from here, by inline reason or as `linked`."""
     hour: Mapping[str, int] = field(default_factory=dict)
     """Those of the last hour."""
+    shadow: Mapping[str, Any] | None = None
+    """See `AgentState.shadow`. If there is one, bytes and dollars are those that would be."""
 
     @property
     def store(self) -> tuple[str, str]:
         """The state of the store, and why it fails."""
+        if self.shadow is not None and not self.shadow["uploads"]:
+            return "not used", ""
         if self.store_failed is not None:
             return "fails", self.store_failed[1]
         if not self.is_store_there:
@@ -126,6 +130,7 @@ def summary(status: Status, release: str) -> dict[str, Any]:
         "linked_share": {"minute": linked_share(status.minute), "hour": linked_share(status.hour)},
         "inline_bytes": {way: moved for way, moved in status.hour.items() if way != "linked"},
         "store": {"state": store, "failure": failure, "answered_s_ago": status.store_answered_s_ago},
+        "shadow": status.shadow,
         "peers": {one.broker_id: asdict(one.presence) | {"is_bypassed": one.is_bypassed} for one in status.peers},
     }
 
@@ -145,7 +150,7 @@ def status_of(state: AgentState, clocks: Clocks, *, with_why: bool = False) -> S
     if identity is None or relaying is None or savings is None:
         return Status(state.broker_id, reasons=state.not_ready(), degraded=state.degraded())
     led = run.write_path.status() if run is not None else {}
-    recent, now_s = relaying.metrics.traffic.recent_of_all, clocks.monotonic_s()
+    recent, now_s = relaying.traffic.recent_of_all, clocks.monotonic_s()
     return Status(
         identity.broker_id,
         identity.cluster_id,
@@ -160,7 +165,7 @@ def status_of(state: AgentState, clocks: Clocks, *, with_why: bool = False) -> S
         relaying.storage.request_counts,
         run.write_path.break_even_bytes if run is not None else None,
         savings.dollars(),
-        by_topic(led, dict(relaying.metrics.traffic.by_partition)),
+        by_topic(led, dict(relaying.traffic.by_partition)),
         sorted(led.values(), key=lambda one: (-one.lag_bytes, one.topic, one.partition)),
         _peers(state),
         relaying.leader.broker_unreachable,
@@ -168,6 +173,7 @@ def status_of(state: AgentState, clocks: Clocks, *, with_why: bool = False) -> S
         relaying.pauses.told,
         recent.moved(60, now_s),
         recent.moved(3600, now_s),
+        state.shadow(),
     )
 
 

@@ -5,10 +5,11 @@ text from elsewhere (topics, zones, reasons) is escaped.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib import resources
 from string import Template
+from typing import Any
 
 from agent.agent_state import presence_text
 from agent.http.status import Peer, Status
@@ -70,10 +71,24 @@ def _answer(status: Status) -> str:
     return " ".join(f"<span>{part}</span>" for part in (_by_links(status), _stored(status), _saved(status)) if part)
 
 
+def shadow_text(shadow: Mapping[str, Any]) -> str:
+    """Describe what an agent in shadow would save, and what is unknown."""
+    saved, upload_ms = shadow["dollars"]["saved"], shadow["upload_ms"]
+    worth = f"{dollars(saved)} would be saved" if saved >= 0 else f"links would have cost {dollars(-saved)} more"
+    took = "not known yet" if shadow["uploads"] else "unknown, as nothing is uploaded"
+    return (
+        "in shadow: nobody replicates through this agent; linked and inline bytes are those that would be, and "
+        f"{worth} so far. An upload takes: {took if upload_ms is None else duration(upload_ms / 1000)}. Whether links "
+        f"would slow producers down: {shadow['producers_slowed']}"
+    )
+
+
 def _by_links(status: Status) -> str:
     total = status.all_topics
     if not status.cluster_id:
         return "Not relaying yet."
+    if status.shadow is not None and total.moved_bytes:
+        return f"By links would be <b>{share(total)}</b>."
     if not total.partitions:
         return "No topic led here replicates through object storage."
     if not total.moved_bytes:
@@ -89,7 +104,7 @@ def _by_links(status: Status) -> str:
 
 def _stored(status: Status) -> str:
     total = status.all_topics
-    if not total.partitions:
+    if not total.partitions or status.shadow is not None:
         return ""
     if status.gaps:
         return f'<b class="wrong">{status.gaps:,} offsets are lost to storage.</b>'
@@ -102,14 +117,17 @@ def _stored(status: Status) -> str:
 def _saved(status: Status) -> str:
     if not status.dollars.stock:
         return ""
-    saved = status.dollars.saved
+    saved, would = status.dollars.saved, "" if status.shadow is None else " would be"
     return (
-        f"<b>{dollars(saved)}</b> saved." if saved >= 0 else f'<b class="wrong">{dollars(-saved)}</b> more than inline.'
+        f"<b>{dollars(saved)}</b>{would} saved."
+        if saved >= 0
+        else f'<b class="wrong">{dollars(-saved)}</b> more than inline.'
     )
 
 
 def _notes(status: Status) -> str:
     notes = [("bad", reason) for reason in status.reasons] + [("look", reason) for reason in status.degraded]
+    notes += [("look", shadow_text(status.shadow))] if status.shadow is not None else []
     items = "".join(f'<li class="{tone}">{escape(text)}</li>' for tone, text in notes)
     return f'<ul class="notes">{items}</ul>' if items else ""
 
@@ -120,14 +138,18 @@ def _tiles(status: Status) -> str:
     waits = f"the oldest byte for {duration(total.oldest_ms / 1000)}" if total.lag_bytes else "nothing waits"
     moved = f"{size(total.linked_bytes)} linked, {size(total.inline_bytes)} inline"
     store, seen = _store(status)
+    would, now = ("", "there now") if status.shadow is None else (", would be", "with them")
+    lag = size(total.lag_bytes)
+    if status.shadow is not None and not status.shadow["uploads"]:
+        lag, waits = "all", "nothing is uploaded"
     return "".join(
         (
-            _tile("By links", share(total), moved, _bar(total)),
-            _tile("Not stored yet", size(total.lag_bytes), waits),
+            _tile(f"By links{would}", share(total), moved, _bar(total)),
+            _tile("Not stored yet", lag, waits),
             _tile(
-                "Saved",
+                f"Saved{would}",
                 dollars(spent.saved),
-                f"{dollars(spent.stock)} of cross-zone traffic without links; {dollars(spent.crossings)} there now, "
+                f"{dollars(spent.stock)} of cross-zone traffic without links; {dollars(spent.crossings)} {now}, "
                 f"{dollars(spent.requests)} for requests",
             ),
             _tile("Store", store, f"{seen}; {requests.put:,} PUT, {requests.get:,} GET, failed attempts: {failures:,}"),

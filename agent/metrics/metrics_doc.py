@@ -37,6 +37,7 @@ from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
 from plugin.guarded_storage import GuardedStorageManager
 from plugin.wall_clock import wall_ms
+from replication.leader.shadow import Shadow, ShadowRules
 from replication.wire.metrics import ReplicationMetrics
 from rlm.write_path.core.led_partition import PartitionStatus
 from rlm.write_path.metrics import ArchiveMetrics, LifecycleMetrics, StageTimes, WriteMetrics
@@ -96,6 +97,7 @@ def _collectors() -> list[Collector]:
     ArchiveMetrics(registry)
     LifecycleMetrics(registry)
     ReplicationMetrics(registry)
+    Shadow(registry, ShadowRules(0.0, 1, lambda _brokers: {}), time.monotonic)
     GatewayMetrics(registry)
     ProduceMetrics(registry)
     DurableMetrics(registry, DurableLogs())
@@ -114,6 +116,7 @@ def _collectors() -> list[Collector]:
     return [
         *registry.collectors,
         SavingsCollector(lambda: Dollars(0, 0, 0)),
+        SavingsCollector(lambda: Dollars(0, 0, 0), is_shadow=True),
         PausedReads(None),
         PausedLinks(None),
         TopicCollector(dict, dict, 0),

@@ -81,22 +81,25 @@ class Savings:
 
 
 class SavingsCollector(Collector):
-    """Shows the savings to Prometheus."""
+    """Shows the savings to Prometheus, or in shadow what would be saved, under names of its own."""
 
-    def __init__(self, dollars: Callable[[], Dollars]) -> None:
+    def __init__(self, dollars: Callable[[], Dollars], *, is_shadow: bool = False) -> None:
         self._dollars = dollars
+        self._prefix, self._what = (
+            ("remote_wal_shadow_", "In shadow, estimated: ") if is_shadow else ("remote_wal_", "")
+        )
 
     def collect(self) -> Iterator[Metric]:
         """Called by the registry, on the HTTP endpoint's threads."""
         dollars = self._dollars()
         spent = CounterMetricFamily(
-            "remote_wal_dollars",
-            "By the price table: what crossing zones would have cost without links (stock), what it did cost "
-            "(crossings), of followers and of the gateway's clients, and requests to the store (requests)",
+            f"{self._prefix}dollars",
+            f"{self._what}By the price table: what crossing zones would have cost without links (stock), what it did "
+            "cost (crossings), of followers and of the gateway's clients, and requests to the store (requests)",
             labels=["of"],
         )
         for name in ("stock", "crossings", "requests"):
             spent.add_metric([name], getattr(dollars, name))
         yield spent
         what = "Stock less crossings and requests since the agent started; all agents together are the cluster's"
-        yield GaugeMetricFamily("remote_wal_saved_dollars", what, dollars.saved)
+        yield GaugeMetricFamily(f"{self._prefix}saved_dollars", f"{self._what}{what}", dollars.saved)

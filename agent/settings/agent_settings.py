@@ -65,6 +65,16 @@ class AgentSettings(BaseModel):
     gateway_produce: GatewayProduceSettings = GatewayProduceSettings()
 
     @property
+    def is_shadow(self) -> bool:
+        """Whether nobody replicates through the agent."""
+        return self.process.mode == "shadow"
+
+    @property
+    def has_store(self) -> bool:
+        """Whether the agent uses object storage."""
+        return self.storage.system_enable and (not self.is_shadow or self.process.shadow_upload_enable)
+
+    @property
     def price_network(self) -> str:
         """The section of the price table for cross-zone traffic."""
         return self.link.prices_network or network_of(self.storage.price_section)

@@ -115,8 +115,17 @@ class ClientSettings(Section, alias_generator=keyed("remote.wal.agent.")):
 
 
 class ProcessSettings(Section, alias_generator=keyed("remote.wal.agent.")):
-    """The process: its directory, its end, its memory, its intervals."""
+    """The process: what it does, its directory, its end, its memory, its intervals."""
 
+    mode: Literal["replication", "shadow"] = Field(
+        "replication",
+        description="`shadow`: nobody replicates through the agent. It only shows what links would save.",
+    )
+    shadow_upload_enable: bool = Field(
+        False,
+        description="Whether an agent in shadow uploads what would be linked, to show how long that takes. Else it "
+        "needs no store, and each upload counts as taking 10 ms.",
+    )
     state_directory: Path = Field(
         Path("/var/lib/remote-wal"),
         description="Holds the agent's lock and what it knows; it must outlive restarts. Not a log directory.",

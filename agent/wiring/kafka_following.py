@@ -39,6 +39,7 @@ from metadata_topic.settings.wal_retention import WalRetention
 from metadata_topic.topic.followed_metadata import FollowedMetadata, Reader
 from metadata_topic.topic.metadata_topics import MetadataTopics, TopicPlan
 from metadata_topic.topic.topic import MetadataTopicSettings
+from metadata_topic.topic.topic_reader import TopicReader
 from plugin.guarded_storage import GuardedStorageManager
 from plugin.wall_clock import wall_ms
 from replication.leader.zones import Zones
@@ -80,7 +81,8 @@ class TopicReaders:
         tiered = TieredOffsets()
         tier = TierFollower(client, tiered, rack=identity.rack)
         self.tiered_storage = TieredStorageTier(tiered, tier, LogEpochs(directory_of, time.monotonic))
-        self._all = (self.metadata.consumer, self.topic_settings, tier)
+        readers: tuple[TopicReader, ...] = (self.metadata.consumer, self.topic_settings, tier)
+        self._all = readers if settings.has_store else (self.topic_settings,)
 
     def start(self) -> None:
         """Start reading; the topics must exist."""
@@ -271,22 +273,26 @@ class KafkaFollowing:
         self._follow_settings()
         await self._in_thread(self.replicas.look)
         self.on_topics_read()
-        # Only then is it known what is in no object: before, a log would be uploaded again, or left out in part.
-        await self._until_read("metadata", self.metadata.was_read)
+        if self._settings.has_store:
+            # Only then is it known what is in no object: before, a log would be uploaded again, or left out in part.
+            await self._until_read("metadata", self.metadata.was_read)
+        else:
+            self._missing.discard("metadata")
         if self.incarnation.look():
             await self._in_thread(self._register)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.leadership.run(self._leaders(), self._settings.process.leadership_interval_s))
-            tasks.create_task(self.incarnation.run())
             tasks.create_task(self.topics.watch())
             tasks.create_task(self._binding.run())
             tasks.create_task(self._inherited.run())
-            tasks.create_task(self.lease.run())
-            tasks.create_task(
-                self.metadata.save_snapshots(
-                    self._settings.metadata.snapshot_interval_s, lambda: self.lease.lost_because is None
+            if self._settings.has_store:
+                tasks.create_task(self.incarnation.run())
+                tasks.create_task(self.lease.run())
+                tasks.create_task(
+                    self.metadata.save_snapshots(
+                        self._settings.metadata.snapshot_interval_s, lambda: self.lease.lost_because is None
+                    )
                 )
-            )
 
     def _follow_settings(self) -> None:
         loop = asyncio.get_running_loop()
@@ -332,10 +338,11 @@ def _register(
         directory_ids({directory.path for directory in log_directories}),
         retention.default_ms,
         retention.lagging_max_ms,
-        own_address(identity.broker_id, settings.peers),
+        None if settings.is_shadow else own_address(identity.broker_id, settings.peers),
         own_bypass(identity.broker_id, settings.bypass),
         gateway_parts(settings),
         zone=identity.rack,
+        is_shadow=settings.is_shadow,
     )
     writer = SettingsWriter(client)
     try:

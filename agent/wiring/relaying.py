@@ -48,9 +48,10 @@ from replication.leader.guarded_write_path import GuardedWritePath
 from replication.leader.leader_context import LeaderContext, LeaderLimits
 from replication.leader.leader_proxy import LeaderProxy
 from replication.leader.read_ahead import CatchUpLimits
-from replication.leader.zones import RemoteReaders, Zones
+from replication.leader.shadow import Shadow, ShadowRules
+from replication.leader.zones import RemoteReaders, Zones, reads_for
 from replication.wire.memory_budget import MemoryBudget
-from replication.wire.metrics import ReplicationMetrics
+from replication.wire.metrics import ReplicationMetrics, Traffic
 from replication.wire.peer_connection import KnownPeers
 from replication.wire.peer_protocol import Hello, PeerCapabilities
 from rlm.write_path.metrics import StageTimes
@@ -80,13 +81,22 @@ class Relaying:
     """None if it is off: its code is not loaded then."""
     neighbours: Neighbours | None = None
     """None if each agent reads for itself."""
+    shadow: Shadow | None = None
+    """None unless the agent is in shadow; then nothing listens and nobody is dialled."""
+
+    @property
+    def traffic(self) -> Traffic:
+        """The bytes that followers got, or in shadow would have got."""
+        return self.metrics.traffic if self.shadow is None else self.shadow.traffic
 
     async def start(self, configuration: Configuration, handed: ListeningSockets) -> None:
-        """Listen for the local broker and for other agents, at handed-over sockets where there are any.
+        """Listen for the local broker and other agents, at handed-over sockets where there are any; not in shadow.
 
         Raises OSError naming the address.
         """
         broker, settings = configuration.broker, configuration.settings
+        if self.shadow is not None:
+            return
         tls = peer_tls(settings.tls)
         peer_listener = handed.take("peer", settings.peers.peer_listener)
         await self.leader.start(peer_listener, tls.server_context() if tls else None)
@@ -129,7 +139,8 @@ def build_relaying(
         zones=zones,
         followers=peers,
     )
-    context, broker_tls = _with_broker_tls(context, broker_tls_plan(broker, settings.broker_tls))
+    own_tls = None if settings.is_shadow else broker_tls_plan(broker, settings.broker_tls)
+    context, broker_tls = _with_broker_tls(context, own_tls)
     pauses = LinkPauses(identity.broker_id, identity.rack, settings.process.state_directory)
     follower_context = replace(
         _follower_context(configuration, context, hydration, broker_tls), is_paused=pauses.is_paused
@@ -171,7 +182,14 @@ def build_relaying(
         pauses,
         gateway,
         neighbours,
+        _shadow(settings, registry, zones, clock) if settings.is_shadow else None,
     )
+
+
+def _shadow(settings: AgentSettings, registry: CollectorRegistry, zones: Zones, clock: Callable[[], float]) -> Shadow:
+    for_whom = partial(reads_for, zones=zones, min_readers=settings.hydration.share_min_readers)
+    rules = ShadowRules(settings.link.wait_max_s, max(settings.storage.bucket_copies, 1), for_whom)
+    return Shadow(registry, rules, clock)
 
 
 def _hydration_limits(settings: HydrationSettings) -> HydrationLimits:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
 import structlog
+from prometheus_client import CollectorRegistry
 
 from agent.client_connections import ClientConnections
 from agent.defects import Run
@@ -49,13 +50,15 @@ from rlm.write_path.commit.group_commit import CommitLimits
 from rlm.write_path.commit.link_policy import CostLimits, LinkDecider
 from rlm.write_path.commit.object_spacing import spacing_s
 from rlm.write_path.commit.partition_schedule import ScheduleIntervals
+from rlm.write_path.commit.producers import Connections
 from rlm.write_path.core.led_partition import BacklogLimits, PartitionStatus
 from rlm.write_path.core.led_views import StoredLog
-from rlm.write_path.core.pacing import LogManagerLimits
+from rlm.write_path.core.pacing import FAR_BEHIND_OBJECTS, LogManagerLimits
 from rlm.write_path.machine import Machine, thread_pool
-from rlm.write_path.reading.resume_point import ResumePoint
+from rlm.write_path.metrics import StageTimes, WriteMetrics
+from rlm.write_path.reading.resume_point import ResumePoint, end_of_log
 from rlm.write_path.remote_wal_log_manager import RemoteWalLogManager, WritePathOwner
-from rlm.write_path.uploads.combine_task import CombineRules, RLMWalCombineTask
+from rlm.write_path.uploads.combine_task import CombineRules, PretendedUploads, RLMWalCombineTask
 from rlm.write_path.uploads.tail_uploads import TailAnswers, TailUploads
 
 log = structlog.get_logger(__name__)
@@ -138,7 +141,7 @@ class WritePath(WritePathOwner):
         self._logs = self._led_logs()
         self._answers = TailAnswers(around.configuration.client)
         self.tails = TailUploads(around.identity.broker_id, self, self._answers, around.clocks.wall_ms)
-        gateway = around.relaying.gateway
+        gateway, self._shadow = around.relaying.gateway, around.relaying.shadow
         self._durable = DurableUploads(self, gateway.durable) if gateway is not None and gateway.durable else None
 
     def _led_logs(self) -> LedLogs:
@@ -187,6 +190,9 @@ class WritePath(WritePathOwner):
         while True:
             decider.spacing_s = spacing_s(objects_per_s().values(), bound_per_s)
             told.set(decider.spacing_s)
+            if self._shadow is not None and self._running is not None:
+                upload_bytes = self._around.settings.log_manager.combiner_task_upload_bytes
+                await self._shadow.follow(self._running.manager.led(), FAR_BEHIND_OBJECTS * upload_bytes)
             await asyncio.sleep(_SPACING_LOOK_S)
 
     def _leave(self, combine: RLMWalCombineTask) -> None:
@@ -208,6 +214,9 @@ class WritePath(WritePathOwner):
 
     def assign(self, assignments: Sequence[Assignment]) -> None:
         """Take care of exactly these partitions from now on."""
+        if self._shadow is not None:  # it stores for links alone
+            assignments = [replace(one, archive=False, is_kept=False, is_durable=False) for one in assignments]
+            self._shadow.led(assignments)
         self._assignments = assignments
         self._tried(lambda manager: manager.assign(assignments))
         self.tails.assigned(assignments)
@@ -239,18 +248,26 @@ class WritePath(WritePathOwner):
     # WritePathOwner.
 
     def resume_point(self, assignment: Assignment) -> ResumePoint:
-        return self._run.kafka.resume_point(assignment)
+        return self._run.kafka.resume_point(assignment) if self._shadow is None else end_of_log(assignment)
 
     def upload_resumed(self, assignment: Assignment, resume: ResumePoint) -> None:
-        self._run.gaps.declare_begin(assignment, resume)
+        if self._shadow is None:  # else the agent that replicates will see what is in no object
+            self._run.gaps.declare_begin(assignment, resume)
 
     def gaps_found(self, assignment: Assignment, gaps: Sequence[Gap]) -> None:
         if self._durable is not None:
             self._durable.gaps_found(assignment, gaps)
-        self._run.gaps.declare_gaps(assignment, gaps)
+        if self._shadow is None:
+            self._run.gaps.declare_gaps(assignment, gaps)
 
     def ranges_not_wanted(self, assignment: Assignment, ranges: Sequence[OffsetRange]) -> None:
-        self._run.gaps.declare_not_wanted(assignment, ranges)
+        if self._shadow is None:
+            self._run.gaps.declare_not_wanted(assignment, ranges)
+
+    def bytes_left_out(self, assignment: Assignment, size: int) -> None:
+        if self._shadow is not None and self._running is not None:
+            partition = assignment.topic_id_partition
+            self._shadow.left_out(partition, size, self._running.manager.why_inline(partition))
 
     def look_for_assignments(self) -> None:
         self._run.kafka.leadership.look_again()
@@ -272,13 +289,16 @@ class WritePath(WritePathOwner):
     def status(self) -> Mapping[TopicIdPartition, PartitionStatus]:
         """Return the led partitions; none while there is no log manager."""
         running = self._running
-        return running.manager.status() if running is not None else {}
+        found = running.manager.status() if running is not None else {}
+        if not self._around.settings.has_store:
+            found = {one: replace(its, uploaded_offset=0, objects=0, objects_bytes=0) for one, its in found.items()}
+        return found
 
     def why(self) -> Mapping[str, WhyInline]:
         """Return for each topic led here how much of it is linked, and why bytes go inline."""
         running = self._running
         told = running.manager.why_inline_by_topic() if running is not None else {}
-        recent, now_s = dict(self._around.relaying.metrics.traffic.recent), self._around.clocks.monotonic_s()
+        recent, now_s = dict(self._around.relaying.traffic.recent), self._around.clocks.monotonic_s()
         ids = {one.topic: partition.topic_id for partition, one in self.status().items()}
         return {
             topic: WhyInline.of(recent.get(ids[topic]) or RecentTraffic(), why, now_s)
@@ -294,8 +314,15 @@ class WritePath(WritePathOwner):
 
     @property
     def link_round_ms(self) -> float | None:
-        """How long an upload and a read take recently; None before the first."""
-        return (self._decider.link_ms or None) if self._decider is not None else None
+        """How long an upload and a read take recently; None before the first, and if nothing is uploaded."""
+        decider = self._decider if self._around.settings.has_store else None
+        return (decider.link_ms or None) if decider is not None else None
+
+    @property
+    def upload_ms(self) -> float | None:
+        """How long uploads take recently; None before the first, and if nothing is uploaded."""
+        decider = self._decider if self._around.settings.has_store else None
+        return (decider.upload_ms or None) if decider is not None else None
 
     def put_off(self) -> Mapping[TopicIdPartition, str]:
         """Return partitions that are not uploaded because the start is unknown, and why."""
@@ -318,7 +345,7 @@ class WritePath(WritePathOwner):
 
     def _make_combine_task(self) -> RLMWalCombineTask:
         around, limits, gateway = self._around, self._around.settings.log_manager, self._around.relaying.gateway
-        return RLMWalCombineTask(
+        return (RLMWalCombineTask if around.settings.has_store else PretendedUploads)(
             around.relaying.storage,
             around.publisher,
             around.next_segment_id,
@@ -335,10 +362,16 @@ class WritePath(WritePathOwner):
     def _make_decider(self) -> LinkDecider:
         configuration, publication = self._around.configuration, self._around.publication
         interval_s = self._around.settings.log_manager.combiner_task_interval_s
+        sample = ClientConnections(configuration.broker.client_ports).sample
+
+        def seen_in_shadow() -> Connections | None:
+            """Show no connection, as none waits for followers that wait for links; None if they could not be seen."""
+            return None if sample() is None else {}
+
         decider = LinkDecider(
             CostLimits(configuration.break_even_bytes, interval_s, upload_wait_max_s=configuration.upload_wait_max_s),
             replace(configuration.link_costs, reads_for=self._reads_for),
-            ClientConnections(configuration.broker.client_ports).sample,
+            sample if self._shadow is None else seen_in_shadow,
         )
         decider.is_off = lambda: publication.is_stalled
         decider.paused_because = self._around.relaying.pauses.because
@@ -347,7 +380,13 @@ class WritePath(WritePathOwner):
     def _make_manager(self, combine: RLMWalCombineTask, decider: LinkDecider) -> RemoteWalLogManager:
         around, relaying = self._around, self._around.relaying
         limits, machine, metrics = log_manager_limits(around.settings), Machine(around.clocks), around.metrics.write
-        manager = RemoteWalLogManager(limits, combine, decider, relaying.stage_times, metrics, machine, self)
+        stage_times = relaying.stage_times
+        if not around.settings.has_store:  # what is only pretended is in no metric
+            stage_times, metrics = StageTimes(CollectorRegistry()), WriteMetrics(CollectorRegistry())
+        manager = RemoteWalLogManager(limits, combine, decider, stage_times, metrics, machine, self)
+        if self._shadow is not None:
+            manager.add_listener(self._shadow)
+            return manager
         manager.add_listener(relaying.leader)
         manager.add_listener(self.tails)
         if self._durable is not None:
@@ -418,8 +457,10 @@ class StorageRun:
         kafka, loop, gateway = self.kafka, asyncio.get_running_loop(), self.around.relaying.gateway
         kafka.topics.hold_publication = self.around.publisher.hold
         kafka.leadership.on_known = lambda: self.around.metrics.loops.succeeded(Loop.LEADERSHIP)
-        kafka.on_agents = self.around.relaying.found_peers.registered
         kafka.on_pauses = self.around.relaying.pauses.recorded
+        if self.around.relaying.shadow is not None:
+            return
+        kafka.on_agents = self.around.relaying.found_peers.registered
         kafka.on_topics_read = self.write_path.topics_read
         kafka.topic_settings.on_tail_requests = lambda requests: loop.call_soon_threadsafe(
             self.write_path.tails.requested, requests
@@ -436,7 +477,8 @@ class StorageRun:
             self.around.supervisor.start(part, run)
 
     def _register(self) -> None:
-        publish_registration(self.around.publisher, self._own, self.around.clocks.wall_ms())
+        if self.around.settings.has_store:
+            publish_registration(self.around.publisher, self._own, self.around.clocks.wall_ms())
 
     async def stop(self) -> None:
         """End them in order, so that what is left is uploaded, and published last."""
@@ -447,6 +489,8 @@ class StorageRun:
         await asyncio.to_thread(self.write_path.close)
 
     def _runs(self) -> list[tuple[str, Run]]:
+        if not self.around.settings.has_store:
+            return [(WRITE_PATH, self.write_path.run)]
         runs: list[tuple[str, Run]] = [(LIFECYCLE, self._run_lifecycle), (WRITE_PATH, self.write_path.run)]
         if self.around.settings.archive.enable:
             runs.append((ARCHIVE, self._run_archive))

@@ -71,7 +71,8 @@ class StorageSystem:
     def start(self) -> None:
         """Begin, whether or not Kafka and the store are there."""
         supervisor = self._around.supervisor
-        supervisor.start(STORAGE_LOADING, self.loading.run)
+        if self._around.settings.has_store:
+            supervisor.start(STORAGE_LOADING, self.loading.run)
         supervisor.start(PUBLICATION, self._publish)
         supervisor.start(KAFKA, self._run)
         supervisor.start(ALARMS, self.alarms.run)
@@ -103,7 +104,7 @@ class StorageSystem:
         reasons = [*(self.current.missing if self.current is not None else []), *self.alarms.reasons]
         if (stalled := self.publication.stalled_because) is not None:
             reasons = [*reasons, f"metadata is not published, so all goes inline: {stalled}"]
-        storage = self.loading.missing
+        storage = self.loading.missing if self._around.settings.has_store else None
         return reasons if storage is None else [*reasons, f"object storage: {storage}"]
 
     async def _publish(self) -> None:

@@ -185,6 +185,8 @@ class AgentRegistration:
     """Whether its broker was removed for good since (`remote-wal decommission`)."""
     zone: str | None = None
     """Its broker's `broker.rack`; None: none, or an older agent, which does not say."""
+    is_shadow: bool = False
+    """Whether nobody replicates through it (`remote.wal.agent.mode=shadow`)."""
 
 
 class MalformedSettingError(ValueError):
@@ -341,6 +343,7 @@ def _agent(broker_id: int, fields: Mapping[str, object]) -> AgentRegistration:
         is_gone=fields.get("is_gone") is True,
         gateway=None if fields.get("gateway") is None else tuple(map(str, typed(fields, "gateway", list))),
         zone=None if fields.get("zone") is None else typed(fields, "zone", str),
+        is_shadow=fields.get("is_shadow") is True,
     )
     if agent.broker_id != broker_id:
         raise ValueError(f"key and value name brokers {broker_id} and {agent.broker_id}")

@@ -49,7 +49,7 @@ class PeerVersions:
         self._others.pop(broker_id, None)
 
 
-_LINKED: Final = "linked"
+LINKED: Final = "linked"
 _SPAN_S: Final = 10.0
 _HOUR_S: Final = 3600.0
 _REFUSED_HINT = "what is to pass beside brokers' own requests is named by remote.wal.agent.peer.requests"
@@ -83,7 +83,7 @@ class RecentTraffic:
         """The linked share of the bytes in that time; None if nothing moved."""
         moved = self.moved(over_s, now_s)
         total = moved.total()
-        return moved[_LINKED] / total if total else None
+        return moved[LINKED] / total if total else None
 
     def moved(self, over_s: float, now_s: float) -> Counter_[str]:
         """The bytes in that time, by inline reason or as `linked`."""
@@ -261,7 +261,7 @@ class ReplicationMetrics:
 
     def linked(self, partition: TopicIdPartition, size: int, follower_id: int, now_s: float) -> None:
         """Count record bytes that were linked for a follower."""
-        self.traffic.moved(partition.topic_id, _LINKED, size, now_s)
+        self.traffic.moved(partition.topic_id, LINKED, size, now_s)
         self.traffic.by_partition[partition].linked_bytes += size
         self.traffic.by_topic[partition.topic_id, follower_id].linked_bytes += size
         self.record_bytes.labels("linked").inc(size)

@@ -332,3 +332,34 @@ def test_what_gateways_have_stored_in_one_bucket_is_not_adopted_where_objects_ha
     parsed(**copies)
     with pytest.raises(AgentSettingsError, match="in one bucket alone"):
         parsed(**adopted, **copies)
+
+
+SHADOW = {"remote_wal_agent_mode": "shadow", "remote_log_wal_storage_system_enable": "true"}
+
+
+def test_in_shadow_no_peer_is_reached_so_nothing_of_that_is_asked_for() -> None:
+    found = parsed(
+        **SHADOW, remote_wal_agent_peer_listener="10.0.0.1:19090", remote_wal_agent_replica_port_base="65000"
+    )
+    assert found.is_shadow
+    assert not found.has_store
+    assert parsed(**SHADOW, remote_wal_agent_shadow_upload_enable="true").has_store
+    assert not parsed().is_shadow
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ({"remote_log_wal_storage_system_enable": "false"}, "remote.log.wal.storage.system.enable: must be true"),
+        ({"remote_wal_archive_enable": "true"}, "remote.wal.archive.enable: must be false"),
+        ({"remote_wal_gateway_enable": "true"}, "remote.wal.gateway.enable: must be false"),
+        ({"remote_wal_agent_bypass": "2@10.0.0.2:19096"}, "remote.wal.agent.bypass: must be empty"),
+        ({"listeners": "PLAINTEXT://127.0.0.1:19901"}, "advertised.listeners: PLAINTEXT leads other brokers to agents"),
+    ],
+)
+def test_what_an_agent_in_shadow_cannot_do_is_refused(keys: dict[str, str], told: str) -> None:
+    assert refused(**SHADOW | keys).startswith(f"{FILE}: with remote.wal.agent.mode=shadow: {told}")
+
+
+def test_uploads_in_shadow_are_refused_where_the_agent_is_not_in_shadow() -> None:
+    assert "needs remote.wal.agent.mode=shadow" in refused(remote_wal_agent_shadow_upload_enable="true")

@@ -144,3 +144,16 @@ def test_bootstrap_servers_that_answer_as_their_own_zone_sees_brokers_are_told(f
     assert checked(keys["remote.wal.agent.bootstrap.servers"]) == []
     (found,) = checked("kafka-3:9092,kafka-1:9092")
     assert found.startswith("remote.wal.agent.bootstrap.servers: kafka-3:9092, kafka-1:9092: at this port")
+
+
+def test_for_shadow_a_broker_keeps_its_listeners_and_needs_no_store(file: Path) -> None:
+    stock = BROKER.replace("WAL://127.0.0.1:19903", "WAL://10.0.1.13:9093")
+    file.write_text(stock)
+    code, lines, _ = run("init", "--shadow", "--broker-config", file)
+    assert code == ExitCode.GOOD
+    file.write_text(stock + lines)
+    code, shown, told = run("check", "--json", "--broker-config", file)
+    assert (code, told) == (ExitCode.GOOD, ""), shown
+    assert json.loads(shown)["settings"]["remote.wal.agent.mode"] == "shadow"
+    file.write_text(BROKER + lines)
+    assert "leads other brokers to agents of their own hosts" in run("check", "--broker-config", file)[2]

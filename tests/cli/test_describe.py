@@ -96,3 +96,22 @@ def test_why_bytes_go_inline_is_shown_by_topic_and_leader(monkeypatch: pytest.Mo
     shown = described(monkeypatch, {1: agent(1)}, "--why", "--topic", "orders").stdout
     assert [part in shown for part in ("orders", "25.5%", "none", "0.30 MB/s bring 30 KB")] == [True] * 4
     assert "clicks" not in shown
+
+
+def test_an_agent_in_shadow_is_told_with_what_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    shadow = {"uploads": True, "upload_ms": 12.0, "dollars": {"saved": -2.5}, "producers_slowed": "unknown: why"}
+    page = {
+        "broker_id": 1, "partitions": [], "storage_ready": True, "hydration_paused": False, "metadata_pending": 0,
+        "requests": {"put": 1, "get": 0}, "shadow": shadow,
+    }  # fmt: skip
+    monkeypatch.setattr(agents_module, "ask_agent", lambda *_: page)
+    monkeypatch.setenv("COLUMNS", "300")
+    for options in ((), ("--why",)):
+        told = " ".join(described(monkeypatch, {1: agent(1)}, *options).stdout.split())
+        for text in (
+            "Agent 1 is in shadow",
+            "links would have cost $2.50 more",
+            "An upload takes: 12 ms",
+            "unknown: why",
+        ):
+            assert text in told

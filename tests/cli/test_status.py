@@ -24,7 +24,7 @@ PAUSE = Pause("anna@ops-1", 1_600_000_000_000)
 KEYS = {
     "broker", "is_broker_alive", "agent", "zone", "version", "endpoint", "answer_s", "failure", "heard_by_others",
     "uptime_s", "not_ready", "degraded", "paused", "missing_offsets", "partitions", "lag_bytes", "lag_age_s",
-    "linked_share", "inline_bytes", "store",
+    "linked_share", "inline_bytes", "store", "shadow",
 }  # fmt: skip
 
 
@@ -153,3 +153,11 @@ def test_an_agent_that_drips_holds_nobody_up() -> None:
         ended.set()
         thread.join(10)
     assert (answer.page, answer.failure, answer.took_s) == (None, f"{where}: no answer", 0.1)
+
+
+def test_an_agent_in_shadow_is_told_as_such_and_nothing_is_wrong_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    shadow = {"uploads": False, "upload_ms": None, "dollars": {"saved": 2.5}, "producers_slowed": "unknown: why"}
+    told = shown(monkeypatch, WELL | {1: page(1, shadow=shadow, is_store_there=False)})
+    assert told.exit_code == 0, told.output
+    for text in ("ready, shadow", "broker 1 is in shadow", "$2.50 would be saved", "unknown: why", "not used"):
+        assert text in told.stdout

@@ -368,3 +368,18 @@ def test_the_metadata_topic_must_remember_objects_for_as_long_as_a_lagging_repli
     assert judged(short)["metadata-topic-retention"].level is Level.ERROR
     enough = replace(short, cluster=topic(retention_ms=str(25 * HOUR_MS)))
     assert judged(enough)["metadata-topic-retention"].level is Level.OK
+
+
+def test_an_agent_in_shadow_is_told_as_such_and_needs_neither_listeners_nor_peers_nor_a_store() -> None:
+    facts = facts_of(
+        remote_wal_agent_mode="shadow",
+        remote_wal_agent_bypass="",
+        advertised_listeners="CLIENT://kafka-1:9092,WAL://10.0.0.1:9093",
+        broker_rack="az1",
+        replica_selector_class=RACK_AWARE,
+    )
+    facts = replace(facts, store=DEAD, peers={2: "refused"})
+    found = {name: one for name, one in judged(facts).items() if one.level is not Level.OK}
+    assert set(found) == {"system-enable"}
+    assert found["system-enable"].level is Level.INFORMATION
+    assert "in shadow" in found["system-enable"].found
