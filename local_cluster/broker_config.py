@@ -86,6 +86,11 @@ class ClusterSettings:
     """Switch KIP-405 on, with LocalTieredStorage in a directory of the cluster and short intervals. A topic must ask
     for it, see TIERED_TOPIC."""
 
+    @property
+    def relays(self) -> bool:
+        """Whether brokers replicate through agents: there are some, and not in shadow."""
+        return self.agents is not None and self.agents.overrides.get("remote.wal.agent.mode") != "shadow"
+
     def speaking(self, protocol: InterBrokerProtocol) -> "ClusterSettings":
         """Return settings with this protocol among brokers; with TLS, agents use it too, so that they are not less
         protected.
@@ -108,7 +113,7 @@ def replica_host(broker_id: int) -> str:
 def server_properties(layout: ClusterLayout, broker_id: int, settings: ClusterSettings) -> dict[str, str]:
     """Return all keys of one broker's server.properties."""
     properties = {
-        **_listener_properties(layout, broker_id, agents=settings.agents is not None),
+        **_listener_properties(layout, broker_id, agents=settings.relays),
         "broker.rack": f"az{broker_id}",
         "log.dirs": str(layout.log_directory(broker_id)),
         # By default 128 MB of heap, which a small JVM does not have to spare.
@@ -151,7 +156,7 @@ def write_configuration(layout: ClusterLayout, settings: ClusterSettings) -> Non
         layout.broker_directory(broker_id).mkdir(parents=True, exist_ok=True)
         properties = server_properties(layout, broker_id, settings)
         layout.server_properties(broker_id).write_text(javaproperties.dumps(properties, timestamp=False))
-        hosts = hosts_file(layout, broker_id, agents=settings.agents is not None)
+        hosts = hosts_file(layout, broker_id, agents=settings.relays)
         layout.hosts_file(broker_id).write_text(hosts)
         if settings.agents is not None:
             layout.agent_directory(broker_id).mkdir(parents=True, exist_ok=True)
