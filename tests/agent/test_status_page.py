@@ -247,6 +247,7 @@ def test_in_shadow_all_is_told_as_what_would_be_and_what_is_unknown_as_unknown()
         "By links, would be",
         "Saved, would be",
         "not used",
+        "$0.50 with them",
         "unknown, as nothing is uploaded",
         "unknown: why",
     ):

@@ -35,6 +35,8 @@ class LogManagerLimits:
     """An upload that takes longer counts as failing: nobody waits for its links."""
     open_files: int
     backlog: BacklogLimits
+    in_shadow: bool = False
+    """Whether no follower fetches from here, so that what is read shows what followers would fetch."""
 
 
 FAR_BEHIND_OBJECTS: Final = 8

@@ -118,6 +118,8 @@ class Unwanted:
 
 _LOOK_AGAIN_S: Final = 1.0
 """After so long, the start of a log's upload is looked for again."""
+_NOBODY: Final = -1
+"""The follower in shadow."""
 _TAKEN_ON_AT_ONCE: Final = 32
 """Finding where a log's upload continues takes some tenths of a millisecond."""
 
@@ -134,6 +136,7 @@ class WritePathCore:
         """Partitions that were not taken on, and why."""
         self.backlog = Backlog(limits.backlog, self.void)
         self._decider = decider
+        self._in_shadow = limits.in_shadow
         self._to_take_on: deque[Assignment] = deque()
         self._unknown: set[TopicIdPartition] = set()
 
@@ -246,6 +249,8 @@ class WritePathCore:
         if outcome.gaps:
             actions.append(DeclareGaps(led.assignment, outcome.gaps))
         read_bytes = sum(len(item.records) for item in outcome.items)
+        if self._in_shadow and outcome.items:
+            self.pacing.fetched(_NOBODY, partition, outcome.items[0].first_offset, read_bytes, now_s)
         outcome = self.unwanted.leave_out(led, outcome, now_s)
         if left_out_bytes := read_bytes - sum(len(item.records) for item in outcome.items):
             actions.append(CountLeftOut(led.assignment, left_out_bytes))
