@@ -101,7 +101,8 @@ def test_agents_in_shadow_tell_what_links_would_do_and_nobody_misses_them(
             script.expect_records_to_flow()
             cluster.configure(AgentsMode(overrides=UPLOADS))
             for one in cluster.broker_ids:
-                cluster.start_agent(one)
+                cluster.start_agent(one, wait=False)
+            cluster.wait_until_ready()
             expect_a_share(script)
             assert all(page["shadow"]["upload_ms"] > 0 for page in told(cluster))
             assert expect_whole_objects(cluster) > 0
