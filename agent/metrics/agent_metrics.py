@@ -21,6 +21,7 @@ _METADATA_COUNTERS = {
     "gaps": "Times that the metadata topic's retention had cut away what was not read yet",
     "gap_records": "Records of the metadata topic that retention cut away unread",
     "started_over": "Times that the metadata topic was not the one that was read before",
+    "files_unreadable": "Files with what is known of objects that could not be used and were removed",
     "fenced": "Records of agents that a newer incarnation had taken the place of, refused",
 }
 _SNAPSHOT_OUTCOMES = ("saved", "loaded", "refused", "load_failures", "removed")
@@ -92,11 +93,8 @@ class StateCollector(Collector):
         yield from _objects(
             "remote_wal_archived_objects", "Archive objects that metadata knows", self._archive.totals()
         )
-        what = "Bytes of objects' entries, in memory or on disk"
-        entries = GaugeMetricFamily("remote_wal_metadata_entry_bytes", what, labels=["place"])
-        for place, size in self._store.entry_bytes.items():
-            entries.add_metric([place], size)
-        yield entries
+        what = "Size of the file with what is known of objects, in the state directory"
+        yield GaugeMetricFamily("remote_wal_metadata_file_bytes", what, self._store.file_bytes)
         yield from self._metadata()
 
     def _metadata(self) -> Iterator[Metric]:

@@ -28,8 +28,8 @@ class MetadataSettings(Section, alias_generator=keyed("remote.wal.log.metadata."
     memory_bytes: int = Field(
         64 * 1024 * 1024,
         ge=0,
-        description="How many bytes of objects' entries are in memory at most. What is beyond lies in files without "
-        "names in remote.wal.agent.state.directory, which end with the agent.",
+        description="How many bytes of the file with what is known of objects are in memory at most. The file is in "
+        "remote.wal.agent.state.directory.",
     )
     snapshot_interval_s: Seconds = Field(
         600_000,

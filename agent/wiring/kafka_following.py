@@ -36,7 +36,7 @@ from metadata_topic.settings.settings_memory import SettingsMemory
 from metadata_topic.settings.settings_topic import SettingsReader, SettingsWriter, TopicSettingsTopic
 from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
 from metadata_topic.settings.wal_retention import WalRetention
-from metadata_topic.topic.followed_metadata import FollowedMetadata, Reader
+from metadata_topic.topic.followed_metadata import FollowedMetadata, KnownMetadata, Reader
 from metadata_topic.topic.metadata_topics import MetadataTopics, TopicPlan
 from metadata_topic.topic.topic import MetadataTopicSettings
 from metadata_topic.topic.topic_reader import TopicReader
@@ -63,14 +63,13 @@ class TopicReaders:
         identity: AgentIdentity,
         client: KafkaClientConfig,
         storage: GuardedStorageManager,
+        known: KnownMetadata,
         settings_changed: Callable[[object], None],
         directory_of: Callable[[TopicIdPartition], Path | None],
     ) -> None:
         """`settings_changed` is called in the settings reader's thread."""
         reader = Reader(identity.cluster_id, identity.broker_id, identity.incarnation, identity.rack)
-        self.metadata = FollowedMetadata(
-            client, reader, storage, settings.process.state_directory, settings.metadata.memory_bytes, wall_ms
-        )
+        self.metadata = FollowedMetadata(client, reader, storage, known, wall_ms)
         memory = SettingsMemory(settings.process.state_directory)
         self.topic_settings = SettingsReader(client, settings_changed, rack=identity.rack, memory=memory)
         self.lease = LeaseWatch(
@@ -165,6 +164,7 @@ class KafkaFollowing:
         log_directories: Sequence[LogDirectory],
         on_assignments: Callable[[list[Assignment]], None],
         storage: GuardedStorageManager,
+        known: KnownMetadata,
         register: Callable[[], None],
         zones: Zones,
     ) -> None:
@@ -183,7 +183,9 @@ class KafkaFollowing:
             loop.call_soon_threadsafe(self.leadership.look_again)
 
         self.replicas = LocalReplicas(log_directories)
-        self.readers = TopicReaders(settings, identity, client, storage, settings_changed, self.replicas.directory_of)
+        self.readers = TopicReaders(
+            settings, identity, client, storage, known, settings_changed, self.replicas.directory_of
+        )
         self.incarnation = IncarnationWatch(
             identity.broker_id,
             identity.incarnation,

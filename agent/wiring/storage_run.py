@@ -32,6 +32,7 @@ from kafka_log.log_directory import LogDirectory
 from kafka_log.tail_events import Gap
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.offset_ranges import OffsetRange
+from metadata_topic.topic.followed_metadata import KnownMetadata
 from plugin.archive_storage import ObjectArchiveStorage
 from plugin.segment_metadata import CombinedSegmentId
 from replication.leader.guarded_write_path import WritePathAnswers
@@ -417,7 +418,7 @@ WRITE_PATH, LIFECYCLE, ARCHIVE, USAGE = "write path", "lifecycle", "archive", "u
 class StorageRun:
     """One run of these parts. Create and use it in the event loop."""
 
-    def __init__(self, around: Surroundings, usage: UsageReport) -> None:
+    def __init__(self, around: Surroundings, usage: UsageReport, known: KnownMetadata) -> None:
         self.around = around
         self._usage = usage
         self._assignments: Sequence[Assignment] = ()
@@ -430,6 +431,7 @@ class StorageRun:
             [LogDirectory(path) for path in around.configuration.broker.log_dirs],
             self.assigned,
             around.relaying.storage,
+            known,
             self._register,
             around.relaying.zones,
         )

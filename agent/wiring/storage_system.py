@@ -25,6 +25,8 @@ from agent.settings.storage_spec import storage_spec
 from agent.wiring.storage_loading import StorageLoading
 from agent.wiring.storage_run import StorageRun
 from agent.wiring.surroundings import Surroundings
+from metadata_topic.store.store import StoreFile
+from metadata_topic.topic.followed_metadata import KnownMetadata
 from rlm.lifecycle.incarnation_watch import IncarnationTakenError
 
 log = structlog.get_logger(__name__)
@@ -126,9 +128,18 @@ class StorageSystem:
 
     async def _run_until_fenced(self) -> int:
         """Run. Returns the incarnation above which another one must be taken."""
+        settings, cluster_id = self._around.settings, self._around.identity.cluster_id
+        file = StoreFile(settings.process.state_directory, cluster_id, settings.metadata.memory_bytes)
+        known = await asyncio.to_thread(KnownMetadata, file)
+        try:
+            return await self._run_with(known)
+        finally:
+            await asyncio.to_thread(known.store.close)
+
+    async def _run_with(self, known: KnownMetadata) -> int:
         around, above = self._around, -1
         registry = around.relaying.metrics.registry
-        run = StorageRun(around, self._usage)
+        run = StorageRun(around, self._usage, known)
         collector = StateCollector(
             around.relaying.storage,
             run.write_path,

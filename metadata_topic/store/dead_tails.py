@@ -65,6 +65,20 @@ class DeadTails:
         self._tails.pop(segment_id, None)
         self._untold.pop(segment_id, None)
 
+    def untold(self) -> list[DeadTail]:
+        """Return those that this topic does not tell."""
+        return [
+            DeadTail(segment_id, *partition_and_epoch, first_offset)
+            for segment_id, tails in self._untold.items()
+            for partition_and_epoch, first_offset in tails.items()
+        ]
+
+    def know_as_untold(self, tail: DeadTail) -> None:
+        """An earlier process knew it as untold."""
+        self._untold.setdefault(tail.combined_segment_id, {})[tail.topic_id_partition, tail.leader_epoch] = (
+            tail.first_offset
+        )
+
     def begin_anew(self) -> None:
         """The topic is another one, or is read again: it has told nothing yet."""
         self._untold = {segment_id: dict(tails) for segment_id, tails in self._tails.items()}

@@ -3,35 +3,45 @@
 Theory. It is S3Stream's, on Kafka's terms. S3Stream finds a stream's offset by the stream's range at that offset,
 which names the node, and then among the StreamSetObjects of that node. Here a partition's leader epoch chain takes the
 place of a stream's ranges: it names the one epoch whose record stands at the offset, whichever broker led. Combined
-segments are the StreamSetObjects; `metadata_topic.store.runs.run_index` finds those that hold the offset in that
+segments are the StreamSetObjects; `metadata_topic.store.run_index` finds those that hold the offset in that
 epoch. StreamObjects are the archive's objects (`metadata_topic.store.archive.archive_index`); who reads asks for
 combined segments first, as they are nearer, and for these where there is none (`rlm.archive.stored_runs`).
 """
 
-import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import pairwise
+from typing import NamedTuple
 
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.declared_gaps import DeclaredGap
 from metadata_topic.records.leader_epochs import LeaderEpochChain
 from metadata_topic.records.offset_ranges import NO_END, joined_ranges
+from metadata_topic.records.states import DELETING, FINISHED
 from metadata_topic.store.dead_tails import PartitionAndEpoch
 from metadata_topic.store.held_records import LocalLosses
-from metadata_topic.store.runs.run_index import Run
+from metadata_topic.store.segment_table import Segment
 from metadata_topic.store.store_state import StoreState
 from plugin.format import entry_columns
-from plugin.segment_metadata import RemoteWalLogSegmentMetadata
+from plugin.segment_metadata import RemoteLogSegmentState, RemoteWalLogSegmentMetadata
 
 UNKNOWN_OFFSET = -1
 """No offset is known; never 0, which is an offset."""
 
 
+class _Run(NamedTuple):
+    """One partition's run of offsets [first_offset, last_offset] in one object."""
+
+    first_offset: int
+    last_offset: int
+    segment: Segment
+
+
 class PartitionLookups:
     """What is asked of a store by partition."""
 
-    _lock: threading.RLock
+    _lock: AbstractContextManager[object]
     _state: StoreState
 
     def entries_covering(
@@ -44,16 +54,15 @@ class PartitionLookups:
         caller cuts off by the chain's `end_of`. Without a chain, runs of every epoch.
         """
         with self._lock:
-            index = self._state.runs.finished
             if leader_epochs is None:
-                wanted = index.epochs(topic_id_partition)[::-1]
+                wanted = self._state.index.epochs(topic_id_partition)[::-1]
             else:
                 epoch_there = leader_epochs.epoch_at(offset)
                 wanted = [] if epoch_there is None else [epoch_there]
             found = []
             for epoch in wanted:
                 key = (topic_id_partition, epoch)
-                runs = [run for run in index.covering(*key, offset) if offset < self._end_of_life(run, key)]
+                runs = [run for run in self._runs(key, offset, offset + 1) if offset < self._end_of_life(run, key)]
                 runs.sort(key=lambda run: (-run.last_offset, run.first_offset, run.segment.segment_id))
                 found += [self._view(run, key) for run in runs]
             return found
@@ -65,13 +74,13 @@ class PartitionLookups:
         """
         highest = UNKNOWN_OFFSET
         with self._lock:
-            index = self._state.runs.finished
+            index = self._state.index
             for epoch in index.epochs(topic_id_partition):
                 end = leader_epochs.end_of(epoch)
                 if leader_epochs.start_offset(epoch) is not None:
-                    dead_from = self._state.dead_slots(topic_id_partition, epoch)
-                    held = index.ranges(topic_id_partition, epoch, (0, NO_END if end is None else end), dead_from)
-                    highest = max(highest, held[-1][1] - 1 if held else UNKNOWN_OFFSET)
+                    dead_from = self._state.dead_from(topic_id_partition, epoch)
+                    found = index.highest(topic_id_partition, epoch, NO_END if end is None else end, dead_from)
+                    highest = max(highest, found)
         return highest
 
     def stored_ranges(
@@ -83,13 +92,13 @@ class PartitionLookups:
         """
         found: list[tuple[int, int]] = []
         with self._lock:
-            index = self._state.runs.finished
+            index = self._state.index
             known = set(index.epochs(topic_id_partition))
             for epoch in reversed(leader_epochs.newest_first()):
                 start, end = leader_epochs.start_offset(epoch), leader_epochs.end_of(epoch)
                 bounds = (max(start or 0, from_offset), NO_END if end is None else end)
                 if epoch in known and bounds[0] < bounds[1]:
-                    dead_from = self._state.dead_slots(topic_id_partition, epoch)
+                    dead_from = self._state.dead_from(topic_id_partition, epoch)
                     found += index.ranges(topic_id_partition, epoch, bounds, dead_from)
         return joined_ranges(found)
 
@@ -106,10 +115,10 @@ class PartitionLookups:
             return leader_epochs
         (head, head_start), *newer = leader_epochs.entries
         with self._lock:
-            index = self._state.runs.finished
+            index = self._state.index
             held = {
                 epoch: index.ranges(
-                    topic_id_partition, epoch, (0, head_start), self._state.dead_slots(topic_id_partition, epoch)
+                    topic_id_partition, epoch, (0, head_start), self._state.dead_from(topic_id_partition, epoch)
                 )
                 for epoch in index.epochs(topic_id_partition)
                 if epoch <= head
@@ -129,7 +138,7 @@ class PartitionLookups:
                 chain.append((epoch, first))
                 reached = max(reached, min(held[epoch][-1][1], end))
                 for between in range(epoch + 1, following):
-                    released = min(self._state.released.up_to(topic_id_partition, between), end)
+                    released = min(self._state.take_in_released().up_to(topic_id_partition, between), end)
                     if released > reached:
                         chain.append((between, reached))
                         reached = released
@@ -138,7 +147,7 @@ class PartitionLookups:
     def released_up_to(self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochChain) -> int:
         """Of this log, what lies below is not wanted any more: an object that held records up to there has gone."""
         with self._lock:
-            released = self._state.released
+            released = self._state.take_in_released()
             ends = ((epoch, leader_epochs.end_of(epoch)) for epoch in leader_epochs.newest_first())
             return max(
                 (min(released.up_to(topic_id_partition, epoch), NO_END if end is None else end) for epoch, end in ends),
@@ -165,15 +174,15 @@ class PartitionLookups:
         found: list[RemoteWalLogSegmentMetadata] = []
         with self._lock:
             for loss in losses.get(topic_id_partition, ()):
-                for index in (self._state.runs.finished, self._state.runs.going):
-                    for epoch in index.epochs(topic_id_partition):
-                        if epoch < loss.leader_epoch:
-                            key = (topic_id_partition, epoch)
-                            found += self._held(index.reaching(*key, loss.from_offset), key, loss)
+                for epoch in self._state.index.epochs(topic_id_partition):
+                    if epoch < loss.leader_epoch:
+                        key = (topic_id_partition, epoch)
+                        for state in (FINISHED, DELETING):
+                            found += self._held(self._runs(key, loss.from_offset, NO_END, state), key, loss)
         return sorted(set(found), key=lambda view: (view.entry.first_offset, -view.entry.leader_epoch))
 
     def _held(
-        self, runs: Iterable[Run], key: PartitionAndEpoch, loss: DeclaredGap
+        self, runs: list[_Run], key: PartitionAndEpoch, loss: DeclaredGap
     ) -> Iterator[RemoteWalLogSegmentMetadata]:
         for run in runs:
             begin, end = max(run.first_offset, loss.from_offset), self._end_of_life(run, key)
@@ -185,7 +194,7 @@ class PartitionLookups:
     def uploaders_of(self, topic_id_partition: TopicIdPartition, leader_epoch: int) -> set[int]:
         """The brokers whose agents stored records of that epoch which are still known."""
         with self._lock:
-            runs = self._state.runs.finished.reaching(topic_id_partition, leader_epoch, 0)
+            runs = self._runs((topic_id_partition, leader_epoch), 0)
             return {run.segment.segment_id.broker_id for run in runs}
 
     def outside_of(
@@ -199,16 +208,15 @@ class PartitionLookups:
         """
         with self._lock:
             found: list[tuple[RemoteWalLogSegmentMetadata, int]] = []
-            for index in (self._state.runs.finished, self._state.runs.going):
-                for epoch in index.epochs(topic_id_partition):
-                    end = leader_epochs.end_of(epoch)
+            for state in (FINISHED, DELETING):
+                for epoch in self._state.index.epochs(topic_id_partition):
+                    end, key = leader_epochs.end_of(epoch), (topic_id_partition, epoch)
                     if end is not None:
-                        runs = index.reaching(topic_id_partition, epoch, end)
-                        found += self._outside(runs, (topic_id_partition, epoch), end)
+                        found += self._outside(self._runs(key, end, NO_END, state), key, end)
             return found
 
     def _outside(
-        self, runs: Iterable[Run], key: PartitionAndEpoch, end: int
+        self, runs: list[_Run], key: PartitionAndEpoch, end: int
     ) -> Iterator[tuple[RemoteWalLogSegmentMetadata, int]]:
         for run in sorted(runs, key=lambda run: (-run.first_offset, run.last_offset, run.segment.segment_id)):
             dead_from = max(end, run.first_offset)
@@ -229,18 +237,26 @@ class PartitionLookups:
     def topic_id_partitions(self) -> list[TopicIdPartition]:
         """The partitions that have finished segments."""
         with self._lock:
-            return self._state.runs.finished.partitions()
+            return self._state.index.partitions()
 
-    def _told_end_of_life(self, run: Run, key: PartitionAndEpoch) -> int:
+    def _runs(
+        self, key: PartitionAndEpoch, begin: int, end: int = NO_END, state: RemoteLogSegmentState = FINISHED
+    ) -> list[_Run]:
+        """Return the runs with offsets in [begin, end), of segments in that state, in no particular order."""
+        found = self._state.index.between(*key, (begin, end), state)
+        columns = (found.firsts.tolist(), found.lasts.tolist(), found.numbers.tolist())
+        return [_Run(first, last, self._state.table.at(number)) for first, last, number in zip(*columns, strict=True)]
+
+    def _told_end_of_life(self, run: _Run, key: PartitionAndEpoch) -> int:
         """The same, by what this topic tells."""
         is_told = self._state.dead_tails.is_told(run.segment.segment_id, key)
         return self._end_of_life(run, key) if is_told else run.last_offset + 1
 
-    def _end_of_life(self, run: Run, key: PartitionAndEpoch) -> int:
+    def _end_of_life(self, run: _Run, key: PartitionAndEpoch) -> int:
         """The offset from which on the run is dead; above its last offset while it lives whole."""
         return self._state.dead_tails.of(run.segment.segment_id).get(key, run.last_offset + 1)
 
-    def _view(self, run: Run, key: PartitionAndEpoch) -> RemoteWalLogSegmentMetadata:
+    def _view(self, run: _Run, key: PartitionAndEpoch) -> RemoteWalLogSegmentMetadata:
         segment = run.segment
         block = self._state.table.entry_block(segment)
         entry = entry_columns.find(block, *key, (run.first_offset, run.last_offset))

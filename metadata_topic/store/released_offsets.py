@@ -5,7 +5,7 @@ than the retention. All three go along the log, so what lies below a released re
 was ever stored or not. One number for a partition and leader epoch says it, where the store would else forget with the
 object that it was there; and a hole in what is stored can be told from what was stored and went.
 
-Entries wait as blocks, and are decoded many at a time, as in `metadata_topic.store.runs.run_index`. The number of
+Entries wait as blocks, and are decoded many at a time, as in `metadata_topic.store.run_index`. The number of
 partitions and epochs is bounded; of the oldest it is then forgotten, by which old records may be uploaded once more
 and nothing else.
 
@@ -21,7 +21,7 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 from plugin.format import entry_columns
 from plugin.format.entry_column_batches import decode_runs
 
-_WAITING_ROWS: Final = 1 << 16
+WAITING_ROWS: Final = 1 << 16
 _KEPT_MAX: Final = 500_000
 
 
@@ -41,12 +41,14 @@ class ReleasedOffsets:
         self._up_to: dict[tuple[TopicIdPartition, int], int] = {}
         self._waiting: list[bytes] = []
         self._waiting_rows = 0
+        self._changed: set[tuple[TopicIdPartition, int]] = set()
         self.know(known)
 
     def know(self, known: Iterable[ReleasedUpTo]) -> None:
         """Take in what another one tells."""
         for partition, epoch, offset in known:
             key = (partition, epoch)
+            self._changed.add(key)
             self._up_to[key] = max(offset, self._up_to.pop(key, 0))
 
     def add(self, entry_block: bytes) -> None:
@@ -55,7 +57,7 @@ class ReleasedOffsets:
             return
         self._waiting.append(entry_block)
         self._waiting_rows += entry_columns.entry_count(entry_block)
-        if self._waiting_rows >= _WAITING_ROWS:
+        if self._waiting_rows >= WAITING_ROWS:
             self._fold()
 
     def up_to(self, topic_id_partition: TopicIdPartition, leader_epoch: int) -> int:
@@ -67,6 +69,12 @@ class ReleasedOffsets:
         """The longest unchanged first."""
         self._fold()
         return [ReleasedUpTo(*key, offset) for key, offset in self._up_to.items()]
+
+    def take_changed(self) -> list[ReleasedUpTo]:
+        """Return what changed since the last call, as far as it is still known."""
+        self._fold()
+        changed, self._changed = self._changed, set()
+        return [ReleasedUpTo(*key, self._up_to[key]) for key in changed if key in self._up_to]
 
     def _fold(self) -> None:
         if not self._waiting:
@@ -82,6 +90,7 @@ class ReleasedOffsets:
         topic_ids = [TopicId(topic_id) for topic_id in numbers]
         for topic, partition, epoch, end in zip(*keys[:, begins].tolist(), ends.tolist(), strict=True):
             key = (TopicIdPartition(topic_ids[topic], partition), epoch)
+            self._changed.add(key)
             self._up_to[key] = max(end, self._up_to.pop(key, 0))
         while len(self._up_to) > self._kept_max:
             del self._up_to[next(iter(self._up_to))]

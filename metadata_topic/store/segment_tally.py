@@ -1,12 +1,8 @@
 """How many combined segments there are, by owner and state, without a look at their entries."""
 
-from collections import Counter
-from collections.abc import Callable
+import sqlite3
 from dataclasses import dataclass
 from typing import Self
-
-import numpy as np
-from numpy.typing import NDArray
 
 from plugin.format.bucket_copies import copies_taken
 from plugin.segment_metadata import RemoteLogSegmentState
@@ -40,21 +36,15 @@ class SegmentTally:
         )
 
 
-def tally(broker_id: int, facts: NDArray[np.void], custom_metadata: Callable[[int], bytes]) -> list[SegmentTally]:
-    """One row for each state that occurs in `metadata_topic.store.segment_facts.FACTS`, in the states' order."""
-    return [
-        SegmentTally(
-            broker_id,
-            RemoteLogSegmentState(state),
-            len(own),
-            sum(
-                count * copies_taken(custom_metadata(number))
-                for number, count in Counter(own["custom_metadata"].tolist()).items()
-            ),
-            int(np.maximum(own["size_bytes"], 0).sum()),
-            int(own["event_timestamp_ms"].min()),
-            int(own["event_timestamp_ms"].max()),
-        )
-        for state in np.unique(facts["state"]).tolist()
-        if len(own := facts[facts["state"] == state])
-    ]
+def tallies(connection: sqlite3.Connection) -> list[SegmentTally]:
+    """Return one row for each broker and state that occurs, in their order."""
+    found: dict[tuple[int, int], SegmentTally] = {}
+    for broker_id, state, custom_metadata, segments, *others in connection.execute(
+        "SELECT broker_id, state, custom_metadata, count(*), sum(max(size_bytes, 0)), min(event_timestamp_ms),"
+        " max(event_timestamp_ms) FROM segments GROUP BY broker_id, state, custom_metadata"
+    ):
+        copies = segments * copies_taken(custom_metadata)
+        row = SegmentTally(broker_id, RemoteLogSegmentState(state), segments, copies, *others)
+        key = (broker_id, state)
+        found[key] = row if key not in found else found[key].joined(row)
+    return [found[key] for key in sorted(found)]

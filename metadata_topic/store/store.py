@@ -15,28 +15,36 @@ total: all records about one broker's objects, and its registrations, are in one
 the registration stays valid. An id whose COPY record was refused is remembered as fenced, so that the object,
 if there is one, is known for an orphan; DELETE records of it are taken as any.
 
-A FINISHED segment's entries are indexed per partition and leader epoch (`metadata_topic.store.runs.run_index`);
+A FINISHED segment's entries are indexed per partition and leader epoch (`metadata_topic.store.run_index`);
 segments in any other state are not in the index, so a lookup sees finished ones only. Records in objects overlap
 (uploaded twice, by two agents, before and after a failover), and a lookup picks by leader epoch. Offsets need not be
 contiguous: a compacted log has holes.
 
-Memory: a segment is a row of forty bytes, with its entries as the block of columns that they came in; an index row is
-20 bytes. With a `MemoryBound` blocks beyond it, rows that were not used for long, and the index's large chunks lie on
-disk: what stays in memory is bounded, but for some ten bytes for each object. `perf metadata` measures it.
+What is known lies in SQLite (`metadata_topic.store.segment_table`), for an agent in a file of its state directory. So a
+restart continues where the process ended. A file that is torn, of another cluster or of another format is removed when
+it is opened, and the store is rebuilt from snapshot and topic. If the file fails later, or another process writes into
+it, it is removed as well, and every question raises `StoreLostError` from then on: the parts of the agent that depend
+on it end with that and begin again with another store, while relaying goes on (`agent.wiring.storage_system`). If the
+disk was full, the next store is in memory, because its file would soon fail as well; the one after it tries a file
+again. If the directory takes no file at all, everything is in memory, too.
 
 Any thread may call any method; one lock guards all. `apply` belongs to the one thread that reads the topic.
 """
 
+import json
+import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import overload
+from pathlib import Path
+from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
+import structlog
 
 from metadata_topic.records.declared_gaps import GapReason
+from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.records.gap_record import RemoteWalGapDeclaration
 from metadata_topic.records.records import (
     MetadataRecord,
@@ -44,18 +52,56 @@ from metadata_topic.records.records import (
     RemoteWalNodeRegistration,
     RemoteWalTopicRebuilt,
 )
-from metadata_topic.records.states import DELETED
-from metadata_topic.store.fencing import Source
+from metadata_topic.records.states import DELETED, FINISHED
+from metadata_topic.store.dead_tails import PartitionAndEpoch
+from metadata_topic.store.fencing import PlacedRegistration, Source
 from metadata_topic.store.partition_lookups import PartitionLookups
-from metadata_topic.store.segment_facts import all_rows, page_facts
-from metadata_topic.store.segment_lookups import SegmentLookups
-from metadata_topic.store.segment_tally import SegmentTally, tally
-from metadata_topic.store.segments.entry_blocks import MemoryBound
-from metadata_topic.store.segments.segment_table import SegmentTable
-from metadata_topic.store.store_image import StoreImage
+from metadata_topic.store.segment_table import BEFORE_ALL, DamagedRowError, StoreLostError, published_rows
+from metadata_topic.store.segment_tally import SegmentTally, tallies
+from metadata_topic.store.store_image import Segments, StoreImage
 from metadata_topic.store.store_state import StoreState
 from metadata_topic.store.topic_continuity import NEVER_REBUILT_MS, RememberedTopic, TopicContinuity, TopicDoubt
-from plugin.segment_metadata import RemoteLogSegmentState
+from plugin.router_object_id import RouterObjectId
+from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
+
+log = structlog.get_logger(__name__)
+
+FILE_NAME: Final = "metadata.sqlite"
+_DISK_REFUSES: Final = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
+_PORTION: Final = 64
+_DAMAGE: Final = (sqlite3.Error, DamagedRowError)
+_UNREADABLE: Final = (*_DAMAGE, ValueError, KeyError, TypeError, OverflowError)
+
+OtherFacts = Callable[[], Iterable[tuple[str, str | None]]]
+"""What changed of what another part keeps in the file: keys and values; None: the key is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFile:
+    """Where an agent's store is kept."""
+
+    directory: Path
+    cluster_id: str
+    cache_bytes: int
+    """Of the file's pages in memory."""
+
+    @property
+    def path(self) -> Path:
+        """The database."""
+        return self.directory / FILE_NAME
+
+    @property
+    def refused(self) -> Path:
+        """An empty file that is there if the last store was lost because the disk took no more."""
+        return self.directory / f"{FILE_NAME}-refused"
+
+    def remove(self) -> None:
+        """Remove all of it, if the disk lets us."""
+        for suffix in ("", "-wal", "-shm", "-refused"):
+            try:
+                self.path.with_name(FILE_NAME + suffix).unlink(missing_ok=True)
+            except OSError as error:
+                log.warning("metadata_store_not_removed", file=FILE_NAME + suffix, error=str(error))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,111 +112,218 @@ class StateTotals:
     bytes: int = 0
 
 
-class _Streamed(Sequence[PublishedSegment]):
-    """Segments as they are when they are asked for, as long as the table is held."""
+class _Streamed:
+    """Segments that are read one by one as they are asked for, from what a connection sees."""
 
-    def __init__(self, lock: threading.RLock, table: SegmentTable, rows: NDArray[np.uint32]) -> None:
-        self._lock, self._table, self._rows = lock, table, rows
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        [[self._count]] = connection.execute("SELECT count(*) FROM segments")
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return int(self._count)
 
-    @overload
-    def __getitem__(self, at: int) -> PublishedSegment: ...
-
-    @overload
-    def __getitem__(self, at: slice) -> Sequence[PublishedSegment]: ...
-
-    def __getitem__(self, at: int | slice) -> PublishedSegment | Sequence[PublishedSegment]:
-        if isinstance(at, slice):
-            return _Streamed(self._lock, self._table, self._rows[at])
-        with self._lock:
-            return self._table.published(self._table.at(int(self._rows[at])))
+    def __iter__(self) -> Iterator[PublishedSegment]:
+        return published_rows(self._connection)
 
 
-def _of_topic(image: StoreImage, topic: TopicContinuity) -> StoreImage:
-    return replace(image, topic_id=topic.topic_id, rebuilt_ms=topic.rebuilt_ms)
+class _StoreLock:
+    """The store's lock. While it is held for questions, everything that was applied is in the tables.
+
+    Whoever holds it while the file fails gets StoreLostError, and so does everybody after that.
+    """
+
+    def __init__(self, prepare: Callable[[], None], lose: Callable[[BaseException], None]) -> None:
+        self._lock = threading.RLock()
+        self._prepare, self._lose = prepare, lose
+        self.failure: StoreLostError | None = None
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        try:
+            if self.failure is not None:
+                raise self.failure
+            self._prepare()
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
+            raise
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        try:
+            if isinstance(error, _DAMAGE):
+                self._lose(error)
+                self.failure = StoreLostError(f"the metadata store has failed, and must be rebuilt: {error}")
+                raise self.failure from error
+        finally:
+            self._lock.release()
 
 
-class RemoteWalMetadataStore(PartitionLookups, SegmentLookups):
+class RemoteWalMetadataStore(PartitionLookups):
     """Answers what is where. See the module's theory."""
 
-    def __init__(self, bound: MemoryBound | None = None) -> None:
-        """Without a bound all that is known is in memory."""
-        self._bound = bound
-        self._lock = threading.RLock()
-        self._state = StoreState(bound)
+    def __init__(self, file: StoreFile | None = None) -> None:
+        """Continue with what is in the file; without one all that is known is in memory."""
+        self._file = file
         self.topic = TopicContinuity()
         """Whether the topic that is read is the one that was read before, and whole."""
+        self._other_facts: dict[str, OtherFacts] = {}
+        self._state = self._opened(file) if file is not None else StoreState()
+        self._lock: _StoreLock = _StoreLock(self._write_waiting, self._lose)
+
+    def _opened(self, file: StoreFile) -> StoreState:
+        unreadable = 0
+        for _ in range(0 if file.refused.exists() else 2):
+            try:
+                state = StoreState(file.path, file.cache_bytes)
+                known = state.other_facts.get("cluster", {}).get("", file.cluster_id)
+                if known != file.cluster_id:
+                    raise DamagedRowError(f"it is of cluster {known!r}, this is {file.cluster_id!r}")
+                if (topic := state.other_facts.get("topic")) is not None:
+                    self.topic.resume(json.loads(topic[""]))
+            except _UNREADABLE as error:
+                consequence = "it is removed, and rebuilt from snapshot and topic"
+                log.error("metadata_store_unreadable", file=str(file.path), error=str(error), consequence=consequence)
+                self.topic = TopicContinuity()
+                file.remove()
+                unreadable += 1
+            else:
+                log.info("metadata_store_opened", file=str(file.path), progress=state.progress)
+                state.counters += Counter(files_unreadable=unreadable)
+                return state
+        log.error("metadata_store_in_memory", directory=str(file.directory), consequence="it takes more memory")
+        file.remove()
+        self._file = None
+        return StoreState()
+
+    def _lose(self, error: BaseException) -> None:
+        log.error(
+            "metadata_store_lost", error=str(error), consequence="inline, until snapshot and topic are read again"
+        )
+        if self._file is None:
+            return
+        self._file.remove()
+        self._state.table.connection.close()
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF in _DISK_REFUSES:
+            try:
+                self._file.refused.touch()
+            except OSError as refused:
+                log.warning("metadata_store_loss_not_noted", error=str(refused))
+
+    def _write_waiting(self) -> None:
+        self._state.table.check_unshared()
+        if self._state.table.pending:
+            self._flush()
+
+    def _flush(self) -> None:
+        facts = [(kind, key, value) for kind, changed in self._other_facts.items() for key, value in changed()]
+        if self._file is not None:
+            topic = json.dumps(self.topic.to_resume(self._state.progress))
+            facts += [("topic", "", topic), ("cluster", "", self._file.cluster_id)]
+        self._state.flush(facts)
+
+    def close(self) -> None:
+        """Answer nothing from now on: the file is for the next store. Waits for the disk."""
+        with suppress(StoreLostError), self._lock:
+            self._lock.failure = StoreLostError("the metadata store is closed")
+            self._state.table.connection.close()
+
+    @property
+    def failure(self) -> StoreLostError | None:
+        """What every question raises from now on; None while all is well."""
+        return self._lock.failure
+
+    def keep_also(self, kind: str, changed: OtherFacts) -> Mapping[str, str]:
+        """Keep facts of another part in the same file and transactions. Returns those that are there."""
+        with self._lock:
+            self._other_facts[kind] = changed
+            return self._state.other_facts.pop(kind, {})
 
     def apply(self, record: MetadataRecord, source: Source | None = None) -> None:
         """Take a record in. `source` is its (partition, offset) in the metadata topic: progress and content
         are one unit.
         """
+        self._apply([(record, source)])
+
+    def apply_all(self, records: Iterable[tuple[MetadataRecord | None, Source]]) -> None:
+        """Take a batch of (record, source) in, as one transaction; None stands for what another store takes in."""
+        self._apply(records)
+
+    def _apply(self, records: Iterable[tuple[MetadataRecord | None, Source | None]]) -> None:
         with self._lock:
-            self._state.apply(record, source)
-            if source is not None:
-                self._read_beyond(source)
-            if isinstance(record, RemoteWalTopicRebuilt):
-                self.topic.rebuilt(record)
+            for record, source in records:
+                if record is not None:
+                    self._state.apply(record, source)
+                if source is not None:
+                    self._read_beyond(source)
+                if isinstance(record, RemoteWalTopicRebuilt):
+                    self.topic.rebuilt(record)
+            if self._file is not None:
+                self._flush()
+        if self._file is not None:
+            with self._lost_if_damaged():
+                self._state.table.checkpoint()
 
     def declares(self, record: RemoteWalGapDeclaration) -> None:
-        """Know at once what this process declares; snapshots do not until the topic tells of it."""
+        """Record gaps that this process has just declared. Snapshots leave them out until the topic tells of them."""
         with self._lock:
             losses = [gap for gap in record.gaps if gap.reason is GapReason.LOST_LOCALLY]
             self._state.untold_gaps.add(gap for gap in record.gaps if gap not in losses)
             self._state.held.add(losses, is_told=False)
 
-    def apply_all(self, records: Iterable[tuple[MetadataRecord | None, Source]]) -> None:
-        """`apply` for a batch of (record, source), under one lock; None stands for what another store takes in."""
-        with self._lock:
-            for record, source in records:
-                if record is None:
-                    self._read_beyond(source)
-                else:
-                    self.apply(record, source)
-
     def image(self) -> StoreImage:
-        """All that is known, and how far the topic was read; for a snapshot.
-
-        Other threads are held up for milliseconds at a time only. What arrives meanwhile may be in it or not:
-        the topic tells it again from `progress` on, and telling twice changes nothing.
-        """
+        """All that is known, and how far the topic was read; for a snapshot."""
         with self.streamed_image() as image:
             return replace(image, segments=list(image.segments))
 
     @contextmanager
     def streamed_image(self) -> Iterator[StoreImage]:
-        """The same, with segments that are read one by one as they are asked for, as long as this lasts."""
-        with self._lock:
-            state, table = self._state, self._state.table
-            streamed = _Streamed(self._lock, table, all_rows(table))
-            image = _of_topic(state.image(streamed), self.topic)
-            table.hold()
-        try:
-            yield image
-        finally:
+        """Give all that is known, with segments that are read one by one as they are asked for, as long as this lasts.
+
+        Other threads go on meanwhile if there is a file.
+        """
+        with self._lost_if_damaged(), ExitStack() as stack:
             with self._lock:
-                table.let_go()
+                connection = stack.enter_context(self._state.table.reading())
+                segments: Segments = _Streamed(connection)
+                if self._file is None:
+                    segments = list(segments)
+                image = self._state.image(segments)
+            yield replace(image, topic_id=self.topic.topic_id, rebuilt_ms=self.topic.rebuilt_ms)
+
+    @contextmanager
+    def _lost_if_damaged(self) -> Iterator[None]:
+        """Without the lock, what is read may be damaged as well."""
+        try:
+            yield
+        except _DAMAGE:
+            with self._lock:
+                raise
 
     def restore(self, image: StoreImage) -> None:
-        """Know what `image` holds, and nothing else. What was counted stays counted."""
-        restored = StoreState.of(image, self._bound)
+        """Know what `image` holds, and nothing else. What was counted stays counted.
+
+        What its segments raise passes through; then nothing is known.
+        """
         with self._lock:
-            restored.counters.update(self._state.counters)
-            self._state = restored
-        remembered = RememberedTopic(image.topic_id, image.progress, image.rebuilt_ms)
-        self.topic.remember(remembered, reading_goes_on=True)
+            try:
+                self._state.restore(image)
+                remembered = RememberedTopic(image.topic_id, image.progress, image.rebuilt_ms)
+                self.topic.remember(remembered, reading_goes_on=True)
+                self._flush()
+            except (MetadataTopicError, OSError):
+                self._state.clear()
+                raise
 
     def begin_anew(self) -> None:
-        """The topic is read from its beginning, as it is another one, or lost its tail: what is known stays known."""
+        """Start over with a topic that is another one, or lost its tail: what is known stays known."""
         with self._lock:
             self._state.begin_anew()
+            self._flush()
 
     def join(self, image: StoreImage) -> None:
         """Know what `image` tells as well: several agents' snapshots tell more than one."""
         with self._lock:
             self._state.join(image)
+            self._flush()
 
     def _read_beyond(self, source: Source) -> None:
         partition, offset = source
@@ -195,6 +348,11 @@ class RemoteWalMetadataStore(PartitionLookups, SegmentLookups):
         with self._lock:
             return self._state.registrations.newest_of_all()
 
+    def registrations(self) -> list[PlacedRegistration]:
+        """All that count."""
+        with self._lock:
+            return self._state.registrations.placed()
+
     def caretaker_of(self, broker_id: int) -> int:
         """The broker whose agent cares for that broker's objects: its own, unless another took over."""
         registration = self.registration_of(broker_id)
@@ -205,40 +363,104 @@ class RemoteWalMetadataStore(PartitionLookups, SegmentLookups):
         with self._lock:
             return self._state.registrations.knows(broker_id, incarnation)
 
+    # Segments
+
+    def state_of(self, combined_segment_id: CombinedSegmentId) -> RemoteLogSegmentState | None:
+        """None when nothing is known of it."""
+        with self._lock:
+            writer = self._state.find_writer(combined_segment_id)
+            if writer is not None and combined_segment_id.sequence in writer.deleted:
+                return DELETED
+            segment = self._state.table.find(combined_segment_id)
+            return segment.state if segment else None
+
+    def segment(self, combined_segment_id: CombinedSegmentId) -> RemoteWalCombinedLogSegmentMetadata | None:
+        """None when nothing is known of it, or it is deleted."""
+        known = self.published_segment(combined_segment_id)
+        return known.metadata if known else None
+
+    def published_segment(self, combined_segment_id: CombinedSegmentId) -> PublishedSegment | None:
+        """The same, with the entries left as bytes."""
+        with self._lock:
+            known = self._state.table.find(combined_segment_id)
+            return self._state.table.published(known) if known else None
+
+    def segments(
+        self, state: RemoteLogSegmentState | None = None, broker_id: int | None = None
+    ) -> Iterator[RemoteWalCombinedLogSegmentMetadata]:
+        """The segments that are not deleted, by writer and sequence; each as it is when it is reached."""
+        return (known.metadata for known in self.published_segments(state, broker_id))
+
+    def published_segments(
+        self, state: RemoteLogSegmentState | None = None, broker_id: int | None = None
+    ) -> Iterator[PublishedSegment]:
+        """Return the same segments, with the entries left as bytes: for whoever looks at all of them."""
+        reached = BEFORE_ALL if broker_id is None else CombinedSegmentId(broker_id, -1, -1)
+        while True:
+            with self._lock:
+                table = self._state.table
+                portion, seen = list(published_rows(table.connection, reached, state, _PORTION)), table.changes
+            for known in portion:
+                if broker_id not in (None, known.combined_segment_id.broker_id):
+                    return
+                current: PublishedSegment | None = known
+                if table.changes != seen:
+                    current = self.published_segment(known.combined_segment_id)
+                if current is not None and state in (None, current.state):
+                    yield current
+            if not portion:
+                return
+            reached = portion[-1].combined_segment_id
+
+    def dead_tails(self, combined_segment_id: CombinedSegmentId) -> Mapping[PartitionAndEpoch, int]:
+        """By partition and leader epoch, the offset from which on the segment's entries are dead."""
+        with self._lock:
+            return dict(self._state.dead_tails.of(combined_segment_id))
+
+    def is_fenced(self, combined_segment_id: CombinedSegmentId) -> bool:
+        """Whether the segment was refused because its writer was fenced; its object, if any, is an orphan.
+
+        False once it is deleted, and for segments that were known before their writer was fenced.
+        """
+        with self._lock:
+            writer = self._state.find_writer(combined_segment_id)
+            sequence = combined_segment_id.sequence
+            return writer is not None and sequence in writer.fenced and sequence not in writer.deleted
+
+    def told_until_ms(self, broker_id: int) -> int | None:
+        """When one of the broker's newest uploads ended that are told of, by its own clock; None when none is known."""
+        with self._lock:
+            return self._state.table.newest_time_ms(broker_id, FINISHED)
+
+    def naming(self, source: RouterObjectId) -> frozenset[CombinedSegmentId]:
+        """The segments, not deleted, some of whose batches are in this object of a gateway."""
+        with self._lock:
+            return self._state.adopted.naming(source)
+
     # The whole
 
     def totals(self) -> Mapping[RemoteLogSegmentState, StateTotals]:
         """For each state; the deleted ones as a mere number."""
         with self._lock:
+            table = self._state.table
             totals = {
-                state: StateTotals(self._state.runs.segments_in[state], self._state.runs.bytes_in[state])
-                for state in RemoteLogSegmentState
+                state: StateTotals(table.segments_in[state], table.bytes_in[state]) for state in RemoteLogSegmentState
             }
-            totals[DELETED] = StateTotals(sum(len(writer.deleted) for writer in self._state.table.writers()))
+            totals[DELETED] = StateTotals(sum(len(writer.deleted) for writer in self._state.writers()))
             return totals
 
     def tallies(self) -> list[SegmentTally]:
-        """The segments that are not deleted, by broker and state. No entry is decoded; other threads wait only
-        while some hundred segments are looked at.
-        """
-        with self._lock:
-            table = self._state.table
-            pages = [(writer, page) for writer in table.writers() for page in sorted(writer.pages)]
-        rows: dict[tuple[int, RemoteLogSegmentState], SegmentTally] = {}
-        for writer, page in pages:
+        """The segments that are not deleted, by broker and state. Other threads go on meanwhile if there is a file."""
+        with self._lost_if_damaged(), ExitStack() as stack:
             with self._lock:
-                found = tally(writer.broker_id, page_facts(table, writer, page), table.values.value)
-            for row in found:
-                key = (row.broker_id, row.state)
-                rows[key] = row if key not in rows else rows[key].joined(row)
-        return [rows[key] for key in sorted(rows)]
+                connection = stack.enter_context(self._state.table.reading())
+            return tallies(connection)
 
     @property
-    def entry_bytes(self) -> dict[str, int]:
-        """Of entries of segments that are not deleted, in `memory` and on `disk`, without the index."""
+    def file_bytes(self) -> int:
+        """How much of the disk (or of the memory) everything takes."""
         with self._lock:
-            blocks = self._state.table.blocks
-            return {"memory": blocks.memory_bytes, "disk": blocks.disk_bytes}
+            return self._state.table.file_bytes
 
     @property
     def progress(self) -> dict[int, int]:
@@ -249,7 +471,7 @@ class RemoteWalMetadataStore(PartitionLookups, SegmentLookups):
     @property
     def counters(self) -> dict[str, int]:
         """How often each kind of record came: `step_<Step>`, `after_deletion`, `dead_entries`, `fenced`,
-        `registrations`, `unknown_<reason>` ….
+        `registrations`, `unknown_<reason>` …; and `files_unreadable`, how many files could not be used.
         """
         with self._lock:
             return dict(self._state.counters)

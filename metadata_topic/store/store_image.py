@@ -1,7 +1,8 @@
 """A store's whole content as plain values: what a snapshot is written from and read into."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.declared_gaps import DeclaredGap
@@ -31,6 +32,14 @@ class DeadTail:
     first_offset: int
 
 
+class Segments(Protocol):
+    """Segments that can be counted, and read as often as wanted; they need not be in memory all at once."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[PublishedSegment]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class StoreImage:
     """Consistent: taken at one point of the topic, which `progress` names."""
@@ -40,7 +49,7 @@ class StoreImage:
     writers: Sequence[WriterImage]
     registrations: Sequence[PlacedRegistration]
     dead: Sequence[DeadTail]
-    segments: Sequence[PublishedSegment]
+    segments: Segments
     """All that are not deleted."""
     topic_id: TopicId | None = None
     """Of the topic that was read; None: not known."""

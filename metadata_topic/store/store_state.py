@@ -3,8 +3,12 @@
 Not thread-safe: the store calls it under its lock.
 """
 
+import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
 
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.declared_gaps import DeclaredGap, DeclaredGaps, GapReason
@@ -19,39 +23,153 @@ from metadata_topic.records.records import (
     UnknownRecord,
 )
 from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED, Step, furthest, step
+from metadata_topic.store import released_offsets
 from metadata_topic.store.adopted_sources import AdoptedSources
 from metadata_topic.store.dead_tails import DeadTails
 from metadata_topic.store.fencing import BEFORE_THE_TOPIC, Registrations, Source
 from metadata_topic.store.held_records import HeldRecords
 from metadata_topic.store.released_offsets import ReleasedOffsets, ReleasedUpTo
-from metadata_topic.store.segment_facts import writer_facts
-from metadata_topic.store.segment_runs import SegmentRuns
-from metadata_topic.store.segments.entry_blocks import MemoryBound
-from metadata_topic.store.segments.segment_table import Segment, SegmentTable
-from metadata_topic.store.store_image import DeadTail, StoreImage, WriterImage
+from metadata_topic.store.run_index import RunIndex
+from metadata_topic.store.segment_table import Segment, SegmentTable
+from metadata_topic.store.sequence_set import SequenceSet
+from metadata_topic.store.snapshots.snapshot import image_of, state_fields
+from metadata_topic.store.store_image import DeadTail, Segments, StoreImage, WriterImage
 from plugin.format import entry_columns
+from plugin.segment_metadata import CombinedSegmentId
+
+_KEY_FIELDS: Final = {"writers": 2, "registrations": 0, "dead": 1, "released": 3, "log_starts": 3, "gaps": 2}
+"""How many of the first fields of such a row of an image make the key of a fact."""
+_PENDING_MAX: Final = 500
+
+
+class Writer:
+    """What is remembered of one incarnation's objects that are gone or refused."""
+
+    __slots__ = ("deleted", "fenced")
+
+    def __init__(self) -> None:
+        self.deleted = SequenceSet()
+        self.fenced = SequenceSet()
+        """Objects of which a COPY record was refused when nothing was known of them."""
 
 
 class StoreState:
     """Everything, in one piece."""
 
-    def __init__(self, bound: MemoryBound | None = None) -> None:
-        self.table = SegmentTable(bound)
-        self.runs = SegmentRuns(self.table, bound.directory if bound else None)
+    def __init__(self, path: Path | None = None, cache_bytes: int = 0) -> None:
+        """Continue with what the file holds. Raises sqlite3.Error, DamagedRowError, and what `json` and `int` do."""
+        self.table = SegmentTable(path, cache_bytes)
+        self.counters: Counter[str] = Counter()
+        self.untold_gaps = DeclaredGaps()
+        """What this process declares, whether or not the topic has told of it. In no image: of a declaration that was
+        lost with the process the next one is to know nothing, so that it declares anew."""
+        self._forget_all()
+        self.other_facts = self._load() if path is not None else {}
+        """Facts that other parts keep in the file, by kind and key, as they were when it was opened."""
+
+    def _forget_all(self) -> None:
+        self.index = RunIndex(self.table.connection, self.table.states)
         self.registrations = Registrations()
         self.dead_tails = DeadTails()
         self.progress: dict[int, int] = {}
-        self.counters: Counter[str] = Counter()
-        self.released = ReleasedOffsets()
+        self._released = ReleasedOffsets()
+        self._released_entries = 0
+        """Of blocks that the table keeps until `released` takes them in."""
         self.log_starts = ReleasedOffsets()
         """Below which logs have no records, whoever stored them."""
         self.gaps = DeclaredGaps()
         self.held = HeldRecords()
         self.adopted = AdoptedSources()
-        """Follows from the segments; in no image."""
-        self.untold_gaps = DeclaredGaps()
-        """What this process declares, whether or not the topic has told of it. In no image: of a declaration that was
-        lost with the process the next one is to know nothing, so that it declares anew."""
+        self._writers: dict[tuple[int, int], Writer] = {}
+        self._touched: dict[str, set[Any]] = {kind: set() for kind in _KEY_FIELDS}
+        """Keys of what changed since the last flush; for the file."""
+
+    def clear(self) -> None:
+        """Know nothing, and leave nothing in the file."""
+        self.table.clear()
+        self._forget_all()
+
+    # The file
+
+    def flush(self, facts: Iterable[tuple[str, str, str | None]]) -> None:
+        """Write all that changed, with these facts of other parts."""
+        self.table.unchecked_bytes += self.index.advance(self.table.next_number)
+        index = json.dumps([self.table.next_number, *self.index.facts])
+        progress = json.dumps(sorted(self.progress.items()))
+        self.table.flush([*facts, *self._changed_facts(), ("index", "", index), ("progress", "", progress)])
+
+    def flush_if_many(self) -> None:
+        """Write changed segments alone if so many wait: what is flushed so counts once everything is."""
+        if self.table.pending >= _PENDING_MAX:
+            self.table.unchecked_bytes += self.index.advance(self.table.next_number)
+            self.table.flush()
+            self.table.checkpoint()
+
+    def _changed_facts(self) -> Iterator[tuple[str, str, str | None]]:
+        """Return what changed beside segments: of each kind, the rows of an image by key."""
+        touched, self._touched = self._touched, {kind: set() for kind in _KEY_FIELDS}
+        wanted = {TopicIdPartition(*key) for key in touched["gaps"]}
+        gaps = [gap for partition in wanted for gap in self.gaps.of(partition)]
+        gaps += [gap for gap in self.held if gap.topic_id_partition in wanted]
+        dead = [
+            DeadTail(segment_id, *key, first_offset)
+            for segment_id in touched["dead"]
+            for key, first_offset in self.dead_tails.of(segment_id).items()
+        ]
+        changed = StoreImage(
+            progress={},
+            writers=[self._writer_image(key) for key in touched["writers"]],
+            registrations=self.registrations.placed() if touched["registrations"] else (),
+            dead=dead,
+            segments=(),
+            released=self._released.take_changed(),
+            log_starts=self.log_starts.take_changed(),
+            gaps=gaps,
+        )
+        fields = state_fields(changed)
+        for kind, count in _KEY_FIELDS.items():
+            rows: dict[str, list[Any]] = {key: [] for key in self._keys_of(kind, touched[kind])}
+            for row in fields[kind]:
+                rows.setdefault(json.dumps(row[:count]) if count else "", []).append(row)
+            for key, held in rows.items():
+                yield kind, key, json.dumps(held) if held else None
+        if touched["dead"]:
+            untold = state_fields(replace(changed, dead=self.dead_tails.untold()))["dead"]
+            yield "untold", "", json.dumps(untold)
+
+    def _keys_of(self, kind: str, touched: Iterable[Any]) -> Iterator[str]:
+        if kind == "gaps":
+            yield from (json.dumps([topic_id.hex(), partition]) for topic_id, partition in touched)
+        elif kind == "dead":
+            yield from (json.dumps([list(segment_id)]) for segment_id in touched)
+
+    def _load(self) -> dict[str, dict[str, str]]:
+        """Know what the file holds, if it is whole; else nothing."""
+        found: dict[str, dict[str, str]] = {}
+        for kind, key, value in self.table.facts():
+            found.setdefault(kind, {})[key] = value
+        if "progress" not in found or "index" not in found:
+            self.clear()
+            return {}
+        next_number, *index = json.loads(found.pop("index")[""])
+        for segment in self.table.load(int(next_number)):
+            if segment.custom_metadata:
+                self.adopted.add(segment.segment_id, segment.custom_metadata)
+        self.index.load(index, self.table.unindexed)
+        progress = found.pop("progress")[""]
+        fields = {kind: [row for value in found.pop(kind, {}).values() for row in json.loads(value)]
+                  for kind in (*_KEY_FIELDS, "untold")}  # fmt: skip
+        image = image_of({"progress": json.loads(progress), **fields})
+        self._take_small(image)
+        self.progress = dict(image.progress)
+        for tail in image_of({"progress": (), **dict.fromkeys(_KEY_FIELDS, ()), "dead": fields["untold"]}).dead:
+            self.dead_tails.know_as_untold(tail)
+        self._touched = {kind: set() for kind in _KEY_FIELDS}
+        self._released.take_changed(), self.log_starts.take_changed()
+        self.take_in_released()
+        return found
+
+    # Records
 
     def apply(self, record: MetadataRecord, source: Source | None) -> None:
         """Take a record in that stood at `source`."""
@@ -63,6 +181,7 @@ class StoreState:
             self._apply_dead_entries(record)
         elif isinstance(record, RemoteWalNodeRegistration):
             taken = self.registrations.add(record, source)
+            self._touched["registrations"].add("")
             self.counters["registrations" if taken else "registrations_fenced"] += 1
         elif isinstance(record, RemoteWalTopicRebuilt):
             self.counters["rebuilds"] += 1
@@ -74,59 +193,66 @@ class StoreState:
         else:
             self._apply_segment(PublishedSegment.of(record), source)
 
-    def image(self, segments: Sequence[PublishedSegment]) -> StoreImage:
-        """All that is known, to be restored by `of`; `segments` is filled in by the caller."""
+    def image(self, segments: Segments) -> StoreImage:
+        """Return all that is known, to be restored by `restore`; `segments` is filled in by the caller."""
         return StoreImage(
             progress=dict(self.progress),
-            writers=[
-                WriterImage(w.broker_id, w.incarnation, w.deleted.intervals, w.fenced.intervals)
-                for w in self.table.writers()
-            ],
+            writers=[self._writer_image(key) for key in sorted(self._writers)],
             registrations=self.registrations.placed(),
             dead=self.dead_tails.all(),
             segments=segments,
-            released=self.released.all(),
+            released=self.take_in_released().all(),
             log_starts=self.log_starts.all(),
             gaps=[*self.gaps, *self.held],
         )
 
-    @classmethod
-    def of(cls, image: StoreImage, bound: MemoryBound | None = None) -> "StoreState":
-        """The state of which `image` was taken."""
-        state = cls(bound)
-        state.released = ReleasedOffsets(image.released)
-        state._add_gaps(image.gaps)
-        state.log_starts = ReleasedOffsets(image.log_starts)
+    def restore(self, image: StoreImage) -> None:
+        """Know what the image tells, and nothing else. The file is whole at the next flush, and not before it."""
+        self.clear()
+        self._take_small(image)
+        for record in image.segments:
+            self._insert(record)
+            self.flush_if_many()
+        self.progress = dict(image.progress)
+
+    def _take_small(self, image: StoreImage) -> None:
+        """Know everything in the image but segments and progress."""
+        self._released.know(image.released)
+        self._add_gaps(image.gaps)
+        self.log_starts.know(image.log_starts)
         for placed in image.registrations:
-            state.registrations.add(*placed)
+            self.registrations.add(*placed)
+        self._touched["registrations"].add("")
         for remembered in image.writers:
-            writer = state.table.writer(remembered.broker_id, remembered.incarnation)
+            writer = self.writer(remembered.broker_id, remembered.incarnation)
             writer.deleted.add_intervals(remembered.deleted)
             writer.fenced.add_intervals(remembered.fenced)
+            self._touched["writers"].add((remembered.broker_id, remembered.incarnation))
         for tail in image.dead:
-            state.dead_tails.know(tail)
-        for record in image.segments:
-            state._insert(record)
-        state.progress = dict(image.progress)
-        return state
+            self.dead_tails.know(tail)
+            self._touched["dead"].add(tail.combined_segment_id)
 
     def join(self, image: StoreImage) -> None:
         """Know what `image` tells as well. Its places are of another topic, or another time: they fence nothing."""
         for placed in image.registrations:
             self.registrations.add(placed.registration, BEFORE_THE_TOPIC)
+        self._touched["registrations"].add("")
         for remembered in image.writers:
-            writer = self.table.writer(remembered.broker_id, remembered.incarnation)
+            writer_id = remembered.broker_id, remembered.incarnation
+            writer = self.writer(*writer_id)
+            self._touched["writers"].add(writer_id)
             writer.deleted.join(remembered.deleted)
-            known = [sequence for facts in writer_facts(self.table, writer) for sequence in facts["sequence"].tolist()]
-            for sequence in known:
-                gone = self.table.find(writer.id_of(sequence)) if sequence in writer.deleted else None
+            for sequence in self.table.sequences(*writer_id):
+                gone = self.table.find(CombinedSegmentId(*writer_id, sequence)) if sequence in writer.deleted else None
                 if gone is not None:
                     self._remove(gone)
         for tail in image.dead:  # before a deletion is taken for a release
             self.dead_tails.know(tail)
+            self._touched["dead"].add(tail.combined_segment_id)
         for record in image.segments:
             self._apply_segment(record._replace(is_rebuilt=True), None)
-        self.released.know(image.released)
+            self.flush_if_many()
+        self._released.know(image.released)
         self.log_starts.know(image.log_starts)
         self._add_gaps(image.gaps)
 
@@ -135,19 +261,40 @@ class StoreState:
         self.progress.clear()
         self.registrations.begin_anew()
         self.dead_tails.begin_anew()
+        self._touched["dead"].update(tail.combined_segment_id for tail in self.dead_tails.untold())
+        self._touched["registrations"].add("")
 
-    def dead_slots(self, topic_id_partition: TopicIdPartition, leader_epoch: int) -> dict[int, int]:
-        """By slot of the index, the offset from which on a segment's records of that partition and epoch are dead."""
+    def writer(self, broker_id: int, incarnation: int) -> Writer:
+        """Return what is remembered of the writer's objects, to be added to."""
+        writer = self._writers.get((broker_id, incarnation))
+        if writer is None:
+            writer = self._writers[broker_id, incarnation] = Writer()
+        return writer
+
+    def find_writer(self, segment_id: CombinedSegmentId) -> Writer | None:
+        """Return what is remembered of its writer's objects; None when nothing is."""
+        return self._writers.get(segment_id[:2])
+
+    def writers(self) -> Iterable[Writer]:
+        """Return all of them."""
+        return self._writers.values()
+
+    def _writer_image(self, key: tuple[int, int]) -> WriterImage:
+        writer = self._writers[key]
+        return WriterImage(*key, writer.deleted.intervals, writer.fenced.intervals)
+
+    def dead_from(self, topic_id_partition: TopicIdPartition, leader_epoch: int) -> dict[int, int]:
+        """By block, the offset from which on a segment's records of that partition and epoch are dead."""
         found = {}
         for segment_id, first_offset in self.dead_tails.of_partition((topic_id_partition, leader_epoch)):
             segment = self.table.find(segment_id)
-            if segment is not None and segment.state is FINISHED:
-                found[segment.slot] = first_offset
+            if segment is not None and segment.number:
+                found[segment.number] = first_offset
         return found
 
     def _apply_segment(self, record: PublishedSegment, source: Source | None) -> None:
         broker_id, incarnation, sequence = segment_id = record.combined_segment_id
-        writer = self.table.writer(broker_id, incarnation)
+        writer = self.writer(broker_id, incarnation)
         if sequence in writer.deleted:
             self.counters["after_deletion"] += 1
             return
@@ -157,6 +304,7 @@ class StoreState:
             self.counters["fenced"] += 1
             if known is None:
                 writer.fenced.add(sequence)
+                self._touched["writers"].add((broker_id, incarnation))
             return
         what = step(known.state if known else None, record.state)
         self.counters[f"step_{what.value}"] += 1
@@ -166,55 +314,65 @@ class StoreState:
             if known is not None:
                 self._remove(known)
             writer.deleted.add(sequence)
-            self.dead_tails.forget(segment_id)
+            self._touched["writers"].add((broker_id, incarnation))
+            if segment_id in self.dead_tails:
+                self.dead_tails.forget(segment_id)
+                self._touched["dead"].add(segment_id)
         elif known is None:
             self._insert(record)
         else:
             self._merge(known, record, what)
 
     def _insert(self, record: PublishedSegment) -> None:
-        segment = self.table.add(record)
-        self.adopted.add(record.combined_segment_id, record.custom_metadata)
-        self._enter(segment, record.entry_block)
+        segment = Segment(
+            record.combined_segment_id,
+            record.state,
+            record.event_timestamp_ms,
+            record.size_bytes,
+            record.custom_metadata,
+        )
+        self.table.add(segment)
+        if record.custom_metadata:
+            self.adopted.add(segment.segment_id, record.custom_metadata)
+        self._give_block(segment, record.entry_block)
+
+    def _give_block(self, segment: Segment, entry_block: bytes) -> None:
+        if segment.number:
+            self.index.forget(segment.number, segment.entries)
+        if entry_block:
+            self.table.give_block(segment, entry_block)
+            self.index.add(segment.number, entry_block)
 
     def _remove(self, segment: Segment) -> None:
-        self.runs.leave(segment, self.table.entry_block(segment))
+        if segment.number:
+            self.index.forget(segment.number, segment.entries)
         self.adopted.remove(segment.segment_id, segment.custom_metadata)
+        self.table.leave(segment)
         self.table.remove(segment)
-
-    def _enter(self, segment: Segment, entry_block: bytes) -> None:
-        self.runs.enter(segment, entry_block)
-        self.table.put(segment)
 
     def _merge(self, known: Segment, arriving: PublishedSegment, what: Step) -> None:
         """Join `arriving` into `known`; both are of one segment."""
         state = furthest(known.state, arriving.state)
-        was_known = self.table.entry_block(known)
-        entry_block = max(was_known, arriving.entry_block, key=_longer)
-        size_bytes = max(known.size_bytes, arriving.size_bytes)
+        self.table.leave(known)
         if what is Step.REPEATED:
-            event_timestamp_ms = min(known.event_timestamp_ms, arriving.event_timestamp_ms)
-        else:
-            event_timestamp_ms = (arriving if state is arriving.state else known).event_timestamp_ms
-        is_other = (state, size_bytes, entry_block) != (known.state, known.size_bytes, was_known)
-        known.event_timestamp_ms = event_timestamp_ms
+            known.event_timestamp_ms = min(known.event_timestamp_ms, arriving.event_timestamp_ms)
+        elif state is arriving.state:
+            known.event_timestamp_ms = arriving.event_timestamp_ms
+        known.state, known.size_bytes = state, max(known.size_bytes, arriving.size_bytes)
         longer = max(known.custom_metadata, arriving.custom_metadata, key=_longer)
         if longer != known.custom_metadata:
             self.adopted.remove(known.segment_id, known.custom_metadata)
             self.adopted.add(known.segment_id, longer)
-            self.table.describe(known, longer)
-        if is_other:
-            self.runs.leave(known, was_known)
-            known.state, known.size_bytes = state, size_bytes
-            self._enter(known, entry_block)
-        else:
-            self.table.put(known)
-        if entry_block != was_known:
-            self.table.replace_block(known, entry_block)
+            known.custom_metadata = longer
+        self.table.enter(known)
+        if arriving.entry_block:
+            was_known = self.table.entry_block(known)
+            if _longer(arriving.entry_block) > _longer(was_known):
+                self._give_block(known, arriving.entry_block)
 
     def _apply_dead_entries(self, record: RemoteWalLogSegmentMetadataUpdate) -> None:
         segment_id = record.combined_segment_id
-        writer = self.table.find_writer(segment_id)
+        writer = self.find_writer(segment_id)
         if writer is not None and segment_id.sequence in writer.deleted:
             self.counters["after_deletion"] += 1
             return
@@ -224,10 +382,11 @@ class StoreState:
                 self.counters["dead_entries_refused"] += 1
                 continue
             self.counters["dead_entries"] += 1
+            self._touched["dead"].add(segment_id)
             self.dead_tails.told(DeadTail(segment_id, entry.topic_id_partition, entry.leader_epoch, entry.first_offset))
 
     def _apply_gaps(self, record: RemoteWalGapDeclaration) -> None:
-        up_to = {GapReason.RELEASED: self.released, GapReason.LOG_START: self.log_starts}
+        up_to = {GapReason.RELEASED: self._released, GapReason.LOG_START: self.log_starts}
         self._add_gaps(gap for gap in record.gaps if gap.reason not in up_to)
         for gap in record.gaps:
             if gap.reason in up_to:
@@ -236,18 +395,38 @@ class StoreState:
     def _add_gaps(self, declared: Iterable[DeclaredGap]) -> None:
         for gap in declared:
             (self.held if gap.reason is GapReason.LOST_LOCALLY else self.gaps).add([gap])
+            self._touched["gaps"].add(gap.topic_id_partition)
+
+    def take_in_released(self) -> ReleasedOffsets:
+        """Return how far the records went that nobody wants any more.
+
+        Blocks that were released wait for that, because decoding many together takes a tenth of the time.
+        """
+        for entry_block in self.table.take_released():
+            self._released.add(entry_block)
+        self._released_entries = 0
+        return self._released
 
     def _release(self, segment: Segment) -> None:
         """Remember how far the records went that nobody wants any more; of dead ones that says nothing."""
-        dead, entry_block = self.dead_tails.of(segment.segment_id), self.table.entry_block(segment)
-        if not dead:
-            self.released.add(entry_block)
+        if not segment.number:
             return
-        for entry in entry_columns.decode(entry_block) if entry_block else ():
+        dead = self.dead_tails.of(segment.segment_id)
+        if not dead and not segment.waiting_block:
+            self.table.release(segment)
+            self._released_entries += segment.entries
+            if self._released_entries >= released_offsets.WAITING_ROWS:
+                self.take_in_released()
+            return
+        entry_block = self.table.entry_block(segment)
+        if not dead:
+            self._released.add(entry_block)
+            return
+        for entry in entry_columns.decode(entry_block):
             key = (entry.topic_id_partition, entry.leader_epoch)
             end = min(entry.last_offset + 1, dead.get(key, entry.last_offset + 1))
             if end > entry.first_offset:
-                self.released.know([ReleasedUpTo(*key, end)])
+                self._released.know([ReleasedUpTo(*key, end)])
 
 
 def _longer(raw: bytes) -> tuple[int, bytes]:

@@ -21,6 +21,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from kafka_log.topic_partition import TopicId
 from metadata_topic.records.records import RemoteWalTopicRebuilt
@@ -91,6 +92,30 @@ class TopicContinuity:
             self._topic_id = self._read_of = topic_id
             return goes_on
 
+    def to_resume(self, ends: Mapping[int, int]) -> Mapping[str, Any]:
+        """Return what a later process needs to continue the reading where it is, as what JSON can hold."""
+        with self._lock:
+            remembered = self._remembered
+            if not self._doubts:
+                remembered = [RememberedTopic(self._topic_id or self._read_of, dict(ends), self._rebuilt_ms)]
+            return {
+                "read_of": _hex(self._topic_id or self._read_of),
+                "rebuilt_ms": self._rebuilt_ms,
+                "doubts": dict(self._doubts),
+                "remembered": [[_hex(one.topic_id), sorted(one.ends.items()), one.rebuilt_ms] for one in remembered],
+            }
+
+    def resume(self, kept: Mapping[str, Any]) -> None:
+        """Continue the reading of an earlier process there. Raises ValueError, KeyError, TypeError."""
+        with self._lock:
+            self._read_of = _topic_id(kept["read_of"])
+            self._rebuilt_ms = int(kept["rebuilt_ms"])
+            self._doubts = {TopicDoubt(doubt): str(found) for doubt, found in kept["doubts"].items()}
+            self._remembered = [
+                RememberedTopic(_topic_id(topic_id), {int(p): int(end) for p, end in known}, int(rebuilt_ms))
+                for topic_id, known, rebuilt_ms in kept["remembered"]
+            ]
+
     def _hold_against(self, topic: RememberedTopic, ends: Mapping[int, int]) -> None:
         for partition, end in topic.ends.items():
             if ends.get(partition, 0) < end:
@@ -134,3 +159,11 @@ class TopicContinuity:
         """The topic as it is now, read up to `ends`. Not while there is a doubt."""
         with self._lock:
             return RememberedTopic(self._topic_id, dict(ends), self._rebuilt_ms)
+
+
+def _hex(topic_id: TopicId | None) -> str | None:
+    return None if topic_id is None else topic_id.hex()
+
+
+def _topic_id(text: str | None) -> TopicId | None:
+    return None if text is None else TopicId(bytes.fromhex(text))

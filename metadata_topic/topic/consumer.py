@@ -1,11 +1,11 @@
 """Keeps a store up to date with the metadata topic (the ConsumerTask of KIP-405's topic-based manager).
 
-At the start the store loads the newest snapshot, if there is one, and the topic is read from where the snapshot ends,
-else from its beginning; from then on the store follows. Each batch goes into the store together with its offsets, under
-the store's lock, so content and progress always match. The archive's records go to a store of their own
-(`metadata_topic.store.archive.archive_store`), and so do registrations, in the topic's order. It takes its records of a
-batch first, so it is never behind `progress`. Undecodable records are counted by the store and skipped: one poison
-record must not stop the reader, or let it loop.
+At the start reading goes on where the store's file ends. Without a file the store loads the newest snapshot, if there
+is one, and the topic is read from where that ends, else from its beginning; from then on the store follows. Each batch
+goes into the store together with its offsets, as one transaction, so content and progress always match. The archive's
+records go to a store of their own (`metadata_topic.store.archive.archive_store`), and so do registrations, in the
+topic's order. It takes its records of a batch first, so it is never behind `progress`. Undecodable records are counted
+by the store and skipped: one poison record must not stop the reader, or let it loop.
 
 If the topic is another one than the snapshot's, the stores keep what they know, and read the new topic from its
 beginning. A gap between the snapshot and the topic's first record is counted and logged. In both cases `store.topic`
@@ -25,10 +25,10 @@ from metadata_topic.records.records import MetadataRecord, RemoteWalNodeRegistra
 from metadata_topic.records.serde import decode_or_keep_out
 from metadata_topic.records.usage_record import is_usage_key
 from metadata_topic.store.archive.archive_store import ArchiveStore
-from metadata_topic.store.object_rates import ObjectRates
 from metadata_topic.store.snapshots.archive_snapshot import restore_archive
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.store.store_image import StoreImage
+from metadata_topic.topic.object_rates import ObjectRates
 from metadata_topic.topic.topic import METADATA_TOPIC
 from metadata_topic.topic.topic_consumer import ConsumerFactory
 from metadata_topic.topic.topic_follower import DEFAULT_SETTINGS, FollowSettings, TopicFollower, TopicRecord
@@ -73,7 +73,19 @@ class RemoteWalMetadataConsumer(TopicReader):
         """
         return self._follower.read_to_end(timeout_s)
 
+    @property
+    def ready(self) -> bool:
+        """Whether everything that was in the topic at the start is known, and reading continues."""
+        return self.failure is None and super().ready
+
+    @property
+    def failure(self) -> BaseException | None:
+        """The defect that ended the reading or the store for good; None while all is well."""
+        return super().failure or self._store.failure
+
     def _prepare(self) -> dict[int, int]:
+        if self._store.progress:  # its file tells more than a snapshot
+            return self._store.progress
         image = self._load_snapshot()
         if image is not None and self._restore_archive(image):
             try:

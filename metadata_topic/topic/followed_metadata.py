@@ -3,15 +3,14 @@
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from kafka_cluster.client_config import KafkaClientConfig
 from metadata_topic.store.archive.archive_store import ArchiveStore
-from metadata_topic.store.segments.entry_blocks import MemoryBound
+from metadata_topic.store.snapshots.archive_snapshot import keep_archive
 from metadata_topic.store.snapshots.snapshot_keeper import SnapshotKeeper
 from metadata_topic.store.snapshots.store_snapshots import StoreSnapshots
 from metadata_topic.store.snapshots.topic_memory import TopicMemory
-from metadata_topic.store.store import RemoteWalMetadataStore
+from metadata_topic.store.store import RemoteWalMetadataStore, StoreFile
 from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
 from plugin.guarded_storage import GuardedStorageManager
 
@@ -28,6 +27,17 @@ class Reader:
     rack: str | None
 
 
+class KnownMetadata:
+    """The stores of one run, and the file that they have in common."""
+
+    def __init__(self, file: StoreFile) -> None:
+        """Know what is in the file. Blocks: of many objects for seconds."""
+        self.file = file
+        self.store = RemoteWalMetadataStore(file)
+        self.archive = ArchiveStore()
+        keep_archive(self.store, self.archive)
+
+
 class FollowedMetadata:
     """Reads on its own thread, from `start` to `close`. Any thread may ask."""
 
@@ -36,17 +46,15 @@ class FollowedMetadata:
         client: KafkaClientConfig,
         reader: Reader,
         storage: GuardedStorageManager,
-        state_directory: Path,
-        entry_memory_bytes: int,
+        known: KnownMetadata,
         wall_ms: Callable[[], int],
     ) -> None:
-        """Snapshots are in `storage`; entries of objects beyond `entry_memory_bytes` in `state_directory`."""
-        self.store = RemoteWalMetadataStore(MemoryBound(state_directory, entry_memory_bytes))
-        self.archive = ArchiveStore()
+        """Add to what is `known`. Snapshots are in `storage`."""
+        self.store, self.archive, directory = known.store, known.archive, known.file.directory
         keeper = SnapshotKeeper(
-            storage.blobs, reader.cluster_id, reader.broker_id, reader.incarnation, spool_directory=state_directory
+            storage.blobs, reader.cluster_id, reader.broker_id, reader.incarnation, spool_directory=directory
         )
-        memory = TopicMemory(state_directory)
+        memory = TopicMemory(directory)
         self._snapshots = StoreSnapshots(self.store, self.archive, keeper, storage, wall_ms, memory)
         self.consumer = RemoteWalMetadataConsumer(
             client, self.store, rack=reader.rack, load_snapshot=self._snapshots.load, archive=self.archive

@@ -16,7 +16,7 @@ from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.records.leader_epochs import LeaderEpochChain
 from metadata_topic.records.states import FINISHED
 from metadata_topic.store.released_offsets import ReleasedOffsets
-from metadata_topic.store.segments.sequence_set import SequenceSet
+from metadata_topic.store.sequence_set import SequenceSet
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.segment_metadata import CombinedSegmentId
 from recovery.metadata.remembered_metadata import RememberedMetadata

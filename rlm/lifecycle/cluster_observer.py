@@ -323,7 +323,7 @@ class ClusterWatch:
         wall_ms: Callable[[], int],
         threads: Executor,
     ) -> None:
-        """`make_observer` is called for the first question; `wanted` returns the topics that have objects.
+        """`make_observer` is called for the first question; `wanted` returns the topics that have objects, in a thread.
 
         `on_observation` is called in the event loop, with a time in milliseconds at which the cluster had answered.
         """
@@ -338,7 +338,7 @@ class ClusterWatch:
 
     async def run_once(self) -> bool:
         """Ask the whole cluster once. False when it did not answer."""
-        wanted = self._wanted()
+        wanted = await asyncio.get_running_loop().run_in_executor(self._threads, self._wanted)
         known = self._settings.topics
         # Enabled topics without objects count, too: their retention matters for the metadata topic.
         wanted |= {topic_id for topic_id, name in self._names.items() if name in known and known[name].enable}

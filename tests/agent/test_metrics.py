@@ -26,6 +26,7 @@ from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataE
         ("gaps", "remote_wal_metadata_gaps_total", {}),
         ("started_over", "remote_wal_metadata_started_over_total", {}),
         ("fenced", "remote_wal_metadata_fenced_total", {}),
+        ("files_unreadable", "remote_wal_metadata_files_unreadable_total", {}),
         ("snapshots_saved", "remote_wal_metadata_snapshots_total", {"outcome": "saved"}),
     ],
 )

@@ -2,7 +2,7 @@
 
 import errno
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
@@ -16,6 +16,7 @@ from kafka_log.topic_partition import TopicId
 from local_cluster.polling import wait_until
 from metadata_topic.records import serde
 from metadata_topic.records.records import MetadataRecord, PublishedSegment, RemoteWalTopicRebuilt
+from metadata_topic.store.fencing import Source
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.store.store_image import StoreImage
 from metadata_topic.store.topic_continuity import TopicDoubt
@@ -37,9 +38,10 @@ class WatchedStore(RemoteWalMetadataStore):
         super().__init__()
         self.applied = threading.Semaphore(0)
 
-    def apply(self, record: MetadataRecord, source: tuple[int, int] | None = None) -> None:
-        super().apply(record, source)
-        self.applied.release()
+    def apply_all(self, records: Iterable[tuple[MetadataRecord | None, Source]]) -> None:
+        batch = list(records)
+        super().apply_all(batch)
+        self.applied.release(len(batch))
 
     def wait_for(self, records: int) -> None:
         for _ in range(records):

@@ -20,8 +20,8 @@ from metadata_topic.settings.settings_memory import SettingsMemory
 from metadata_topic.settings.settings_topic import SettingsView
 from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings, settings_of
 from metadata_topic.store.snapshots.snapshot_keeper import SnapshotKeeper
-from metadata_topic.store.store import RemoteWalMetadataStore
-from metadata_topic.topic.followed_metadata import FollowedMetadata, Reader
+from metadata_topic.store.store import RemoteWalMetadataStore, StoreFile
+from metadata_topic.topic.followed_metadata import FollowedMetadata, KnownMetadata, Reader
 from metadata_topic.topic.topic_follower import TopicRecord
 from plugin.guarded_storage import GuardedStorageManager
 from plugin.local_directory import LocalWalStorageManager
@@ -106,7 +106,8 @@ def test_an_agent_starts_with_the_state_directory(tmp_path: Path, storage: Local
     guarded = GuardedStorageManager()
     guarded.arrived(storage)
     reader = Reader("cluster-1", 1, 8, None)
-    followed = FollowedMetadata(KafkaClientConfig("nowhere:1"), reader, guarded, state, 1, lambda: 0)
+    known = KnownMetadata(StoreFile(state, "cluster-1", 1))
+    followed = FollowedMetadata(KafkaClientConfig("nowhere:1"), reader, guarded, known, lambda: 0)
     memory = SettingsMemory(state)
     memory.load()
     assert not memory.missing

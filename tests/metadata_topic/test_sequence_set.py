@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metadata_topic.store.segments.sequence_set import SequenceSet
+from metadata_topic.store.sequence_set import SequenceSet
 
 
 @settings(max_examples=60)

@@ -30,6 +30,7 @@ async def crash(world: World, number: int) -> None:
     world.hits["crash before an upload's effect"] += not_made
     world.count(agent)
     if number >> 10 & 1:
+        world.state.lose(agent.broker_id)
         world.snapshot = write_snapshot(agent.store, "c", agent.archive) if number >> 11 & 1 else None
     world.start_later(agent.broker_id, number >> 12)
 

@@ -48,7 +48,7 @@ def judge_by_metadata_that_was_not_read_to_its_end(patch: pytest.MonkeyPatch) ->
 def write_a_snapshot_that_is_older_than_it_tells(patch: pytest.MonkeyPatch) -> None:
     def older(store: RemoteWalMetadataStore, cluster_id: str, archive: ArchiveStore) -> bytes:
         image = with_archive(store.image(), archive)
-        return b"".join(snapshot_chunks(replace(image, segments=image.segments[:-5]), cluster_id))
+        return b"".join(snapshot_chunks(replace(image, segments=list(image.segments)[:-5]), cluster_id))
 
     patch.setattr(agent_events, "write_snapshot", older)
 

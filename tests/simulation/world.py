@@ -5,6 +5,8 @@ from pathlib import Path
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.publishable import Publishable
+from metadata_topic.store.archive.archive_store import ArchiveStore
+from metadata_topic.store.snapshots.archive_snapshot import keep_archive, restore_archive
 from metadata_topic.store.snapshots.snapshot import read_image
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.archive_storage import ArchiveStorage
@@ -18,7 +20,7 @@ from tests.simulation.life_of_objects import RETENTIONS_MS, Cluster, LifeOfObjec
 from tests.simulation.object_invariants import ObjectInvariants
 from tests.simulation.seeded_storage import SeededStorage
 from tests.simulation.simulated_run import SimulatedRun
-from tests.simulation.stores import ON_DISK
+from tests.simulation.stores import StateDirectories
 
 BROKERS = (1, 2)
 
@@ -49,6 +51,7 @@ class World(SimulatedRun):
         self.withdrawn: set[TopicIdPartition] = set()
         """Partitions that nobody is to take care of, for now."""
         self.snapshot: bytes | None = None
+        self.state = StateDirectories(directory)
         self.make_topic(BROKERS[0])
 
     def made_storage(self) -> SeededStorage:
@@ -125,11 +128,20 @@ class World(SimulatedRun):
 
     def incarnation(self, broker: int, number: int) -> tuple[AgentModel, LifeOfObjects]:
         """A new one, that has not begun yet."""
-        store = RemoteWalMetadataStore(ON_DISK)
-        if self.snapshot is not None:
-            store.restore(read_image(self.snapshot, "c"))
-        agent = AgentModel(self, broker, number, store)
+        agent = AgentModel(self, broker, number, *self.stores(broker))
         return agent, LifeOfObjects(self, agent, self.incarnations, NO_TIER)
+
+    def stores(self, broker: int) -> tuple[RemoteWalMetadataStore, ArchiveStore]:
+        """What a new agent knows: what its predecessor left, or else what the snapshot tells."""
+        store, archive = RemoteWalMetadataStore(self.state.file(broker)), ArchiveStore()
+        keep_archive(store, archive)
+        if store.progress:
+            self.hit("knowledge kept in a file")
+        elif self.snapshot is not None:
+            image = read_image(self.snapshot, "c")
+            restore_archive(archive, image)
+            store.restore(image)
+        return store, archive
 
     async def end_care(self, broker: int) -> None:
         """With its agent."""

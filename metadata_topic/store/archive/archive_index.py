@@ -8,13 +8,67 @@ its offsets are archived anew.
 What holds the records, and guards all of it by a lock, is `metadata_topic.store.archive.archive_store`.
 """
 
-from itertools import groupby
+from bisect import bisect_left, bisect_right, insort
+from itertools import accumulate, groupby
 
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.archive_records import ArchiveObjectCommitted
 from metadata_topic.records.leader_epochs import LeaderEpochChain
-from metadata_topic.store.archive.archive_spans import EpochSpans
 from plugin.format.archive_object_id import ArchiveObjectId
+
+_Span = tuple[int, int, ArchiveObjectId]
+"""First and last offset, and the object that holds them."""
+
+
+class _EpochSpans:
+    """The archived offsets of one partition and leader epoch: few, as an archive object is large.
+
+    Changes are cheap, the first question after one is not.
+    """
+
+    __slots__ = ("_reach", "_spans")
+
+    def __init__(self) -> None:
+        self._spans: list[_Span] = []
+        self._reach: list[int] | None = None
+
+    def __len__(self) -> int:
+        return len(self._spans)
+
+    def add(self, first: int, last: int, object_id: ArchiveObjectId) -> None:
+        """Each span once."""
+        insort(self._spans, (first, last, object_id))
+        self._reach = None
+
+    def remove(self, first: int, last: int, object_id: ArchiveObjectId) -> None:
+        """What was added."""
+        del self._spans[bisect_left(self._spans, (first, last, object_id))]
+        self._reach = None
+
+    def covering(self, offset: int) -> list[_Span]:
+        """Best first: reaching furthest, then the oldest id."""
+        if self._reach is None:
+            self._reach = list(accumulate((last for _, last, _ in self._spans), max))
+        found = []
+        at = bisect_right(self._spans, offset, key=lambda span: span[0]) - 1
+        while at >= 0 and self._reach[at] >= offset:
+            if self._spans[at][1] >= offset:
+                found.append(self._spans[at])
+            at -= 1
+        return sorted(found, key=lambda span: (-span[1], span[0], span[2]))
+
+    def end_from(self, offset: int) -> int:
+        """The first offset from `offset` on that is not archived."""
+        while best := self.covering(offset):
+            offset = best[0][1] + 1
+        return offset
+
+    def first_from(self, offset: int) -> int | None:
+        """The first archived offset that is not below `offset`."""
+        if self.covering(offset):
+            return offset
+        at = bisect_left(self._spans, offset, key=lambda span: span[0])
+        return self._spans[at][0] if at < len(self._spans) else None
 
 
 def spans_of(committed: ArchiveObjectCommitted) -> list[tuple[int, int, int]]:
@@ -30,13 +84,13 @@ class ArchiveIndex:
     """Not thread-safe; lookups change it too."""
 
     def __init__(self) -> None:
-        self._spans: dict[TopicIdPartition, dict[int, EpochSpans]] = {}
+        self._spans: dict[TopicIdPartition, dict[int, _EpochSpans]] = {}
 
     def add(self, committed: ArchiveObjectCommitted) -> None:
         """Each object once."""
         epochs = self._spans.setdefault(committed.object_id.topic_id_partition, {})
         for epoch, first, last in spans_of(committed):
-            epochs.setdefault(epoch, EpochSpans()).add(first, last, committed.object_id)
+            epochs.setdefault(epoch, _EpochSpans()).add(first, last, committed.object_id)
 
     def remove(self, committed: ArchiveObjectCommitted) -> None:
         """What was added."""
@@ -90,7 +144,7 @@ class ArchiveIndex:
 
     def _spans_at(
         self, topic_id_partition: TopicIdPartition, offset: int, leader_epochs: LeaderEpochChain
-    ) -> EpochSpans | None:
+    ) -> _EpochSpans | None:
         epoch = leader_epochs.epoch_at(offset)
         return None if epoch is None else self._spans.get(topic_id_partition, {}).get(epoch)
 

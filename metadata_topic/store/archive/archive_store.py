@@ -34,7 +34,7 @@ from metadata_topic.records.leader_epochs import LeaderEpochChain
 from metadata_topic.records.records import UnknownRecord
 from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED, Step, furthest, step
 from metadata_topic.store.archive.archive_index import ArchiveIndex, spans_of
-from metadata_topic.store.segments.sequence_set import SequenceSet
+from metadata_topic.store.sequence_set import SequenceSet
 from metadata_topic.store.store import StateTotals
 from plugin.format.archive_object import run_holding
 from plugin.format.archive_object_id import ArchiveObjectId
@@ -93,6 +93,7 @@ class ArchiveStore:
         self._objects: dict[ArchiveObjectId, _Object] = {}
         self._deleted: dict[tuple[int, int], SequenceSet] = {}
         self._index = ArchiveIndex()
+        self._changed: set[ArchiveObjectId] = set()
         self._registered: dict[int, dict[int | None, int]] = {}
         """Broker id to incarnation, by the partition where that was read; None: before all that is read."""
         self._counters: Counter[str] = Counter()
@@ -265,21 +266,32 @@ class ArchiveStore:
         A deletion that is remembered only keeps out records older than the snapshot, which nobody applies after it.
         """
         with self._lock:
-            records: list[ArchiveRecord] = []
-            for object_id, known in self._objects.items():
-                stamp = known.event_timestamp_ms
-                if known.state is STARTED:
-                    ttl_ms = max((known.expires_ms or stamp) - stamp, 0)
-                    records.append(ArchiveObjectPrepared(object_id, self._incarnation(object_id), ttl_ms, stamp))
-                if known.committed is not None:
-                    records.append(
-                        replace(known.committed, incarnation=self._incarnation(object_id), event_timestamp_ms=stamp)
-                        if known.state is FINISHED
-                        else known.committed
-                    )
-                if known.state is DELETING:
-                    records.append(ArchiveObjectDeleted(object_id, self._incarnation(object_id), DELETING, stamp))
-            return records
+            return [record for object_id in self._objects for record in self._records(object_id)]
+
+    def take_changed(self) -> list[tuple[ArchiveObjectId, list[ArchiveRecord]]]:
+        """Return what `snapshot` has of each object that changed since the last call; nothing of one that is gone."""
+        with self._lock:
+            changed, self._changed = self._changed, set()
+            return [(object_id, self._records(object_id)) for object_id in changed]
+
+    def _records(self, object_id: ArchiveObjectId) -> list[ArchiveRecord]:
+        known = self._objects.get(object_id)
+        if known is None:
+            return []
+        records: list[ArchiveRecord] = []
+        stamp, incarnation = known.event_timestamp_ms, self._incarnation(object_id)
+        if known.state is STARTED:
+            ttl_ms = max((known.expires_ms or stamp) - stamp, 0)
+            records.append(ArchiveObjectPrepared(object_id, incarnation, ttl_ms, stamp))
+        if known.committed is not None:
+            records.append(
+                replace(known.committed, incarnation=incarnation, event_timestamp_ms=stamp)
+                if known.state is FINISHED
+                else known.committed
+            )
+        if known.state is DELETING:
+            records.append(ArchiveObjectDeleted(object_id, incarnation, DELETING, stamp))
+        return records
 
     @property
     def counters(self) -> dict[str, int]:
@@ -291,6 +303,7 @@ class ArchiveStore:
 
     def _apply(self, record: ArchiveRecord) -> None:
         object_id = record.object_id
+        self._changed.add(object_id)
         known = self._objects.get(object_id)
         what = step(known.state if known else None, record.state)
         self._counters[f"step_{what.value}"] += 1

@@ -8,6 +8,7 @@ none may be missing. So it is written after the image was taken, by a reader tha
 """
 
 import struct
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -16,6 +17,7 @@ from metadata_topic.records.archive_records import ArchiveRecord
 from metadata_topic.records.errors import SnapshotError
 from metadata_topic.records.records import UnknownRecord
 from metadata_topic.store.archive.archive_store import ArchiveStore
+from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.store.store_image import StoreImage
 
 EXTRA_NAME: Final = "archive"
@@ -44,10 +46,29 @@ def restore_archive(archive: ArchiveStore, image: StoreImage) -> None:
     archive.restore(registered, records)
 
 
+def keep_archive(store: RemoteWalMetadataStore, archive: ArchiveStore) -> None:
+    """Let the store's file keep what the archive's store knows, and know what is in it."""
+
+    def changed() -> Iterator[tuple[str, str | None]]:
+        for object_id, records in archive.take_changed():
+            yield archive_records.encode_key(object_id).hex(), _encode(records).hex() if records else None
+
+    held = store.keep_also(EXTRA_NAME, changed)
+    content = b"".join((_VERSION, *map(bytes.fromhex, held.values())))
+    archive.restore({}, decode_archive(content))  # each was written with the incarnation of its time
+    for registration, _ in store.registrations():
+        archive.registered(registration.broker_id, registration.incarnation)
+    archive.take_changed()
+
+
 def encode_archive(archive: ArchiveStore) -> bytes:
     """See the module's text."""
-    parts = [_VERSION]
-    for record in archive.snapshot():
+    return _VERSION + _encode(archive.snapshot())
+
+
+def _encode(records: Iterable[ArchiveRecord]) -> bytes:
+    parts: list[bytes] = []
+    for record in records:
         key, value = archive_records.encode_key(record.object_id), archive_records.encode(record)
         parts += (_SIZES.pack(len(key), len(value)), key, value)
     return b"".join(parts)

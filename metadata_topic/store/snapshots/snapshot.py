@@ -32,12 +32,16 @@ by section, so that they need not be in memory all at once.
 """
 
 import json
+import os
 import struct
+import tempfile
+import weakref
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Any, Final, overload
+from pathlib import Path
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -48,8 +52,7 @@ from metadata_topic.records.errors import SnapshotError
 from metadata_topic.records.records import PublishedSegment, RemoteWalNodeRegistration
 from metadata_topic.store.fencing import PlacedRegistration, Source
 from metadata_topic.store.released_offsets import ReleasedUpTo
-from metadata_topic.store.snapshots.snapshot_source import SnapshotBytes, SnapshotSource
-from metadata_topic.store.store_image import DeadTail, StoreImage, WriterImage
+from metadata_topic.store.store_image import DeadTail, Segments, StoreImage, WriterImage
 from plugin.format import entry_columns
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState
 
@@ -81,10 +84,51 @@ _COLUMNS: Final = (
 )
 
 
+class SnapshotSource(Protocol):
+    """All of a snapshot's bytes."""
+
+    size: int
+
+    def read(self, at: int, size: int, /) -> bytes | memoryview:
+        """Fewer where it ends before. Raises OSError."""
+
+
+class SnapshotBytes:
+    """In memory."""
+
+    def __init__(self, content: bytes | memoryview) -> None:
+        self._content = memoryview(content)
+        self.size = len(content)
+
+    def read(self, at: int, size: int, /) -> memoryview:
+        """Nothing is copied."""
+        return self._content[at : at + size]
+
+
+class SpooledSnapshot:
+    """In a file without a name, which goes with this."""
+
+    def __init__(self, parts: Iterable[bytes], directory: Path | None) -> None:
+        """Raises OSError, and whatever `parts` does. Without a directory, where the machine has such files."""
+        with tempfile.TemporaryFile(dir=directory) as file:
+            self._descriptor = os.dup(file.fileno())
+        weakref.finalize(self, os.close, self._descriptor)
+        self.size = 0
+        for part in parts:
+            at = 0
+            while at < len(part):
+                written = os.pwrite(self._descriptor, memoryview(part)[at:], self.size)
+                at, self.size = at + written, self.size + written
+
+    def read(self, at: int, size: int, /) -> bytes:
+        """See `SnapshotSource`."""
+        return os.pread(self._descriptor, size, at)
+
+
 def snapshot_chunks(image: StoreImage, cluster_id: str = "") -> Iterator[bytes]:
     """The store in chunks of some megabytes each at most."""
     yield _HEAD.pack(_MAGIC, FORMAT_VERSION)
-    state = {"cluster_id": cluster_id, "segments": len(image.segments), **_state_fields(image)}
+    state = {"cluster_id": cluster_id, "segments": len(image.segments), **state_fields(image)}
     yield _section(_STATE, json.dumps(state, separators=(",", ":")).encode())
     for segments in _portions(image.segments):
         yield _section(_SEGMENTS, _encode_segments(segments))
@@ -178,10 +222,10 @@ def _read_image(snapshot: SnapshotSource, cluster_id: str) -> StoreImage:
             raise _refused(f"a section of kind {kind} is not known")
     if segments != state["segments"]:
         raise _refused(f"it holds {segments} segments, not {state['segments']}")
-    return replace(_image(state, _StoredSegments(snapshot, segments)), extras=extras)
+    return replace(image_of(state, _StoredSegments(snapshot, segments)), extras=extras)
 
 
-class _StoredSegments(Sequence[PublishedSegment]):
+class _StoredSegments:
     """The segments of a snapshot that was read once, and found right: for whoever goes through all of them."""
 
     def __init__(self, snapshot: SnapshotSource, count: int) -> None:
@@ -195,20 +239,11 @@ class _StoredSegments(Sequence[PublishedSegment]):
             if kind == _SEGMENTS:
                 yield from _decode_segments(content, check=False)
 
-    @overload
-    def __getitem__(self, at: int) -> PublishedSegment: ...
-
-    @overload
-    def __getitem__(self, at: slice) -> Sequence[PublishedSegment]: ...
-
-    def __getitem__(self, at: int | slice) -> PublishedSegment | Sequence[PublishedSegment]:
-        return list(self)[at]
-
 
 # Segments
 
 
-def _portions(segments: Sequence[PublishedSegment]) -> Iterator[list[PublishedSegment]]:
+def _portions(segments: Segments) -> Iterator[list[PublishedSegment]]:
     rest = iter(segments)
     while portion := list(islice(rest, _SECTION_SEGMENTS)):
         size, start = 0, 0
@@ -279,7 +314,8 @@ def _decode_segments(content: bytes, *, check: bool = True) -> Iterable[Publishe
 # The rest
 
 
-def _state_fields(image: StoreImage) -> Mapping[str, Any]:
+def state_fields(image: StoreImage) -> Mapping[str, Any]:
+    """Return everything but segments and extras as what JSON can hold."""
     return {
         "topic_id": None if image.topic_id is None else image.topic_id.hex(),
         "rebuilt_ms": image.rebuilt_ms,
@@ -315,7 +351,8 @@ def _state_fields(image: StoreImage) -> Mapping[str, Any]:
     }
 
 
-def _image(state: Mapping[str, Any], segments: Sequence[PublishedSegment]) -> StoreImage:
+def image_of(state: Mapping[str, Any], segments: Segments = ()) -> StoreImage:
+    """Return what `state_fields` was made of. Raises ValueError, KeyError, TypeError."""
     return StoreImage(
         progress={int(partition): int(offset) for partition, offset in state["progress"]},
         writers=[

@@ -22,8 +22,7 @@ from typing import Final
 import structlog
 
 from metadata_topic.records.errors import SnapshotError
-from metadata_topic.store.snapshots.snapshot import read_image, snapshot_chunks
-from metadata_topic.store.snapshots.snapshot_source import SpooledSnapshot
+from metadata_topic.store.snapshots.snapshot import SpooledSnapshot, read_image, snapshot_chunks
 from metadata_topic.store.store_image import StoreImage
 from plugin.blob_storage import BlobStorage, StoredBlob
 from plugin.errors import IncompleteListingError, RemoteStorageError

@@ -7,10 +7,6 @@ from pathlib import Path
 
 from metadata_topic.records.publishable import Publishable
 from metadata_topic.records.records import RemoteWalNodeRegistration
-from metadata_topic.store.archive.archive_store import ArchiveStore
-from metadata_topic.store.snapshots.archive_snapshot import restore_archive
-from metadata_topic.store.snapshots.snapshot import read_image
-from metadata_topic.store.store import RemoteWalMetadataStore
 from rlm.write_path.metrics import ArchiveMetrics
 from tests.simulation.agent_model import AgentModel
 from tests.simulation.archive import archive_events
@@ -23,7 +19,6 @@ from tests.simulation.metadata_topic_model import TopicRecord
 from tests.simulation.replicas.replica_storage import ReplicaStorage
 from tests.simulation.seeded_storage import HEALTHY, SeededStorage
 from tests.simulation.simulation import GONE_WITHIN_S, Simulation
-from tests.simulation.stores import ON_DISK
 
 LOOKS = 16
 """What agents take for archived is judged at each so many looks."""
@@ -80,11 +75,7 @@ class ArchivedSimulation(Simulation):
         self.archives[broker].start()
 
     def incarnation(self, broker: int, number: int) -> tuple[AgentModel, LifeOfObjects]:
-        store, archive = RemoteWalMetadataStore(ON_DISK), ArchiveStore()
-        if self.snapshot is not None:
-            image = read_image(self.snapshot, "c")
-            store.restore(image)
-            restore_archive(archive, image)
+        store, archive = self.stores(broker)
         knowledge = ArchiveKnowledge(self, broker, number, store, archive)
         agent = AgentModel(self, broker, number, store, archive, knowledge.tiers)
         life = LifeOfObjects(self, agent, self.incarnations, knowledge.tiers)

@@ -33,7 +33,7 @@ from tests.simulation.agent_model import BREAK_EVEN_BYTES, AgentModel, Surroundi
 from tests.simulation.led_log import LedLog
 from tests.simulation.network import PROCESS, ListeningSocket
 from tests.simulation.replicas.broker_model import PORT
-from tests.simulation.stores import ON_DISK
+from tests.simulation.stores import StateDirectories
 from tests.simulation.virtual_time import Delays, SeededExecutor
 
 PEER_PORT = 19_090
@@ -64,6 +64,7 @@ class AgentsWorld(Surroundings, Protocol):
     """Whether agents may go past dead ones."""
     shares_reads: bool
     """Whether agents read objects for each other."""
+    state: StateDirectories
 
     def get_delays(self) -> Delays: ...
 
@@ -83,7 +84,8 @@ class AgentProcess:
 
     def _make(self, incarnation: int) -> None:
         world, clock, metrics = self._world, self._loop.time, self._world.replication_metrics
-        self.writing = AgentModel(world, self.broker_id, incarnation, RemoteWalMetadataStore(ON_DISK))
+        store = RemoteWalMetadataStore(world.state.file(self.broker_id))
+        self.writing = AgentModel(world, self.broker_id, incarnation, store)
         manager = self.writing.manager
         shared = PeerCapabilities.SHARED_READS if world.shares_reads else PeerCapabilities.NONE
         hello = Hello("cluster", self.broker_id, incarnation, CAPABILITIES | shared)

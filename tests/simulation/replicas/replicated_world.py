@@ -21,6 +21,7 @@ from tests.simulation.replicas.replica_invariants import ReplicaInvariants
 from tests.simulation.replicas.replica_storage import ReplicaStorage
 from tests.simulation.seeded_storage import SeededStorage
 from tests.simulation.simulated_run import SimulatedRun
+from tests.simulation.stores import StateDirectories
 from tests.simulation.virtual_time import Delays
 
 TOPIC = TopicId(b"simulated topic.")
@@ -53,6 +54,7 @@ class ReplicatedWorld(SimulatedRun):
             ]
             for broker in BROKERS
         }
+        self.state = StateDirectories(directory)
         self.brokers: dict[int, BrokerModel] = {}
         self.agents: dict[int, AgentProcess] = {}
         self.paused: set[str] = set()
@@ -195,6 +197,7 @@ class AgentsView:
         self.broker_ids: tuple[int, ...] = BROKERS
         self.is_bypassing = world.is_bypassing
         self.shares_reads = world.shares_reads
+        self.state = world.state
         self.logs = {replica.files.partition: replica.files for replica in world.replicas[broker]}
         self.note, self.random = world.note, world.random
         self.read_delays: Callable[[], Delays] = world.read_delays

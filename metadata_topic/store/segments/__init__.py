@@ -1,1 +1,0 @@
-"""Rows and entry blocks of segments, in memory and on disk."""
