@@ -69,7 +69,7 @@ async def test_a_broker_joins_is_replicated_from_and_leaves(tmp_path: Path) -> N
         assert await idle.fetch({0: 0}) is not None
         one.found.registered(registered(_1=None))
         await one.until_listening_for()
-        with pytest.raises(ConnectionRefusedError):
+        with pytest.raises(ConnectionError):  # refused, or reset by the port that just closes
             await one.agents.connect(where)
         assert await idle.fetch({0: 0}) is None
 
