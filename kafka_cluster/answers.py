@@ -58,7 +58,7 @@ class DescribedBroker:
     broker_id: int
     rack: str | None
     host: str = ""
-    """As the listener that was asked advertises it."""
+    """The host that the asked listener advertises."""
     port: int = -1
 
 

@@ -79,7 +79,7 @@ class Status:
     hour: Mapping[str, int] = field(default_factory=dict)
     """Those of the last hour."""
     shadow: Mapping[str, Any] | None = None
-    """See `AgentState.shadow`. If there is one, bytes and dollars are those that would be."""
+    """What an agent in shadow says; if it does, bytes and dollars are those that would be."""
 
     @property
     def store(self) -> tuple[str, str]:

@@ -17,7 +17,7 @@ class AdoptedSources:
             self._segments.setdefault(source, set()).add(segment_id)
 
     def remove(self, segment_id: CombinedSegmentId, custom_metadata: bytes) -> None:
-        """It is deleted, or known with another one."""
+        """Forget a segment's sources: it is deleted, or known with another note."""
         for source in _named(custom_metadata):
             segments = self._segments.get(source, set())
             segments.discard(segment_id)

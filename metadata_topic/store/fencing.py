@@ -78,7 +78,7 @@ class Registrations:
         return any(known.registration.incarnation == incarnation for known in self._placed.get(broker_id, ()))
 
     def newest(self, broker_id: int) -> RemoteWalNodeRegistration | None:
-        """Of the highest incarnation; of several, the last in the topic."""
+        """Return the registration of a broker's highest incarnation; of several, the last in the topic."""
         newest = self._newest.get(broker_id)
         return newest.registration if newest is not None else None
 

@@ -37,7 +37,7 @@ class HeldRecords:
                 self._told[loss] = None
 
     def __iter__(self) -> Iterator[DeclaredGap]:
-        """Those that the topic tells of: a snapshot must not know more."""
+        """Yield the losses that the topic tells of: a snapshot must not know more."""
         return iter(self._told)
 
 

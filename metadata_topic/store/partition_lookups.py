@@ -145,7 +145,7 @@ class PartitionLookups:
         return LeaderEpochChain([*chain, (head, head_start), *newer])
 
     def released_up_to(self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochChain) -> int:
-        """Of this log, what lies below is not wanted any more: an object that held records up to there has gone."""
+        """Return the offset below which nothing of a log is wanted: an object with records up to there has gone."""
         with self._lock:
             released = self._state.take_in_released()
             ends = ((epoch, leader_epochs.end_of(epoch)) for epoch in leader_epochs.newest_first())
@@ -248,7 +248,7 @@ class PartitionLookups:
         return [_Run(first, last, self._state.table.at(number)) for first, last, number in zip(*columns, strict=True)]
 
     def _told_end_of_life(self, run: _Run, key: PartitionAndEpoch) -> int:
-        """The same, by what this topic tells."""
+        """Return the offset from which on the run is dead, by what this topic tells."""
         is_told = self._state.dead_tails.is_told(run.segment.segment_id, key)
         return self._end_of_life(run, key) if is_told else run.last_offset + 1
 

@@ -26,7 +26,7 @@ _KEPT_MAX: Final = 500_000
 
 
 class ReleasedUpTo(NamedTuple):
-    """Of this partition's records of this epoch, those below `offset` were released."""
+    """Says that a partition's records of an epoch were released below `offset`."""
 
     topic_id_partition: TopicIdPartition
     leader_epoch: int
@@ -34,7 +34,7 @@ class ReleasedUpTo(NamedTuple):
 
 
 class ReleasedOffsets:
-    """See the module's theory."""
+    """How far the records of each partition and epoch were released."""
 
     def __init__(self, known: Iterable[ReleasedUpTo] = (), kept_max: int = _KEPT_MAX) -> None:
         self._kept_max = kept_max

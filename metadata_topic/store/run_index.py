@@ -75,7 +75,7 @@ class Runs(NamedTuple):
     firsts: Int64s
     lasts: Int64s
     numbers: Int64s
-    """Of the segments' blocks."""
+    """The numbers of the segments' blocks."""
 
     def where(self, wanted: NDArray[np.bool_]) -> "Runs":
         """Return some of them."""
@@ -91,7 +91,7 @@ class _Chunk(NamedTuple):
 
 
 class RunIndex:
-    """See the module's theory."""
+    """Finds the runs of a partition: in memory those of recent blocks, in spans of the file all others."""
 
     def __init__(self, connection: sqlite3.Connection, states: SegmentStates) -> None:
         self._connection = connection

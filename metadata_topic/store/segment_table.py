@@ -174,7 +174,7 @@ class SegmentStates:
 
 
 class SegmentTable:
-    """See the module's theory."""
+    """The segments, their blocks of entries and all other facts, in one SQLite database."""
 
     def __init__(self, path: Path | None = None, cache_bytes: int = 2 << 20) -> None:
         """Open the file, or make it; without a path in memory. Raises sqlite3.Error and DamagedRowError."""

@@ -18,13 +18,13 @@ class SegmentTally:
     copies: int
     """How many buckets hold each of them, together; one where that is not known."""
     bytes: int
-    """Of those whose size is known, of one copy each."""
+    """Bytes of the segments whose size is known, of one copy each."""
     oldest_ms: int
     """The earliest and the latest time of their last record, the writers' wall clocks, milliseconds since 1970."""
     newest_ms: int
 
     def joined(self, other: Self) -> Self:
-        """Of both, which are of one broker and state."""
+        """Return the sum of two tallies of one broker and state."""
         return type(self)(
             self.broker_id,
             self.state,

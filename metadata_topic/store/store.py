@@ -83,7 +83,7 @@ class StoreFile:
     directory: Path
     cluster_id: str
     cache_bytes: int
-    """Of the file's pages in memory."""
+    """How much of the file's pages may be in memory."""
 
     @property
     def path(self) -> Path:
@@ -375,12 +375,12 @@ class RemoteWalMetadataStore(PartitionLookups):
             return segment.state if segment else None
 
     def segment(self, combined_segment_id: CombinedSegmentId) -> RemoteWalCombinedLogSegmentMetadata | None:
-        """None when nothing is known of it, or it is deleted."""
+        """Return a segment; None when nothing is known of it, or it is deleted."""
         known = self.published_segment(combined_segment_id)
         return known.metadata if known else None
 
     def published_segment(self, combined_segment_id: CombinedSegmentId) -> PublishedSegment | None:
-        """The same, with the entries left as bytes."""
+        """Return a segment with its entries left as bytes, like `segment`."""
         with self._lock:
             known = self._state.table.find(combined_segment_id)
             return self._state.table.published(known) if known else None

@@ -24,7 +24,7 @@ class WriterImage:
 
 @dataclass(frozen=True, slots=True)
 class DeadTail:
-    """Of that object's records of that partition and epoch, all from `first_offset` on are dead."""
+    """The end of an object's entry that is dead: all of its records from `first_offset` on."""
 
     combined_segment_id: CombinedSegmentId
     topic_id_partition: TopicIdPartition
@@ -52,9 +52,9 @@ class StoreImage:
     segments: Segments
     """All that are not deleted."""
     topic_id: TopicId | None = None
-    """Of the topic that was read; None: not known."""
+    """The id of the topic that was read; None: not known."""
     rebuilt_ms: int = -1
-    """Of the newest rebuild of the topic that was read; -1: of none."""
+    """When the newest rebuild of the topic was made; -1: never."""
     released: Sequence[ReleasedUpTo] = ()
     log_starts: Sequence[ReleasedUpTo] = ()
     """Where logs begin, as the leaders of those epochs told."""

@@ -46,7 +46,7 @@ class RememberedTopic:
     ends: Mapping[int, int]
     """Partition to the offset that was to be read next."""
     rebuilt_ms: int = NEVER_REBUILT_MS
-    """Of the newest rebuild that was read."""
+    """When the newest rebuild was made that was read."""
 
 
 class TopicContinuity:
@@ -147,12 +147,12 @@ class TopicContinuity:
 
     @property
     def topic_id(self) -> TopicId | None:
-        """Of the topic that is read; None while the brokers have not told."""
+        """The id of the topic that is read; None while the brokers have not told."""
         return self._topic_id
 
     @property
     def rebuilt_ms(self) -> int:
-        """Of the newest rebuild that is known."""
+        """When the newest rebuild was made that is known."""
         return self._rebuilt_ms
 
     def to_remember(self, ends: Mapping[int, int]) -> RememberedTopic:

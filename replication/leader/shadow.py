@@ -38,7 +38,7 @@ class ShadowRules:
     copies: int
     """Objects that one upload makes."""
     reads_for: Callable[[Collection[int]], Mapping[int, Hashable]]
-    """See `LinkCosts.reads_for`."""
+    """Who reads an object for which followers, by the followers' brokers (`LinkCosts.reads_for`)."""
 
 
 class Shadow:

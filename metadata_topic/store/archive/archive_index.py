@@ -108,7 +108,7 @@ class ArchiveIndex:
         self._spans.clear()
 
     def partitions(self) -> list[TopicIdPartition]:
-        """Those that have committed objects."""
+        """Return the partitions that have committed objects."""
         return list(self._spans)
 
     def covering(

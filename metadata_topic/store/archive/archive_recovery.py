@@ -27,7 +27,7 @@ def records_from_objects(storage: ArchiveStorage) -> Iterator[ArchiveObjectCommi
 
 
 def record_from_object(storage: ArchiveStorage, stored: StoredArchiveObject) -> ArchiveObjectCommitted:
-    """The same for one object. Raises RemoteStorageError."""
+    """Return the record of one archive object, from the object itself. Raises RemoteStorageError."""
     runs = storage.fetch_runs(stored)
     incarnation = stored.object_id.writer_id.incarnation
     return ArchiveObjectCommitted(stored.object_id, incarnation, runs, stored.size_bytes, (), stored.last_modified_ms)

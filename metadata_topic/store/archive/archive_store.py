@@ -190,13 +190,13 @@ class ArchiveStore:
             return known.state if known else None
 
     def committed(self, object_id: ArchiveObjectId) -> ArchiveObjectCommitted | None:
-        """Its record; None unless it is committed."""
+        """Return an object's record; None unless it is committed."""
         with self._lock:
             known = self._objects.get(object_id)
             return known.committed if known is not None and known.state is FINISHED else None
 
     def objects(self, state: RemoteLogSegmentState, broker_id: int | None = None) -> list[tuple[ArchiveObjectId, int]]:
-        """Those in a state (that their broker wrote), each with the time stamp of the event; by id."""
+        """Return the objects in a state (of one broker), each with the time stamp of the event; by id."""
         with self._lock:
             found = [
                 (object_id, known.event_timestamp_ms)

@@ -62,7 +62,7 @@ def keep_archive(store: RemoteWalMetadataStore, archive: ArchiveStore) -> None:
 
 
 def encode_archive(archive: ArchiveStore) -> bytes:
-    """See the module's text."""
+    """Return the archive's part of a snapshot."""
     return _VERSION + _encode(archive.snapshot())
 
 

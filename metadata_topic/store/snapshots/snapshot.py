@@ -121,7 +121,7 @@ class SpooledSnapshot:
                 at, self.size = at + written, self.size + written
 
     def read(self, at: int, size: int, /) -> bytes:
-        """See `SnapshotSource`."""
+        """Return some of the file's bytes."""
         return os.pread(self._descriptor, size, at)
 
 
