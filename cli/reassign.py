@@ -70,8 +70,7 @@ def drain(connection: Connection, broker: Broker, moving: Moving, json: Json = F
     """
     from recovery.reassignment.plan import plan_drain
 
-    # What is stored is known at once; for a drain no load is measured.
-    loads = _measured(connection, 0.0)
+    loads = stored_loads(connection)
     _reassign(connection, lambda cluster: plan_drain(cluster, loads, broker), moving, json=json)
 
 
@@ -88,7 +87,7 @@ def join(
     """Give a broker that has joined its share of replicas and leaders; nothing moves between the others."""
     from recovery.reassignment.plan import plan_balance
 
-    loads = _measured(connection, seconds)
+    loads = measured_loads(connection, seconds)
     _reassign(connection, lambda cluster: plan_balance(cluster, loads, limit, broker), moving, loads, json=json)
 
 
@@ -111,7 +110,7 @@ def balance(
 
     while True:
         try:
-            round_of(_measured(connection, seconds))
+            round_of(measured_loads(connection, seconds))
         except typer.Exit as ended:
             if not watch or ended.exit_code != ExitCode.FINDINGS:  # the next round tries again what was not done
                 raise
@@ -143,7 +142,19 @@ def execute(
     _reassign(connection, lambda cluster: plan_as_given(cluster, given), moving, json=json)
 
 
-def _measured(connection: Connection, seconds: float) -> "Loads":
+def stored_loads(connection: Connection) -> "Loads":
+    """Return what is stored of each partition; nothing where a broker does not tell, as its drain must not wait."""
+    from kafka_cluster.errors import KafkaClusterError
+    from recovery.errors import ReassignmentError
+
+    try:
+        return measured_loads(connection, 0.0)
+    except (KafkaClusterError, ReassignmentError) as error:
+        typer.echo(f"replicas are spread by their number, as their sizes are not known: {error}", err=True)
+        return {}
+
+
+def measured_loads(connection: Connection, seconds: float) -> "Loads":
     """Return what each partition carries, as seen in so many seconds."""
     from cli.cluster_samples import Sampler, partition_loads
     from cli.progress import shown_progress
