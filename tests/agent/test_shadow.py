@@ -28,6 +28,7 @@ async def linked(rig: AgentRig) -> int:
     remote = frozenset({2, 3})
     assigned = Assignment(PARTITION, "t", log.path, LinkPolicy.ALWAYS, 20, remote_followers=remote, is_durable=True)
     rig.storage_run.assigned([assigned])
+    await rig.until(lambda: rig.uploaded_offset is not None)  # it begins at the end that the log has then
     appended = len(log.append(records=3).raw)
     relaying = rig.agent.state.relaying
     assert relaying is not None
