@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from agent.defects import Supervisor
+from agent.defects import STARTING, Supervisor
 from agent.descriptors import DescriptorWatch
 from agent.identity import AgentIdentity
 from agent.metrics.savings import Savings
@@ -143,7 +143,7 @@ class AgentState:
         if self.relaying is None:
             reasons.append(NOT_FORMATTED)
         elif self.is_storage_enabled:
-            reasons += self.system.missing if self.system is not None else ["starting"]
+            reasons += self.system.missing if self.system is not None else [STARTING]
         return reasons
 
     def degraded(self) -> list[str]:

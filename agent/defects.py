@@ -18,6 +18,9 @@ from prometheus_client import CollectorRegistry, Counter
 
 log = structlog.get_logger(__name__)
 
+STARTING = "starting"
+"""Why an agent is not ready while its parts are made."""
+
 Run = Callable[[], Awaitable[None]]
 
 

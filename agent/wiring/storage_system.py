@@ -15,6 +15,7 @@ from functools import partial
 
 import structlog
 
+from agent.defects import STARTING
 from agent.metrics.agent_metrics import StateCollector
 from agent.metrics.alarms import Alarms, upload_lag
 from agent.metrics.client_usage import client_usage
@@ -103,7 +104,7 @@ class StorageSystem:
     @property
     def missing(self) -> list[str]:
         """What is missing for all of the agent's work, except parts that are down."""
-        reasons = [*(self.current.missing if self.current is not None else []), *self.alarms.reasons]
+        reasons = [*(self.current.missing if self.current is not None else [STARTING]), *self.alarms.reasons]
         if (stalled := self.publication.stalled_because) is not None:
             reasons = [*reasons, f"metadata is not published, so all goes inline: {stalled}"]
         storage = self.loading.missing if self._around.settings.has_store else None

@@ -41,7 +41,7 @@ async def test_all_but_relaying_is_made_anew_under_the_number_that_was_taken(
         assert rig.failures("kafka side") == 0
         assert rig.agent.state.relaying is not None
         storage = rig.agent.state.relaying.storage
-        await rig.until(lambda: storage.is_there)
+        await rig.until(lambda: storage.is_there and rig.storage_run is not None)
         log = LogWriter(tmp_path / "data" / "t-0")
         log.append(records=3)
         rig.lead(log)

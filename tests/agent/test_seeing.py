@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -12,8 +13,11 @@ from agent.http.http_asking import ask_agent_page
 from agent.release import this_release
 from agent.settings.process_settings import HttpSettings
 from agent.settings_file import agent_settings
+from agent.wiring import storage_system
 from kafka_log.server_properties import load_broker_properties
 from local_cluster.security.authority import Authority
+from metadata_topic.store.store import StoreFile
+from metadata_topic.topic.followed_metadata import KnownMetadata
 from tests.agent.agent_rig import AgentRig, running_agent
 from tests.kafka_log.log_writer import LogWriter
 
@@ -63,6 +67,24 @@ async def test_programs_are_told_how_the_agent_is_and_prometheus_whose_it_is(
         assert rig.agent.state.identity is not None
         labels = {"cluster": rig.agent.state.identity.cluster_id, "zone": told["zone"] or "", "broker": "1"}
         assert rig.registry.get_sample_value("remote_wal_agent_info", labels) == 1
+
+
+async def test_an_agent_that_still_opens_the_file_of_what_it_knows_is_not_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opens = threading.Event()
+
+    def known(file: StoreFile) -> KnownMetadata:
+        opens.wait(60)
+        return KnownMetadata(file)
+
+    monkeypatch.setattr(storage_system, "KnownMetadata", known)
+    async with running_agent(tmp_path, monkeypatch) as rig:
+        await rig.until(lambda: rig.agent.state.system is not None and rig.agent.state.system.loading.missing is None)
+        assert rig.agent.state.not_ready() == ["starting"]
+        opens.set()
+        await rig.until(lambda: rig.storage_run is not None)
+        assert "starting" not in rig.agent.state.not_ready()
 
 
 async def page_of(rig: AgentRig, path: str = "/") -> str:

@@ -116,6 +116,7 @@ async def until_asked_in_vain(rig: AgentRig, answer: Answer) -> None:
 async def expect_inline(rig: AgentRig, reason: str) -> None:
     """Nothing is led, and readyz says why."""
     await rig.until(lambda: any(reason in told for told in rig.agent.state.not_ready()))
+    await rig.until(lambda: rig.storage_run is not None)
     assert rig.storage_run is not None
     assert rig.agent.state.relaying is not None
     assert rig.agent.state.relaying.write_path.mode_of(PARTITION, 100_000) is LinkMode.OFF
