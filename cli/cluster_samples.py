@@ -49,7 +49,7 @@ class Sampler:
 
 
 def partition_loads(first: Sample, last: Sample) -> dict[TopicPartition, Load]:
-    """Return each partition's load between two samples; of one sample alone, what is stored.
+    """Return each partition's load between two samples.
 
     Records count with the mean size of those in the log. Followers read everything once, and groups what they have
     committed meanwhile.
@@ -64,7 +64,7 @@ def partition_loads(first: Sample, last: Sample) -> dict[TopicPartition, Load]:
             for group, offsets in last.committed.items()
             if where in offsets
         )
-        per_s = log.record_bytes / seconds if seconds > 0 else 0.0
+        per_s = log.record_bytes / seconds
         out = (len(log.replicas) - 1) * written + read
         loads[TopicPartition(*where)] = Load(written * per_s, max(1.0, out * per_s), max(1.0, log.size))
     return loads

@@ -70,8 +70,10 @@ def drain(connection: Connection, broker: Broker, moving: Moving, json: Json = F
     """
     from recovery.reassignment.plan import plan_drain
 
-    loads = stored_loads(connection)
-    _reassign(connection, lambda cluster: plan_drain(cluster, loads, broker), moving, json=json)
+    def plan(cluster: "ClusterReplicas", admin: "ReassignmentAdmin") -> "ReassignmentPlan":
+        return plan_drain(cluster, stored_loads(cluster, admin), broker)
+
+    _reassign(connection, plan, moving, json=json)
 
 
 @app.command()
@@ -88,7 +90,7 @@ def join(
     from recovery.reassignment.plan import plan_balance
 
     loads = measured_loads(connection, seconds)
-    _reassign(connection, lambda cluster: plan_balance(cluster, loads, limit, broker), moving, loads, json=json)
+    _reassign(connection, lambda cluster, _: plan_balance(cluster, loads, limit, broker), moving, loads, json=json)
 
 
 @app.command()
@@ -106,7 +108,7 @@ def balance(
     from recovery.reassignment.plan import plan_balance
 
     def round_of(loads: "Loads") -> None:
-        _reassign(connection, lambda cluster: plan_balance(cluster, loads, limit), moving, loads, json=json)
+        _reassign(connection, lambda cluster, _: plan_balance(cluster, loads, limit), moving, loads, json=json)
 
     while True:
         try:
@@ -139,19 +141,23 @@ def execute(
         given = read_plan(plan_file.read_text(), str(plan_file))
     except ReassignmentPlanError as error:
         fail(error, ExitCode.USAGE, json=json)
-    _reassign(connection, lambda cluster: plan_as_given(cluster, given), moving, json=json)
+    _reassign(connection, lambda cluster, _: plan_as_given(cluster, given), moving, json=json)
 
 
-def stored_loads(connection: Connection) -> "Loads":
-    """Return what is stored of each partition; nothing where a broker does not tell, as its drain must not wait."""
-    from kafka_cluster.errors import KafkaClusterError
+def stored_loads(cluster: "ClusterReplicas", admin: "ReassignmentAdmin") -> "Loads":
+    """Return what is stored of each partition; nothing where brokers do not tell, as a drain must not wait for them."""
     from recovery.errors import ReassignmentError
+    from recovery.reassignment.plan import Load
 
     try:
-        return measured_loads(connection, 0.0)
-    except (KafkaClusterError, ReassignmentError) as error:
+        sizes = admin.replica_sizes([one.topic_partition for one in cluster.partitions])
+    except ReassignmentError as error:
         typer.echo(f"replicas are spread by their number, as their sizes are not known: {error}", err=True)
         return {}
+    largest: dict[TopicPartition, int] = {}
+    for (where, _), size in sizes.items():
+        largest[where] = max(size, largest.get(where, 1))
+    return {where: Load(stored_bytes=size) for where, size in largest.items()}
 
 
 def measured_loads(connection: Connection, seconds: float) -> "Loads":
@@ -160,30 +166,31 @@ def measured_loads(connection: Connection, seconds: float) -> "Loads":
     from cli.progress import shown_progress
 
     with Sampler(connection.client_config(), _TIMEOUT_S, time.monotonic) as sampler, shown_progress("reading") as shown:
-        first = last = sampler.sample()
-        if seconds:
-            shown.update(f"measuring what {len(first.racks)} brokers carry, for {seconds:.0f} s")
-            threading.Event().wait(seconds)
-            last = sampler.sample()
-    return partition_loads(first, last)
+        first = sampler.sample()
+        shown.update(f"measuring what {len(first.racks)} brokers carry, for {seconds:.0f} s")
+        threading.Event().wait(seconds)
+        return partition_loads(first, sampler.sample())
 
 
 def _reassign(
     connection: Connection,
-    make_plan: "Callable[[ClusterReplicas], ReassignmentPlan]",
+    make_plan: "Callable[[ClusterReplicas, ReassignmentAdmin], ReassignmentPlan]",
     moving: Moving,
     loads: "Loads | None" = None,
     *,
     json: bool,
 ) -> None:
     """Plan and move, or show the plan. `loads`: what to show of brokers before and after."""
+    from metadata_topic.topic.topic import SETTINGS_TOPIC
     from recovery.reassignment.moves import ReassignmentLimits
     from recovery.reassignment.plan import ReassignmentPlanError, write_plan
 
     with _admin(connection) as admin:
         cluster = admin.cluster()
+        # Without that topic no agent has ever started.
+        agents = any(one.topic_partition.topic == SETTINGS_TOPIC for one in cluster.partitions)
         try:
-            planned = make_plan(cluster)
+            planned = make_plan(cluster, admin)
         except ReassignmentPlanError as error:
             fail(error, ExitCode.USAGE, json=json)
         if loads is not None and not json:
@@ -193,11 +200,11 @@ def _reassign(
                 typer.echo(write_plan(planned))
                 _print_left(planned.left, to_stderr=True)
             else:
-                _print_plan(planned, admin, connection.client_config())
+                _print_plan(planned, admin, connection.client_config() if agents else None)
             return
         done = None
         if planned.moves:
-            tails = _tails(admin, connection.client_config(), moving.upload_tail)
+            tails = _tails(connection.client_config(), moving.upload_tail and agents)
             limits = ReassignmentLimits(moving.max_moves, moving.upload_timeout, moving.move_timeout)
             done = _run(admin, planned, limits, tails)
     _report(done, planned, json)
@@ -283,17 +290,13 @@ class _MovesShown:
         self._bar.update(self._task, total=len(states), completed=ended, description=", ".join(busy) or "moving")
 
 
-def _tails(admin: "ReassignmentAdmin", client: "KafkaClientConfig", wanted: bool) -> "TailRequests | NoTails":
+def _tails(client: "KafkaClientConfig", wanted: bool) -> "TailRequests | NoTails":
     import secrets
 
-    from metadata_topic.topic.topic import SETTINGS_TOPIC
     from plugin.wall_clock import wall_ms
     from recovery.reassignment.tail_requests import NoTails, TailRequests
 
-    topics = {one.topic_partition.topic for one in admin.cluster().partitions}
-    if not wanted or SETTINGS_TOPIC not in topics:  # without that topic no agent has ever started
-        return NoTails()
-    return TailRequests(client, secrets.token_hex(8), wall_ms)
+    return TailRequests(client, secrets.token_hex(8), wall_ms) if wanted else NoTails()
 
 
 def _report(done: "Reassignment | None", planned: "ReassignmentPlan", json: bool) -> None:
@@ -344,7 +347,7 @@ def _print_left(left: "Mapping[TopicPartition, str]", *, to_stderr: bool = False
         typer.echo(f"{where} is left where it is: {why}", err=to_stderr)
 
 
-def _print_plan(planned: "ReassignmentPlan", admin: "ReassignmentAdmin", client: "KafkaClientConfig") -> None:
+def _print_plan(planned: "ReassignmentPlan", admin: "ReassignmentAdmin", client: "KafkaClientConfig | None") -> None:
     from rich.filesize import decimal
 
     sizes = admin.replica_sizes([move.topic_partition for move in planned.moves if move.adding])
@@ -370,17 +373,15 @@ def _print_plan(planned: "ReassignmentPlan", admin: "ReassignmentAdmin", client:
 
 
 def _storage(
-    planned: "ReassignmentPlan", admin: "ReassignmentAdmin", client: "KafkaClientConfig"
+    planned: "ReassignmentPlan", admin: "ReassignmentAdmin", client: "KafkaClientConfig | None"
 ) -> "tuple[dict[str, TopicStorage], AgentsRetention]":
-    """Return the topics' settings that decide about their logs, and the agents' retention."""
+    """Return the topics' settings that decide about their logs, and the agents' retention. No `client`: no agents."""
     from metadata_topic.settings.settings_topic import read_settings
     from metadata_topic.settings.wal_retention import AgentsRetention
-    from metadata_topic.topic.topic import SETTINGS_TOPIC
     from recovery.reassignment.copied_bytes import TopicStorage
 
     names = {move.topic_partition.topic for move in planned.moves}
-    known = {one.topic_partition.topic for one in admin.cluster().partitions}
-    settings, agents = read_settings(client) if SETTINGS_TOPIC in known else ({}, {})
+    settings, agents = read_settings(client) if client is not None else ({}, {})
     retention = admin.local_retentions_ms(names)
     topics = {name: TopicStorage(settings.get(name), retention.get(name)) for name in names}
     return topics, AgentsRetention.registered(agents.values())

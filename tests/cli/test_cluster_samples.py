@@ -16,11 +16,6 @@ def test_followers_and_groups_read_what_a_leader_gives_out() -> None:
     assert loads == {TopicPartition("t", 0): Load(20_000.0, 20_000.0 + 10_000.0, 300_000.0)}
 
 
-def test_of_one_sample_what_is_stored_is_known() -> None:
-    one = sample(0.0, 1000, 500)
-    assert partition_loads(one, one) == {TopicPartition("t", 0): Load(0.0, 1.0, 100_000.0)}
-
-
 def test_a_partition_that_is_new_or_was_made_again_has_no_negative_load() -> None:
     [load] = partition_loads(sample(0.0, 1000, 900), sample(10.0, 10, 0)).values()
     assert load == Load(0.0, 1.0, 1000.0)

@@ -1,12 +1,15 @@
 """What `remote-wal reassign` refuses before it asks a cluster."""
 
+from collections.abc import Collection
+
 import pytest
 from typer.testing import CliRunner
 
 from cli import reassign
-from cli.connection import Connection
 from cli.reassign import app
 from recovery.errors import ReassignmentError
+from recovery.reassignment.admin import ReassignmentAdmin
+from recovery.reassignment.plan import ClusterReplicas, Load, PartitionReplicas, TopicPartition
 
 HERE = ["--bootstrap-server", "127.0.0.1:1"]
 
@@ -26,12 +29,30 @@ def test_a_wrong_command_is_refused_with_exit_code_2(arguments: list[str], said:
     assert said in " ".join(done.output.split())
 
 
-def test_a_drain_does_not_wait_for_sizes_that_nobody_tells(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def nobody(_connection: Connection, _seconds: float) -> None:
-        raise ReassignmentError("describe log directories", "", "timed out")
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+CLUSTER = ClusterReplicas(
+    {1: "a", 2: "b"}, tuple(PartitionReplicas(one, 1, (1, 2), frozenset({1, 2})) for one in (T0, T1))
+)
 
-    monkeypatch.setattr(reassign, "measured_loads", nobody)
-    assert reassign.stored_loads(Connection("127.0.0.1:1")) == {}
+
+class PlayedAdmin(ReassignmentAdmin):
+    """Tells sizes, or that a broker does not answer."""
+
+    def __init__(self, sizes: dict[tuple[TopicPartition, int], int] | None) -> None:
+        self._sizes = sizes
+
+    def replica_sizes(self, partitions: Collection[TopicPartition]) -> dict[tuple[TopicPartition, int], int]:
+        assert list(partitions) == [T0, T1]
+        if self._sizes is None:
+            raise ReassignmentError("describe log directories", "", "timed out")
+        return self._sizes
+
+
+def test_a_drain_spreads_replicas_by_their_largest_logs() -> None:
+    loads = reassign.stored_loads(CLUSTER, PlayedAdmin({(T0, 1): 300, (T0, 2): 200, (T1, 2): 0}))
+    assert loads == {T0: Load(stored_bytes=300), T1: Load(stored_bytes=1)}
+
+
+def test_a_drain_does_not_wait_for_sizes_that_nobody_tells(capsys: pytest.CaptureFixture[str]) -> None:
+    assert reassign.stored_loads(CLUSTER, PlayedAdmin(None)) == {}
     assert "spread by their number" in capsys.readouterr().err
