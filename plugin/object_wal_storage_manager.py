@@ -19,6 +19,7 @@ import structlog
 from plugin.adopted_records import RecordsList
 from plugin.blob_storage import BlobStorage, StoredBlob
 from plugin.clients.backend_settings import ObjectBackendSettings, parse_settings, unhurried
+from plugin.clients.loop_thread import LoopThread
 from plugin.clients.object_requests import ObjectRequests
 from plugin.clients.object_store import ObjectStore
 from plugin.clients.retrying import RetryPolicy
@@ -104,7 +105,8 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
         policy = RetryPolicy(parsed.attempt_timeout_ms / 1000, parsed.total_timeout_ms / 1000)
         self._context = context
         store = self.open_store(parsed)
-        self._requests = ObjectRequests(store, policy, self._counts, self._clock, self._sleep, self._rng)
+        own_loop = LoopThread() if context.can_wait else None
+        self._requests = ObjectRequests(store, policy, self._counts, self._clock, self._sleep, self._rng, own_loop)
         self._blobs = _ObjectBlobs(self._keys, self._requests)
         self._on_loop = _ObjectsOnLoop(self._keys, self._requests, context.cluster_id)
         if parsed.startup_self_test:

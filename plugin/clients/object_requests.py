@@ -18,6 +18,7 @@ from typing import TypeVar
 import structlog
 
 from kafka_log.crc32c import crc32c
+from plugin.clients.loop_thread import LoopThread
 from plugin.clients.object_store import ListedObject, ListPage, LoopStore, ObjectHead, ObjectStore
 from plugin.clients.retrying import Retrier, RetryPolicy
 from plugin.errors import (
@@ -46,10 +47,13 @@ class ObjectRequests:
         clock: Callable[[], float],
         sleep: Callable[[float], None],
         rng: random.Random,
+        own_loop: LoopThread | None = None,
     ) -> None:
+        """`own_loop`: where small ranges are read for callers that block, as nobody awaits on a loop of their own."""
         self.store = store
         """For rare requests that only some stores support."""
         self._loop_store = store if isinstance(store, LoopStore) else None
+        self._own_loop = own_loop
         self.counts = counts
         self._counts_lock = threading.Lock()
         self._retrier = Retrier(policy, clock, sleep, rng, self._count_failure)
@@ -62,6 +66,8 @@ class ObjectRequests:
     def close(self) -> None:
         """Release connections."""
         self.store.close()
+        if self._own_loop is not None:
+            self._own_loop.close()
 
     def put(self, key: str, chunks: Sequence[bytes | memoryview], size_bytes: int) -> None:
         """Write a whole object; durable and readable on return. Idempotent.
@@ -93,8 +99,8 @@ class ObjectRequests:
             self.counts.put_bytes += size_bytes
 
     def admits_on_loop(self, size_bytes: int) -> bool:
-        """Whether a request of so many bytes may be awaited on the event loop now."""
-        return self._loop_store is not None and self._loop_store.admits_on_loop(size_bytes)
+        """Whether a request of so many bytes may be awaited on the caller's event loop now."""
+        return self._own_loop is None and self._loop_store is not None and self._loop_store.admits_on_loop(size_bytes)
 
     async def put_on_loop(
         self, key: str, chunks: Sequence[bytes | memoryview], size_bytes: int, threads: Executor
@@ -151,9 +157,15 @@ class ObjectRequests:
         def attempt() -> bytes:
             with self._counts_lock:
                 self.counts.get += 1
-            return self._checked(self.store.get_range(key, start, end), key, start, end)
+            return self._checked(self._get_range(key, start, end), key, start, end)
 
         return self._retrier.call(_after(failed, attempt), deadline)
+
+    def _get_range(self, key: str, start: int, end: int) -> bytes:
+        store, own_loop = self._loop_store, self._own_loop
+        if own_loop is not None and store is not None and store.admits_on_loop(end - start):
+            return own_loop.call(store.get_range_on_loop(key, start, end))
+        return self.store.get_range(key, start, end)
 
     async def get_on_loop(self, key: str, start: int, end: int, threads: Executor) -> bytes:
         """Read on the event loop, if it admits that; retries run in `threads`."""

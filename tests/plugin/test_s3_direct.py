@@ -17,6 +17,7 @@ from plugin.errors import RemoteStorageError
 from plugin.loading import WITHOUT_SELF_TEST
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.s3 import S3ObjectStore, S3Settings, S3WalStorageManager, read_in_time
+from plugin.segment_metadata import CombinedSegmentId
 from tests.plugin.odd_store import Answer, OddStore
 from tests.plugin.on_loop import awaited, the_loop
 
@@ -154,6 +155,27 @@ def test_a_listing_whose_continuation_token_repeats_ends_with_an_error(store: As
     )
     with pytest.raises(RemoteStorageError, match="continuation token twice"):
         list(manager.list_log_segments(1))
+    manager.close()
+
+
+def test_a_command_reads_small_ranges_by_the_direct_client_and_is_led_elsewhere_by_boto3(
+    store: Asked, credentials_file: Path
+) -> None:
+    manager = S3WalStorageManager(sleep=lambda _: None)
+    told = {"endpoint.url": store.endpoint, "credentials.file": str(credentials_file), **WITHOUT_SELF_TEST}
+    manager.configure({**SETTINGS, **told}, StorageContext("cluster", 1, can_wait=True))
+
+    def read() -> str:
+        store.heads.clear()
+        assert manager.fetch_log_segment(CombinedSegmentId(1, 1, 1), 0, 5) == b"01234"
+        return ", ".join(sender(head) for head in store.heads)
+
+    assert [read(), read(), read()] == ["boto3", "direct", "direct"]
+    assert manager.on_loop(5) is None, "its connections belong to a loop of its own"
+    moved = b"HTTP/1.1 301 M\r\nx-amz-bucket-region: eu-west-1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    store.respond = lambda head: FOUND if b"/eu-west-1/" in head else moved
+    assert read() == "direct, boto3, boto3"
+    assert read() == "direct"
     manager.close()
 
 
