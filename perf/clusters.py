@@ -1,59 +1,51 @@
-"""Clusters of this machine for benchmarks, and object stores with a latency."""
+"""What benchmarks share: clusters of this machine, object stores with a latency, and what a load used of both."""
 
+import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
+import typer
+
+from local_cluster.agent_metrics import Counters, scrape
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.object_store.native import LOOPBACK, start_native_store
-from local_cluster.object_store.store_spec import LocalDirectoryStore, S3Store, StoreKind, StoreSpec
-from local_cluster.zone_hosts import ZoneHosts, hosts_where_allowed
+from local_cluster.object_store.store_spec import LocalDirectoryStore, StoreSpec
+from local_cluster.zone_hosts import ZoneHosts
 
-NATIVE = StoreKind.S3_NATIVE.value
-"""A native S3 server under TLS."""
-_STORE = 9
+Rounds = Annotated[int, typer.Option(min=1)]
+Scale = Annotated[float, typer.Option(min=0.01, help="Shorter or longer loads.")]
+LatencyMs = Annotated[int, typer.Option(min=0, help="The store's latency for PUT and for GET.")]
+
+
+class Store(StrEnum):
+    """Object stores of this machine."""
+
+    DIRECTORY = "directory"
+    NATIVE = "s3native"
+    """A native S3 server under TLS, as agents are then."""
+
+
+STORE_HOST = 9
 """The store's number among hosts."""
-_STOCK_HOSTS, _AGENTS_HOSTS = (ZoneHosts(network, (1, 2, 3, _STORE)) for network in ("198.18", "198.19"))
-"""The hosts' networks are kept free for benchmarks (RFC 2544)."""
+LARGE_SEGMENTS = {"log.segment.bytes": str(1 << 30)}
+"""Large segments, so that no run is slowed by a roll in another."""
+T = TypeVar("T")
 _MEMORY = Path("/dev/shm")  # noqa: S108 (a directory of its own is made in it)
 
 
-@dataclass(frozen=True, slots=True)
-class Ground:
-    """The hosts of a stock cluster and of one with agents."""
-
-    stock: ZoneHosts | None = None
-    agents: ZoneHosts | None = None
-    """The hosts of the cluster with agents, and of the store."""
-
-    @property
-    def told(self) -> str:
-        """A description for people."""
-        if self.agents is None:
-            return "Brokers, agents and the store share this host, and its loopback."
-        return "Each broker with its agent, and a native store, has a network namespace of its own."
-
-
 @contextmanager
-def ground(*, loopback: bool) -> Iterator[Ground]:
-    """Make network namespaces as hosts, if root and the machine allow it and `loopback` is not set."""
-    hosts = () if loopback else (_STOCK_HOSTS, _AGENTS_HOSTS)
-    with hosts_where_allowed(*hosts) as are_there:
-        yield Ground(*hosts) if are_there else Ground()
-
-
-@contextmanager
-def started_cluster(
-    directory: Path, agents: AgentsMode | None, *, brokers: int = 3, **settings: Any
-) -> Iterator[LocalCluster]:
+def started_cluster(directory: Path, agents: AgentsMode | None, **settings: Any) -> Iterator[LocalCluster]:
     """Start a cluster with the full compiler, because it lives long enough; destroy it at the end."""
     made = ClusterSettings(agents=agents, full_compiler=True, **settings)
-    cluster = LocalCluster.create(directory, brokers=brokers, settings=made)
+    cluster = LocalCluster.create(directory, settings=made)
     try:
         cluster.start()
         yield cluster
@@ -63,38 +55,58 @@ def started_cluster(
 
 
 @contextmanager
-def object_store(kind: str, latency_ms: int, hosts: ZoneHosts | None = None) -> Iterator[StoreSpec]:
-    """Start a directory or an S3 server of this machine with this latency for PUT and GET, or a native one as it is.
+def object_store(kind: Store, latency_ms: int, hosts: ZoneHosts | None = None) -> Iterator[StoreSpec]:
+    """Start a directory with this latency for PUT and GET, or a native S3 server as it is, on a host of its own if
+    there are hosts.
 
-    A native one is on a host of its own, if there are hosts, the others on this one. Objects are in memory, so that the
-    store does not wait for this machine's disk, which the brokers' logs are on.
+    Objects are in memory if possible, so that the store does not wait for this machine's disk, which the brokers' logs
+    are on.
     """
-    if kind == "directory":
-        with directory_in_memory() as directory:
-            yield LocalDirectoryStore(latency_ms, latency_ms, directory)
-        return
-    if kind == NATIVE:
-        with directory_in_memory() as directory:
-            host, prefix = (LOOPBACK, ()) if hosts is None else (hosts.address(_STORE), hosts.prefix(_STORE))
-            process, spec = start_native_store(directory, "remote-wal", host=host, prefix=prefix)
+    with tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as objects:
+        if kind is Store.DIRECTORY:
+            yield LocalDirectoryStore(latency_ms, latency_ms, Path(objects))
+        else:
+            host, prefix = (LOOPBACK, ()) if hosts is None else (hosts.address(STORE_HOST), hosts.prefix(STORE_HOST))
+            process, spec = start_native_store(Path(objects), "remote-wal", host=host, prefix=prefix)
             try:
                 yield spec
             finally:
                 process.kill()
-        return
-    from local_cluster.object_store.front import ObjectStoreFront
-    from local_cluster.object_store.server import ObjectStoreServer
-
-    front = ObjectStoreFront(put_latency=latency_ms / 1000, get_latency=latency_ms / 1000)
-    with ObjectStoreServer(front, ("remote-wal",), host=LOOPBACK if hosts is None else hosts.here) as server:
-        yield S3Store(server.endpoint_url, "remote-wal")
 
 
-@contextmanager
-def directory_in_memory() -> Iterator[Path]:
-    """Make a directory for objects, in memory if possible.
+def spread(brokers: Sequence[int], partitions: int) -> list[list[int]]:
+    """Return each partition's replicas: on all brokers, which are first in turn."""
+    firsts = [brokers[number % len(brokers)] for number in range(partitions)]
+    return [[first, *(broker for broker in brokers if broker != first)] for first in firsts]
 
-    So a store's latency is the simulated one and not that of this machine's disk, which the brokers' logs are on.
-    """
-    with tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as directory:
-        yield Path(directory)
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a cluster used while a load ran."""
+
+    seconds: float
+    brokers_cpu_s: float = 0.0
+    agents: Mapping[int, Counters] | None = None
+    """The growth of the agents' counters, by broker; None without agents."""
+    machine_load: float = 0.0
+    """The average number of running or waiting processes in the last minute."""
+
+    @property
+    def counted(self) -> Counters:
+        """The growth of all agents' counters together."""
+        return sum((self.agents or {}).values(), Counters())
+
+
+def used_by(cluster: LocalCluster, load: Callable[[], T]) -> tuple[T, Usage]:
+    """Run a load; return its result, and what the cluster used meanwhile."""
+    has_agents, ids = cluster.settings.agents is not None, cluster.broker_ids
+
+    def cpu_s() -> float:
+        return sum(cluster.broker(one).cpu_s() for one in ids)
+
+    before = {one: scrape(cluster, one).counters for one in ids} if has_agents else {}
+    used_s, begun_s = cpu_s(), time.monotonic()
+    result = load()
+    seconds, used_s = time.monotonic() - begun_s, cpu_s() - used_s
+    grown = {one: scrape(cluster, one).counters.since(earlier) for one, earlier in before.items()}
+    return result, Usage(seconds, used_s, grown if has_agents else None, os.getloadavg()[0])

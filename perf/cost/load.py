@@ -1,20 +1,22 @@
-"""The load produced to one broker, and the resulting logs, for `perf.cost.world`."""
+"""The load produced to one broker, and its producers."""
 
-from collections.abc import Callable
+import math
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from kafka_log.record_batch import BatchSpan
-from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic.records.offset_ranges import OffsetRange
+from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.settings.topic_settings import LinkPolicy
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.reading.log_task import LogTask, TaskOutcome
-from rlm.write_path.uploads.segment_queue import MetaQueueItem
+from rlm.write_path.commit.producers import ClientConnection
 
 FOLLOWER_IDS: Final = (2, 3)
 """The followers' ids; each is in a zone of its own."""
+_JAVA_IN_FLIGHT: Final = 5
+"""max.in.flight.requests.per.connection"""
+_BUFFER_BYTES: Final = 32 * 1024 * 1024
+"""buffer.memory; what comes beyond is not produced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,59 +54,16 @@ class Load:
             return 1
         return max(6, int(self.peak_bytes_per_s * 0.04 / self.batch_bytes) + 1) if self.acks_all else 6
 
+    @property
+    def gap_s(self) -> float:
+        """The average time between two batches of one producer."""
+        return self.batch_bytes * self.producers / self.peak_bytes_per_s
+
     def active_from(self, now_s: float) -> float:
         """Return the time from now on at which something may be produced."""
         if not self.burst_s or now_s % self.period_s < self.burst_s:
             return now_s
         return (now_s // self.period_s + 1) * self.period_s
-
-
-class ProducedLog:
-    """One partition: batches of one size and one record, so an offset determines the position of its bytes."""
-
-    def __init__(self, number: int, batch_bytes: int) -> None:
-        self.partition = TopicIdPartition(TopicId(b"c" * 16), number)
-        self.batch_bytes = batch_bytes
-        self.end = 0
-        self.object_of: dict[int, int] = {}
-        """By offset, the sequence of the object that holds it."""
-        self.high_watermark_waits: list[tuple[int, Callable[[], None]]] = []
-
-    def spans(self, begin: int, end: int) -> tuple[BatchSpan, ...]:
-        size = self.batch_bytes
-        return tuple(BatchSpan(at, at, 0, 0, size * (at - begin), size * (at - begin + 1)) for at in range(begin, end))
-
-
-class ProducedTask:
-    """A LogTask on a produced log."""
-
-    def __init__(self, log: ProducedLog, content: memoryview) -> None:
-        self._log = log
-        self._content = content
-        self.topic_id_partition, self.directory = log.partition, Path(f"c-{log.partition.partition}")
-        self.next_offset = 0
-        self.missing: tuple[OffsetRange, ...] = ()
-
-    def run(self, max_bytes: int, seen_s: float, now_s: float) -> TaskOutcome:
-        log, begin = self._log, self.next_offset
-        end = min(log.end, begin + max(max_bytes // log.batch_bytes, 1))
-        self.next_offset, size = end, (end - begin) * log.batch_bytes
-        items = (
-            (MetaQueueItem(log.partition, log.spans(begin, end), self._content[:size], seen_s, now_s),) if size else ()
-        )
-        return TaskOutcome(items, size, end, self.unread_bytes(), None, (), deleted=False)
-
-    run_cached = run
-
-    def unread_bytes(self) -> int:
-        return (self._log.end - self.next_offset) * self._log.batch_bytes
-
-    def also_read(self, ranges: object) -> None: ...
-
-    def pass_over(self, offset: int) -> LogTask | None:
-        return None
-
-    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +75,50 @@ class Assigned:
     object_life_s: float = 3600.0
 
     def to(self, partition: TopicIdPartition) -> Assignment:
+        directory, followers = Path(f"load-{partition.partition}"), frozenset(FOLLOWER_IDS)
         return Assignment(
-            partition,
-            "load",
-            Path(f"load-{partition.partition}"),
-            self.policy,
-            20,
-            False,
-            frozenset(FOLLOWER_IDS),
-            self.is_kept,
-            self.object_life_s,
+            partition, "load", directory, self.policy, 20, False, followers, self.is_kept, self.object_life_s
+        )
+
+
+class WaitingProducer:
+    """A producer with acks=all, and its connection: requests of one batch each, which the broker takes one by one."""
+
+    def __init__(self, load: Load) -> None:
+        self._request_bytes = load.batch_bytes
+        self._in_flight_max = math.inf if load.request_bytes else _JAVA_IN_FLIGHT
+        self._buffered, self._in_flight = deque[float](), deque[float]()
+        """When the requests were due that are not sent, and those that are not answered."""
+        self._is_taken = False
+        self._sent, self._sent_s, self._answered_s = 0, -math.inf, -math.inf
+
+    def produce(self, now_s: float) -> None:
+        """Send a request as soon as fewer than allowed are in flight."""
+        if len(self._buffered) * self._request_bytes < _BUFFER_BYTES:
+            self._buffered.append(now_s)
+        self._send(now_s)
+
+    def _send(self, now_s: float) -> None:
+        while self._buffered and len(self._in_flight) < self._in_flight_max:
+            self._in_flight.append(self._buffered.popleft())
+            self._sent, self._sent_s = self._sent + 1, now_s
+
+    def take(self) -> bool:
+        """Let the broker take the first request. Returns whether there is one, and none is taken already."""
+        is_next = bool(self._in_flight) and not self._is_taken
+        self._is_taken |= is_next
+        return is_next
+
+    def answer(self, now_s: float) -> float:
+        """Answer the request that was taken. Returns when it was due."""
+        self._is_taken, self._answered_s = False, now_s
+        due_s = self._in_flight.popleft()
+        self._send(now_s)
+        return due_s
+
+    def connection(self, now_s: float) -> ClientConnection:
+        """Return what the broker's kernel would tell of the connection."""
+        unread = (len(self._in_flight) - self._is_taken) * self._request_bytes
+        return ClientConnection(
+            self._sent * self._request_bytes, unread, now_s - self._sent_s, now_s - self._answered_s
         )

@@ -2,18 +2,24 @@
 decisions.
 """
 
-from collections.abc import Iterable, Iterator
+import json as json_format
+import logging
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
 
 from agent.settings.agent_settings import AgentSettings
 from agent.wiring.storage_run import log_manager_limits
+from cli.connection import Json
+from cli.log_lines import logs_from
+from cli.tables import show, table
 from perf.cost.counts import FOLLOWERS, Counts
 from perf.cost.load import Assigned, Load
 from perf.cost.world import CostWorld
-from plugin.prices import BYTES_PER_GB, Prices
-from rlm.write_path.commit.link_costs import LinkCosts
-from rlm.write_path.commit.link_policy import CostLimits
+from plugin.prices import BYTES_PER_GB, DEFAULT_PRICES_FILE, Prices
 
 RATES: Final = (10e3, 30e3, 100e3, 300e3, 1e6, 2e6, 5e6, 10e6, 30e6, 50e6)
 """Bytes per second to one broker."""
@@ -81,37 +87,68 @@ def cases(rates: Iterable[float] = RATES) -> Iterator[Case]:
 
 
 def price(
-    case: Case,
-    seconds: float,
-    prices: Prices,
-    assigned: Assigned | None = None,
-    *,
-    is_noisy: bool = False,
+    case: Case, seconds: float, prices: Prices, assigned: Assigned | None = None, *, is_noisy: bool = False
 ) -> Priced:
     """Run one case for this (virtual) time and price the counts; see `count`."""
-    assigned = assigned or Assigned(object_life_s=LIFE_S)
-    counts = count(case.load, seconds, prices, assigned, is_noisy=is_noisy)
+    counts = count(case.load, seconds, prices, assigned or Assigned(object_life_s=LIFE_S), is_noisy=is_noisy)
     gb = counts.produced_bytes / BYTES_PER_GB
     return Priced(case, counts, counts.usd(prices, LIFE_S) / gb, counts.stock_usd(prices) / gb)
 
 
 def count(
-    load: Load,
-    seconds: float,
-    prices: Prices,
-    assigned: Assigned,
-    *,
-    is_off: bool = False,
-    is_noisy: bool = False,
+    load: Load, seconds: float, prices: Prices, assigned: Assigned, *, is_off: bool = False, is_noisy: bool = False
 ) -> Counts:
     """Run one load and return its counts.
 
     `is_off`: as in stock Kafka. `is_noisy`: PUTs and GETs have a heavy tail, and the machine stalls.
     """
-    limits = log_manager_limits(AgentSettings())
-    costs = LinkCosts(prices, prices.s3_express)
-    break_even = prices.break_even_bytes(FOLLOWERS, prices.s3_express)
-    cost_limits = CostLimits(break_even, limits.commit.interval_s)
-    world = CostWorld(load, limits, cost_limits, costs, assigned, is_noisy=is_noisy)
+    world = CostWorld(load, log_manager_limits(AgentSettings()), prices, assigned, is_noisy=is_noisy)
     world.decider.is_off = lambda: is_off
     return world.run(seconds)
+
+
+def cost(
+    rate: Annotated[list[float] | None, typer.Option(min=1000, help="Only these loads, in bytes per second.")] = None,
+    seconds: Annotated[float, typer.Option(min=1, help="Of virtual time for each load.")] = 20.0,
+    prices_file: Annotated[Path, typer.Option(exists=True, help="The price table.")] = DEFAULT_PRICES_FILE,
+    noise: Annotated[
+        bool, typer.Option(help="Give PUTs and GETs a heavy tail, 5 ms at p50 and 100 at p99, and stall all of them.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Count requests and bytes of the write path's own decisions on a virtual clock, and price them.
+
+    Counted are PUTs, GETs, uploaded and retrieved bytes, what goes inline, links, announcements and the replication of
+    the agents' own topic, each object's storage for an hour. No broker runs; producers, followers and the store are
+    models (`perf/cost/world.py`). Exits with 1 where a load costs more than 1.03 of stock.
+    """
+    prices = Prices.load(prices_file)
+    with logs_from(logging.ERROR):  # the write path's log lines about modelled loads are of no interest
+        priced = [price(case, seconds, prices, is_noisy=noise) for case in cases(rate or RATES)]
+    if json:
+        typer.echo(json_format.dumps([one.row() for one in priced], indent=1))
+    else:
+        _print(priced)
+    if any(one.ratio > 1.03 for one in priced):
+        raise typer.Exit(1)
+
+
+def _print(priced: Sequence[Priced]) -> None:
+    rows = [
+        (
+            f"{one.case.rate / 1e6:g}",
+            one.case.shape,
+            "all" if one.case.acks_all else "1",
+            f"{row['produced_bytes_per_s'] / 1e6:.3g}",
+            f"{row['objects_per_s']:.1f}",
+            f"{row['linked_share']:.0%}",
+            f"{one.usd_gb:.5f}",
+            f"{one.stock_usd_gb:.5f}",
+            f"{one.ratio:.3f}",
+        )
+        for one in priced
+        for row in [one.numbers()]
+    ]
+    columns = (">MB/s", "shape", "acks", ">came to", ">objects/s", ">linked", ">$ per GB", ">stock", ">ratio")
+    worst = max(one.ratio for one in priced)
+    show(table(*columns, rows=rows, title="Replication by cost, storage for an hour included"), f"At most {worst:.3f}.")

@@ -7,14 +7,14 @@ and two that it follows. At 20 records/s the counts include what agents do when 
 
 import contextlib
 import json
+import shutil
 import tempfile
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Final, TypeVar
 
 import typer
 
@@ -26,15 +26,12 @@ from local_cluster.cluster import LocalCluster
 from local_cluster.cluster_admin import CLIENT_CONFIG
 from local_cluster.polling import wait_until
 from local_cluster.topic_switch import LINKED, set_topics
-from perf.clusters import NATIVE, object_store, started_cluster
+from perf.clusters import LatencyMs, Store, object_store, spread, started_cluster
 from perf.counts.counted_agent import BEGIN, END, FILE_VARIABLE
-from perf.counts.system_calls import ALLOCATED_AT_KERNEL, CLIENT, LOOP, OTHERS, kinds_of_threads, strace, traced
-from perf.ladder.turns import spread
-from perf.options import LatencyMs
+from perf.counts.system_calls import ALLOCATED_AT_KERNEL, traced
+from perf.loads import paced
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
+T = TypeVar("T")
 _TOPIC: Final = "counted"
 _SMALL_BYTES, _LARGE_BYTES = 1_000, 900_000
 _PER_S, _LARGE_PER_S = 20, 5
@@ -47,7 +44,7 @@ _MOST: Final = 500
 
 @dataclass(slots=True)
 class Counted:
-    """The counts over one store, per object unless stated otherwise."""
+    """The counts over one store, per object unless stated otherwise; None: strace is not installed."""
 
     store: str
     records: int = 0
@@ -58,31 +55,23 @@ class Counted:
     c_calls: float = 0.0
     hand_overs: float = 0.0
     system_calls: float | None = None
-    """None: strace is not installed."""
-    system_calls_by_name: dict[str, float] = field(default_factory=dict)
-    system_calls_by_threads: dict[str, float] = field(default_factory=dict)
-    futex_by_threads: dict[str, float] = field(default_factory=dict)
     received_bytes: float | None = None
     """Bytes read and received by agents, for each byte of an object."""
     sent_bytes: float | None = None
     buffer_bytes: float | None = None
     """Bytes in newly allocated buffers, for each byte of an object."""
-    buffers: dict[int, float] = field(default_factory=dict)
-    """The number of buffers by size, for an object of 900 KB."""
     idle_wake_ups_per_s: float = 0.0
     """Wake-ups of one agent, on all its threads."""
-    idle_wake_ups_by_threads: dict[str, float] = field(default_factory=dict)
     idle_calls_per_s: float = 0.0
     """Python calls of one agent."""
     functions: dict[str, float] = field(default_factory=dict)
     """The Python functions that are called most."""
     c_functions: dict[str, float] = field(default_factory=dict)
+    system_calls_by_name: dict[str, float] = field(default_factory=dict)
 
 
 def counts(
-    store: Annotated[
-        list[str] | None, typer.Option(help="directory, s3, or s3native, which is under TLS as agents are then.")
-    ] = None,
+    store: Annotated[list[Store] | None, typer.Option(help="Only these.")] = None,
     seconds: Annotated[float, typer.Option(min=1, help="Of each load.")] = 10,
     latency_ms: LatencyMs = 5,
     as_json: Json = False,
@@ -95,65 +84,60 @@ def counts(
         Console(stderr=True).status("preparing") as line,
         tempfile.TemporaryDirectory(prefix="remote-wal-counts-") as directory,
     ):
-        for number, kind in enumerate(store or ["directory", NATIVE]):
+        environment = {FILE_VARIABLE: str(Path(directory) / "{pid}.json"), **ALLOCATED_AT_KERNEL}
+        for kind in store or Store:
             with object_store(kind, latency_ms) as spec:
-                place = Path(directory) / str(number)
-                environment = {FILE_VARIABLE: str(Path(directory) / "{pid}.json"), **ALLOCATED_AT_KERNEL}
-                mode = AgentsMode(spec, tls=kind == NATIVE, program=_PROGRAM, environment=environment)
-                with started_cluster(place, mode) as cluster:
+                mode = AgentsMode(spec, tls=kind is Store.NATIVE, program=_PROGRAM, environment=environment)
+                with started_cluster(Path(directory) / kind, mode) as cluster:
                     found.append(_Counting(kind, cluster, Path(directory), line.update, seconds).run())
     if as_json:
         tell_json([asdict(one) for one in found])
         return
-    show(_table(found))
+    columns = (
+        "store", ">objects, of records", ">calls in Python", ">in C", ">system calls", ">hand-overs",
+        ">bytes in + out + new buffers", ">idle: wake-ups/s", ">calls/s",
+    )  # fmt: skip
+    show(table(*columns, rows=rows(found), title="One object, all three agents; idle: one agent"))
 
 
 class _Counting:
     """Runs the loads on one cluster, one after the other."""
 
     def __init__(
-        self, store: str, cluster: LocalCluster, directory: Path, tell: Callable[[str], None], seconds: float
+        self, store: Store, cluster: LocalCluster, directory: Path, tell: Callable[[str], None], seconds: float
     ) -> None:
         self._cluster = cluster
         self._directory = directory
         self._say = tell
         self._seconds = seconds
         self._agents = [cluster.agent(broker_id) for broker_id in cluster.broker_ids]
-        self._counted = Counted(store)
-        self._threads: dict[int, str] = {}
+        self._counted = Counted(store.value)
 
     def run(self) -> Counted:
         """Run all loads and return the counts."""
-        cluster, pause = self._cluster, _PAUSE
-        brokers = cluster.broker_ids
-        cluster.admin.create_topic(_TOPIC, assignment=spread(brokers, brokers, len(brokers)))
+        cluster, brokers = self._cluster, self._cluster.broker_ids
+        cluster.admin.create_topic(_TOPIC, assignment=spread(brokers, len(brokers)))
         set_topics(cluster.bootstrap_servers, [_TOPIC], LINKED)
         self._tell("warming up")
         wait_until(lambda: self._load(_SMALL_BYTES, _PER_S, 1.0) > 0, "objects are uploaded", _WRITE_TIMEOUT_S)
         self._load(_SMALL_BYTES, _PER_S, self._seconds)
         self._tell("counting what an idle agent does")
-        pause(2.0)
-        calls, _, _ = self._calls_of(lambda: pause(self._seconds))
-        before = self._wake_ups()
-        pause(self._seconds)
-        woken = self._wake_ups() - before
+        _PAUSE(2.0)
+        calls, _, _, _ = self._calls_of(lambda: _PAUSE(self._seconds))
+        woken = -self._wake_ups()
+        _PAUSE(self._seconds)
+        woken += self._wake_ups()
         agent_seconds = self._seconds * len(brokers)
         self._counted.idle_calls_per_s = calls.total() / agent_seconds
-        self._counted.idle_wake_ups_per_s = woken.total() / agent_seconds
-        self._counted.idle_wake_ups_by_threads = {of: times / agent_seconds for of, times in woken.most_common()}
+        self._counted.idle_wake_ups_per_s = woken / agent_seconds
         self._count_calls()
-        self._count_system_calls()
+        if program := shutil.which("strace"):
+            self._count_system_calls(program)
         return self._counted
 
     def _count_calls(self) -> None:
         self._tell("counting calls")
-        objects = 0
-
-        def load() -> None:
-            nonlocal objects
-            objects = self._load(_SMALL_BYTES, _PER_S, self._seconds)
-
-        python, c, hand_overs = self._calls_of(load)
+        python, c, hand_overs, objects = self._calls_of(lambda: self._load(_SMALL_BYTES, _PER_S, self._seconds))
         counted = self._counted
         counted.records, counted.objects = round(_PER_S * self._seconds), objects
         counted.python_calls, counted.c_calls = python.total() / objects, c.total() / objects
@@ -161,37 +145,33 @@ class _Counting:
         counted.functions = {name: times / objects for name, times in python.most_common(_MOST)}
         counted.c_functions = {name: times / objects for name, times in c.most_common(_MOST)}
 
-    def _count_system_calls(self) -> None:
-        program, counted = strace(), self._counted
-        if program is None:
-            return
-        pids = [agent.pid for agent in self._agents if agent.pid is not None]
+    def _count_system_calls(self, strace: str) -> None:
+        counted, pids = self._counted, self._pids()
         self._tell("counting system calls")
-        with traced(program, pids, self._directory, self._threads) as small:
+        with traced(strace, pids, self._directory) as small:
             objects = self._load(_SMALL_BYTES, _PER_S, self._seconds)
         counted.system_calls = small.calls.total() / objects
         counted.system_calls_by_name = {name: times / objects for name, times in small.calls.most_common()}
-        counted.system_calls_by_threads = {of: times / objects for of, times in small.by_threads.items()}
-        counted.futex_by_threads = {of: times / objects for of, times in small.futex_by_threads.items()}
         self._tell("counting bytes")
         self._load(_LARGE_BYTES, _LARGE_PER_S, 1.0)
-        with traced(program, pids, self._directory) as large:
-            objects = self._load(_LARGE_BYTES, _LARGE_PER_S, self._seconds)
-        size = objects * _LARGE_BYTES
+        with traced(strace, pids, self._directory) as large:
+            size = self._load(_LARGE_BYTES, _LARGE_PER_S, self._seconds) * _LARGE_BYTES
         counted.received_bytes, counted.sent_bytes = large.bytes_in / size, large.bytes_out / size
         counted.buffer_bytes = large.buffer_bytes / size
-        counted.buffers = {size: times / objects for size, times in large.buffers.most_common()}
 
     def _tell(self, what: str) -> None:
         self._say(f"{self._counted.store}: {what}")
 
-    def _calls_of(self, load: Callable[[], Any]) -> tuple[Counter[str], Counter[str], int]:
-        """Return calls in Python, calls in C, and hand-overs, of all agents while `load` runs."""
+    def _pids(self) -> list[int]:
+        return [agent.pid for agent in self._agents if agent.pid is not None]
+
+    def _calls_of(self, load: Callable[[], T]) -> tuple[Counter[str], Counter[str], int, T]:
+        """Return calls in Python, calls in C, and hand-overs, of all agents while `load` runs; and its result."""
         files = {agent: self._directory / f"{agent.pid}.json" for agent in self._agents}
         for agent, file in files.items():
             file.unlink(missing_ok=True)
             agent.send_signal(BEGIN)
-        load()
+        result = load()
         python, c, hand_overs = Counter[str](), Counter[str](), 0
         for agent, file in files.items():
             agent.send_signal(END)
@@ -200,8 +180,7 @@ class _Counting:
             python.update(told["python"])
             c.update(told["c"])
             hand_overs += told["hand_overs"]
-            self._threads |= {int(thread): name for thread, name in told["threads"].items()}
-        return python, c, hand_overs
+        return python, c, hand_overs, result
 
     def _load(self, record_bytes: int, per_s: int, seconds: float) -> int:
         """Produce one record at a time; return how many objects were made."""
@@ -209,38 +188,26 @@ class _Counting:
 
         own = {"acks": "all", "linger.ms": 0, "message.max.bytes": 1_000_000}
         producer = Producer({"bootstrap.servers": self._cluster.bootstrap_servers, **CLIENT_CONFIG, **own})
-        value = bytes(record_bytes)
-        before = scrape_all(self._cluster).counters
-        begun_s = time.monotonic()
-        for number in range(round(per_s * seconds)):
-            _PAUSE(max(0.0, begun_s + number / per_s - time.monotonic()))
+        value, before = bytes(record_bytes), scrape_all(self._cluster).counters
+        for number in paced(round(per_s * seconds), per_s):
             producer.produce(_TOPIC, value, partition=number % len(self._agents))
             if producer.flush(_WRITE_TIMEOUT_S):
                 raise TimeoutError("a record was not acknowledged in time")
         grown = scrape_all(self._cluster).counters.since(before)
         return round(grown.of("remote_wal_uploaded_segments_total"))
 
-    def _wake_ups(self) -> Counter[str]:
-        pids = [agent.pid for agent in self._agents if agent.pid is not None]
-        return sum((wake_ups(pid, kinds_of_threads(pid, self._threads)) for pid in pids), Counter())
+    def _wake_ups(self) -> int:
+        return sum(map(wake_ups, self._pids()))
 
 
-def wake_ups(pid: int, threads: Mapping[int, str]) -> Counter[str]:
-    """Return how often threads of the process have gone to sleep so far, each followed by a wake-up. Source:
-    proc(5).
-    """
-    found = Counter[str]()
+def wake_ups(pid: int) -> int:
+    """Return how often threads of the process have gone to sleep so far, each followed by a wake-up: see proc(5)."""
+    found = 0
     for status in Path(f"/proc/{pid}/task").glob("*/status"):
         with contextlib.suppress(OSError):  # it has ended
             told = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
-            found[threads.get(int(status.parent.name), OTHERS)] += int(told["voluntary_ctxt_switches"])
+            found += int(told["voluntary_ctxt_switches"])
     return found
-
-
-def _of_threads(by_threads: Mapping[str, float]) -> tuple[float, float, float]:
-    """Return the sums of the event loop, of the Kafka client, and of all others."""
-    loop, client = by_threads.get(LOOP, 0.0), by_threads.get(CLIENT, 0.0)
-    return loop, client, sum(by_threads.values()) - loop - client
 
 
 def rows(found: Sequence[Counted]) -> list[tuple[str, ...]]:
@@ -256,7 +223,6 @@ def rows(found: Sequence[Counted]) -> list[tuple[str, ...]]:
             figure(one.python_calls),
             figure(one.c_calls),
             figure(one.system_calls),
-            " + ".join(figure(value) for value in _of_threads(one.system_calls_by_threads)),
             figure(one.hand_overs, 1),
             " + ".join(figure(value, 1) for value in (one.received_bytes, one.sent_bytes, one.buffer_bytes)),
             figure(one.idle_wake_ups_per_s),
@@ -264,11 +230,3 @@ def rows(found: Sequence[Counted]) -> list[tuple[str, ...]]:
         )
         for one in found
     ]
-
-
-def _table(found: Sequence[Counted]) -> "Table":
-    columns = (
-        "store", ">objects, of records", ">calls in Python", ">in C", ">system calls", ">of loop + client + others",
-        ">hand-overs", ">bytes in + out + new buffers", ">idle: wake-ups/s", ">calls/s",
-    )  # fmt: skip
-    return table(*columns, rows=rows(found), title="One object, all three agents; idle: one agent")

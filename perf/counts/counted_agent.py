@@ -14,8 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import wraps
 from pathlib import Path
-from threading import Lock, main_thread
-from threading import enumerate as enumerate_threads
+from threading import Lock
 from types import BuiltinFunctionType, FrameType
 from typing import Any, Final
 
@@ -86,13 +85,7 @@ def main() -> None:
 
     def end(_number: int, _frame: FrameType | None) -> None:
         calls.end()
-        threads = {thread.native_id: thread.name for thread in enumerate_threads() if thread is not main_thread()}
-        counted = {
-            "python": calls.python,
-            "c": calls.c,
-            "hand_overs": hand_overs.total - at_begin,
-            "threads": threads,
-        }
+        counted = {"python": calls.python, "c": calls.c, "hand_overs": hand_overs.total - at_begin}
         write_durably(file, json.dumps(counted))
 
     signal.signal(BEGIN, begin)

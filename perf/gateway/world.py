@@ -8,84 +8,73 @@ at the addresses of their own zone only. Both ways end at the same brokers in th
 import json
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
+from typing import Final
 
-from local_cluster.agent_metrics import Counters, scrape_all
 from local_cluster.broker_config import AgentsMode
 from local_cluster.cluster import LocalCluster
-from local_cluster.kafka_tools import KafkaTools, ProducerPerformance
+from local_cluster.kafka_tools import KafkaTools
 from local_cluster.object_store.store_spec import StoreSpec
 from local_cluster.zone_gateways import ZoneGateways
 from local_cluster.zone_hosts import ZoneHosts
-from perf.clusters import started_cluster
-from plugin.blob_storage import StoredBlob
-from plugin.remote_wal_storage_manager import blobs_of
-from plugin.router_object_id import RouterObjectId
-from tests.soak.stored_offsets import open_storage
+from perf.clusters import LARGE_SEGMENTS, started_cluster
 
 CLIENTS, LEADER = 1, 2
 DIRECT, GATEWAY = "direct", "gateway"
-_NETWORK = "10.78"
+RACK: Final = f"az{CLIENTS}"
+_NETWORK: Final = "10.78"
+_GATEWAYS: Final = ZoneGateways({1: "az1", 2: "az2", 3: "az3"}, network=_NETWORK)
 _CHECKOUT = Path(__file__).resolve().parents[2]
 _CLIENT_TIMEOUT_S = 300.0
 _CONSUMER_STARTS_S = 4
-_BROKERS = {
+_BROKERS: Final = {
+    **LARGE_SEGMENTS,
     "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
-    "log.segment.bytes": str(1 << 30),
     "group.initial.rebalance.delay.ms": "0",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A way for clients to reach brokers of other zones: directly, or through gateways with these settings."""
+    """A way for clients to reach brokers of other zones through gateways: the keys of the agents meanwhile."""
 
     name: str
     agents: Mapping[str, str]
-    """Keys of the agents while the way is measured; they do not matter for the direct way."""
 
 
-_NAMED = {"remote.wal.gateway.fetch.rack.enable": "true"}
-RELAYED = Way("relayed", _NAMED)
-BY_COST = Way(
-    "by cost",
-    {**_NAMED, "remote.wal.gateway.produce.enable": "true", "remote.wal.gateway.fetch.links.enable": "true"},
-)
-BY_LINKS = Way("links", {"remote.wal.gateway.fetch.links.enable": "true"})
+_NAMED: Final = {"remote.wal.gateway.fetch.rack.enable": "true"}
+_LINKS: Final = {"remote.wal.gateway.fetch.links.enable": "true"}
+_PRODUCE: Final = {"remote.wal.gateway.produce.enable": "true"}
+RELAYED: Final = Way("relayed", _NAMED)
+BY_COST: Final = Way("by cost", {**_NAMED, **_PRODUCE, **_LINKS})
+BY_OBJECTS: Final = Way("objects", {**BY_COST.agents, "remote.wal.gateway.produce.policy": "always"})
+BY_LINKS: Final = Way("links", _LINKS)
 """Consumers are not sent to their zone's replica."""
-TOLD_SOON = Way("links", {**BY_LINKS.agents, "remote.wal.link.watermark.wait.ms": "2"})
-"""The same as BY_LINKS, with high watermarks sent to followers sooner."""
-BY_OBJECTS = Way("objects", {**BY_COST.agents, "remote.wal.gateway.produce.policy": "always"})
-
-
-@dataclass(frozen=True, slots=True)
-class Used:
-    """The resources that a block used."""
-
-    seconds: float
-    entered_bytes: float
-    """Bytes that entered all zones together."""
-    counted: Counters
-    brokers_cpu_s: float
+TOLD_SOON: Final = Way("links, told soon", {**_LINKS, "remote.wal.link.watermark.wait.ms": "2"})
+"""High watermarks are sent to followers sooner."""
 
 
 class World:
     """The running cluster, and its clients."""
 
-    def __init__(self, cluster: LocalCluster, hosts: ZoneHosts, gateways: ZoneGateways, agents: AgentsMode) -> None:
+    def __init__(self, cluster: LocalCluster, hosts: ZoneHosts, agents: AgentsMode) -> None:
         self.cluster = cluster
         self._hosts = hosts
-        self._gateways = gateways
         self._agents = agents
+        self._way: Way | None = None
+        self._idle_bytes_per_s = 0.0
 
     def go(self, way: Way) -> None:
-        """Restart all agents with the settings of this way."""
+        """Let all agents have the settings of this way; they restart if they have others."""
+        if way is self._way:
+            return
+        self._way = way
         for broker_id in self.cluster.broker_ids:
             self.cluster.agent(broker_id).terminate()
         self.cluster.configure(replace(self._agents, overrides={**self._agents.overrides, **way.agents}))
@@ -99,30 +88,31 @@ class World:
         assignment = [[leader, *(one for one in ids if one != leader)][:replicas] for leader in leaders]
         self.cluster.admin.create_topic(topic, assignment=assignment, config=config)
 
-    def bootstrap(self, zone: int, way: str) -> str:
-        """Return the bootstrap servers for clients of a broker's zone."""
-        if way == DIRECT:
-            return self.cluster.bootstrap_servers
-        return self._gateways.bootstrap_servers(self.cluster.layout, self._gateways.zones[zone])
-
     def tools(self, zone: int, way: str) -> KafkaTools:
         """Return Kafka's own tools, run as clients of that zone."""
-        return self.cluster.runtime.tools(self.bootstrap(zone, way), prefix=self._hosts.prefix(zone))
+        return self.cluster.runtime.tools(self._bootstrap(zone, way), prefix=self._hosts.prefix(zone))
 
-    def latencies_ms(self, what: str, way: str, topic: str, count: int, per_s: int, rack: str = "") -> list[float]:
-        """Return the latencies of a client of az1, measured by `perf.gateway.clients`."""
-        return self._program(CLIENTS, what, way, topic, count, per_s, rack)
+    def _bootstrap(self, zone: int, way: str) -> str:
+        if way == DIRECT:
+            return self.cluster.bootstrap_servers
+        return _GATEWAYS.bootstrap_servers(self.cluster.layout, _GATEWAYS.zones[zone])
 
-    def seen_ms(self, way: str, topic: str, count: int, per_s: int, rack: str = "") -> list[float]:
+    def produced_ms(self, way: str, topic: str, count: int, per_s: int, zone: int = CLIENTS) -> list[float]:
+        """Return the latencies of a producer with one record in flight."""
+        return self._program(zone, "produce", way, topic, count, per_s)
+
+    def seen_ms(self, way: str, topic: str, count: int, per_s: int, rack: str) -> list[float]:
         """Return the times from the leader's append to a consumer of az1; the producer is in the leader's own zone."""
         with ThreadPoolExecutor(1) as pool:
             seen = pool.submit(self._program, CLIENTS, "see", way, topic, count, per_s, rack)
             while not seen.done():  # without a pause, but for the consumer's start
-                self._program(LEADER, "produce", DIRECT, topic, count + _CONSUMER_STARTS_S * per_s, per_s, "")
+                self.produced_ms(DIRECT, topic, count + _CONSUMER_STARTS_S * per_s, per_s, LEADER)
             return seen.result()
 
-    def _program(self, zone: int, what: str, way: str, topic: str, count: int, per_s: int, rack: str) -> list[float]:
-        words = [what, self.bootstrap(zone, way), topic, str(count), str(per_s), rack]
+    def _program(
+        self, zone: int, what: str, way: str, topic: str, count: int, per_s: int, rack: str = ""
+    ) -> list[float]:
+        words = [what, self._bootstrap(zone, way), topic, str(count), str(per_s), rack]
         command = [*self._hosts.prefix(zone), sys.executable, "-m", "perf.gateway.clients", *words]
         told = subprocess.run(
             command, capture_output=True, text=True, timeout=_CLIENT_TIMEOUT_S, check=False, cwd=_CHECKOUT
@@ -132,67 +122,40 @@ class World:
         found: list[float] = json.loads(told.stdout.splitlines()[-1])
         return found
 
-    def produce_everywhere(
-        self, way: str, topic: str, records: int, config: Mapping[str, str]
-    ) -> list[ProducerPerformance]:
-        """Run six producers, two in each zone."""
+    def produce_everywhere(self, way: str, topic: str, records: int) -> float:
+        """Run six producers with acks=all, two in each zone; return the records per second of all."""
+
+        def produce(zone: int) -> float:
+            tools = self.tools(zone, way)
+            return tools.produce(topic, records=records // len(zones), config={"acks": "all"}).records_per_s
+
         zones = [zone for zone in self.cluster.broker_ids for _ in range(2)]
         with ThreadPoolExecutor(len(zones)) as pool:
-            return list(
-                pool.map(
-                    lambda zone: self.tools(zone, way).produce(topic, records=records // len(zones), config=config),
-                    zones,
-                )
-            )
+            return sum(pool.map(produce, zones))
 
-    @contextmanager
-    def used(self) -> Iterator[list[Used]]:
-        """Measure the resources of the block; the list has them afterwards."""
-        found: list[Used] = []
-        counted, cpu_s = scrape_all(self.cluster).counters, self._brokers_cpu_s()
-        entered, begun_s = self._hosts.entered_bytes(), time.monotonic()
-        yield found
-        seconds, now = time.monotonic() - begun_s, self._hosts.entered_bytes()
-        cpu_s = self._brokers_cpu_s() - cpu_s
-        crossed = sum(now[zone] - entered[zone] for zone in now)
-        found.append(Used(seconds, crossed, scrape_all(self.cluster).counters.since(counted), cpu_s))
+    def measure_idle(self) -> None:
+        """Note the bytes that cross zones without clients."""
+        entered, seconds = self._entered_bytes(lambda: threading.Event().wait(10.0))
+        self._idle_bytes_per_s = entered / seconds
 
-    def _brokers_cpu_s(self) -> float:
-        return sum(self.cluster.broker(broker_id).cpu_s() for broker_id in self.cluster.broker_ids)
+    def clients_bytes(self, load: Callable[[], object]) -> float:
+        """Run a load; return the bytes that entered all zones, less those of an equal time without clients."""
+        entered, seconds = self._entered_bytes(load)
+        return max(entered - self._idle_bytes_per_s * seconds, 0.0)
 
-    def store_ms(self, size_bytes: int, times: int = 40) -> tuple[float, float]:
-        """Return the median times of a PUT and a GET of an object of the RouterChannel."""
-        storage = open_storage(self.cluster)
-        puts, gets = [], []
-        try:
-            blobs = blobs_of(storage, "measure", "router")
-            for number in range(times):
-                name = RouterObjectId(LEADER, 0, 0, number).blob_name
-                begun_s = time.perf_counter()
-                blob = StoredBlob(name, size_bytes, blobs.put_blob(name, bytes(size_bytes)))
-                stored_s = time.perf_counter()
-                blobs.get_blob(blob)
-                gets.append((time.perf_counter() - stored_s) * 1e3)
-                puts.append((stored_s - begun_s) * 1e3)
-                blobs.delete_blob(blob)
-        finally:
-            storage.close()
-        return median(puts), median(gets)
+    def _entered_bytes(self, load: Callable[[], object]) -> tuple[float, float]:
+        before, begun_s = sum(self._hosts.entered_bytes().values()), time.monotonic()
+        load()
+        seconds = time.monotonic() - begun_s
+        return sum(self._hosts.entered_bytes().values()) - before, seconds
 
 
 @contextmanager
 def three_zones(directory: Path, store: StoreSpec) -> Iterator[World]:
     """Start a new cluster in its own namespaces, and remove all of it at the end. Needs root."""
-    gateways = ZoneGateways({1: "az1", 2: "az2", 3: "az3"}, network=_NETWORK)
-    agents = AgentsMode(store, gateways=gateways)
+    agents = AgentsMode(store, gateways=_GATEWAYS)
     with (
         ZoneHosts(_NETWORK).made() as hosts,
         started_cluster(directory, agents, overrides=_BROKERS, hosts=hosts) as cluster,
     ):
-        yield World(cluster, hosts, gateways, agents)
-
-
-def quantile(values: Sequence[float], fraction: float) -> float:
-    """Return a quantile of these values, by rank."""
-    ordered = sorted(values)
-    return ordered[min(int(fraction * len(ordered)), len(ordered) - 1)]
+        yield World(cluster, hosts, agents)

@@ -7,64 +7,80 @@ namespace.
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from local_cluster.broker_config import AgentsMode
+from local_cluster.kafka_tools import KafkaTools
 from local_cluster.zone_gateways import ZoneGateways
-from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
-from perf.clusters import NATIVE, Ground, ground, object_store, started_cluster
+from local_cluster.zone_hosts import ZoneHosts, hosts_where_allowed
+from metadata_topic.settings.topic_settings import LinkPolicy
+from perf.clusters import LARGE_SEGMENTS, STORE_HOST, LatencyMs, Rounds, Scale, Store, object_store, started_cluster
 from perf.ladder.report import line_of, print_tables, write_json
-from perf.ladder.turns import Entrant, Length, Measured, Turns
-from perf.ladder.workloads import Workload
-from perf.options import LatencyMs, Partitions, Results, Rounds, Scale, WarmUp, WorkloadNames, chosen_workloads
+from perf.ladder.turns import WARM_UP, Comparison, Entrant, Measured, Rung, Turns, Workload
+from perf.loads import RECORD_BYTES, Figures, kafka, librdkafka
 
 
-@dataclass(frozen=True, slots=True)
-class Rung:
-    """One step of the ladder; `policy` None leaves remote.wal.storage.enable off."""
-
-    name: str
-    store: str
-    policy: LinkPolicy | None
-    is_pipelined: bool = False
-    """Whether clients connect through agents that hold the answers to acks=all, as clients of the zone az1 do."""
+def _end_to_end(tools: KafkaTools, topic: str, scale: float) -> Figures:
+    run = tools.end_to_end_latency(topic, records=int(1_000 * scale), acks="all", record_bytes=RECORD_BYTES)
+    return {"p50 ms": run.p50_ms, "p99 ms": run.p99_ms}
 
 
-RUNGS = (
-    Rung("inline", "directory", None),
-    Rung("cost", "directory", LinkPolicy.COST),
-    Rung("latency", "directory", LinkPolicy.LATENCY),
-    Rung("links", "directory", LinkPolicy.ALWAYS),
-    Rung("acks-pipelined", "directory", LinkPolicy.ALWAYS, is_pipelined=True),
-    Rung("links-s3", "s3", LinkPolicy.ALWAYS),
-    Rung("cost-s3-tls", NATIVE, LinkPolicy.COST),
-    Rung("latency-s3-tls", NATIVE, LinkPolicy.LATENCY),
-    Rung("links-s3-tls", NATIVE, LinkPolicy.ALWAYS),
-    Rung("acks-pipelined-s3-tls", NATIVE, LinkPolicy.ALWAYS, is_pipelined=True),
+def _librdkafka(records_per_s: int, *, linger: bool) -> Workload:
+    """Return a load of a producer with librdkafka's defaults, or of one that sends each record at once."""
+    run = librdkafka(records_per_s, {} if linger else {"linger.ms": 0}, partitions=6, seconds=10.0)
+    return Workload(f"librdkafka-{records_per_s}{'' if linger else '-no-linger'}", 6, _LATENCY, run)
+
+
+_THROUGHPUT: Final = {"MB/s": Comparison.RATIO}
+_LATENCY: Final = {"p50 ms": Comparison.ADDED_MS, "p99 ms": Comparison.ADDED_MS}
+_ONE, _ALL = {"acks": "1"}, {"acks": "all"}
+_LARGE_BATCHES: Final = _ALL | {"batch.size": "131072"}
+_IN_FLIGHT: Final = _ALL | {"max.in.flight.requests.per.connection": "1"}
+_AT_ONCE: Final = _IN_FLIGHT | {"linger.ms": "0"}
+_P50: Final = {"p50 ms": Comparison.ADDED_MS}
+
+WORKLOADS: Final = (
+    # Producers that are as fast as they can be.
+    Workload("acks-1", 12, _THROUGHPUT, kafka(500_000, _ONE)),
+    Workload("acks-all-one", 12, _THROUGHPUT, kafka(150_000, _ALL)),
+    Workload("acks-all-six", 12, _THROUGHPUT, kafka(300_000, _ALL, producers=6)),
+    Workload("acks-all-six-128k", 12, _THROUGHPUT, kafka(600_000, _LARGE_BATCHES, producers=6)),
+    # One record in flight; each is acknowledged before the next is due.
+    Workload("one-in-flight", 3, _LATENCY, kafka(1_500, _AT_ONCE, records_per_s=50, warm_up=0.2)),
+    # One request in flight.
+    Workload("small-load", 3, _LATENCY, kafka(40_000, _IN_FLIGHT, records_per_s=2_000, warm_up=0.2)),
+    # From produce to consume, one record in flight.
+    Workload("end-to-end", 1, _LATENCY, _end_to_end),
+    Workload("steady", 12, _P50, kafka(500_000, _ONE, records_per_s=25_000, warm_up=0.2)),
+    *(_librdkafka(rate, linger=linger) for linger in (True, False) for rate in (50, 200, 1000, 5000)),
+)
+RUNGS: Final = (
+    Rung("inline", Store.DIRECTORY),
+    Rung("cost", Store.DIRECTORY, LinkPolicy.COST),
+    Rung("latency", Store.DIRECTORY, LinkPolicy.LATENCY),
+    Rung("links", Store.DIRECTORY, LinkPolicy.ALWAYS),
+    Rung("acks-pipelined", Store.DIRECTORY, LinkPolicy.ALWAYS, is_pipelined=True),
+    Rung("cost-s3-tls", Store.NATIVE, LinkPolicy.COST),
+    Rung("latency-s3-tls", Store.NATIVE, LinkPolicy.LATENCY),
+    Rung("links-s3-tls", Store.NATIVE, LinkPolicy.ALWAYS),
+    Rung("acks-pipelined-s3-tls", Store.NATIVE, LinkPolicy.ALWAYS, is_pipelined=True),
 )
 _GATEWAYS = ZoneGateways({1: "az1", 2: "az2", 3: "az3"}, durable=True, pipelined=True)
-_LARGE_SEGMENTS = {"log.segment.bytes": str(1 << 30)}
-"""Large segments, so that no run is slowed by a roll in another."""
+_STOCK_HOSTS, _AGENTS_HOSTS = (ZoneHosts(network, (1, 2, 3, STORE_HOST)) for network in ("198.18", "198.19"))
+"""The hosts' networks are kept free for benchmarks (RFC 2544)."""
 
 
 def ladder(
-    workload: WorkloadNames = None,
+    workload: Annotated[list[str] | None, typer.Option(help="Only these loads.")] = None,
     rung: Annotated[list[str] | None, typer.Option(help="Only these rungs, beside stock.")] = None,
     rounds: Rounds = 3,
     scale: Scale = 1.0,
-    warm_up: WarmUp = 0.5,
-    partitions: Partitions = None,
     latency_ms: LatencyMs = 5,
-    tools_as_shipped: Annotated[
-        bool,
-        typer.Option(help="Run Kafka's tools with their scripts' JVM options, not with those that warm up sooner."),
-    ] = False,
-    loopback: Annotated[bool, typer.Option(help="All on this host, though root may make network namespaces.")] = False,
-    results: Results = Path("perf/results"),
+    results: Annotated[Path, typer.Option(file_okay=False, help="Where the figures go.")] = Path("perf/results"),
 ) -> None:
     """Run Kafka's perf tools against stock and against agents in turns; print tables and write JSON.
 
@@ -73,56 +89,54 @@ def ladder(
     """
     from rich.console import Console
 
-    workloads = chosen_workloads(workload, partitions)
+    workloads = [one for one in WORKLOADS if workload is None or one.name in workload]
     rungs = [one for one in RUNGS if rung is None or one.name in rung]
-    if not rungs:
-        raise typer.BadParameter(f"nothing to run; there are {', '.join(one.name for one in RUNGS)}")
+    if not workloads or not rungs:
+        names = [*(one.name for one in WORKLOADS), *(one.name for one in RUNGS)]
+        raise typer.BadParameter(f"nothing to run; there are {', '.join(names)}")
     results.mkdir(parents=True, exist_ok=True)
-    about: dict[str, object] = {"rounds": rounds, "scale": scale, "warm_up": warm_up, "latency_ms": latency_ms}
-    about |= {"partitions": {one.name: one.partitions for one in workloads}, "tools_as_shipped": tools_as_shipped}
+    about: dict[str, object] = {"rounds": rounds, "scale": scale, "warm_up": WARM_UP, "latency_ms": latency_ms}
     console = Console()
 
     def keep(measured: Sequence[Measured]) -> None:
         console.print(line_of(measured[-1]), soft_wrap=True)
         write_json(results / "ladder.json", workloads, measured, **about)
 
-    with console.status("preparing") as line, ground(loopback=loopback) as where:
-        turns = Turns(Length(rounds, scale, warm_up), line.update, keep, tools_as_shipped)
-        about["hosts"] = where.told
-        console.print(where.told)
-        _climb(where, turns, rungs, workloads, latency_ms)
+    with console.status("preparing") as line, hosts_where_allowed(_STOCK_HOSTS, _AGENTS_HOSTS) as have_hosts:
+        turns = Turns(rounds, scale, line.update, keep)
+        about["hosts"] = (
+            "Each broker with its agent, and a native store, has a network namespace of its own."
+            if have_hosts
+            else "Brokers, agents and the store share this host, and its loopback."
+        )
+        console.print(about["hosts"])
+        for store in dict.fromkeys(one.store for one in rungs):
+            of_store = [one for one in rungs if one.store == store]
+            _climb(turns, of_store, workloads, latency_ms, have_hosts=have_hosts)
     print_tables(workloads, turns.measured)
     console.print(f"written: {results / 'ladder.json'}")
     if any(run.not_kept_up_with for run in turns.measured):
         raise typer.Exit(1)
 
 
-def _climb(where: Ground, turns: Turns, rungs: Sequence[Rung], workloads: Sequence[Workload], latency_ms: int) -> None:
-    """Measure the rungs, one kind of store after the other."""
-    for kind in dict.fromkeys(one.store for one in rungs):
-        of_kind = [one for one in rungs if one.store == kind]
-        gateways = _GATEWAYS if where.agents is None else replace(_GATEWAYS, network=where.agents.network)
-        are_wanted = any(one.is_pipelined for one in of_kind)
-        with (
-            tempfile.TemporaryDirectory(prefix="remote-wal-perf-") as directory,
-            object_store(kind, latency_ms, where.agents) as store,
-            started_cluster(Path(directory) / "stock", None, overrides=_LARGE_SEGMENTS, hosts=where.stock) as stock,
-            started_cluster(
-                Path(directory) / "agents",
-                AgentsMode(store, tls=kind == NATIVE, gateways=gateways if are_wanted else None),
-                overrides=_LARGE_SEGMENTS,
-                hosts=where.agents,
-            ) as agents,
-        ):
-            by_agents = gateways.bootstrap_servers(agents.layout, "az1")
-            entrants = [
-                Entrant(
-                    one.name,
-                    agents,
-                    one.name,
-                    TopicSettings(True, one.policy) if one.policy else None,
-                    bootstrap_servers=by_agents if one.is_pipelined else "",
-                )
-                for one in of_kind
-            ]
-            turns.run(workloads, kind, stock, entrants)
+def _climb(
+    turns: Turns, rungs: Sequence[Rung], workloads: Sequence[Workload], latency_ms: int, *, have_hosts: bool
+) -> None:
+    """Measure the rungs of one kind of store."""
+    kind = rungs[0].store
+    on_stock, on_agents = (_STOCK_HOSTS, _AGENTS_HOSTS) if have_hosts else (None, None)
+    gateways = replace(_GATEWAYS, network=on_agents.network) if on_agents else _GATEWAYS
+    are_wanted = any(one.is_pipelined for one in rungs)
+    with (
+        tempfile.TemporaryDirectory(prefix="remote-wal-perf-") as directory,
+        object_store(kind, latency_ms, on_agents) as store,
+        started_cluster(Path(directory) / "stock", None, overrides=LARGE_SEGMENTS, hosts=on_stock) as stock,
+        started_cluster(
+            Path(directory) / "agents",
+            AgentsMode(store, tls=kind is Store.NATIVE, gateways=gateways if are_wanted else None),
+            overrides=LARGE_SEGMENTS,
+            hosts=on_agents,
+        ) as agents,
+    ):
+        by_agents = gateways.bootstrap_servers(agents.layout, "az1")
+        turns.run(workloads, stock, [Entrant(one, agents, by_agents if one.is_pipelined else "") for one in rungs])

@@ -9,8 +9,7 @@ from typing import Any, Final
 
 from cli.tables import show, table
 from local_cluster.agent_metrics import Counters
-from perf.ladder.turns import STOCK, Measured
-from perf.ladder.workloads import Comparison, Workload
+from perf.ladder.turns import STOCK, Comparison, Measured, Workload
 
 LINKED_MIN: Final = 0.99
 """The minimum share of the topic's bytes: below it, a rung that wants links for every byte is void."""
@@ -21,19 +20,18 @@ def compare(workloads: Sequence[Workload], measured: Sequence[Measured]) -> list
 
     Figures are None if every round failed to keep up with the load; `not_kept_up_with` names the cluster and the round.
     """
-    void = _void(measured)
     rows: list[dict[str, Any]] = []
     for workload in workloads:
         runs = [run for run in measured if run.workload == workload.name]
-        rungs = list(dict.fromkeys(run.rung for run in runs if run.rung != STOCK))
+        rungs = list(dict.fromkeys(run.rung for run in runs if run.rung.name != STOCK))
         for figure, comparison in workload.compared.items():
             for rung in rungs:
                 own = [run for run in runs if run.rung == rung]
-                stock = [run for run in runs if run.rung == STOCK and run.store == own[0].store]
+                stock = [run for run in runs if run.rung.name == STOCK and run.rung.store == rung.store]
                 rows.append(
-                    {"workload": workload.name, "title": workload.title, "figure": figure, "rung": rung}
+                    {"workload": workload.name, "figure": figure, "rung": rung.name}
                     | _compared(figure, comparison, own, stock)
-                    | {"void": (workload.name, rung) in void}
+                    | {"void": _is_void(own)}
                 )
     return rows
 
@@ -42,8 +40,8 @@ def _compared(
     figure: str, comparison: Comparison, own: Sequence[Measured], stock: Sequence[Measured]
 ) -> dict[str, Any]:
     values, beside = ({run.round: run.figures[figure] for run in runs if run.figures} for runs in (own, stock))
-    compared = [_compare(comparison, value, beside[number]) for number, value in values.items() if number in beside]
-    failed = [f"{run.rung}, round {run.round + 1}: {run.not_kept_up_with}" for run in (*stock, *own) if not run.figures]
+    both = [(value, beside[number]) for number, value in values.items() if number in beside]
+    compared = [value / other if comparison is Comparison.RATIO else value - other for value, other in both]
     return {
         "stock": median(beside.values()) if beside else None,
         "value": median(values.values()) if values else None,
@@ -51,21 +49,18 @@ def _compared(
         "compared": median(compared) if compared else None,
         "compared_min": min(compared, default=None),
         "compared_max": max(compared, default=None),
-        "not_kept_up_with": failed,
+        "not_kept_up_with": [
+            f"{run.rung.name}, round {run.round + 1}: {run.not_kept_up_with}"
+            for run in (*stock, *own)
+            if not run.figures
+        ],
     }
 
 
-def _void(measured: Iterable[Measured]) -> set[tuple[str, str]]:
-    """Return the loads and rungs with too few linked bytes over all rounds."""
-    counted: defaultdict[tuple[str, str], Counters] = defaultdict(Counters)
-    for run in measured:
-        if run.agents is not None and run.is_always_linked:
-            counted[run.workload, run.rung] += run.agents
-    return {key for key, total in counted.items() if total.topics_linked_share < LINKED_MIN}
-
-
-def _compare(comparison: Comparison, value: float, stock: float) -> float:
-    return value / stock if comparison is Comparison.RATIO else value - stock
+def _is_void(runs: Iterable[Measured]) -> bool:
+    """Return whether too few bytes were linked in these rounds together, where links are wanted for all."""
+    counted = [run.usage.counted for run in runs if run.rung.is_always_linked and run.figures and run.usage.agents]
+    return bool(counted) and sum(counted, Counters()).topics_linked_share < LINKED_MIN
 
 
 def line_of(run: Measured) -> str:
@@ -73,11 +68,12 @@ def line_of(run: Measured) -> str:
     told = [f"{value:,.1f} {name}" for name, value in run.figures.items()]
     if run.not_kept_up_with:
         told.append(f"not kept up with: {run.not_kept_up_with}")
-    if run.agents is not None and run.is_always_linked and (share := run.agents.topics_linked_share) < LINKED_MIN:
-        told.append(f"void, as {share:.1%} was linked")
-    if run.agents is not None and (ways := _put_and_get_ms(run.agents))["p50"]:
+    counted = run.usage.counted
+    if _is_void([run]):
+        told.append(f"void, as {counted.topics_linked_share:.1%} was linked")
+    if (ways := _put_and_get_ms(counted))["p50"]:
         told.append(f"PUT + GET {ways['p50']:.1f} ms at p50, {ways['p99']:.1f} at p99")
-    return f"{run.workload}, {run.rung}, round {run.round + 1}: {', '.join(told)}"
+    return f"{run.workload}, {run.rung.name}, round {run.round + 1}: {', '.join(told)}"
 
 
 def _put_and_get_ms(counted: Counters) -> dict[str, float]:
@@ -88,62 +84,58 @@ def _put_and_get_ms(counted: Counters) -> dict[str, float]:
 
 
 def agent_rows(measured: Iterable[Measured]) -> list[dict[str, Any]]:
-    """Return one row per load and rung with agents: their cost, summed over the rounds."""
-    measured = list(measured)
-    void = _void(measured)
-    rows: dict[tuple[str, str], dict[str, Any]] = {}
-    totals: dict[tuple[str, str], Counters] = {}
-    brokers_cpu_s: defaultdict[tuple[str, str], float] = defaultdict(float)
+    """Return one row per load and rung with agents: their cost, summed over the rounds that came to an end."""
+    by_rung = defaultdict[tuple[str, str], list[Measured]](list)
     for run in measured:
-        if run.agents is None:
-            continue
-        key = (run.workload, run.rung)
-        total = totals[key] = totals[key] + run.agents if key in totals else run.agents
-        row = rows.setdefault(key, {"workload": run.workload, "rung": run.rung, "seconds": 0.0})
-        row["seconds"] += run.seconds
-        brokers_cpu_s[key] += run.brokers_cpu_s
-        ways = _put_and_get_ms(total)
-        row |= {
-            "cpu_of_brokers": total.cpu_s / max(brokers_cpu_s[key], 1e-9),
-            "linked_share": total.topics_linked_share,
-            "void": key in void,
-            "put_and_get_ms": ways["p50"],
-            "put_and_get_p99_ms": ways["p99"],
-            "agent_cores": total.cpu_s / row["seconds"],
-            "agent_cpu_s": total.cpu_s,
-            "linked_bytes": total.linked_bytes,
-            "inline_bytes": total.inline_bytes,
-            "zone_bytes": total.zone_bytes,
-            "zone_share": total.zone_bytes / max(total.linked_bytes + total.inline_bytes, 1),
-            "puts": total.puts,
-            "gets": total.gets,
-            "stages_ms": total.stages_ms(),
-            "faults": {why: times for why, times in total.by("remote_wal_faults_total", "reason").items() if times},
-        }
-    return list(rows.values())
+        if run.usage.agents is not None and run.figures:
+            by_rung[run.workload, run.rung.name].append(run)
+    return [
+        {"workload": workload, "rung": rung, "void": _is_void(runs)} | _agents_row(runs)
+        for (workload, rung), runs in by_rung.items()
+    ]
+
+
+def _agents_row(runs: Sequence[Measured]) -> dict[str, Any]:
+    total = sum((run.usage.counted for run in runs), Counters())
+    seconds, ways = sum(run.usage.seconds for run in runs), _put_and_get_ms(total)
+    return {
+        "seconds": seconds,
+        "cpu_of_brokers": total.cpu_s / max(sum(run.usage.brokers_cpu_s for run in runs), 1e-9),
+        "linked_share": total.topics_linked_share,
+        "put_and_get_ms": ways["p50"],
+        "put_and_get_p99_ms": ways["p99"],
+        "agent_cores": total.cpu_s / seconds,
+        "agent_cpu_s": total.cpu_s,
+        "linked_bytes": total.linked_bytes,
+        "inline_bytes": total.inline_bytes,
+        "zone_bytes": total.zone_bytes,
+        "zone_share": total.zone_bytes / max(total.linked_bytes + total.inline_bytes, 1),
+        "puts": total.puts,
+        "gets": total.gets,
+        "stages_ms": total.stages_ms(),
+        "faults": {why: times for why, times in total.by("remote_wal_faults_total", "reason").items() if times},
+    }
 
 
 def write_json(file: Path, workloads: Sequence[Workload], measured: Sequence[Measured], **about: Any) -> None:
     """Write everything, with every round's own figures."""
     rounds = [
-        {"workload": run.workload, "rung": run.rung, "round": run.round, "seconds": run.seconds}
+        {"workload": run.workload, "rung": run.rung.name, "round": run.round, "seconds": run.usage.seconds}
         | dict(run.figures)
         | ({"not_kept_up_with": run.not_kept_up_with} if run.not_kept_up_with else {})
         for run in measured
     ]
-    document = {
-        "compared": compare(workloads, measured),
-        "agents": agent_rows(measured),
-        "rounds": rounds,
-    }
-    file.write_text(json.dumps(about | document, indent=1))
+    document = about | {"partitions": {one.name: one.partitions for one in workloads}}
+    document |= {"compared": compare(workloads, measured), "agents": agent_rows(measured), "rounds": rounds}
+    file.write_text(json.dumps(document, indent=1))
 
 
 def print_tables(workloads: Sequence[Workload], measured: Sequence[Measured]) -> None:
     """Print medians compared with stock, and what the agents did."""
-    agents = list(agent_rows(measured))
-    figures, costs, stages = map(_figure, compare(workloads, measured)), map(_cost, agents), map(_stages, agents)
-    failed = [(run.workload, run.rung, str(run.round + 1), run.not_kept_up_with) for run in measured if not run.figures]
+    agents = agent_rows(measured)
+    failed = [
+        (run.workload, run.rung.name, str(run.round + 1), run.not_kept_up_with) for run in measured if not run.figures
+    ]
     faults = [
         (row["workload"], row["rung"], why, f"{count:,.0f}")
         for row in agents
@@ -152,16 +144,16 @@ def print_tables(workloads: Sequence[Workload], measured: Sequence[Measured]) ->
     show(
         table(
             "load", "figure", "rung", ">stock", ">rung's", ">compared", ">range",
-            rows=figures, title="Beside stock Kafka in the same round (medians)",
+            rows=map(_figure, compare(workloads, measured)), title="Beside stock Kafka in the same round (medians)",
         ),
         table(
             "load", "rung", ">cores", ">of brokers' CPU", ">linked", ">MB",
             ">inline MB", ">zone share", ">PUT", ">GET", ">KB/object",
-            rows=costs, title="What the agents did, all three together",
+            rows=map(_cost, agents), title="What the agents did, all three together",
         ),
         table(
             "load", "rung", ">CPU ms/object", ">CPU ms/MB", ">PUT + GET p50 / p99 ms", "stage p50 / p99 in ms",
-            rows=stages, title="Where the time goes",
+            rows=map(_stages, agents), title="Where the time goes",
         ),
         *([table("load", "rung", "fault", ">times", rows=faults, title="What agents survived")] if faults else []),
         *([table("load", "rung", ">round", "reason", rows=failed, title="Not kept up with")] if failed else []),
@@ -170,23 +162,16 @@ def print_tables(workloads: Sequence[Workload], measured: Sequence[Measured]) ->
 
 def _figure(row: Mapping[str, Any]) -> tuple[str, ...]:
     sign, unit = ("", "x") if row["comparison"] == Comparison.RATIO.value else ("+", " ms")
-    return (
-        *(row[key] for key in ("workload", "figure", "rung")),
-        *("" if row[key] is None else f"{row[key]:.1f}" for key in ("stock", "value")),
-        _verdict(row, sign, unit),
-        "" if row["compared"] is None else f"{row['compared_min']:{sign}.2f} to {row['compared_max']:{sign}.2f}",
-    )
-
-
-def _verdict(row: Mapping[str, Any], sign: str, unit: str) -> str:
-    if row["compared"] is None:
-        return "not kept up with"
-    more = [*(["void"] if row["void"] else []), *(["not in each round"] if row["not_kept_up_with"] else [])]
-    return ", ".join((f"{row['compared']:{sign}.2f}{unit}", *more))
+    verdict, extent = "not kept up with", ""
+    if row["compared"] is not None:
+        doubts = f"{', void' if row['void'] else ''}{', not in each round' if row['not_kept_up_with'] else ''}"
+        verdict = f"{row['compared']:{sign}.2f}{unit}{doubts}"
+        extent = f"{row['compared_min']:{sign}.2f} to {row['compared_max']:{sign}.2f}"
+    values = ("" if row[key] is None else f"{row[key]:.1f}" for key in ("stock", "value"))
+    return row["workload"], row["figure"], row["rung"], *values, verdict, extent
 
 
 def _cost(row: Mapping[str, Any]) -> tuple[str, ...]:
-    puts, replicated_kb = max(row["puts"], 1), row["linked_bytes"] / 2e3
     return (
         row["workload"],
         row["rung"],
@@ -196,7 +181,7 @@ def _cost(row: Mapping[str, Any]) -> tuple[str, ...]:
         *(f"{row[key] / 1e6:,.1f}" for key in ("linked_bytes", "inline_bytes")),
         f"{row['zone_share']:.2%}",
         *(f"{row[key]:,.0f}" for key in ("puts", "gets")),
-        f"{replicated_kb / puts:,.0f}",
+        f"{row['linked_bytes'] / 2e3 / max(row['puts'], 1):,.0f}",
     )
 
 

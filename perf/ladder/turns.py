@@ -5,129 +5,137 @@ all alike; they are compared with stock of the same round only. The order of the
 load that a cluster does not keep up with has a reason instead of figures, and the others continue.
 """
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
 
-from local_cluster.agent_metrics import Counters, scrape_all
 from local_cluster.cluster import LocalCluster
 from local_cluster.kafka_tools import KafkaToolError
 from local_cluster.polling import WaitTimeoutError
 from local_cluster.topic_switch import set_topics
 from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
-from perf.ladder.workloads import Figures, Workload
+from perf.clusters import Store, Usage, spread, used_by
+from perf.loads import Figures, Run
 
-STOCK = "stock"
-NOT_KEPT_UP = (TimeoutError, KafkaToolError, WaitTimeoutError)
+STOCK: Final = "stock"
+NOT_KEPT_UP: Final = (TimeoutError, KafkaToolError, WaitTimeoutError)
 """The errors of a load that did not reach its end."""
+WARM_UP: Final = 0.5
+"""The part of each load that runs before the first round, so that no round pays for the brokers' compilers."""
+
+
+class Comparison(Enum):
+    """The comparison of a rung with stock in the same round."""
+
+    RATIO = "ratio"
+    """rung / stock: throughput."""
+    ADDED_MS = "added ms"
+    """rung - stock: latency."""
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """One load on one entrant in one round; `agents` has the agents' counters in that time, None on stock."""
+class Workload:
+    """One load. `compared` names the figures of `run` that count, and the comparison."""
 
-    workload: str
-    store: str
-    """The store of the entrants that this was measured with; stock is measured again for each store."""
-    rung: str
-    round: int
-    figures: Figures
-    seconds: float
-    agents: Counters | None
-    brokers_cpu_s: float = 0.0
-    not_kept_up_with: str = ""
-    """The reason why there are no figures or counters."""
-    is_always_linked: bool = False
-    """Whether links are wanted for every byte, so that with many bytes inline the result is void."""
+    name: str
+    partitions: int
+    compared: Mapping[str, Comparison]
+    run: Run
 
 
 @dataclass(frozen=True, slots=True)
-class Length:
-    """The size of a run."""
+class Rung:
+    """Something that is compared with stock, or stock itself."""
 
-    rounds: int
-    scale: float
-    """The factor on each load's own size."""
-    warm_up: float
-    """The scale of the loads that run before the first round."""
+    name: str
+    store: Store
+    """The kind of the agents' store; stock is measured again for each."""
+    policy: LinkPolicy | None = None
+    """The link policy of its topics; None leaves remote.wal.storage.enable off."""
+    is_pipelined: bool = False
+    """Whether clients connect through agents that hold the answers to acks=all, as clients of the zone az1 do."""
+
+    @property
+    def is_always_linked(self) -> bool:
+        """Whether links are wanted for every byte, so that with many bytes inline a result is void."""
+        return self.policy is LinkPolicy.ALWAYS
 
 
 @dataclass(frozen=True, slots=True)
 class Entrant:
-    """Something that is compared with stock, or stock itself."""
+    """A rung with its cluster, and the address of its clients; empty: the brokers'."""
 
-    name: str
+    rung: Rung
     cluster: LocalCluster
-    topic: str
-    """The part of the topic's name after the load's; entrants of one cluster with the same part share the topic."""
-    settings: TopicSettings | None = None
-    """The topic's settings; None leaves remote.wal.storage.enable off."""
     bootstrap_servers: str = ""
-    """The address of its clients; empty: the brokers'."""
 
-    @property
-    def is_always_linked(self) -> bool:
-        """Whether the topic's policy links every byte."""
-        return self.settings is not None and self.settings.link_policy is LinkPolicy.ALWAYS
+    def create_topic(self, name: str, partitions: int) -> None:
+        """Create a topic with the rung's policy, led by all brokers."""
+        self.cluster.admin.create_topic(name, assignment=spread(self.cluster.broker_ids, partitions))
+        if self.rung.policy is not None:
+            set_topics(self.cluster.bootstrap_servers, [name], TopicSettings(True, self.rung.policy))
+
+    def load(self, run: Run, topic: str, scale: float) -> Figures:
+        """Run a load against a topic."""
+        tools = self.cluster.runtime.tools(self.bootstrap_servers or self.cluster.bootstrap_servers)
+        return run(tools, topic, scale)
+
+    def measure(self, load: str, run: Run, topic: str, scale: float, number: int = 0) -> "Measured":
+        """Run a load against a topic, and note what it took, or why it came to no end."""
+
+        def attempt() -> tuple[Figures, str]:
+            try:
+                return self.load(run, topic, scale), ""
+            except NOT_KEPT_UP as error:
+                return {}, str(error) or type(error).__name__
+
+        (figures, reason), usage = used_by(self.cluster, attempt)
+        return Measured(load, self.rung, number, figures, usage, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One load on one entrant in one round."""
+
+    workload: str
+    rung: Rung
+    round: int
+    figures: Figures
+    usage: Usage
+    not_kept_up_with: str = ""
+    """The reason why there are no figures."""
 
 
 @dataclass(slots=True)
 class Turns:
     """Runs loads on one entrant after the other."""
 
-    length: Length
+    rounds: int
+    scale: float
+    """The factor on each load's own size."""
     tell: Callable[[str], None]
     keep: Callable[[Sequence[Measured]], None]
     """Called with all results so far, after each load, so that an interrupted run leaves its part."""
-    tools_as_shipped: bool = False
-    """Whether the loads run with the JVM options of Kafka's own scripts, or with those that warm up quickly."""
     measured: list[Measured] = field(default_factory=list)
 
-    def run(self, workloads: Sequence[Workload], store: str, stock: LocalCluster, others: Sequence[Entrant]) -> None:
-        """Run all rounds of these loads. `store` is the name of the store of the others' agents."""
-        first = Entrant(STOCK, stock, STOCK)
+    def run(self, workloads: Sequence[Workload], stock: LocalCluster, others: Sequence[Entrant]) -> None:
+        """Run all rounds of these loads; the others have agents with one kind of store."""
+        first = Entrant(Rung(STOCK, others[0].rung.store), stock)
         for workload in workloads:
-            made: set[tuple[str, str]] = set()
             for one in (first, *others):
-                if (place := (one.cluster.bootstrap_servers, one.topic)) not in made:
-                    made.add(place)
-                    self._create_topic(workload, one)
-            if self.length.warm_up:
-                for one in (first, others[0]):
-                    self.tell(f"{workload.title}: warming up, so that no round pays for the brokers' compilers")
-                    with suppress(*NOT_KEPT_UP):  # the rounds tell it
-                        self._load(workload, one, self.length.scale * self.length.warm_up)
-            for number in range(self.length.rounds):
+                one.create_topic(_topic(workload, one), workload.partitions)
+            for one in (first, others[0]):
+                self.tell(f"{workload.name}: warming up")
+                with suppress(*NOT_KEPT_UP):  # the rounds tell it
+                    one.load(workload.run, _topic(workload, one), self.scale * WARM_UP)
+            for number in range(self.rounds):
                 for one in (first, *turned(others, number)):
-                    self.tell(f"{workload.title}: {one.name}, round {number + 1} of {self.length.rounds}")
-                    self.measured.append(self._measure(workload, store, one, number))
+                    self.tell(f"{workload.name}: {one.rung.name}, round {number + 1} of {self.rounds}")
+                    topic = _topic(workload, one)
+                    self.measured.append(one.measure(workload.name, workload.run, topic, self.scale, number))
                     self.keep(self.measured)
-
-    def _create_topic(self, workload: Workload, one: Entrant) -> None:
-        topic = _topic(workload, one)
-        assignment = spread(one.cluster.broker_ids, one.cluster.broker_ids, workload.partitions)
-        one.cluster.admin.create_topic(topic, assignment=assignment)
-        if one.settings is not None:
-            set_topics(one.cluster.bootstrap_servers, [topic], one.settings)
-
-    def _measure(self, workload: Workload, store: str, one: Entrant, number: int) -> Measured:
-        before = scrape_all(one.cluster).counters if one.cluster.settings.agents else None
-        cpu_s, started = _brokers_cpu_s(one.cluster), time.monotonic()
-        try:
-            figures, reason = self._load(workload, one, self.length.scale), ""
-        except NOT_KEPT_UP as error:
-            figures, reason = {}, str(error) or type(error).__name__
-        seconds = time.monotonic() - started
-        counted = None if before is None or reason else scrape_all(one.cluster).counters.since(before)
-        cpu_s = _brokers_cpu_s(one.cluster) - cpu_s
-        linked = one.is_always_linked
-        return Measured(workload.name, store, one.name, number, figures, seconds, counted, cpu_s, reason, linked)
-
-    def _load(self, workload: Workload, one: Entrant, scale: float) -> Figures:
-        address = one.bootstrap_servers or one.cluster.bootstrap_servers
-        tools = one.cluster.runtime.tools(address, jvm_as_shipped=self.tools_as_shipped)
-        return workload.run(tools, _topic(workload, one), scale)
 
 
 def turned(entrants: Sequence[Entrant], number: int) -> list[Entrant]:
@@ -136,15 +144,5 @@ def turned(entrants: Sequence[Entrant], number: int) -> list[Entrant]:
     return [*entrants[first:], *entrants[:first]]
 
 
-def spread(leaders: Sequence[int], brokers: Sequence[int], partitions: int) -> list[list[int]]:
-    """Return each partition's replicas: on all brokers, with the leaders first in turn."""
-    firsts = [leaders[number % len(leaders)] for number in range(partitions)]
-    return [[first, *(broker for broker in brokers if broker != first)] for first in firsts]
-
-
-def _brokers_cpu_s(cluster: LocalCluster) -> float:
-    return sum(cluster.broker(broker_id).cpu_s() for broker_id in cluster.broker_ids)
-
-
 def _topic(workload: Workload, one: Entrant) -> str:
-    return f"{workload.name}-{one.topic}"
+    return f"{workload.name}-{one.rung.name}"

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from perf.counts.command import Counted, rows, wake_ups
 from perf.counts.counted_agent import Calls, HandOvers
-from perf.counts.system_calls import BUFFER_BYTES, LOOP, OTHERS, SystemCalls
+from perf.counts.system_calls import BUFFER_BYTES, SystemCalls
 
 _STRACE = f"""\
 101 recvfrom(7, ""..., 65536, 0, NULL, NULL) = 1200
@@ -27,13 +27,6 @@ def test_a_system_call_in_two_lines_counts_once() -> None:
     seen = SystemCalls()
     seen.add(_STRACE.splitlines())
     assert seen.calls == {"recvfrom": 1, "futex": 1, "write": 1, "sendmsg": 1, "read": 1, "mmap": 3}
-
-
-def test_a_system_call_is_that_of_its_threads_kind() -> None:
-    seen = SystemCalls()
-    seen.add(_STRACE.splitlines(), {101: LOOP})
-    assert seen.by_threads == {LOOP: 6, OTHERS: 2}
-    assert seen.futex_by_threads[LOOP] == 1
 
 
 def test_bytes_are_those_that_went_through() -> None:
@@ -93,11 +86,11 @@ def test_a_thread_that_is_woken_is_a_wake_up() -> None:
 
     thread = threading.Thread(target=echo)
     thread.start()
-    before = wake_ups(os.getpid(), {thread.native_id or 0: "echo"})["echo"]
+    before = wake_ups(os.getpid())
     for _ in range(times - 1):
         there.release()
         back.acquire()
-    woken = wake_ups(os.getpid(), {thread.native_id or 0: "echo"})["echo"] - before
+    woken = wake_ups(os.getpid()) - before
     there.release()
     thread.join()
     assert woken >= times - 1

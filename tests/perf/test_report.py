@@ -6,25 +6,34 @@ from pathlib import Path
 import pytest
 
 from local_cluster.agent_metrics import Counters, parse_metrics
+from metadata_topic.settings.topic_settings import LinkPolicy
+from perf.clusters import Store, Usage
 from perf.ladder.report import agent_rows, compare, line_of, print_tables, write_json
-from perf.ladder.turns import STOCK, Measured
-from perf.ladder.workloads import Comparison, Workload
+from perf.ladder.turns import STOCK, Comparison, Measured, Rung, Workload
 
-RATE = Workload("rate", "a rate", 1, {"MB/s": Comparison.RATIO}, lambda _tools, _topic, _scale: {})
-DELAY = Workload("delay", "a delay", 1, {"p50 ms": Comparison.ADDED_MS}, lambda _tools, _topic, _scale: {})
+RATE = Workload("rate", 1, {"MB/s": Comparison.RATIO}, lambda _tools, _topic, _scale: {})
+DELAY = Workload("delay", 1, {"p50 ms": Comparison.ADDED_MS}, lambda _tools, _topic, _scale: {})
 
 
-def measured(workload: Workload, store: str, rung: str, number: int, value: float) -> Measured:
+LINKS = Rung("links", Store.DIRECTORY)
+
+
+def measured(workload: Workload, rung: str, number: int, value: float, store: Store = Store.DIRECTORY) -> Measured:
     figure = next(iter(workload.compared))
-    return Measured(workload.name, store, rung, number, {figure: value}, 1.0, None)
+    return Measured(workload.name, Rung(rung, store), number, {figure: value}, Usage(1.0))
+
+
+def by_agents(number: int, figures: Counters, rung: Rung = LINKS) -> Measured:
+    usage = Usage(3.0, 2.0, {1: figures})
+    return Measured("rate", rung, number, {"MB/s": 9.0}, usage)
 
 
 def test_a_ratio_is_taken_round_by_round_so_that_a_slow_round_does_not_count_against_the_rung() -> None:
     runs = [
-        measured(RATE, "directory", STOCK, 0, 10.0),
-        measured(RATE, "directory", "links", 0, 9.0),
-        measured(RATE, "directory", STOCK, 1, 100.0),
-        measured(RATE, "directory", "links", 1, 90.0),
+        measured(RATE, STOCK, 0, 10.0),
+        measured(RATE, "links", 0, 9.0),
+        measured(RATE, STOCK, 1, 100.0),
+        measured(RATE, "links", 1, 90.0),
     ]
     (row,) = compare([RATE], runs)
     assert row["compared"] == row["compared_min"] == row["compared_max"] == 0.9
@@ -32,10 +41,10 @@ def test_a_ratio_is_taken_round_by_round_so_that_a_slow_round_does_not_count_aga
 
 def test_each_rung_is_held_against_the_stock_cluster_beside_its_own() -> None:
     runs = [
-        measured(DELAY, "directory", STOCK, 0, 3.0),
-        measured(DELAY, "directory", "links", 0, 17.0),
-        measured(DELAY, "s3", STOCK, 0, 5.0),
-        measured(DELAY, "s3", "links-s3", 0, 25.0),
+        measured(DELAY, STOCK, 0, 3.0),
+        measured(DELAY, "links", 0, 17.0),
+        measured(DELAY, STOCK, 0, 5.0, Store.NATIVE),
+        measured(DELAY, "links-s3", 0, 25.0, Store.NATIVE),
     ]
     assert {row["rung"]: row["compared"] for row in compare([DELAY], runs)} == {"links": 14.0, "links-s3": 20.0}
 
@@ -82,7 +91,7 @@ def test_figures_of_two_readings_give_what_happened_in_between_and_count_each_co
 
 def test_what_the_agents_did_is_summed_over_the_rounds() -> None:
     figures = parse_metrics(METRICS).counters
-    runs = [Measured("rate", "directory", "links", number, {"MB/s": 1.0}, 3.0, figures) for number in range(2)]
+    runs = [by_agents(number, figures) for number in range(2)]
     (row,) = agent_rows(runs)
     assert row["agent_cores"] == 0.5
     assert row["zone_share"] == 0.05
@@ -91,7 +100,7 @@ def test_what_the_agents_did_is_summed_over_the_rounds() -> None:
 
 def test_agents_are_held_against_the_brokers_beside_them_and_links_against_their_own_topics() -> None:
     figures = parse_metrics(METRICS).counters
-    runs = [Measured("rate", "s3", "links", number, {"MB/s": 1.0}, 3.0, figures, 2.0) for number in range(2)]
+    runs = [by_agents(number, figures) for number in range(2)]
     (row,) = agent_rows(runs)
     assert row["cpu_of_brokers"] == 0.75
     assert row["linked_share"] == 0.99
@@ -99,18 +108,17 @@ def test_agents_are_held_against_the_brokers_beside_them_and_links_against_their
 
 
 def test_each_load_is_told_in_a_line() -> None:
-    assert line_of(measured(RATE, "directory", "links", 1, 9.04)) == "rate, links, round 2: 9.0 MB/s"
+    assert line_of(measured(RATE, "links", 1, 9.04)) == "rate, links, round 2: 9.0 MB/s"
     counted = parse_metrics(METRICS).counters
-    linked = Measured("rate", "directory", "links", 0, {"MB/s": 9.0}, 3.0, counted)
-    assert line_of(linked).endswith("9.0 MB/s, PUT + GET 10.5 ms at p50, 13.9 at p99")
+    assert line_of(by_agents(0, counted)).endswith("9.0 MB/s, PUT + GET 10.5 ms at p50, 13.9 at p99")
 
 
 def failed(rung: str, number: int, reason: str = "5 records were not acknowledged") -> Measured:
-    return Measured("rate", "directory", rung, number, {}, 90.0, None, not_kept_up_with=reason)
+    return Measured("rate", Rung(rung, Store.DIRECTORY), number, {}, Usage(90.0), reason)
 
 
 def test_a_load_that_was_not_kept_up_with_is_told_in_its_line_and_row() -> None:
-    runs = [measured(RATE, "directory", STOCK, 0, 10.0), failed("links", 0)]
+    runs = [measured(RATE, STOCK, 0, 10.0), failed("links", 0)]
     assert line_of(runs[1]) == "rate, links, round 1: not kept up with: 5 records were not acknowledged"
     (row,) = compare([RATE], runs)
     assert (row["stock"], row["value"], row["compared"], row["compared_min"]) == (10.0, None, None, None)
@@ -119,11 +127,11 @@ def test_a_load_that_was_not_kept_up_with_is_told_in_its_line_and_row() -> None:
 
 def test_rounds_that_were_kept_up_with_on_both_sides_are_compared() -> None:
     runs = [
-        measured(RATE, "directory", STOCK, 0, 10.0),
-        measured(RATE, "directory", "links", 0, 9.0),
+        measured(RATE, STOCK, 0, 10.0),
+        measured(RATE, "links", 0, 9.0),
         failed(STOCK, 1),
-        measured(RATE, "directory", "links", 1, 3.0),
-        measured(RATE, "directory", STOCK, 2, 10.0),
+        measured(RATE, "links", 1, 3.0),
+        measured(RATE, STOCK, 2, 10.0),
         failed("links", 2),
     ]
     (row,) = compare([RATE], runs)
@@ -146,10 +154,10 @@ def test_where_links_are_wanted_for_every_byte_a_row_with_too_much_inline_is_voi
 ) -> None:
     more_inline = METRICS.replace('path="inline"} 1.0', f'path="inline"}} {inline}')
     counted = parse_metrics(more_inline).counters
-    runs = [measured(RATE, "directory", STOCK, 0, 10.0)]
+    runs = [measured(RATE, STOCK, 0, 10.0)]
     runs += [
-        Measured("rate", "directory", rung, 0, {"MB/s": 9.0}, 3.0, counted, is_always_linked=rung == "links")
-        for rung in ("links", "cost")
+        by_agents(0, counted, Rung(name, Store.DIRECTORY, policy))
+        for name, policy in (("links", LinkPolicy.ALWAYS), ("cost", LinkPolicy.COST))
     ]
     told = {
         row["rung"]: (row["void"], agents["void"])
@@ -163,15 +171,14 @@ def test_where_links_are_wanted_for_every_byte_a_row_with_too_much_inline_is_voi
 
 def test_the_tables_show_every_comparison_and_what_the_agents_did(capsys: pytest.CaptureFixture[str]) -> None:
     counted = parse_metrics(METRICS).counters
-    links = Measured("rate", "directory", "links", 0, {"MB/s": 9.0}, 3.0, counted)
-    print_tables([RATE], [measured(RATE, "directory", STOCK, 0, 10.0), links])
+    print_tables([RATE], [measured(RATE, STOCK, 0, 10.0), by_agents(0, counted)])
     shown = capsys.readouterr().out
     for figure in ("0.90x", "0.50", "5.00%", "uploaded 7.5/10", "link_wait_timeout"):
         assert figure in shown
 
 
 def test_json_is_written_for_a_run_that_was_cut_short(tmp_path: Path) -> None:
-    runs = [measured(RATE, "directory", STOCK, 0, 10.0), measured(RATE, "directory", "links", 0, 9.0)]
+    runs = [measured(RATE, STOCK, 0, 10.0), measured(RATE, "links", 0, 9.0)]
     write_json(tmp_path / "ladder.json", [RATE, DELAY], runs, rounds=3)
     written = json.loads((tmp_path / "ladder.json").read_text())
     assert written["rounds"] == [

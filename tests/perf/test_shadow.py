@@ -8,16 +8,12 @@ from prometheus_client import CollectorRegistry
 from agent.settings.agent_settings import AgentSettings
 from agent.wiring.storage_run import log_manager_limits
 from perf.cost import world
-from perf.cost.counts import FOLLOWERS
-from perf.cost.load import Assigned, Load, ProducedLog
-from perf.cost.loop import CostLoop
+from perf.cost.load import Assigned, Load
 from perf.cost.sweep import LIFE_S, count
-from perf.cost.world import CostWorld
+from perf.cost.world import CostLoop, CostWorld, ProducedLog
 from plugin.inline_reason import InlineReason
 from plugin.prices import Prices
 from replication.leader.shadow import Shadow, ShadowRules
-from rlm.write_path.commit.link_costs import LinkCosts
-from rlm.write_path.commit.link_policy import CostLimits
 from rlm.write_path.core.actions import Action, CountLeftOut
 
 PRICES = Prices.load()
@@ -57,8 +53,7 @@ def share_in_shadow(load: Load, monkeypatch: pytest.MonkeyPatch) -> float:
     process = AgentSettings().process.model_copy(update={"mode": "shadow"})
     limits = log_manager_limits(AgentSettings().model_copy(update={"process": process}))
     assert limits.in_shadow
-    cost_limits = CostLimits(PRICES.break_even_bytes(FOLLOWERS, PRICES.s3_express), limits.commit.interval_s)
-    made = CostWorld(load, limits, cost_limits, LinkCosts(PRICES, PRICES.s3_express), ASSIGNED)
+    made = CostWorld(load, limits, PRICES, ASSIGNED)
     shadow.led(ASSIGNED.to(ProducedLog(number, 1).partition) for number in range(load.partitions))
     made.run(SECONDS)
     share = shadow.traffic.recent_of_all.share(3600, 0.0)

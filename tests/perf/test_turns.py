@@ -10,9 +10,11 @@ from local_cluster.broker_config import ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.kafka_tools import KafkaToolError, KafkaTools
 from local_cluster.polling import WaitTimeoutError
-from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
-from perf.ladder.turns import Entrant, Length, Turns, turned
-from perf.ladder.workloads import Comparison, Workload
+from metadata_topic.settings.topic_settings import LinkPolicy
+from perf.clusters import Store
+from perf.ladder.turns import Comparison, Entrant, Rung, Turns, Workload, turned
+
+LINKS = Rung("links", Store.DIRECTORY)
 
 
 @dataclass
@@ -48,7 +50,7 @@ def load(name: str, fails: Mapping[str, Exception]) -> Workload:
             raise fails[topic]
         return {"MB/s": 1.0}
 
-    return Workload(name, "", 1, {"MB/s": Comparison.RATIO}, run)
+    return Workload(name, 1, {"MB/s": Comparison.RATIO}, run)
 
 
 @pytest.mark.parametrize(
@@ -62,11 +64,11 @@ def load(name: str, fails: Mapping[str, Exception]) -> Workload:
 )
 def test_a_load_that_is_not_kept_up_with_does_not_end_the_run(error: Exception, reason: str) -> None:
     told: list[int] = []
-    turns = Turns(Length(1, 1.0, 0.5), lambda _line: None, lambda measured: told.append(len(measured)))
+    turns = Turns(1, 1.0, lambda _line: None, lambda measured: told.append(len(measured)))
     cluster = cast("LocalCluster", Nothing())
-    other = Entrant("links", cluster, "links")
-    turns.run([load("first", {"first-links": error}), load("second", {})], "directory", cluster, [other])
-    outcomes = [(run.workload, run.rung, run.not_kept_up_with, bool(run.figures)) for run in turns.measured]
+    other = Entrant(LINKS, cluster)
+    turns.run([load("first", {"first-links": error}), load("second", {})], cluster, [other])
+    outcomes = [(run.workload, run.rung.name, run.not_kept_up_with, bool(run.figures)) for run in turns.measured]
     assert outcomes == [
         ("first", "stock", "", True),
         ("first", "links", reason, False),
@@ -77,21 +79,19 @@ def test_a_load_that_is_not_kept_up_with_does_not_end_the_run(error: Exception, 
 
 
 def test_a_defect_of_the_benchmark_ends_it() -> None:
-    turns = Turns(Length(1, 1.0, 0.0), lambda _line: None, lambda _measured: None)
+    turns = Turns(1, 1.0, lambda _line: None, lambda _measured: None)
     cluster = cast("LocalCluster", Nothing())
     with pytest.raises(KeyError):
-        turns.run([load("first", {"first-links": KeyError()})], "", cluster, [Entrant("links", cluster, "links")])
+        turns.run([load("first", {"first-links": KeyError()})], cluster, [Entrant(LINKS, cluster)])
 
 
 def test_each_entrant_is_first_in_its_round() -> None:
-    entrants = [Entrant(name, cast("LocalCluster", Nothing()), "links") for name in "abc"]
-    orders = ["".join(one.name for one in turned(entrants, number)) for number in range(4)]
+    entrants = [Entrant(Rung(name, Store.DIRECTORY), cast("LocalCluster", Nothing())) for name in "abc"]
+    orders = ["".join(one.rung.name for one in turned(entrants, number)) for number in range(4)]
     assert orders == ["abc", "bca", "cab", "abc"]
 
 
 @pytest.mark.parametrize("policy", LinkPolicy)
 def test_links_are_wanted_for_every_byte_by_one_policy(policy: LinkPolicy) -> None:
-    cluster = cast("LocalCluster", Nothing())
-    entrant = Entrant("one", cluster, "one", TopicSettings(enable=True, link_policy=policy))
-    assert entrant.is_always_linked is (policy is LinkPolicy.ALWAYS)
-    assert not Entrant("inline", cluster, "inline").is_always_linked
+    assert Rung("one", Store.DIRECTORY, policy).is_always_linked is (policy is LinkPolicy.ALWAYS)
+    assert not Rung("inline", Store.DIRECTORY).is_always_linked
