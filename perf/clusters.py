@@ -30,7 +30,7 @@ class Store(StrEnum):
 
     DIRECTORY = "directory"
     NATIVE = "s3native"
-    """A native S3 server under TLS, as agents are then."""
+    """A native S3 server under TLS."""
 
 
 STORE_HOST = 9

@@ -69,9 +69,7 @@ def defaults(
     with (
         tempfile.TemporaryDirectory(prefix="remote-wal-perf-") as directory,
         object_store(store, latency_ms) as spec,
-        started_cluster(
-            Path(directory) / "agents", AgentsMode(spec, tls=store is Store.NATIVE), overrides=LARGE_SEGMENTS
-        ) as cluster,
+        started_cluster(Path(directory) / "agents", AgentsMode(spec), overrides=LARGE_SEGMENTS) as cluster,
     ):
         entrants = [Entrant(one, cluster) for one in rungs]
         for one in entrants:
