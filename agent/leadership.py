@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
@@ -131,13 +132,20 @@ class LeadershipReader:
         return self._racks.look(followers)
 
 
+@dataclass(frozen=True, slots=True)
+class TopicDefaults:
+    """What this agent's settings say for topics whose own leave it open."""
+
+    latency_bound_ms: int
+    retention: WalRetention
+
+
 def assignments(
     led: LedByTopic,
     topics: Mapping[str, TopicSettings],
     directories: Iterable[PartitionDirectory],
-    default_latency_bound_ms: int,
+    defaults: TopicDefaults,
     zones: Zones,
-    retention: WalRetention,
 ) -> list[Assignment]:
     """Return the partitions to take care of: led here, with the feature on, and with a directory of that topic's id.
 
@@ -145,6 +153,7 @@ def assignments(
     recovery. By default that holds for logs without another replica.
     """
     found: list[Assignment] = []
+    retention = defaults.retention
     for directory in directories:
         settings = settings_of(topics, directory.topic, directory.topic_id)
         followers = led.get(directory.topic, {}).get(directory.partition)
@@ -158,7 +167,7 @@ def assignments(
                 directory.topic,
                 directory.path,
                 settings.link_policy,
-                settings.link_latency_bound_ms or default_latency_bound_ms,
+                settings.link_latency_bound_ms or defaults.latency_bound_ms,
                 settings.archive,
                 zones.elsewhere(partition, followers),
                 is_kept,
@@ -188,30 +197,28 @@ class LeadershipWatch:
     def __init__(
         self,
         topics: Callable[[], Mapping[str, TopicSettings]],
+        defaults: TopicDefaults,
         replicas: LocalReplicas,
-        default_latency_bound_ms: int,
-        is_fenced: Callable[[], bool],
-        on_assignments: Callable[[list[Assignment]], None],
-        threads: Executor,
         zones: Zones,
-        retention: WalRetention,
+        is_fenced: Callable[[], bool],
+        threads: Executor,
     ) -> None:
         """`topics` returns the settings as they were read; while this agent `is_fenced`, it leads nothing.
 
         `zones` gets what the cluster says of zones.
         """
         self._topics = topics
+        self._defaults = defaults
         self._replicas = replicas
-        self._default_latency_bound_ms = default_latency_bound_ms
-        self._is_fenced = is_fenced
-        self._on_assignments = on_assignments
-        self._threads = threads
         self._zones = zones
-        self._retention = retention
+        self._is_fenced = is_fenced
+        self._threads = threads
         self._changed = asyncio.Event()
         self.is_known = False
         self.unknown_because: str | None = None
         """Why Kafka did not answer last time; None: it did."""
+        self.on_assignments: Callable[[list[Assignment]], object] = lambda _assignments: None
+        """Called with the partitions to take care of, each time that Kafka has answered."""
         self.on_led: Callable[[Mapping[str, TopicId]], None] = lambda _topics: None
         """Called on a thread, with the topics whose partition 0 is led here, whether or not the feature is on."""
         self.on_known: Callable[[], None] = lambda: None
@@ -234,7 +241,7 @@ class LeadershipWatch:
                 self._zones.learned(await loop.run_in_executor(self._threads, reader.racks, followers))
                 if self._is_fenced():
                     led = {}  # every reader would refuse what this incarnation uploads
-                self._on_assignments(await loop.run_in_executor(self._threads, self._assignments, led))
+                self.on_assignments(await loop.run_in_executor(self._threads, self._assignments, led))
                 self.is_known, self.unknown_because = True, None
                 self.on_known()
             except KafkaClusterError as error:
@@ -252,4 +259,4 @@ class LeadershipWatch:
         self._zones.led(followers_of(led, found))
         first = (one for one in found if one.partition == 0 and 0 in led.get(one.topic, {}))
         self.on_led({one.topic: one.topic_id for one in first})
-        return assignments(led, self._topics(), found, self._default_latency_bound_ms, self._zones, self._retention)
+        return assignments(led, self._topics(), found, self._defaults, self._zones)

@@ -18,12 +18,13 @@ import structlog
 
 from agent.found_peers import gateway_parts, own_address, own_bypass
 from agent.identity import AgentIdentity
-from agent.leadership import LeadershipReader, LeadershipWatch, LocalReplicas
+from agent.leadership import LeadershipReader, LeadershipWatch, LocalReplicas, TopicDefaults
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.lifecycle_settings import LifecycleSettings
 from agent.settings.setting_types import milliseconds
 from agent.wiring.inherited_settings import InheritedSettings
 from agent.wiring.lease_watch import LeasesInTopic, LeaseWatch, make_lease
+from agent.wiring.surroundings import Surroundings
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.errors import KafkaClusterError
 from kafka_log.log_directory import LogDirectory
@@ -40,9 +41,7 @@ from metadata_topic.topic.followed_metadata import FollowedMetadata, KnownMetada
 from metadata_topic.topic.metadata_topics import MetadataTopics, TopicPlan
 from metadata_topic.topic.topic import MetadataTopicSettings
 from metadata_topic.topic.topic_reader import TopicReader
-from plugin.guarded_storage import GuardedStorageManager
 from plugin.wall_clock import wall_ms
-from replication.leader.zones import Zones
 from rlm.lifecycle.cluster_observer import longest_enabled_retention_ms
 from rlm.lifecycle.incarnation_watch import IncarnationWatch
 from rlm.lifecycle.tiered_storage import LogEpochs, TieredStorageTier
@@ -59,15 +58,14 @@ class TopicReaders:
 
     def __init__(
         self,
-        settings: AgentSettings,
-        identity: AgentIdentity,
-        client: KafkaClientConfig,
-        storage: GuardedStorageManager,
+        around: Surroundings,
         known: KnownMetadata,
         settings_changed: Callable[[object], None],
         directory_of: Callable[[TopicIdPartition], Path | None],
     ) -> None:
         """`settings_changed` is called in the settings reader's thread."""
+        settings, identity, client = around.settings, around.identity, around.configuration.client
+        storage = around.relaying.storage
         reader = Reader(identity.cluster_id, identity.broker_id, identity.incarnation, identity.rack)
         self.metadata = FollowedMetadata(client, reader, storage, known, wall_ms)
         memory = SettingsMemory(settings.process.state_directory)
@@ -158,20 +156,17 @@ class KafkaFollowing:
 
     def __init__(
         self,
-        settings: AgentSettings,
-        identity: AgentIdentity,
-        client: KafkaClientConfig,
-        log_directories: Sequence[LogDirectory],
-        on_assignments: Callable[[list[Assignment]], None],
-        storage: GuardedStorageManager,
+        around: Surroundings,
         known: KnownMetadata,
+        on_assignments: Callable[[list[Assignment]], None],
         register: Callable[[], None],
-        zones: Zones,
     ) -> None:
         """`on_assignments` is called in the event loop, whenever they may have changed.
 
-        `register` publishes this incarnation's registration to the metadata topic; `zones` gets the brokers' zones.
+        `register` publishes this incarnation's registration to the metadata topic.
         """
+        settings, identity, client = around.settings, around.identity, around.configuration.client
+        log_directories = [LogDirectory(path) for path in around.configuration.broker.log_dirs]
         self._settings = settings
         self._leaders = partial(LeadershipReader, client, identity.broker_id)
         self._register = partial(_register, client, settings, identity, log_directories)
@@ -183,9 +178,7 @@ class KafkaFollowing:
             loop.call_soon_threadsafe(self.leadership.look_again)
 
         self.replicas = LocalReplicas(log_directories)
-        self.readers = TopicReaders(
-            settings, identity, client, storage, known, settings_changed, self.replicas.directory_of
-        )
+        self.readers = TopicReaders(around, known, settings_changed, self.replicas.directory_of)
         self.incarnation = IncarnationWatch(
             identity.broker_id,
             identity.incarnation,
@@ -203,14 +196,13 @@ class KafkaFollowing:
 
         self.leadership = LeadershipWatch(
             lambda: self.topic_settings.topics,
+            TopicDefaults(milliseconds(settings.link.latency_bound_s), wal_retention(settings.lifecycle)),
             self.replicas,
-            milliseconds(settings.link.latency_bound_s),
+            around.relaying.zones,
             lambda: self.incarnation.fenced_because is not None or self.lease.lost_because is not None,
-            assigned,
             self._pool,
-            zones,
-            wal_retention(settings.lifecycle),
         )
+        self.leadership.on_assignments = assigned
         self.leadership.on_led = self._inherited.led
         self.on_agents: Callable[[Mapping[int, AgentRegistration]], object] = lambda _agents: None
         """Called in the event loop with all agents' registrations, once they are known and at each change."""

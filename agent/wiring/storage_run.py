@@ -28,7 +28,6 @@ from agent.wiring.durable_uploads import DurableUploads, KnownTopics
 from agent.wiring.kafka_following import KafkaFollowing
 from agent.wiring.lifecycle import build_lifecycle
 from agent.wiring.surroundings import Surroundings
-from kafka_log.log_directory import LogDirectory
 from kafka_log.tail_events import Gap
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.offset_ranges import OffsetRange
@@ -424,17 +423,7 @@ class StorageRun:
         self._assignments: Sequence[Assignment] = ()
         identity, settings, wall_ms = around.identity, around.settings, around.clocks.wall_ms
         self._own = NodeRegistration(identity.broker_id, identity.incarnation, identity.broker_id)
-        self.kafka = KafkaFollowing(
-            settings,
-            identity,
-            around.configuration.client,
-            [LogDirectory(path) for path in around.configuration.broker.log_dirs],
-            self.assigned,
-            around.relaying.storage,
-            known,
-            self._register,
-            around.relaying.zones,
-        )
+        self.kafka = KafkaFollowing(around, known, self.assigned, self._register)
         metadata, topic_settings = self.kafka.metadata, self.kafka.topic_settings
         self._archived = ArchivedTopics(
             self._own,

@@ -7,7 +7,15 @@ from typing import cast
 
 import pytest
 
-from agent.leadership import LeadershipReader, LeadershipWatch, LedByTopic, LocalReplicas, assignments, followers_of
+from agent.leadership import (
+    LeadershipReader,
+    LeadershipWatch,
+    LedByTopic,
+    LocalReplicas,
+    TopicDefaults,
+    assignments,
+    followers_of,
+)
 from kafka_log.log_directory import LogDirectory, PartitionDirectory
 from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_text
 from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
@@ -18,7 +26,7 @@ from rlm.write_path.assignment import Assignment
 OLD_ID, NEW_ID, OTHER_ID = (TopicId(letter * 16) for letter in (b"o", b"n", b"x"))
 
 
-HOUR = WalRetention()
+HOUR = TopicDefaults(20, WalRetention())
 
 
 def directory(topic: str, number: int, topic_id: TopicId = NEW_ID) -> PartitionDirectory:
@@ -34,7 +42,7 @@ def test_only_led_partitions_of_enabled_topics_with_a_directory_are_taken_on() -
     topics = {"on": TopicSettings(True, LinkPolicy.ALWAYS, 5), "off": TopicSettings(False), "idle": TopicSettings(True)}
     directories = [directory("on", n) for n in (0, 1, 2)]
     directories += [directory(topic, 0, OTHER_ID) for topic in ("off", "unknown", "idle", "gone from metadata")]
-    found = assignments(led, topics, directories, 20, Zones(), HOUR)
+    found = assignments(led, topics, directories, HOUR, Zones())
     assert [(a.topic, a.topic_id_partition) for a in found] == [
         ("on", TopicIdPartition(NEW_ID, 0)),
         ("on", TopicIdPartition(NEW_ID, 2)),
@@ -54,14 +62,14 @@ def test_followers_are_known_of_all_that_is_led_with_the_feature_on_or_off() -> 
 
 def test_the_id_comes_from_the_directory_so_that_a_topic_made_anew_is_another_one() -> None:
     led, topics = {"t": led_here(0)}, {"t": TopicSettings(True)}
-    before = assignments(led, topics, [directory("t", 0, OLD_ID)], 20, Zones(), HOUR)
-    after = assignments(led, topics, [directory("t", 0, NEW_ID)], 20, Zones(), HOUR)
+    before = assignments(led, topics, [directory("t", 0, OLD_ID)], HOUR, Zones())
+    after = assignments(led, topics, [directory("t", 0, NEW_ID)], HOUR, Zones())
     assert before[0].topic_id_partition != after[0].topic_id_partition
 
 
 def test_a_topic_without_a_latency_bound_takes_the_agents() -> None:
     topics = {"t": TopicSettings(True, LinkPolicy.LATENCY)}
-    found = assignments({"t": led_here(0)}, topics, [directory("t", 0)], 33, Zones(), HOUR)
+    found = assignments({"t": led_here(0)}, topics, [directory("t", 0)], TopicDefaults(33, WalRetention()), Zones())
     assert found[0].latency_bound_ms == 33
 
 
@@ -70,7 +78,7 @@ def test_the_followers_that_count_are_those_of_other_zones_as_the_cluster_tells_
     led = {"t": {0: frozenset({2, 3}), 1: frozenset({2}), 2: frozenset[int]()}}
 
     def counting() -> list[frozenset[int] | None]:
-        found = assignments(led, topics, [directory("t", number) for number in range(3)], 20, zones, HOUR)
+        found = assignments(led, topics, [directory("t", number) for number in range(3)], HOUR, zones)
         return [assignment.remote_followers for assignment in found]
 
     assert counting() == [{2, 3}, {2}, frozenset()], "of whom no zone is known, they count"
@@ -79,7 +87,7 @@ def test_the_followers_that_count_are_those_of_other_zones_as_the_cluster_tells_
 
 
 @pytest.mark.parametrize(
-    ("settings", "followers", "retention", "kept"),
+    ("settings", "followers", "defaults", "kept"),
     [
         (TopicSettings(True), {2, 3}, HOUR, (False, 3600.0)),
         (TopicSettings(True, wal_retention_ms=60_000), {2, 3}, HOUR, (False, 60.0)),
@@ -87,15 +95,15 @@ def test_the_followers_that_count_are_those_of_other_zones_as_the_cluster_tells_
         (TopicSettings(True, archive=True), {2, 3}, HOUR, (True, 0.0)),
         (TopicSettings(True, durable=True), {2, 3}, HOUR, (True, 0.0)),
         (TopicSettings(True, wal_retention_ms=AS_LOCAL), {2, 3}, HOUR, (True, 0.0)),
-        (TopicSettings(True), {2, 3}, WalRetention(AS_LOCAL), (True, 0.0)),
-        (TopicSettings(True), {2, 3}, WalRetention(NO_LIMIT), (True, 0.0)),
+        (TopicSettings(True), {2, 3}, TopicDefaults(20, WalRetention(AS_LOCAL)), (True, 0.0)),
+        (TopicSettings(True), {2, 3}, TopicDefaults(20, WalRetention(NO_LIMIT)), (True, 0.0)),
     ],
 )
 def test_objects_are_for_links_alone_but_where_a_recovery_or_the_archive_wants_them_or_no_replica_is(
-    settings: TopicSettings, followers: set[int], retention: WalRetention, kept: tuple[bool, float]
+    settings: TopicSettings, followers: set[int], defaults: TopicDefaults, kept: tuple[bool, float]
 ) -> None:
     led = {"t": led_here(0, followers=frozenset(followers))}
-    (found,) = assignments(led, {"t": settings}, [directory("t", 0)], 20, Zones(), retention)
+    (found,) = assignments(led, {"t": settings}, [directory("t", 0)], defaults, Zones())
     assert (found.is_kept, found.object_life_s) == kept
     assert found.is_durable is settings.durable
 
@@ -120,14 +128,13 @@ async def test_an_agent_by_which_consumers_begin_to_read_counts_at_once(
     with ThreadPoolExecutor(1) as threads:
         watch = LeadershipWatch(
             lambda: {"t": TopicSettings(True)},
-            LocalReplicas([LogDirectory(tmp_path)]),
-            20,
-            lambda: False,
-            told.put_nowait,
-            threads,
-            zones,
             HOUR,
+            LocalReplicas([LogDirectory(tmp_path)]),
+            zones,
+            lambda: False,
+            threads,
         )
+        watch.on_assignments = told.put_nowait
         running = asyncio.create_task(watch.run(cast(LeadershipReader, OneLeader()), interval_s=1000.0))
         async with asyncio.timeout(10):
             [before] = await told.get()
