@@ -11,6 +11,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from agent.configuration import Configuration
+from agent.found_peers import FoundPeers, serving_clients
 from agent.service_manager import ListeningSockets
 from agent.settings.gateway_settings import ALL, GatewaySettings
 from agent.settings.memory_shares import CLIENT_FRAMES_BYTES
@@ -43,12 +44,13 @@ from plugin.blob_storage import BlobStorage
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.wall_clock import Clocks
 from replication.follower.follower_context import FollowerContext
+from replication.follower.peer_watch import PeerWatch
 from replication.leader.leader_context import LeaderContext
 from replication.wire.circuit_breaker import BreakerLimits, CircuitBreaker
 from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES
 from replication.wire.link_defects import LinkDefects
 from replication.wire.memory_budget import MemoryBudget
-from replication.wire.peer_connection import Address
+from replication.wire.peer_connection import Address, KnownPeers
 from replication.wire.peer_protocol import MESSAGES, Hello, PeerCapabilities
 from rlm.lifecycle.untold_segments import UntoldSegments
 from rlm.write_path.commit.group_commit import CommitLimits
@@ -172,6 +174,19 @@ class ClientGateway:
         """Return the brokers that clients reach here now; those that the settings name, whoever is their proxy."""
         reached = settings.reached(self.peers)
         return {one for one in reached if settings.brokers != ALL or self.proxies.is_proxy(one)}
+
+    def with_doors(self, context: LeaderContext) -> LeaderContext:
+        """Return a context by which other agents' clients are served, too."""
+        context = context.with_door(PeerCapabilities.CLIENTS, self.door, self.capabilities)
+        if self.held is None:
+            return context
+        return context.with_door(PeerCapabilities.STORED_LOGS, self.held.door)
+
+    def watch(self, peers: KnownPeers, found_peers: FoundPeers, peer_watch: PeerWatch, rack: str) -> None:
+        """Be the proxy only for what the other agents of the zone are not."""
+        self.proxies.others = lambda: serving_clients(found_peers.agents, rack)
+        self.proxies.is_there = lambda one: one in peers and peer_watch.presence(one).may_be_there
+        peer_watch.on_change = found_peers.look_again
 
     async def stop(self) -> None:
         """Close all listeners and clients' connections."""

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry
 
 from agent.configuration import Configuration
-from agent.found_peers import FoundPeers, serving_clients
+from agent.found_peers import FoundPeers
 from agent.identity import AgentIdentity
 from agent.link_pauses import LinkPauses
 from agent.metrics.store_times import StoreTimes
 from agent.service_manager import ListeningSockets
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.bypass import bypass
-from agent.settings.memory_shares import FrameBytes, frame_bytes
+from agent.settings.memory_shares import frame_bytes
 from agent.settings.replication_settings import CatchUpSettings, HydrationSettings
 from agent.settings.setting_types import milliseconds
 from agent.settings.upload_settings import AlarmSettings
@@ -129,27 +129,20 @@ def build_relaying(
     settings, broker = configuration.settings, configuration.broker
     store_times = StoreTimes(registry, clock)
     storage = GuardedStorageManager(*_ceilings(settings.alarms, clock), store_times.timed)
-    write_path, hello = GuardedWritePath(), _hello(settings, identity)
+    write_path, zones = GuardedWritePath(), Zones(identity.rack, RemoteReaders(clock))
+    peers = KnownPeers(peer_addresses(broker, settings.peers))
     stage_times, metrics = _stage_times(settings, identity, registry, clock), ReplicationMetrics(registry)
     hydration = HydrationCache(storage, _hydration_limits(settings.hydration), stage_times, metrics, clock, archive)
-    zones = Zones(identity.rack, RemoteReaders(clock))
-    peers = KnownPeers(peer_addresses(broker, settings.peers))
-    context = replace(
-        _leader_context(configuration, hello, frame_bytes(settings), write_path, stage_times, metrics, clock),
-        zones=zones,
-        followers=peers,
-    )
+    hello, limits = _hello(settings, identity), _leader_limits(configuration)
+    context = LeaderContext(hello, limits, broker_listener(broker), write_path, stage_times, metrics, clock)
+    context = _with_budgets(replace(context, zones=zones, followers=peers), configuration, write_path)
     own_tls = None if settings.is_shadow else broker_tls_plan(broker, settings.broker_tls)
     context, broker_tls = _with_broker_tls(context, own_tls)
     pauses = LinkPauses(identity.broker_id, identity.rack, settings.process.state_directory)
-    follower_context = replace(
-        _follower_context(configuration, context, hydration, broker_tls), is_paused=pauses.is_paused
-    )
+    follower_context = _follower_context(configuration, context, hydration, broker_tls, pauses)
     gateway = _gateway(configuration, context, follower_context, storage, peers)
     if gateway is not None:
-        context = context.with_door(PeerCapabilities.CLIENTS, gateway.door, gateway.capabilities)
-        if gateway.held is not None:
-            context = context.with_door(PeerCapabilities.STORED_LOGS, gateway.held.door)
+        context = gateway.with_doors(context)
     neighbours = Neighbours(follower_context, peers, zones.is_own) if settings.hydration.share_min_readers else None
     if neighbours is not None:
         hydration.neighbours = neighbours
@@ -163,9 +156,7 @@ def build_relaying(
     peer_watch = PeerWatch(follower_context, peers, clock)
     found_peers = _found_peers(configuration, peers, follower, gateway)
     if gateway is not None:
-        gateway.proxies.others = lambda: serving_clients(found_peers.agents, broker.rack or "")
-        gateway.proxies.is_there = lambda one: one in peers and peer_watch.presence(one).may_be_there
-        peer_watch.on_change = found_peers.look_again
+        gateway.watch(peers, found_peers, peer_watch, broker.rack or "")
     return Relaying(
         leader,
         follower,
@@ -214,7 +205,11 @@ def _with_broker_tls(context: LeaderContext, own: BrokerTlsPlan | None) -> tuple
 
 
 def _follower_context(
-    configuration: Configuration, leader: LeaderContext, hydration: HydrationCache, broker_tls: BrokerTls | None
+    configuration: Configuration,
+    leader: LeaderContext,
+    hydration: HydrationCache,
+    broker_tls: BrokerTls | None,
+    pauses: LinkPauses,
 ) -> FollowerContext:
     """Return the follower's context, which shares parts with the leader's."""
     settings, metrics = configuration.settings, leader.metrics
@@ -237,6 +232,7 @@ def _follower_context(
         requests=leader.requests,
         broker_tls=broker_tls.server_context if broker_tls else lambda: None,
         broker_uid=settings.access.replica_user,
+        is_paused=pauses.is_paused,
     )
 
 
@@ -313,23 +309,14 @@ def _leader_limits(configuration: Configuration) -> LeaderLimits:
     )
 
 
-def _leader_context(
-    configuration: Configuration,
-    hello: Hello,
-    frames: FrameBytes,
-    write_path: GuardedWritePath,
-    stage_times: StageTimes,
-    metrics: ReplicationMetrics,
-    clock: Callable[[], float],
-) -> LeaderContext:
-    broker, settings = configuration.broker, configuration.settings
-    limits = _leader_limits(configuration)
-    context = LeaderContext(hello, limits, broker_listener(broker), write_path, stage_times, metrics, clock)
-    ahead = CatchUpLimits(settings.catch_up.read_ahead_bytes)
+def _with_budgets(context: LeaderContext, configuration: Configuration, write_path: GuardedWritePath) -> LeaderContext:
+    """Bound what the leader's side holds, and which requests it passes on."""
+    settings, metrics = configuration.settings, context.metrics
+    frames, ahead = frame_bytes(settings), CatchUpLimits(settings.catch_up.read_ahead_bytes)
     return replace(
         context,
         budget=_frame_budget("to_followers", frames.to_followers, metrics),
         request_budget=_frame_budget("requests", frames.requests, metrics),
-        requests=broker_requests(broker, settings.access),
-        catch_up=CatchUp(context.index, write_path, ahead, metrics, clock),
+        requests=broker_requests(configuration.broker, settings.access),
+        catch_up=CatchUp(context.index, write_path, ahead, metrics, context.clock),
     )
