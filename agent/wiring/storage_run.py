@@ -5,6 +5,8 @@ met a defect is dropped as if its process had been killed: what was under way is
 topic says, under new sequence numbers, and links to what it had stored are forgotten. The sequence continues, because
 no key is ever written twice. An orderly end uploads what was read before.
 
+`ShadowWritePath` and `PretendingWritePath` say what is different in shadow, with and without object storage.
+
 Belongs to the event loop, except `failed`, `status`, `put_off` and `is_under_way`.
 """
 
@@ -35,6 +37,7 @@ from metadata_topic.topic.followed_metadata import KnownMetadata
 from plugin.archive_storage import ObjectArchiveStorage
 from plugin.segment_metadata import CombinedSegmentId
 from replication.leader.guarded_write_path import WritePathAnswers
+from replication.leader.shadow import Shadow
 from replication.leader.zones import reads_for
 from replication.wire.metrics import RecentTraffic
 from rlm.archive.archived_topics import ArchivedTopics, ArchiveTier, CareDuties
@@ -57,8 +60,8 @@ from rlm.write_path.core.pacing import FAR_BEHIND_OBJECTS, LogManagerLimits
 from rlm.write_path.machine import Machine, thread_pool
 from rlm.write_path.metrics import StageTimes, WriteMetrics
 from rlm.write_path.reading.resume_point import ResumePoint, end_of_log
-from rlm.write_path.remote_wal_log_manager import RemoteWalLogManager, WritePathOwner
-from rlm.write_path.uploads.combine_task import CombineRules, PretendedUploads, RLMWalCombineTask
+from rlm.write_path.remote_wal_log_manager import RemoteWalLogManager, UploadListener, WritePathOwner
+from rlm.write_path.uploads.combine_task import CombineRules, PretendedUploads, RLMWalCombineTask, SegmentCopies
 from rlm.write_path.uploads.tail_uploads import TailAnswers, TailUploads
 
 log = structlog.get_logger(__name__)
@@ -136,6 +139,9 @@ class _Running:
 class WritePath(WritePathOwner):
     """The write path of the agent, over its restarts: what the log manager asks, and what others ask it."""
 
+    uploads: type[RLMWalCombineTask] = RLMWalCombineTask
+    """What makes objects and uploads them."""
+
     def __init__(self, run: "StorageRun") -> None:
         self._run = run
         self._around = around = run.around
@@ -147,8 +153,11 @@ class WritePath(WritePathOwner):
         self._logs = self._led_logs()
         self._answers = TailAnswers(around.configuration.client)
         self.tails = TailUploads(around.identity.broker_id, self, self._answers, around.clocks.wall_ms)
-        gateway, self._shadow = around.relaying.gateway, around.relaying.shadow
-        self._durable = DurableUploads(self, gateway.durable) if gateway is not None and gateway.durable else None
+        self._durable = self._durable_uploads()
+
+    def _durable_uploads(self) -> DurableUploads | None:
+        gateway = self._around.relaying.gateway
+        return DurableUploads(self, gateway.durable) if gateway is not None and gateway.durable else None
 
     def _led_logs(self) -> LedLogs:
         around, metadata = self._around, self._run.kafka.metadata
@@ -196,9 +205,6 @@ class WritePath(WritePathOwner):
         while True:
             decider.spacing_s = spacing_s(objects_per_s().values(), bound_per_s)
             told.set(decider.spacing_s)
-            if self._shadow is not None and self._running is not None:
-                upload_bytes = self._around.settings.log_manager.combiner_task_upload_bytes
-                await self._shadow.follow(self._running.manager.led(), FAR_BEHIND_OBJECTS * upload_bytes)
             await asyncio.sleep(_SPACING_LOOK_S)
 
     def _leave(self, combine: RLMWalCombineTask) -> None:
@@ -220,9 +226,6 @@ class WritePath(WritePathOwner):
 
     def assign(self, assignments: Sequence[Assignment]) -> None:
         """Take care of exactly these partitions from now on."""
-        if self._shadow is not None:  # it stores for links alone
-            assignments = [replace(one, archive=False, is_kept=False, is_durable=False) for one in assignments]
-            self._shadow.led(assignments)
         self._assignments = assignments
         self._tried(lambda manager: manager.assign(assignments))
         self.tails.assigned(assignments)
@@ -254,26 +257,18 @@ class WritePath(WritePathOwner):
     # WritePathOwner.
 
     def resume_point(self, assignment: Assignment) -> ResumePoint:
-        return self._run.kafka.resume_point(assignment) if self._shadow is None else end_of_log(assignment)
+        return self._run.kafka.resume_point(assignment)
 
     def upload_resumed(self, assignment: Assignment, resume: ResumePoint) -> None:
-        if self._shadow is None:  # else the agent that replicates will see what is in no object
-            self._run.gaps.declare_begin(assignment, resume)
+        self._run.gaps.declare_begin(assignment, resume)
 
     def gaps_found(self, assignment: Assignment, gaps: Sequence[Gap]) -> None:
         if self._durable is not None:
             self._durable.gaps_found(assignment, gaps)
-        if self._shadow is None:
-            self._run.gaps.declare_gaps(assignment, gaps)
+        self._run.gaps.declare_gaps(assignment, gaps)
 
     def ranges_not_wanted(self, assignment: Assignment, ranges: Sequence[OffsetRange]) -> None:
-        if self._shadow is None:
-            self._run.gaps.declare_not_wanted(assignment, ranges)
-
-    def bytes_left_out(self, assignment: Assignment, size: int) -> None:
-        if self._shadow is not None and self._running is not None:
-            partition = assignment.topic_id_partition
-            self._shadow.left_out(partition, size, self._running.manager.why_inline(partition))
+        self._run.gaps.declare_not_wanted(assignment, ranges)
 
     def look_for_assignments(self) -> None:
         self._run.kafka.leadership.look_again()
@@ -295,10 +290,7 @@ class WritePath(WritePathOwner):
     def status(self) -> Mapping[TopicIdPartition, PartitionStatus]:
         """Return the led partitions; none while there is no log manager."""
         running = self._running
-        found = running.manager.status() if running is not None else {}
-        if not self._around.settings.has_store:
-            found = {one: replace(its, uploaded_offset=0, objects=0, objects_bytes=0) for one, its in found.items()}
-        return found
+        return running.manager.status() if running is not None else {}
 
     def why(self) -> Mapping[str, WhyInline]:
         """Return for each topic led here how much of it is linked, and why bytes go inline."""
@@ -321,13 +313,13 @@ class WritePath(WritePathOwner):
     @property
     def link_round_ms(self) -> float | None:
         """How long an upload and a read take recently; None before the first, and if nothing is uploaded."""
-        decider = self._decider if self._around.settings.has_store else None
+        decider = self._decider
         return (decider.link_ms or None) if decider is not None else None
 
     @property
     def upload_ms(self) -> float | None:
         """How long uploads take recently; None before the first, and if nothing is uploaded."""
-        decider = self._decider if self._around.settings.has_store else None
+        decider = self._decider
         return (decider.upload_ms or None) if decider is not None else None
 
     def put_off(self) -> Mapping[TopicIdPartition, str]:
@@ -351,14 +343,14 @@ class WritePath(WritePathOwner):
 
     def _make_combine_task(self) -> RLMWalCombineTask:
         around, limits, gateway = self._around, self._around.settings.log_manager, self._around.relaying.gateway
-        return (RLMWalCombineTask if around.settings.has_store else PretendedUploads)(
-            around.relaying.storage,
+        pool = thread_pool(limits.combiner_thread_pool_size, "rlm-wal-combine")
+        rules = CombineRules(limits.upload_timeout_s, around.settings.link.takes_digests)
+        return self.uploads(
+            SegmentCopies(around.relaying.storage, pool, rules),
             around.publisher,
             around.next_segment_id,
-            thread_pool(limits.combiner_thread_pool_size, "rlm-wal-combine"),
             around.metrics.write,
             around.clocks,
-            CombineRules(limits.upload_timeout_s, around.settings.link.takes_digests),
             gateway.adoptable if gateway is not None else None,
         )
 
@@ -368,36 +360,36 @@ class WritePath(WritePathOwner):
     def _make_decider(self) -> LinkDecider:
         configuration, publication = self._around.configuration, self._around.publication
         interval_s = self._around.settings.log_manager.combiner_task_interval_s
-        sample = ClientConnections(configuration.broker.client_ports).sample
-
-        def seen_in_shadow() -> Connections | None:
-            """Show no connection, as none waits for followers that wait for links; None if they could not be seen."""
-            return None if sample() is None else {}
-
         decider = LinkDecider(
             CostLimits(configuration.break_even_bytes, interval_s, upload_wait_max_s=configuration.upload_wait_max_s),
             replace(configuration.link_costs, reads_for=self._reads_for),
-            sample if self._shadow is None else seen_in_shadow,
+            self._client_connections(),
         )
         decider.is_off = lambda: publication.is_stalled
         decider.paused_because = self._around.relaying.pauses.because
         return decider
 
     def _make_manager(self, combine: RLMWalCombineTask, decider: LinkDecider) -> RemoteWalLogManager:
-        around, relaying = self._around, self._around.relaying
-        limits, machine, metrics = log_manager_limits(around.settings), Machine(around.clocks), around.metrics.write
-        stage_times = relaying.stage_times
-        if not around.settings.has_store:  # what is only pretended is in no metric
-            stage_times, metrics = StageTimes(CollectorRegistry()), WriteMetrics(CollectorRegistry())
+        (stage_times, metrics), machine = self._metrics(), Machine(self._around.clocks)
+        limits = log_manager_limits(self._around.settings)
         manager = RemoteWalLogManager(limits, combine, decider, stage_times, metrics, machine, self)
-        if self._shadow is not None:
-            manager.add_listener(self._shadow)
-            return manager
-        manager.add_listener(relaying.leader)
-        manager.add_listener(self.tails)
-        if self._durable is not None:
-            manager.add_listener(self._durable.published)
+        for listener in self._listeners():
+            manager.add_listener(listener)
         return manager
+
+    def _listeners(self) -> list[UploadListener]:
+        """Return who gets to know what happens to the partitions led here, in this order."""
+        listeners: list[UploadListener] = [self._around.relaying.leader, self.tails]
+        if self._durable is not None:
+            listeners.append(self._durable.published)
+        return listeners
+
+    def _metrics(self) -> tuple[StageTimes, WriteMetrics]:
+        return self._around.relaying.stage_times, self._around.metrics.write
+
+    def _client_connections(self) -> Callable[[], Connections | None]:
+        """Return what shows whether producers wait."""
+        return ClientConnections(self._around.configuration.broker.client_ports).sample
 
     def _known_topics(self) -> KnownTopics:
         kafka = self._run.kafka
@@ -409,6 +401,83 @@ class WritePath(WritePathOwner):
     def close(self) -> None:
         """Wait for answers on their way; blocks."""
         self._answers.close()
+
+
+class ShadowWritePath(WritePath):
+    """The write path in shadow: it decides as ever, and `Shadow` counts what followers would have got.
+
+    What it stores is for links alone, and it declares no gaps: the agent that replicates will see what is in no object.
+    """
+
+    def __init__(self, run: "StorageRun", shadow: Shadow) -> None:
+        super().__init__(run)
+        self._shadow = shadow
+
+    def _durable_uploads(self) -> None:
+        """Nobody holds answers through an agent in shadow."""
+
+    async def run(self) -> None:
+        following = asyncio.create_task(self._follow_backlogs())
+        try:
+            await super().run()
+        finally:
+            following.cancel()
+
+    async def _follow_backlogs(self) -> None:
+        far_bytes = FAR_BEHIND_OBJECTS * self._around.settings.log_manager.combiner_task_upload_bytes
+        while True:
+            if self._running is not None:
+                await self._shadow.follow(self._running.manager.led(), far_bytes)
+            await asyncio.sleep(_SPACING_LOOK_S)
+
+    def assign(self, assignments: Sequence[Assignment]) -> None:
+        assignments = [replace(one, archive=False, is_kept=False, is_durable=False) for one in assignments]
+        self._shadow.led(assignments)
+        super().assign(assignments)
+
+    def resume_point(self, assignment: Assignment) -> ResumePoint:
+        return end_of_log(assignment)
+
+    def upload_resumed(self, assignment: Assignment, resume: ResumePoint) -> None:
+        """Declare nothing."""
+
+    def gaps_found(self, assignment: Assignment, gaps: Sequence[Gap]) -> None:
+        """Declare nothing."""
+
+    def ranges_not_wanted(self, assignment: Assignment, ranges: Sequence[OffsetRange]) -> None:
+        """Declare nothing."""
+
+    def bytes_left_out(self, assignment: Assignment, size: int) -> None:
+        if self._running is not None:
+            partition = assignment.topic_id_partition
+            self._shadow.left_out(partition, size, self._running.manager.why_inline(partition))
+
+    def _listeners(self) -> list[UploadListener]:
+        return [self._shadow]
+
+    def _client_connections(self) -> Callable[[], Connections | None]:
+        """Show no connection, as none waits for followers that wait for links; None if they could not be seen."""
+        sample = super()._client_connections()
+        return lambda: None if sample() is None else {}
+
+
+class PretendingWritePath(ShadowWritePath):
+    """The write path in shadow without object storage: uploads are pretended, so no metric and no status has them."""
+
+    uploads = PretendedUploads
+    link_round_ms = None
+    upload_ms = None
+
+    def _metrics(self) -> tuple[StageTimes, WriteMetrics]:
+        return StageTimes(CollectorRegistry()), WriteMetrics(CollectorRegistry())
+
+
+def make_write_path(run: "StorageRun") -> WritePath:
+    """Return the write path of an agent that replicates, or that is in shadow, with or without object storage."""
+    shadow = run.around.relaying.shadow
+    if shadow is None:
+        return WritePath(run)
+    return ShadowWritePath(run, shadow) if run.around.settings.has_store else PretendingWritePath(run, shadow)
 
 
 WRITE_PATH, LIFECYCLE, ARCHIVE, USAGE = "write path", "lifecycle", "archive", "usage"
@@ -443,7 +512,7 @@ class StorageRun:
             around.metrics.write,
             wall_ms,
         )
-        self.write_path = WritePath(self)
+        self.write_path = make_write_path(self)
         self.led_gaps = LedGaps(metadata.store, self.write_path.status, self._archived.chain_of)
         self._lifecycle: Lifecycle | None = None
         self._archiving: Archiving | None = None

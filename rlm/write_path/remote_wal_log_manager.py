@@ -701,7 +701,8 @@ class RemoteWalLogManager:
 
     def status(self) -> dict[TopicIdPartition, PartitionStatus]:
         """Return the led partitions for `describe`. May be called on other threads."""
-        return {partition: led.status(self._clock()) for partition, led in list(self._core.led.items())}
+        now_s, is_pretended = self._clock(), self._combine_task.is_pretended
+        return {one: led.status(now_s, is_pretended=is_pretended) for one, led in list(self._core.led.items())}
 
     def led(self) -> Mapping[TopicIdPartition, LedPartition]:
         """Return the led partitions themselves, to be read only. Event loop only."""

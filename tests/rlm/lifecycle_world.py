@@ -32,7 +32,7 @@ from rlm.lifecycle.orphans import OrphanTask, OwnWork
 from rlm.lifecycle.release import ClusterView, Tiers
 from rlm.write_path.machine import thread_pool
 from rlm.write_path.metrics import LifecycleMetrics, WriteMetrics
-from rlm.write_path.uploads.combine_task import RLMWalCombineTask
+from rlm.write_path.uploads.combine_task import RLMWalCombineTask, SegmentCopies
 from rlm.write_path.uploads.segment_queue import MetaQueueItem
 from tests.kafka_log.batches import batches
 from tests.rlm.memory_storage import MemoryStorage
@@ -156,10 +156,9 @@ class AgentOfWorld:
         clocks = Clocks(lambda: world.now_ms / 1000, lambda: world.now_ms)
         registry = CollectorRegistry()
         self.combine = RLMWalCombineTask(
-            world.storage,
+            SegmentCopies(world.storage, thread_pool(2, "combine")),
             self.publisher,
             CombinedSegmentId(BROKER, world.incarnation, 0),
-            thread_pool(2, "combine"),
             WriteMetrics(registry),
             clocks,
         )

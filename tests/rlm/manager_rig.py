@@ -26,7 +26,7 @@ from rlm.write_path.machine import Machine, thread_pool
 from rlm.write_path.metrics import StageTimes, WriteMetrics
 from rlm.write_path.reading.resume_point import ResumePoint
 from rlm.write_path.remote_wal_log_manager import RemoteWalLogManager, WritePathOwner
-from rlm.write_path.uploads.combine_task import RLMWalCombineTask
+from rlm.write_path.uploads.combine_task import RLMWalCombineTask, SegmentCopies
 from rlm.write_path.uploads.segment_queue import UploadedSegment
 from tests.kafka_log.log_writer import LogWriter
 from tests.rlm.memory_storage import MemoryPublisher, MemoryStorage
@@ -121,7 +121,7 @@ class Rig:
         clocks = Clocks(asyncio.get_running_loop().time, lambda: 1_700_000_000_000)
         pool = thread_pool(2, "combine")
         combine = RLMWalCombineTask(
-            self.storage, self.publisher, CombinedSegmentId(1, 5, 0), pool, self.metrics, clocks
+            SegmentCopies(self.storage, pool), self.publisher, CombinedSegmentId(1, 5, 0), self.metrics, clocks
         )
         decider = LinkDecider(CostLimits(30_000, 0.001))
         self.owner = Owner()

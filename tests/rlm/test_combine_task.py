@@ -15,7 +15,7 @@ from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState, Re
 from plugin.wall_clock import Clocks
 from rlm.write_path.machine import thread_pool
 from rlm.write_path.metrics import WriteMetrics
-from rlm.write_path.uploads.combine_task import CombineRules, PretendedUploads, RLMWalCombineTask
+from rlm.write_path.uploads.combine_task import CombineRules, PretendedUploads, RLMWalCombineTask, SegmentCopies
 from rlm.write_path.uploads.segment_queue import MetaQueueItem
 from tests.kafka_log.batches import batches
 from tests.metric_values import metric_value
@@ -36,13 +36,11 @@ class Rig:
         self.storage, self.publisher = MemoryStorage(), MemoryPublisher()
         self.metrics = WriteMetrics(CollectorRegistry())
         self.task = task(
-            self.storage,
+            SegmentCopies(self.storage, thread_pool(threads, "combine"), CombineRules(timeout_s, digests)),
             self.publisher,
             CombinedSegmentId(1, 77, 0),
-            thread_pool(threads, "combine"),
             self.metrics,
             Clocks(lambda: 5.0, lambda: 1_700_000_000_000),
-            CombineRules(timeout_s, digests),
         )
 
 

@@ -28,7 +28,7 @@ from rlm.write_path.reading.resume_point import ResumePoint, resume_point
 from rlm.write_path.reading.wal_task import run_tasks
 from rlm.write_path.remote_wal_log_manager import RemoteWalLogManager, WritePathOwner
 from rlm.write_path.uploads.adoptable_records import AdoptableRecords, AdoptionLimits
-from rlm.write_path.uploads.combine_task import CombineRules, RLMWalCombineTask
+from rlm.write_path.uploads.combine_task import CombineRules, RLMWalCombineTask, SegmentCopies
 from rlm.write_path.uploads.segment_queue import MetaQueueItem, UploadedSegment
 from tests.kafka_log.log_writer import BatchKey, WrittenBatch
 from tests.simulation.directory_events import SimulatedDirectoryEvents
@@ -128,13 +128,11 @@ class AgentModel(WritePathOwner):
         self.adoptable = AdoptableRecords(ADOPTION)
         self.uploading = SeededExecutor(self._loop, UPLOADS_MAX, world.storage.delays)
         self.combine = ObservedCombineTask(
-            world.storage,
+            SegmentCopies(world.storage, self.uploading, CombineRules(TIMEOUT_S)),
             self.publication,
             first_id,
-            self.uploading,
             metrics,
             clocks,
-            CombineRules(TIMEOUT_S),
             self.adoptable,
         )
         self.combine.on_stored = self._object_stored

@@ -10,8 +10,6 @@ import pytest
 from kafka_log.log_lineage import LogLineage
 from kafka_log.topic_partition import TopicIdPartition
 from plugin.segment_metadata import (
-    CombinedSegmentId,
-    RemoteLogSegmentState,
     RemoteWalCombinedLogSegmentMetadata,
     RemoteWalCombinedLogSegmentMetadataUpdate,
 )
@@ -22,7 +20,7 @@ from rlm.write_path.core.write_path_core import WritePathCore
 from rlm.write_path.reading.resume_point import ResumePoint, resume_point
 from rlm.write_path.reading.resumed_tail import ResumedTail
 from rlm.write_path.uploads.adoptable_records import Records
-from rlm.write_path.uploads.combine_task import Copied, FinishedInOrder, RLMWalCombineTask
+from rlm.write_path.uploads.combine_task import Copied, FinishedInOrder, SegmentCopies
 from rlm.write_path.uploads.segment_queue import MetaQueueItem, RemoteSegmentQueue
 from tests.simulation import agent_model
 from tests.simulation.planted_bugs import Plant, find
@@ -37,16 +35,15 @@ def resume_at_the_highest_offset(patch: pytest.MonkeyPatch) -> None:
 
 def tell_listeners_before_the_put(patch: pytest.MonkeyPatch) -> None:
     async def not_waited_for(
-        self: RLMWalCombineTask, segment_id: CombinedSegmentId, items: list[MetaQueueItem], records: Sequence[Records]
+        self: SegmentCopies,
+        metadata: RemoteWalCombinedLogSegmentMetadata,
+        _items: list[MetaQueueItem],
+        records: Sequence[Records],
     ) -> Copied:
-        entries = tuple(item.metadata_entry() for item in items)
-        metadata = RemoteWalCombinedLogSegmentMetadata(
-            segment_id, entries, RemoteLogSegmentState.COPY_SEGMENT_STARTED, 0
-        )
         asyncio.get_running_loop().run_in_executor(self._pool, self._storage.copy_log_segment_data, metadata, records)
-        return RemoteWalCombinedLogSegmentMetadataUpdate(segment_id, entries, 0, b""), ()
+        return RemoteWalCombinedLogSegmentMetadataUpdate(metadata.combined_segment_id, metadata.entries, 0, b""), ()
 
-    patch.setattr(RLMWalCombineTask, "_upload", not_waited_for)
+    patch.setattr(SegmentCopies, "copy", not_waited_for)
 
 
 def lose_truncations(patch: pytest.MonkeyPatch) -> None:

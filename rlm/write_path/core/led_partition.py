@@ -254,8 +254,8 @@ class LedPartition:
             assignment.topic_id_partition, assignment.directory, self.stored_offset, assignment.link_policy
         )
 
-    def status(self, now_s: float) -> "PartitionStatus":
-        """Return the status now; on any thread."""
+    def status(self, now_s: float, *, is_pretended: bool = False) -> "PartitionStatus":
+        """Return the status now; on any thread. `is_pretended`: nothing is stored in truth."""
         oldest_s = self.oldest_unstored_s if self.oldest_unstored_s is not None else self.append_seen_s
         passed_over = self.passed_over
         if passed_over is not None and passed_over.left:
@@ -264,12 +264,12 @@ class LedPartition:
             self.assignment.topic,
             self.assignment.topic_id_partition.partition,
             max(self.queued_offset, 0),
-            max(self.stored_offset, 0),
+            0 if is_pretended else max(self.stored_offset, 0),
             self.pending_bytes + self.backlog_bytes,
             0 if oldest_s is None else round((now_s - oldest_s) * 1000),
             0 if passed_over is None else passed_over.offsets,
-            self.objects,
-            self.objects_bytes,
+            0 if is_pretended else self.objects,
+            0 if is_pretended else self.objects_bytes,
         )
 
     def _unstored_changed(self) -> None:

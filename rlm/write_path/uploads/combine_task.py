@@ -7,13 +7,12 @@ describes itself, so it can be found and judged from a listing.
 
 When the publisher is full, a stored object's metadata waits (`FinishedInOrder`), and nothing new is uploaded.
 
-An upload fails when the storage manager raises anything, or when it takes far longer than its deadlines; then its
-thread is abandoned. A failed upload leaves its sequence number unused: its outcome may be unknown, so its key is never
-used again, and the items come back under a new one.
+A failed upload leaves its sequence number unused: its outcome may be unknown, so its key is never used again, and the
+items come back under a new one.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,7 +26,7 @@ from metadata_topic.records.errors import PublicationBacklogFullError
 from metadata_topic.records.metadata_publisher import SegmentPublisher
 from plugin.deadline import Deadline
 from plugin.errors import RemoteStorageError, RemoteStorageTimeoutError, defect_site, failure_label
-from plugin.remote_wal_storage_manager import RemoteWalStorageManager, SegmentsOnLoop
+from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.segment_metadata import (
     CombinedSegmentId,
     RemoteLogSegmentState,
@@ -146,31 +145,87 @@ class CombineRules:
     """Whether SHA-256 is taken of all batches, for metadata and links."""
 
 
+class SegmentCopies:
+    """Copies an object's records to the storage manager: on the event loop if that does not block it, else in a pool.
+
+    A copy fails when the storage manager raises anything, or when it takes far longer than its deadlines; then its
+    thread is abandoned.
+    """
+
+    def __init__(self, storage: RemoteWalStorageManager, pool: Executor, rules: CombineRules = CombineRules()) -> None:
+        """Take over the pool."""
+        self._storage = storage
+        self._pool = pool
+        self._rules = rules
+
+    @property
+    def adopts(self) -> bool:
+        """Whether objects may name records that are stored elsewhere already."""
+        return self._storage.adopts
+
+    async def copy(
+        self,
+        metadata: RemoteWalCombinedLogSegmentMetadata,
+        items: list[MetaQueueItem],
+        records: Sequence[Records],
+    ) -> Copied:
+        """Copy the records of these items. Raises RemoteStorageTimeoutError, and whatever the storage manager does."""
+        timeout_s, loop = self._rules.timeout_s, asyncio.get_running_loop()
+        try:
+            with Deadline(loop, timeout_s):
+                on_loop = None if self._rules.digests else self._storage.on_loop(sum(map(len, records)))
+                if on_loop is None:
+                    return await loop.run_in_executor(self._pool, self._copy, metadata, items, records)
+                return _of_all(metadata, await on_loop.copy_log_segment_data(metadata, records, self._pool)), ()
+        except TimeoutError as error:
+            key, reason = (
+                str(metadata.combined_segment_id),
+                f"the storage manager has not ended it within {timeout_s} s",
+            )
+            raise RemoteStorageTimeoutError("copy", key, reason, label="hung") from error
+
+    def _copy(
+        self, metadata: RemoteWalCombinedLogSegmentMetadata, items: list[MetaQueueItem], records: Sequence[Records]
+    ) -> Copied:
+        """Copy the records; in the pool."""
+        digests: tuple[tuple[bytes, ...], ...] = ()
+        if self._rules.digests:
+            digests = tuple([batch_digests(item.records, item.batches) for item in items])
+        update = _of_all(metadata, self._storage.copy_log_segment_data(metadata, records))
+        if digests:
+            entries = [
+                replace(entry, sha256=run_digest(each)) for entry, each in zip(update.entries, digests, strict=True)
+            ]
+            update = replace(update, entries=tuple(entries))
+        return update, digests
+
+    def close(self) -> None:
+        """Let the pool go; copies under way may or may not finish."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
 class RLMWalCombineTask:
     """Uploads objects of one agent incarnation."""
 
+    is_pretended = False
+    """Whether nothing is stored."""
+
     def __init__(
         self,
-        storage: RemoteWalStorageManager,
+        copies: SegmentCopies,
         publisher: SegmentPublisher,
         first_segment_id: CombinedSegmentId,
-        pool: Executor,
         metrics: WriteMetrics,
         clocks: Clocks,
-        rules: CombineRules = CombineRules(),
         adoptable: AdoptableRecords | None = None,
     ) -> None:
-        """Take over the pool. `adoptable` are batches that gateways have already stored."""
-        self._adoptable = AdoptableRecords() if adoptable is None else adoptable
-        self._rules = rules
-        self._storage = storage
+        """`adoptable` are batches that gateways have already stored."""
+        self._copies = copies
         self._publisher = publisher
         self._next_segment_id = first_segment_id
-        self._pool = pool
         self._metrics = metrics
         self._clocks = clocks
-        self._loop: asyncio.AbstractEventLoop | None = None
-        """The loop that uploads run on, once known."""
+        self._adoptable = AdoptableRecords() if adoptable is None else adoptable
         self._uploading: set[int] = set()
         self._finished = FinishedInOrder(publisher, first_segment_id.sequence, self._not_publishable)
 
@@ -210,7 +265,7 @@ class RLMWalCombineTask:
 
     def _records_of(self, items: list[MetaQueueItem]) -> tuple[Sequence[Records], Adoption]:
         """Return what of the items must be stored, and what gateways have already stored."""
-        if self._storage.adopts:
+        if self._copies.adopts:
             return self._adoptable.adopt(items, self._clocks.wall_ms())
         return [item.records for item in items], Adoption(self._adoptable, ())
 
@@ -224,47 +279,7 @@ class RLMWalCombineTask:
             self._clocks.wall_ms(),
         )
         self._publisher.publish(_started(metadata))
-        timeout_s = self._rules.timeout_s
-        loop = self._loop = self._loop or asyncio.get_running_loop()
-        try:
-            with Deadline(loop, timeout_s):
-                return await self._copied(loop, metadata, items, records)
-        except TimeoutError as error:
-            key, reason = str(segment_id), f"the storage manager has not ended it within {timeout_s} s"
-            raise RemoteStorageTimeoutError("copy", key, reason, label="hung") from error
-
-    def _copied(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        metadata: RemoteWalCombinedLogSegmentMetadata,
-        items: list[MetaQueueItem],
-        records: Sequence[Records],
-    ) -> Awaitable[Copied]:
-        """Copy on the event loop if that does not block it, else in the pool."""
-        on_loop = None if self._rules.digests else self._storage.on_loop(sum(map(len, records)))
-        if on_loop is None:
-            return loop.run_in_executor(self._pool, self._copy, metadata, items, records)
-        return self._copy_on_loop(on_loop, metadata, records)
-
-    async def _copy_on_loop(
-        self, on_loop: SegmentsOnLoop, metadata: RemoteWalCombinedLogSegmentMetadata, records: Sequence[Records]
-    ) -> Copied:
-        return _of_all(metadata, await on_loop.copy_log_segment_data(metadata, records, self._pool)), ()
-
-    def _copy(
-        self, metadata: RemoteWalCombinedLogSegmentMetadata, items: list[MetaQueueItem], records: Sequence[Records]
-    ) -> Copied:
-        """Copy the records; in the pool."""
-        digests: tuple[tuple[bytes, ...], ...] = ()
-        if self._rules.digests:
-            digests = tuple([batch_digests(item.records, item.batches) for item in items])
-        update = _of_all(metadata, self._storage.copy_log_segment_data(metadata, records))
-        if digests:
-            entries = [
-                replace(entry, sha256=run_digest(each)) for entry, each in zip(update.entries, digests, strict=True)
-            ]
-            update = replace(update, entries=tuple(entries))
-        return update, digests
+        return await self._copies.copy(metadata, items, records)
 
     def is_under_way(self, segment_id: CombinedSegmentId) -> bool:
         """Whether the segment is being uploaded, or its end is not acknowledged by the topic. On any thread.
@@ -297,7 +312,7 @@ class RLMWalCombineTask:
     def close(self) -> None:
         """Shut down; uploads under way may or may not finish."""
         self._finished.close()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._copies.close()
 
     def _not_publishable(self, segment_id: CombinedSegmentId, error: Exception) -> None:
         """Count a segment that cannot be published; its object is found as one without metadata."""
@@ -311,6 +326,8 @@ PRETENDED_UPLOAD_S: Final = 0.01
 
 class PretendedUploads(RLMWalCombineTask):
     """Stores and publishes nothing: each object counts as stored after `PRETENDED_UPLOAD_S`."""
+
+    is_pretended = True
 
     async def combine(self, items: list[MetaQueueItem]) -> UploadedSegment | None:
         """Return the object that would have been stored."""
