@@ -142,8 +142,7 @@ def exit_code(severities: Iterable[str]) -> ExitCode:
 
 
 def _print(data: "ReportData", output: str) -> None:
-    from retention_job.page.html_report import size_text
-    from retention_job.page.plots import money
+    from retention_job.page.html_report import money, size_text
 
     if data.finding_counts:
         rows = [

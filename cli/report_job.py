@@ -13,9 +13,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from plugin.prices import PriceTable
-    from retention_job.cost.rates import StoreSections
     from retention_job.page.report_data import ReportData
-    from retention_job.settings import Sources
+    from retention_job.settings import Sources, StoreSections
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +61,7 @@ def _run(
     job: ReportJob, prices: "PriceTable", spark: "SparkSession", progress: "Callable[[str], None]"
 ) -> "ReportData":
     from plugin.wall_clock import wall_ms
-    from retention_job.page.report import make_report, write_report
+    from retention_job.page.report import make_report
     from retention_job.page.report_output import ReportOutput
     from retention_job.run import RunSettings, run
 
@@ -73,6 +72,6 @@ def _run(
     progress("computing costs")
     report = make_report(result, prices, job.sections, output, job.cluster_id)
     progress("writing the report")
-    write_report(report, output)
+    report.write(output)
     result.finish()
     return report.data

@@ -4,11 +4,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from agent.settings.agent_settings import AgentSettings
     from kafka_cluster.client_config import KafkaClientConfig
-    from kafka_log.server_properties import BrokerProperties
-    from retention_job.cost.rates import StoreSections
-    from retention_job.settings import InventoryFile, KafkaSource, Sources, StoreListing
+    from retention_job.settings import InventoryFile, KafkaSource, Sources, StoreSections
 
 _TIMEOUT_S = 30.0
 
@@ -36,12 +33,11 @@ def report_sources(
     from agent.settings.setting_types import milliseconds
     from agent.settings_file import read_settings_file
     from plugin.loading import settings_under_prefix
-    from retention_job.cost.rates import StoreSections
-    from retention_job.settings import LifeTimes, Sources, StoreListing
+    from retention_job.settings import LifeTimes, Sources, StoreListing, StoreSections
 
     given, given_archive = inventories
     if broker_config is None:
-        return Sources(kafka, given, state_path, is_incremental, archive=given_archive), StoreSections()
+        return Sources(kafka, state_path, given, is_incremental, archive=given_archive), StoreSections()
     broker, settings = read_settings_file(broker_config)
     life_times = LifeTimes(
         milliseconds(settings.lifecycle.expiration_delete_grace_s),
@@ -54,28 +50,17 @@ def report_sources(
         cluster_id,
         settings.storage.manager_class_name,
         settings.storage.manager_class_path,
-        sections.wal,
         settings.storage.buckets,
     )
     archive: StoreListing | tuple[InventoryFile, ...] | None = given_archive
     if archive is None and settings.archive.enable:
-        archive = _archive_listing(broker, settings, cluster_id, sections)
-    return Sources(kafka, listing, state_path, is_incremental, life_times, archive), sections
-
-
-def _archive_listing(
-    broker: "BrokerProperties", settings: "AgentSettings", cluster_id: str, sections: "StoreSections"
-) -> "StoreListing":
-    from plugin.loading import settings_under_prefix
-    from retention_job.settings import StoreListing
-
-    return StoreListing(
-        settings_under_prefix(broker.raw, settings.archive.storage_manager_impl_prefix),
-        cluster_id,
-        settings.archive.storage_manager_class_name,
-        settings.archive.storage_manager_class_path,
-        sections.archive,
-    )
+        archive = StoreListing(
+            settings_under_prefix(broker.raw, settings.archive.storage_manager_impl_prefix),
+            cluster_id,
+            settings.archive.storage_manager_class_name,
+            settings.archive.storage_manager_class_path,
+        )
+    return Sources(kafka, state_path, listing, is_incremental, life_times, archive), sections
 
 
 def kafka_source(bootstrap_server: str, command_config: Path | None) -> "KafkaSource":

@@ -11,18 +11,14 @@ from retention_job.errors import RetentionJobError, one_line
 from retention_job.findings.apply import Handover, hand_over
 from retention_job.findings.find import find
 from retention_job.settings import Sources
-from retention_job.sources.kafka_reading import Kafka
+from retention_job.sources.kafka import Kafka
 from retention_job.spark.session import tune
-from retention_job.tables.history import History
-from retention_job.tables.loading import load
+from retention_job.tables.history import History, load
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 log = structlog.get_logger(__name__)
-
-Progress = Callable[[str], None]
-"""Takes one short line that says what is being done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +31,8 @@ class RunSettings:
     """Names the run's directory: letters, digits and `-`, different for each run."""
     apply: bool = False
     """Whether to hand safe deletions over to the agents; otherwise they are only counted."""
-    progress: Progress = field(default=lambda _line: None)
+    progress: Callable[[str], None] = field(default=lambda _line: None)
+    """Takes one short line that says what is being done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +52,15 @@ class RunResult:
 def run(settings: RunSettings, spark: "SparkSession", kafka: Kafka | None = None) -> RunResult:
     """Run the job. Raises RetentionJobError: a source cannot be read, or a state cannot be written."""
     tune(spark)
+    sources = settings.sources
     try:
-        return _run(settings, spark, kafka)
+        history = load(spark, sources, settings.now_ms, settings.run_id, kafka, settings.progress)
+        settings.progress(f"judging {history.read.records:,} records")
+        findings = history.keep("findings", find(history, settings.now_ms, sources.life_times))
+        for kind, severity, count in sorted(findings.groupBy("kind", "severity").count().collect()):
+            log.info("findings", kind=kind, severity=severity, count=count)
+        settings.progress("handing over deletions" if settings.apply else "counting what could be deleted")
+        handover = hand_over(history, findings, sources, settings.now_ms, dry_run=not settings.apply)
     except PySparkException as error:
         raise RetentionJobError("run", settings.run_id, one_line(error)) from error
-
-
-def _run(settings: RunSettings, spark: "SparkSession", kafka: Kafka | None) -> RunResult:
-    history = load(spark, settings.sources, settings.now_ms, settings.run_id, kafka, settings.progress)
-    settings.progress(f"judging {history.read.records:,} records")
-    findings = history.keep("findings", find(history, settings.now_ms, settings.sources.life_times))
-    counted = findings.groupBy("kind", "severity").count().collect()
-    for row in sorted(counted):
-        log.info("findings", kind=row["kind"], severity=row["severity"], count=row["count"])
-    settings.progress("handing over deletions" if settings.apply else "counting what could be deleted")
-    handover = hand_over(history, findings, settings.sources, settings.now_ms, dry_run=not settings.apply)
     return RunResult(history, findings, handover)

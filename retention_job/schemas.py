@@ -54,11 +54,10 @@ SEGMENTS: Final = _schema(
     copies=_INT,  # the buckets that hold it; null until COPY_SEGMENT_FINISHED was read
     elsewhere_bytes=_LONG,  # of its records, those that are in gateways' objects, which it names; null likewise
     entry_count=_INT,  # null until COPY_SEGMENT_FINISHED was read
-    retention_ms=_LONG,  # must be kept so long: the longest retention among its entries that a log still holds
+    retention_ms=_LONG,  # the longest retention among its entries that a log still holds; FOREVER has no end
     is_stored=_BOOL,  # whether the inventory holds its object; null without an inventory
     stored_bytes=_LONG,  # the object's size by the inventory
     stored_ms=_LONG,  # last modified, by the store's clock
-    store_class=_TEXT,
     is_new=(_BOOL, False),  # its COPY_SEGMENT_FINISHED was read in this run
 )
 """One row for each combined segment in the metadata. An incremental run has those that were alive at the end of the run
@@ -76,8 +75,7 @@ DEAD_ENTRIES: Final = _schema(
     **_OF_ENTRY,
     start_position=_LONG,
     end_position=_LONG,
-    declared_by=(_INT, False),  # the broker that leads now
-    declared_epoch=(_INT, False),  # and its leader epoch
+    declared_epoch=(_INT, False),  # of the leader whose agent declared them
 )
 """Entries that failovers killed, as declared by the new leaders' agents."""
 
@@ -94,7 +92,6 @@ INVENTORY: Final = _schema(
     key=(_TEXT, False),
     size_bytes=(_LONG, False),
     last_modified_ms=(_LONG, False),
-    store_class=_TEXT,
     broker_id=_INT,  # these three name a combined segment, or the writer of an archive object
     incarnation=_LONG,
     sequence=_LONG,
@@ -113,7 +110,6 @@ ARCHIVE_OBJECTS: Final = _schema(
     **_OF_STATES,  # a commit is published again, so its time is later than it was where older records are gone
     expires_ms=_LONG,  # when it goes if it is not committed by then
     size_bytes=_LONG,  # as the writer said
-    run_count=_INT,
     spans=ArrayType(_schema(leader_epoch=_INT, first_offset=_LONG, last_offset=_LONG)),
     is_stored=_BOOL,  # whether the archive's inventory holds it; null without one
     stored_bytes=_LONG,
@@ -140,16 +136,12 @@ PARTITIONS: Final = _schema(
 )
 
 TIERED: Final = _schema(
-    topic_id=(_BYTES, False),
-    topic=(_TEXT, False),
-    partition=(_INT, False),
+    **_OF_PARTITION,
     segment_uuid=(_BYTES, False),
-    broker_id=_INT,
     state=(_INT, False),  # as in SEGMENTS: KIP-405's states have the same ids
     start_offset=_LONG,
     end_offset=_LONG,
     size_bytes=_LONG,
-    max_timestamp_ms=_LONG,
     **_OF_STATES,
 )
 """One row for each segment in `__remote_log_metadata`; empty without that topic."""
@@ -165,16 +157,6 @@ QUARANTINE: Final = _schema(
     value_bytes=_INT,
 )
 """Records that could not be decoded: foreign, truncated or damaged. Their bytes stay where they are."""
-
-OTHER_RECORDS: Final = _schema(
-    record_type=(_INT, False),
-    key=(_BYTES, False),
-    value=(_BYTES, False),
-    partition=(_INT, False),
-    offset=(_LONG, False),
-    timestamp_ms=_LONG,
-)
-"""Our records that do not concern an object's life, as bytes: registrations, usage, newer agents' records."""
 
 FINDINGS: Final = _schema(
     kind=(_TEXT, False),

@@ -6,13 +6,9 @@ Plain values only: the job may run on a Spark cluster, which has nothing of this
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final
 
 from plugin.loading import DEFAULT_CLASS_NAME
-
-DEFAULT_DELETE_GRACE_MS: Final = 60_000
-DEFAULT_UNCOMMITTED_TTL_MS: Final = 600_000
-DEFAULT_ARCHIVE_DELETE_GRACE_MS: Final = 600_000
+from plugin.prices import EXPRESS, NETWORK, STANDARD
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +30,13 @@ class StoreListing:
     cluster_id: str
     class_name: str = DEFAULT_CLASS_NAME
     class_path: str | None = None
-    store_class: str | None = None
-    """The store's name in price tables, for instance `s3_express`."""
     buckets: Mapping[str, str] = field(default_factory=dict)
     """Buckets by zone, if each zone has one."""
 
 
 @dataclass(frozen=True, slots=True)
 class InventoryFile:
-    """An S3 Inventory of one bucket: CSV or Parquet files with key, size, last modified date, maybe storage class."""
+    """An S3 Inventory of one bucket: CSV or Parquet files with key, size and last modified date."""
 
     path: str
     """Path of the files, or of the `manifest.json` that names them, which then also gives format and columns."""
@@ -52,19 +46,17 @@ class InventoryFile:
     format: str = "parquet"
     csv_schema: tuple[str, ...] = ("Bucket", "Key", "Size", "LastModifiedDate")
     """The manifest's `fileSchema`; an inventory's CSV files have no header."""
-    store_class: str | None = None
-    """The storage class, for inventories without a column StorageClass."""
 
 
 @dataclass(frozen=True, slots=True)
 class LifeTimes:
     """The agents' settings that the findings are compared with."""
 
-    delete_grace_ms: int = DEFAULT_DELETE_GRACE_MS
+    delete_grace_ms: int = 60_000
     """`remote.wal.expiration.delete.grace.ms`"""
-    uncommitted_ttl_ms: int = DEFAULT_UNCOMMITTED_TTL_MS
+    uncommitted_ttl_ms: int = 600_000
     """`remote.wal.uncommitted.ttl.ms`"""
-    archive_delete_grace_ms: int = DEFAULT_ARCHIVE_DELETE_GRACE_MS
+    archive_delete_grace_ms: int = 600_000
     """`remote.wal.archive.delete.grace.ms`"""
     slack_ms: int = 3_600_000
     """The delay of an agent that is not yet a finding."""
@@ -75,12 +67,21 @@ class Sources:
     """All sources of a run."""
 
     kafka: KafkaSource
+    state_path: str
+    """The directory with the run's tables, and with the state that the next run continues from."""
     inventory: StoreListing | tuple[InventoryFile, ...] | None = None
     """The inventories of all buckets. None: orphans and lost objects are not reported."""
-    state_path: str | None = None
-    """The directory with the state that the next run continues from; None: every run reads all."""
     is_incremental: bool = False
     """Whether to continue from `state_path`, if it has a state that fits."""
     life_times: LifeTimes = field(default_factory=LifeTimes)
     archive: StoreListing | tuple[InventoryFile, ...] | None = None
     """The inventory of archive objects, whose storage manager has its own settings."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSections:
+    """The sections of price tables for the two stores and for cross-zone traffic."""
+
+    wal: str = EXPRESS
+    archive: str = STANDARD
+    network: str = NETWORK

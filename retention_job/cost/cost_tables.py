@@ -1,11 +1,11 @@
-"""Amounts uploaded, stored, fetched, linked and sent inline, and their cost: by topic, broker and day.
+"""Computes what was uploaded, stored, fetched and sent, and its cost: of replication, and of gateways' clients.
 
-There are two sources for a topic's amounts. The metadata has objects, their sizes, life times and whose bytes are in
-them; an object's PUT, upload and storage are shared out by the bytes of its entries. The agents' usage records have
-what followers were given, linked or inline, and each agent's requests. GETs belong to no topic by themselves, because
-one range holds several topics' batches: each day's GETs and retrieved bytes are shared out by the bytes that were
-linked, to followers, and to consumers that connect through gateways, whose share is among the other costs of clients
-(`client_costs`). So the sum over topics is what was paid, and nothing is counted twice.
+Replication, by topic, broker and day. There are two sources for a topic's amounts. The metadata has objects, their
+sizes, life times and whose bytes are in them; an object's PUT, upload and storage are shared out by the bytes of its
+entries. The agents' usage records have what followers were given, linked or inline, and each agent's requests. GETs
+belong to no topic by themselves, because one range holds several topics' batches: each day's GETs and retrieved bytes
+are shared out by the bytes that were linked, to followers, and to consumers that connect through gateways, whose share
+is among the other costs of clients. So the sum over topics is what was paid, and nothing is counted twice.
 
 An archive object belongs to one topic, and has the prices of its own store. Amounts without a topic are in rows with a
 null topic: requests that concern no objects (snapshots, listings, failed attempts, reads of the archive), and all
@@ -17,23 +17,32 @@ other zones; a broker whose zone is unknown counts as a zone of its own. If no u
 and dollars that follow from usage are null, which is unknown and not 0.
 
 All of it is linear aggregation; `entries` is shuffled once, by object.
+
+Clients that connect through gateways, by their zone and day, compared with other ways. Gateways count at both ends, so
+the bytes that their clients would have sent and received across zones are known, and the bytes that crossed instead.
+The difference went through object storage. Bytes that producers sent this way are in the RouterChannel: its PUTs are
+made by the zone's gateway, its GETs beside all brokers, and are shared out by the bytes that each zone's clients sent
+this way. Bytes that consumers received this way come out of replication's objects, whose reads are shared out by the
+linked bytes of followers and consumers.
+
+Three ways are priced. Direct: everything crosses. Follower fetching (KIP-392), which needs only settings: the same
+without the bytes that consumers received from partitions with a replica in their zone; if nobody looked for a replica,
+that is between none and all of them. Through the gateway: the bytes that crossed, and the store.
+
+Objects of the RouterChannel live for moments, so their storage is not counted; if a log adopts one, its storage is the
+log's.
 """
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from pyspark.sql import Window
 from pyspark.sql import functions as fn
 
-from plugin.prices import BYTES_PER_GB, PriceTable
-from retention_job.cost.counted_usage import CountedUsage
-from retention_job.cost.rates import DEFAULT_SECTIONS, Rates, StoreSections
-from retention_job.cost.stored_objects import (
-    ARCHIVE_AMOUNTS,
-    BYTE_MS_PER_GB_MONTH,
-    archive_by_topic,
-    segments_by_topic,
-)
-from retention_job.cost.usage_table import AGENT, FOLLOWER, STORE, TOPIC
+from plugin.prices import BYTES_PER_GB, EXPRESS, PriceTable, StorePrices
+from retention_job.cost.stored_objects import ARCHIVE_AMOUNTS, BYTE_MS_PER_GB_MONTH, archive_by_topic, segments_by_topic
+from retention_job.cost.usage_table import AGENT, FOLLOWER, GATEWAY, ROUTER, STORE, TOPIC, CountedUsage
+from retention_job.settings import StoreSections
 from retention_job.spark.joins import union
 
 if TYPE_CHECKING:
@@ -81,13 +90,64 @@ DOLLARS: Final = (
     "archive_storage_usd",
 )
 """The parts of `remote_wal_usd`."""
+CLIENT_AMOUNTS: Final = (
+    "sent_bytes",  # from clients, to brokers of other zones
+    "sent_crossed_bytes",  # bytes that crossed zones instead of these
+    "given_bytes",  # to clients, by these brokers
+    "given_crossed_bytes",
+    "near_bytes",  # part of the given bytes: of partitions with a replica in the zone
+    "untold_bytes",  # part of the given bytes: nobody looked for such a replica
+    "puts",  # of the RouterChannel
+    "upload_bytes",
+    "gets",
+    "retrieval_bytes",
+    "consumer_gets",  # their share of the reads of replication's objects
+    "consumer_retrieval_bytes",
+)
+CLIENT_PARTS: Final = {
+    "clients_store_usd": ("put_usd", "upload_usd", "get_usd", "retrieval_usd", "read_fee_usd"),
+    "clients_crossing_usd": ("crossing_usd",),
+}
+"""The parts of `gateway_usd`; for all clients together they stand beside DOLLARS."""
+CLIENT_DOLLARS: Final = (
+    *(name for names in CLIENT_PARTS.values() for name in names),
+    "direct_usd",
+    "follower_fetching_usd",  # counts only replicas that are known to be in the zone
+    "follower_fetching_least_usd",  # also counts a replica in the zone if nobody looked for one
+    "gateway_usd",
+    "saved_usd",  # by the gateway, compared with direct connections
+)
+
+
+DEFAULT_SECTIONS: Final = StoreSections()
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Prices in dollars."""
+
+    store: StorePrices
+    archive: StorePrices
+    crossing_gb: float
+    read_fee_gb: float
+    write_fee_gb: float | None
+    """None if the price table lacks it: then the cost of objects with copies is unknown."""
+
+    @classmethod
+    def of(cls, prices: PriceTable, sections: StoreSections) -> "Rates":
+        """Take the prices out of a table. Raises PriceError if a price is missing."""
+        # S3 Standard is in all zones, so only a directory bucket's readers can be in others.
+        read_fee_gb = prices.cross_zone_read_gb if sections.wal == EXPRESS else 0.0
+        stores = prices.store(sections.wal), prices.store(sections.archive)
+        return cls(*stores, prices.zone_crossing_gb, read_fee_gb, prices.known_cross_zone_write_gb)
+
+
+# Replication.
 
 
 @dataclass(frozen=True, slots=True)
 class CostSources:
-    """The tables that a run read: `schemas.SEGMENTS`, `ENTRIES`, `TIERED`, `ARCHIVE_OBJECTS`,
-    `usage_table.COUNTERS`.
-    """
+    """The tables that a run read: SEGMENTS, ENTRIES, TIERED, ARCHIVE_OBJECTS and COUNTERS."""
 
     segments: "DataFrame"
     entries: "DataFrame"
@@ -114,27 +174,30 @@ def cost_by_topic(
     """
     rates = Rates.of(prices, sections)
     counted = counted or CountedUsage.of(sources.counters)
-    usage, zones = counted.amounts, counted.zones
     uploads = segments_by_topic(sources.segments, sources.entries, sources.now_ms, sources.counted_until_ms).cache()
-    moved = _moved(usage, zones).cache()
+    moved = _moved(counted).cache()
     archived = archive_by_topic(sources.archive, sources.now_ms, sources.since_ms).cache()
     reads = counted.reads_by_day(sections.wal).cache()
     by_broker = _without_topic(counted, [uploads, moved, archived], reads, sections)
-    amounts = (
-        union(uploads, _with_gets(moved, reads), archived, by_broker)
-        .groupBy(*_KEY)
-        .agg(
-            *(fn.sum(name).alias(name) for name in AMOUNTS),
-            *(fn.max(name).alias(name) for name in READERS),
-        )
+    # GETs and retrieved bytes of a day are shared out by the bytes that were linked.
+    given = (
+        moved.join(fn.broadcast(reads), "day", "left")
+        .withColumn("gets", fn.col("linked_bytes") * fn.col("gets_a_byte"))
+        .withColumn("retrieval_bytes", fn.col("linked_bytes") * fn.col("retrieved_a_byte"))
+        .drop("gets_a_byte", "retrieved_a_byte")
     )
-    known = usage.where(fn.col("kind") == AGENT).select("broker_id", "day", fn.lit(True).alias("_known"))
+    amounts = (
+        union(uploads, given, archived, by_broker)
+        .groupBy(*_KEY)
+        .agg(*(fn.sum(name).alias(name) for name in AMOUNTS), *(fn.max(name).alias(name) for name in READERS))
+    )
+    known = counted.rows(AGENT).select("broker_id", "day", fn.lit(True).alias("_known"))
     return _priced(amounts.join(fn.broadcast(known), ["broker_id", "day"], "left"), rates)
 
 
-def _moved(usage: "DataFrame", zones: "DataFrame") -> "DataFrame":
+def _moved(counted: CountedUsage) -> "DataFrame":
     """Return (key, linked and inline bytes, READERS) from usage."""
-    topics = _with_zones(usage.where(fn.col("kind") == TOPIC), zones)
+    topics = _with_zones(counted.rows(TOPIC), counted.zones)
     remote = fn.col("is_remote").cast("long")
     given = ((fn.col("a1") + fn.col("a2")) > 0).cast("int")
     return topics.groupBy(fn.unhex("name").alias("topic_id"), "broker_id", "day").agg(
@@ -160,16 +223,6 @@ def _with_zones(rows: "DataFrame", zones: "DataFrame") -> "DataFrame":
     )
 
 
-def _with_gets(moved: "DataFrame", reads: "DataFrame") -> "DataFrame":
-    """Add each topic's share of the day's GETs and retrieved bytes, by the bytes that were linked."""
-    return (
-        moved.join(fn.broadcast(reads), "day", "left")
-        .withColumn("gets", fn.col("linked_bytes") * fn.col("gets_a_byte"))
-        .withColumn("retrieval_bytes", fn.col("linked_bytes") * fn.col("retrieved_a_byte"))
-        .drop("gets_a_byte", "retrieved_a_byte")
-    )
-
-
 def _without_topic(
     counted: CountedUsage, by_topic: "list[DataFrame]", reads: "DataFrame", sections: StoreSections
 ) -> "DataFrame":
@@ -182,8 +235,8 @@ def _without_topic(
     ).cache()  # fmt: skip
     rows = union(
         _requests(counted.store_by_day(sections.wal), of_topics, reads, sections),
-        _crossing(counted.amounts, of_topics, counted.zones),
-        _other_store(counted.amounts, of_topics, sections),
+        _crossing(counted, of_topics),
+        _other_store(counted, of_topics, sections),
     )
     return rows.withColumn("topic_id", fn.lit(None).cast("binary"))
 
@@ -211,10 +264,10 @@ def _requests(store: "DataFrame", of_topics: "DataFrame", reads: "DataFrame", se
     )
 
 
-def _crossing(usage: "DataFrame", of_topics: "DataFrame", zones: "DataFrame") -> "DataFrame":
+def _crossing(counted: CountedUsage, of_topics: "DataFrame") -> "DataFrame":
     """Return cross-zone traffic besides record bytes."""
     crossing = (
-        _with_zones(usage.where((fn.col("kind") == FOLLOWER) & (fn.col("follower") >= 0)), zones)
+        _with_zones(counted.rows(FOLLOWER).where("follower >= 0"), counted.zones)
         .where("is_remote")
         .groupBy("broker_id", "day")
         .agg(
@@ -235,14 +288,11 @@ def _crossing(usage: "DataFrame", of_topics: "DataFrame", zones: "DataFrame") ->
     )
 
 
-def _other_store(usage: "DataFrame", of_topics: "DataFrame", sections: StoreSections) -> "DataFrame":
+def _other_store(counted: CountedUsage, of_topics: "DataFrame", sections: StoreSections) -> "DataFrame":
     """Return requests to the archive's store, if it has other prices than the combined segments'."""
-    counted = (
-        usage.where((fn.col("kind") == STORE) & (fn.col("name") != sections.wal))
-        .groupBy("broker_id", "day")
-        .agg(*(fn.sum(name).alias(name) for name in ("a1", "a2", "a3", "a5", "a6")))
-    )
-    return counted.join(of_topics, ["broker_id", "day"], "left").select(
+    other = counted.rows(STORE).where(fn.col("name") != sections.wal).groupBy("broker_id", "day")
+    made = other.agg(*(fn.sum(name).alias(name) for name in ("a1", "a2", "a3", "a5", "a6")))
+    return made.join(of_topics, ["broker_id", "day"], "left").select(
         "broker_id",
         "day",
         (_left("a1", "_archive_puts") + fn.col("a5")).alias("archive_puts"),
@@ -289,4 +339,90 @@ def _priced(amounts: "DataFrame", rates: Rates) -> "DataFrame":
         .withColumn("remote_wal_usd", fn.expr(" + ".join(DOLLARS)))
         .withColumn("stock_usd", stock)
         .withColumn("saved_usd", fn.col("stock_usd") - fn.col("remote_wal_usd"))
+    )
+
+
+# Gateways' clients.
+
+
+def client_costs(counted: CountedUsage, prices: PriceTable, sections: StoreSections = DEFAULT_SECTIONS) -> "DataFrame":
+    """Return one row for each zone and day on which its gateways counted: CLIENT_AMOUNTS and CLIENT_DOLLARS.
+
+    Raises PriceError if a price is missing.
+    """
+    rates = Rates.of(prices, sections)
+    moved = counted.clients_by_day()
+    reads = counted.reads_by_day(sections.wal)
+    linked_given = fn.col("linked_given_bytes")
+    near = fn.least("near_bytes", "given_bytes")
+    with_reads = moved.join(fn.broadcast(reads), "day", "left").select(
+        "zone",
+        "day",
+        "sent_bytes",
+        "sent_crossed_bytes",
+        "given_bytes",
+        "given_crossed_bytes",
+        near.alias("near_bytes"),
+        fn.least(fn.col("untold_bytes"), fn.col("given_bytes") - near).alias("untold_bytes"),
+        (linked_given * fn.col("gets_a_byte")).alias("consumer_gets"),
+        (linked_given * fn.col("retrieved_a_byte")).alias("consumer_retrieval_bytes"),
+    )
+    rows = union(with_reads, _router_puts(counted, sections.wal), _router_gets(counted, moved, sections.wal))
+    sums = (fn.coalesce(fn.sum(name), fn.lit(0)).cast("double").alias(name) for name in CLIENT_AMOUNTS)
+    return _clients_priced(rows.groupBy("zone", "day").agg(*sums), rates)
+
+
+def _router_puts(counted: CountedUsage, store: str) -> "DataFrame":
+    """Return (zone, day, puts, upload_bytes) by the gateway's zone."""
+    zones = counted.rows(GATEWAY).select("broker_id", "day", fn.col("name").alias("zone"))
+    made = (
+        counted.rows(ROUTER, store)
+        .groupBy("broker_id", "day")
+        .agg(fn.sum("a1").alias("puts"), fn.sum("a6").alias("upload_bytes"))
+    )
+    zones = fn.broadcast(zones.dropDuplicates(["broker_id", "day"]))
+    return made.where("puts > 0").join(zones, ["broker_id", "day"]).drop("broker_id")
+
+
+def _router_gets(counted: CountedUsage, moved: "DataFrame", store: str) -> "DataFrame":
+    """Return (zone, day, gets, retrieval_bytes): each zone's share by the bytes that its clients sent through the
+    store.
+    """
+    made = counted.rows(ROUTER, store).groupBy("day").agg(fn.sum("a2").alias("_gets"), fn.sum("a7").alias("_retrieved"))
+    of_day = Window.partitionBy("day")
+    linked, all_linked = fn.col("linked_sent_bytes"), fn.sum("linked_sent_bytes").over(of_day)
+    # At midnight a request may be counted on one day, and its read on the next.
+    share = fn.when(all_linked > 0, linked / all_linked).otherwise(1 / fn.count("*").over(of_day))
+    shares = moved.select("zone", "day", share.alias("_share"))
+    return shares.join(fn.broadcast(made), "day").select(
+        "zone",
+        "day",
+        (fn.col("_share") * fn.col("_gets")).alias("gets"),
+        (fn.col("_share") * fn.col("_retrieved")).alias("retrieval_bytes"),
+    )
+
+
+def _clients_priced(amounts: "DataFrame", rates: Rates) -> "DataFrame":
+    store, gb = rates.store, float(BYTES_PER_GB)
+
+    def crossing(size: str) -> "Column":
+        return fn.expr(size) * (rates.crossing_gb / gb)
+
+    linked_given = fn.greatest(fn.expr("given_bytes - given_crossed_bytes"), fn.lit(0.0))
+    usd = {
+        "put_usd": fn.col("puts") * (store.put_per_1000 / 1000),
+        "upload_usd": fn.col("upload_bytes") * (store.upload_gb / gb),
+        "get_usd": fn.expr("gets + consumer_gets") * (store.get_per_1000 / 1000),
+        "retrieval_usd": fn.expr("retrieval_bytes + consumer_retrieval_bytes") * (store.retrieval_gb / gb),
+        "read_fee_usd": (fn.col("retrieval_bytes") + linked_given) * (rates.read_fee_gb / gb),
+        "crossing_usd": crossing("sent_crossed_bytes + given_crossed_bytes"),
+        "direct_usd": crossing("sent_bytes + given_bytes"),
+        "follower_fetching_usd": crossing("sent_bytes + given_bytes - near_bytes"),
+        "follower_fetching_least_usd": crossing("sent_bytes + given_bytes - near_bytes - untold_bytes"),
+    }
+    paid = " + ".join(name for names in CLIENT_PARTS.values() for name in names)
+    return (
+        amounts.withColumns(usd)
+        .withColumn("gateway_usd", fn.expr(paid))
+        .withColumn("saved_usd", fn.col("direct_usd") - fn.col("gateway_usd"))
     )

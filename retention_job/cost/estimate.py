@@ -3,7 +3,7 @@
 A sample has each partition's offsets and size, its replicas and their zones, and what consumer groups have committed.
 Between two samples every load counts as steady. For each leader the agents' own rules (`LinkCosts`, `PAYS_TIMES`,
 `stretched_interval_s` in `rlm.write_path.commit`) then decide whether links pay and how often an object is uploaded.
-Clients are assumed to be spread evenly over the zones, as `client_model` assumes: Kafka does not tell where they are.
+Clients are assumed to be spread evenly over the zones, as `scenario_model` assumes: Kafka does not tell where they are.
 
 What cannot be seen from outside: whether links would slow acks=all producers that reach brokers directly (then their
 bytes go inline, as today), bursts shorter than the time between samples, and consumers that commit no offsets.
@@ -22,8 +22,7 @@ from metadata_topic.settings.topic_settings import INTERNAL_TOPICS, LinkPolicy, 
 from metadata_topic.settings.wal_retention import WalRetention
 from plugin.inline_reason import InlineReason
 from plugin.prices import BYTES_PER_GB, NEVER_PAYS, SECONDS_PER_MONTH, Prices, PriceTable, StorePrices
-from retention_job.cost.client_model import clients_cost
-from retention_job.cost.scenario_model import Workload
+from retention_job.cost.scenario_model import Workload, clients_cost
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.commit.group_commit import stretched_interval_s
 from rlm.write_path.commit.link_costs import LinkCosts, Outlook
@@ -377,7 +376,7 @@ def _sum(name: str, topics: Iterable[TopicEstimate], times: float = 1.0) -> Topi
 def _gateway_ratio(
     topics: Sequence[TopicEstimate], brokers: int, zones: int, prices: PriceTable, store_section: str
 ) -> float:
-    """Return what producing by the gateway costs, as a share of today's; `client_model` has the other inputs."""
+    """Return what producing by the gateway costs, as a share of today's; `scenario_model` has the other inputs."""
     produced = sum(one.produced_bytes for one in topics if one.topic != KAFKA_TOPICS)
     if zones < 2 or not produced:
         return 1.0

@@ -1,10 +1,15 @@
-"""Model of the monthly cost of replication per broker, stock and through object storage. Sans-IO.
+"""Model of the monthly cost per broker of replication, stock and through object storage, and of clients. Sans-IO.
 
 A scenario is a plan: steady load, each object uploaded on its interval, and read once in each other zone, or by each
 broker there that follows one of its partitions, in as many ranges as their order requires
 (`rlm.write_path.uploads.segment_queue`). The agents' own functions (`link_costs` and `group_commit` in
 `rlm.write_path.commit`) decide when links pay, and when an object is large enough. `cost_tables` computes the cost of
 what really happened.
+
+Clients are spread over the zones as leaders are, so the other zones' part of a leader's bytes is cross-zone traffic.
+Consumers that name their zone are sent to a replica there (KIP-392), if the zone has one; that needs only settings.
+With the gateway, produced records go through object storage if that is cheaper: each gateway's requests of an interval
+share an object, and the agent beside its leader reads each request.
 """
 
 import math
@@ -141,12 +146,14 @@ class Workload:
     def ranges(self, max_gap: float = 0) -> tuple[float, float]:
         """Return the number of ranges beyond one for each reader, and the ratio of read bytes to wanted bytes.
 
-        Gaps of up to `max_gap` entries are read too.
+        The object has an entry of each partition, all of the same length; gaps of up to `max_gap` entries are read too.
         """
         if self.readers is not None or self.zone_reads or self.remote_followers < 1:
             return 0.0, 1.0
-        ranges, bytes_read = ranges_by_chance(self._others, self.remote_followers, self.partitions, max_gap)
-        return max(ranges - self.object_readers, 0.0), bytes_read
+        placed = _placed_by_chance(round(self._others), round(self.remote_followers), round(self.partitions) or 1)
+        ranges, along = ranges_read(placed, max_gap)
+        wanted = sum(map(len, placed))
+        return max(ranges - self.object_readers, 0.0), (wanted + along) / wanted
 
     @property
     def far_writes(self) -> float:
@@ -216,71 +223,36 @@ class ScenarioCost:
 
 
 def cost_of(workload: Workload, prices: PriceTable) -> ScenarioCost:
-    """Compute the cost of both ways. Raises PriceError if a price that this needs is missing."""
-    replication = _replication(workload, prices)
+    """Compute the cost of both ways: by links or, if they do not pay, with the records inline.
+
+    Raises PriceError if a price that this needs is missing.
+    """
+    store, break_even = _store(workload, prices), break_even_mb_s(workload, prices)
+    crossing_usd = workload.gb_per_month * workload.remote_followers * prices.zone_crossing_gb
+    is_linked = workload.link_policy is ScenarioPolicy.ALWAYS or (
+        break_even is not None and workload.rate_mb_s >= break_even * _shortened(workload, prices)
+    )
+    objects, stored_usd, object_parts = 0.0, 0.0, dict.fromkeys(_OBJECT_PARTS, 0.0)
+    if is_linked or workload.is_stored_anyway:
+        interval_ms = _interval_ms(workload, prices) if is_linked else workload.archive_interval_ms
+        objects = workload.objects_per_month(interval_ms)
+        stored_usd = workload.gb_per_hour * workload.wal_hours * store.storage_gb_month
+        object_parts = _object_usd(workload, objects, is_linked, store, prices)
     instance = prices.usd("broker", "instance_hour") * workload.hours_per_month
     baseline = {
         "instance": instance,
         "local_storage": _disk_usd(workload, workload.local_hours, prices),
-        "zone_transfer": _crossing_usd(workload, prices),
+        "zone_transfer": crossing_usd,
     }
     remote = {
         "instance": instance,
         "local_storage": _disk_usd(workload, workload.local_hours_with_wal, prices),
-        "wal_storage": replication.stored_usd,
-        **replication.parts,
-        "zone_transfer": replication.crossing_usd,
+        "wal_storage": stored_usd,
+        **object_parts,
+        "zone_transfer": 0.0 if is_linked else crossing_usd,
     }
-    return ScenarioCost(
-        MonthlyCost(baseline),
-        MonthlyCost(remote),
-        replication.is_linked,
-        replication.objects,
-        workload.gb_per_month * BYTES_PER_GB / replication.objects if replication.objects else 0.0,
-        replication.break_even_mb_s,
-    )
-
-
-def replication_usd(workload: Workload, prices: PriceTable) -> tuple[float, bool]:
-    """Return the monthly dollars per broker for replication alone, without brokers and disks, and whether it uses
-    links.
-
-    Raises PriceError if a price that this needs is missing.
-    """
-    found = _replication(workload, prices)
-    return found.stored_usd + sum(found.parts.values()) + found.crossing_usd, found.is_linked
-
-
-@dataclass(frozen=True, slots=True)
-class _Replication:
-    """Replication through object storage by links or, if they do not pay, with the records inline."""
-
-    stored_usd: float
-    parts: Mapping[str, float]
-    crossing_usd: float
-    objects: float
-    is_linked: bool
-    break_even_mb_s: float | None
-
-
-def _replication(workload: Workload, prices: PriceTable) -> _Replication:
-    store = _store(workload, prices)
-    break_even = break_even_mb_s(workload, prices)
-    is_linked = workload.link_policy is ScenarioPolicy.ALWAYS or (
-        break_even is not None and workload.rate_mb_s >= break_even * _shortened(workload, prices)
-    )
-    crossing_usd = 0.0 if is_linked else _crossing_usd(workload, prices)
-    if not is_linked and not workload.is_stored_anyway:
-        return _Replication(0.0, dict.fromkeys(_OBJECT_PARTS, 0.0), crossing_usd, 0.0, is_linked, break_even)
-    objects = workload.objects_per_month(_interval_ms(workload, prices) if is_linked else workload.archive_interval_ms)
-    return _Replication(
-        workload.gb_per_hour * workload.wal_hours * store.storage_gb_month,
-        _object_usd(workload, objects, is_linked, store, prices),
-        crossing_usd,
-        objects,
-        is_linked,
-        break_even,
-    )
+    object_bytes = workload.gb_per_month * BYTES_PER_GB / objects if objects else 0.0
+    return ScenarioCost(MonthlyCost(baseline), MonthlyCost(remote), is_linked, objects, object_bytes, break_even)
 
 
 def _shortened(workload: Workload, prices: PriceTable) -> float:
@@ -304,11 +276,6 @@ def _interval_ms(workload: Workload, prices: PriceTable) -> float:
     full_bytes = outlook(workload, prices).full_object_bytes(workload.partitions)
     full_s = full_bytes / (workload.rate_mb_s * _BYTES_PER_MB)
     return 1000 * stretched_interval_s(workload.interval_ms / 1000, full_s)
-
-
-def _crossing_usd(workload: Workload, prices: PriceTable) -> float:
-    """Return the cross-zone cost of sending all records to all followers in other zones."""
-    return workload.gb_per_month * workload.remote_followers * prices.zone_crossing_gb
 
 
 def _disk_usd(workload: Workload, hours: float, prices: PriceTable) -> float:
@@ -337,7 +304,7 @@ def _object_usd(
         store.requests_usd(0, 0, chargeable_bytes, 0),
         store.requests_usd(0, 0, 0, chargeable_bytes * followers * bytes_read),
         gb * workload.far_writes * _write_fee(workload, prices),
-        gb * far_reads * read_fee(workload, prices),
+        gb * far_reads * _read_fee(workload, prices),
         objects * _link_costs(workload, store, prices).metadata_usd(workload.partitions)
         if workload.count_metadata
         else 0.0,
@@ -352,7 +319,7 @@ def _ranges(workload: Workload, objects: float, store: StorePrices) -> tuple[flo
     return workload.ranges(gap_bytes // entry_bytes)
 
 
-def read_fee(workload: Workload, prices: PriceTable) -> float:
+def _read_fee(workload: Workload, prices: PriceTable) -> float:
     """Return the dollars for a gigabyte read from another zone's bucket."""
     return prices.cross_zone_read_gb if workload.cross_zone_read_gb is None else workload.cross_zone_read_gb
 
@@ -400,7 +367,7 @@ def outlook(workload: Workload, prices: PriceTable, *, with_byte_fees: bool = Tr
 
 def _link_costs(workload: Workload, store: StorePrices, prices: PriceTable) -> LinkCosts:
     """Return the costs as the agents compute them."""
-    return LinkCosts(Prices(store, store, prices.zone_crossing_gb, read_fee(workload, prices)), store)
+    return LinkCosts(Prices(store, store, prices.zone_crossing_gb, _read_fee(workload, prices)), store)
 
 
 def break_even_mb_s(workload: Workload, prices: PriceTable) -> float | None:
@@ -414,20 +381,8 @@ def break_even_mb_s(workload: Workload, prices: PriceTable) -> float | None:
     return None
 
 
-def ranges_by_chance(brokers: float, of_each: float, partitions: float, max_gap: float) -> tuple[int, float]:
-    """Return the number of ranges read of an object, and the ratio of read bytes to wanted bytes.
-
-    The object has an entry of each partition, all of the same length; gaps of up to `max_gap` entries are read too. The
-    other parameters are those of `placed_by_chance`.
-    """
-    placed = placed_by_chance(round(brokers), round(of_each), round(partitions) or 1)
-    ranges, along = ranges_read(placed, max_gap)
-    wanted = sum(map(len, placed))
-    return ranges, (wanted + along) / wanted
-
-
 @cache
-def placed_by_chance(brokers: int, of_each: int, partitions: int) -> tuple[tuple[int, ...], ...]:
+def _placed_by_chance(brokers: int, of_each: int, partitions: int) -> tuple[tuple[int, ...], ...]:
     """Return the followers of each partition, in the order in which an object holds the partitions.
 
     `brokers` is the number of brokers in other zones, `of_each` of them follow each partition. Equal inputs give equal
@@ -437,3 +392,48 @@ def placed_by_chance(brokers: int, of_each: int, partitions: int) -> tuple[tuple
     in_zone = max(brokers // of_each, 1)
     placed = [tuple([zone * in_zone + drawn.randrange(in_zone) for zone in range(of_each)]) for _ in range(partitions)]
     return tuple(sorted(placed))
+
+
+# Clients' bytes.
+
+
+@dataclass(frozen=True, slots=True)
+class ClientsCost:
+    """Dollars of the three ways of clients' bytes."""
+
+    stock: MonthlyCost
+    follower_fetching: MonthlyCost
+    gateway: MonthlyCost
+    """The cost through the gateway, with follower fetching."""
+    linked: bool
+    """Whether produced records go through object storage there; else all of them cross zones, as without a gateway."""
+
+    @property
+    def ways(self) -> Mapping[str, MonthlyCost]:
+        """The three costs, by the names that JSON output uses."""
+        return {"stock": self.stock, "follower_fetching": self.follower_fetching, "gateway": self.gateway}
+
+
+def clients_cost(workload: Workload, prices: PriceTable) -> ClientsCost:
+    """Compute the costs of all three ways. Raises PriceError if a price that this needs is missing."""
+    elsewhere_gb = workload.gb_per_month * (1 - 1 / workload.zones)
+    crossing_usd = elsewhere_gb * prices.zone_crossing_gb
+    # A partition with fewer replicas than there are zones leaves some zones' consumers to its leader.
+    without_replica = max(workload.zones - 1 - workload.remote_followers, 0.0) / (workload.zones - 1)
+    reads_usd = crossing_usd * workload.consumer_reads
+    objects_usd = _client_objects_usd(workload, prices, elsewhere_gb)
+    return ClientsCost(
+        MonthlyCost({"produce": crossing_usd, "consume": reads_usd}),
+        MonthlyCost({"produce": crossing_usd, "consume": reads_usd * without_replica}),
+        MonthlyCost({"produce": min(objects_usd, crossing_usd), "consume": reads_usd * without_replica}),
+        objects_usd < crossing_usd,
+    )
+
+
+def _client_objects_usd(workload: Workload, prices: PriceTable, gb: float) -> float:
+    store, size_bytes = prices.store(workload.store), gb * BYTES_PER_GB
+    requests = size_bytes / workload.client_request_bytes
+    objects = min(workload.hours_per_month * _MS_PER_HOUR / workload.client_interval_ms, requests)
+    free_bytes = prices.free_bytes_per_request(workload.store)
+    put_bytes, get_bytes = (max(size_bytes - free_bytes * count, 0.0) for count in (objects, requests))
+    return store.requests_usd(objects, requests, put_bytes, get_bytes) + gb * _read_fee(workload, prices)

@@ -11,12 +11,19 @@ from typing import Any, Final
 from pydantic import TypeAdapter, ValidationError
 
 from plugin.prices import PriceTable, network_of
-from retention_job.cost.client_model import ClientsCost, clients_cost
-from retention_job.cost.scenario_model import STORAGE_PARTS, MonthlyCost, ScenarioCost, ScenarioError, Workload, cost_of
+from retention_job.cost.scenario_model import (
+    STORAGE_PARTS,
+    ClientsCost,
+    MonthlyCost,
+    ScenarioCost,
+    ScenarioError,
+    Workload,
+    clients_cost,
+    cost_of,
+)
 
-SCENARIOS_FILE: Final = Path(__file__).with_name("scenarios.toml")
+_FILE: Final = "scenarios.toml"
 CURRENT_PRICES: Final = "current"
-_OWN_KEYS: Final = frozenset({"about", "prices", "inferred", "base"})
 _PARAMETERS: Final = tuple(parameter.name for parameter in dataclasses.fields(Workload))
 
 
@@ -43,24 +50,20 @@ class Scenario:
         return clients_cost(self.workload, self.prices)
 
 
-def scenario_names(file: Path = SCENARIOS_FILE) -> dict[str, str]:
+def scenario_names() -> dict[str, str]:
     """Return every scenario with a one-line description."""
-    scenarios = _read(file)["scenarios"]
-    return {name: str(scenario.get("about", "")) for name, scenario in scenarios.items()}
+    return {name: str(scenario.get("about", "")) for name, scenario in _read()["scenarios"].items()}
 
 
-def load_scenario(
-    name: str, overrides: Sequence[str] = (), prices_file: Path | None = None, file: Path = SCENARIOS_FILE
-) -> Scenario:
+def load_scenario(name: str, overrides: Sequence[str] = (), prices_file: Path | None = None) -> Scenario:
     """Return a scenario with `overrides`, each `parameter=value`; `prices=current` takes the price file.
 
     Raises ScenarioError for an unknown name, parameter or value, PriceError for a price file without a date.
     """
-    tables = _read(file)
-    raw = _with_bases(name, tables["scenarios"], file)
+    tables = _read()
     changed = dict(_split(override) for override in overrides)
-    raw |= changed
-    prices = _prices(str(raw.get("prices", CURRENT_PRICES)), tables.get("prices", {}), prices_file, file)
+    raw = {**_with_bases(name, tables["scenarios"]), **changed}
+    prices = _prices(str(raw.get("prices", CURRENT_PRICES)), tables["prices"], prices_file)
     try:
         workload = TypeAdapter(Workload).validate_python({key: raw[key] for key in _PARAMETERS if key in raw})
     except ValidationError as error:
@@ -117,35 +120,16 @@ def _cost_json(cost: MonthlyCost) -> dict[str, float]:
     }
 
 
-def _read(file: Path) -> dict[str, Any]:
-    chosen = resources.files("retention_job.cost") / file.name if file == SCENARIOS_FILE else file  # maybe in a zip
-    try:
-        tables = tomllib.loads(chosen.read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError) as error:
-        raise ScenarioError(f"{file}: {error}") from error
-    if not isinstance(tables.get("scenarios"), dict):
-        raise ScenarioError(f"{file}: scenarios: there are none")
-    return tables
+def _read() -> dict[str, Any]:
+    return tomllib.loads((resources.files("retention_job.cost") / _FILE).read_text(encoding="utf-8"))
 
 
-def _with_bases(name: str, scenarios: Mapping[str, dict[str, Any]], file: Path) -> dict[str, Any]:
-    """Return a scenario's own keys merged over those of the scenario that it is based on."""
-    layers: list[dict[str, Any]] = []
-    at: str | None = name
-    while at is not None:
-        if at not in scenarios:
-            raise ScenarioError(f"scenario {at}: unknown; there are: {', '.join(scenarios)}")
-        if len(layers) > len(scenarios):
-            raise ScenarioError(f"{file}: scenario {name}: its bases go in a circle")
-        layers.append(scenarios[at])
-        at = scenarios[at].get("base")
-    merged: dict[str, Any] = {}
-    for layer in reversed(layers):
-        merged |= layer
-    unknown = merged.keys() - _OWN_KEYS - set(_PARAMETERS)
-    if unknown:
-        raise ScenarioError(f"{file}: scenario {name}: unknown parameters: {', '.join(sorted(unknown))}")
-    return merged
+def _with_bases(name: str, scenarios: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """Return a scenario's own keys over those of the scenario that it is based on."""
+    if name not in scenarios:
+        raise ScenarioError(f"scenario {name}: unknown; there are: {', '.join(scenarios)}")
+    own = scenarios[name]
+    return {**_with_bases(own["base"], scenarios), **own} if "base" in own else own
 
 
 def _split(override: str) -> tuple[str, str]:
@@ -156,9 +140,9 @@ def _split(override: str) -> tuple[str, str]:
     return parameter, value.strip()
 
 
-def _prices(name: str, tables: Mapping[str, Any], prices_file: Path | None, file: Path) -> PriceTable:
+def _prices(name: str, tables: Mapping[str, Any], prices_file: Path | None) -> PriceTable:
     if name == CURRENT_PRICES:
         return PriceTable.load(prices_file)
     if name not in tables:
         raise ScenarioError(f"prices {name}: unknown; there are: {', '.join((CURRENT_PRICES, *tables))}")
-    return PriceTable.of(tables[name], f"{file.name} [prices.{name}]")
+    return PriceTable.of(tables[name], f"{_FILE} [prices.{name}]")

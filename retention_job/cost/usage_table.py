@@ -8,16 +8,23 @@ counter that shrinks was reset (its store was opened again), and counts from 0.
 If the first record of an incarnation is gone (removed by the topic's retention, or read by an earlier run), the first
 remaining one is only a baseline. An incremental run gets the last counters of the run before, and then nothing is
 missing.
+
+`CountedUsage` has the amounts for both halves of the costs: replication's and the gateways' clients'. An agent's store
+counters include all of its requests. Those for the RouterChannel are counted separately, and are clients'. The rest is
+replication's, except for reads of consumers of other zones by links: one range serves followers and consumers alike, so
+reads are shared out by the bytes that were linked to each.
 """
 
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
 from pyspark.sql import Window
 from pyspark.sql import functions as fn
-from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from metadata_topic.records.client_usage_record import (
     CLIENT_USAGE,
@@ -27,9 +34,9 @@ from metadata_topic.records.client_usage_record import (
 )
 from metadata_topic.records.record_fields import UndecodableRecordError
 from metadata_topic.records.usage_record import USAGE, UsageRecord, decode_usage
+from retention_job.spark.joins import union
 
 if TYPE_CHECKING:
-    import pyarrow
     from pyspark.sql import Column, DataFrame
 
 DAY_MS: Final = 86_400_000
@@ -56,36 +63,39 @@ AMOUNTS: Final = ("a1", "a2", "a3", "a4", "a5", "a6", "a7")
 - gateway: none, one row for each record, by the gateway's own zone
 """
 
+_OF_CLIENTS: Final = (
+    "sent_bytes", "sent_crossed_bytes", "given_bytes", "given_crossed_bytes", "untold_bytes", "near_bytes",
+)  # fmt: skip
+"""The amounts of kind CLIENTS, in the order of AMOUNTS."""
+
 _LARGEST: Final = 2**63 - 1
 _COUNTER: Final = ("kind", "name", "follower")
+_RECORD: Final = ("broker_id", "incarnation", "usage_sequence")
 
-COUNTERS: Final = StructType(
-    [
-        StructField("broker_id", IntegerType(), False),
-        StructField("incarnation", LongType(), False),
-        StructField("usage_sequence", LongType(), False),
-        StructField("event_ms", LongType(), False),
-        StructField("rack", StringType(), True),
-        StructField("kind", StringType(), False),
-        StructField("name", StringType(), False),  # a store's prices, a topic's id in hexadecimal digits, or a zone
-        StructField("follower", IntegerType(), False),
-        *(StructField(amount, LongType(), False) for amount in AMOUNTS),
-    ]
+_ARROW: Final = pa.schema(
+    {
+        "broker_id": pa.int32(),
+        "incarnation": pa.int64(),
+        "usage_sequence": pa.int64(),
+        "event_ms": pa.int64(),
+        "rack": pa.string(),
+        "kind": pa.string(),
+        "name": pa.string(),  # a store's prices, a topic's id in hexadecimal digits, or a zone
+        "follower": pa.int32(),
+        **dict.fromkeys(AMOUNTS, pa.int64()),
+    }
 )
+COUNTERS: Final = from_arrow_schema(_ARROW)
 """Cumulative counters, one row for each counter of each usage record."""
 
 
-def counters(other_records: "DataFrame") -> "DataFrame":
-    """Return COUNTERS of the usage records among `schemas.OTHER_RECORDS`; skip those that cannot be decoded."""
-    usage = other_records.where(fn.col("record_type").isin(USAGE, CLIENT_USAGE)).select("key", "value")
+def counters(staged: "DataFrame") -> "DataFrame":
+    """Return COUNTERS of the usage records among staged rows; skip those that cannot be decoded."""
+    usage = staged.where(fn.col("record_type").isin(USAGE, CLIENT_USAGE)).select("key", "value")
     return usage.mapInArrow(_decoded, COUNTERS)
 
 
-def _decoded(batches: "Iterator[pyarrow.RecordBatch]") -> "Iterator[pyarrow.RecordBatch]":
-    import pyarrow
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    schema = to_arrow_schema(COUNTERS)
+def _decoded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         rows: list[dict[str, object]] = []
         for key, value in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True):
@@ -96,7 +106,7 @@ def _decoded(batches: "Iterator[pyarrow.RecordBatch]") -> "Iterator[pyarrow.Reco
                     rows += _rows(decode_usage(key, value))
             except UndecodableRecordError:
                 continue
-        yield pyarrow.RecordBatch.from_pylist(rows, schema=schema)
+        yield pa.RecordBatch.from_pylist(rows, schema=_ARROW)
 
 
 def _row(
@@ -154,7 +164,7 @@ def amounts_by_day(counted: "DataFrame") -> "DataFrame":
     `counted` has COUNTERS, including those of an earlier run. `day` counts days since 1970, UTC. Kind AGENT has a row
     for each known broker and day.
     """
-    once = counted.dropDuplicates(["broker_id", "incarnation", "usage_sequence", *_COUNTER])
+    once = counted.dropDuplicates([*_RECORD, *_COUNTER])
     incarnation = Window.partitionBy("broker_id", "incarnation")
     counter = Window.partitionBy("broker_id", "incarnation", *_COUNTER).orderBy("usage_sequence")
     of_its_record = Window.partitionBy("broker_id", "incarnation", _is_beside())
@@ -163,23 +173,22 @@ def amounts_by_day(counted: "DataFrame") -> "DataFrame":
     # The record before this one, whether or not it had this counter: counters appear when they are first used.
     before_ms = fn.lag("event_ms").over(incarnation.orderBy("usage_sequence"))
     records = once.where(fn.col("kind") == AGENT).select(
-        "broker_id", "incarnation", "usage_sequence", fn.coalesce(before_ms, fn.col("event_ms")).alias("_before_ms")
+        *_RECORD, fn.coalesce(before_ms, fn.col("event_ms")).alias("_before_ms")
     )
+    before = {amount: fn.coalesce(fn.lag(amount).over(counter), fn.lit(0)) for amount in AMOUNTS}
     grown = [
-        fn.when(fn.col(amount) >= fn.coalesce(fn.lag(amount).over(counter), fn.lit(0)),
-               fn.col(amount) - fn.coalesce(fn.lag(amount).over(counter), fn.lit(0)))
+        fn.when(fn.col(amount) >= before[amount], fn.col(amount) - before[amount])
         .otherwise(fn.col(amount)).alias(amount)
         for amount in AMOUNTS
     ]  # fmt: skip
     # The start of the first record's counters is unknown, unless it is the incarnation's very first record.
     is_baseline = begins & (fn.col("usage_sequence") == fn.col("_first")) & (fn.col("usage_sequence") > 0)
-    steps = once.select(
-        "kind", "broker_id", "incarnation", "usage_sequence", "event_ms", "name", "follower", *grown,
-        is_baseline.alias("_is_baseline"),
-    ).where("not _is_baseline")  # fmt: skip
+    steps = once.select(*_RECORD, *_COUNTER, "event_ms", *grown, is_baseline.alias("_is_baseline")).where(
+        "not _is_baseline"
+    )
     day = fn.floor((fn.col("_before_ms") + fn.col("event_ms")) / 2 / DAY_MS).cast("int")
     return (
-        steps.join(records, ["broker_id", "incarnation", "usage_sequence"])
+        steps.join(records, list(_RECORD))
         .groupBy("kind", "broker_id", day.alias("day"), "name", "follower")
         .agg(*(fn.sum(amount).alias(amount) for amount in AMOUNTS))
     )
@@ -190,9 +199,62 @@ def _is_beside() -> "Column":
     return fn.col("kind").isin(*_BESIDE)
 
 
-def racks(counted: "DataFrame") -> "DataFrame":
-    """Return (broker_id, rack): the zone of each broker by its agent's newest record; brokers without one are left
-    out.
-    """
-    known = counted.where((fn.col("kind") == AGENT) & fn.col("rack").isNotNull())
-    return known.groupBy("broker_id").agg(fn.max_by("rack", "event_ms").alias("rack"))
+@dataclass(frozen=True, slots=True)
+class CountedUsage:
+    """The decoded usage records: few rows, used many times."""
+
+    amounts: "DataFrame"
+    """`amounts_by_day`"""
+    zones: "DataFrame"
+    """(broker_id, rack): the zone of each broker by its agent's newest record; brokers without one are left out."""
+
+    @classmethod
+    def of(cls, counters: "DataFrame") -> "CountedUsage":
+        """Decode COUNTERS once."""
+        counters = counters.cache()
+        known = counters.where((fn.col("kind") == AGENT) & fn.col("rack").isNotNull())
+        racks = known.groupBy("broker_id").agg(fn.max_by("rack", "event_ms").alias("rack"))
+        return cls(amounts_by_day(counters).cache(), racks.cache())
+
+    def rows(self, kind: str, name: str | None = None) -> "DataFrame":
+        """Return the amounts of one kind, or of one name of it."""
+        found = self.amounts.where(fn.col("kind") == kind)
+        return found if name is None else found.where(fn.col("name") == name)
+
+    def store_by_day(self, prices: str) -> "DataFrame":
+        """Return (broker_id, day, a1 to a7): replication's requests to the store with this section's prices."""
+        left = [fn.greatest(fn.sum(amount), fn.lit(0)).alias(amount) for amount in AMOUNTS]
+        negated = self.rows(ROUTER, prices).select(
+            "broker_id", "day", *((-fn.col(amount)).alias(amount) for amount in AMOUNTS)
+        )
+        # Without a row of the store there is nothing to subtract: the same agent counts both.
+        counted = union(self.rows(STORE, prices).select("broker_id", "day", *AMOUNTS), negated)
+        return counted.groupBy("broker_id", "day").agg(*left)
+
+    def clients_by_day(self) -> "DataFrame":
+        """Return (zone, day, the fields of `ClientZoneUsage`, linked_sent_bytes, linked_given_bytes)."""
+        sums = [fn.sum(amount).alias(name) for amount, name in zip(AMOUNTS, _OF_CLIENTS, strict=False)]
+        moved = self.rows(CLIENTS).groupBy(fn.col("name").alias("zone"), "day").agg(*sums)
+        linked = {
+            f"linked_{way}_bytes": fn.greatest(fn.col(f"{way}_bytes") - fn.col(f"{way}_crossed_bytes"), fn.lit(0))
+            for way in ("sent", "given")
+        }
+        return moved.withColumns(linked)
+
+    def reads_by_day(self, prices: str) -> "DataFrame":
+        """Return (day, gets_a_byte, retrieved_a_byte) for days with linked bytes.
+
+        These are each linked byte's share of the GETs, HEADs and bytes that replication and consumers read from the
+        store.
+        """
+        made = self.store_by_day(prices).groupBy("day").agg(
+            fn.sum(fn.col("a2") + fn.col("a3")).alias("_gets"), fn.sum("a7").alias("_retrieved")
+        )  # fmt: skip
+        followers = self.rows(TOPIC).select("day", fn.col("a1").alias("_linked"))
+        consumers = self.clients_by_day().select("day", fn.col("linked_given_bytes").alias("_linked"))
+        linked = union(followers, consumers).groupBy("day").agg(fn.sum("_linked").alias("_linked"))
+        return made.join(linked.where("_linked > 0"), "day").select(
+            "day",
+            (fn.col("_gets") / fn.col("_linked")).alias("gets_a_byte"),
+            (fn.col("_retrieved") / fn.col("_linked")).alias("retrieved_a_byte"),
+        )

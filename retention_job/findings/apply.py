@@ -35,8 +35,7 @@ from retention_job.errors import RetentionJobError
 from retention_job.findings.find import metadata_is_doubtful
 from retention_job.findings.kinds import Kind
 from retention_job.settings import Sources
-from retention_job.sources.kafka_cluster import client_config, read_cluster
-from retention_job.sources.kafka_reading import read_topic
+from retention_job.sources.kafka import Kafka
 from retention_job.tables.history import History
 
 if TYPE_CHECKING:
@@ -70,7 +69,11 @@ class Publisher(MetadataPublisher[PublishableRecord], Protocol):
 
 
 def hand_over(history: History, findings: "DataFrame", sources: Sources, now_ms: int, *, dry_run: bool) -> Handover:
-    """Raises RetentionJobError when the topic takes no records; what was published until then counts."""
+    """Publish the deletions, or only count them.
+
+    Raises RetentionJobError when the topic takes no records; what was published until then counts.
+    """
+    kafka = Kafka(sources.kafka)
     is_unguarded = fn.col("kind").isin(*(kind.value for kind in _UNGUARDED))
     deletable = findings.filter(fn.col("kind").isin(*(kind.value for kind in _HANDED_OVER))).select(
         "segment", "size_bytes", is_unguarded.alias("is_unguarded")
@@ -79,13 +82,13 @@ def hand_over(history: History, findings: "DataFrame", sources: Sources, now_ms:
     if metadata_is_doubtful(history, sources.life_times) is not None:
         deletable = deletable.filter("NOT is_unguarded")
     if not dry_run and not deletable.filter("is_unguarded").isEmpty():
-        deletable = deletable.join(_told_since(history, sources), "segment", "left_anti").localCheckpoint()
+        deletable = deletable.join(_told_since(history, kafka), "segment", "left_anti").localCheckpoint()
     counted = deletable.agg(
         fn.count("*").alias("n"), fn.coalesce(fn.sum("size_bytes"), fn.lit(0)).alias("bytes")
     ).collect()[0]
     handover = Handover(counted["n"], counted["bytes"], dry_run, found - counted["n"])
     if not dry_run and handover.segments:
-        publisher = RemoteWalMetadataPublisher(client_config(sources.kafka), _PUBLISHERS_ID, time.monotonic)
+        publisher = RemoteWalMetadataPublisher(kafka.client_config(), _PUBLISHERS_ID, time.monotonic)
         publisher.start()
         try:
             publish_deletions(_segments(deletable), publisher, now_ms)
@@ -95,47 +98,40 @@ def hand_over(history: History, findings: "DataFrame", sources: Sources, now_ms:
     return handover
 
 
-def _told_since(history: History, sources: Sources) -> "DataFrame":
-    """Names of the segments that records behind the end of this run's reading tell of."""
-    ending = read_cluster(sources.kafka).offsets[METADATA_TOPIC].latest
-    later = read_topic(history.spark, sources.kafka, METADATA_TOPIC, history.read.ending_offsets, ending)
-    ids = later.filter("length(key) = 16").select(fn.lower(fn.hex("key")).alias("id"))
-    parts = (fn.substring("id", 1, 8), fn.substring("id", 9, 12), fn.substring("id", 21, 12))
-    broker = fn.conv(parts[0], 16, 10)
-    return ids.select(fn.concat_ws("-", broker, parts[1], parts[2]).alias("segment")).distinct()
+def _told_since(history: History, kafka: Kafka) -> "DataFrame":
+    """Return the names of the segments that records behind the end of this run's reading tell of."""
+    ending = kafka.cluster().offsets[METADATA_TOPIC].latest
+    later = kafka.records(history.spark, METADATA_TOPIC, history.read.ending_offsets, ending)
+    ids = later.filter("length(key) = 16").selectExpr("lower(hex(key)) AS id")
+    name = "concat_ws('-', conv(substring(id, 1, 8), 16, 10), substring(id, 9, 12), substring(id, 21, 12)) AS segment"
+    return ids.selectExpr(name).distinct()
 
 
 def _segments(deletable: "DataFrame") -> Iterator[tuple[CombinedSegmentId, int]]:
     for row in deletable.select("segment", "size_bytes").toLocalIterator():
         broker_id, incarnation, sequence = row["segment"].split("-")
-        size_bytes = row["size_bytes"]
         segment_id = CombinedSegmentId(int(broker_id), int(incarnation, 16), int(sequence, 16))
-        yield segment_id, UNKNOWN_POSITION if size_bytes is None else size_bytes
+        yield segment_id, UNKNOWN_POSITION if row["size_bytes"] is None else row["size_bytes"]
 
 
-def publish_deletions(
-    segments: Iterator[tuple[CombinedSegmentId, int]],
-    publisher: Publisher,
-    now_ms: int,
-    flush_s: float = _FLUSH_S,
-) -> int:
-    """DELETE_SEGMENT_STARTED for each (segment, size); returns how many. Raises RetentionJobError."""
+def publish_deletions(segments: Iterator[tuple[CombinedSegmentId, int]], publisher: Publisher, now_ms: int) -> int:
+    """Publish DELETE_SEGMENT_STARTED for each (segment, size); return how many. Raises RetentionJobError."""
     published = 0
     for segment_id, size_bytes in segments:
         record = RemoteWalCombinedLogSegmentMetadata(segment_id, (), DELETING, now_ms, size_bytes)
         try:
             publisher.publish(record)
         except PublicationBacklogFullError:
-            _flush(publisher, flush_s, published)
+            _flush(publisher, published)
             publisher.publish(record)
         published += 1
-    _flush(publisher, flush_s, published)
+    _flush(publisher, published)
     return published
 
 
-def _flush(publisher: Publisher, flush_s: float, published: int) -> None:
-    if not publisher.flush(flush_s):
+def _flush(publisher: Publisher, published: int) -> None:
+    if not publisher.flush(_FLUSH_S):
         raise RetentionJobError(
-            "publish", METADATA_TOPIC, f"not all of {published} records were taken within {flush_s:.0f} s",
+            "publish", METADATA_TOPIC, f"not all of {published} records were taken within {_FLUSH_S:.0f} s",
             "are the brokers up? run it again: what was published counts",
         )  # fmt: skip

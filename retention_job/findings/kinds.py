@@ -1,6 +1,5 @@
-"""The kinds of findings, their severities, and the exit code of a run with them."""
+"""The kinds of findings, and their severities."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -61,13 +60,3 @@ _CRITICAL: Final = frozenset(
     }
 )
 _INFO: Final = frozenset({Kind.OVERLAP, Kind.DEAD})
-
-
-@dataclass(frozen=True, slots=True)
-class SmallFinding:
-    """A finding that is not a row of a large table."""
-
-    kind: Kind
-    detail: str
-    heal: str
-    topic: str | None = None

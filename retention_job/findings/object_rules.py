@@ -55,8 +55,8 @@ class _Rule:
 
 _SIZES: Final = ("stored_bytes", "size_bytes")
 
-# Whether records are missing from the archive is judged elsewhere: `tables.chains` tells offsets that are in neither
-# kind of object, and `early_deletions` combined segments that were deleted before the archive held all of them.
+# Whether records are missing from the archive is judged elsewhere: `tables.coverage` tells offsets that are in neither
+# kind of object, and `partition_rules` combined segments that were deleted before the archive held all of them.
 _RULES: Final = (
     _Rule(
         "state = 1 AND coalesce(is_stored, true) AND finished_ms < {now} - {slack} - retention_ms "

@@ -9,35 +9,22 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as fn
 
 from plugin.prices import PriceTable
-from retention_job.cost.client_costs import client_costs
-from retention_job.cost.cost_tables import CostSources, cost_by_topic
-from retention_job.cost.counted_usage import CountedUsage
-from retention_job.cost.rates import StoreSections
+from retention_job.cost.cost_tables import CostSources, client_costs, cost_by_topic
 from retention_job.cost.stored_objects import tiered_cost
-from retention_job.cost.usage_table import counters, latest
+from retention_job.cost.usage_table import CountedUsage, counters, latest
 from retention_job.findings.kinds import SEVERITIES
-from retention_job.page.cost_summary import summarise
 from retention_job.page.html_report import html_report
-from retention_job.page.object_summary import summarise_objects
-from retention_job.page.report_data import (
-    MAX_FINDINGS,
-    Costs,
-    DayCosts,
-    Finding,
-    FindingCount,
-    ReportData,
-    report_json,
-)
+from retention_job.page.report_data import MAX_FINDINGS, Costs, DayCosts, Finding, FindingCount, ReportData, report_json
 from retention_job.page.report_output import ReportOutput
+from retention_job.page.summaries import summarise_costs, summarise_objects
+from retention_job.settings import StoreSections
+from retention_job.sources.decoding import OTHER_ROW
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from retention_job.run import RunResult
     from retention_job.tables.history import History
-
-PAGE: Final = "report.html"
-JSON_PAGE: Final = "report.json"
 
 _DAYS: Final = "day INT, parts STRING, stock_usd DOUBLE, tiered_storage_usd DOUBLE, is_complete BOOLEAN"
 """The table `cost_days`; `parts` is JSON: dollars, as `DayCosts` has them."""
@@ -50,26 +37,28 @@ class Report:
     data: ReportData
     tables: "Mapping[str, DataFrame]"
 
+    def write(self, output: ReportOutput) -> None:
+        """Write the report. Raises StateError; nothing is committed then."""
+        data = self.data
+        pages = {"report.html": html_report(data), "report.json": json.dumps(report_json(data), indent=1)}
+        output.write(data.run_id, self.tables, pages, now_ms=data.now_ms, is_incremental=data.is_incremental)
+
 
 def make_report(
-    result: "RunResult",
-    prices: PriceTable,
-    sections: StoreSections,
-    before: ReportOutput | None,
-    cluster_id: str | None = None,
+    result: "RunResult", prices: PriceTable, sections: StoreSections, before: ReportOutput, cluster_id: str
 ) -> Report:
     """Make the report of a run; `before` is the output of earlier runs, with days that this run does not see.
 
     Raises PriceError.
     """
     history = result.history
-    last_run = history.last.run_id if history.last is not None else None
-    sources = _cost_sources(history, before, last_run)
+    sources = _cost_sources(history, before)
     counted = CountedUsage.of(sources.counters)
     daily = cost_by_topic(sources, prices, sections, counted).cache()
     clients = client_costs(counted, prices, sections).cache()
     tiered = tiered_cost(history.tiered, prices, sources.now_ms, sources.counted_until_ms).cache()
-    costs = summarise(daily, tiered, clients, _seconds(sources), prices, history.topics)
+    seconds = max(0.0, (sources.now_ms - sources.since_ms) / 1000)
+    costs = summarise_costs(daily, tiered, clients, seconds, prices, history.topics)
     costs = dataclasses.replace(costs, days=merged_days(_days_before(before), costs.days, history.read.is_incremental))
     data = ReportData(
         history.run_id,
@@ -94,14 +83,6 @@ def make_report(
         "usage_counters": latest(sources.counters),
     }
     return Report(data, tables)
-
-
-def write_report(report: Report, output: ReportOutput) -> None:
-    """Write the report. Raises StateError; nothing is committed then."""
-    data = report.data
-    told = report_json(data)
-    pages = {PAGE: html_report(data), JSON_PAGE: json.dumps(told, indent=1)}
-    output.write(data.run_id, report.tables, pages, now_ms=data.now_ms, is_incremental=data.is_incremental)
 
 
 def merged_days(before: Sequence[DayCosts], now: Sequence[DayCosts], is_incremental: bool) -> list[DayCosts]:
@@ -133,41 +114,30 @@ def _sum_of(one: DayCosts, other: DayCosts) -> DayCosts:
     )
 
 
-def _cost_sources(history: "History", before: ReportOutput | None, last_run: str | None) -> CostSources:
-    counted = counters(history.other_records)
-    counted_until_ms = 0
-    if last_run is not None and history.last is not None:
+def _cost_sources(history: "History", before: ReportOutput) -> CostSources:
+    counted, counted_until_ms = counters(history.staged(OTHER_ROW)), 0
+    if history.last is not None:
         counted_until_ms = history.last.now_ms
-        carried = before.table("usage_counters", last_run) if before is not None else None
+        carried = before.table("usage_counters", history.last.run_id)
         if carried is not None:
             counted = counted.unionByName(carried.select(*counted.columns))
-    return CostSources(
-        history.segments, history.entries, history.tiered, history.archive, counted.cache(), history.read.now_ms,
-        counted_until_ms, counted_until_ms or _first_ms(history),
-    )  # fmt: skip
-
-
-def _first_ms(history: "History") -> int:
-    """Return the time when the first combined segment that the run knows was written; the run's own time without
-    any.
-    """
     first_ms = history.segments.agg(fn.min("finished_ms")).collect()[0][0]
-    return history.read.now_ms if first_ms is None else int(first_ms)
-
-
-def _seconds(sources: CostSources) -> float:
-    """Return the length of the time that the amounts cover."""
-    return max(0.0, (sources.now_ms - sources.since_ms) / 1000)
+    return CostSources(
+        history.segments,
+        history.entries,
+        history.tiered,
+        history.archive,
+        counted.cache(),
+        history.read.now_ms,
+        counted_until_ms,
+        counted_until_ms or (history.read.now_ms if first_ms is None else int(first_ms)),
+    )
 
 
 def _counts(findings: "DataFrame") -> list[FindingCount]:
     rows = findings.groupBy("kind", "severity").agg(fn.count("*").alias("n"), fn.sum("size_bytes").alias("b")).collect()
     counts = [FindingCount(row.kind, row.severity, row.n, row.b or 0) for row in rows]
-    return sorted(counts, key=lambda count: (_gravity(count.severity), -count.count, count.kind))
-
-
-def _gravity(severity: str) -> int:
-    return SEVERITIES.index(severity) if severity in SEVERITIES else -1
+    return sorted(counts, key=lambda count: (SEVERITIES.index(count.severity), -count.count, count.kind))
 
 
 def _findings(findings: "DataFrame") -> list[Finding]:
@@ -185,8 +155,8 @@ def _days_table(history: "History", costs: Costs) -> "DataFrame":
     return history.spark.createDataFrame(rows, _DAYS)
 
 
-def _days_before(before: ReportOutput | None) -> list[DayCosts]:
-    table = None if before is None else before.table("cost_days", before.last_run_id() or "")
+def _days_before(before: ReportOutput) -> list[DayCosts]:
+    table = before.table("cost_days", before.last_run_id() or "")
     if table is None:
         return []
     return [

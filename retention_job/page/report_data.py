@@ -45,7 +45,7 @@ class DayCosts:
     day: int
     """Days since 1970, UTC."""
     parts: Mapping[str, float]
-    """Dollars by the names in `cost_tables.DOLLARS` and `client_costs.CLIENT_PARTS`, as far as they are known."""
+    """Dollars by the names in `cost_tables.DOLLARS` and `CLIENT_PARTS`, as far as they are known."""
     stock_usd: float | None
     """The cost in stock Kafka of replication, and of clients that connect through gateways."""
     tiered_storage_usd: float
@@ -102,9 +102,9 @@ class ClientZone:
 
     zone: str
     amounts: Mapping[str, float]
-    """Amounts by `client_costs.CLIENT_AMOUNTS`."""
+    """Amounts by `cost_tables.CLIENT_AMOUNTS`."""
     dollars: Mapping[str, float]
-    """Dollars by `client_costs.CLIENT_DOLLARS`."""
+    """Dollars by `cost_tables.CLIENT_DOLLARS`."""
 
 
 @dataclass(frozen=True, slots=True)

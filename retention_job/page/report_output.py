@@ -47,10 +47,6 @@ class ReportOutput:
             hint = "remove it, and the tables beside it, to start anew"
             raise StateError("read", self._files.at(_COMMITTED), f"not a list of runs: {error}", hint) from error
 
-    def is_committed(self, run_id: str) -> bool:
-        """Return whether a run is committed completely."""
-        return any(run["run_id"] == run_id for run in self.runs())
-
     def last_run_id(self) -> str | None:
         """Return the newest committed run; None if there is none."""
         runs = self.runs()
@@ -72,7 +68,8 @@ class ReportOutput:
 
     def table(self, name: str, run_id: str) -> "DataFrame | None":
         """Return a committed run's table; None if there is no such run, or it had none."""
-        if not self.is_committed(run_id) or f"run={run_id}" not in self._files.directories(name):
+        is_committed = any(run["run_id"] == run_id for run in self.runs())
+        if not is_committed or f"run={run_id}" not in self._files.directories(name):
             return None
         return self._spark.read.parquet(self._files.at(f"{name}/run={run_id}"))
 

@@ -1,18 +1,87 @@
-"""Decodes records of the metadata topic to `staged_rows`, a whole Arrow batch at a time, in one pass over the topic."""
+"""Decodes the metadata topic to rows of one table, a whole Arrow batch at a time, in one pass over the topic.
+
+The kinds of rows (column `row`): a record about a segment, its entries, dead entries, declared gaps, a record about an
+archive object, records that others read, and the quarantine. A row has the columns of its kind and nulls in all others.
+Good records about combined segments are nearly all, and are decoded together; the few others one by one.
+"""
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema
 
-from metadata_topic.records import serde
+from metadata_topic.records import archive_records, serde
+from metadata_topic.records.archive_records import ArchiveObjectCommitted, ArchiveObjectPrepared, ArchiveRecord
+from metadata_topic.records.gap_record import RemoteWalGapDeclaration
+from metadata_topic.records.records import (
+    MetadataRecord,
+    PublishedSegment,
+    RemoteWalLogSegmentMetadataUpdate,
+    UnknownRecord,
+)
 from metadata_topic.records.serde_batches import PADDING, BinaryColumn, SegmentBatch, decode_segments
 from retention_job.sources.release_facts import ReleaseFacts
-from retention_job.sources.single_records import rows_one_by_one
-from retention_job.sources.staged_rows import ENTRY_ROW, PARTITION_SHIFT, SEGMENT_ROW, rows
 
+SEGMENT_ROW: Final = "segment"
+ENTRY_ROW: Final = "entry"
+DEAD_ROW: Final = "dead"
+GAP_ROW: Final = "gap"
+ARCHIVE_ROW: Final = "archive"
+OTHER_ROW: Final = "other"
+QUARANTINE_ROW: Final = "quarantine"
+
+PARTITION_SHIFT: Final = 48
+"""A record's id is its partition << 48 | its offset."""
 _MAX_BROKER_ID: Final = 2**31 - 1
+_FINISHED: Final = 1
+_MAY_BE_NEWER: Final = ("record_type", "gap_reason")
+"""The fields to which a newer agent may have given values that are unknown here: such records are good."""
+
+_SPAN: Final = pa.struct([("leader_epoch", pa.int32()), ("first_offset", pa.int64()), ("last_offset", pa.int64())])
+"""A range of one leader epoch in an archive object; the object's runs tile its range, so a span has no hole."""
+
+_ARROW: Final = pa.schema(
+    {
+        "row": pa.string(),
+        "record_id": pa.int64(),
+        "broker_id": pa.int32(),  # these three name the segment, or the writer of an archive object
+        "incarnation": pa.int64(),
+        "sequence": pa.int64(),
+        "event_timestamp_ms": pa.int64(),  # Kafka's time stamp for a quarantined or other record
+        "state": pa.int32(),
+        "size_bytes": pa.int64(),
+        "copies": pa.int32(),  # this and the next three: of finished segments
+        "elsewhere_bytes": pa.int64(),
+        "entry_count": pa.int32(),
+        "retention_ms": pa.int64(),  # may be FOREVER
+        "topic_id": pa.binary(),
+        "partition": pa.int32(),
+        "leader_epoch": pa.int32(),
+        "first_offset": pa.int64(),
+        "last_offset": pa.int64(),
+        "start_position": pa.int64(),
+        "end_position": pa.int64(),
+        "declared_epoch": pa.int32(),
+        "record_type": pa.int32(),
+        "key": pa.binary(),
+        "value": pa.binary(),
+        "reason": pa.string(),  # of a quarantined record or, as a `GapReason`'s name, of a declared gap
+        "detail": pa.string(),
+        "key_bytes": pa.int32(),
+        "value_bytes": pa.int32(),
+        "publisher": pa.int64(),  # the incarnation that published the record about an archive object
+        "expires_ms": pa.int64(),
+        "spans": pa.list_(_SPAN),
+    }
+)
+STAGED: Final = from_arrow_schema(_ARROW)
+
+Columns = dict[str, Any]
+Raw = tuple[bytes | None, bytes | None, int, int | None]
+"""Key, value, record id, time stamp."""
 
 
 def decoder(facts: ReleaseFacts) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -35,16 +104,13 @@ def decode_batch(batch: pa.RecordBatch, facts: ReleaseFacts) -> Iterator[pa.Reco
     alone[segments.row[segments.broker_id > _MAX_BROKER_ID]] = True
     left = np.flatnonzero(alone)
     if len(left):
-        at = pa.array(left)
-        yield rows_one_by_one(
-            zip(
-                keys.take(at).to_pylist(),
-                values.take(at).to_pylist(),
-                record_id[left].tolist(),
-                batch.column("timestamp_ms").take(at).to_pylist(),
-                strict=True,
-            )
-        )
+        columns = (column.take(pa.array(left)).to_pylist() for column in (keys, values, batch.column("timestamp_ms")))
+        found = [
+            {"row": kind, **row}
+            for key, value, timestamp_ms, one in zip(*columns, record_id[left].tolist(), strict=True)
+            for kind, row in _rows_of(key, value, one, timestamp_ms)
+        ]
+        yield pa.RecordBatch.from_pylist(found, schema=_ARROW)
 
 
 def _ints(column: pa.Array) -> Any:
@@ -63,36 +129,68 @@ def _bytes_of(column: pa.Array) -> BinaryColumn:
     return BinaryColumn(padded, bounds[:-1] - start, bounds[1:] - start)
 
 
+# Good records about combined segments, together.
+
+
 def _segment_rows(batch: SegmentBatch, record_id: Any, facts: ReleaseFacts) -> Iterator[pa.RecordBatch]:
     if not len(batch.row):
         return
-    ids = record_id[batch.row]
-    count = batch.entries.counts
-    retention = _retention_of_segments(batch, facts)
-    representable = batch.broker_id <= _MAX_BROKER_ID
-    yield rows(
+    entries = batch.entries
+    count, unfinished = entries.counts, batch.state != _FINISHED  # a deletion's entries are a copy of earlier ones
+    segments = {
+        "record_id": record_id[batch.row],
+        "broker_id": batch.broker_id,
+        "incarnation": batch.incarnation,
+        "sequence": batch.sequence,
+        "event_timestamp_ms": batch.event_timestamp_ms,
+    }
+    known = batch.broker_id <= _MAX_BROKER_ID
+    yield _rows(
         SEGMENT_ROW,
-        int(representable.sum()),
+        known,
         {
-            "record_id": ids[representable],
-            "broker_id": batch.broker_id[representable],
-            "incarnation": batch.incarnation[representable],
-            "sequence": batch.sequence[representable],
-            "event_timestamp_ms": batch.event_timestamp_ms[representable],
-            "state": batch.state[representable],
-            "record_type": np.where(batch.is_rebuilt, serde.REBUILT_SEGMENT, serde.COMBINED_SEGMENT)[representable],
-            "size_bytes": _or_null(batch.size_bytes, batch.size_bytes < 0, representable),
-            "copies": batch.copies[representable],
-            "elsewhere_bytes": _elsewhere_bytes(batch)[representable],
-            "entry_count": _or_null(count, count == 0, representable),
-            "retention_ms": _or_null(retention, count == 0, representable),
+            **segments,
+            "state": batch.state,
+            "record_type": np.where(batch.is_rebuilt, serde.REBUILT_SEGMENT, serde.COMBINED_SEGMENT),
+            "size_bytes": np.ma.array(batch.size_bytes, mask=batch.size_bytes < 0),
+            "copies": np.ma.array(batch.copies, mask=unfinished),
+            "elsewhere_bytes": np.ma.array(_elsewhere_bytes(batch), mask=unfinished),
+            "entry_count": np.ma.array(count, mask=unfinished | (count == 0)),
+            "retention_ms": np.ma.array(_retention_of_segments(batch, facts), mask=unfinished | (count == 0)),
         },
     )
-    # Only an upload has positions; a deletion's entries are a copy of earlier ones.
-    of_segment = batch.entries.block
-    chosen = (batch.state[of_segment] == 1) & representable[of_segment]
+    of_segment = entries.block
+    chosen = ~unfinished[of_segment] & known[of_segment]
     if chosen.any():
-        yield _entry_rows(batch, ids, chosen)
+        yield _rows(
+            ENTRY_ROW,
+            chosen,
+            {
+                **{name: column[of_segment] for name, column in segments.items()},
+                "topic_id": entries.topic_ids,
+                "partition": entries.partition,
+                "leader_epoch": entries.leader_epoch,
+                "first_offset": entries.first_offset,
+                "last_offset": entries.last_offset,
+                "start_position": entries.start_file_position,
+                "end_position": entries.end_file_position,
+            },
+        )
+
+
+def _rows(kind: str, chosen: Any, columns: Columns) -> pa.RecordBatch:
+    """Return the chosen rows with nulls in the columns that the kind lacks."""
+    count, arrays = int(chosen.sum()), []
+    for name, arrow_type in zip(_ARROW.names, _ARROW.types, strict=True):
+        if name == "row":
+            arrays.append(pa.repeat(kind, count))
+        elif name not in columns:
+            arrays.append(pa.nulls(count, arrow_type))
+        else:
+            column = columns[name][chosen]
+            array = _fixed_binary(column) if name == "topic_id" else pa.array(column)
+            arrays.append(array.cast(arrow_type))
+    return pa.RecordBatch.from_arrays(arrays, schema=_ARROW)
 
 
 def _elsewhere_bytes(batch: SegmentBatch) -> Any:
@@ -120,33 +218,92 @@ def _retention_of_segments(batch: SegmentBatch, facts: ReleaseFacts) -> Any:
     return retention
 
 
-def _entry_rows(batch: SegmentBatch, ids: Any, chosen: Any) -> pa.RecordBatch:
-    entries = batch.entries
-    of_segment = entries.block[chosen]
-    return rows(
-        ENTRY_ROW,
-        len(of_segment),
-        {
-            "record_id": ids[of_segment],
-            "broker_id": batch.broker_id[of_segment],
-            "incarnation": batch.incarnation[of_segment],
-            "sequence": batch.sequence[of_segment],
-            "event_timestamp_ms": batch.event_timestamp_ms[of_segment],
-            "topic_id": _fixed_binary(entries.topic_ids[chosen]).cast(pa.binary()),
-            "partition": entries.partition[chosen],
-            "leader_epoch": entries.leader_epoch[chosen],
-            "first_offset": entries.first_offset[chosen],
-            "last_offset": entries.last_offset[chosen],
-            "start_position": entries.start_file_position[chosen],
-            "end_position": entries.end_file_position[chosen],
-        },
-    )
-
-
 def _fixed_binary(ids: Any) -> pa.FixedSizeBinaryArray:
     packed = np.ascontiguousarray(ids)
     return pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(packed), [None, pa.py_buffer(packed.data)])
 
 
-def _or_null(values: Any, is_null: Any, chosen: Any) -> pa.Array:
-    return pa.array(values[chosen], mask=is_null[chosen])
+# All other records, one by one.
+
+
+def _rows_of(
+    key: bytes | None, value: bytes | None, record_id: int, timestamp_ms: int | None
+) -> Iterator[tuple[str, Columns]]:
+    place: Columns = {"record_id": record_id, "event_timestamp_ms": timestamp_ms}
+    record: ArchiveRecord | MetadataRecord
+    if key is not None and value is not None and archive_records.is_archive_key(key):
+        record = archive_records.decode_or_keep_out(key, value)
+        newer: tuple[str, ...] = ()
+    else:
+        record, newer = serde.decode_or_keep_out(key, value), _MAY_BE_NEWER
+    if isinstance(record, RemoteWalLogSegmentMetadataUpdate):
+        yield from ((DEAD_ROW, place | row) for row in _dead_rows(record))
+    elif isinstance(record, RemoteWalGapDeclaration):
+        yield from ((GAP_ROW, place | row) for row in _gap_rows(record))
+    elif isinstance(record, ArchiveRecord):
+        yield ARCHIVE_ROW, place | _archive_row(record)
+    elif isinstance(record, PublishedSegment) or (isinstance(record, UnknownRecord) and record.reason not in newer):
+        yield QUARANTINE_ROW, place | _quarantine_row(record, key, value)
+    else:  # good, and of a type that is not read here
+        yield OTHER_ROW, place | {"record_type": (value or b"\0\0")[1], "key": key, "value": value}
+
+
+def _archive_row(record: ArchiveRecord) -> Columns:
+    (topic_id, partition), first_offset, last_offset, writer = record.object_id
+    row: Columns = {
+        "topic_id": topic_id,
+        "partition": partition,
+        "first_offset": first_offset,
+        "last_offset": last_offset,
+        **writer._asdict(),
+        "publisher": record.incarnation,
+        "state": int(record.state),
+        "event_timestamp_ms": record.event_timestamp_ms,
+    }
+    if isinstance(record, ArchiveObjectPrepared):
+        row["expires_ms"] = record.event_timestamp_ms + record.ttl_ms
+    elif isinstance(record, ArchiveObjectCommitted):
+        by_epoch = (list(group) for _, group in groupby(record.runs, key=lambda run: run.leader_epoch))
+        row["spans"] = [(runs[0].leader_epoch, runs[0].first_offset, runs[-1].last_offset) for runs in by_epoch]
+        row["size_bytes"] = record.size_bytes
+    return row
+
+
+def _dead_rows(record: RemoteWalLogSegmentMetadataUpdate) -> Iterator[Columns]:
+    for entry in record.entries:
+        yield {
+            **record.combined_segment_id._asdict(),
+            "event_timestamp_ms": record.event_timestamp_ms,
+            **entry.topic_id_partition._asdict(),
+            "leader_epoch": entry.leader_epoch,
+            "first_offset": entry.first_offset,
+            "last_offset": entry.last_offset,
+            "start_position": entry.start_file_position if entry.start_file_position >= 0 else None,
+            "end_position": entry.end_file_position if entry.end_file_position >= 0 else None,
+            "declared_epoch": record.leader_epoch,
+        }
+
+
+def _gap_rows(record: RemoteWalGapDeclaration) -> Iterator[Columns]:
+    for gap in record.gaps:
+        yield {
+            "event_timestamp_ms": record.event_timestamp_ms,
+            **gap.topic_id_partition._asdict(),
+            "leader_epoch": gap.leader_epoch,
+            "first_offset": gap.from_offset,
+            "last_offset": gap.to_offset - 1,
+            "reason": gap.reason.name,
+        }
+
+
+def _quarantine_row(record: PublishedSegment | UnknownRecord, key: bytes | None, value: bytes | None) -> Columns:
+    if isinstance(record, UnknownRecord):
+        reason, detail = record.reason, record.detail
+    else:
+        reason, detail = "broker_id", f"no broker has the id {record.combined_segment_id.broker_id}"
+    return {
+        "reason": reason,
+        "detail": detail,
+        "key_bytes": None if key is None else len(key),
+        "value_bytes": None if value is None else len(value),
+    }

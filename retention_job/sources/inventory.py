@@ -6,12 +6,12 @@ were copied to.
 """
 
 import json
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, replace
+from itertools import chain, islice
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 import pyarrow as pa
 from pyspark.sql import functions as fn
@@ -47,32 +47,21 @@ Stored = StoredSegment | StoredArchiveObject
 
 
 def list_store(spark: "SparkSession", listing: StoreListing, brokers: Iterable[int]) -> "DataFrame":
-    """Return the combined segments of these brokers: INVENTORY. Lists when it is used.
+    """Return the combined segments of these brokers: INVENTORY. Lists when it is used, in a task for each broker.
 
     The store is asked once from here, so that an unreachable store is reported at once. Raises SourceError.
     """
     _check("store", "the", _segments(listing, None))
     _check("store", "the", _segments(listing, _NO_BROKERS_OBJECTS))  # to its end, which tells of all buckets
-
-    def list_brokers(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for broker_id in batch.column("broker_id").to_pylist():
-                yield from _batches(_segments(listing, broker_id), listing.store_class)
-
-    chosen = sorted(brokers)
-    frame = spark.createDataFrame([(broker_id,) for broker_id in chosen], "broker_id INT")
-    return frame.repartition(max(1, len(chosen))).mapInArrow(list_brokers, INVENTORY)
+    chosen = [(broker_id,) for broker_id in sorted(brokers)]
+    frame = spark.createDataFrame(chosen, "broker_id INT").repartition(max(1, len(chosen)))
+    return _listed(frame, lambda broker_id: _segments(listing, broker_id))
 
 
 def list_archive(spark: "SparkSession", listing: StoreListing) -> "DataFrame":
     """Return the archive's objects: INVENTORY. Lists when used, in one task, as they are few. Raises SourceError."""
     _check("archive", "the archive's", _archived(listing))
-
-    def list_objects(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for _ in batches:
-            yield from _batches(_archived(listing), listing.store_class)
-
-    return spark.range(1, numPartitions=1).mapInArrow(list_objects, INVENTORY)
+    return _listed(spark.range(1, numPartitions=1), lambda _: _archived(listing))
 
 
 def _check(name: str, whose: str, stored: Generator[Stored, None, None]) -> None:
@@ -97,102 +86,101 @@ def _archived(listing: StoreListing) -> Generator[Stored, None, None]:
         yield from archive.list()
 
 
-def _batches(stored: Iterator[Stored], store_class: str | None) -> Iterator[pa.RecordBatch]:
-    schema = to_arrow_schema(INVENTORY)
-    while page := [_row(one, store_class) for one in islice(stored, _OBJECTS_PER_BATCH)]:
-        columns = (pa.array(column, kind) for column, kind in zip(zip(*page, strict=True), schema.types, strict=True))
-        yield pa.RecordBatch.from_arrays(list(columns), names=schema.names)
+def _listed(asked: "DataFrame", list_objects: Callable[[int], Iterator[Stored]]) -> "DataFrame":
+    """Return INVENTORY: what `list_objects` lists for each number in the one column of `asked`, on the executors."""
+
+    def list_all(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        schema = to_arrow_schema(INVENTORY)
+        for number in chain.from_iterable(batch.column(0).to_pylist() for batch in batches):
+            stored = list_objects(number)
+            while page := [_row(one) for one in islice(stored, _OBJECTS_PER_BATCH)]:
+                columns = map(pa.array, zip(*page, strict=True), schema.types)
+                yield pa.RecordBatch.from_arrays(list(columns), schema=schema)
+
+    return asked.mapInArrow(list_all, INVENTORY)
 
 
-def _row(stored: Stored, store_class: str | None) -> tuple[object, ...]:
+def _row(stored: Stored) -> tuple[object, ...]:
     """Return a row of INVENTORY."""
     if isinstance(stored, StoredArchiveObject):
         (topic_id, partition), first_offset, last_offset, writer = stored.object_id
         archived: tuple[object, ...] = (bytes(topic_id), partition, first_offset, last_offset)
     else:
         writer, archived = stored.combined_segment_id, (None, None, None, None)
-    return stored.key, stored.size_bytes, stored.last_modified_ms, store_class, *writer, *archived
+    return stored.key, stored.size_bytes, stored.last_modified_ms, *writer, *archived
 
 
 @dataclass(frozen=True, slots=True)
-class InventoryFiles:
-    """The files of one inventory, and how to read them."""
+class S3Inventory:
+    """One bucket's S3 Inventory as it is now: its files, and how to read them. Made by `find`."""
 
-    paths: tuple[str, ...]
-    format: str
-    csv_schema: tuple[str, ...]
+    spark: "SparkSession"
+    source: InventoryFile
+    """With the format and columns that are true."""
+    paths: Sequence[str]
     made_ms: int | None = None
     """The time when S3 began to make it; None without a manifest."""
 
+    @classmethod
+    def find(cls, spark: "SparkSession", source: InventoryFile) -> Self:
+        """Take the source's own path or, if that is a manifest, the files that it names. Raises SourceError,
+        StateError.
+        """
+        directory, _, name = source.path.rpartition("/")
+        if name != MANIFEST:
+            return cls(spark, source, (source.path,))
+        text = FileSystem(spark, directory).read_text(MANIFEST)
+        if text is None:
+            raise SourceError("read", source.path, "there is no such file", "is that an inventory's manifest?")
+        try:
+            told = json.loads(text)
+            chosen = str(told["fileFormat"]).lower()
+            data = f"{directory.rpartition('/')[0]}/data"
+            paths = [f"{data}/{PurePosixPath(file['key']).name}" for file in told["files"]]
+            columns = tuple(column.strip() for column in str(told["fileSchema"]).split(",")) if chosen == "csv" else ()
+            made_ms = int(told["creationTimestamp"])
+        except (ValueError, TypeError, KeyError) as error:
+            raise SourceError(
+                "read", source.path, f"{type(error).__name__}: {error}", "is that an inventory's manifest?"
+            ) from error
+        if chosen not in _FORMATS:
+            hint = f"only {' and '.join(_FORMATS)} are read"
+            raise SourceError("read", source.path, f"an inventory in {chosen}", hint)
+        return cls(spark, replace(source, format=chosen, csv_schema=columns), paths, made_ms)
 
-def files_of(spark: "SparkSession", source: InventoryFile) -> InventoryFiles:
-    """Return the source's own path or, if that is a manifest, the files that it names. Raises SourceError,
-    StateError.
-    """
-    directory, _, name = source.path.rpartition("/")
-    if name != MANIFEST:
-        return InventoryFiles((source.path,), source.format, source.csv_schema)
-    text = FileSystem(spark, directory).read_text(MANIFEST)
-    if text is None:
-        raise SourceError("read", source.path, "there is no such file", "is that an inventory's manifest?")
-    try:
-        told = json.loads(text)
-        chosen = str(told["fileFormat"]).lower()
-        data = f"{directory.rpartition('/')[0]}/data"
-        paths = tuple(f"{data}/{PurePosixPath(file['key']).name}" for file in told["files"])
-        columns = tuple(column.strip() for column in str(told["fileSchema"]).split(",")) if chosen == "csv" else ()
-        made_ms = int(told["creationTimestamp"])
-    except (ValueError, TypeError, KeyError) as error:
-        raise SourceError(
-            "read", source.path, f"{type(error).__name__}: {error}", "is that an inventory's manifest?"
-        ) from error
-    if chosen not in _FORMATS:
-        raise SourceError("read", source.path, f"an inventory in {chosen}", f"only {' and '.join(_FORMATS)} are read")
-    return InventoryFiles(paths, chosen, columns, made_ms)
+    def files(self) -> dict[str, tuple[int, int]]:
+        """Return length and time of change of each file. Raises SourceError, StateError."""
+        paths = sorted(self._raw(self.paths).inputFiles()) if self.paths else []
+        return FileSystem(self.spark, self.source.path).statuses(paths) if paths else {}
 
+    def _raw(self, paths: Sequence[str]) -> "DataFrame":
+        """Read files with their own columns."""
+        from pyspark.errors import AnalysisException
 
-def stored_files(spark: "SparkSession", source: InventoryFile) -> tuple[InventoryFiles, dict[str, tuple[int, int]]]:
-    """Return the files of an S3 Inventory, and length and time of change of each. Raises SourceError, StateError."""
-    files = files_of(spark, source)
-    paths = sorted(_raw(spark, source, files).inputFiles()) if files.paths else []
-    return files, FileSystem(spark, source.path).statuses(paths) if paths else {}
+        try:
+            if self.source.format == "csv":
+                return self.spark.read.csv(list(paths)).toDF(*self.source.csv_schema)
+            return self.spark.read.parquet(*paths)
+        except (AnalysisException, ValueError) as error:
+            raise SourceError("read", self.source.path, str(error).splitlines()[0], "is that an inventory?") from error
 
-
-def _raw(spark: "SparkSession", source: InventoryFile, files: InventoryFiles) -> "DataFrame":
-    """Read the inventory with its own columns."""
-    from pyspark.errors import AnalysisException
-
-    try:
-        if files.format == "csv":
-            return spark.read.csv(list(files.paths)).toDF(*files.csv_schema)
-        return spark.read.parquet(*files.paths)
-    except (AnalysisException, ValueError) as error:
-        raise SourceError("read", source.path, str(error).splitlines()[0], "is that an inventory?") from error
-
-
-def read_inventory_file(
-    spark: "SparkSession", source: InventoryFile, files: InventoryFiles | None = None
-) -> "DataFrame":
-    """Return the objects of this cluster from an S3 Inventory with these `files`: INVENTORY. Raises SourceError."""
-    files = files or files_of(spark, source)
-    if not files.paths:
-        return spark.createDataFrame([], INVENTORY)
-    raw = _raw(spark, source, files)
-    names = {name.replace("_", "").lower(): name for name in raw.columns}
-    if missing := [name for name in ("key", "size", "lastmodifieddate") if name not in names]:
-        raise SourceError("read", source.path, f"the inventory has no column {', '.join(missing)}")
-    key = fn.col(names["key"])
-    if files.format == "csv":
-        key = fn.url_decode(key)  # as S3 documents it for CSV inventories alone
-    plain = raw.select(
-        key.alias("key"),
-        fn.col(names["size"]).cast("long").alias("size_bytes"),
-        fn.unix_millis(fn.col(names["lastmodifieddate"]).cast("timestamp")).alias("last_modified_ms"),
-        (fn.col(names["storageclass"]) if "storageclass" in names else fn.lit(source.store_class).cast("string")).alias(
-            "store_class"
-        ),
-    )
-    return _with_ids(plain, ObjectKeyFactory.of(source.prefix, source.cluster_id))
+    def objects(self, paths: Sequence[str]) -> "DataFrame":
+        """Return the objects of this cluster in some of its files: INVENTORY. Raises SourceError."""
+        if not paths:
+            return self.spark.createDataFrame([], INVENTORY)
+        raw = self._raw(paths)
+        names = {name.replace("_", "").lower(): name for name in raw.columns}
+        if missing := [name for name in ("key", "size", "lastmodifieddate") if name not in names]:
+            raise SourceError("read", self.source.path, f"the inventory has no column {', '.join(missing)}")
+        key = fn.col(names["key"])
+        if self.source.format == "csv":
+            key = fn.url_decode(key)  # as S3 documents it for CSV inventories alone
+        plain = raw.select(
+            key.alias("key"),
+            fn.col(names["size"]).cast("long").alias("size_bytes"),
+            fn.unix_millis(fn.col(names["lastmodifieddate"]).cast("timestamp")).alias("last_modified_ms"),
+        )
+        return _with_ids(plain, ObjectKeyFactory.of(self.source.prefix, self.source.cluster_id))
 
 
 def _with_ids(plain: "DataFrame", keys: ObjectKeyFactory) -> "DataFrame":
@@ -216,13 +204,11 @@ def _with_ids(plain: "DataFrame", keys: ObjectKeyFactory) -> "DataFrame":
     def archived(group: int) -> "Column":
         return fn.when(is_archive, fn.regexp_extract(rest, archive, group))
 
-    segments_sequence = hexadecimal(fn.substring(key, -17, 12))
-    segments_incarnation = hexadecimal(fn.substring(key, -30, 12))
     with_ids = plain.filter(is_segment | is_archive).select(
         "*",
         fn.when(is_segment, segment_broker).otherwise(archived(5)).cast("long").alias("broker_id"),
-        segments_incarnation.alias("incarnation"),
-        segments_sequence.alias("sequence"),
+        hexadecimal(fn.substring(key, -30, 12)).alias("incarnation"),
+        hexadecimal(fn.substring(key, -17, 12)).alias("sequence"),
         fn.unhex(archived(1)).alias("archive_topic_id"),
         archived(2).cast("long").alias("archive_partition"),
         archived(3).cast("long").alias("archive_first_offset"),

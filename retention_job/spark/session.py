@@ -1,18 +1,25 @@
-"""The Spark session of the job: made here for this machine, given by spark-submit on a cluster."""
+"""The Spark session of the job: made here for this machine, given by spark-submit on a cluster.
+
+A session that is made here needs the jars of Spark's Kafka connector. Clusters get them by `spark-submit --jars`.
+"""
 
 import os
 import sys
 from collections.abc import Mapping
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from jvm.java import find_java
-from retention_job.spark.connector import connector_jars
+from jvm.ivy import IvyError, JarSet, fetch_jars
+from jvm.java import Java, find_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _ROOMS: Final = Path(__file__).resolve().parents[2]
+_SPARK_VERSION: Final = "4.0.0"
+_HOME_VARIABLE: Final = "REMOTE_WAL_SPARK_CONNECTOR_HOME"
+"""Names the directory that has, or will have, the connector's jars under `connector`."""
 
 TUNING: Final[Mapping[str, str]] = {
     # Decoding pays per batch, so batches are large; the second limit keeps large records from filling the memory.
@@ -37,6 +44,39 @@ DEFAULT_MEMORY: Final = "2560m"
 """The JVM's memory; the Python workers and Arrow's buffers need more, with one worker per core."""
 
 
+class ConnectorError(Exception):
+    """The connector's jars could not be fetched; the message names the cause."""
+
+
+def _connector_home() -> Path:
+    """Return the directory of the jars: the variable's, the checkout's `.spark`, or the user's cache."""
+    if chosen := os.environ.get(_HOME_VARIABLE):
+        return Path(chosen).expanduser().absolute()
+    if (_ROOMS / "pyproject.toml").is_file():
+        return _ROOMS / ".spark" / _SPARK_VERSION
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "remote-wal" / "spark" / _SPARK_VERSION
+
+
+def connector_jars(java: Java) -> tuple[Path, ...]:
+    """Return the jars that Spark lacks for reading Kafka; fetch them first if they are missing.
+
+    Raises ConnectorError.
+    """
+    module = Path(str(resources.files("retention_job.spark") / "connector-ivy.xml"))
+    jar_set = JarSet(
+        f"Spark's Kafka connector {_SPARK_VERSION}", module, "connector", {"spark.version": _SPARK_VERSION}
+    )
+    try:
+        directory = fetch_jars(jar_set, _connector_home(), java, lambda _line: None)
+    except IvyError as error:
+        raise ConnectorError(str(error)) from error
+    jars = tuple(sorted(directory.glob("*.jar")))
+    if not any(jar.name.startswith("spark-sql-kafka") for jar in jars):
+        raise ConnectorError(f"{directory} holds no Kafka connector: remove it, or correct {_HOME_VARIABLE}")
+    return jars
+
+
 def spark_session(
     master: str | None = None,
     *,
@@ -53,7 +93,8 @@ def spark_session(
     if active is not None:
         return active
     builder = SparkSession.builder.appName("remote-wal report")
-    if not _is_submitted(os.environ):
+    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit has started a JVM
+    if not is_submitted:
         java = find_java()
         os.environ.setdefault("JAVA_HOME", str(java.home))
         # Workers must be this Python, with these packages; whatever `python3` is on the path may have none.
@@ -83,8 +124,3 @@ def tune(spark: "SparkSession") -> None:
     for name, value in TUNING.items():
         if spark.conf.isModifiable(name):
             spark.conf.set(name, value)
-
-
-def _is_submitted(environment: Mapping[str, str]) -> bool:
-    """Return whether spark-submit has started a JVM, whose port it passes to this process."""
-    return "PYSPARK_GATEWAY_PORT" in environment

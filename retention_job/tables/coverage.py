@@ -1,13 +1,25 @@
-"""Finds the offsets of each leader epoch that are in objects, from millions of entries, by numpy within each batch.
+"""Finds the offsets of each leader epoch that are in objects, the gaps, and what elections killed, over all runs.
 
-Entries come nearly in the order of their logs, so most entries of a batch are neighbours. A batch is therefore first
-merged into runs without a hole, per partition and leader epoch, and only those runs are shuffled: some thousands
-instead of millions of entries. A partition with nine tenths of all entries becomes a few long runs, so skew makes the
-job faster, not slower. Nothing is lost: an offset is in two objects exactly when two entries of one batch hold it
-(found in that batch) or two runs do (found when runs are merged).
+Ranges. Entries come by the million, and nearly in the order of their logs, so most entries of a batch are neighbours. A
+batch is therefore first merged by numpy into runs without a hole, per partition and leader epoch, and only those runs
+are shuffled: some thousands instead of millions of entries. A partition with nine tenths of all entries becomes a few
+long runs, so skew makes the job faster, not slower. Nothing is lost: an offset is in two objects exactly when two
+entries of one batch hold it (found in that batch) or two runs do (found when runs are merged).
+
+Chains. A run merges the ranges of its own entries with those of the run before, so an incremental run shuffles only its
+own ranges and the merged ones, which are few. An entry that a later epoch made dead may be from any run; older runs'
+entries are searched only for partitions with an epoch whose end has changed.
+
+Declarations. Agents declare offsets that are in no object without being lost. As in
+`metadata_topic.records.declared_gaps`, a declaration counts up to the start of the first epoch that is newer than the
+declarer's. It never overrides stored records, and says nothing of uploads in progress: it fills holes between objects'
+ranges, and makes no new ones. Holes stay in the chains that runs hand on, so the declarations stay too, joined if they
+touch; those of records that their logs no longer hold are dropped. Records that should have been stored and are lost
+remain a gap.
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -15,11 +27,15 @@ import pyarrow as pa
 from pyspark.sql import Window
 from pyspark.sql import functions as fn
 
-from retention_job.schemas import EPOCH_KEY
-from retention_job.spark.joins import union
+from metadata_topic.records.declared_gaps import GapReason
+from retention_job.schemas import DECLARED, EPOCH_KEY, SEGMENT_KEY
+from retention_job.sources.decoding import GAP_ROW
+from retention_job.spark.joins import of_segments, small_side, union
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, WindowSpec
+
+    from retention_job.tables.history import History
 
 _ROWS_AT_ONCE: Final = 400_000
 _COLUMNS: Final = ("topic_id", "partition", "leader_epoch", "first_offset", "last_offset", "event_timestamp_ms")
@@ -29,6 +45,16 @@ RANGES_SCHEMA: Final = (
     "first_event_ms LONG"
 )
 RANGE_COLUMNS: Final = tuple(column.split()[0] for column in RANGES_SCHEMA.split(", "))
+_DEAD_COLUMNS: Final = (*SEGMENT_KEY, *EPOCH_KEY, "first_offset", "last_offset", "start_position", "end_position")
+_NOT_WANTED: Final = f"reason = '{GapReason.NOT_WANTED.name}'"
+_IS_BEGIN: Final = f"reason = '{GapReason.BEFORE_UPLOAD.name}'"
+_LEFT_OUT: Final = ", ".join(
+    f"'{reason.name}'" for reason in GapReason if reason.is_loss or reason is GapReason.COMPACTED
+)
+"""The reasons to leave out: losses are gaps, and no gaps are reported for compacted logs."""
+
+
+# Ranges.
 
 
 def ranges_of(entries: "DataFrame") -> "DataFrame":
@@ -65,26 +91,21 @@ def _merged(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     chosen = topic_ids.dictionary.take(pa.array(codes[order]))
     begins = np.flatnonzero(is_first | (first > reached + 1))
     event_ms = numbers["event_timestamp_ms"][order]
-    yield _ranges(
-        False,
-        chosen.take(pa.array(begins)),
-        (partition & 0xFFFFFFFF)[begins],
-        epoch[begins],
-        first[begins],
-        np.maximum.reduceat(last, begins),
-        np.minimum.reduceat(event_ms, begins),
-    )
+    longest = np.maximum.reduceat(last, begins), np.minimum.reduceat(event_ms, begins)
     twice = np.flatnonzero(~is_first & (first <= reached))
-    if len(twice):
-        yield _ranges(
-            True,
-            chosen.take(pa.array(twice)),
-            (partition & 0xFFFFFFFF)[twice],
-            epoch[twice],
-            first[twice],
-            np.minimum(last, reached)[twice],
-            event_ms[twice],
-        )
+    shared = np.minimum(last, reached)[twice], event_ms[twice]
+    for is_twice, at, (last_offset, first_event_ms) in ((False, begins, longest), (True, twice, shared)):
+        if len(at):
+            columns = [
+                pa.repeat(is_twice, len(at)),
+                chosen.take(pa.array(at)).cast(pa.binary()),
+                pa.array((partition & 0xFFFFFFFF)[at].astype(np.int32)),
+                pa.array(epoch[at].astype(np.int32)),
+                pa.array(first[at]),
+                pa.array(last_offset),
+                pa.array(first_event_ms),
+            ]
+            yield pa.RecordBatch.from_arrays(columns, names=list(RANGE_COLUMNS))
 
 
 def _reached_before(group: Any, last: Any) -> Any:
@@ -99,42 +120,31 @@ def _reached_before(group: Any, last: Any) -> Any:
     return np.concatenate((highest[:1], highest[:-1]))
 
 
-def _ranges(is_twice: bool, topic_ids: Any, *numbers: Any) -> pa.RecordBatch:
-    partition, epoch, first, last, event_ms = numbers
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.repeat(is_twice, len(first)),
-            topic_ids.cast(pa.binary()),
-            pa.array(partition, pa.int32()),
-            pa.array(epoch, pa.int32()),
-            pa.array(first, pa.int64()),
-            pa.array(last, pa.int64()),
-            pa.array(event_ms, pa.int64()),
-        ],
-        names=list(RANGE_COLUMNS),
-    )
-
-
 def merged_ranges(ranges: "DataFrame") -> "DataFrame":
     """Return RANGES_SCHEMA with the longest ranges, each kind for itself; the part that two ranges share is
     `is_twice`.
     """
     covered = ranges.filter("NOT is_twice")
-    before = Window.partitionBy(*EPOCH_KEY).orderBy("first_offset", "last_offset")
-    reached = fn.max("last_offset").over(before.rowsBetween(Window.unboundedPreceding, -1))
-    shared = covered.withColumn("reached", reached).filter("first_offset <= reached")
+    shared = covered.withColumn("reached", _reached()).filter("first_offset <= reached")
     twice = shared.withColumn("last_offset", fn.least("last_offset", "reached")).drop("reached")
     twice = union(ranges.filter("is_twice"), twice.withColumn("is_twice", fn.lit(True)))
     return union(_as_long_as_can_be(covered), _as_long_as_can_be(twice))
 
 
+def _in_order() -> "WindowSpec":
+    return Window.partitionBy(*EPOCH_KEY).orderBy("first_offset", "last_offset")
+
+
+def _reached() -> "Column":
+    """Return the highest last offset of the ranges before this one in its epoch; null for the first."""
+    return fn.max("last_offset").over(_in_order().rowsBetween(Window.unboundedPreceding, -1))
+
+
 def _as_long_as_can_be(ranges: "DataFrame") -> "DataFrame":
-    before = Window.partitionBy(*EPOCH_KEY).orderBy("first_offset", "last_offset")
-    reached = fn.max("last_offset").over(before.rowsBetween(Window.unboundedPreceding, -1))
-    begins = fn.coalesce((fn.col("first_offset") > reached + 1).cast("int"), fn.lit(1))
+    begins = fn.coalesce((fn.col("first_offset") > _reached() + 1).cast("int"), fn.lit(1))
     return (
         ranges.withColumn("begins", begins)
-        .withColumn("run", fn.sum("begins").over(before.rowsBetween(Window.unboundedPreceding, 0)))
+        .withColumn("run", fn.sum("begins").over(_in_order().rowsBetween(Window.unboundedPreceding, 0)))
         .groupBy("is_twice", *EPOCH_KEY, "run")
         .agg(
             fn.min("first_offset").alias("first_offset"),
@@ -184,7 +194,7 @@ def gaps(covered: "DataFrame") -> "DataFrame":
     )
     ordered = Window.partitionBy("topic_id", "partition").orderBy("first_offset", "last_offset")
     before = ordered.rowsBetween(Window.unboundedPreceding, -1)
-    furthest: Column = fn.max(fn.struct("last_offset", "leader_epoch")).over(before)
+    furthest = fn.max(fn.struct("last_offset", "leader_epoch")).over(before)
     return (
         alive.withColumn("furthest", furthest)
         .filter("first_offset > furthest.last_offset + 1")
@@ -196,3 +206,156 @@ def gaps(covered: "DataFrame") -> "DataFrame":
             (fn.col("first_offset") - 1).alias("last_offset"),
         )
     )
+
+
+# Chains.
+
+
+@dataclass(frozen=True, slots=True)
+class Chains:
+    """The chains, made by `chains_of`."""
+
+    covered: "DataFrame"
+    """Ranges with `epoch_end` and `succeeded_ms`."""
+    twice: "DataFrame"
+    """Ranges that are in two objects."""
+    gaps: "DataFrame"
+    """Ranges in neither a combined segment nor the archive, without those that agents declared as no loss."""
+    archived: "DataFrame"
+    """The ranges of committed archive objects: RANGES_SCHEMA."""
+    dead: "DataFrame"
+    """Entries that reach beyond their epoch's end: ENTRIES without the time, with `epoch_end` and `succeeded_ms`."""
+
+
+def chains_of(history: "History") -> Chains:
+    """Compute the chains and write them beside the run's tables: several findings and the next run read
+    them.
+    """
+    ranges = ranges_of(history.entries)
+    if history.last is not None:
+        ranges = union(ranges, history.table("chains", run_id=history.last.run_id).select(*RANGE_COLUMNS))
+    # The next step uses each of these several times; unless kept, it would be computed again from the entries each
+    # time.
+    merged = history.keep("merged_ranges", merged_ranges(history.keep("ranges", ranges)))
+    covered = with_epoch_ends(merged.filter("NOT is_twice"))
+    chains = history.keep("chains", union(covered, merged.filter("is_twice")))
+    known = chains.filter("NOT is_twice")
+    dead = history.keep("dead", _dead(history, known))
+    spans = history.archive.filter("state = 1").select(
+        "topic_id", "partition", fn.inline("spans"), fn.col("finished_ms").alias("first_event_ms")
+    )
+    archived = history.keep("archived_ranges", joined_ranges(spans))
+    held = known if archived.isEmpty() else with_epoch_ends(joined_ranges(known, archived))
+    accounted = held if history.declared.isEmpty() else union(held, no_loss_within(held, history.declared))
+    return Chains(known, chains.filter("is_twice"), gaps(accounted), archived, dead)
+
+
+def known_ranges(history: "History") -> "DataFrame":
+    """Return the ranges that objects hold by this run and those before it, and the archive's. Call after `chains_of`.
+
+    They have the columns of `Chains.covered`. An epoch's end is known for combined segments only.
+    """
+    return union(history.table("chains").filter("NOT is_twice"), history.table("archived_ranges", RANGES_SCHEMA))
+
+
+def _dead(history: "History", covered: "DataFrame") -> "DataFrame":
+    ends = small_side(
+        covered.filter("last_offset >= epoch_end").select(*EPOCH_KEY, "epoch_end", "succeeded_ms").distinct()
+    ).frame
+    found = _reaching_beyond(history.entries, ends)
+    if history.last is None:
+        return found
+    before = history.table("chains", run_id=history.last.run_id).filter("NOT is_twice")
+    moved = ends.join(before, [*EPOCH_KEY, "epoch_end"], "left_anti")
+    held = before.select(*EPOCH_KEY, fn.col("last_offset").alias("held_to"))
+    # What an epoch's end cuts off is of this run, unless what was known before it reached as far.
+    cut = small_side(moved.join(held, list(EPOCH_KEY)).filter("held_to >= epoch_end").select(*ends.columns).distinct())
+    found = union(found, history.table("dead", run_id=history.last.run_id))
+    if not cut.is_empty:
+        found = union(found, _reaching_beyond(history.entries_of_all_runs(), cut.frame))
+    newest = fn.min("epoch_end").alias("epoch_end"), fn.min("succeeded_ms").alias("succeeded_ms")
+    living = of_segments(history.segments.filter("state < 2"), found)
+    return living.groupBy(*_DEAD_COLUMNS).agg(*newest)
+
+
+def _reaching_beyond(entries: "DataFrame", ends: "DataFrame") -> "DataFrame":
+    reaching = entries.join(ends, list(EPOCH_KEY)).filter("last_offset >= epoch_end")
+    return reaching.select(*_DEAD_COLUMNS, "epoch_end", "succeeded_ms")
+
+
+# Declarations.
+
+
+def declared_of(history: "History") -> "DataFrame":
+    """Return DECLARED of this run and those before it."""
+    found = history.staged(GAP_ROW).filter(f"reason NOT IN ({_LEFT_OUT})")
+    found = found.withColumnRenamed("event_timestamp_ms", "first_event_ms").select(*DECLARED.fieldNames())
+    if history.last is not None:
+        found = union(found, history.table("declared", DECLARED, history.last.run_id))
+    not_wanted = joined_ranges(found.filter(_NOT_WANTED)).withColumn("reason", fn.lit(GapReason.NOT_WANTED.name))
+    # These begin with the log. A later leader that begins to upload knows of the earlier ones, so the first one counts.
+    bounds = (
+        found.filter(f"NOT {_NOT_WANTED}")
+        .groupBy(*EPOCH_KEY, "reason")
+        .agg(
+            fn.min("first_offset").alias("first_offset"),
+            fn.when(fn.expr(_IS_BEGIN), fn.min("last_offset")).otherwise(fn.max("last_offset")).alias("last_offset"),
+            fn.min("first_event_ms").alias("first_event_ms"),
+        )
+    )
+    return union(_in_logs(history, not_wanted), bounds).select(*DECLARED.fieldNames())
+
+
+def _in_logs(history: "History", declared: "DataFrame") -> "DataFrame":
+    """Add `log_start_offset`, and drop rows that are in no log any more."""
+    starts = history.partitions.select(
+        "topic_id", "partition", fn.coalesce("log_start_offset", fn.lit(0)).alias("log_start_offset")
+    )
+    return declared.join(fn.broadcast(starts), ["topic_id", "partition"]).filter("last_offset >= log_start_offset")
+
+
+def no_loss_within(held: "DataFrame", declared: "DataFrame") -> "DataFrame":
+    """Return declared ranges between the first and the last offset that the partition has in `held`.
+
+    Both are ranges as `with_epoch_ends` returns them.
+    """
+    logs = held.groupBy("topic_id", "partition").agg(
+        fn.min("first_offset").alias("held_from"), fn.max(fn.expr("least(last_offset, epoch_end - 1)")).alias("held_to")
+    )
+    return (
+        no_loss(held, declared)
+        .join(logs, ["topic_id", "partition"])
+        .withColumn("first_offset", fn.greatest("first_offset", "held_from"))
+        .withColumn("last_offset", fn.least("last_offset", "held_to"))
+        .filter("first_offset <= last_offset")
+        .select(*EPOCH_KEY, "first_offset", "last_offset", fn.lit(None).cast("long").alias("epoch_end"))
+    )
+
+
+def no_loss(held: "DataFrame", declared: "DataFrame") -> "DataFrame":
+    """Return DECLARED as far as it counts: up to the first epoch in `held` that is newer than the declarer's."""
+    epochs = held.groupBy(*EPOCH_KEY).agg(fn.min("first_offset").alias("start"))
+    logs = epochs.groupBy("topic_id", "partition").agg(
+        fn.collect_list(fn.struct(fn.col("leader_epoch").alias("epoch"), "start")).alias("epochs")
+    )
+    newer = "array_min(transform(filter(epochs, e -> e.epoch > leader_epoch), e -> e.start))"
+    of_reason = Window.partitionBy("topic_id", "partition", "reason")
+    return (
+        declared.join(logs, ["topic_id", "partition"], "left")
+        .withColumn("last_offset", fn.expr(f"least(last_offset, {newer} - 1)"))
+        .withColumn(
+            "last_offset",
+            fn.when(fn.expr(_IS_BEGIN), fn.min("last_offset").over(of_reason)).otherwise(fn.col("last_offset")),
+        )
+        .filter("first_offset <= last_offset")
+        .drop("epochs")
+    )
+
+
+def not_wanted_offsets(history: "History") -> int:
+    """Return how many of the offsets in logs were declared as not wanted in objects."""
+    declared = history.declared.filter(_NOT_WANTED).withColumn("leader_epoch", fn.lit(0))
+    found = _in_logs(history, joined_ranges(declared)).selectExpr(
+        "sum(last_offset + 1 - greatest(first_offset, log_start_offset)) AS offsets"
+    )
+    return int(found.collect()[0].offsets or 0)

@@ -1,6 +1,6 @@
-"""Finds the records that agents' stores refuse because their writer was fenced:
+"""Finds the records that agents' stores refuse because their writer was fenced.
 
-`metadata_topic.store.fencing`, on tables.
+The rule is that of `metadata_topic.store.fencing`, on tables.
 
 A record does not count if a registration of a higher incarnation of its broker comes before it in the same partition of
 the topic; partitions have no order between them. Registrations are few (one for each start of an agent), so those that
@@ -21,13 +21,13 @@ from pyspark.sql import functions as fn
 from metadata_topic.records import serde
 from metadata_topic.records.records import RemoteWalNodeRegistration
 from metadata_topic.store.fencing import PlacedRegistration, Registrations
-from retention_job.sources.staged_rows import PARTITION_SHIFT
+from retention_job.sources.decoding import PARTITION_SHIFT
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Row
+    from pyspark.sql import DataFrame, Row
 
 REGISTRATIONS: Final = "key BINARY, value BINARY, record_id LONG"
-_FENCES: Final = "broker_id INT, fenced_incarnation LONG, fence_partition INT, fence_record_id LONG"
+_FENCES: Final = "_fenced_broker INT, _fenced_incarnation LONG, _fence_partition INT, _fence_record_id LONG"
 
 
 def registrations_of(rows: "Iterable[Row]") -> Registrations:
@@ -51,23 +51,15 @@ def with_refusals(records: "DataFrame", registrations: Registrations, publisher:
         return records.withColumn("is_fenced", fn.lit(False))
     writers = records.select("broker_id", publisher).distinct().collect()
     rows = [fence for writer in writers for fence in _fences(placed, writer[0], writer[1])]
-    table = records.sparkSession.createDataFrame(rows, _FENCES)
-    fences = fn.broadcast(table.withColumnRenamed("broker_id", "_fenced_broker"))
+    fences = fn.broadcast(records.sparkSession.createDataFrame(rows, _FENCES))
     matches = (
         (fn.col("broker_id") == fn.col("_fenced_broker"))
-        & (fn.col(publisher) == fn.col("fenced_incarnation"))
-        & (fn.shiftright("record_id", PARTITION_SHIFT) == fn.col("fence_partition"))
+        & (fn.col(publisher) == fn.col("_fenced_incarnation"))
+        & (fn.shiftright("record_id", PARTITION_SHIFT) == fn.col("_fence_partition"))
     )
-    joined = records.join(fences, matches, "left")
-    return joined.withColumn("is_fenced", _is_behind_fence()).drop("_fenced_broker", *_columns(_FENCES)[1:])
-
-
-def _is_behind_fence() -> "Column":
-    return fn.coalesce(fn.col("record_id") > fn.col("fence_record_id"), fn.lit(False))
-
-
-def _columns(schema: str) -> list[str]:
-    return [column.split()[0] for column in schema.split(", ")]
+    is_behind_fence = fn.coalesce(fn.col("record_id") > fn.col("_fence_record_id"), fn.lit(False))
+    joined = records.join(fences, matches, "left").withColumn("is_fenced", is_behind_fence)
+    return joined.drop(*fences.columns)
 
 
 def _fences(placed: list[PlacedRegistration], broker_id: int, incarnation: int) -> list[tuple[int, int, int, int]]:

@@ -1,57 +1,86 @@
-"""The tables of all sources. `loading` makes them, and explains the theory."""
+"""The tables of all sources, which are read once, into a run's directory.
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+The order of reading decides what a difference between store and metadata means. The stores are listed first, and only
+then the end of the metadata topic is asked for. So every listed object has its metadata among what is read, except for
+objects whose publication is still in progress, which are younger than the time to live.
+
+The metadata topic is decoded once, into staged tables (`decoding`); everything after that reads columns of those. An
+incremental run stages only the new records and joins them with the tables of objects of the run before, which have
+every object that is not deleted yet.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+import structlog
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as fn
 from pyspark.sql.types import StructType
 
+from metadata_topic.kip405.kip405 import REMOTE_LOG_METADATA_TOPIC
+from metadata_topic.records.serde import NODE_REGISTRATION
 from metadata_topic.topic.topic import METADATA_TOPIC
+from retention_job.errors import SourceError, one_line
 from retention_job.schemas import (
     ARCHIVE_OBJECTS,
     DEAD_ENTRIES,
     DECLARED,
     ENTRIES,
-    OTHER_RECORDS,
     PARTITIONS,
     QUARANTINE,
     SEGMENT_KEY,
     SEGMENTS,
-    TIERED,
     TOPICS,
 )
-from retention_job.sources.kafka_cluster import Cluster, Topic
-from retention_job.sources.staged_rows import (
+from retention_job.settings import Sources
+from retention_job.sources.decoding import (
     DEAD_ROW,
     ENTRY_ROW,
     OTHER_ROW,
     PARTITION_SHIFT,
     QUARANTINE_ROW,
     STAGED,
+    decoder,
 )
+from retention_job.sources.kafka import Cluster, Kafka, Offsets
+from retention_job.sources.release_facts import ReleaseFacts
+from retention_job.spark.file_system import FileSystem
 from retention_job.spark.joins import small_side, union
 from retention_job.tables import tier
-from retention_job.tables.objects import ARCHIVE_OBJECT, COMBINED_SEGMENT, ObjectKind, beneath, topmost
-from retention_job.tables.read_plan import (
-    ReadSummary,
-    metadata_retention_ms,
-    metadata_topic_id,
-    retentions,
+from retention_job.tables.coverage import declared_of
+from retention_job.tables.fences import REGISTRATIONS, registrations_of, with_refusals
+from retention_job.tables.inventories import Inventories
+from retention_job.tables.objects import (
+    ARCHIVE_OBJECT,
+    COMBINED_SEGMENT,
+    MAX_LAYERS,
+    ObjectKind,
+    beneath,
+    facts_of_inventory,
+    facts_of_records,
+    facts_of_refusals,
+    facts_of_state,
+    facts_of_stored,
+    object_table,
+    topmost,
 )
-from retention_job.tables.state import InventoryRead, RunRecord, RunState
+from retention_job.tables.state import InventoryRead, ReadSummary, RunRecord, RunState, plan_reading
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_OFFSET_MASK: Final = (1 << PARTITION_SHIFT) - 1
+log = structlog.get_logger(__name__)
+
 _NO_RECORD: Final = -2
+_DELETED_REMEMBERED_MS: Final = 2 * 24 * 60 * 60 * 1000
+"""The time for which a deleted object stays in the tables of incremental runs, for late records."""
 
 
 @dataclass(frozen=True)
 class History:
-    """The tables of `schemas`, each read from disk when it is used; made by `loading.load`."""
+    """The tables of `schemas`, each read from disk when it is used; made by `load`."""
 
     spark: "SparkSession"
     state: RunState
@@ -77,7 +106,7 @@ class History:
         return self.table(name, frame.schema)
 
     def staged(self, row: str, run_id: str | None = None) -> "DataFrame":
-        """Return staged rows of one kind (`staged_rows`), of this run or an earlier one."""
+        """Return staged rows of one kind (`sources.decoding`), of this run or an earlier one."""
         return self.table("staged", STAGED, run_id).filter(f"row = '{row}'")
 
     def objects(self, kind: ObjectKind) -> "DataFrame":
@@ -109,17 +138,34 @@ class History:
     @cached_property
     def entries(self) -> "DataFrame":
         """The table ENTRIES, with `record_id`."""
-        return _entries_of(self, self.run_id)
+        return self._entries_of(self.run_id)
 
     def entries_of_all_runs(self) -> "DataFrame":
         """Return ENTRIES of this run and of earlier ones, as far as they are kept."""
-        found = (self.entries, *(_entries_of(self, run_id) for run_id in _entry_runs(self.last)))
+        found = (self.entries, *map(self._entries_of, self._entry_runs))
         return union(*found).select(*ENTRIES.fieldNames())
+
+    @property
+    def _entry_runs(self) -> Mapping[str, int]:
+        """The earlier runs whose entries still count, with their times in ms."""
+        return self.last.entry_runs if self.last else {}
+
+    def _entries_of(self, run_id: str) -> "DataFrame":
+        """Return a run's entries, without repeated records and without those of fenced writers."""
+        staged = self.staged(ENTRY_ROW, run_id).select("record_id", *ENTRIES.fieldNames())
+        doubted = self.table(COMBINED_SEGMENT.table, COMBINED_SEGMENT.schema_with_facts, run_id).filter(
+            "finished_records > 1 OR (finished_records > 0 AND first_record < 0) OR refused_state = 1"
+        )
+        right = small_side(doubted.selectExpr(*SEGMENT_KEY, f"coalesce(first_record, {_NO_RECORD}) AS right_record"))
+        if right.is_empty:
+            return staged
+        kept = staged.join(right.frame, list(SEGMENT_KEY), "left")
+        return kept.filter("right_record IS NULL OR record_id = right_record").drop("right_record")
 
     @cached_property
     def dead_entries(self) -> "DataFrame":
         """The table DEAD_ENTRIES, of earlier runs as well."""
-        found = (self.staged(DEAD_ROW, run_id) for run_id in (self.run_id, *_entry_runs(self.last)))
+        found = (self.staged(DEAD_ROW, run_id) for run_id in (self.run_id, *self._entry_runs))
         return union(*found).select(*DEAD_ENTRIES.fieldNames())
 
     @cached_property
@@ -130,7 +176,19 @@ class History:
     @cached_property
     def topics(self) -> "DataFrame":
         """The table TOPICS."""
-        return self.spark.createDataFrame([_topic_row(topic) for topic in self.cluster.topics], TOPICS)
+        rows = [
+            (
+                bytearray(topic.topic_id),
+                topic.name,
+                topic.replication_factor,
+                topic.settings.enable,
+                topic.settings.archive,
+                topic.config.get("cleanup.policy"),
+                None if (kept := topic.kept_shortest) is None else kept.retention_ms,
+            )
+            for topic in self.cluster.topics
+        ]
+        return self.spark.createDataFrame(rows, TOPICS)
 
     @cached_property
     def partitions(self) -> "DataFrame":
@@ -146,7 +204,7 @@ class History:
     @cached_property
     def tiered(self) -> "DataFrame":
         """The table TIERED."""
-        return tier.segments_of(self.tier_events).select(*TIERED.fieldNames())
+        return tier.segments_of(self.tier_events)
 
     @cached_property
     def tiered_up_to(self) -> Mapping[tuple[bytes, int], int]:
@@ -160,21 +218,14 @@ class History:
     @cached_property
     def quarantine(self) -> "DataFrame":
         """The table QUARANTINE, of this run's records."""
-        found = self.staged(QUARANTINE_ROW).select(
-            fn.lit(METADATA_TOPIC).alias("topic"),
-            *_place(),
-            "reason",
-            "detail",
-            "key_bytes",
-            "value_bytes",
+        found = self.staged(QUARANTINE_ROW).selectExpr(
+            f"'{METADATA_TOPIC}' AS topic",
+            f"CAST(shiftright(record_id, {PARTITION_SHIFT}) AS INT) AS partition",
+            f"record_id & {(1 << PARTITION_SHIFT) - 1} AS offset",
+            "event_timestamp_ms AS timestamp_ms",
+            *("reason", "detail", "key_bytes", "value_bytes"),
         )
         return union(found, tier.quarantine_of(self.tier_events)).select(*QUARANTINE.fieldNames())
-
-    @cached_property
-    def other_records(self) -> "DataFrame":
-        """The table OTHER_RECORDS, of this run."""
-        found = self.staged(OTHER_ROW).select("record_type", "key", "value", *_place())
-        return found.select(*OTHER_RECORDS.fieldNames())
 
     def with_topic_names(self, frame: "DataFrame") -> "DataFrame":
         """Add the column `topic`, null for topics that are gone. Best done after an aggregation."""
@@ -182,21 +233,20 @@ class History:
 
     def commit(self) -> None:
         """Commit the state that the next incremental run continues from. Call it when everything else is written."""
-        now_ms = self.read.now_ms
-        kept_ms = metadata_retention_ms(self.cluster)
+        now_ms, metadata = self.read.now_ms, self.cluster.metadata_topic
+        kept_ms = metadata.number("retention.ms")
         runs = {
             run_id: at_ms
-            for run_id, at_ms in _entry_runs(self.last).items()
-            if kept_ms is None or now_ms - at_ms < kept_ms
+            for run_id, at_ms in self._entry_runs.items()
+            if kept_ms is None or kept_ms < 0 or now_ms - at_ms < kept_ms
         }
-        topic_id = metadata_topic_id(self.cluster)
         self.state.commit(
             RunRecord(
                 self.run_id,
                 now_ms,
                 dict(self.read.ending_offsets),
-                topic_id,
-                retentions(self.cluster),
+                metadata.topic_id.hex(),
+                self.cluster.retentions,
                 {**runs, self.run_id: now_ms},
                 [*self.layers, self.run_id],
                 self.inventories,
@@ -204,40 +254,99 @@ class History:
         )
 
 
-def _entry_runs(last: RunRecord | None) -> Mapping[str, int]:
-    """Return the earlier runs whose entries still count, with their times in ms."""
-    return last.entry_runs if last else {}
+def load(
+    spark: "SparkSession",
+    sources: Sources,
+    now_ms: int,
+    run_id: str,
+    kafka: Kafka | None = None,
+    progress: Callable[[str], None] = lambda _line: None,
+) -> History:
+    """Read everything, once, into the state path. Raises SourceError, StateError."""
+    kafka = kafka or Kafka(sources.kafka)
+    state = RunState(FileSystem(spark, sources.state_path))
+    last = state.last()
+    state.begin(run_id, last)
+    try:
+        inventories = Inventories(spark, sources, state, run_id)
+        if inventories.are_listings:
+            progress("listing the store")
+            inventories.write_listings(kafka.cluster().brokers, now_ms)
+        progress("asking the cluster")
+        cluster = kafka.cluster()
+        plan = plan_reading(cluster, last, now_ms, is_incremental=sources.is_incremental)
+        if plan.full_because is not None:
+            log.info("incremental_run_reads_all", reason=plan.full_because)
+        progress(f"reading the metadata topic: {plan.records:,} records")
+        of_tier = cluster.offsets.get(REMOTE_LOG_METADATA_TOPIC, Offsets({}, {}))
+        raw = kafka.records(spark, REMOTE_LOG_METADATA_TOPIC, of_tier.earliest, of_tier.latest)
+        tier.decode_events(raw).write.parquet(state.path_of(run_id, "tier"))
+        tier_events = spark.read.parquet(state.path_of(run_id, "tier"))
+        facts = _release_facts(cluster, tier.tiered_up_to(tier.segments_of(tier_events)))
+        raw = kafka.records(spark, METADATA_TOPIC, plan.starting_offsets, plan.ending_offsets)
+        staged = raw.mapInArrow(decoder(facts), STAGED)
+        staged.write.partitionBy("row").parquet(state.path_of(run_id, "staged"))
+        from_last = last if plan.is_incremental else None
+        layers: Sequence[str] = ()  # none if objects without new records may have changed, or if there are too many
+        if from_last is not None and len(from_last.layers) < MAX_LAYERS and inventories.goes_on_from(from_last):
+            layers = from_last.layers
+        inventories.write_files(from_last if layers else None)
+        progress("putting objects and records together")
+        read = replace(plan, inventory_ms=inventories.known_ms)
+        history = History(spark, state, run_id, cluster, read, from_last, tier_events, layers, inventories.read)
+        _write_objects(history, inventories)
+        history.keep("declared", declared_of(history))
+    except PySparkException as error:
+        raise SourceError("read", "sources", one_line(error)) from error
+    return history
 
 
-def _entries_of(history: History, run_id: str) -> "DataFrame":
-    """Return a run's entries, without repeated records and without those of fenced writers."""
-    staged = history.staged(ENTRY_ROW, run_id).select("record_id", *ENTRIES.fieldNames())
-    doubted = history.table(COMBINED_SEGMENT.table, COMBINED_SEGMENT.schema_with_facts, run_id).filter(
-        "finished_records > 1 OR (finished_records > 0 AND first_record < 0) OR refused_state = 1"
-    )
-    right = small_side(doubted.selectExpr(*SEGMENT_KEY, f"coalesce(first_record, {_NO_RECORD}) AS right_record"))
-    if right.is_empty:
-        return staged
-    kept = staged.join(right.frame, list(SEGMENT_KEY), "left")
-    return kept.filter("right_record IS NULL OR record_id = right_record").drop("right_record")
+def _release_facts(cluster: Cluster, tiered_up_to: Mapping[tuple[bytes, int], int]) -> ReleaseFacts:
+    retention = {topic.topic_id: topic.kept_ms for topic in cluster.topics}
+    before = {
+        (topic.topic_id, number): max(log_start, tiered_up_to.get((topic.topic_id, number), 0))
+        for topic in cluster.topics
+        if not topic.settings.archive
+        for number, log_start in cluster.offsets[topic.name].earliest.items()
+    }
+    return ReleaseFacts.of(retention, before)
 
 
-def _topic_row(topic: Topic) -> tuple[Any, ...]:
-    return (
-        bytearray(topic.topic_id),
-        topic.name,
-        topic.replication_factor,
-        topic.settings.enable,
-        topic.settings.archive,
-        topic.config.get("cleanup.policy"),
-        None if (kept := topic.kept_shortest) is None else kept.retention_ms,
-    )
+def _write_objects(history: History, inventories: Inventories) -> None:
+    """Write the tables of both kinds of objects; records of fenced writers do not count."""
+    registered = history.staged(OTHER_ROW).filter(f"record_type = {NODE_REGISTRATION}")
+    registered = registered.select("key", "value", "record_id")
+    if history.last is not None:
+        registered = union(registered, history.table("registrations", REGISTRATIONS, history.last.run_id))
+    registrations = registrations_of(history.keep("registrations", registered.coalesce(1)).collect())
+    remembered_ms = history.read.now_ms - _DELETED_REMEMBERED_MS
+    is_remembered = f"has_metadata AND (state < 3 OR coalesce(deleted_ms, 0) > {remembered_ms})"
+    for kind in (COMBINED_SEGMENT, ARCHIVE_OBJECT):
+        staged = with_refusals(history.staged(kind.staged_row), registrations, kind.publisher)
+        told = facts_of_records(kind, staged)
+        inventory = inventories.table(kind)
+        before = None
+        if history.last is not None:
+            before = history.objects_before(kind)
+            if history.layers:
+                before = _touched(kind, before, told, inventory)
+        facts = [told]
+        if inventory is not None:
+            facts.append(facts_of_inventory(kind, inventory))
+        if before is not None:
+            facts += [facts_of_state(kind, before.filter(is_remembered)), facts_of_refusals(kind, before)]
+            if history.layers:
+                facts.append(facts_of_stored(kind, before))
+        objects = object_table(kind, union(*facts), inventory is not None)
+        # This order lets later runs read few pages of the table when they look for few objects.
+        history.keep(kind.table, objects.sortWithinPartitions(*SEGMENT_KEY))
 
 
-def _place() -> list[Any]:
-    """Return the columns with the position of a staged record in its topic."""
-    return [
-        fn.shiftright("record_id", PARTITION_SHIFT).cast("int").alias("partition"),
-        fn.col("record_id").bitwiseAND(fn.lit(_OFFSET_MASK)).alias("offset"),
-        fn.col("event_timestamp_ms").alias("timestamp_ms"),
-    ]
+def _touched(kind: ObjectKind, before: "DataFrame", told: "DataFrame", inventory: "DataFrame | None") -> "DataFrame":
+    """Return the objects that new records or an inventory name."""
+    keys = told.select(*kind.key)
+    if inventory is not None:
+        keys = union(keys, facts_of_inventory(kind, inventory).select(*kind.key))
+    asked = small_side(keys)
+    found = before.filter(asked.where_to_look()).join(asked.frame, list(kind.key), "left_semi")
+    return found.localCheckpoint()

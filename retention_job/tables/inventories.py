@@ -6,21 +6,14 @@ none of the old files and is read completely; so is a listing, each time.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as fn
 
 from retention_job.schemas import INVENTORY
-from retention_job.settings import InventoryFile, Sources, StoreListing
-from retention_job.sources.inventory import (
-    InventoryFiles,
-    list_archive,
-    list_store,
-    read_inventory_file,
-    stored_files,
-)
+from retention_job.settings import Sources, StoreListing
+from retention_job.sources.inventory import S3Inventory, list_archive, list_store
 from retention_job.spark.joins import union
 from retention_job.tables.objects import ARCHIVE_OBJECT, COMBINED_SEGMENT, ObjectKind
 from retention_job.tables.state import InventoryRead, RunRecord, RunState
@@ -31,15 +24,8 @@ if TYPE_CHECKING:
 _BUCKET: Final = "bucket"
 """A column besides INVENTORY's: the inventory that an object is in, if there are several."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Bucket:
-    """One bucket's inventory as it is now."""
-
-    source: InventoryFile
-    files: InventoryFiles
-    stored: Mapping[str, Sequence[int]]
-    """Length and time of change by path."""
+_Bucket = tuple[S3Inventory, Mapping[str, Sequence[int]]]
+"""One bucket's inventory, and length and time of change of its files by path."""
 
 
 class Inventories:
@@ -53,8 +39,11 @@ class Inventories:
             if source is not None
         }
         files = {kind: source for kind, source in self._sources.items() if not isinstance(source, StoreListing)}
-        found = {one: self._bucket(one) for one in set(chain.from_iterable(files.values()))}
-        self._buckets = {kind: [found[one] for one in source] for kind, source in files.items()}
+        found = {one: S3Inventory.find(spark, one) for one in set(chain.from_iterable(files.values()))}
+        stored = {one: (inventory, inventory.files()) for one, inventory in found.items()}
+        self._buckets: dict[ObjectKind, list[_Bucket]] = {
+            kind: [stored[one] for one in source] for kind, source in files.items()
+        }
         self._is_shared = sources.archive == sources.inventory
         """Whether both kinds are in the same buckets."""
         self.known_ms: dict[str, int] = {}
@@ -62,9 +51,6 @@ class Inventories:
         an inventory only up to its newest object."""
         self.read: dict[str, InventoryRead] = {}
         """The parts that the next run need not read again."""
-
-    def _bucket(self, source: InventoryFile) -> _Bucket:
-        return _Bucket(source, *stored_files(self._spark, source))
 
     @property
     def are_listings(self) -> bool:
@@ -90,8 +76,8 @@ class Inventories:
     def _files(self, kind: ObjectKind) -> dict[str, list[int]]:
         return {
             path: [number, *status]
-            for number, bucket in enumerate(self._buckets[kind])
-            for path, status in bucket.stored.items()
+            for number, (_, stored) in enumerate(self._buckets[kind])
+            for path, status in stored.items()
         }
 
     def write_files(self, last: RunRecord | None) -> None:
@@ -99,34 +85,34 @@ class Inventories:
         for kind, buckets in self._buckets.items():
             if kind is ARCHIVE_OBJECT and self._is_shared:
                 first = COMBINED_SEGMENT
-                self._write(kind, self._spark.read.parquet(self._state.path_of(self._run_id, first.inventory)))
+                self._write(kind, self._spark.read.parquet(self._path_of(first)))
                 self.read[kind.table], self.known_ms[kind.table] = self.read[first.table], self.known_ms[first.table]
                 continue
             before = InventoryRead({}, {}) if last is None else last.inventories[kind.table]
-            self._write(kind, union(*(self._new_of(number, one, before) for number, one in enumerate(buckets))))
-            newest_ms = {**before.newest_ms, **self._newest_ms(kind, before)}
+            new = (
+                inventory.objects([path for path in stored if path not in before.files]).withColumn(
+                    _BUCKET, fn.lit(number)
+                )
+                for number, (inventory, stored) in enumerate(buckets)
+            )
+            self._write(kind, union(*new))
+            newest_ms = dict(before.newest_ms)
+            rows = self._spark.read.parquet(self._path_of(kind)).groupBy(_BUCKET).agg(fn.max("last_modified_ms"))
+            for number, found_ms in rows.collect():
+                newest_ms[str(number)] = max(int(found_ms), newest_ms.get(str(number), 0))
             self.read[kind.table] = InventoryRead(self._files(kind), newest_ms)
             # If a bucket has none of the cluster's objects, its manifest has the time when it was looked at.
             self.known_ms[kind.table] = min(
-                newest_ms.get(str(number), bucket.files.made_ms or 0) for number, bucket in enumerate(buckets)
+                newest_ms.get(str(number), inventory.made_ms or 0) for number, (inventory, _) in enumerate(buckets)
             )
 
-    def _new_of(self, number: int, bucket: _Bucket, before: InventoryRead) -> "DataFrame":
-        new = tuple(path for path in bucket.stored if path not in before.files)
-        found = read_inventory_file(self._spark, bucket.source, replace(bucket.files, paths=new))
-        return found.withColumn(_BUCKET, fn.lit(number))
-
-    def _newest_ms(self, kind: ObjectKind, before: InventoryRead) -> dict[str, int]:
-        frame = self._spark.read.parquet(self._state.path_of(self._run_id, kind.inventory))
-        rows = frame.groupBy(_BUCKET).agg(fn.max("last_modified_ms").alias("newest_ms")).collect()
-        return {str(row[_BUCKET]): max(int(row.newest_ms), before.newest_ms.get(str(row[_BUCKET]), 0)) for row in rows}
+    def _path_of(self, kind: ObjectKind) -> str:
+        return self._state.path_of(self._run_id, kind.inventory)
 
     def _write(self, kind: ObjectKind, found: "DataFrame") -> None:
         listed = found.filter(kind.is_listed) if kind is ARCHIVE_OBJECT else found
-        listed.write.parquet(self._state.path_of(self._run_id, kind.inventory))
+        listed.write.parquet(self._path_of(kind))
 
     def table(self, kind: ObjectKind) -> "DataFrame | None":
         """Return INVENTORY; None if there is none of this kind."""
-        if kind not in self._sources:
-            return None
-        return self._spark.read.schema(INVENTORY).parquet(self._state.path_of(self._run_id, kind.inventory))
+        return self._spark.read.schema(INVENTORY).parquet(self._path_of(kind)) if kind in self._sources else None

@@ -26,8 +26,7 @@ from pyspark.sql.types import BooleanType, DataType, IntegerType, LongType, Stru
 
 from metadata_topic.records.serde import REBUILT_SEGMENT
 from retention_job.schemas import ARCHIVE_KEY, ARCHIVE_OBJECTS, SEGMENT_KEY, SEGMENTS
-from retention_job.sources.release_facts import FOREVER
-from retention_job.sources.staged_rows import ARCHIVE_ROW, SEGMENT_ROW
+from retention_job.sources.decoding import ARCHIVE_ROW, SEGMENT_ROW
 from retention_job.spark.joins import small_side, union
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
 MAX_LAYERS: Final = 24
 """The maximum number of layers beneath a run's own."""
-TIMES: Final = ("started_ms", "finished_ms", "deleting_ms", "deleted_ms")
+_TIMES: Final = ("started_ms", "finished_ms", "deleting_ms", "deleted_ms")
 """The times when an object reached each of its states, 0 to 3."""
 
 _FINISHED: Final = 1
@@ -47,7 +46,6 @@ _OF_FACTS: Final[Mapping[str, DataType]] = {
     "refused_state": IntegerType(),
     "stored_bytes": LongType(),
     "stored_ms": LongType(),
-    "store_class_code": IntegerType(),  # as a text, its largest could not be taken in a hash aggregation
 }
 _OF_THE_JOB: Final = (
     StructField("has_metadata", BooleanType()),
@@ -55,18 +53,6 @@ _OF_THE_JOB: Final = (
     StructField("first_record", LongType()),
     StructField("refused_state", IntegerType()),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """The SQL for a column that only objects of one kind have."""
-
-    of_record: str
-    """SQL over a staged record."""
-    of_before: str
-    """SQL over a row of the run before."""
-    of_largest: str
-    """SQL over the largest value of all facts."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,14 +65,15 @@ class ObjectKind:
     """The name of the table of stored objects, under the same directory."""
     schema: StructType
     staged_row: str
-    """The kind of rows of `sources.staged_rows` that has the records."""
+    """The kind of rows of `sources.decoding` that has the records."""
     publisher: str
     """The column of these rows with the incarnation that published the record."""
     refused_up_to: int
     """The furthest state for which a fenced publisher's records do not count."""
     key: Mapping[str, str]
     """The columns that name an object, and the columns of INVENTORY for them."""
-    told: Mapping[str, Told]
+    told: Sequence[str]
+    """The columns that only this kind has, from its records. Of all values, the largest counts."""
 
     @property
     def is_listed(self) -> str:
@@ -113,17 +100,7 @@ COMBINED_SEGMENT: Final = ObjectKind(
     "incarnation",
     _FINISHED,  # what it says of a deletion counts, as agents do it (`metadata_topic.store.store_state`)
     {name: name for name in SEGMENT_KEY},
-    {
-        "copies": Told("IF(state = 1, copies, NULL)", "copies", "copies"),
-        "elsewhere_bytes": Told("IF(state = 1, elsewhere_bytes, NULL)", "elsewhere_bytes", "elsewhere_bytes"),
-        # A deletion's entries are a copy of earlier ones.
-        "entry_count": Told("IF(state = 1, entry_count, NULL)", "entry_count", "entry_count"),
-        "retention_ms": Told(
-            "IF(state = 1, retention_ms, NULL)",
-            f"IF(entry_count IS NULL, NULL, coalesce(retention_ms, {FOREVER}))",
-            f"nullif(retention_ms, {FOREVER})",
-        ),
-    },
+    ("copies", "elsewhere_bytes", "entry_count", "retention_ms"),
 )
 ARCHIVE_OBJECT: Final = ObjectKind(
     "archive",
@@ -131,13 +108,9 @@ ARCHIVE_OBJECT: Final = ObjectKind(
     ARCHIVE_OBJECTS,
     ARCHIVE_ROW,
     "publisher",
-    len(TIMES),  # all of it (`metadata_topic.store.archive.archive_store`)
+    len(_TIMES),  # all of it (`metadata_topic.store.archive.archive_store`)
     {name: name if name in SEGMENT_KEY else f"archive_{name}" for name in ARCHIVE_KEY},
-    {
-        "run_count": Told("entry_count", "run_count", "run_count"),
-        "spans": Told("spans", "spans", "coalesce(spans, array())"),
-        "expires_ms": Told("expires_ms", "expires_ms", "expires_ms"),
-    },
+    ("spans", "expires_ms"),
 )
 
 
@@ -148,6 +121,10 @@ def _facts(kind: ObjectKind, rows: "DataFrame", **told: "Column") -> "DataFrame"
     return rows.select(*kind.key, *(told.get(name, nothing).cast(column).alias(name) for name, column in types.items()))
 
 
+def _columns(*names: str) -> "dict[str, Column]":
+    return {name: fn.col(name) for name in names}
+
+
 def facts_of_records(kind: ObjectKind, staged: "DataFrame") -> "DataFrame":
     """Return facts from the kind's staged rows, with `is_fenced`.
 
@@ -155,28 +132,19 @@ def facts_of_records(kind: ObjectKind, staged: "DataFrame") -> "DataFrame":
     """
     is_rebuilt = fn.coalesce("record_type", fn.lit(-1)) == REBUILT_SEGMENT
     refused = fn.col("is_fenced") & (fn.col("state") <= kind.refused_up_to) & ~is_rebuilt
-    told = {name: fn.col(name) for name in ("state", "event_timestamp_ms", "size_bytes")}
-    told |= {name: fn.expr(column.of_record) for name, column in kind.told.items()}
+    told = _columns("state", "event_timestamp_ms", "size_bytes", *kind.told)
     told["record_id"] = fn.when(fn.col("state") == _FINISHED, fn.col("record_id"))
     counted = {name: fn.when(~refused, column) for name, column in told.items()}
     return _facts(kind, staged, **counted, refused_state=fn.when(refused, fn.col("state")))
 
 
-def facts_of_inventory(kind: ObjectKind, inventory: "DataFrame", store_classes: Sequence[str]) -> "DataFrame":
-    """Return facts from INVENTORY; objects of the other kind are dropped. `store_classes` are all that occur."""
+def facts_of_inventory(kind: ObjectKind, inventory: "DataFrame") -> "DataFrame":
+    """Return facts from INVENTORY; objects of the other kind are dropped."""
     key = [fn.col(listed).alias(name) for name, listed in kind.key.items()]
-    stored = inventory.filter(kind.is_listed).select(*key, "size_bytes", "last_modified_ms", "store_class")
-    return _facts(
-        kind,
-        stored,
-        stored_bytes=fn.col("size_bytes"),
-        stored_ms=fn.col("last_modified_ms"),
-        store_class_code=_code_in(store_classes),
+    stored = inventory.filter(kind.is_listed).select(
+        *key, fn.col("size_bytes").alias("stored_bytes"), fn.col("last_modified_ms").alias("stored_ms")
     )
-
-
-def _classes(store_classes: Sequence[str]) -> "Column":
-    return fn.array(*map(fn.lit, store_classes)).cast("array<string>")
+    return _facts(kind, stored, **_columns("stored_bytes", "stored_ms"))
 
 
 def facts_of_state(kind: ObjectKind, before: "DataFrame") -> "DataFrame":
@@ -184,15 +152,14 @@ def facts_of_state(kind: ObjectKind, before: "DataFrame") -> "DataFrame":
     events = fn.array(
         *(
             fn.struct(fn.lit(state).alias("state"), fn.col(name).alias("event_timestamp_ms"))
-            for state, name in enumerate(TIMES)
+            for state, name in enumerate(_TIMES)
         )
     )
     seen = fn.filter(events, lambda event: event.event_timestamp_ms.isNotNull())
     return _facts(
         kind,
         before.drop("state").select("*", fn.inline(seen)),
-        **{name: fn.col(name) for name in ("state", "event_timestamp_ms", "size_bytes")},
-        **{name: fn.expr(column.of_before) for name, column in kind.told.items()},
+        **_columns("state", "event_timestamp_ms", "size_bytes", *kind.told),
         record_id=fn.when(fn.col("state") == _FINISHED, fn.lit(-1)),
     )
 
@@ -200,41 +167,28 @@ def facts_of_state(kind: ObjectKind, before: "DataFrame") -> "DataFrame":
 def facts_of_refusals(kind: ObjectKind, before: "DataFrame") -> "DataFrame":
     """Return facts from the table of the run before, for objects known only by refused records."""
     refused = before.filter("NOT has_metadata AND is_stored AND refused_state IS NOT NULL")
-    return _facts(kind, refused, refused_state=fn.col("refused_state"))
+    return _facts(kind, refused, **_columns("refused_state"))
 
 
-def facts_of_stored(kind: ObjectKind, before: "DataFrame", store_classes: Sequence[str]) -> "DataFrame":
+def facts_of_stored(kind: ObjectKind, before: "DataFrame") -> "DataFrame":
     """Return facts from the table of the run before, from inventories that are not read again."""
-    told = {name: fn.col(name) for name in ("stored_bytes", "stored_ms")}
-    if "store_class" in kind.schema.fieldNames():
-        told["store_class_code"] = _code_in(store_classes)
-    return _facts(kind, before.filter("stored_ms IS NOT NULL"), **told)
+    return _facts(kind, before.filter("stored_ms IS NOT NULL"), **_columns("stored_bytes", "stored_ms"))
 
 
-def _code_in(store_classes: Sequence[str]) -> "Column":
-    code = fn.array_position(_classes(store_classes), fn.col("store_class"))
-    return fn.when(code > 0, code)
-
-
-def object_table(
-    kind: ObjectKind, facts: "DataFrame", has_inventory: bool, store_classes: Sequence[str]
-) -> "DataFrame":
+def object_table(kind: ObjectKind, facts: "DataFrame", has_inventory: bool) -> "DataFrame":
     """Return the table of a kind: `ObjectKind.schema_with_facts`."""
-    largest = ("size_bytes", *kind.told, "stored_bytes", "stored_ms", "store_class_code", "refused_state")
+    largest = ("state", "size_bytes", *kind.told, "stored_bytes", "stored_ms", "refused_state")
     found = facts.groupBy(*kind.key).agg(
-        fn.max("state").alias("state"),
+        *(fn.max(name).alias(name) for name in largest),
         *first_times(),
         fn.max(fn.when(fn.col("state") == _FINISHED, fn.col("size_bytes"))).alias("finished_bytes"),
-        *(fn.max(name).alias(name) for name in largest),
         fn.count_if(fn.col("record_id") >= 0).cast("int").alias("finished_records"),
         fn.min("record_id").alias("first_record"),
     )
     columns = {
         "state": fn.coalesce("state", fn.lit(-1)),
         "size_bytes": fn.coalesce("finished_bytes", "size_bytes"),
-        **{name: fn.expr(column.of_largest) for name, column in kind.told.items()},
         "is_stored": fn.col("stored_ms").isNotNull() if has_inventory else fn.lit(None).cast("boolean"),
-        "store_class": fn.get(_classes(store_classes), fn.col("store_class_code") - 1),
         "is_new": fn.coalesce(fn.col("first_record") >= 0, fn.lit(False)),
         "has_metadata": fn.col("state").isNotNull(),
     }
@@ -242,10 +196,10 @@ def object_table(
 
 
 def first_times() -> "list[Column]":
-    """Return TIMES as aggregates of facts with `state` and `event_timestamp_ms`."""
+    """Return the time of each state as aggregates of facts with `state` and `event_timestamp_ms`."""
     return [
         fn.min(fn.when(fn.col("state") == state, fn.col("event_timestamp_ms"))).alias(name)
-        for state, name in enumerate(TIMES)
+        for state, name in enumerate(_TIMES)
     ]
 
 
@@ -258,19 +212,14 @@ def topmost(kind: ObjectKind, layers: "Sequence[DataFrame]") -> "DataFrame":
     return union(*found)
 
 
-def as_before(frame: "DataFrame") -> "DataFrame":
-    """Return the rows as for a run that read nothing of these objects."""
-    return frame.withColumns(
-        {
+def beneath(kind: ObjectKind, own: "DataFrame", before: "DataFrame") -> "DataFrame":
+    """Put the run's own layer above the rows that the runs before it knew (`topmost`)."""
+    untouched = before.join(small_side(own.select(*kind.key)).frame, list(kind.key), "left_anti").withColumns(
+        {  # as for a run that read nothing of these objects
             "is_new": fn.lit(False),
             "finished_records": fn.lit(0),
             "first_record": fn.expr("IF(finished_ms IS NULL, NULL, -1L)"),
             "refused_state": fn.expr("IF(has_metadata, NULL, refused_state)"),
         }
     )
-
-
-def beneath(kind: ObjectKind, own: "DataFrame", before: "DataFrame") -> "DataFrame":
-    """Put the run's own layer above the rows that the runs before it knew (`topmost`)."""
-    untouched = before.join(small_side(own.select(*kind.key)).frame, list(kind.key), "left_anti")
-    return union(own, as_before(untouched)).select(*kind.schema_with_facts.fieldNames())
+    return union(own, untouched).select(*kind.schema_with_facts.fieldNames())

@@ -8,17 +8,22 @@ directory, and the next run deletes it.
 If two runs overlap, one counts. The second takes the first's directory for such a leftover. Whichever finishes finds
 that its directory is gone, or that another run than the one it continued from is now the last, and ends with an error
 that says so. Nothing that was committed is lost.
+
+An incremental run continues from there only if nothing has changed that the older rows depend on: the same metadata
+topic, not cut off before the last run's offsets, the same retentions.
 """
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Final
 
+from metadata_topic.topic.topic import METADATA_TOPIC
 from retention_job.errors import StateError
+from retention_job.sources.kafka import Cluster
 from retention_job.spark.file_system import FileSystem
 
-FORMAT_VERSION: Final = 4
+FORMAT_VERSION: Final = 5
 _CURRENT: Final = "CURRENT.json"
 _RUNS: Final = "runs"
 _ONE_AT_A_TIME: Final = "one run at a time; this one is to be made again"
@@ -109,3 +114,47 @@ class RunState:
     def path_of(self, run_id: str, table: str) -> str:
         """Return the path of a run's table."""
         return self._files.at(f"{_RUNS}/{run_id}/{table}")
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSummary:
+    """The part that was read."""
+
+    now_ms: int
+    starting_offsets: Mapping[int, int]
+    ending_offsets: Mapping[int, int]
+    is_incremental: bool
+    full_because: str | None
+    """The reason why an incremental run reads everything after all."""
+    inventory_ms: Mapping[str, int] = field(default_factory=dict)
+    """The time up to which the inventory of a kind is complete, by the kind's table, if there is an inventory."""
+
+    @property
+    def records(self) -> int:
+        """The number of offsets between start and end."""
+        return sum(max(0, end - self.starting_offsets.get(number, 0)) for number, end in self.ending_offsets.items())
+
+
+def plan_reading(cluster: Cluster, last: RunRecord | None, now_ms: int, *, is_incremental: bool) -> ReadSummary:
+    """Plan the offsets to read; an incremental run continues from the last run's state if it can. Sans-IO."""
+    offsets = cluster.offsets[METADATA_TOPIC]
+    because = _why_not(cluster, last) if is_incremental else None
+    if last is None or not is_incremental or because is not None:
+        return ReadSummary(now_ms, dict(offsets.earliest), dict(offsets.latest), False, because)
+    return ReadSummary(now_ms, {**offsets.earliest, **last.offsets}, dict(offsets.latest), True, None)
+
+
+def _why_not(cluster: Cluster, last: RunRecord | None) -> str | None:
+    if last is None:
+        return "no finished run to go on from"
+    offsets = cluster.offsets[METADATA_TOPIC]
+    if last.topic_id != cluster.metadata_topic.topic_id.hex():
+        return "the metadata topic is another one"
+    if any(offsets.earliest.get(number, 0) > offset for number, offset in last.offsets.items()):
+        return "the metadata topic no longer holds what followed the last run"
+    if any(offsets.latest.get(number, 0) < offset for number, offset in last.offsets.items()):
+        return "the metadata topic ends before the last run's end"
+    now = cluster.retentions
+    if any(now.get(topic_id, "gone") != kept_ms for topic_id, kept_ms in last.retention.items()):
+        return "a topic was deleted, or its retention was changed"
+    return None

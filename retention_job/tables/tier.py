@@ -24,15 +24,12 @@ if TYPE_CHECKING:
 _EVENT: Final = pa.schema(
     {
         "topic_id": pa.binary(),
-        "topic": pa.string(),
         "partition": pa.int32(),
         "segment_uuid": pa.binary(),
-        "broker_id": pa.int32(),
         "state": pa.int32(),
         "start_offset": pa.int64(),
         "end_offset": pa.int64(),
         "size_bytes": pa.int64(),
-        "max_timestamp_ms": pa.int64(),
         "event_timestamp_ms": pa.int64(),
         "reason": pa.string(),
         "detail": pa.string(),
@@ -41,8 +38,8 @@ _EVENT: Final = pa.schema(
         "value_bytes": pa.int32(),
     }
 )
-_OF_UPDATES: Final = ("topic", "broker_id", "state", "event_timestamp_ms")
-_OF_SEGMENTS: Final = ("start_offset", "end_offset", "size_bytes", "max_timestamp_ms")
+_OF_UPDATES: Final = ("state", "event_timestamp_ms")
+_OF_SEGMENTS: Final = ("start_offset", "end_offset", "size_bytes")
 
 
 def decode_events(raw: "DataFrame") -> "DataFrame":
@@ -52,16 +49,17 @@ def decode_events(raw: "DataFrame") -> "DataFrame":
 
 def _decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        rows = []
-        for value, partition, offset, timestamp_ms in zip(
-            *(batch.column(name).to_pylist() for name in ("value", "partition", "offset", "timestamp_ms")), strict=True
-        ):
-            row = _row(kip405.decode(value))
-            if row is not None:
-                row.setdefault("event_timestamp_ms", timestamp_ms)
-                rows.append(
-                    {**row, "record_partition": partition, "record_offset": offset, "value_bytes": len(value or b"")}
-                )
+        rows = [
+            {
+                "event_timestamp_ms": raw["timestamp_ms"],
+                **row,
+                "record_partition": raw["partition"],
+                "record_offset": raw["offset"],
+                "value_bytes": len(raw["value"] or b""),
+            }
+            for raw in batch.to_pylist()
+            if (row := _row(kip405.decode(raw["value"]))) is not None
+        ]
         yield pa.RecordBatch.from_pylist(rows, schema=_EVENT)
 
 
@@ -80,13 +78,8 @@ def _row(record: kip405.RemoteLogMetadata) -> dict[str, Any] | None:
 
 def segments_of(events: "DataFrame") -> "DataFrame":
     """Return TIERED: the events of each segment as one row."""
-    grouped = events.filter("reason IS NULL").groupBy("topic_id", "topic", "partition", "segment_uuid")
-    found = grouped.agg(
-        fn.max("broker_id").alias("broker_id"),
-        fn.max("state").alias("state"),
-        *(fn.max(name).alias(name) for name in ("start_offset", "end_offset", "size_bytes", "max_timestamp_ms")),
-        *first_times(),
-    )
+    grouped = events.filter("reason IS NULL").groupBy("topic_id", "partition", "segment_uuid")
+    found = grouped.agg(*(fn.max(name).alias(name) for name in ("state", *_OF_SEGMENTS)), *first_times())
     return found.select(*TIERED.fieldNames())
 
 
@@ -94,16 +87,11 @@ def quarantine_of(events: "DataFrame") -> "DataFrame":
     """Return QUARANTINE: the records that were not understood."""
     return (
         events.filter("reason IS NOT NULL")
-        .select(
-            fn.lit(REMOTE_LOG_METADATA_TOPIC).alias("topic"),
-            fn.col("record_partition").alias("partition"),
-            fn.col("record_offset").alias("offset"),
-            fn.col("event_timestamp_ms").alias("timestamp_ms"),
-            "reason",
-            "detail",
-            fn.lit(0).alias("key_bytes"),
-            "value_bytes",
+        .drop("partition")
+        .withColumnsRenamed(
+            {"record_partition": "partition", "record_offset": "offset", "event_timestamp_ms": "timestamp_ms"}
         )
+        .withColumns({"topic": fn.lit(REMOTE_LOG_METADATA_TOPIC), "key_bytes": fn.lit(0)})
         .select(*QUARANTINE.fieldNames())
     )
 

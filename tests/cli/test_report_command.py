@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 from cli.main import OWN_ROOMS, build_app
 from cli.report_job import run_id_of
 from cli.report_sources import Inventories, report_sources
-from retention_job.cost.rates import StoreSections
-from retention_job.settings import InventoryFile, KafkaSource, StoreListing
+from retention_job.settings import InventoryFile, KafkaSource, StoreListing, StoreSections
 
 
 def test_without_a_cluster_the_command_is_wrong() -> None:
@@ -70,7 +69,7 @@ def test_the_archive_is_listed_where_the_brokers_agent_archives(tmp_path: Path, 
     sources, sections = report_sources(KafkaSource("b:1"), "cluster", broker_config, Inventories(), "state", False)
     assert sections == StoreSections("s3_express", "s3_standard")
     assert sources.life_times.archive_delete_grace_ms == 5000
-    listing = StoreListing({"bucket": "cold"}, "cluster", "plugin.s3.S3WalStorageManager", None, "s3_standard")
+    listing = StoreListing({"bucket": "cold"}, "cluster", "plugin.s3.S3WalStorageManager")
     assert sources.archive == (listing if archives else None)
     given = Inventories(archive=(InventoryFile("s3a://cold-inventory", "cluster"),))
     assert report_sources(KafkaSource("b:1"), "cluster", broker_config, given, "state", False)[0].archive == given[1]

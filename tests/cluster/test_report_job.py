@@ -48,7 +48,7 @@ def script(tmp_path_factory: pytest.TempPathFactory, topic: str) -> Iterator[Scr
 
 def sources(cluster: LocalCluster, state: Path) -> Sources:
     store = StoreListing({"directory": str(cluster.layout.object_store_directory)}, cluster.layout.cluster_id)
-    return Sources(KafkaSource(cluster.bootstrap_servers), store, str(state), life_times=LIFE_TIMES)
+    return Sources(KafkaSource(cluster.bootstrap_servers), str(state), store, life_times=LIFE_TIMES)
 
 
 def kinds(result: RunResult) -> dict[str, str | None]:

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 from kafka_cluster.client_config import ConfluentValue, KafkaClientConfig
 from kafka_cluster.cluster import KafkaCluster
 from metadata_topic.topic.topic_producer import confluent_producer
-from retention_job.sources.kafka_reading import FETCHING
+from retention_job.sources.kafka import FETCHING
 from tests.metadata_topic.metadata_recorder import MetadataRecorder
 
 ROOT = Path(__file__).parent.parent.parent

@@ -80,23 +80,19 @@ class CostHistory:
     def sources(self, spark: SparkSession, **changes: object) -> CostSources:
         segments = [
             (s.broker_id, 1, s.sequence, 3 if s.deleted_ms else 1, s.finished_ms - 5, s.finished_ms, None, s.deleted_ms,
-             s.size_bytes, s.copies, s.elsewhere_bytes, len(s.entries), None, None, None, None, None, s.is_new)
+             s.size_bytes, s.copies, s.elsewhere_bytes, len(s.entries), None, None, None, None, s.is_new)
             for s in self.segments
         ]  # fmt: skip
         entries = [row for s in self.segments if s.is_new for row in _entry_rows(s)]
-        others = [
-            (USAGE, encode_usage_key(record), encode_usage(record), 0, offset, record.event_timestamp_ms)
-            for offset, record in enumerate(self.records)
-        ] + [
-            (CLIENT_USAGE, encode_client_usage_key(one), encode_client_usage(one), 1, offset, one.event_timestamp_ms)
-            for offset, one in enumerate(self.clients)
+        others = [(USAGE, encode_usage_key(record), encode_usage(record)) for record in self.records] + [
+            (CLIENT_USAGE, encode_client_usage_key(one), encode_client_usage(one)) for one in self.clients
         ]
         return CostSources(
             spark.createDataFrame(segments, schemas.SEGMENTS),
             spark.createDataFrame(entries, schemas.ENTRIES),
             spark.createDataFrame([], schemas.TIERED),
             spark.createDataFrame([_archive_row(one) for one in self.archived], schemas.ARCHIVE_OBJECTS),
-            usage_table.counters(spark.createDataFrame(others, schemas.OTHER_RECORDS)),
+            usage_table.counters(spark.createDataFrame(others, "record_type INT, key BINARY, value BINARY")),
             **{"now_ms": NOW_MS, "since_ms": FIRST_DAY * DAY_MS, **changes},  # type: ignore[arg-type]
         )
 
@@ -105,7 +101,7 @@ def _archive_row(one: Archived) -> tuple[object, ...]:
     state = 3 if one.deleted_ms else 1
     return (
         bytearray(one.topic), 0, 0, 99, one.broker_id, 1, one.sequence, state, one.started_ms, one.finished_ms, None,
-        one.deleted_ms, None, one.size_bytes, 1, [(0, 0, 99)], one.stored_ms is not None, one.size_bytes, one.stored_ms,
+        one.deleted_ms, None, one.size_bytes, [(0, 0, 99)], one.stored_ms is not None, one.size_bytes, one.stored_ms,
         True,
     )  # fmt: skip
 

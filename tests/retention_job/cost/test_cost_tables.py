@@ -1,4 +1,4 @@
-"""Costs by topic, broker and day, held against plain Python."""
+"""Costs by topic, broker and day, and of gateways' clients by zone and day, held against plain Python."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -8,13 +8,21 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from kafka_log.topic_partition import TopicId
-from metadata_topic.records.usage_record import StoreUsage, UsageRecord
+from metadata_topic.records.client_usage_record import ClientUsageRecord, ClientZoneUsage, RouterUsage
+from metadata_topic.records.usage_record import StoreUsage, TopicUsage, UsageRecord
 from plugin.prices import PriceError, Prices, PriceTable
 from retention_job import schemas
-from retention_job.cost.cost_tables import AMOUNTS, DOLLARS, cost_by_topic
-from retention_job.cost.rates import StoreSections
+from retention_job.cost.cost_tables import (
+    AMOUNTS,
+    CLIENT_AMOUNTS,
+    CLIENT_PARTS,
+    DOLLARS,
+    client_costs,
+    cost_by_topic,
+)
 from retention_job.cost.stored_objects import tiered_cost
-from retention_job.cost.usage_table import amounts_by_day, latest
+from retention_job.cost.usage_table import CountedUsage, amounts_by_day, latest
+from retention_job.settings import StoreSections
 from tests.retention_job.cost.cost_history import (
     DAY_MS,
     FIRST_DAY,
@@ -27,7 +35,11 @@ from tests.retention_job.cost.cost_history import (
     random_history,
 )
 
+# Each of the sums is a job of Spark's; on a busy machine they take their time.
+pytestmark = pytest.mark.timeout(300)
+
 PRICES = PriceTable.load()
+GB = 10**9
 Rows = dict[tuple[TopicId | None, int, int], Mapping[str, float]]
 
 
@@ -207,22 +219,7 @@ def test_an_incremental_run_counts_what_the_runs_before_it_did_not(
 
 def test_tiered_storage_is_paid_by_the_byte_hour(spark: SparkSession) -> None:
     day = FIRST_DAY * DAY_MS
-    row = (
-        bytearray(TOPICS[0]),
-        "orders",
-        0,
-        bytearray(16),
-        1,
-        1,
-        0,
-        9,
-        10**9,
-        None,
-        None,
-        day + DAY_MS // 2,
-        None,
-        None,
-    )
+    row = (bytearray(TOPICS[0]), 0, bytearray(16), 1, 0, 9, 10**9, None, day + DAY_MS // 2, None, None)
     tiered = spark.createDataFrame([row], schemas.TIERED)
     found = {r.day: r.storage_usd for r in tiered_cost(tiered, PRICES, NOW_MS).collect()}
     assert found[FIRST_DAY] == pytest.approx(0.023 / 60)
@@ -237,3 +234,126 @@ def test_a_missing_price_stops_the_computation(spark: SparkSession, tmp_path: Pa
     file.write_text(text)
     with pytest.raises(PriceError, match=r"s3_express\.retrieval_gb"):
         cost_by_topic(random_history(1, 3).sources(spark), PriceTable.load(file))
+
+
+# Gateways' clients.
+
+
+ByZone = dict[tuple[str, int], Mapping[str, float]]
+
+
+def clients_of(spark: SparkSession, history: CostHistory) -> ByZone:
+    costs = client_costs(CountedUsage.of(history.sources(spark).counters), PRICES)
+    return {(row.zone, row.day): row.asDict() for row in costs.collect()}
+
+
+@pytest.fixture(scope="module")
+def by_zone(spark: SparkSession, history: CostHistory) -> ByZone:
+    return clients_of(spark, history)
+
+
+@pytest.mark.gate
+def test_clients_amounts_are_those_of_an_independent_computation(by_zone: ByZone, plain: PlainCosts) -> None:
+    assert {zone for zone, _ in by_zone} == {"a", "b"}
+    assert by_zone.keys() == plain.clients.keys()
+    for key, row in by_zone.items():
+        for name in CLIENT_AMOUNTS:
+            assert row[name] == pytest.approx(plain.clients[key][name], rel=1e-9, abs=1e-6), (key, name)
+
+
+def test_clients_dollars_are_amounts_times_prices(by_zone: ByZone) -> None:
+    prices = Prices.load()
+    express, crossing = prices.s3_express, prices.zone_crossing_gb / GB
+    for row in by_zone.values():
+        paid = (
+            row["puts"] * express.put_per_1000 / 1000
+            + row["upload_bytes"] / GB * express.upload_gb
+            + (row["gets"] + row["consumer_gets"]) * express.get_per_1000 / 1000
+            + (row["retrieval_bytes"] + row["consumer_retrieval_bytes"]) / GB * express.retrieval_gb
+            + (row["sent_crossed_bytes"] + row["given_crossed_bytes"]) * crossing
+        )
+        direct = (row["sent_bytes"] + row["given_bytes"]) * crossing
+        assert row["gateway_usd"] == pytest.approx(paid)
+        assert row["gateway_usd"] == pytest.approx(sum(row[name] for names in CLIENT_PARTS.values() for name in names))
+        assert row["direct_usd"] == pytest.approx(direct)
+        assert row["saved_usd"] == pytest.approx(direct - paid)
+        assert row["follower_fetching_usd"] == pytest.approx(direct - row["near_bytes"] * crossing)
+        assert row["follower_fetching_least_usd"] == pytest.approx(
+            direct - (row["near_bytes"] + row["untold_bytes"]) * crossing
+        )
+
+
+def agent(
+    broker_id: int, sequence: int, store: StoreUsage, topics: Iterable[TopicUsage] = (), rack: str = "az1"
+) -> UsageRecord:
+    at_ms = FIRST_DAY * DAY_MS + sequence * 600_000
+    return UsageRecord(broker_id, 1, sequence, at_ms, 0, rack, (store,), (), tuple(topics))
+
+
+def beside(record: UsageRecord, router: RouterUsage, *zones: ClientZoneUsage) -> ClientUsageRecord:
+    return ClientUsageRecord(
+        record.broker_id, record.incarnation, record.sequence, record.event_timestamp_ms, record.rack or "",
+        "s3_express", router, zones,
+    )  # fmt: skip
+
+
+def test_what_went_by_the_gateway_is_saved_and_is_no_topics_cost(spark: SparkSession) -> None:
+    """A gigabyte of zone az1's producers in a thousand objects, another to its consumers out of what followers read."""
+    topic, nothing = TopicId(b"t".ljust(16)), StoreUsage("s3_express", *[0] * 7)
+    gateway = [agent(1, 0, nothing), agent(1, 1, StoreUsage("s3_express", 1000, 500, 0, 0, 0, GB, 2 * GB))]
+    leader = [
+        agent(2, 0, nothing, rack="az2"),
+        agent(2, 1, StoreUsage("s3_express", 0, 1000, 0, 0, 0, 0, GB), [TopicUsage(topic, 3, GB, 0)], "az2"),
+    ]
+    clients = [
+        beside(gateway[0], RouterUsage()),
+        beside(gateway[1], RouterUsage(1000, 0, GB, 0), ClientZoneUsage("az1", GB, 0, GB, 0)),
+        beside(leader[0], RouterUsage()),
+        beside(leader[1], RouterUsage(0, 1000, 0, GB), ClientZoneUsage("az1", near_bytes=GB // 4)),
+    ]
+    with_gateway = CostHistory(records=[*gateway, *leader], clients=clients)
+    sources = with_gateway.sources(spark)
+    counted = CountedUsage.of(sources.counters)
+    [row] = client_costs(counted, PRICES).collect()
+    assert (row.zone, row.puts, row.upload_bytes, row.gets, row.retrieval_bytes) == ("az1", 1000, GB, 1000, GB)
+    assert (row.consumer_gets, row.consumer_retrieval_bytes) == (250, GB), "half of all that was linked is theirs"
+    assert row.direct_usd == pytest.approx(0.04)
+    assert row.follower_fetching_usd == row.follower_fetching_least_usd == pytest.approx(0.035)
+    assert row.saved_usd > 0.03
+    topics = {None if row.topic_id is None else bytes(row.topic_id): row for row in
+              cost_by_topic(sources, PRICES, counted=counted).collect()}  # fmt: skip
+    assert (topics[topic].gets, topics[topic].retrieval_bytes) == (250, GB)
+    assert topics[topic].saved_usd > 0
+    assert None not in topics or topics[None].remote_wal_usd == 0
+
+    # Agents that do not tell of clients, as of a release before: the router's requests stand without a topic.
+    older = CostHistory(records=with_gateway.records)
+    beside_topics = {
+        row.broker_id: row for row in cost_by_topic(older.sources(spark), PRICES).collect() if not row.topic_id
+    }
+    assert beside_topics[1].puts == 1000
+    assert clients_of(spark, older) == {}
+
+
+def test_days_without_any_record_beside_cost_clients_nothing(spark: SparkSession, history: CostHistory) -> None:
+    assert clients_of(spark, CostHistory(records=history.records)) == {}
+
+
+@pytest.mark.parametrize("read_with_the_first", [True, False], ids=["with its usage record", "after it"])
+def test_an_incremental_run_goes_on_with_clients_wherever_the_one_before_stopped(
+    spark: SparkSession, read_with_the_first: bool
+) -> None:
+    nothing = StoreUsage("s3_express", *[0] * 7)
+    records = [agent(1, sequence, nothing) for sequence in range(4)]
+    clients = [
+        beside(record, RouterUsage(sequence), ClientZoneUsage("az1", 1000 * sequence, 100 * sequence))
+        for sequence, record in enumerate(records)
+    ]
+    at = 2 if read_with_the_first else 1
+    first = CostHistory(records=records[:2], clients=clients[:at]).sources(spark)
+    second = CostHistory(records=records[2:], clients=clients[at:]).sources(spark)
+    carried = second.counters.unionByName(latest(first.counters))
+    [before] = client_costs(CountedUsage.of(first.counters), PRICES).collect() or [None]
+    [now] = client_costs(CountedUsage.of(carried), PRICES).collect()
+    assert (before.sent_bytes if before else 0) + now.sent_bytes == 3000
+    assert (before.puts if before else 0) + now.puts == 3

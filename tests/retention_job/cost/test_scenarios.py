@@ -1,7 +1,8 @@
 """Scenarios: the KIP's own table to the dollar, and what follows from other inputs."""
 
 import math
-from dataclasses import replace
+import tomllib
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,14 @@ from hypothesis import strategies as st
 
 from perf.cost.sweep import Case, price
 from plugin.prices import PriceError, Prices
-from retention_job.cost.scenario_model import ScenarioError, replication_usd
+from retention_job.cost import scenarios
+from retention_job.cost.scenario_model import ClientsCost, ScenarioCost, ScenarioError, Workload
 from retention_job.cost.scenarios import load_scenario, scenario_json, scenario_names
+
+
+def replication_usd(cost: ScenarioCost) -> float:
+    """Without brokers and disks."""
+    return cost.remote_wal.total - cost.remote_wal.sum_of("instance", "local_storage")
 
 
 def test_the_kips_table_comes_out_to_the_dollar_line_by_line() -> None:
@@ -62,9 +69,9 @@ def test_a_steady_load_costs_what_the_write_path_itself_comes_to(rate: float, ac
     counted = price(Case(rate, "steady", acks_all), 5.0, Prices.load())
     changes = [f"rate_mb_s={rate / 1e6}", f"producers_wait={acks_all}"]
     scenario = load_scenario("today", changes)
-    usd, linked = replication_usd(scenario.workload, scenario.prices)
-    assert usd / scenario.workload.gb_per_month == pytest.approx(counted.usd_gb, rel=0.1)
-    assert linked == (counted.counts.linked_bytes > 0)
+    cost = scenario.cost
+    assert replication_usd(cost) / scenario.workload.gb_per_month == pytest.approx(counted.usd_gb, rel=0.1)
+    assert cost.linked == (counted.counts.linked_bytes > 0)
 
 
 @pytest.mark.parametrize(("interval_ms", "mb_s"), [(10, 3.37), (20, 1.685), (250, 0.1348)])
@@ -76,8 +83,9 @@ def test_break_even_rates(interval_ms: int, mb_s: float) -> None:
 def test_at_the_break_even_both_ways_cost_the_same() -> None:
     rate = load_scenario("today").cost.break_even_mb_s
     cost = load_scenario("today", [f"rate_mb_s={rate}", "link_policy=always"]).cost
-    links = cost.remote_wal.total - cost.remote_wal.sum_of("instance", "local_storage")
-    assert links == pytest.approx(cost.baseline.parts["zone_transfer"], rel=1e-4), "sizes are whole bytes"
+    assert replication_usd(cost) == pytest.approx(cost.baseline.parts["zone_transfer"], rel=1e-4), (
+        "sizes are whole bytes"
+    )
 
 
 def test_below_the_break_even_the_policy_by_cost_sends_inline_and_always_loses_money() -> None:
@@ -149,8 +157,8 @@ def test_what_ninety_brokers_pay_is_as_the_documents_tell(
 ) -> None:
     interval = f"interval_ms={interval_ms}"
     found, apart = (load_scenario(f"ninety-brokers{name}", [interval]) for name in ("", "-own-reads"))
-    assert round(replication_usd(found.workload, found.prices)[0]) == usd
-    assert round(replication_usd(apart.workload, apart.prices)[0]) == own_reads
+    assert round(replication_usd(found.cost)) == usd
+    assert round(replication_usd(apart.cost)) == own_reads
     assert found.cost.break_even_mb_s == pytest.approx(mb_s, abs=0.005)
     told = (Path(__file__).parents[3] / "docs" / "report.md").read_text()
     assert f"| {interval_ms} | {usd} | {own_reads:,} | {mb_s} |" in told
@@ -246,6 +254,7 @@ def test_every_scenario_has_whole_figures_at_any_load(name: str, rate: float, in
         ("interval_ms=0", "interval_ms"),
         ("rate_mb_s=nan", "rate_mb_s"),
         ("remote_followers=3", "remote_followers"),
+        ("zones=1", "zones"),
         ("copies=0", "copies"),
         ("copies=1.5", "copies"),
         ("copies=4", "copies"),
@@ -255,6 +264,13 @@ def test_every_scenario_has_whole_figures_at_any_load(name: str, rate: float, in
 def test_a_wrong_parameter_is_named(override: str, names: str) -> None:
     with pytest.raises(ScenarioError, match=names):
         load_scenario("today", [override])
+
+
+def test_the_file_names_no_parameter_that_there_is_not() -> None:
+    file = Path(scenarios.__file__).with_name("scenarios.toml")
+    own = {"about", "prices", "inferred", "base"}
+    known = own | {parameter.name for parameter in fields(Workload)}
+    assert all(known >= scenario.keys() for scenario in tomllib.loads(file.read_text())["scenarios"].values())
 
 
 def test_an_unknown_scenario_is_answered_with_the_known_ones() -> None:
@@ -296,3 +312,43 @@ def test_a_store_without_prices_is_named() -> None:
         scenario_json(load_scenario("today", ["store=no_store"]))
     with pytest.raises(PriceError, match=r"before-2025-04-10\]: gcs_standard"):
         scenario_json(load_scenario("kip-1176", ["store=gcs_standard"]))
+
+
+# Clients' bytes, by the three ways.
+
+
+def clients(*overrides: str, name: str = "today") -> ClientsCost:
+    return load_scenario(name, overrides).clients
+
+
+def test_in_stock_kafka_the_other_zones_part_of_each_byte_crosses_for_each_use() -> None:
+    scenario = load_scenario("today", ["consumer_reads=2"])
+    crossing_usd = scenario.workload.gb_per_month * 2 / 3 * scenario.prices.zone_crossing_gb
+    assert scenario.clients.stock.parts == {
+        "produce": pytest.approx(crossing_usd),
+        "consume": pytest.approx(2 * crossing_usd),
+    }
+
+
+def test_follower_fetching_saves_all_that_is_consumed_and_nothing_of_what_is_produced() -> None:
+    found = clients()
+    assert found.follower_fetching.parts == {"produce": found.stock.parts["produce"], "consume": 0.0}
+
+
+def test_zones_without_a_replica_read_from_the_leader() -> None:
+    found = clients("remote_followers=1", "replication_factor=2")
+    assert found.follower_fetching.parts["consume"] == pytest.approx(found.stock.parts["consume"] / 2)
+
+
+def test_large_requests_go_by_object_storage_and_small_ones_cross() -> None:
+    large, small = clients("client_request_bytes=262144"), clients("client_request_bytes=500")
+    assert large.linked
+    assert large.gateway.parts["produce"] < large.stock.parts["produce"] / 2
+    assert not small.linked
+    assert small.gateway == small.follower_fetching
+
+
+def test_where_borders_are_free_nothing_is_to_be_saved() -> None:
+    found = clients(name="azure")
+    assert found.stock.total == found.gateway.total == 0
+    assert not found.linked

@@ -5,7 +5,7 @@ are those of `tests.retention_job.recorded.history`.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -29,13 +29,11 @@ from metadata_topic.records.records import (
 from plugin.archive_storage import StoredArchiveObject
 from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
-from tests.retention_job.findings.plain_archive import ArchiveObject, ArchiveTimes, archive_findings, archived_offsets
-from tests.retention_job.recorded.history import StoredObject
+from tests.retention_job.recorded.defects import archive_name
+from tests.retention_job.recorded.history import Finding, StoredObject
 
-Finding = tuple[str, str | None, int | None, str | None]
 Range = tuple[int, int]
 Decoded = MetadataRecord | ArchiveRecord
-Place = tuple[str, int]
 Archived = Mapping[TopicIdPartition, Mapping[int, set[int]]]
 
 FOR_EVER_MS = 2**62
@@ -67,6 +65,29 @@ class Segment:
     @property
     def state(self) -> int:
         return max(self.times, default=-1)
+
+
+@dataclass
+class ArchiveObject:
+    times: dict[int, int] = field(default_factory=dict)
+    expires_ms: int = 0
+    size_bytes: int = -1
+    runs: tuple[RemoteLogSegmentMetadataEntry, ...] = ()
+
+    @property
+    def state(self) -> int:
+        return max(self.times, default=-1)
+
+    def take(self, record: ArchiveRecord) -> None:
+        state = int(record.state)
+        self.times[state] = min(record.event_timestamp_ms, self.times.get(state, record.event_timestamp_ms))
+        if isinstance(record, ArchiveObjectPrepared):
+            self.expires_ms = max(self.expires_ms, record.event_timestamp_ms + record.ttl_ms)
+        if isinstance(record, ArchiveObjectCommitted):
+            self.size_bytes, self.runs = record.size_bytes, record.runs
+
+
+Archive = Mapping[ArchiveObjectId, ArchiveObject]
 
 
 @dataclass
@@ -136,9 +157,14 @@ def plain_findings(
             (kind, None, None, str(segment_id))
             for kind in _of_segment(segments.get(segment_id), stored.get(segment_id), facts)
         }
-    times = ArchiveTimes(facts.now_ms, facts.archive_inventory_ms, facts.ttl_ms, facts.archive_grace_ms, facts.slack_ms)
-    found |= archive_findings(known.archive, archive_objects, facts.topics, times)
-    return found | _of_partitions(known, archived_offsets(known.archive), facts)
+    archived = {one.object_id: one for one in archive_objects}
+    found |= {
+        (kind, facts.topics[where.topic_id][0], where.partition, archive_name(named))
+        for named in known.archive.keys() | archived.keys()
+        for where in (named.topic_id_partition,)
+        for kind in _of_archive_object(known.archive.get(named, ArchiveObject()), archived.get(named), facts)
+    }
+    return found | _of_partitions(known, _archived_offsets(known.archive), facts)
 
 
 def _take(segment: Segment, record: PublishedSegment) -> None:
@@ -187,6 +213,31 @@ def _of_finished(segment: Segment, stored: StoredObject | None, facts: Facts) ->
         yield "expired_not_deleted"
 
 
+def _of_archive_object(known: ArchiveObject, stored: StoredArchiveObject | None, facts: Facts) -> Iterator[str]:
+    times, old_ms = known.times, facts.archive_inventory_ms - facts.ttl_ms
+    if known.state == -1 and stored is not None and stored.last_modified_ms < old_ms:
+        yield "archive_object_without_metadata"
+    if known.state == 0 and (known.expires_ms or times[0]) < facts.now_ms - facts.slack_ms:
+        yield "archive_upload_unfinished"
+    if known.state == 1 and stored is None and times[1] < old_ms:
+        yield "archive_metadata_without_object"
+    if known.state == 1 and stored is not None and stored.size_bytes != known.size_bytes:
+        yield "archive_object_of_other_size"
+    if known.state == 2 and stored is not None and times[2] < facts.now_ms - facts.archive_grace_ms - facts.slack_ms:
+        yield "archive_deletion_unfinished"
+    if known.state == 3 and stored is not None and times[3] < old_ms:
+        yield "archive_deleted_but_there"
+
+
+def _archived_offsets(archive: Archive) -> dict[TopicIdPartition, dict[int, set[int]]]:
+    """By partition and leader epoch, what committed objects hold."""
+    found: dict[TopicIdPartition, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
+    for known in archive.values():
+        for run in known.runs if known.state == 1 else ():
+            found[run.topic_id_partition][run.leader_epoch] |= set(range(run.first_offset, run.last_offset + 1))
+    return found
+
+
 def _of_partitions(known: Known, archived: Archived, facts: Facts) -> set[Finding]:
     segments = known.segments
     places: dict[TopicIdPartition, list[tuple[CombinedSegmentId, RemoteLogSegmentMetadataEntry]]] = defaultdict(list)
@@ -211,11 +262,9 @@ def _of_partitions(known: Known, archived: Archived, facts: Facts) -> set[Findin
         if _has_gap(by_epoch, in_archive, known.not_wanted[partition], facts.log_starts.get(where, 0)):
             found.add(("offset_gap", *where, None))
         for segment_id, entry in entries:
-            end = ends[entry.leader_epoch]
-            if not _is_in(in_archive, entry, end, facts.log_starts.get(where, 0)):
-                found |= _of_entry(segment_id, segments[segment_id], entry, end, where, facts)
-            else:
-                found |= _of_archived(segment_id, segments[segment_id], entry, end, where)
+            kind = _of_entry(segments[segment_id], entry, ends[entry.leader_epoch], in_archive, facts)
+            if kind is not None:
+                found.add((kind, *where, str(segment_id)))
     return found
 
 
@@ -241,38 +290,22 @@ def _has_gap(
     return bool(missing)
 
 
-def _is_in(archived: Mapping[int, set[int]], entry: RemoteLogSegmentMetadataEntry, end: int, log_start: int) -> bool:
-    wanted = range(max(entry.first_offset, log_start), min(entry.last_offset, end - 1) + 1)
-    return archived.get(entry.leader_epoch, set()).issuperset(wanted)
-
-
-def _of_archived(
-    segment_id: CombinedSegmentId, segment: Segment, entry: RemoteLogSegmentMetadataEntry, end: int, where: Place
-) -> set[Finding]:
-    """An entry that the archive holds may be deleted at any time, and be dead as any other."""
-    told = segment.dead_from.get((entry.topic_id_partition, entry.leader_epoch), 2**62)
-    is_untold = segment.state == 1 and entry.last_offset >= end and told > max(end, entry.first_offset)
-    return {("dead_entries_untold", *where, str(segment_id))} if is_untold else set()
-
-
 def _of_entry(
-    segment_id: CombinedSegmentId,
-    segment: Segment,
-    entry: RemoteLogSegmentMetadataEntry,
-    end: int,
-    where: tuple[str, int],
-    facts: Facts,
-) -> set[Finding]:
-    told = segment.dead_from.get((entry.topic_id_partition, entry.leader_epoch), 2**62)
+    segment: Segment, entry: RemoteLogSegmentMetadataEntry, end: int, archived: Mapping[int, set[int]], facts: Facts
+) -> str | None:
+    """An entry that the archive holds may be deleted at any time, and be dead as any other."""
+    where = entry.topic_id_partition
+    told = segment.dead_from.get((where, entry.leader_epoch), 2**62)
     if segment.state == 1 and entry.last_offset >= end and told > max(end, entry.first_offset):
-        return {("dead_entries_untold", *where, str(segment_id))}
-    is_dead = entry.first_offset >= min(end, told)
-    if segment.state < 2 or is_dead:
-        return set()
+        return "dead_entries_untold"
+    if segment.state < 2 or entry.first_offset >= min(end, told):
+        return None
+    log_start = facts.log_starts.get((facts.topics[where.topic_id][0], where.partition), 0)
+    wanted = range(max(entry.first_offset, log_start), min(entry.last_offset, end - 1) + 1)
     deleting_ms = segment.times.get(2, segment.times.get(3, 0))
-    if deleting_ms - segment.times[1] >= _kept_ms(entry, facts):
-        return set()
-    return {("deleted_too_early", *where, str(segment_id))}
+    is_early = deleting_ms - segment.times[1] < _kept_ms(entry, facts)
+    is_archived = archived.get(entry.leader_epoch, set()).issuperset(wanted)
+    return "deleted_too_early" if is_early and not is_archived else None
 
 
 def _overlap(ranges: list[Range]) -> bool:

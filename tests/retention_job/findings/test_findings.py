@@ -13,19 +13,16 @@ from retention_job.findings.object_rules import object_findings
 from retention_job.run import RunResult, RunSettings, run
 from retention_job.schemas import ENTRIES, FINDINGS, QUARANTINE, SEGMENTS
 from retention_job.settings import InventoryFile, KafkaSource, LifeTimes, Sources
-from tests.retention_job.findings.plain_findings import FOR_EVER_MS, Facts, Finding, decoded, plain_findings
-from tests.retention_job.recorded.history import CLUSTER_ID, DAY_MS, HOUR_MS, HistorySpec, Record, StoredObject
-from tests.retention_job.recorded.inventory import write_inventory
-from tests.retention_job.recorded.kafka import World, small_world
+from tests.retention_job.findings.plain_findings import FOR_EVER_MS, Facts, decoded, plain_findings
+from tests.retention_job.recorded.history import CLUSTER_ID, DAY_MS, HOUR_MS, Finding, HistorySpec, Record, StoredObject
+from tests.retention_job.recorded.world import World, small_world, write_inventory
 
 # Two whole runs are the set-up of most tests here; on a busy machine they take their time.
 pytestmark = pytest.mark.timeout(900)
 
 NOW_MS = 1_800_000_000_000
 TIMES = LifeTimes(delete_grace_ms=60_000, uncommitted_ttl_ms=600_000, slack_ms=HOUR_MS)
-SPEC = HistorySpec(
-    segments=400, now_ms=NOW_MS, brokers=2, entries_per_segment=4, partitions_per_broker=12, defects=2, hot_entries=1
-)
+SPEC = HistorySpec(segments=400, now_ms=NOW_MS, brokers=2, entries_per_segment=4, partitions_per_broker=12, defects=2)
 KEPT_MS = {"short": HOUR_MS}
 """Of topics that are not kept for a week."""
 OF_SETTINGS = {("retention_contradiction", "short", None, None)}
@@ -38,7 +35,7 @@ def buckets_of(world: World) -> tuple[list[StoredObject], list[StoredObject]]:
 
 
 def plainly(world: World, records: Mapping[int, Sequence[Record]]) -> set[Finding]:
-    cluster = world.kafka().cluster(KafkaSource("nowhere:1"))
+    cluster = world.kafka().cluster()
     odd, even = buckets_of(world)
     newest_archived_ms = max(stored.last_modified_ms for stored in world.archive_objects)
     newest_ms = [max(stored.last_modified_ms for stored in bucket) for bucket in (odd, even)]
@@ -99,7 +96,7 @@ def settings(directory: Path, world: World, run_id: str, inventory: str, increme
         write_inventory(directory / f"odd-{inventory}", odd)
         write_inventory(directory / f"even-{inventory}", even, world.archive_objects)
     files = tuple(InventoryFile(str(directory / f"{name}-{inventory}"), CLUSTER_ID) for name in ("odd", "even"))
-    sources = Sources(KafkaSource("nowhere:1"), files, str(directory / "state"), incremental, TIMES, files)
+    sources = Sources(KafkaSource("nowhere:1"), str(directory / "state"), files, incremental, TIMES, files)
     return RunSettings(sources, NOW_MS, run_id)
 
 

@@ -7,11 +7,10 @@ import pytest
 from metadata_topic.settings.topic_settings import TopicSettings
 from metadata_topic.settings.wal_retention import AgentsRetention, KeptFor, WalRetention
 from metadata_topic.topic.topic import METADATA_TOPIC
+from retention_job.findings.find import topic_findings
 from retention_job.findings.kinds import Kind
-from retention_job.findings.topic_findings import topic_findings
 from retention_job.settings import LifeTimes
-from retention_job.sources.kafka_cluster import Cluster, Topic
-from retention_job.tables.read_plan import kept_ms
+from retention_job.sources.kafka import Cluster, Topic
 
 WEEK = "604800000"
 
@@ -78,8 +77,8 @@ def orders(settings: TopicSettings = ON, *, is_lagging: bool = False, retention_
 def test_where_agents_differ_the_longest_and_the_shortest_are_known() -> None:
     assert orders().kept_longest == KeptFor(2 * HOUR_MS, DAY_MS)
     assert orders().kept_shortest == KeptFor(HOUR_MS, 3 * HOUR_MS)
-    assert (kept_ms(orders()), kept_ms(orders(TopicSettings(enable=True, archive=True)))) == (2 * HOUR_MS, None)
-    assert kept_ms(orders(TopicSettings(enable=True, wal_retention_ms=-2), retention_ms="-5")) == -1
+    assert (orders().kept_ms, orders(TopicSettings(enable=True, archive=True)).kept_ms) == (2 * HOUR_MS, None)
+    assert orders(TopicSettings(enable=True, wal_retention_ms=-2), retention_ms="-5").kept_ms == -1
     assert orders(retention_ms="soon").kept_longest is orders(retention_ms="soon").kept_shortest is None
 
 

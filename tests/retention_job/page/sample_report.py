@@ -1,7 +1,6 @@
 """A report with something in each of its places."""
 
-from retention_job.cost.client_costs import CLIENT_AMOUNTS, CLIENT_DOLLARS
-from retention_job.cost.cost_tables import AMOUNTS
+from retention_job.cost.cost_tables import AMOUNTS, CLIENT_AMOUNTS, CLIENT_DOLLARS
 from retention_job.findings.apply import Handover
 from retention_job.page.report_data import (
     Bar,

@@ -9,8 +9,7 @@ from html.parser import HTMLParser
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from retention_job.page.html_report import html_report
-from retention_job.page.plots import money, plots, svg
+from retention_job.page.html_report import html_report, money, plots, svg
 from retention_job.page.report_data import Costs, DayCosts, Objects, ReportData, report_json
 from retention_job.page.textfile import textfile
 from tests.retention_job.page.sample_report import HOSTILE, sample_report

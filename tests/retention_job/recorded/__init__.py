@@ -1,1 +1,1 @@
-"""A history with planted defects, in memory or as large as wanted, and what must be found in it."""
+"""A history with planted defects, in memory, and what must be found in it."""

@@ -1,6 +1,6 @@
 """Defects for a history (`history`), and what must be found of them. The agents' own serde makes the records."""
 
-import numpy as np
+from itertools import count
 
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records import archive_records, serde
@@ -29,7 +29,6 @@ from plugin.segment_metadata import (
 )
 from tests.retention_job.recorded.history import (
     ARCHIVED,
-    BULK_TOPICS,
     CLUSTER_ID,
     DAY_MS,
     HOUR_MS,
@@ -38,7 +37,6 @@ from tests.retention_job.recorded.history import (
     Planted,
     StoredObject,
     bulk_entries,
-    metadata_partition_of,
     topic_id,
 )
 
@@ -62,8 +60,8 @@ class _Planter:
     def __init__(self, spec: HistorySpec) -> None:
         self._spec = spec
         self.planted = Planted()
-        self._sequences = iter(range(spec.part * 1_000_000 + 1, 2**40))
-        self._partitions = iter(range(spec.part * 10_000, 2**30))
+        self._sequences = count(1)
+        self._partitions = count()
 
     def ago(self, ms: int) -> int:
         return self._spec.now_ms - ms
@@ -146,10 +144,10 @@ class _Planter:
         self.state(released, DELETED, self.ago(2 * DAY_MS - 1000))
 
     def store(self, index: int) -> None:
-        unknown = CombinedSegmentId(1, _UNKNOWN_INCARNATION, self._spec.part * 1000 + index)
+        unknown = CombinedSegmentId(1, _UNKNOWN_INCARNATION, index)
         self.planted.objects.append(StoredObject(unknown, 4000, self.ago(6 * HOUR_MS)))
         self.expect("object_without_metadata", None, unknown)
-        young = CombinedSegmentId(1, _UNKNOWN_INCARNATION, 2**30 + self._spec.part * 1000 + index)
+        young = CombinedSegmentId(1, _UNKNOWN_INCARNATION, 2**30 + index)
         self.planted.objects.append(StoredObject(young, 4000, self.ago(1000)))
         other = self.upload(self.ago(6 * HOUR_MS), self.entry(self.new_partition(), 0, 9), stored_bytes=901)
         self.expect("object_of_other_size", None, other)
@@ -200,7 +198,7 @@ class _Planter:
 
     def fenced_writer(self, index: int) -> None:
         """Of a broker of its own, as a registration fences all that comes after it."""
-        broker_id = _FENCED_BROKER + 1000 * self._spec.part + index
+        broker_id = _FENCED_BROKER + index
 
         def old() -> CombinedSegmentId:
             return CombinedSegmentId(broker_id, _FENCED_INCARNATION, next(self._sequences))
@@ -308,17 +306,13 @@ class _Planter:
     def bulk_losses(self, index: int) -> None:
         """Two segments of the bulk, far from each other and from the ends."""
         step = self._spec.per_broker // (2 * self._spec.defects + 2)
-        first = self._spec.first_segment
-        lost = (1, first + (2 * index + 1) * step)
-        unpublished = (1, first + (2 * index + 2) * step)
+        lost, unpublished = ((1, (2 * index + number) * step) for number in (1, 2))
         self.planted.lost.add(lost)
         self.planted.unpublished.add(unpublished)
         self.expect("metadata_without_object", None, CombinedSegmentId(1, INCARNATION, lost[1]))
         self.expect("object_without_metadata", None, CombinedSegmentId(1, INCARNATION, unpublished[1]))
-        partitions, _ = bulk_entries(self._spec, np.array([unpublished[1]], dtype=np.int64))
-        for partition in set(partitions[0].tolist()):
-            number = 1 * (self._spec.partitions_per_broker + 1) + partition
-            self.expect("offset_gap", (f"bulk-{partition % BULK_TOPICS}", number))
+        for topic, partition, _ in bulk_entries(self._spec, *unpublished):
+            self.expect("offset_gap", (topic, partition))
 
 
 def planted(spec: HistorySpec) -> Planted:
@@ -337,7 +331,7 @@ def planted(spec: HistorySpec) -> Planted:
         planter.bulk_losses(index)
     found = planter.planted
     found.expected |= {
-        ("records_quarantined", METADATA_TOPIC, metadata_partition_of(1), None),
+        ("records_quarantined", METADATA_TOPIC, 1, None),
         ("retention_contradiction", "short", None, None),
     }
     return found

@@ -1,39 +1,38 @@
-"""A history for `remote-wal report`, as large as wanted, with defects planted in it, and what must be found.
+"""A history for `remote-wal report` with defects planted in it, and what must be found.
 
 The bulk of it is healthy: each broker's agent writes segment after segment, each with an entry for the next few of its
-partitions, and now and then one for a partition that gets more than its share. A segment's record follows from its
-number alone, so any part of the history is made by a few numpy operations, wherever it is needed. The defects are made
-by `defects`; `Planted.expected` says what the job must find: this, and nothing else.
+partitions, and one for a partition that gets more than its share. The defects are made by `defects`; `Planted.expected`
+says what the job must find: this, and nothing else.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
-from kafka_log.topic_partition import TopicId
+from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records import serde
 from metadata_topic.settings.topic_settings import TopicSettings
 from metadata_topic.topic.topic import METADATA_TOPIC
 from plugin.archive_storage import StoredArchiveObject
 from plugin.segment_metadata import (
     CombinedSegmentId,
+    RemoteLogSegmentMetadataEntry,
     RemoteLogSegmentState,
     RemoteWalCombinedLogSegmentMetadata,
 )
-from retention_job.sources.kafka_cluster import Cluster, Offsets, Topic
+from retention_job.sources.kafka import Cluster, Offsets, Topic
 
 HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 24 * HOUR_MS
 CLUSTER_ID: Final = "perf-report-cluster"
 ARCHIVED: Final = "archived"
 """The topic with the archive on."""
-ENTRY_BYTES: Final = 12_000
 BULK_TOPICS: Final = 3
 INCARNATION: Final = 1
 _HEADER_BYTES: Final = 112
+_ENTRY_BYTES: Final = 12_000
+_RECORDS_PER_ENTRY: Final = 25
+_INTERVAL_MS: Final = 250
 
 Record = tuple[bytes, bytes]
 Finding = tuple[str, str | None, int | None, str | None]
@@ -53,24 +52,19 @@ class HistorySpec:
     now_ms: int
     brokers: int = 3
     entries_per_segment: int = 10
-    hot_entries: int = 1
-    """So many of a segment's entries are of its broker's one crowded partition."""
+    """One of them is of its broker's crowded partition."""
     partitions_per_broker: int = 400
-    records_per_entry: int = 25
     defects: int = 3
     """Of each kind."""
-    interval_ms: int = 250
-    first_segment: int = 0
-    """Of each broker; a later part of the same history begins where an earlier one ended."""
-    part: int = 0
-    """Which part it is, so that its defects are others."""
-    with_starts: bool = False
-    """Whether each segment's upload is told of before its end, as agents do."""
 
     @property
     def per_broker(self) -> int:
         """Segments of each broker."""
         return self.segments // self.brokers
+
+    @property
+    def broker_ids(self) -> range:
+        return range(1, self.brokers + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,124 +92,50 @@ class Planted:
     expected: set[Finding] = field(default_factory=set)
 
 
-# The bulk.
-
-_ENTRY_COLUMNS: Final = (
-    ("topic", 1),
-    ("partition", 2),
-    ("epoch", 1),
-    ("first", 8),
-    ("delta", 2),
-    ("length", 4),
-    ("crc", 4),
-)
+def bulk_entries(spec: HistorySpec, broker_id: int, sequence: int) -> Iterator[tuple[str, int, int]]:
+    """Topic, partition and first offset of each entry of a segment."""
+    even = spec.entries_per_segment - 1
+    visits = (divmod(visit, spec.partitions_per_broker) for visit in range(sequence * even, (sequence + 1) * even))
+    for turn, partition in [(sequence, 0), *((turn, 1 + partition) for turn, partition in visits)]:
+        number = broker_id * (spec.partitions_per_broker + 1) + partition
+        yield f"bulk-{partition % BULK_TOPICS}", number, turn * _RECORDS_PER_ENTRY
 
 
-def _value_dtype(entries: int) -> np.dtype[np.void]:
-    head = [
-        ("version", "u1"), ("type", "u1"), ("id", "V16"), ("event_ms", ">i8"), ("state", "u1"), ("size", ">i8"),
-        ("custom", ">u2"), ("block_version", "u1"), ("positions", "u1"), ("reserved", "<u2"), ("count", "<u4"),
-        ("topics", "<u4"), ("first_position", "<i8"),
-    ]  # fmt: skip
-    heads = [part for name, _ in _ENTRY_COLUMNS for part in ((f"{name}_min", "<i8"), (f"{name}_width", "u1"))]
-    columns = [(name, f"<u{width}", (entries,)) for name, width in _ENTRY_COLUMNS]
-    return np.dtype([*head, *heads, ("topic_ids", "V16", (BULK_TOPICS,)), *columns])
+def bulk_segments(spec: HistorySpec, broker_id: int) -> Iterator[RemoteWalCombinedLogSegmentMetadata]:
+    """The COPY_SEGMENT_FINISHED of each of a broker's segments, the newest an hour ago."""
+    size_bytes = _HEADER_BYTES + spec.entries_per_segment * _ENTRY_BYTES + 200
+    for sequence in range(spec.per_broker):
+        entries = tuple(
+            RemoteLogSegmentMetadataEntry(
+                TopicIdPartition(topic_id(topic), partition), 0, first, first + _RECORDS_PER_ENTRY - 1,
+                _HEADER_BYTES + at * _ENTRY_BYTES, _HEADER_BYTES + (at + 1) * _ENTRY_BYTES, sequence,
+            )
+            for at, (topic, partition, first) in enumerate(bulk_entries(spec, broker_id, sequence))
+        )  # fmt: skip
+        yield RemoteWalCombinedLogSegmentMetadata(
+            CombinedSegmentId(broker_id, INCARNATION, sequence),
+            entries,
+            RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
+            spec.now_ms - HOUR_MS - (spec.per_broker - sequence) * _INTERVAL_MS,
+            size_bytes,
+        )
 
 
-def bulk_entries(spec: HistorySpec, sequences: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(partition, first offset) of each entry of these segments of any broker, shape (segments, entries)."""
-    even = spec.entries_per_segment - spec.hot_entries
-    hot = sequences[:, None] * spec.hot_entries + np.arange(spec.hot_entries)
-    visit = sequences[:, None] * even + np.arange(even)
-    partition = np.concatenate((np.zeros_like(hot), 1 + visit % spec.partitions_per_broker), axis=1)
-    turn = np.concatenate((hot, visit // spec.partitions_per_broker), axis=1)
-    return partition, turn * spec.records_per_entry
+def record_of(segment: RemoteWalCombinedLogSegmentMetadata) -> Record:
+    """Key and value, as agents write them."""
+    return serde.key_of(segment), serde.encode(segment)
 
 
-def event_ms(spec: HistorySpec, sequences: NDArray[np.int64]) -> NDArray[np.int64]:
-    """When the bulk's segments were finished; the newest an hour ago."""
-    last = spec.first_segment + spec.per_broker
-    return spec.now_ms - HOUR_MS - (last - sequences) * spec.interval_ms
-
-
-def object_bytes(spec: HistorySpec) -> int:
-    """The size of each of the bulk's objects."""
-    return _HEADER_BYTES + spec.entries_per_segment * ENTRY_BYTES + 200
-
-
-def bulk_records(spec: HistorySpec, broker_id: int, sequences: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """(keys, values) of these segments' COPY_SEGMENT_FINISHED, as arrays of equally long voids."""
-    n = len(sequences)
-    ids = np.zeros(n, dtype=[("broker", ">u4"), ("high", ">u2"), ("low", ">u4"), ("zero", ">u2"), ("sequence", ">u4")])
-    ids["broker"], ids["low"], ids["sequence"] = broker_id, INCARNATION, sequences
-    keys = ids.view("V16").reshape(n)
-    partition, first = bulk_entries(spec, sequences)
-    values = np.zeros(n, dtype=_value_dtype(spec.entries_per_segment))
-    values["version"] = values["type"] = values["state"] = values["block_version"] = 1
-    values["id"], values["event_ms"], values["size"] = keys, event_ms(spec, sequences), object_bytes(spec)
-    values["count"], values["topics"], values["first_position"] = spec.entries_per_segment, BULK_TOPICS, _HEADER_BYTES
-    for name, width in _ENTRY_COLUMNS:
-        values[f"{name}_width"] = width
-    values["topic_ids"] = np.frombuffer(b"".join(topic_id(f"bulk-{i}") for i in range(BULK_TOPICS)), dtype="V16")
-    values["topic"] = partition % BULK_TOPICS
-    values["partition"] = broker_id * (spec.partitions_per_broker + 1) + partition
-    values["first"] = first
-    values["delta"] = spec.records_per_entry - 1
-    values["length"] = ENTRY_BYTES
-    values["crc"] = (sequences[:, None] * 2654435761 + np.arange(spec.entries_per_segment)) % 2**32
-    return keys, values.view(f"V{values.dtype.itemsize}").reshape(n)
-
-
-def bulk_starts(spec: HistorySpec, keys: NDArray[Any], sequences: NDArray[np.int64]) -> NDArray[Any]:
-    """Values of these segments' COPY_SEGMENT_STARTED."""
-    started = RemoteLogSegmentState.COPY_SEGMENT_STARTED
-    one = serde.encode(RemoteWalCombinedLogSegmentMetadata(CombinedSegmentId(0, 0, 0), (), started, 0))
-    head = [("of_all", "V2"), ("id", "V16"), ("event_ms", ">i8")]
-    values = np.empty(len(sequences), np.dtype([*head, ("rest", f"V{len(one) - 26}")]))
-    values[:] = np.frombuffer(one, values.dtype)[0]
-    values["id"], values["event_ms"] = keys, event_ms(spec, sequences) - 5
-    return values.view(f"V{len(one)}").reshape(len(sequences))
-
-
-def broker_ids(spec: HistorySpec) -> range:
-    """Their ids."""
-    return range(1, spec.brokers + 1)
-
-
-def sequences_of(spec: HistorySpec, start: int, stop: int) -> NDArray[np.int64]:
-    """The numbers of the segments [start, stop) of a broker's part."""
-    return np.arange(spec.first_segment + start, spec.first_segment + stop, dtype=np.int64)
-
-
-def metadata_partition_of(broker_id: int) -> int:
-    """The partition of the metadata topic, of as many as there are brokers and one."""
-    return broker_id
-
-
-# The cluster around it.
-
-
-def cluster_of(
-    spec: HistorySpec,
-    defects: Sequence[Planted],
-    metadata_offsets: Offsets,
-    partitions_of: Mapping[str, int] | None = None,
-) -> Cluster:
+def cluster_of(spec: HistorySpec, planted: Planted, metadata_offsets: Offsets) -> Cluster:
     """The cluster in which the history took place."""
-    log_starts = {where: offset for part in defects for where, offset in part.log_starts.items()}
-    bulk = (spec.partitions_per_broker + 1) * (spec.brokers + 1)
-    planted_partitions = 1 + max(
-        (int(p or 0) for part in defects for _, t, p, _ in part.expected if t in ("kept", ARCHIVED)), default=0
-    )
-    sizes = {f"bulk-{i}": bulk for i in range(BULK_TOPICS)} | {
-        "kept": planted_partitions + 100,
-        "short": planted_partitions + 100,
-        ARCHIVED: planted_partitions + 100,
-    }
+    found = (partition or 0 for _, topic, partition, _ in planted.expected if topic in ("kept", ARCHIVED))
+    planted_partitions = 101 + max(found, default=0)
+    sizes = {f"bulk-{i}": (spec.partitions_per_broker + 1) * (spec.brokers + 1) for i in range(BULK_TOPICS)}
+    sizes |= dict.fromkeys(("kept", "short", ARCHIVED), planted_partitions)
     topics = [_topic(name, count) for name, count in sizes.items()]
     offsets = {
         topic.name: Offsets(
-            {number: log_starts.get((topic.name, number), 0) for number in topic.partitions},
+            {number: planted.log_starts.get((topic.name, number), 0) for number in topic.partitions},
             dict.fromkeys(topic.partitions, 2**40),
         )
         for topic in topics
@@ -228,7 +148,7 @@ def cluster_of(
     }
     numbers = tuple(metadata_offsets.latest)
     metadata = Topic(topic_id(METADATA_TOPIC), METADATA_TOPIC, numbers, 1, TopicSettings(), config)
-    return Cluster(frozenset(broker_ids(spec)), (*topics, metadata), {**offsets, METADATA_TOPIC: metadata_offsets})
+    return Cluster(frozenset(spec.broker_ids), (*topics, metadata), {**offsets, METADATA_TOPIC: metadata_offsets})
 
 
 def _topic(name: str, partitions: int) -> Topic:
@@ -250,12 +170,3 @@ def _topic(name: str, partitions: int) -> Topic:
         TopicSettings(enable=True, archive=name == ARCHIVED, wal_retention_ms=HOUR_MS if is_short else 7 * DAY_MS),
         config,
     )
-
-
-def bulk_inventory(
-    spec: HistorySpec, broker_id: int, sequences: NDArray[np.int64], losses: Planted
-) -> Iterator[StoredObject]:
-    """The bulk's objects, for small histories."""
-    for sequence, at_ms in zip(sequences.tolist(), event_ms(spec, sequences).tolist(), strict=True):
-        if (broker_id, sequence) not in losses.lost:
-            yield StoredObject(CombinedSegmentId(broker_id, INCARNATION, sequence), object_bytes(spec), at_ms)

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from plugin.format.archive_object_id import ArchiveObjectId
@@ -12,7 +12,7 @@ from plugin.format.object_keys import ObjectKeyFactory
 from plugin.segment_metadata import CombinedSegmentId
 from retention_job.errors import SourceError
 from retention_job.settings import InventoryFile, StoreListing
-from retention_job.sources.inventory import files_of, list_archive, list_store, read_inventory_file
+from retention_job.sources.inventory import S3Inventory, list_archive, list_store
 
 LOCAL = "plugin.local_directory.LocalWalStorageManager"
 KEYS = ObjectKeyFactory.of("team(1)/kafka", "cluster.1")
@@ -31,6 +31,11 @@ STRANGERS = (
 )
 
 
+def objects_of(spark: SparkSession, source: InventoryFile) -> list[Row]:
+    inventory = S3Inventory.find(spark, source)
+    return list(inventory.objects(list(inventory.files())).collect())
+
+
 def test_keys_of_an_inventory_tell_what_they_name(spark: SparkSession, tmp_path: Path) -> None:
     keys = [KEYS.key_of(SEGMENT), KEYS.archive_key_of(ARCHIVED), *STRANGERS]
     rows = [(key, 10 + number, 1_700_000_000 + number) for number, key in enumerate(keys)]
@@ -38,12 +43,12 @@ def test_keys_of_an_inventory_tell_what_they_name(spark: SparkSession, tmp_path:
         "key", "size", "timestamp_seconds(at) AS last_modified_date"
     )
     raw.write.parquet(str(tmp_path / "inventory"))
-    source = InventoryFile(str(tmp_path / "inventory"), "cluster.1", "team(1)/kafka", store_class="STANDARD")
-    found = {row.key: row for row in read_inventory_file(spark, source).collect()}
+    source = InventoryFile(str(tmp_path / "inventory"), "cluster.1", "team(1)/kafka")
+    found = {row.key: row for row in objects_of(spark, source)}
     assert set(found) == {key for key in keys if KEYS.parse(key) or KEYS.parse_archive(key)} == set(keys[:2])
     segment, archived = found[keys[0]], found[keys[1]]
     assert (segment.broker_id, segment.incarnation, segment.sequence) == SEGMENT
-    assert (segment.size_bytes, segment.last_modified_ms, segment.store_class) == (10, 1_700_000_000_000, "STANDARD")
+    assert (segment.size_bytes, segment.last_modified_ms) == (10, 1_700_000_000_000)
     assert segment.archive_topic_id is None
     assert (archived.broker_id, archived.incarnation, archived.sequence) == ARCHIVED.writer_id
     assert (bytes(archived.archive_topic_id), archived.archive_partition) == ARCHIVED.topic_id_partition
@@ -56,8 +61,8 @@ def test_a_csv_inventorys_keys_are_decoded(spark: SparkSession, tmp_path: Path) 
     (tmp_path / "inventory.csv").write_text(f'"bucket","{quoted}","77","2026-01-02T03:04:05.000Z","EXPRESS_ONEZONE"\n')
     columns = ("Bucket", "Key", "Size", "LastModifiedDate", "StorageClass")
     source = InventoryFile(str(tmp_path / "inventory.csv"), "cluster.1", "team(1)/kafka", "csv", columns)
-    [found] = read_inventory_file(spark, source).collect()
-    assert (found.key, found.size_bytes, found.store_class) == (key, 77, "EXPRESS_ONEZONE")
+    [found] = objects_of(spark, source)
+    assert (found.key, found.size_bytes) == (key, 77)
     assert found.last_modified_ms == 1_767_323_045_000
 
 
@@ -84,11 +89,11 @@ def test_a_manifest_names_one_days_files_their_format_and_columns(spark: SparkSe
         {"key": "inventories/wal/daily/data/today.csv", "size": 77, "MD5checksum": "f11166069f1990abeb9c97ace9cdfabc"}
     ]
     source = InventoryFile(write_manifest(tmp_path / "wal" / "daily", files=files), "cluster.1", "team(1)/kafka")
-    [found] = read_inventory_file(spark, source).collect()
+    [found] = objects_of(spark, source)
     assert (found.broker_id, found.incarnation, found.sequence) == SEGMENT
-    assert files_of(spark, source).made_ms == 1_763_773_200_000
+    assert S3Inventory.find(spark, source).made_ms == 1_763_773_200_000
     none = InventoryFile(write_manifest(tmp_path / "empty" / "daily", files=[]), "cluster.1")
-    assert read_inventory_file(spark, none).collect() == []
+    assert objects_of(spark, none) == []
 
 
 @pytest.mark.parametrize(("told", "named"), [({}, "files"), ({"files": [], "fileFormat": "ORC"}, "orc")])
@@ -96,15 +101,15 @@ def test_a_manifest_that_cannot_be_used_is_one_clear_line(
     spark: SparkSession, tmp_path: Path, told: dict[str, object], named: str
 ) -> None:
     with pytest.raises(SourceError, match=named) as raised:
-        read_inventory_file(spark, InventoryFile(write_manifest(tmp_path, **told), "cluster.1"))
+        objects_of(spark, InventoryFile(write_manifest(tmp_path, **told), "cluster.1"))
     assert "\n" not in str(raised.value)
     with pytest.raises(SourceError, match="no such file"):
-        read_inventory_file(spark, InventoryFile(f"{tmp_path}/nowhere/manifest.json", "cluster.1"))
+        objects_of(spark, InventoryFile(f"{tmp_path}/nowhere/manifest.json", "cluster.1"))
 
 
 def test_an_inventory_that_is_not_there_is_one_clear_line(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="is that an inventory") as raised:
-        read_inventory_file(spark, InventoryFile(str(tmp_path / "nothing"), "cluster.1"))
+        objects_of(spark, InventoryFile(str(tmp_path / "nothing"), "cluster.1"))
     assert "\n" not in str(raised.value)
 
 
@@ -121,8 +126,8 @@ def test_the_archives_listing_tells_its_objects_and_no_others(spark: SparkSessio
         file.parent.mkdir(parents=True)
         file.write_bytes(b"x" * (number + 5))
     settings = {"directory": str(tmp_path), "prefix": "team(1)/kafka"}
-    [found] = list_archive(spark, StoreListing(settings, "cluster.1", LOCAL, store_class="s3_standard")).collect()
-    assert (found.key, found.size_bytes, found.store_class) == (KEYS.archive_key_of(ARCHIVED), 5, "s3_standard")
+    [found] = list_archive(spark, StoreListing(settings, "cluster.1", LOCAL)).collect()
+    assert (found.key, found.size_bytes) == (KEYS.archive_key_of(ARCHIVED), 5)
     assert (found.broker_id, found.incarnation, found.sequence) == ARCHIVED.writer_id
     assert (bytes(found.archive_topic_id), found.archive_partition) == ARCHIVED.topic_id_partition
     assert (found.archive_first_offset, found.archive_last_offset) == (100, 2**61)

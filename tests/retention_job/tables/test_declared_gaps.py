@@ -21,15 +21,13 @@ from plugin.segment_metadata import (
     RemoteLogSegmentState,
     RemoteWalCombinedLogSegmentMetadata,
 )
-from retention_job.page.object_summary import summarise_objects
+from retention_job.page.summaries import summarise_objects
 from retention_job.settings import KafkaSource, Sources
-from retention_job.sources.kafka_cluster import Offsets
-from retention_job.tables.chains import chains_of
-from retention_job.tables.declared import not_wanted_offsets
-from retention_job.tables.history import History
-from retention_job.tables.loading import load
+from retention_job.sources.kafka import Offsets
+from retention_job.tables.coverage import chains_of, not_wanted_offsets
+from retention_job.tables.history import History, load
 from tests.retention_job.recorded.history import HistorySpec, Planted, cluster_of, topic_id
-from tests.retention_job.recorded.kafka import RecordedKafka
+from tests.retention_job.recorded.world import RecordedKafka
 
 NOW_MS = 1_800_000_000_000
 LOG_STARTS = {("kept", 0): 15}
@@ -64,7 +62,7 @@ def history_of(
 ) -> History:
     log = [(serde.key_of(record), serde.encode(record)) for record in records]
     spec = HistorySpec(segments=0, now_ms=NOW_MS, brokers=1, partitions_per_broker=1)
-    cluster = cluster_of(spec, [Planted(log_starts=LOG_STARTS)], Offsets({}, {0: 0}))
+    cluster = cluster_of(spec, Planted(log_starts=LOG_STARTS), Offsets({}, {0: 0}))
     if log_ends is not None:
         only_these = Offsets({partition: LOG_STARTS.get(("kept", partition), 0) for partition in log_ends}, log_ends)
         none_written = {topic.name: Offsets(*[dict.fromkeys(topic.partitions, 0)] * 2) for topic in cluster.topics}

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 from metadata_topic.records import serde
 from metadata_topic.records.records import RemoteWalNodeRegistration
 from metadata_topic.store.fencing import Registrations
-from retention_job.sources.staged_rows import PARTITION_SHIFT
+from retention_job.sources.decoding import PARTITION_SHIFT
 from retention_job.tables.fences import REGISTRATIONS, registrations_of, with_refusals
 from retention_job.tables.objects import COMBINED_SEGMENT as OBJECT_KIND
 from retention_job.tables.objects import facts_of_records

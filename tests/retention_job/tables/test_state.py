@@ -10,11 +10,9 @@ from metadata_topic.settings.topic_settings import TopicSettings
 from metadata_topic.settings.wal_retention import ALL_AS_BEFORE, AgentsRetention, WalRetention
 from metadata_topic.topic.topic import METADATA_TOPIC
 from retention_job.errors import StateError
-from retention_job.settings import KafkaSource, Sources
-from retention_job.sources.kafka_cluster import Cluster, Offsets, Topic
+from retention_job.sources.kafka import Cluster, Offsets, Topic
 from retention_job.spark.file_system import FileSystem
-from retention_job.tables.read_plan import metadata_topic_id, plan_reading, retentions
-from retention_job.tables.state import InventoryRead, RunRecord, RunState
+from retention_job.tables.state import InventoryRead, RunRecord, RunState, plan_reading
 
 INVENTORIES = {"segments": InventoryRead({"file:/inventory/part-0.parquet": [0, 100, 1000]}, {"0": 900})}
 FIRST = RunRecord("first", 1000, {0: 10, 1: 20}, "aa", {"bb": 5, "cc": None}, {"first": 1000}, ["first"], INVENTORIES)
@@ -107,14 +105,11 @@ def cluster(
     return Cluster(frozenset({1}), (orders, metadata), {METADATA_TOPIC: Offsets({0: earliest}, {0: latest})})
 
 
-LAST = RunRecord(
-    "first", 1000, {0: 50}, metadata_topic_id(cluster()), retentions(cluster()), {"first": 1000}, ["first"], {}
-)
-INCREMENTAL = Sources(KafkaSource("nowhere:1"), is_incremental=True)
+LAST = replace(FIRST, offsets={0: 50}, topic_id=(b"m" * 16).hex(), retention=cluster().retentions, inventories={})
 
 
 def test_an_incremental_run_goes_on_where_the_last_one_ended() -> None:
-    plan = plan_reading(INCREMENTAL, cluster(), LAST, 2000)
+    plan = plan_reading(cluster(), LAST, 2000, is_incremental=True)
     assert (plan.is_incremental, plan.starting_offsets, plan.ending_offsets) == (True, {0: 50}, {0: 100})
     assert plan.records == 50
 
@@ -130,7 +125,7 @@ def test_an_incremental_run_goes_on_where_the_last_one_ended() -> None:
     ],
 )
 def test_it_reads_everything_where_older_tables_may_be_wrong(now: Cluster, last: RunRecord | None, reason: str) -> None:
-    plan = plan_reading(INCREMENTAL, now, last, 2000)
+    plan = plan_reading(now, last, 2000, is_incremental=True)
     assert not plan.is_incremental
     assert plan.starting_offsets == now.offsets[METADATA_TOPIC].earliest
     assert reason in (plan.full_because or "")

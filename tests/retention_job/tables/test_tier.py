@@ -5,7 +5,7 @@ from pyspark.sql import SparkSession
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.kip405.kip405 import RemoteLogSegmentId, RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from plugin.segment_metadata import RemoteLogSegmentState
-from retention_job.sources.kafka_reading import RAW_COLUMNS
+from retention_job.sources.kafka import RAW_COLUMNS
 from retention_job.tables.tier import decode_events, quarantine_of, segments_of, tiered_up_to
 from tests.metadata_topic.kip405_writer import write
 
@@ -32,7 +32,7 @@ def test_a_segments_records_are_one_row_and_the_tier_reaches_up_to_its_first_gap
     assert [(row.start_offset, row.end_offset, row.size_bytes) for _, row in sorted(found.items())] == [
         (0, 9, 500), (10, 19, 500), (30, 39, 500)
     ]  # fmt: skip
-    assert (found[1].topic, found[1].partition, found[1].state, found[1].broker_id) == ("orders", 3, FINISHED, 1)
+    assert (bytes(found[1].topic_id), found[1].partition, found[1].state) == (TOPIC, 3, FINISHED)
     assert (found[1].started_ms, found[1].finished_ms, found[1].deleting_ms) == (1001, 2001, None)
     assert tiered_up_to(segments) == {(bytes(TOPIC), 3): 20}
     [unknown] = quarantine_of(events).collect()

@@ -1,16 +1,16 @@
-"""Reads what the cluster says about its topics, their settings and offsets. Blocks."""
+"""Reads topics, settings and offsets by the admin client, and records by Spark's connector. Blocks."""
 
+import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import reduce
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from kafka_cluster.answers import UNKNOWN_TOPIC_OR_PARTITION, DescribedTopic
+from kafka_cluster.answers import UNKNOWN_TOPIC_OR_PARTITION
 from kafka_cluster.client_config import KafkaClientConfig, from_java_properties
 from kafka_cluster.cluster import EARLIEST, LATEST, KafkaCluster
 from kafka_cluster.errors import KafkaClusterError
-from metadata_topic.kip405.kip405 import REMOTE_LOG_METADATA_TOPIC
 from metadata_topic.settings.settings_topic import read_settings
 from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
 from metadata_topic.settings.wal_retention import (
@@ -26,9 +26,22 @@ from metadata_topic.topic.topic import METADATA_TOPIC, SETTINGS_TOPIC
 from retention_job.errors import SourceError
 from retention_job.settings import KafkaSource
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
 _CLIENT_ID: Final = "remote-wal-report"
 _AS_RETENTION: Final = -2
 """The value of a local limit that means the limit of the whole log."""
+_RECORDS_PER_TASK: Final = 250_000
+"""Limits a task, so that a long partition is several tasks. A short one is one, as each costs a dozen round trips."""
+FETCHING: Final = {
+    "kafka.allow.auto.create.topics": "false",
+    "kafka.max.poll.records": "20000",
+    "kafka.fetch.min.bytes": str(1024 * 1024),
+    "kafka.fetch.max.wait.ms": "100",
+    "kafka.max.partition.fetch.bytes": str(8 * 1024 * 1024),
+}
+RAW_COLUMNS: Final = "key BINARY, value BINARY, partition INT, offset LONG, timestamp_ms LONG"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,25 +76,25 @@ class Topic:
     def kept_longest(self) -> KeptFor | None:
         """The longest time for which an agent keeps its entries, apart from an archive; None if unknown."""
         local_ms = local_retention_ms(self.config)
-        return None if local_ms is None else self.agents.longest_of(*self._told, local_ms)
+        return None if local_ms is None else self.agents.longest_of(self.settings, self.replication_factor, local_ms)
 
     @property
     def kept_shortest(self) -> KeptFor | None:
         """The time for which every agent keeps its entries; None if unknown."""
         local_ms = local_retention_ms(self.config)
-        return None if local_ms is None else self.agents.shortest_of(*self._told, local_ms)
+        return None if local_ms is None else self.agents.shortest_of(self.settings, self.replication_factor, local_ms)
 
     @property
-    def age_limit_ms(self) -> int | None:
-        """The age from which no agent wants its entries, whatever the log holds; -1: none, None: unknown."""
+    def kept_ms(self) -> int | None:
+        """How long the agent that keeps its entries longest keeps them, while all replicas are in sync.
+
+        -1: as long as the log. None: unknown, or the entries wait for the archive.
+        """
         local_ms = local_retention_ms(self.config)
-        if local_ms is None:
+        if local_ms is None or self.settings.archive:
             return None
-        return self.agents.longest_of(*self._told, age_limit_ms(local_ms, tiered=self.is_tiered)).retention_ms
-
-    @property
-    def _told(self) -> tuple[TopicSettings, int]:
-        return self.settings, self.replication_factor
+        limit_ms = age_limit_ms(local_ms, tiered=self.is_tiered)
+        return self.agents.longest_of(self.settings, self.replication_factor, limit_ms).retention_ms
 
     @property
     def is_tiered(self) -> bool:
@@ -107,9 +120,15 @@ class Cluster:
     offsets: Mapping[str, Offsets]
     """The offsets of all topics, by name."""
 
-    def config_of(self, topic: str) -> Mapping[str, str]:
-        """Return Kafka's settings of a topic; empty if the topic does not exist."""
-        return next((found.config for found in self.topics if found.name == topic), {})
+    @property
+    def metadata_topic(self) -> Topic:
+        """The topic `__remote_wal_log_metadata`."""
+        return next(topic for topic in self.topics if topic.name == METADATA_TOPIC)
+
+    @property
+    def retentions(self) -> dict[str, int | None]:
+        """The retentions by which segments are judged: `Topic.kept_ms` by hexadecimal id, if the feature is on."""
+        return {topic.topic_id.hex(): topic.kept_ms for topic in self.topics if topic.settings.enable}
 
     @property
     def held_ms(self) -> int:
@@ -118,11 +137,6 @@ class Cluster:
         """
         kept = (topic.kept_longest for topic in self.topics if topic.settings.enable and topic.has_lagging_replica)
         return reduce(longer, (one.lagging_ms for one in kept if one is not None), 0)
-
-    @property
-    def has_tier(self) -> bool:
-        """Whether `__remote_log_metadata` exists."""
-        return REMOTE_LOG_METADATA_TOPIC in self.offsets
 
 
 def offsets_by_topic(
@@ -147,25 +161,54 @@ def offsets_by_topic(
     }
 
 
-def client_config(source: KafkaSource) -> KafkaClientConfig:
-    """Return the configuration for librdkafka. Raises SourceError for a property that cannot be translated."""
-    try:
-        return from_java_properties(source.bootstrap_servers, source.client_properties)
-    except KafkaClusterError as error:
-        raise SourceError("configure", "Kafka client", str(error)) from error
+class Kafka:
+    """The job's questions to the cluster."""
+
+    def __init__(self, source: KafkaSource) -> None:
+        self._source = source
+
+    def client_config(self) -> KafkaClientConfig:
+        """Return the configuration for librdkafka. Raises SourceError for a property that cannot be translated."""
+        try:
+            return from_java_properties(self._source.bootstrap_servers, self._source.client_properties)
+        except KafkaClusterError as error:
+            raise SourceError("configure", "Kafka client", str(error)) from error
+
+    def cluster(self) -> Cluster:
+        """Ask for topics, settings and offsets as they are now.
+
+        Raises SourceError if the cluster does not answer, or has no metadata topic.
+        """
+        client = self.client_config()
+        try:
+            return _ask(KafkaCluster(client, _CLIENT_ID, self._source.timeout_s))
+        except KafkaClusterError as error:
+            hint = "is --bootstrap-server right?"
+            raise SourceError(error.operation, self._source.bootstrap_servers, error.reason, hint) from error
+
+    def records(
+        self, spark: "SparkSession", topic: str, starting: Mapping[int, int], ending: Mapping[int, int]
+    ) -> "DataFrame":
+        """Return the records [starting, ending) of each partition of a topic: RAW_COLUMNS."""
+        if not any(end > starting.get(partition, 0) for partition, end in ending.items()):
+            return spark.createDataFrame([], RAW_COLUMNS)
+        reader = spark.read.format("kafka").options(**FETCHING)
+        for name, value in self._source.client_properties.items():
+            reader = reader.option(f"kafka.{name}", value)
+        return (
+            reader.option("kafka.bootstrap.servers", self._source.bootstrap_servers)
+            .option("subscribe", topic)
+            .option("startingOffsets", json.dumps({topic: dict(starting)}))
+            .option("endingOffsets", json.dumps({topic: dict(ending)}))
+            .option("maxRecordsPerPartition", str(_RECORDS_PER_TASK))
+            # The topic's own retention may remove records during the reading; that is not an error.
+            .option("failOnDataLoss", "false")
+            .load()
+            .selectExpr("key", "value", "partition", "offset", "unix_millis(timestamp) AS timestamp_ms")
+        )
 
 
-def read_cluster(source: KafkaSource) -> Cluster:
-    """Ask for everything. Raises SourceError if the cluster does not answer, or has no metadata topic."""
-    client = client_config(source)
-    try:
-        return _read(KafkaCluster(client, _CLIENT_ID, source.timeout_s))
-    except KafkaClusterError as error:
-        hint = "is --bootstrap-server right?"
-        raise SourceError(error.operation, source.bootstrap_servers, error.reason, hint) from error
-
-
-def _read(cluster: KafkaCluster) -> Cluster:
+def _ask(cluster: KafkaCluster) -> Cluster:
     listing = cluster.listing()
     if METADATA_TOPIC not in listing.topics:
         raise SourceError("read", METADATA_TOPIC, "the cluster shows no such topic", "have agents ever run here?")
@@ -185,29 +228,19 @@ def _read(cluster: KafkaCluster) -> Cluster:
         settings, agents = told.result() if told is not None else ({}, {})
     retention = AgentsRetention.registered(agents.values())
     topics = tuple(
-        _topic(topic_id, listing.topics[name], settings.get(name, TopicSettings()), given.get(name, {}), retention)
+        Topic(
+            topic_id,
+            name,
+            tuple(one.partition for one in listing.topics[name].partitions),
+            listing.topics[name].replication_factor,
+            settings.get(name, TopicSettings()),
+            given.get(name, {}),
+            retention,
+            any(one.is_lagging for one in listing.topics[name].partitions),
+        )
         for name, topic_id in ids.items()
     )
     return Cluster(frozenset(listing.brokers) | set(agents), topics, offsets)
-
-
-def _topic(
-    topic_id: bytes,
-    listed: DescribedTopic,
-    settings: TopicSettings,
-    config: Mapping[str, str],
-    retention: AgentsRetention,
-) -> Topic:
-    return Topic(
-        topic_id,
-        listed.name,
-        tuple(one.partition for one in listed.partitions),
-        listed.replication_factor,
-        settings,
-        config,
-        retention,
-        any(one.is_lagging for one in listed.partitions),
-    )
 
 
 def _settings(client: KafkaClientConfig) -> tuple[Mapping[str, TopicSettings], Mapping[int, AgentRegistration]]:

@@ -1,4 +1,4 @@
-"""Summarises the cost table for a report: sums by day, topic and broker."""
+"""Summarises a run's tables for a report: costs by day, topic and broker, sizes of objects, and the upload lag."""
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -7,15 +7,40 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as fn
 
 from plugin.prices import BYTES_PER_GB, PriceTable
-from retention_job.cost.client_costs import CLIENT_AMOUNTS, CLIENT_DOLLARS, CLIENT_PARTS
-from retention_job.cost.cost_tables import AMOUNTS, DOLLARS, READERS
-from retention_job.page.report_data import MAX_TOPICS, BrokerCosts, ClientZone, Costs, DayCosts, GroupReads, TopicCosts
+from retention_job.cost.cost_tables import AMOUNTS, CLIENT_AMOUNTS, CLIENT_DOLLARS, CLIENT_PARTS, DOLLARS, READERS
+from retention_job.page.report_data import (
+    MAX_TOPICS,
+    Bar,
+    BrokerCosts,
+    ClientZone,
+    Costs,
+    DayCosts,
+    GroupReads,
+    Objects,
+    PartitionLag,
+    TopicCosts,
+)
+from retention_job.schemas import EPOCH_KEY
+from retention_job.tables.coverage import joined_ranges, known_ranges, no_loss, not_wanted_offsets
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row
+    from pyspark.sql import DataFrame
+
+    from retention_job.tables.history import History
+
+_TOPIC_SUMS: Final = ("upload_bytes", "linked_bytes", "inline_bytes", "stock_usd")
+_BROKER_AMOUNTS: Final = (*AMOUNTS, *READERS, "produced_bytes")
+_KNOWN_USD: Final = "put_usd + upload_usd + storage_usd + archive_put_usd + archive_storage_usd"
+_UNKNOWN_ROW: Final = "remote_wal_usd IS NULL AND objects > 0"
+_BEHIND: Final = "produced_bytes < (upload_bytes - coalesce(copied_bytes, 0)) / 4"
+"""Agents record every ten minutes what followers were given, and the metadata has uploads at once. If followers were
+given less than a quarter of the upload, the saving is not known yet. (Objects of one small batch each are three times
+as large as it.)"""
+_LAGS: Final = 20
+_MAX_LOG2: Final = 40
 
 
-def summarise(
+def summarise_costs(
     by_topic: "DataFrame",
     tiered: "DataFrame",
     clients: "DataFrame",
@@ -55,18 +80,6 @@ def group_reads(brokers: Sequence[BrokerCosts], prices: PriceTable) -> GroupRead
         return None
     crossed = produced * (1 - 1 / zones)
     return GroupReads(zones, crossed, crossed / BYTES_PER_GB * prices.zone_crossing_gb)
-
-
-_TOPIC_SUMS: Final = ("upload_bytes", "linked_bytes", "inline_bytes", "stock_usd")
-_BROKER_AMOUNTS: Final = (*AMOUNTS, *READERS, "produced_bytes")
-_KNOWN_USD: Final = "put_usd + upload_usd + storage_usd + archive_put_usd + archive_storage_usd"
-_UNKNOWN_ROW: Final = "remote_wal_usd IS NULL AND objects > 0"
-
-
-_BEHIND: Final = "produced_bytes < (upload_bytes - coalesce(copied_bytes, 0)) / 4"
-"""Agents record every ten minutes what followers were given, and the metadata has uploads at once. If followers were
-given less than a quarter of the upload, the saving is not known yet. (Objects of one small batch each are three times
-as large as it.)"""
 
 
 def _with_produced(daily: "DataFrame", topics_now: "DataFrame") -> "DataFrame":
@@ -134,12 +147,14 @@ def _topics(daily: "DataFrame") -> tuple[list[TopicCosts], int]:
     count = totals.count()
     costliest = totals.orderBy(fn.coalesce("remote_wal_usd", "known_usd").desc()).limit(MAX_TOPICS)
     rows = sorted(costliest.collect(), key=lambda row: -(row.remote_wal_usd or row.known_usd or 0))
-    return [_topic(row) for row in rows], max(0, count - MAX_TOPICS)
-
-
-def _topic(row: "Row") -> TopicCosts:
-    name = row.topic or f"(gone) {bytes(row.topic_id).hex()}"
-    return TopicCosts(name, **{field.name: row[field.name] for field in fields(TopicCosts)[1:]})
+    found = [
+        TopicCosts(
+            row.topic or f"(gone) {bytes(row.topic_id).hex()}",
+            **{field.name: row[field.name] for field in fields(TopicCosts)[1:]},
+        )
+        for row in rows
+    ]
+    return found, max(0, count - MAX_TOPICS)
 
 
 def _brokers(daily: "DataFrame") -> list[BrokerCosts]:
@@ -150,4 +165,65 @@ def _brokers(daily: "DataFrame") -> list[BrokerCosts]:
     return [
         BrokerCosts(row.broker_id, {name: row[name] for name in _BROKER_AMOUNTS}, row.remote_wal_usd, row.stock_usd)
         for row in rows
+    ]
+
+
+def summarise_objects(history: "History") -> Objects:
+    """Summarise all objects that are stored according to metadata."""
+    stored = history.segments.where("state IN (1, 2) AND size_bytes >= 0")
+    return Objects(_sizes(stored), _lags(history), not_wanted_offsets(history))
+
+
+def _sizes(stored: "DataFrame") -> list[Bar]:
+    power = fn.least(fn.floor(fn.log2(fn.greatest(fn.col("size_bytes"), fn.lit(1)))), fn.lit(_MAX_LOG2)).cast("int")
+    counted = stored.groupBy(power.alias("power")).agg(fn.count("*"), fn.sum("size_bytes"))
+    rows = {power: (count, size_bytes) for power, count, size_bytes in counted.collect()}
+    if not rows:
+        return []
+    return [Bar(_size_label(power), *rows.get(power, (0, 0))) for power in range(min(rows), max(rows) + 1)]
+
+
+def _size_label(power: int) -> str:
+    """Return the smallest size of a bar, 2**power bytes."""
+    units = ("B", "KiB", "MiB", "GiB", "TiB")
+    return f"{2 ** (power % 10)} {units[power // 10]}"
+
+
+def _lags(history: "History") -> list[PartitionLag]:
+    """Return the lags, by all that objects were ever known to hold and all that was declared as no loss, in any run."""
+    held = known_ranges(history).select(*EPOCH_KEY, "first_offset", "last_offset", "epoch_end")
+    stored = held.groupBy("topic_id", "partition").agg(
+        (fn.max(fn.expr("least(last_offset, epoch_end - 1)")) + 1).alias("stored_up_to")
+    )
+    enabled = history.topics.where("is_enabled").select("topic_id", "topic")
+    ends = history.partitions.where("log_end_offset IS NOT NULL")
+    tails = ends.join(fn.broadcast(enabled), "topic_id").join(stored, ["topic_id", "partition"], "left")
+    tails = tails.withColumn("tail_from", fn.expr("greatest(log_start_offset, coalesce(stored_up_to, 0))"))
+    no_one_wants = joined_ranges(no_loss(held, history.declared).withColumn("leader_epoch", fn.lit(0)))
+    left_out = (
+        tails.join(
+            no_one_wants.select("topic_id", "partition", "first_offset", "last_offset"), ["topic_id", "partition"]
+        )
+        .withColumn("first_offset", fn.greatest("first_offset", "tail_from"))
+        .withColumn("last_offset", fn.expr("least(last_offset, log_end_offset - 1)"))
+        .where("first_offset <= last_offset")
+        .groupBy("topic_id", "partition")
+        .agg(fn.sum(fn.expr("last_offset + 1 - first_offset")).alias("left_out"))
+    )
+    known = tails.join(left_out, ["topic_id", "partition"], "left").withColumn(
+        "left_out", fn.coalesce("left_out", fn.lit(0))
+    )
+    behind = fn.expr("log_end_offset - tail_from - left_out")
+    rows = known.where(behind > 0).orderBy(behind.desc(), "topic", "partition").limit(_LAGS)
+    found = rows.select("topic", "partition", "log_end_offset", "stored_up_to", "left_out", behind.alias("behind"))
+    return [
+        PartitionLag(
+            row.topic,
+            row.partition,
+            row.log_end_offset,
+            row.stored_up_to,
+            row.left_out,
+            None if row.stored_up_to is None and not row.left_out else row.behind,
+        )
+        for row in found.collect()
     ]

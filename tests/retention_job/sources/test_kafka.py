@@ -1,4 +1,4 @@
-from retention_job.sources.kafka_cluster import Offsets, offsets_by_topic
+from retention_job.sources.kafka import Offsets, offsets_by_topic
 
 
 def test_a_log_does_not_end_before_it_begins_though_both_were_asked_at_once() -> None:

@@ -6,12 +6,11 @@ from pyspark.sql import SparkSession
 from metadata_topic.records.usage_record import UsageRecord
 from plugin.prices import PriceTable
 from retention_job import schemas
-from retention_job.cost.client_costs import CLIENT_PARTS, client_costs
-from retention_job.cost.cost_tables import cost_by_topic
-from retention_job.cost.counted_usage import CountedUsage
+from retention_job.cost.cost_tables import CLIENT_PARTS, client_costs, cost_by_topic
 from retention_job.cost.stored_objects import tiered_cost
-from retention_job.page.cost_summary import group_reads, summarise
+from retention_job.cost.usage_table import CountedUsage
 from retention_job.page.report_data import Costs
+from retention_job.page.summaries import group_reads, summarise_costs
 from tests.retention_job.cost.cost_history import (
     DAY_MS,
     FIRST_DAY,
@@ -54,7 +53,7 @@ def _summarised(spark: SparkSession, history: CostHistory) -> Costs:
         for name in [topic_id.decode().strip()]
     ]
     counted = CountedUsage.of(sources.counters)
-    return summarise(
+    return summarise_costs(
         cost_by_topic(sources, PRICES, counted=counted),
         tiered_cost(sources.tiered, PRICES, NOW_MS),
         client_costs(counted, PRICES),

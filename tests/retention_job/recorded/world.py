@@ -1,0 +1,109 @@
+"""A history in memory: a cluster whose topics are lists, and an S3 Inventory of what is stored.
+
+Spark's connector and the admin client are tried against real brokers elsewhere.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+
+from metadata_topic.topic.topic import METADATA_TOPIC
+from plugin.archive_storage import StoredArchiveObject
+from plugin.format.object_keys import ObjectKeyFactory
+from retention_job.sources.kafka import RAW_COLUMNS, Cluster, Kafka, Offsets
+from tests.retention_job.recorded.defects import planted
+from tests.retention_job.recorded.history import (
+    CLUSTER_ID,
+    HistorySpec,
+    Planted,
+    Record,
+    StoredObject,
+    bulk_segments,
+    cluster_of,
+    record_of,
+)
+
+Topics = Mapping[str, Mapping[int, Sequence[tuple[bytes | None, bytes | None]]]]
+
+
+@dataclass(frozen=True)
+class RecordedKafka(Kafka):
+    """Answers out of memory."""
+
+    topics: Topics
+    seen: Cluster
+
+    def cluster(self) -> Cluster:
+        offsets = {
+            name: Offsets(dict.fromkeys(partitions, 0), {number: len(log) for number, log in partitions.items()})
+            for name, partitions in self.topics.items()
+        }
+        return replace(self.seen, offsets={**self.seen.offsets, **offsets})
+
+    def records(
+        self, spark: SparkSession, topic: str, starting: Mapping[int, int], ending: Mapping[int, int]
+    ) -> DataFrame:
+        rows = [
+            (key, value, number, offset, 1_000)
+            for number, log in self.topics.get(topic, {}).items()
+            for offset, (key, value) in enumerate(log)
+            if starting.get(number, 0) <= offset < ending[number]
+        ]
+        return spark.createDataFrame(rows, RAW_COLUMNS)
+
+
+@dataclass(frozen=True)
+class World:
+    """A history with defects, all in memory."""
+
+    spec: HistorySpec
+    planted: Planted
+    records: Mapping[int, Sequence[Record]]
+    """The metadata topic by partition, of which there is one for each broker, and one more."""
+    objects: Sequence[StoredObject]
+    archive_objects: Sequence[StoredArchiveObject]
+
+    def kafka(self) -> RecordedKafka:
+        offsets = Offsets({}, dict.fromkeys(self.records, 0))
+        return RecordedKafka({METADATA_TOPIC: self.records}, cluster_of(self.spec, self.planted, offsets))
+
+
+def small_world(spec: HistorySpec) -> World:
+    """The bulk and the defects of a history."""
+    found = planted(spec)
+    records: dict[int, list[Record]] = {number: [] for number in range(spec.brokers + 1)}
+    objects = list(found.objects)
+    for broker_id in spec.broker_ids:
+        for segment in bulk_segments(spec, broker_id):
+            name = (broker_id, segment.combined_segment_id.sequence)
+            if name not in found.unpublished:
+                records[broker_id].append(record_of(segment))
+            if name not in found.lost:
+                stored = StoredObject(segment.combined_segment_id, segment.size_bytes, segment.event_timestamp_ms)
+                objects.append(stored)
+    for broker_id, record in found.records:
+        records[broker_id].append(record)
+    return World(spec, found, records, objects, found.archive_objects)
+
+
+def write_inventory(
+    directory: Path, objects: Sequence[StoredObject], archived: Sequence[StoredArchiveObject] = ()
+) -> None:
+    """One Parquet file with the columns that S3 writes."""
+    keys = ObjectKeyFactory.of("", CLUSTER_ID)
+    directory.mkdir()
+    stored_objects: list[StoredObject | StoredArchiveObject] = [*objects, *archived]
+    modified_ms = [stored.last_modified_ms for stored in stored_objects]
+    table = pa.table(
+        {
+            "bucket": ["wal"] * len(stored_objects),
+            "key": [keys.key_of(stored.segment_id) for stored in objects] + [stored.key for stored in archived],
+            "size": pa.array([stored.size_bytes for stored in stored_objects], pa.int64()),
+            "last_modified_date": pa.array(modified_ms, pa.timestamp("ms", "UTC")),
+        }
+    )
+    pq.write_table(table, directory / "part-0.parquet")
