@@ -13,7 +13,7 @@ from cli.exit_code import ExitCode
 from cli.extras import need_extra
 from cli.tables import show, table
 from local_cluster.object_store.store_spec import StoreKind
-from local_cluster.security.inter_broker_protocol import InterBrokerProtocol
+from local_cluster.security.listeners import InterBrokerProtocol
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -60,7 +60,7 @@ def up(
     from rich.console import Console
 
     from local_cluster.broker_config import ClusterSettings
-    from local_cluster.child_processes import ends_what_it_started
+    from local_cluster.processes import ends_what_it_started
     from local_cluster.cluster import LocalCluster
     from local_cluster.cluster_status import status_of
     from local_cluster.layout import LAYOUT_FILE
@@ -123,14 +123,15 @@ def _agents(directory: Path, store: StoreKind, endpoint_url: str, bucket: str) -
     """Return the mode for the cluster of this directory; its native store runs on return."""
     from local_cluster.broker_config import AgentsMode
     from local_cluster.object_store.native import start_native_store
-    from local_cluster.object_store.store_spec import LocalDirectoryStore, S3Store
+    from local_cluster.object_store.store_spec import S3_BACKEND, S3_EXPRESS_BACKEND, LocalDirectoryStore, S3Store
 
     if store is StoreKind.LOCAL:
         return AgentsMode(LocalDirectoryStore())
     if store is StoreKind.S3_NATIVE:
         _server, spec = start_native_store(_native_directory(directory), bucket)
         return AgentsMode(spec)
-    return AgentsMode(S3Store(endpoint_url, bucket, backend=store.backend))
+    class_name = S3_EXPRESS_BACKEND if store is StoreKind.S3_EXPRESS else S3_BACKEND
+    return AgentsMode(S3Store(endpoint_url, bucket, class_name))
 
 
 def _show(status: "ClusterStatus", as_json: bool) -> None:

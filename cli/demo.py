@@ -8,17 +8,14 @@ import typer
 from cli.cluster import ProtocolOption
 from cli.exit_code import ExitCode
 from cli.extras import need_extra
-from local_cluster.object_store.store_spec import StoreKind
-from local_cluster.security.inter_broker_protocol import InterBrokerProtocol
+from local_cluster.object_store.store_spec import OwnStore
+from local_cluster.security.listeners import InterBrokerProtocol
 
 
 def demo(
     store: Annotated[
-        StoreKind,
-        typer.Option(
-            help="A directory, an S3 or S3 Express look-alike, or a native S3 server (needs Go), on this machine."
-        ),
-    ] = StoreKind.LOCAL,
+        OwnStore, typer.Option(help="A directory, or a native S3 server (needs Go), on this machine.")
+    ] = OwnStore.LOCAL,
     protocol: ProtocolOption = InterBrokerProtocol.PLAINTEXT,
     quick: Annotated[bool, typer.Option("--quick", help="About two minutes, with less of everything.")] = False,
     keep: Annotated[
@@ -40,7 +37,7 @@ def demo(
     from demo.presentation import PAGE_WIDTH, show_introduction, show_report
     from demo.progress import Progress
     from demo.run import DemoOptions, run_demo
-    from local_cluster.child_processes import ends_what_it_started
+    from local_cluster.processes import ends_what_it_started
 
     to_stdout = json is not None and str(json) == "-"
     console = Console(stderr=to_stdout)

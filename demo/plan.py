@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from local_cluster.object_store.store_spec import StoreKind
+from local_cluster.object_store.store_spec import OwnStore
 from local_cluster.workload.ledger import ProducerPlan, TransactionPlan
 from local_cluster.zone_gateways import ZoneGateways
 
@@ -56,16 +56,7 @@ class PerformanceRun:
 
 BULK_CONFIG: Mapping[str, str] = {"batch.size": "262144", "linger.ms": "20"}
 """A batch size for throughput. With Kafka's default of 16 KB a small machine is busy with requests."""
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerRate:
-    """How much each numbered producer writes."""
-
-    records_per_s: float = 100.0
-    payload_bytes: int = 4000
-    linger_ms: int = 300
-    """Batches as bulk producers send them: large enough that an object is cheaper than its bytes across zones."""
+_LEDGER_BYTES = 4000
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,20 +67,23 @@ class DemoPlan:
     """For latencies."""
     saturated: tuple[PerformanceRun, ...] = tuple(PerformanceRun(way, 250_000, config=BULK_CONFIG) for way in WAYS)
     """For throughput and cost."""
-    ledger: LedgerRate = field(default_factory=LedgerRate)
+    ledger_records_per_s: float = 100.0
+    """How much each numbered producer writes."""
+    ledger_linger_ms: int = 300
+    """Batches as bulk producers send them: large enough that an object is cheaper than its bytes across zones."""
     store_outage_s: float = 10.0
     calm_s: float = 5.0
     """Between two faults, so that each one's effects stand alone."""
 
     def ledger_producers(self) -> tuple[ProducerPlan, ...]:
         """Every acks, every codec, and transactions."""
-        rate = self.ledger
-        client = {"linger.ms": rate.linger_ms, "batch.size": 1_000_000}
+        rate = self.ledger_records_per_s
+        client = {"linger.ms": self.ledger_linger_ms, "batch.size": 1_000_000}
 
         def producer(name: str, acks: str = "all", codec: str = "none") -> ProducerPlan:
-            return ProducerPlan(name, acks, codec, rate.payload_bytes, rate.records_per_s, client_config=client)
+            return ProducerPlan(name, acks, codec, _LEDGER_BYTES, rate, client_config=client)
 
-        transactions = TransactionPlan(records=max(10, round(rate.records_per_s)), abort_every=4)
+        transactions = TransactionPlan(records=max(10, round(rate)), abort_every=4)
         return (
             producer("acks=1", acks="1"),
             producer("acks=all"),
@@ -98,8 +92,8 @@ class DemoPlan:
         )
 
 
-def plan_for(store: StoreKind, *, quick: bool = False) -> DemoPlan:
-    """The amounts for a store; an S3 server in Python takes fewer requests than a directory."""
+def plan_for(store: OwnStore, *, quick: bool = False) -> DemoPlan:
+    """The amounts for a store; an S3 server on this machine takes fewer requests than a directory."""
     plan = DemoPlan()
     if quick:
         plan = DemoPlan(
@@ -111,12 +105,7 @@ def plan_for(store: StoreKind, *, quick: bool = False) -> DemoPlan:
             store_outage_s=4.0,
             calm_s=1.0,
         )
-    if store is not StoreKind.LOCAL:
-        plan = dataclasses.replace(
-            plan,
-            saturated=tuple(
-                dataclasses.replace(run, records=run.records // 2, records_per_s=4000) for run in plan.saturated
-            ),
-            ledger=LedgerRate(records_per_s=50.0, linger_ms=600),
-        )
+    if store is not OwnStore.LOCAL:
+        slower = (dataclasses.replace(run, records=run.records // 2, records_per_s=4000) for run in plan.saturated)
+        plan = dataclasses.replace(plan, saturated=tuple(slower), ledger_records_per_s=50.0, ledger_linger_ms=600)
     return plan

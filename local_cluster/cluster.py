@@ -20,7 +20,6 @@ import javaproperties
 
 from jvm.ivy import Progress
 from local_cluster.broker_config import AgentsMode, ClusterSettings, write_configuration
-from local_cluster.broker_files import BrokerFiles
 from local_cluster.cluster_admin import ClusterAdmin
 from local_cluster.kafka_distribution import KafkaDistribution
 from local_cluster.kafka_runtime import KafkaRuntime
@@ -47,7 +46,6 @@ class LocalCluster:
         self.layout = layout
         self.settings = settings or ClusterSettings()
         self.admin = ClusterAdmin(layout.bootstrap_servers)
-        self.files = BrokerFiles(layout)
         self._tell: Progress = progress or (lambda _line: None)
         self.runtime = KafkaRuntime(self.settings.tiered_storage, self._tell)
         self._versions: dict[int, str] = {}
@@ -140,7 +138,7 @@ class LocalCluster:
             if not process.is_alive()
         ]
         try:
-            if self.files.has_agents:
+            if self.layout.has_agents:
                 self._tell("starting agents")
                 for broker_id in self.broker_ids:
                     self.start_agent(broker_id, wait=False)
@@ -160,7 +158,7 @@ class LocalCluster:
         new = [
             broker_id
             for broker_id in self.broker_ids
-            if any(not (path / "meta.properties").exists() for path in self.files.log_directories(broker_id))
+            if any(not (path / "meta.properties").exists() for path in self.layout.log_directories(broker_id))
         ]
         if new:
             kafka = [self._kafka_of(broker_id) for broker_id in new]
@@ -196,7 +194,7 @@ class LocalCluster:
         """
         self._tell("waiting for the brokers to register")
         self.wait_for_brokers(self.broker_ids, timeout_s)
-        if self.files.has_agents:
+        if self.layout.has_agents:
             self._tell("waiting for the agents")
             for broker_id in self.broker_ids:
                 self.wait_for_agent(broker_id, timeout_s)
@@ -207,7 +205,7 @@ class LocalCluster:
 
         def registered() -> bool:
             for broker_id in wanted:
-                _require_alive(self._brokers[broker_id], self.files.log(broker_id))
+                _require_alive(self._brokers[broker_id], self.layout.broker_log(broker_id))
             return wanted <= self.admin.registered_brokers(2.0)
 
         wait_until(registered, f"brokers {sorted(wanted)} are registered", timeout_s)

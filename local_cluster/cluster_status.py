@@ -70,7 +70,7 @@ def status_of(cluster: LocalCluster) -> ClusterStatus:
             layout.peer_address(broker_id),
             layout.agent_http_address(broker_id),
         )
-        for broker_id in (cluster.broker_ids if cluster.files.has_agents else ())
+        for broker_id in (cluster.broker_ids if cluster.layout.has_agents else ())
     )
     summary = cluster.admin.replica_summary() if registered else None
     return ClusterStatus(str(layout.directory), layout.cluster_id, layout.bootstrap_servers, brokers, agents, summary)

@@ -35,7 +35,7 @@ class KafkaDistribution:
     tiered_libs: Path | None = None
     """The test jars with LocalTieredStorage, if they were requested."""
     class_archive: Path | None = None
-    """The archive of `class_archive`, if there is one."""
+    """The archive of `kafka_runtime`, if there is one."""
 
     @property
     def class_path(self) -> str:

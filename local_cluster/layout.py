@@ -1,4 +1,4 @@
-"""The parts of a local cluster: directories, addresses, ports. Chosen once, kept in `cluster.json`.
+"""The parts of a local cluster: directories, files, addresses, ports. Chosen once, kept in `cluster.json`.
 
 Addresses are loopback ones, told apart by their third and fourth number, for broker b:
 
@@ -82,10 +82,7 @@ class ClusterLayout:
 
     @property
     def zone_port_base(self) -> int:
-        """The base of brokers' ports for clients:
-
-        plus the id for the first zone, and one block more for each next zone.
-        """
+        """The base of brokers' ports for clients: plus the id for the first zone, and a block more for each next."""
         return self.replica_port_base + _REPLICA_PORTS + _OWN_PORTS * len(self.brokers)
 
     @property
@@ -100,6 +97,11 @@ class ClusterLayout:
     def tiered_storage_directory(self) -> Path:
         """The directory where LocalTieredStorage keeps KIP-405's segments, for all brokers."""
         return self.directory / "tiered-storage"
+
+    @property
+    def certificates_directory(self) -> Path:
+        """The directory of the certificates that brokers share with their agents."""
+        return self.directory / "certificates"
 
     def ports(self, broker_id: int) -> BrokerPorts:
         """Return a broker's ports. Raises KeyError if there is no such broker."""
@@ -150,6 +152,34 @@ class ClusterLayout:
     def log_directory(self, broker_id: int) -> Path:
         """Return the directory of the broker's partitions, unless an override of log.dirs says otherwise."""
         return self.broker_directory(broker_id) / "log"
+
+    def broker_log(self, broker_id: int) -> Path:
+        """Return the file of the broker's own log."""
+        return self.broker_directory(broker_id) / "kafka.log"
+
+    def configured(self, broker_id: int) -> dict[str, str]:
+        """Return what the broker's server.properties says now."""
+        import javaproperties
+
+        with self.server_properties(broker_id).open() as file:
+            return dict(javaproperties.load(file))
+
+    @property
+    def has_agents(self) -> bool:
+        """Whether the configuration puts agents between the brokers."""
+        switch = "remote.log.wal.storage.system.enable"
+        return any(self.configured(broker_id).get(switch) == "true" for broker_id in self.broker_ids)
+
+    def log_directories(self, broker_id: int) -> tuple[Path, ...]:
+        """Return the broker's log.dirs, as configured."""
+        return tuple(Path(part.strip()) for part in self.configured(broker_id)["log.dirs"].split(",") if part.strip())
+
+    def partition_directory(self, broker_id: int, topic: str, partition: int) -> Path | None:
+        """Return the directory of the broker's replica; None if it has none."""
+        for directory in self.log_directories(broker_id):
+            if (found := directory / f"{topic}-{partition}").is_dir():
+                return found
+        return None
 
     def agent_directory(self, broker_id: int) -> Path:
         return self.directory / f"agent-{broker_id}"

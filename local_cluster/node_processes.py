@@ -6,7 +6,7 @@ from importlib import resources
 from pathlib import Path
 
 from jvm.java import QUICK_JVM_OPTIONS, Java
-from local_cluster.broker_config import ClusterSettings
+from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.kafka_distribution import KafkaDistribution
 from local_cluster.layout import ClusterLayout
 from local_cluster.processes import ManagedProcess, ProcessSpec, ProcessStartError
@@ -27,7 +27,6 @@ def broker_process(
 
     Its log is `kafka.log`; `stdout.log` has output from before logging starts, and crashes.
     """
-    directory = layout.broker_directory(broker_id)
     command = (
         *_prefix(settings, broker_id),
         str(java.executable),
@@ -38,38 +37,37 @@ def broker_process(
         "-XX:+ExitOnOutOfMemoryError",
         "-Djava.awt.headless=true",
         f"-Djdk.net.hosts.file={layout.hosts_file(broker_id)}",
-        *logging_options(directory / "kafka.log"),
+        *logging_options(layout.broker_log(broker_id)),
         *jvm_options,
         *kafka.class_options,
         "kafka.Kafka",
         str(layout.server_properties(broker_id)),
     )
+    return known_broker_process(layout, broker_id, command)
+
+
+def known_broker_process(layout: ClusterLayout, broker_id: int, command: tuple[str, ...] = ()) -> ManagedProcess:
+    """Return the broker's process; without a command for observing and ending it, however it was started."""
+    directory = layout.broker_directory(broker_id)
     return ManagedProcess(
         ProcessSpec(f"broker {broker_id}", command, directory / "stdout.log", directory / "pid", directory)
     )
 
 
-def known_broker_process(layout: ClusterLayout, broker_id: int) -> ManagedProcess:
-    """Return the broker's process for observing and ending it, without knowing how it was started."""
-    directory = layout.broker_directory(broker_id)
-    return ManagedProcess(
-        ProcessSpec(f"broker {broker_id}", (), directory / "stdout.log", directory / "pid", directory)
-    )
-
-
 def agent_process(layout: ClusterLayout, broker_id: int, settings: ClusterSettings) -> ManagedProcess:
     """Return the agent beside the broker, on this Python."""
-    directory = layout.agent_directory(broker_id)
+    agents = settings.agents or AgentsMode()
     properties = str(layout.server_properties(broker_id))
-    program = settings.agents.program if settings.agents else "cli.start"
+    command = (sys.executable, "-m", agents.program, "agent", "--broker-config", properties)
+    directory = layout.agent_directory(broker_id)
     return ManagedProcess(
         ProcessSpec(
             f"agent {broker_id}",
-            (*_prefix(settings, broker_id), sys.executable, "-m", program, "agent", "--broker-config", properties),
+            (*_prefix(settings, broker_id), *command),
             directory / "agent.log",
             directory / "pid",
             _CHECKOUT,
-            {**settings.agents.store.environment(), **settings.agents.environment} if settings.agents else {},
+            {**agents.store.environment(), **agents.environment},
         )
     )
 

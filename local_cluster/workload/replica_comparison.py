@@ -92,7 +92,7 @@ def compare_replicas(cluster: "LocalCluster", topic: str, timeout_s: float = 60.
     def directories(partition: int, brokers: Iterable[int]) -> dict[int, Path]:
         found = {}
         for broker in brokers:
-            path = cluster.files.partition_directory(broker, topic, partition)
+            path = cluster.layout.partition_directory(broker, topic, partition)
             if path is None:
                 raise ReplicaReadError(f"broker {broker} has no directory of {topic}-{partition}")
             found[broker] = path

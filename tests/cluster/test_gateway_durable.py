@@ -138,7 +138,7 @@ def produced_by_others(cluster: LocalCluster, topic: str) -> list[str]:
 
 def recover_from_an_empty_disk(cluster: LocalCluster, topic: str) -> None:
     """What the leader's broker and agent, which are dead, have on theirs is lost; then they lead again."""
-    (log_dir,) = cluster.files.log_directories(LEADER)
+    (log_dir,) = cluster.layout.log_directories(LEADER)
     shutil.rmtree(log_dir)
     log_dir.mkdir()
     run_command(cluster, "recover", LEADER, "--if-empty")

@@ -132,7 +132,7 @@ def test_what_clients_produce_goes_by_object_storage_and_is_in_the_log_as_they_s
     assert counters.growth(LINKED_BYTES) == before
     stored = cluster.layout.directory.rglob("router/**/*")
     wait_until(lambda: not any(one.is_file() for one in stored), "the channel is empty", PATIENCE_S)
-    log = cluster.files.partition_directory(LEADER, topic, 0)
+    log = cluster.layout.partition_directory(LEADER, topic, 0)
     assert log is not None
     assert cluster.runtime.tools(clients.bootstrap).dump_log(*sorted(log.glob("*.log")), deep=True)
 

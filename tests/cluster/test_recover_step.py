@@ -43,7 +43,7 @@ def test_an_erased_broker_is_filled_before_it_starts(cluster: LocalCluster, topi
     wait_until(lambda: stored_offset(cluster, topic) >= RECORDS, "all is stored", PATIENCE_S)
     cluster.agent(3).kill()
     cluster.broker(3).kill()
-    (log_dir,) = cluster.files.log_directories(3)
+    (log_dir,) = cluster.layout.log_directories(3)
     shutil.rmtree(log_dir)
     refused_recovery(cluster, 3, "it is not there", "--if-empty")
     log_dir.mkdir()

@@ -2,7 +2,7 @@ import stat
 from pathlib import Path
 
 from jvm.java import Java
-from local_cluster.class_archive import with_class_archive
+from local_cluster.kafka_runtime import with_class_archive
 from local_cluster.kafka_distribution import KafkaDistribution
 
 

@@ -243,7 +243,7 @@ class ChangedTopics:
             states = self._cluster.admin.wait_for_full_isr(topic, partitions=_PARTITIONS, timeout_s=_ORDER_S)
             for state in states:
                 for broker_id in state.replicas:
-                    directory = self._cluster.files.partition_directory(broker_id, topic, state.partition)
+                    directory = self._cluster.layout.partition_directory(broker_id, topic, state.partition)
                     name = f"{topic}-{state.partition} on broker {broker_id}"
                     if directory is None:
                         yield f"{name} is not there"
@@ -286,7 +286,7 @@ class ChangedTopics:
         return None if found == self._former_id else found
 
     def _set(self, topic: str, settings: TopicSettings) -> None:
-        if self._cluster.files.has_agents:
+        if self._cluster.layout.has_agents:
             set_topics(self._cluster.bootstrap_servers, [topic], settings)
 
     def _order(self, ask: "Callable[[], Mapping[Any, Future[Any]]]", done: int, what: str) -> None:

@@ -60,7 +60,7 @@ class Load:
             # All copies are held against all that was copied, however far the copier is behind.
             kept = {} if topic == LEDGER_TOPIC else {"retention.ms": "-1"}
             cluster.admin.create_topic(topic, _PARTITIONS, config=config | kept)
-        if cluster.files.has_agents:
+        if cluster.layout.has_agents:
             set_topics(cluster.bootstrap_servers, TOPICS, LINKED_AND_KEPT)
         agents = cluster.settings.agents
         is_durable = bool(agents and agents.gateways and agents.gateways.durable)

@@ -1,24 +1,23 @@
-"""A cluster whose brokers and controllers use TLS or logins among each other; clients use neither.
+"""TLS and logins of a cluster: among agents, of the listeners that bypass agents, and among brokers and controllers.
 
-Broker and agent of one id share a store: PEM if the id is odd, PKCS12 if it is even. Its certificate has the subject
-CN=broker-<id>, and names all that brokers advertise to each other, because the agent poses as each of them.
-
-With StandardAuthorizer, brokers are super users, and clients without a login may do what is listed here.
+Certificates have the subject CN=broker-<id>, which is also the principal that other brokers see. Clients use neither
+TLS nor logins; with StandardAuthorizer, brokers are super users, and clients may do what CLIENTS_MAY lists.
 """
 
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import Self
-
-from cryptography import x509
-from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, load_pem_private_key, pkcs12
+from typing import TYPE_CHECKING, Self
 
 from local_cluster.layout import REPLICA_DOMAIN, ClusterLayout
-from local_cluster.security.authority import CA_FILE, Authority
-from local_cluster.security.inter_broker_protocol import InterBrokerProtocol
+
+if TYPE_CHECKING:
+    from local_cluster.security.authority import Authority
 
 _MODULES = "org.apache.kafka.common.security"
 _STORE_PASSWORD = "store-secret"  # noqa: S105
+_BYPASS = "BYPASS"
+"""The brokers' second listener for each other, under TLS, through which agents bypass another agent that is dead."""
 
 Allowed = tuple[str, ...]
 """Options of Kafka's AclCommand for one permission."""
@@ -31,12 +30,92 @@ CLIENTS_MAY: tuple[Allowed, ...] = (
 """All permissions except ClusterAction, which lets a client act as a broker."""
 
 
+class InterBrokerProtocol(StrEnum):
+    """The protocols that brokers can use among each other: Kafka's SecurityProtocol."""
+
+    PLAINTEXT = "PLAINTEXT"
+    SSL = "SSL"
+    SASL_PLAINTEXT = "SASL_PLAINTEXT"
+    SASL_SSL = "SASL_SSL"
+
+
+def certificate_principal(broker_id: int) -> str:
+    """Return the principal of the certificate that a broker and its agent share.
+
+    It needs ClusterAction to bypass other agents, if an authorizer is on.
+    """
+    return f"User:CN=broker-{broker_id}"
+
+
+def certificate_files(layout: ClusterLayout, broker_id: int) -> dict[str, str]:
+    """Return the files that a broker and its agent share, by the last part of the agent's keys for them."""
+    directory = layout.certificates_directory
+    return {
+        "ssl.certificate.file": str(directory / f"broker-{broker_id}.pem"),
+        "ssl.key.file": str(directory / f"broker-{broker_id}.key"),
+        "ssl.ca.file": str(directory / "ca.pem"),
+    }
+
+
+def keystore_of(layout: ClusterLayout, broker_id: int) -> Path:
+    """Return the certificate and key as one file for Kafka."""
+    return layout.certificates_directory / f"broker-{broker_id}.keystore.pem"
+
+
+def write_certificates(layout: ClusterLayout) -> None:
+    """Write the certificates of all brokers and agents, unless they exist."""
+    from local_cluster.security.authority import Authority
+
+    directory = layout.certificates_directory
+    if (directory / "ca.pem").exists():
+        return
+    directory.mkdir(parents=True, exist_ok=True)
+    authority = Authority(directory)
+    for broker_id in layout.broker_ids:
+        host = layout.bypass_address(broker_id).rpartition(":")[0]
+        files = authority.tls_for(f"broker-{broker_id}", [host])
+        keystore_of(layout, broker_id).write_bytes(files.key_file.read_bytes() + files.certificate_file.read_bytes())
+
+
+def agents_tls(layout: ClusterLayout, broker_id: int) -> dict[str, str]:
+    """Return the settings of agents that use TLS between each other."""
+    return {f"remote.wal.agent.{key}": file for key, file in certificate_files(layout, broker_id).items()}
+
+
+def agents_bypass(layout: ClusterLayout, broker_id: int) -> dict[str, str]:
+    """Return the settings of agents that may bypass each other."""
+    listeners = ",".join(f"{other}@{layout.bypass_address(other)}" for other in layout.broker_ids)
+    files = certificate_files(layout, broker_id)
+    return {
+        "remote.wal.agent.bypass": listeners,
+        **{f"remote.wal.agent.bypass.{key}": file for key, file in files.items()},
+    }
+
+
+def bypass_listener(layout: ClusterLayout, broker_id: int) -> dict[str, str]:
+    """Return a broker's keys; `listeners` and the protocol map must be joined with the existing ones."""
+    prefix = f"listener.name.{_BYPASS.lower()}.ssl."
+    return {
+        "listeners": f"{_BYPASS}://{layout.bypass_address(broker_id)}",
+        "listener.security.protocol.map": f"{_BYPASS}:SSL",
+        f"{prefix}keystore.type": "PEM",
+        f"{prefix}keystore.location": str(keystore_of(layout, broker_id)),
+        f"{prefix}truststore.type": "PEM",
+        f"{prefix}truststore.location": certificate_files(layout, broker_id)["ssl.ca.file"],
+        f"{prefix}client.auth": "required",
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class InterBroker:
-    """The protocol among brokers, and the authority of their certificates."""
+    """The protocol among brokers and controllers, and the authority of their certificates.
+
+    Broker and agent of one id share a store: PEM if the id is odd, PKCS12 if it is even. Its certificate names all
+    that brokers advertise to each other, because the agent poses as each of them.
+    """
 
     protocol: str
-    authority: Authority | None = None
+    authority: "Authority | None" = None
     """None: an authority that is kept in the cluster's directory."""
     mechanism: str = "SCRAM-SHA-256"
     """The mechanism of brokers' logins: this, PLAIN, or OAUTHBEARER with unsigned tokens."""
@@ -62,11 +141,8 @@ class InterBroker:
         return self.protocol.startswith("SASL")
 
     def principal(self, broker_id: int) -> str:
-        """Return the principal that others see:
-
-        the follower's login or, without one, the certificate of the leader's agent.
-        """
-        return f"User:broker-{broker_id}" if self.has_sasl else f"User:CN=broker-{broker_id}"
+        """Return the principal that others see: the follower's login or, without one, its agent's certificate."""
+        return f"User:broker-{broker_id}" if self.has_sasl else certificate_principal(broker_id)
 
     def properties(self, layout: ClusterLayout, broker_id: int) -> dict[str, str]:
         """Return keys that override the broker's own."""
@@ -100,25 +176,24 @@ class InterBroker:
         return keys
 
     def _stores(self, layout: ClusterLayout, broker_id: int) -> dict[str, str]:
-        trusted = {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(self._directory(layout) / CA_FILE)}
         store = self._store(layout, broker_id)
+        keys = {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(store.parent / "ca.pem")}
         if store.suffix == ".p12":
-            own = {"ssl.keystore.type": "PKCS12", "ssl.keystore.password": _STORE_PASSWORD}
+            keys |= {"ssl.keystore.type": "PKCS12", "ssl.keystore.password": _STORE_PASSWORD}
         else:
-            own = {"ssl.keystore.type": "PEM"}
-        return {**trusted, **own, "ssl.keystore.location": str(store), "ssl.client.auth": "required"}
+            keys |= {"ssl.keystore.type": "PEM"}
+        return {**keys, "ssl.keystore.location": str(store), "ssl.client.auth": "required"}
 
     def _logins(self, layout: ClusterLayout, broker_id: int) -> dict[str, str]:
         """Return the login settings; controllers use PLAIN, as SCRAM's passwords are in metadata they have not agreed
         on yet.
         """
         users = " ".join(f'user_broker-{one}="{_password(one)}"' for one in layout.broker_ids)
-        own = f'username="broker-{broker_id}" password="{_password(broker_id)}"'
         jaas = {
             "PLAIN": _plain(broker_id, users),
             "OAUTHBEARER": f"{_MODULES}.oauthbearer.OAuthBearerLoginModule required "
             f'unsecuredLoginStringClaim_sub="broker-{broker_id}";',
-        }.get(self.mechanism, f"{_MODULES}.scram.ScramLoginModule required {own};")
+        }.get(self.mechanism, f"{_MODULES}.scram.ScramLoginModule required {_login(broker_id)};")
         return {
             "sasl.mechanism.inter.broker.protocol": self.mechanism,
             "listener.name.replication.sasl.enabled.mechanisms": self.mechanism,
@@ -136,27 +211,24 @@ class InterBroker:
 
     def write_certificate(self, layout: ClusterLayout, broker_id: int) -> None:
         """Write a new certificate, with a new key."""
+        from local_cluster.security.authority import Authority, pkcs12_of
+
         names = [f"replica-{one}.{REPLICA_DOMAIN}" for one in layout.broker_ids]
         authority = self.authority or Authority.kept(self._directory(layout))
         files = authority.tls_for(f"broker-{broker_id}", ["127.0.0.1"], also=names)
-        key, shown = files.key_file.read_bytes(), files.certificate_file.read_bytes()
         store = self._store(layout, broker_id)
-        if store.suffix == ".pem":
-            store.write_bytes(key + shown)
-            return
-        packed = pkcs12.serialize_key_and_certificates(
-            b"broker",
-            load_pem_private_key(key, None),  # type: ignore[arg-type]
-            x509.load_pem_x509_certificate(shown),
-            [x509.load_pem_x509_certificate(authority.file.read_bytes())],
-            BestAvailableEncryption(_STORE_PASSWORD.encode()),
-        )
-        store.write_bytes(packed)
+        if store.suffix == ".p12":
+            store.write_bytes(pkcs12_of(files, _STORE_PASSWORD))
+        else:
+            store.write_bytes(files.key_file.read_bytes() + files.certificate_file.read_bytes())
 
 
 def _plain(broker_id: int, users: str = "") -> str:
-    own = f'username="broker-{broker_id}" password="{_password(broker_id)}"'
-    return f"{_MODULES}.plain.PlainLoginModule required {own} {users};"
+    return f"{_MODULES}.plain.PlainLoginModule required {_login(broker_id)} {users};"
+
+
+def _login(broker_id: int) -> str:
+    return f'username="broker-{broker_id}" password="{_password(broker_id)}"'
 
 
 def _password(broker_id: int) -> str:
