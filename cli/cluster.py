@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from local_cluster.broker_config import AgentsMode
-    from local_cluster.cluster_status import ClusterStatus
+    from local_cluster.cluster import ClusterStatus
 
 app = command_group("A real Kafka cluster on this machine, with or without agents.")
 
@@ -60,10 +60,9 @@ def up(
     from rich.console import Console
 
     from local_cluster.broker_config import ClusterSettings
-    from local_cluster.processes import ends_what_it_started
-    from local_cluster.cluster import LocalCluster
-    from local_cluster.cluster_status import status_of
+    from local_cluster.cluster import LocalCluster, status_of
     from local_cluster.layout import LAYOUT_FILE
+    from local_cluster.processes import ends_what_it_started
 
     if agents and store in (StoreKind.S3, StoreKind.S3_EXPRESS) and not endpoint_url:
         raise StoreOptionError(f"--store {store} needs --endpoint-url")
@@ -106,8 +105,7 @@ def down(
 @app.command()
 def status(directory: DirectoryOption = DEFAULT_DIRECTORY, as_json: Json = False) -> None:
     """Show what runs, where it listens, and which replicas are behind. Exits with 1 if a part is down."""
-    from local_cluster.cluster import LocalCluster
-    from local_cluster.cluster_status import status_of
+    from local_cluster.cluster import LocalCluster, status_of
 
     found = status_of(LocalCluster.open(directory))
     _show(found, as_json)

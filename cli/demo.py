@@ -34,8 +34,7 @@ def demo(
     from rich.console import Console
 
     from demo.plan import plan_for
-    from demo.presentation import PAGE_WIDTH, show_introduction, show_report
-    from demo.progress import Progress
+    from demo.presentation import PAGE_WIDTH, Progress, show_introduction, show_report
     from demo.run import DemoOptions, run_demo
     from local_cluster.processes import ends_what_it_started
 

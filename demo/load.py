@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 from demo.plan import ALL_TOPICS, PROBE_TOPIC, RECORD_BYTES, PerformanceRun
 from kafka_cluster.client_config import KafkaClientConfig
 from local_cluster.cluster import LocalCluster
-from local_cluster.cluster_admin import CLIENT_CONFIG
+from local_cluster.cluster_admin import CLIENT_CONFIG, set_topics
 from local_cluster.kafka_tools import KafkaTools, ProducerPerformance
 from local_cluster.polling import wait_until
-from local_cluster.topic_switch import set_topics
 from metadata_topic.settings.settings_topic import read_settings
 
 if TYPE_CHECKING:

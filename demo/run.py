@@ -11,17 +11,8 @@ from demo import faults
 from demo.load import Heartbeat, prepare_topics, produce, read_back
 from demo.measurement import Moment, Sampler
 from demo.plan import ALL_TOPICS, GATEWAYS, LEDGER_TOPIC, DemoPlan, PerformanceRun
-from demo.progress import Progress
-from demo.report import (
-    MB_PER_MIB,
-    FaultSeen,
-    ProducerRun,
-    Replicas,
-    Report,
-    moved_between,
-    records_of,
-    traffic_between,
-)
+from demo.presentation import Progress
+from demo.report import MB_PER_MIB, FaultSeen, ProducerRun, Replicas, Report, moved_between, records_of, traffic_between
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.kafka_distribution import KAFKA_VERSION

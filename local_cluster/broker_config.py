@@ -111,8 +111,8 @@ def server_properties(layout: ClusterLayout, broker_id: int, settings: ClusterSe
     }
     if settings.inter_broker is not None:
         properties |= settings.inter_broker.properties(layout, broker_id)
-    if len(layout.brokers) < KAFKAS_REPLICAS:
-        properties |= _replicas_of_internal_topics(len(layout.brokers))
+    if layout.broker_count < KAFKAS_REPLICAS:
+        properties |= _replicas_of_internal_topics(layout.broker_count)
     if settings.tiered_storage:
         properties |= _tiered_storage_properties(layout)
     if settings.agents is not None:
@@ -192,7 +192,7 @@ def _listener_properties(layout: ClusterLayout, broker_id: int, *, agents: bool)
 
 def _tiered_storage_properties(layout: ClusterLayout) -> dict[str, str]:
     """Return settings for KIP-405 with Kafka's own metadata manager, which uses the prefix `rlmm.config.`."""
-    replicas = str(min(KAFKAS_REPLICAS, len(layout.brokers)))
+    replicas = str(min(KAFKAS_REPLICAS, layout.broker_count))
     return {
         "remote.log.storage.system.enable": "true",
         "remote.log.storage.manager.class.name": "org.apache.kafka.server.log.remote.storage.LocalTieredStorage",

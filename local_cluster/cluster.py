@@ -12,20 +12,20 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import javaproperties
 
 from jvm.ivy import Progress
 from local_cluster.broker_config import AgentsMode, ClusterSettings, write_configuration
-from local_cluster.cluster_admin import ClusterAdmin
+from local_cluster.cluster_admin import ClusterAdmin, ReplicaSummary
 from local_cluster.kafka_distribution import KafkaDistribution
-from local_cluster.kafka_runtime import KafkaRuntime
 from local_cluster.kafka_tools import KafkaTools
 from local_cluster.layout import ClusterLayout, LayoutError, load_layout, save_layout
 from local_cluster.node_processes import (
+    KafkaRuntime,
     agent_process,
     broker_process,
     format_log_directory,
@@ -87,9 +87,7 @@ class LocalCluster:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.kill_all()
 
     @property
@@ -155,20 +153,19 @@ class LocalCluster:
     def format(self) -> None:
         """Format the log directories that are new, in parallel. Raises ProcessStartError."""
         java = self.runtime.java
-        new = [
-            broker_id
+        new = {
+            broker_id: self._kafka_of(broker_id)
             for broker_id in self.broker_ids
             if any(not (path / "meta.properties").exists() for path in self.layout.log_directories(broker_id))
-        ]
+        }
+
+        def format_one(broker_id: int) -> None:
+            format_log_directory(self.layout, broker_id, self.settings, java, new[broker_id])
+
         if new:
-            kafka = [self._kafka_of(broker_id) for broker_id in new]
             self._tell("formatting log directories")
             with ThreadPoolExecutor(len(new)) as pool:
-                list(
-                    pool.map(
-                        lambda one, its: format_log_directory(self.layout, one, self.settings, java, its), new, kafka
-                    )
-                )
+                list(pool.map(format_one, new))
 
     def _let_clients_in(self, timeout_s: float) -> None:
         """Authorise the agents, which are clients too: with an authorizer nothing is ready before that."""
@@ -253,10 +250,7 @@ class LocalCluster:
             self.wait_for_agent(broker_id, timeout_s)
 
     def broker(self, broker_id: int) -> ManagedProcess:
-        """Return the broker's process, to be observed, paused and ended.
-
-        A controlled shutdown moves leaders away first.
-        """
+        """Return the broker's process, to be observed, paused and ended."""
         return self._brokers[broker_id]
 
     def agent(self, broker_id: int) -> ManagedProcess:
@@ -275,8 +269,77 @@ def agent_is_ready(layout: ClusterLayout, broker_id: int) -> bool:
 
 
 def _require_alive(process: ManagedProcess, log_path: Path) -> None:
-    if process.is_alive():
-        return
-    log = log_path.read_text(errors="replace").splitlines()[-15:] if log_path.is_file() else []
-    telling = "\n".join(log) or process.log_tail()
-    raise ProcessStartError(f"{process.spec.name} has ended; its log ends with\n{telling}")
+    if not process.is_alive():
+        log = log_path.read_text(errors="replace").splitlines()[-15:] if log_path.is_file() else []
+        telling = "\n".join(log) or process.log_tail()
+        raise ProcessStartError(f"{process.spec.name} has ended; its log ends with\n{telling}")
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStatus:
+    """A broker's status; `pid` is None if the process does not run, `registered` means that clients are sent to it."""
+
+    broker_id: int
+    pid: int | None
+    registered: bool
+    client_listener: str
+    replication_listener: str
+
+
+@dataclass(frozen=True, slots=True)
+class AgentStatus:
+    """The status of the agent beside a broker; `ready` is the answer of its /readyz."""
+
+    broker_id: int
+    pid: int | None
+    ready: bool
+    peer_listener: str
+    http_listener: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStatus:
+    """The cluster's status; `replicas` is None if no broker answers."""
+
+    directory: str
+    cluster_id: str
+    bootstrap_servers: str
+    brokers: tuple[BrokerStatus, ...]
+    agents: tuple[AgentStatus, ...]
+    replicas: ReplicaSummary | None
+
+    @property
+    def healthy(self) -> bool:
+        """Whether every broker is registered, every agent ready, and every partition has its leader."""
+        parts = [broker.registered for broker in self.brokers] + [agent.ready for agent in self.agents]
+        return all(parts) and self.replicas is not None and self.replicas.without_leader == 0
+
+
+def status_of(cluster: LocalCluster) -> ClusterStatus:
+    """Return what runs, where, and how many replicas are behind."""
+    registered: frozenset[int] = frozenset()
+    if any(cluster.broker(broker_id).is_alive() for broker_id in cluster.broker_ids):
+        registered = cluster.admin.registered_brokers(5.0)
+    layout = cluster.layout
+    brokers = tuple(
+        BrokerStatus(
+            broker_id,
+            cluster.broker(broker_id).pid,
+            broker_id in registered,
+            layout.client_address(broker_id),
+            f"127.0.0.1:{layout.replica_port(broker_id)}",
+        )
+        for broker_id in cluster.broker_ids
+    )
+    agents = tuple(
+        AgentStatus(
+            broker_id,
+            cluster.agent(broker_id).pid,
+            agent_is_ready(layout, broker_id),
+            layout.peer_address(broker_id),
+            layout.agent_http_address(broker_id),
+        )
+        for broker_id in (cluster.broker_ids if cluster.layout.has_agents else ())
+    )
+    summary = cluster.admin.replica_summary() if registered else None
+    return ClusterStatus(str(layout.directory), layout.cluster_id, layout.bootstrap_servers, brokers, agents, summary)

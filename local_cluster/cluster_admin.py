@@ -1,17 +1,21 @@
-"""Asks and changes a running cluster, over the protocol's own client, with deadlines.
+"""Asks and changes a running cluster, over the protocol's own client, with deadlines; switches topics on.
 
 Every wait is for an answer of a broker, never for time to pass. Any broker may answer, and just after a change they
 differ for some milliseconds: before you rely on a change, wait for it by its own method.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_fixed
 
+from kafka_cluster.client_config import KafkaClientConfig
 from local_cluster.broker_config import KAFKAS_IN_SYNC
 from local_cluster.polling import WaitTimeoutError, wait_until
+from metadata_topic.settings.settings_topic import SettingsWriter
+from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
+from metadata_topic.settings.wal_retention import AS_LOCAL
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient, NewTopic
@@ -26,6 +30,10 @@ CLIENT_CONFIG: Mapping[str, object] = {
     # A topic that a test deleted stays deleted.
     "allow.auto.create.topics": False,
 }
+LINKED = TopicSettings(enable=True, link_policy=LinkPolicy.ALWAYS)
+"""Settings that link every byte."""
+LINKED_AND_KEPT = replace(LINKED, wal_retention_ms=AS_LOCAL)
+"""Settings that also keep the whole log in objects, as long as brokers keep it."""
 
 
 class ClusterAdminError(Exception):
@@ -206,3 +214,16 @@ def settle(futures: Mapping[str, object], order: str) -> None:
             raise kind(f"{order}: {reason.str()}") from error
         except TimeoutError as error:
             raise ClusterAdminError(f"{order}: no answer within {REQUEST_TIMEOUT_S:g} s") from error
+
+
+def set_topics(bootstrap_servers: str, topics: Iterable[str], settings: TopicSettings | None = None) -> None:
+    """Switch topics on, as `remote-wal topics enable` does; by default they link by cost. Agents follow within seconds.
+
+    Raises MetadataTopicError.
+    """
+    writer = SettingsWriter(KafkaClientConfig(bootstrap_servers, {"log_level": 0}))
+    try:
+        for topic in topics:
+            writer.set_topic(topic, settings or TopicSettings(enable=True))
+    finally:
+        writer.close()

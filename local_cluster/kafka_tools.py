@@ -58,28 +58,18 @@ class DumpedBatch:
     is_control: bool
 
 
+@dataclass(slots=True)
 class KafkaTools:
     """Runs the tools against one cluster. Thread safe."""
 
-    def __init__(
-        self,
-        java: Java,
-        kafka: KafkaDistribution,
-        bootstrap_servers: str,
-        *,
-        jvm_as_shipped: bool = False,
-        prefix: Sequence[str] = (),
-    ) -> None:
-        """Make the runner; `jvm_as_shipped` uses the JVM options of Kafka's own scripts, which take longer to warm up.
-
-        `prefix` begins each command line, for example to run it in another network namespace.
-        """
-        self._prefix = prefix
-        self._java = java
-        self._jvm_options = _SHIPPED_OPTIONS if jvm_as_shipped else QUICK_JVM_OPTIONS
-        self._kafka = kafka
-        self.bootstrap_servers = bootstrap_servers
-        self._dump_tool = _DUMP_TOOL
+    java: Java
+    kafka: KafkaDistribution
+    bootstrap_servers: str
+    jvm_as_shipped: bool = False
+    """Whether to use the JVM options of Kafka's own scripts, which take longer to warm up."""
+    prefix: Sequence[str] = ()
+    """Begins each command line, for example to run it in another network namespace."""
+    _dump_tool: str = "org.apache.kafka.tools.DumpLogSegments"
 
     def produce(
         self,
@@ -132,8 +122,9 @@ class KafkaTools:
     def run(self, tool: str, arguments: Sequence[str], timeout_s: float = TOOL_TIMEOUT_S) -> str:
         """Return what the tool printed on standard output. Raises KafkaToolError."""
         name = tool.rpartition(".")[2]
-        command = [*self._prefix, str(self._java.executable), "-Xmx512m", *self._jvm_options, *_QUIET]
-        command += [*self._kafka.class_options, tool, *arguments]
+        options = _SHIPPED_OPTIONS if self.jvm_as_shipped else QUICK_JVM_OPTIONS
+        command = [*self.prefix, str(self.java.executable), "-Xmx512m", *options, *_QUIET]
+        command += [*self.kafka.class_options, tool, *arguments]
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True
         ) as process:
@@ -218,13 +209,8 @@ def parse_dumped_log(output: str) -> list[DumpedBatch]:
 
 _NUMBER = r"([\d.]+(?:[Ee][+-]?\d+)?)"
 
-_DUMP_TOOL, _OLDER_DUMP_TOOL = "org.apache.kafka.tools.DumpLogSegments", "kafka.tools.DumpLogSegments"
-_DUMP_FAULTS = (
-    "invalid bytes at the end of",
-    "Non-consecutive offsets in",
-    "Could not read",
-    "Mismatches in",
-)
+_OLDER_DUMP_TOOL = "kafka.tools.DumpLogSegments"
+_DUMP_FAULTS = ("invalid bytes at the end of", "Non-consecutive offsets in", "Could not read", "Mismatches in")
 
 
 def _end_of(output: str) -> str:

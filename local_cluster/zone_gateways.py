@@ -80,12 +80,8 @@ class ZoneGateways:
         brokers = [broker_id for broker_id, its in self.zones.items() if its == zone]
         return [*map(self.broker_host, brokers), *map(self.gateway_host, brokers)]
 
-    def admin_address(self, layout: ClusterLayout, broker_id: int) -> str:
-        """Return the address where admin tools reach a broker through its agent."""
-        return f"{self.gateway_host(broker_id)}:{layout.replica_port(broker_id)}"
-
     def own_zone_address(self, layout: ClusterLayout, broker_id: int) -> str:
-        """Return the address where clients of its own zone reach a broker through its agent."""
+        """Return the address where clients of its own zone, and admin tools, reach a broker through its agent."""
         return f"{self.gateway_host(broker_id)}:{layout.replica_port(broker_id)}"
 
     def bootstrap_address(self, layout: ClusterLayout, broker_id: int) -> str:
@@ -112,7 +108,7 @@ def with_gateways(
             gateway_bind_host=gateways.gateway_host(one),
             admin_host=gateways.gateway_host(one),
             agents_host=layout.host(one),
-            agents_port=layout.ports(one).client,
+            agents_port=layout.client_port(one),
             agents_bind_host=layout.host(one),
         )
         for one in layout.broker_ids
@@ -120,8 +116,8 @@ def with_gateways(
     rules = PlanRules(
         gateway_port_base=layout.replica_port_base,  # free on all addresses
         loopback_port_base=layout.zone_port_base,
-        loopback_port_step=len(layout.brokers),
-        admin_port_base=layout.zone_port_base + len(gateways.zone_names) * len(layout.brokers),
+        loopback_port_step=layout.broker_count,
+        admin_port_base=layout.zone_port_base + len(gateways.zone_names) * layout.broker_count,
         replica_port_base=layout.replica_port_base,
         replica_listen_host=layout.agent_replica_host(broker_id),
         agents_security_protocol="PLAINTEXT",
@@ -147,4 +143,4 @@ def _without_clients(listeners: str) -> list[str]:
 def _port_of_own_zone(layout: ClusterLayout, broker_id: int, gateways: ZoneGateways) -> int:
     """Return the port that the plan's rule leaves out. Kafka wants another port for each listener at any address."""
     index = gateways.zone_names.index(gateways.zones[broker_id])
-    return layout.zone_port_base + index * len(layout.brokers) + broker_id
+    return layout.zone_port_base + index * layout.broker_count + broker_id

@@ -17,8 +17,8 @@ from typing import Final
 
 from jvm.ivy import exclusive
 from local_cluster.kafka_distribution import downloads_directory
+from local_cluster.layout import free_port_block, port_is_free
 from local_cluster.object_store.store_spec import S3Store
-from local_cluster.port_block import free_port_block, port_is_free
 from local_cluster.processes import ManagedProcess, ProcessSpec
 from local_cluster.security.authority import Authority
 

@@ -85,9 +85,8 @@ class ProducerReport:
     @property
     def faults(self) -> int:
         """The sum of everything that must be zero."""
-        return (
-            self.lost + self.reordered + self.duplicates + self.aborted_but_read + self.altered + self.at_wrong_offset
-        )
+        misread = self.reordered + self.duplicates + self.aborted_but_read + self.altered
+        return self.lost + misread + self.at_wrong_offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,18 +113,6 @@ class LedgerReport:
     @property
     def consumed(self) -> int:
         return sum(producer.consumed for producer in self.producers)
-
-    @property
-    def lost(self) -> int:
-        return sum(producer.lost for producer in self.producers)
-
-    @property
-    def reordered(self) -> int:
-        return sum(producer.reordered for producer in self.producers)
-
-    @property
-    def duplicates(self) -> int:
-        return sum(producer.duplicates for producer in self.producers)
 
     def __str__(self) -> str:
         return "; ".join(
@@ -231,12 +218,11 @@ class ProducerPage:
         """Return the present counts."""
         sent = len(self._outcomes)
         outcomes = np.frombuffer(bytes(self._outcomes), dtype=np.uint8)
+        acknowledged, aborted = outcomes == Outcome.ACKNOWLEDGED, outcomes == Outcome.ABORTED
+        offsets = np.array(self._acknowledged_offsets[:sent], dtype=np.int64)
         read = np.full(sent, _NEVER, dtype=np.int64)
         seen = np.array(self._read_offsets[:sent], dtype=np.int64)
         read[: len(seen)] = seen
-        offsets = np.array(self._acknowledged_offsets[:sent], dtype=np.int64)
-        acknowledged = outcomes == Outcome.ACKNOWLEDGED
-        aborted = outcomes == Outcome.ABORTED
         was_read = read != _NEVER
         return ProducerReport(
             name=self.name,

@@ -7,8 +7,7 @@ present end: a record that was acknowledged and is not read by then is lost, how
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from types import TracebackType
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Self
 
 from kafka_cluster.flushing import flush
@@ -32,39 +31,26 @@ class LedgerWorkloadError(Exception):
 class LedgerWorkload:
     """Runs producers by plan, and a consumer, on one topic that no other client writes to."""
 
-    def __init__(
-        self,
-        bootstrap_servers: str,
-        topic: str,
-        plans: Sequence[ProducerPlan],
-        *,
-        seed: int = 0,
-        isolation: str = "read_committed",
-    ) -> None:
+    def __init__(self, bootstrap_servers: str, topic: str, plans: Sequence[ProducerPlan], *, seed: int = 0) -> None:
+        """Prepare all threads. Raises LedgerWorkloadError if the topic is not there."""
         self.topic = topic
         self.ledger = Ledger(plans, seed)
-        self._admin = ClusterAdmin(bootstrap_servers)
-        self._config = {"bootstrap.servers": bootstrap_servers, **CLIENT_CONFIG}
-        self._isolation = isolation
+        self._config: dict[str, object] = {"bootstrap.servers": bootstrap_servers, **CLIENT_CONFIG}
         self._stop = threading.Event()
         self._read_to_end = threading.Event()
         self._failures: list[BaseException] = []
-        partitions = self._partitions()
+        self._partitions = _partitions_of(ClusterAdmin(bootstrap_servers), topic)
         self._producers = [
-            self._thread(f"producer {plan.name}", self._writer(plan, number, partitions).run)
-            for number, plan in enumerate(plans)
+            self._thread(f"producer {plan.name}", self._writer(number, plan).run) for number, plan in enumerate(plans)
         ]
-        self._consumer = self._thread("consumer", lambda: self._consume(partitions))
+        self._consumer = self._thread("consumer", self._consume)
 
     def __enter__(self) -> Self:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        self._read_to_end.set()
+    def __exit__(self, *_: object) -> None:
+        self.abandon()
         for thread in [*self._producers, self._consumer]:
             thread.join(REQUEST_TIMEOUT_S)
 
@@ -80,7 +66,8 @@ class LedgerWorkload:
 
     def report(self) -> LedgerReport:
         """Return the present counts, while it runs. Raises LedgerWorkloadError if a thread has failed."""
-        self._require_no_failure()
+        if self._failures:
+            raise LedgerWorkloadError(f"the workload failed: {self._failures[0]!r}") from self._failures[0]
         return self.ledger.report()
 
     def stop_producing(self, timeout_s: float = DELIVERY_TIMEOUT_S) -> None:
@@ -93,7 +80,7 @@ class LedgerWorkload:
             thread.join(timeout_s)
             if thread.is_alive():
                 raise LedgerWorkloadError(f"{thread.name} has not ended within {timeout_s:g} s")
-        self._require_no_failure()
+        self.report()
 
     def finish(self, timeout_s: float = DELIVERY_TIMEOUT_S) -> LedgerReport:
         """Stop producing, read to the log's end, and give the final report. Raises LedgerWorkloadError."""
@@ -104,9 +91,9 @@ class LedgerWorkload:
             raise LedgerWorkloadError(f"the consumer has not reached the log's end within {timeout_s:g} s")
         return self.report()
 
-    def _writer(self, plan: ProducerPlan, number: int, partitions: Sequence[int]) -> "_Writer":
+    def _writer(self, number: int, plan: ProducerPlan) -> "_Writer":
         kind = _Writer if plan.transaction is None else _TransactionWriter
-        return kind(self._config, (self.topic, partitions), plan, number, self.ledger.pages[number], self._stop)
+        return kind(self._config, (self.topic, self._partitions), plan, number, self.ledger.pages[number], self._stop)
 
     def _thread(self, name: str, work: Callable[[], None]) -> threading.Thread:
         def guarded() -> None:
@@ -118,20 +105,7 @@ class LedgerWorkload:
 
         return threading.Thread(target=guarded, name=f"ledger {name}", daemon=True)
 
-    def _require_no_failure(self) -> None:
-        if self._failures:
-            raise LedgerWorkloadError(f"the workload failed: {self._failures[0]!r}") from self._failures[0]
-
-    def _partitions(self) -> tuple[int, ...]:
-        """A topic that was made just now is not yet known to every broker."""
-        admin, topic = self._admin, self.topic
-        try:
-            states = wait_until(lambda: admin.partitions(topic), f"topic {topic} is known", REQUEST_TIMEOUT_S)
-        except WaitTimeoutError as error:
-            raise LedgerWorkloadError(f"topic {self.topic} cannot be used: {error}") from error
-        return tuple(state.partition for state in states)
-
-    def _consume(self, partitions: Iterable[int]) -> None:
+    def _consume(self) -> None:
         from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
         consumer = Consumer(
@@ -140,20 +114,20 @@ class LedgerWorkload:
                 "group.id": "ledger",
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
-                "isolation.level": self._isolation,
+                "isolation.level": "read_committed",
                 "enable.partition.eof": True,
                 "fetch.wait.max.ms": 100,
             }
         )
         try:
-            consumer.assign([TopicPartition(self.topic, number, OFFSET_BEGINNING) for number in partitions])
-            reached: dict[int, int] = dict.fromkeys(partitions, 0)
+            consumer.assign([TopicPartition(self.topic, number, OFFSET_BEGINNING) for number in self._partitions])
+            reached = dict.fromkeys(self._partitions, 0)
             ends: dict[int, int] | None = None
             while ends is None or any(reached[number] < end for number, end in ends.items()):
                 for message in consumer.consume(_BURST_RECORDS, timeout=0.1):
                     self._take(message, reached)
                 if ends is None and self._read_to_end.is_set():
-                    ends = self._end_offsets(partitions)
+                    ends = self._end_offsets()
         finally:
             consumer.close()
 
@@ -170,7 +144,7 @@ class LedgerWorkload:
         elif error.fatal():
             raise KafkaException(error)
 
-    def _end_offsets(self, partitions: Iterable[int]) -> dict[int, int] | None:
+    def _end_offsets(self) -> dict[int, int] | None:
         """Return high watermarks; None if a broker does not answer now: the next round asks again.
 
         The end for a committed reader does not help: before the markers of the last transactions are written, it is the
@@ -182,12 +156,21 @@ class LedgerWorkload:
         try:
             return {
                 number: reader.get_watermark_offsets(TopicPartition(self.topic, number), timeout=5)[1]
-                for number in partitions
+                for number in self._partitions
             }
         except KafkaException:
             return None
         finally:
             reader.close()
+
+
+def _partitions_of(admin: ClusterAdmin, topic: str) -> tuple[int, ...]:
+    """Wait until the topic is known; one that was made just now is not yet known to every broker."""
+    try:
+        states = wait_until(lambda: admin.partitions(topic), f"topic {topic} is known", REQUEST_TIMEOUT_S)
+    except WaitTimeoutError as error:
+        raise LedgerWorkloadError(f"topic {topic} cannot be used: {error}") from error
+    return tuple(state.partition for state in states)
 
 
 class _Writer:
@@ -208,7 +191,6 @@ class _Writer:
         self._page = page
         self._stop = stop
         self._key = plan.name.encode()
-        self._clock = time.monotonic
         self._config: dict[str, object] = {
             **config,
             "acks": plan.acks,
@@ -222,8 +204,7 @@ class _Writer:
         }
 
     def run(self) -> None:
-        producer = self._connect()
-        started = self._clock()
+        producer, started = self._connect(), time.monotonic()
         while not self._stop.is_set():
             for _ in range(self._due(started)):
                 self._send(producer)
@@ -239,7 +220,7 @@ class _Writer:
         """Return how many records to send now; bounded, so that answers and the stop are seen."""
         if self._plan.records_per_s is None:
             return _BURST_RECORDS
-        due = int((self._clock() - started) * self._plan.records_per_s) - self._page.next_sequence
+        due = int((time.monotonic() - started) * self._plan.records_per_s) - self._page.next_sequence
         return max(0, min(due, _BURST_RECORDS))
 
     def _send(self, producer: "Producer") -> None:
@@ -269,8 +250,7 @@ class _TransactionWriter(_Writer):
 
     def run(self) -> None:
         assert self._plan.transaction is not None  # noqa: S101 - chosen by it
-        producer = self._connect()
-        started = self._clock()
+        producer, started = self._connect(), time.monotonic()
         number = 0
         while not self._stop.is_set():
             first = self._page.next_sequence
@@ -323,7 +303,7 @@ class _TransactionWriter(_Writer):
         """
         from confluent_kafka import KafkaException
 
-        deadline = self._clock() + DELIVERY_TIMEOUT_S
+        deadline = time.monotonic() + DELIVERY_TIMEOUT_S
         while True:
             try:
                 call()
@@ -331,7 +311,7 @@ class _TransactionWriter(_Writer):
                 error: KafkaError = exception.args[0]
                 if error.txn_requires_abort():
                     return False
-                if not error.retriable() or self._clock() >= deadline:
+                if not error.retriable() or time.monotonic() >= deadline:
                     raise _TransactionLostError(error.str()) from exception
             else:
                 return True

@@ -25,7 +25,7 @@ from local_cluster.broker_config import AgentsMode
 from local_cluster.cluster import LocalCluster
 from local_cluster.cluster_admin import CLIENT_CONFIG
 from local_cluster.polling import wait_until
-from local_cluster.topic_switch import LINKED, set_topics
+from local_cluster.cluster_admin import LINKED, set_topics
 from perf.clusters import LatencyMs, Store, object_store, spread, started_cluster
 from perf.counts.counted_agent import BEGIN, END, FILE_VARIABLE
 from perf.counts.system_calls import ALLOCATED_AT_KERNEL, traced

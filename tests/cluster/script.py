@@ -12,8 +12,8 @@ from typing import Self
 from kafka_log.partition_metadata import read_partition_metadata
 from kafka_log.topic_partition import TopicId
 from local_cluster.cluster import LocalCluster
+from local_cluster.cluster_admin import LINKED_AND_KEPT, set_topics
 from local_cluster.polling import WaitTimeoutError, wait_until
-from local_cluster.topic_switch import LINKED_AND_KEPT, set_topics
 from local_cluster.workload.ledger import LedgerReport, ProducerPlan, TransactionPlan
 from local_cluster.workload.ledger_workload import LedgerWorkload
 from local_cluster.workload.replica_comparison import compare_replicas

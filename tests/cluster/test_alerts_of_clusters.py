@@ -26,8 +26,8 @@ from confluent_kafka.admin import (
 from cli.exit_code import ExitCode
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
+from local_cluster.layout import free_port_block
 from local_cluster.polling import wait_until
-from local_cluster.port_block import free_port_block
 from local_cluster.processes import ManagedProcess, ProcessSpec
 from local_cluster.security.authority import Authority
 from local_cluster.security.listeners import InterBroker

@@ -94,7 +94,7 @@ def move_agent(cluster: LocalCluster) -> None:
     """Its broker is started anew with it. Others list the address that it leaves."""
     cluster.broker(MOVES).terminate()
     cluster.agent(MOVES).terminate()
-    address = f"127.0.4.{MOVES}:{cluster.layout.ports(MOVES).peer}"
+    address = f"127.0.4.{MOVES}:{cluster.layout.peer_port(MOVES)}"
     own = {
         "remote.wal.agent.peer.listener": address,
         "remote.wal.agent.peers": f"{MOVES}@{address}",

@@ -10,8 +10,8 @@ import pytest
 
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
+from local_cluster.cluster_admin import LINKED_AND_KEPT, set_topics
 from local_cluster.polling import wait_until
-from local_cluster.topic_switch import LINKED_AND_KEPT, set_topics
 from tests.cluster.agent_views import describe, readiness
 from tests.cluster.conftest import ClusterFactory
 from tests.cluster.recovery_commands import CHECKOUT

@@ -77,7 +77,7 @@ class Tool:
 
     def __init__(self, cluster: LocalCluster, directory: Path) -> None:
         self._cluster, self._directory = cluster, directory
-        self._address = GATEWAYS.admin_address(cluster.layout, 1)
+        self._address = GATEWAYS.own_zone_address(cluster.layout, 1)
         self.librdkafka = AdminClient(
             {
                 "bootstrap.servers": self._address,

@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 
 from kafka_cluster.client_config import KafkaClientConfig
 from local_cluster.cluster import LocalCluster
+from local_cluster.cluster_admin import LINKED_AND_KEPT, set_topics
 from local_cluster.polling import wait_until
-from local_cluster.topic_switch import LINKED_AND_KEPT, set_topics
 from local_cluster.workload.replica_comparison import compare_replicas
 from local_cluster.zone_gateways import ZoneGateways
 from metadata_topic.records.states import FINISHED

@@ -21,8 +21,8 @@ from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.topic_partition import TopicId, topic_id_to_text
 from local_cluster.broker_config import ClusterSettings, server_properties
 from local_cluster.cluster import LocalCluster
+from local_cluster.layout import free_port_block
 from local_cluster.polling import wait_until
-from local_cluster.port_block import free_port_block
 from metadata_topic.settings.topic_settings import TopicSettings
 from metadata_topic.settings.wal_retention import AgentsRetention
 from metadata_topic.topic.topic import METADATA_TOPIC

@@ -18,8 +18,8 @@ from kafka_log.meta_properties import MetaProperties, read_meta_properties
 from kafka_log.partition_metadata import read_partition_metadata
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
+from local_cluster.cluster_admin import set_topics
 from local_cluster.polling import wait_until
-from local_cluster.topic_switch import set_topics
 from local_cluster.workload.replica_comparison import compare_replicas
 from metadata_topic.settings.topic_settings import TopicSettings
 from metadata_topic.settings.wal_retention import AS_LOCAL

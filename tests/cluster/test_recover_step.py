@@ -7,8 +7,8 @@ import pytest
 
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
+from local_cluster.cluster_admin import set_topics
 from local_cluster.polling import wait_until
-from local_cluster.topic_switch import set_topics
 from metadata_topic.settings.topic_settings import TopicSettings
 from tests.cluster.agent_views import describe
 from tests.cluster.recovery_commands import refused_recovery, run_command

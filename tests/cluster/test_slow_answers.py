@@ -16,9 +16,9 @@ import pytest
 from cli.exit_code import ExitCode
 from local_cluster.broker_config import BACKEND_PREFIX, AgentsMode
 from local_cluster.cluster import LocalCluster
+from local_cluster.cluster_admin import LINKED_AND_KEPT
 from local_cluster.object_store.store_spec import S3Store
 from local_cluster.polling import wait_until
-from local_cluster.topic_switch import LINKED_AND_KEPT
 from tests.cli.test_answers_of_commands import ASKING
 from tests.cluster.recovery_commands import CHECKOUT
 from tests.cluster.script import PATIENCE_S, PLAIN, Script

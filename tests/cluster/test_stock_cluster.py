@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from local_cluster.broker_config import ClusterSettings
-from local_cluster.cluster import LocalCluster
-from local_cluster.cluster_status import status_of
+from local_cluster.cluster import LocalCluster, status_of
 from local_cluster.polling import wait_until
 from local_cluster.workload.ledger import ProducerPlan, TransactionPlan
 from local_cluster.workload.ledger_workload import LedgerWorkload

@@ -8,8 +8,8 @@ import pytest
 from kafka_cluster.client_config import KafkaClientConfig
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
+from local_cluster.cluster_admin import LINKED
 from local_cluster.polling import wait_until
-from local_cluster.topic_switch import LINKED
 from metadata_topic.records.records import PublishedSegment
 from metadata_topic.records.states import DELETED, FINISHED
 from metadata_topic.store.store import RemoteWalMetadataStore

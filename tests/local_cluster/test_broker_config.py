@@ -15,8 +15,7 @@ from local_cluster.broker_config import (
 from local_cluster.layout import ClusterLayout
 from local_cluster.node_processes import agent_process
 from local_cluster.object_store.store_spec import LocalDirectoryStore, S3Store
-from local_cluster.security.listeners import InterBroker
-from local_cluster.security.listeners import InterBrokerProtocol
+from local_cluster.security.listeners import InterBroker, InterBrokerProtocol
 from local_cluster.zone_gateways import ZoneGateways
 
 

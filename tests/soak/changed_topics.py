@@ -23,9 +23,8 @@ from kafka_log.plain_records import PlainFile
 from kafka_log.segment_files import list_segments, log_file_name
 from kafka_log.topic_partition import TopicId
 from local_cluster.cluster import LocalCluster
-from local_cluster.cluster_admin import CLIENT_CONFIG, REQUEST_TIMEOUT_S
+from local_cluster.cluster_admin import CLIENT_CONFIG, LINKED_AND_KEPT, REQUEST_TIMEOUT_S, set_topics
 from local_cluster.polling import wait_until
-from local_cluster.topic_switch import LINKED_AND_KEPT, set_topics
 from metadata_topic.settings.settings_topic import known_id
 from metadata_topic.settings.topic_settings import TopicSettings
 from metadata_topic.settings.wal_retention import NO_LIMIT

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from local_cluster.cluster import LocalCluster
-from local_cluster.topic_switch import LINKED_AND_KEPT, set_topics
+from local_cluster.cluster_admin import LINKED_AND_KEPT, set_topics
 from local_cluster.workload.ledger import LedgerReport, ProducerPlan, ProducerReport, TransactionPlan
 from local_cluster.workload.ledger_workload import LedgerWorkload
 from tests.soak.changed_topics import ChangedTopics
