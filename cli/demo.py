@@ -35,7 +35,7 @@ def demo(
 
     from demo.plan import plan_for
     from demo.presentation import PAGE_WIDTH, Progress, show_introduction, show_report
-    from demo.run import DemoOptions, run_demo
+    from demo.run import run_demo
     from local_cluster.processes import ends_what_it_started
 
     to_stdout = json is not None and str(json) == "-"
@@ -45,7 +45,7 @@ def demo(
     show_introduction(console, store)
     try:
         with ends_what_it_started(), Progress(console) as progress:
-            report = run_demo(DemoOptions(plan_for(store, quick=quick), store, keep, protocol), progress)
+            report = run_demo(plan_for(store, quick=quick), store, protocol, keep, progress)
             progress.end()
     except KeyboardInterrupt:
         console.print("interrupted: brokers, agents and data are gone" if keep is None else "interrupted")

@@ -44,7 +44,7 @@ class Scene:
     def wait_for_full_isr(self) -> None:
         """Raises WaitTimeoutError."""
         for topic in ALL_TOPICS:
-            self.cluster.admin.wait_for_full_isr(topic.name, timeout_s=120.0)
+            self.cluster.admin.wait_for_full_isr(topic, timeout_s=120.0)
 
     def wait_for_heartbeat(self, since_s: float) -> float:
         """Return how long after that time a heartbeat sent since was acknowledged. Raises WaitTimeoutError."""
@@ -61,11 +61,11 @@ def kill_leader(scene: Scene) -> FaultSeen:
     Raises WaitTimeoutError, ProcessStartError.
     """
     cluster = scene.cluster
-    victim = cluster.admin.wait_for_leader(PROBE_TOPIC.name)
+    victim = cluster.admin.wait_for_leader(PROBE_TOPIC)
     before = scene.sampler.now()
     struck_s = time.monotonic()
     cluster.broker(victim).kill()
-    leader = cluster.admin.wait_for_leader(PROBE_TOPIC.name, other_than=victim)
+    leader = cluster.admin.wait_for_leader(PROBE_TOPIC, other_than=victim)
     new_leader_s = time.monotonic() - struck_s
     resumed_s = scene.wait_for_heartbeat(struck_s)
     cluster.start_broker(victim)
@@ -169,7 +169,7 @@ def kill_agent(scene: Scene) -> FaultSeen:
     Raises WaitTimeoutError, ProcessStartError.
     """
     cluster = scene.cluster
-    victim = cluster.admin.wait_for_leader(PROBE_TOPIC.name)
+    victim = cluster.admin.wait_for_leader(PROBE_TOPIC)
     before = scene.sampler.now()
     struck_s = time.monotonic()
     cluster.agent(victim).kill()

@@ -27,18 +27,17 @@ def prepare_topics(cluster: LocalCluster) -> None:
     Raises ClusterAdminError, MetadataTopicError, WaitTimeoutError.
     """
     brokers = cluster.broker_ids
-    for topic in ALL_TOPICS:
+    for topic, partitions in ALL_TOPICS.items():
         replicas = [
-            [brokers[(first + step) % len(brokers)] for step in range(len(brokers))]
-            for first in range(topic.partitions)
+            [brokers[(first + step) % len(brokers)] for step in range(len(brokers))] for first in range(partitions)
         ]
-        cluster.admin.create_topic(topic.name, assignment=replicas)
-    set_topics(cluster.bootstrap_servers, [topic.name for topic in ALL_TOPICS])
+        cluster.admin.create_topic(topic, assignment=replicas)
+    set_topics(cluster.bootstrap_servers, ALL_TOPICS)
     client = KafkaClientConfig(cluster.bootstrap_servers, {"log_level": 0})
 
     def known() -> bool:
         settings, _ = read_settings(client)
-        return all(topic.name in settings and settings[topic.name].enable for topic in ALL_TOPICS)
+        return all(topic in settings and settings[topic].enable for topic in ALL_TOPICS)
 
     wait_until(known, "the topics are switched on", 30.0)
 
@@ -47,7 +46,7 @@ def produce(runs: Sequence[PerformanceRun], direct: KafkaTools, by_agents: Kafka
     """Run Kafka's producer performance, one after the other. Raises KafkaToolError."""
     return [
         (by_agents if run.way.by_agents else direct).produce(
-            run.way.topic.name,
+            run.way.topic,
             records=run.records,
             record_bytes=RECORD_BYTES,
             records_per_s=run.records_per_s,
@@ -61,7 +60,7 @@ def read_back(runs: Sequence[PerformanceRun], tools: KafkaTools) -> int:
     """How many of the runs' records Kafka's consumer performance reads. Raises KafkaToolError."""
     written: Counter[str] = Counter()
     for run in runs:
-        written[run.way.topic.name] += run.records
+        written[run.way.topic] += run.records
     return sum(tools.consume(topic, records=count) for topic, count in written.items())
 
 
@@ -123,4 +122,4 @@ class Heartbeat:
             if error is None:
                 self._answers.append((sent_s, time.monotonic()))
 
-        producer.produce(PROBE_TOPIC.name, b"heartbeat", partition=0, on_delivery=answered)
+        producer.produce(PROBE_TOPIC, b"heartbeat", partition=0, on_delivery=answered)

@@ -11,7 +11,7 @@ import urllib.request
 from collections import Counter
 from dataclasses import dataclass, field
 
-from local_cluster.agent_metrics import Counters, Scrape, scrape
+from local_cluster.agent_metrics import Counters, scrape
 from local_cluster.cluster import LocalCluster
 from metadata_topic.topic.topic import METADATA_TOPIC, SETTINGS_TOPIC
 
@@ -23,22 +23,22 @@ class AgentAccounts:
 
     def __init__(self) -> None:
         self._ended = Counters()
-        self._running: dict[int, tuple[int, Scrape]] = {}
+        self._running: dict[int, tuple[int, Counters]] = {}
 
-    def observe(self, broker_id: int, process: int, found: Scrape) -> None:
+    def observe(self, broker_id: int, process: int, found: Counters) -> None:
         """What the agent of this broker says, running as this process."""
         known = self._running.get(broker_id)
         if known is not None and known[0] != process:
-            self._ended += known[1].counters
+            self._ended += known[1]
         self._running[broker_id] = (process, found)
 
     def totals(self) -> Counters:
         """Over all agents and all their processes."""
-        return sum((found.counters for _, found in self._running.values()), self._ended)
+        return sum((found for _, found in self._running.values()), self._ended)
 
     def largest(self, gauge: str) -> float:
         """Return the largest value of a gauge that an agent showed last."""
-        return max((found.gauge(gauge) for _, found in self._running.values()), default=0.0)
+        return max((found.of(gauge) for _, found in self._running.values()), default=0.0)
 
 
 @dataclass(frozen=True, slots=True)

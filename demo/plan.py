@@ -6,22 +6,14 @@ from dataclasses import dataclass, field
 
 from local_cluster.object_store.store_spec import OwnStore
 from local_cluster.workload.ledger import ProducerPlan, TransactionPlan
-from local_cluster.zone_gateways import ZoneGateways
+from local_cluster.zones import ZoneGateways
 
 RECORD_BYTES = 1000
 GATEWAYS = ZoneGateways({1: "az1", 2: "az2", 3: "az3"}, durable=True, pipelined=True)
 
 
-@dataclass(frozen=True, slots=True)
-class TopicPlan:
-    """A topic that is made; its leaders are spread over the brokers."""
-
-    name: str
-    partitions: int = 3
-
-
-LEDGER_TOPIC = TopicPlan("numbered-records")
-PROBE_TOPIC = TopicPlan("heartbeat", partitions=1)
+LEDGER_TOPIC = "numbered-records"
+PROBE_TOPIC = "heartbeat"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +22,18 @@ class Way:
 
     name: str
     acks: str
-    topic: TopicPlan
+    topic: str
     by_agents: bool = False
     """Whether its clients come by agents, which hold the answers to acks=all."""
 
 
 WAYS = (
-    Way("acks=1", "1", TopicPlan("perf-acks-1")),
-    Way("acks=all", "all", TopicPlan("perf-acks-all")),
-    Way("acks=all by agents", "all", TopicPlan("perf-acks-all-by-agents"), by_agents=True),
+    Way("acks=1", "1", "perf-acks-1"),
+    Way("acks=all", "all", "perf-acks-all"),
+    Way("acks=all by agents", "all", "perf-acks-all-by-agents", by_agents=True),
 )
-ALL_TOPICS = (LEDGER_TOPIC, PROBE_TOPIC, *(way.topic for way in WAYS))
+ALL_TOPICS: Mapping[str, int] = {LEDGER_TOPIC: 3, PROBE_TOPIC: 1, **{way.topic: 3 for way in WAYS}}
+"""The partitions of each topic that is made. Their leaders are spread over the brokers."""
 
 
 @dataclass(frozen=True, slots=True)

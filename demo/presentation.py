@@ -16,11 +16,6 @@ if TYPE_CHECKING:
 PAGE_WIDTH = 100
 """Columns that a page is laid out for."""
 
-_FAULT_TITLES = {
-    "leader_killed": "kill -9 of a broker that leads",
-    "store_outage": "no object storage",
-    "agent_killed": "kill -9 of an agent",
-}
 
 _STORES = {
     OwnStore.LOCAL: "a local directory (5 ms per request)",
@@ -183,39 +178,33 @@ def _faults(report: Report) -> "RenderableType":
     table.columns[1].justify = "left"
     table.columns[0].no_wrap = True
     for fault in report.faults:
-        title = _FAULT_TITLES.get(fault.fault, fault.fault)
-        table.add_row(f"{title}\n[dim]{fault.target}, at {fault.at_s:.0f} s[/]", _seen(fault))
+        title, *lines = _seen(fault)
+        table.add_row(f"{title}\n[dim]{fault.target}, at {fault.at_s:.0f} s[/]", ",\n".join(lines))
     return table
 
 
-def _seen(fault: FaultSeen) -> str:
+def _seen(fault: FaultSeen) -> tuple[str, ...]:
+    """A title, and what was seen."""
     seen = fault.seen
     if fault.fault == "leader_killed":
         return (
-            f"Kafka makes broker {seen['new_leader']} the leader after {seen['new_leader_after_s']} s,\n"
-            f"produce is acknowledged again after {seen['produce_resumed_after_s']} s,\n"
-            f"all replicas in sync again after {seen['all_in_sync_after_s']} s"
+            "kill -9 of a broker that leads",
+            f"Kafka makes broker {seen['new_leader']} the leader after {seen['new_leader_after_s']} s",
+            f"produce is acknowledged again after {seen['produce_resumed_after_s']} s",
+            f"all replicas in sync again after {seen['all_in_sync_after_s']} s",
         )
     waited = f"the longest wait for acks=all was {seen['longest_acknowledgement_s']} s"
     if fault.fault == "agent_killed":
-        return f"it was ready again after {seen['ready_again_after_s']} s,\n{waited}"
+        return "kill -9 of an agent", f"it was ready again after {seen['ready_again_after_s']} s", waited
     inline, again = seen["inline_bytes"], seen["links_again_after_s"]
-    return (
-        f"for {fault.seconds} s {_megabytes(inline) if isinstance(inline, int) else inline} went inline,\n{waited},\n"
-        + (f"links were used again after {again} s" if again is not None else "links were not used again")
-    )
+    went = _megabytes(inline) if isinstance(inline, int) else inline
+    ended = f"links were used again after {again} s" if again is not None else "links were not used again"
+    return "no object storage", f"for {fault.seconds} s {went} went inline", waited, ended
 
 
 def _producers(report: Report) -> "RenderableType":
-    table = _table(
-        "Kafka's producer-perf-test, and how its records reached followers",
-        "",
-        "MB/s",
-        "p50",
-        "p99",
-        "linked",
-        "inline",
-    )
+    title = "Kafka's producer-perf-test, and how its records reached followers"
+    table = _table(title, "", "MB/s", "p50", "p99", "linked", "inline")
     for run in report.producers:
         result = run.result
         inline = [f"{_megabytes(size)} {why}" for why, size in run.moved.items() if why != LINKED]

@@ -21,8 +21,7 @@ from local_cluster.object_store.native import start_native_store
 from local_cluster.object_store.store_spec import LocalDirectoryStore, OwnStore, StoreSpec
 from local_cluster.processes import ManagedProcess
 from local_cluster.security.listeners import InterBrokerProtocol
-from local_cluster.workload.ledger import LedgerReport
-from local_cluster.workload.ledger_workload import LedgerWorkload
+from local_cluster.workload.ledger import LedgerReport, LedgerWorkload
 from local_cluster.workload.replica_comparison import compare_replicas
 from plugin.prices import Prices
 
@@ -37,35 +36,27 @@ class DemoError(Exception):
     """The demonstration cannot run as asked."""
 
 
-@dataclass(frozen=True, slots=True)
-class DemoOptions:
-    """What the command line chose."""
-
-    plan: DemoPlan
-    store: OwnStore = OwnStore.LOCAL
-    keep: Path | None = None
-    """Where everything stays; None: a temporary directory, removed at the end."""
-    protocol: InterBrokerProtocol = InterBrokerProtocol.PLAINTEXT
-
-
-def run_demo(options: DemoOptions, progress: Progress) -> Report:
+def run_demo(
+    plan: DemoPlan, store: OwnStore, protocol: InterBrokerProtocol, keep: Path | None, progress: Progress
+) -> Report:
     """Run all of it. However it ends, no process is left behind.
 
+    Everything stays in the directory `keep`; None: in a temporary one, which is removed at the end.
     Raises the errors of local_cluster and metadata_topic, LedgerWorkloadError, KafkaToolError, DemoError.
     """
     started_s = time.monotonic()
     with contextlib.ExitStack() as undo:
-        directory = _directory(options, undo)
+        directory = _directory(keep, undo)
         progress.begin("start three brokers, three agents")
-        server, store = _store(options.store, directory, undo)
-        settings = ClusterSettings(AgentsMode(store, gateways=GATEWAYS), _BROKER_SETTINGS).speaking(options.protocol)
+        server, spec = _store(store, directory, undo)
+        settings = ClusterSettings(AgentsMode(spec, gateways=GATEWAYS), _BROKER_SETTINGS).speaking(protocol)
         cluster = LocalCluster.create(directory / "cluster", settings=settings, progress=progress.note)
         undo.callback(cluster.kill_all)
         cluster.start()
-        progress.end(f"Kafka {KAFKA_VERSION}, unmodified, {options.protocol}; each pair is a zone of its own")
+        progress.end(f"Kafka {KAFKA_VERSION}, unmodified, {protocol}; each pair is a zone of its own")
         progress.begin("make topics, switch them on", f"{len(ALL_TOPICS)} topics, remote.wal.storage.enable=true")
         prepare_topics(cluster)
-        show = _Show(options, cluster, server, progress)
+        show = _Show(plan, store, cluster, server, progress)
         undo.callback(show.abandon)
         return show.play(started_s)
 
@@ -84,16 +75,16 @@ class _Show:
     """The part with records. Producers wait for their step."""
 
     def __init__(
-        self, options: DemoOptions, cluster: LocalCluster, server: ManagedProcess | None, progress: Progress
+        self, plan: DemoPlan, store: OwnStore, cluster: LocalCluster, server: ManagedProcess | None, progress: Progress
     ) -> None:
-        self._plan = options.plan
-        self._store = options.store
+        self._plan = plan
+        self._store = store
         self._cluster = cluster
         self._server = server
         self._progress = progress
         self._direct = cluster.tools
         self._by_agents = cluster.runtime.tools(GATEWAYS.bootstrap_servers(cluster.layout, "az1"))
-        self._ledger = LedgerWorkload(cluster.bootstrap_servers, LEDGER_TOPIC.name, self._plan.ledger_producers())
+        self._ledger = LedgerWorkload(cluster.bootstrap_servers, LEDGER_TOPIC, plan.ledger_producers())
         self._heartbeat = Heartbeat(cluster.bootstrap_servers)
         self._sampler = Sampler(cluster)
 
@@ -135,7 +126,7 @@ class _Show:
             whole=traffic_between(first, last, prices, store, replicas.bytes),
             phases={name: traffic_between(one.before, one.after, prices, store) for name, one in phases.items()},
             producers=tuple(
-                ProducerRun(name, run.way.name, result, moved_between(one.before, one.after, run.way.topic.name))
+                ProducerRun(name, run.way.name, result, moved_between(one.before, one.after, run.way.topic))
                 for name, one in phases.items()
                 for run, result in zip(one.runs, one.results, strict=True)
             ),
@@ -179,7 +170,7 @@ class _Show:
         consumed = read_back([*self._plan.paced, *self._plan.saturated], self._direct)
         progress.end(f"{ledger_report.consumed + consumed:,} records")
         progress.begin("compare all replicas byte by byte")
-        compared = [compare_replicas(self._cluster, topic.name) for topic in ALL_TOPICS]
+        compared = [compare_replicas(self._cluster, topic) for topic in ALL_TOPICS]
         replicas = Replicas(
             sum(len(comparison.partitions) for comparison in compared),
             sum(comparison.compared_bytes for comparison in compared),
@@ -197,12 +188,12 @@ def _throughput_note(run: PerformanceRun, result: ProducerPerformance) -> str:
     return f"{run.way.name} {result.mib_per_s * MB_PER_MIB:.1f} MB/s"
 
 
-def _directory(options: DemoOptions, undo: contextlib.ExitStack) -> Path:
-    if options.keep is not None:
-        if options.keep.exists() and any(options.keep.iterdir()):
-            raise DemoError(f"{options.keep} is not empty: --keep needs a directory of its own")
-        options.keep.mkdir(parents=True, exist_ok=True)
-        return options.keep.absolute()
+def _directory(keep: Path | None, undo: contextlib.ExitStack) -> Path:
+    if keep is not None:
+        if keep.exists() and any(keep.iterdir()):
+            raise DemoError(f"{keep} is not empty: --keep needs a directory of its own")
+        keep.mkdir(parents=True, exist_ok=True)
+        return keep.absolute()
     directory = Path(tempfile.mkdtemp(prefix="remote-wal-demo-"))
     undo.callback(shutil.rmtree, directory, ignore_errors=True)
     return directory

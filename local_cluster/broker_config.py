@@ -15,6 +15,7 @@ import javaproperties
 from local_cluster.layout import REPLICA_DOMAIN, ClusterLayout
 from local_cluster.object_store.store_spec import LocalDirectoryStore, StoreSpec
 from local_cluster.security.listeners import (
+    CLIENTS_MAY,
     InterBroker,
     InterBrokerProtocol,
     agents_bypass,
@@ -22,8 +23,7 @@ from local_cluster.security.listeners import (
     bypass_listener,
     write_certificates,
 )
-from local_cluster.zone_gateways import ZoneGateways, with_gateways
-from local_cluster.zone_hosts import ZoneHosts
+from local_cluster.zones import ZoneGateways, ZoneHosts, with_gateways
 
 BACKEND_PREFIX = "rsm.wal.config."
 
@@ -83,13 +83,16 @@ class ClusterSettings:
         return self.agents is not None and self.agents.overrides.get("remote.wal.agent.mode") != "shadow"
 
     def speaking(self, protocol: InterBrokerProtocol) -> "ClusterSettings":
-        """Return settings with this protocol among brokers; with TLS, agents are protected by it too.
+        """Return settings with this protocol among brokers and, but for plaintext, with StandardAuthorizer.
 
-        With TLS the brokers' JVMs use the full compiler, because the quick compiler has no AES instructions: without
-        it, even stock brokers took twice the processor time for the same bytes.
+        Brokers log in by PLAIN, because SCRAM's passwords would have to exist since the cluster was formatted. With
+        TLS, agents are protected by it too, and the brokers' JVMs use the full compiler, because the quick compiler has
+        no AES instructions: without it, even stock brokers took twice the processor time for the same bytes.
         """
-        spoken = InterBroker.speaking(protocol)
-        if spoken is None or not spoken.has_tls:
+        if protocol is InterBrokerProtocol.PLAINTEXT:
+            return replace(self, inter_broker=None)
+        spoken = InterBroker(protocol, mechanism="PLAIN", clients_may=CLIENTS_MAY)
+        if not spoken.has_tls:
             return replace(self, inter_broker=spoken)
         agents = self.agents and replace(self.agents, tls=True)
         return replace(self, agents=agents, inter_broker=spoken, full_compiler=True)

@@ -8,7 +8,6 @@ They are ended in the reverse order.
 """
 
 import dataclasses
-import urllib.error
 import urllib.request
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -178,11 +177,11 @@ class LocalCluster:
         login = self.layout.broker_directory(one) / "admin.properties"
         login.write_text(javaproperties.dumps(spoken.client_properties(self.layout, one), timestamp=False))
         controllers = ",".join(map(self.layout.controller_address, self.broker_ids))
-        tool = ["--bootstrap-controller", controllers, "--command-config", str(login)]
-        for allowed in spoken.clients_may:
-            self.tools.run(
-                "org.apache.kafka.tools.AclCommand", [*tool, "--add", "--allow-principal", "User:ANONYMOUS", *allowed]
-            )
+        options = ["--bootstrap-controller", controllers, "--command-config", str(login)]
+        options += ["--add", "--allow-principal", "User:ANONYMOUS"]
+        tools, tool = self.tools, "org.apache.kafka.tools.AclCommand"
+        with ThreadPoolExecutor(len(spoken.clients_may)) as pool:  # each call starts a JVM
+            list(pool.map(lambda allowed: tools.run(tool, [*options, *allowed]), spoken.clients_may))
 
     def wait_until_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Wait until every broker is registered and every agent is ready.
@@ -264,7 +263,7 @@ def agent_is_ready(layout: ClusterLayout, broker_id: int) -> bool:
     try:
         with urllib.request.urlopen(url, timeout=2) as answer:
             return bool(answer.status == 200)
-    except (urllib.error.URLError, OSError):
+    except OSError:  # which URLError is
         return False
 
 
@@ -317,10 +316,8 @@ class ClusterStatus:
 
 def status_of(cluster: LocalCluster) -> ClusterStatus:
     """Return what runs, where, and how many replicas are behind."""
-    registered: frozenset[int] = frozenset()
-    if any(cluster.broker(broker_id).is_alive() for broker_id in cluster.broker_ids):
-        registered = cluster.admin.registered_brokers(5.0)
-    layout = cluster.layout
+    layout, is_up = cluster.layout, any(cluster.broker(broker_id).is_alive() for broker_id in cluster.broker_ids)
+    registered: frozenset[int] = cluster.admin.registered_brokers(5.0) if is_up else frozenset()
     brokers = tuple(
         BrokerStatus(
             broker_id,

@@ -7,7 +7,7 @@ Addresses are loopback ones, told apart by their third and fourth number, for br
 - 127.0.2.b: where b's agent listens for the other agents
 - 127.0.3.b: where b itself listens for agents that bypass its own, if configured
 
-If each broker has a host of its own (a network namespace, `local_cluster.zone_hosts`), <network>.b.b replaces 127.0.0.1
+If each broker has a host of its own (a network namespace, `local_cluster.zones`), <network>.b.b replaces 127.0.0.1
 and 127.0.2.b.
 
 Broker x listens for replicas on 127.0.0.1 at the same port number at which the agents pose as x. So it can always
@@ -36,7 +36,7 @@ _CLIENT, _CONTROLLER, _PEER, _AGENT_HTTP = range(_OWN_PORTS)
 _REPLICA_PORTS = 9
 """The number of replica ports of a layout, whatever its number of brokers."""
 MAX_ZONES = 4
-"""The maximum number of zones with listeners for their clients, one port each (`local_cluster.zone_gateways`); admin
+"""The maximum number of zones with listeners for their clients, one port each (`local_cluster.zones`); admin
 tools count as a zone."""
 LOWEST_PORT: Final = 12_000
 HIGHEST_PORT: Final = 29_900

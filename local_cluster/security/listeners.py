@@ -7,7 +7,7 @@ TLS nor logins; with StandardAuthorizer, brokers are super users, and clients ma
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from local_cluster.layout import REPLICA_DOMAIN, ClusterLayout
 
@@ -121,16 +121,6 @@ class InterBroker:
     """The mechanism of brokers' logins: this, PLAIN, or OAUTHBEARER with unsigned tokens."""
     clients_may: tuple[Allowed, ...] = ()
     """Permissions of clients without a login; empty: no authorizer."""
-
-    @classmethod
-    def speaking(cls, protocol: InterBrokerProtocol) -> Self | None:
-        """Return the settings for a protocol, with StandardAuthorizer; None for plaintext.
-
-        The mechanism is PLAIN, because SCRAM's passwords would have to exist since the cluster was formatted.
-        """
-        if protocol is InterBrokerProtocol.PLAINTEXT:
-            return None
-        return cls(protocol, mechanism="PLAIN", clients_may=CLIENTS_MAY)
 
     @property
     def has_tls(self) -> bool:

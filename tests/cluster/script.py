@@ -14,8 +14,7 @@ from kafka_log.topic_partition import TopicId
 from local_cluster.cluster import LocalCluster
 from local_cluster.cluster_admin import LINKED_AND_KEPT, set_topics
 from local_cluster.polling import WaitTimeoutError, wait_until
-from local_cluster.workload.ledger import LedgerReport, ProducerPlan, TransactionPlan
-from local_cluster.workload.ledger_workload import LedgerWorkload
+from local_cluster.workload.ledger import LedgerReport, LedgerWorkload, ProducerPlan, TransactionPlan
 from local_cluster.workload.replica_comparison import compare_replicas
 from metadata_topic.settings.topic_settings import TopicSettings
 from plugin.errors import RemoteResourceNotFoundError

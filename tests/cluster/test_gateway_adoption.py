@@ -17,7 +17,7 @@ from local_cluster.cluster import LocalCluster
 from local_cluster.cluster_admin import LINKED_AND_KEPT, set_topics
 from local_cluster.polling import wait_until
 from local_cluster.workload.replica_comparison import compare_replicas
-from local_cluster.zone_gateways import ZoneGateways
+from local_cluster.zones import ZoneGateways
 from metadata_topic.records.states import FINISHED
 from metadata_topic.settings.topic_settings import TopicSettings
 from plugin.loading import DEFAULT_ARCHIVE_IMPL_PREFIX

@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, Message, Producer
 from local_cluster.cluster import LocalCluster, agent_is_ready
 from local_cluster.cluster_admin import set_topics
 from local_cluster.polling import wait_until
-from local_cluster.zone_gateways import ZoneGateways
+from local_cluster.zones import ZoneGateways
 from metadata_topic.records.partitioner import metadata_partition
 from metadata_topic.settings.topic_settings import TopicSettings
 from metadata_topic.topic.topic import METADATA_TOPIC

@@ -24,7 +24,7 @@ from kafka_log.leader_epoch_checkpoint import read_leader_epochs
 from local_cluster.cluster import LocalCluster
 from local_cluster.cluster_admin import set_topics
 from local_cluster.polling import wait_until
-from local_cluster.zone_gateways import ZoneGateways
+from local_cluster.zones import ZoneGateways
 from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
 from tests.cluster.agent_views import AgentCounters
 from tests.cluster.conftest import IMPATIENT

@@ -20,7 +20,7 @@ from jvm.java import QUICK_JVM_OPTIONS
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.object_store.store_spec import S3Store
-from local_cluster.zone_hosts import ZoneHosts, hosts_where_allowed
+from local_cluster.zones import ZoneHosts, hosts_where_allowed
 from plugin.format.object_keys import ObjectKeyFactory
 from plugin.segment_metadata import CombinedSegmentId
 from tests.cluster.script import PLAIN, ZSTD, Script

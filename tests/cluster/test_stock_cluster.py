@@ -7,8 +7,7 @@ import pytest
 from local_cluster.broker_config import ClusterSettings
 from local_cluster.cluster import LocalCluster, status_of
 from local_cluster.polling import wait_until
-from local_cluster.workload.ledger import ProducerPlan, TransactionPlan
-from local_cluster.workload.ledger_workload import LedgerWorkload
+from local_cluster.workload.ledger import LedgerWorkload, ProducerPlan, TransactionPlan
 from local_cluster.workload.replica_comparison import compare_replicas
 from tests.cluster.conftest import ClusterFactory
 from tests.cluster.replica_moves import leader_of, move_leader

@@ -10,8 +10,7 @@ from typing import Self
 
 from local_cluster.cluster import LocalCluster
 from local_cluster.cluster_admin import LINKED_AND_KEPT, set_topics
-from local_cluster.workload.ledger import LedgerReport, ProducerPlan, ProducerReport, TransactionPlan
-from local_cluster.workload.ledger_workload import LedgerWorkload
+from local_cluster.workload.ledger import LedgerReport, LedgerWorkload, ProducerPlan, ProducerReport, TransactionPlan
 from tests.soak.changed_topics import ChangedTopics
 from tests.soak.transactional_copier import TransactionalCopier
 from tests.soak.verifiable_clients import VerifiableClients

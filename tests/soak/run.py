@@ -19,8 +19,8 @@ from local_cluster.object_store.native import start_native_store
 from local_cluster.object_store.store_spec import S3Store
 from local_cluster.polling import WaitTimeoutError, wait_until
 from local_cluster.processes import ProcessStartError
-from local_cluster.workload.ledger_workload import LedgerWorkloadError
-from local_cluster.zone_gateways import ZoneGateways
+from local_cluster.workload.ledger import LedgerWorkloadError
+from local_cluster.zones import ZoneGateways
 from plugin.wall_clock import wall_ms
 from tests.faulty_store import DEFAULT_BUCKET, start_faulty_store
 from tests.soak.changed_topics import COMPARABLE, REPLICATED
@@ -136,9 +136,7 @@ def run_soak(options: SoakOptions, directory: Path, tell: Tell, *, with_agents: 
             native, store = start_native_store(directory / "store", DEFAULT_BUCKET, tls=False)
             undo.callback(native.kill)
             behind = store.endpoint_url.removeprefix("http://")
-            server, url = start_faulty_store(
-                directory / "front", "--behind", behind, *latency, program="tests.faulty_store"
-            )
+            server, url = start_faulty_store(directory / "front", "--behind", behind, *latency)
             undo.callback(server.kill)
             store = replace(store, endpoint_url=url)
         # The controllers' logs stand apart, as on machines of their own: only brokers lose their disks.
@@ -245,10 +243,10 @@ class Soak:
         if not self._cluster.layout.has_agents:
             return
         try:
-            wait_until(lambda: scrape_all(self._cluster).counters.linked_bytes > 0, "links are used again", _LINKS_S)
+            wait_until(lambda: scrape_all(self._cluster).linked_bytes > 0, "links are used again", _LINKS_S)
         except (WaitTimeoutError, OSError) as error:
             yield f"after the faults: {error}"
-        self.report.figures["linked_bytes_since_last_start"] = int(scrape_all(self._cluster).counters.linked_bytes)
+        self.report.figures["linked_bytes_since_last_start"] = int(scrape_all(self._cluster).linked_bytes)
 
     def _be_calm(self, load: Load) -> None:
         self._tell("for a while no client comes or goes")
