@@ -74,7 +74,8 @@ class DemoPlan:
         client = {"linger.ms": self.ledger_linger_ms, "batch.size": 1_000_000}
 
         def producer(name: str, acks: str = "all", codec: str = "none") -> ProducerPlan:
-            return ProducerPlan(name, acks, codec, _LEDGER_BYTES, rate, client_config=client)
+            # A second's records are three or four requests to each broker.
+            return ProducerPlan(name, acks, codec, _LEDGER_BYTES, rate, round(rate), client_config=client)
 
         transactions = TransactionPlan(records=max(10, round(rate)), abort_every=4)
         return (

@@ -70,6 +70,11 @@ class ProducerPlan:
     codec: str = "none"
     payload_bytes: int = 1000
     records_per_s: float | None = 500.0
+    max_unanswered: int | None = None
+    """The records that may wait for an answer, before the producer waits itself; None: any number.
+
+    A thread of librdkafka never sleeps while records are due and five requests of an idempotent producer are under way.
+    """
     transaction: TransactionPlan | None = None
     client_config: Mapping[str, object] = field(default_factory=dict)
     """librdkafka's keys, which override the plan's."""
@@ -445,6 +450,7 @@ class _Writer:
         self._page = page
         self._stop = stop
         self._key = plan.name.encode()
+        self._answers = 0
         self._config: dict[str, object] = {
             **config,
             "acks": plan.acks,
@@ -472,10 +478,12 @@ class _Writer:
 
     def _due(self, started: float) -> int:
         """Return how many records to send now; bounded, so that answers and the stop are seen."""
-        if self._plan.records_per_s is None:
-            return _BURST_RECORDS
-        due = int((time.monotonic() - started) * self._plan.records_per_s) - self._page.next_sequence
-        return max(0, min(due, _BURST_RECORDS))
+        sent, due = self._page.next_sequence, _BURST_RECORDS
+        if self._plan.records_per_s is not None:
+            due = min(due, int((time.monotonic() - started) * self._plan.records_per_s) - sent)
+        if self._plan.max_unanswered is not None:
+            due = min(due, self._plan.max_unanswered - (sent - self._answers))
+        return max(0, due)
 
     def _send(self, producer: "Producer") -> None:
         sequence = self._page.sent()
@@ -483,6 +491,7 @@ class _Writer:
         partition = self._partitions[sequence % len(self._partitions)]
 
         def answered(error: "KafkaError | None", message: "Message") -> None:
+            self._answers += 1
             self._answered(sequence, error, message)
 
         while True:
@@ -514,6 +523,7 @@ class _TransactionWriter(_Writer):
             except _TransactionLostError:
                 # It is not known whether it was committed; a new session of the same id ends it.
                 self._page.settle(range(first, self._page.next_sequence), Outcome.UNKNOWN)
+                self._answers = self._page.next_sequence  # the new session answers for its own records alone
                 producer = self._connect()
 
     def _connect(self) -> "Producer":
