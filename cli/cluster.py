@@ -13,13 +13,13 @@ from cli.exit_code import ExitCode
 from cli.extras import need_extra
 from cli.tables import show, table
 from local_cluster.object_store.store_spec import StoreKind
-from local_cluster.security.inter_broker_protocol import InterBrokerProtocol
+from local_cluster.security.listeners import InterBrokerProtocol
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from local_cluster.broker_config import AgentsMode
-    from local_cluster.cluster_status import ClusterStatus
+    from local_cluster.cluster import ClusterStatus
 
 app = command_group("A real Kafka cluster on this machine, with or without agents.")
 
@@ -60,10 +60,9 @@ def up(
     from rich.console import Console
 
     from local_cluster.broker_config import ClusterSettings
-    from local_cluster.child_processes import ends_what_it_started
-    from local_cluster.cluster import LocalCluster
-    from local_cluster.cluster_status import status_of
+    from local_cluster.cluster import LocalCluster, status_of
     from local_cluster.layout import LAYOUT_FILE
+    from local_cluster.processes import ends_what_it_started
 
     if agents and store in (StoreKind.S3, StoreKind.S3_EXPRESS) and not endpoint_url:
         raise StoreOptionError(f"--store {store} needs --endpoint-url")
@@ -106,8 +105,7 @@ def down(
 @app.command()
 def status(directory: DirectoryOption = DEFAULT_DIRECTORY, as_json: Json = False) -> None:
     """Show what runs, where it listens, and which replicas are behind. Exits with 1 if a part is down."""
-    from local_cluster.cluster import LocalCluster
-    from local_cluster.cluster_status import status_of
+    from local_cluster.cluster import LocalCluster, status_of
 
     found = status_of(LocalCluster.open(directory))
     _show(found, as_json)
@@ -123,14 +121,15 @@ def _agents(directory: Path, store: StoreKind, endpoint_url: str, bucket: str) -
     """Return the mode for the cluster of this directory; its native store runs on return."""
     from local_cluster.broker_config import AgentsMode
     from local_cluster.object_store.native import start_native_store
-    from local_cluster.object_store.store_spec import LocalDirectoryStore, S3Store
+    from local_cluster.object_store.store_spec import S3_BACKEND, S3_EXPRESS_BACKEND, LocalDirectoryStore, S3Store
 
     if store is StoreKind.LOCAL:
         return AgentsMode(LocalDirectoryStore())
     if store is StoreKind.S3_NATIVE:
         _server, spec = start_native_store(_native_directory(directory), bucket)
         return AgentsMode(spec)
-    return AgentsMode(S3Store(endpoint_url, bucket, backend=store.backend))
+    class_name = S3_EXPRESS_BACKEND if store is StoreKind.S3_EXPRESS else S3_BACKEND
+    return AgentsMode(S3Store(endpoint_url, bucket, class_name))
 
 
 def _show(status: "ClusterStatus", as_json: bool) -> None:

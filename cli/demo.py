@@ -8,17 +8,14 @@ import typer
 from cli.cluster import ProtocolOption
 from cli.exit_code import ExitCode
 from cli.extras import need_extra
-from local_cluster.object_store.store_spec import StoreKind
-from local_cluster.security.inter_broker_protocol import InterBrokerProtocol
+from local_cluster.object_store.store_spec import OwnStore
+from local_cluster.security.listeners import InterBrokerProtocol
 
 
 def demo(
     store: Annotated[
-        StoreKind,
-        typer.Option(
-            help="A directory, an S3 or S3 Express look-alike, or a native S3 server (needs Go), on this machine."
-        ),
-    ] = StoreKind.LOCAL,
+        OwnStore, typer.Option(help="A directory, or a native S3 server (needs Go), on this machine.")
+    ] = OwnStore.LOCAL,
     protocol: ProtocolOption = InterBrokerProtocol.PLAINTEXT,
     quick: Annotated[bool, typer.Option("--quick", help="About two minutes, with less of everything.")] = False,
     keep: Annotated[
@@ -37,10 +34,9 @@ def demo(
     from rich.console import Console
 
     from demo.plan import plan_for
-    from demo.presentation import PAGE_WIDTH, show_introduction, show_report
-    from demo.progress import Progress
-    from demo.run import DemoOptions, run_demo
-    from local_cluster.child_processes import ends_what_it_started
+    from demo.presentation import PAGE_WIDTH, Progress, show_introduction, show_report
+    from demo.run import run_demo
+    from local_cluster.processes import ends_what_it_started
 
     to_stdout = json is not None and str(json) == "-"
     console = Console(stderr=to_stdout)
@@ -49,7 +45,7 @@ def demo(
     show_introduction(console, store)
     try:
         with ends_what_it_started(), Progress(console) as progress:
-            report = run_demo(DemoOptions(plan_for(store, quick=quick), store, keep, protocol), progress)
+            report = run_demo(plan_for(store, quick=quick), store, protocol, keep, progress)
             progress.end()
     except KeyboardInterrupt:
         console.print("interrupted: brokers, agents and data are gone" if keep is None else "interrupted")

@@ -1,34 +1,41 @@
 """Break something while records flow, put it right, and note what was seen of it."""
 
+import contextlib
+import ctypes
+import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from demo.load import Heartbeat
 from demo.measurement import Moment, Sampler
 from demo.plan import ALL_TOPICS, PROBE_TOPIC
 from demo.report import FaultSeen
-from demo.store_outage import StoreOutage
+from local_cluster.cluster import LocalCluster
 from local_cluster.polling import WaitTimeoutError, wait_until
-
-if TYPE_CHECKING:
-    from local_cluster.cluster import LocalCluster
+from local_cluster.processes import ManagedProcess
 
 _LINKS_AGAIN_TIMEOUT_S = 30.0
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+"""renameat2(2), Linux; a rename in two steps would give an agent time to make the directory anew."""
+
+
+class StoreOutageError(Exception):
+    """The outage could not be made or ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
     """The parts that faults strike, and those that watch."""
 
-    cluster: "LocalCluster"
+    cluster: LocalCluster
     sampler: Sampler
     heartbeat: Heartbeat
     started_s: float
     """When records began to flow."""
-    clock: Callable[[], float] = time.monotonic
 
     def pause(self, seconds: float) -> None:
         """Let records flow."""
@@ -37,7 +44,15 @@ class Scene:
     def wait_for_full_isr(self) -> None:
         """Raises WaitTimeoutError."""
         for topic in ALL_TOPICS:
-            self.cluster.admin.wait_for_full_isr(topic.name, timeout_s=120.0)
+            self.cluster.admin.wait_for_full_isr(topic, timeout_s=120.0)
+
+    def wait_for_heartbeat(self, since_s: float) -> float:
+        """Return how long after that time a heartbeat sent since was acknowledged. Raises WaitTimeoutError."""
+        return wait_until(lambda: self.heartbeat.resumed_after_s(since_s), "acknowledgements come again", 90.0)
+
+    def seen(self, fault: str, target: str, struck_s: float, seconds: float, **seen: object) -> FaultSeen:
+        """Return what was seen of a fault."""
+        return FaultSeen(fault, target, round(struck_s - self.started_s, 1), round(seconds, 1), seen)
 
 
 def kill_leader(scene: Scene) -> FaultSeen:
@@ -45,75 +60,106 @@ def kill_leader(scene: Scene) -> FaultSeen:
 
     Raises WaitTimeoutError, ProcessStartError.
     """
-    cluster, clock = scene.cluster, scene.clock
-    victim = cluster.admin.wait_for_leader(PROBE_TOPIC.name)
+    cluster = scene.cluster
+    victim = cluster.admin.wait_for_leader(PROBE_TOPIC)
     before = scene.sampler.now()
-    struck_s = clock()
+    struck_s = time.monotonic()
     cluster.broker(victim).kill()
-    leader = cluster.admin.wait_for_leader(PROBE_TOPIC.name, other_than=victim)
-    new_leader_s = clock() - struck_s
-    resumed_s = _resumed(scene, struck_s)
+    leader = cluster.admin.wait_for_leader(PROBE_TOPIC, other_than=victim)
+    new_leader_s = time.monotonic() - struck_s
+    resumed_s = scene.wait_for_heartbeat(struck_s)
     cluster.start_broker(victim)
     scene.wait_for_full_isr()
-    in_sync_s = clock() - struck_s
-    return FaultSeen(
+    in_sync_s = time.monotonic() - struck_s
+    return scene.seen(
         "leader_killed",
         f"broker {victim}",
-        round(struck_s - scene.started_s, 1),
-        round(in_sync_s, 1),
-        {
-            "new_leader": leader,
-            "new_leader_after_s": round(new_leader_s, 2),
-            "produce_resumed_after_s": round(resumed_s, 2),
-            "all_in_sync_after_s": round(in_sync_s, 1),
-            **_traffic(before, scene.sampler.now()),
-        },
+        struck_s,
+        in_sync_s,
+        new_leader=leader,
+        new_leader_after_s=round(new_leader_s, 2),
+        produce_resumed_after_s=round(resumed_s, 2),
+        all_in_sync_after_s=round(in_sync_s, 1),
+        **_traffic(before, scene.sampler.now()),
     )
 
 
-def store_outage(scene: Scene, outage: StoreOutage, seconds: float) -> FaultSeen:
-    """Take the object store away, and give it back. Raises StoreOutageError, WaitTimeoutError."""
-    before = scene.sampler.now()
-    struck_s = scene.clock()
-    outage.begin()
+@contextlib.contextmanager
+def directory_away(directory: Path) -> Iterator[None]:
+    """Make a directory go away, and come back with all that it held.
+
+    It is swapped, in one step, with a plain file: every request then fails with the error that a lost mount of a shared
+    directory gives. Raises StoreOutageError.
+    """
+    stand_in = directory.with_name(directory.name + ".away")
+    stand_in.touch()
+    _exchange(directory, stand_in)
     try:
+        yield
+    finally:
+        _exchange(directory, stand_in)
+        stand_in.unlink()
+
+
+@contextlib.contextmanager
+def server_paused(server: ManagedProcess) -> Iterator[None]:
+    """Pause a server: requests reach its host and are not answered, as if the network swallowed them.
+
+    Raises StoreOutageError.
+    """
+    if not server.pause():
+        raise StoreOutageError(f"{server.spec.name} does not run")
+    try:
+        yield
+    finally:
+        server.resume()
+
+
+def _exchange(left: Path, right: Path) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.renameat2(_AT_FDCWD, os.fsencode(left), _AT_FDCWD, os.fsencode(right), _RENAME_EXCHANGE):
+        raise StoreOutageError(f"cannot swap {left} and {right}: {os.strerror(ctypes.get_errno())}")
+
+
+def store_outage(scene: Scene, server: ManagedProcess | None, told: str, seconds: float) -> FaultSeen:
+    """Take the object store away, which is this server or the cluster's directory, and give it back.
+
+    Raises StoreOutageError, WaitTimeoutError.
+    """
+    before = scene.sampler.now()
+    struck_s = time.monotonic()
+    with server_paused(server) if server else directory_away(scene.cluster.layout.object_store_directory):
         scene.pause(seconds)
         during = scene.sampler.now()
-    finally:
-        outage.end()
-    ended_s = scene.clock()
+    ended_s = time.monotonic()
     longest_wait_s = scene.heartbeat.longest_wait_s(struck_s, ended_s)
     # Requests that were under way when the store went may have been the last to make links: start from its end.
     linked = during.totals.linked_bytes
     again_s: float | None = None
-    try:
+    with contextlib.suppress(WaitTimeoutError):  # "not seen" is the finding
         wait_until(
             lambda: scene.sampler.now().totals.linked_bytes > linked,
             "links are used again",
             _LINKS_AGAIN_TIMEOUT_S,
             interval_s=0.2,
         )
-        again_s = scene.clock() - ended_s
+        again_s = time.monotonic() - ended_s
         wait_until(
             lambda: scene.sampler.now().oldest_unstored_s < seconds, "uploads have caught up", _LINKS_AGAIN_TIMEOUT_S
         )
-    except WaitTimeoutError:
-        pass  # "not seen" is the finding
-    caught_up_s = scene.clock() - ended_s
+    caught_up_s = time.monotonic() - ended_s
     after = scene.sampler.now()
-    return FaultSeen(
+    return scene.seen(
         "store_outage",
-        outage.description,
-        round(struck_s - scene.started_s, 1),
-        round(ended_s - struck_s, 1),
-        {
-            "longest_acknowledgement_s": _rounded(longest_wait_s, 2),
-            **_traffic(before, during),
-            "links_again_after_s": _rounded(again_s, 1),
-            "uploads_caught_up_after_s": _rounded(caught_up_s, 1),
-            "upload_failures": _by_reason(before, after, "remote_wal_upload_failures_total"),
-            "faults": _by_reason(before, after, "remote_wal_faults_total"),
-        },
+        told,
+        struck_s,
+        ended_s - struck_s,
+        longest_acknowledgement_s=_rounded(longest_wait_s, 2),
+        **_traffic(before, during),
+        links_again_after_s=_rounded(again_s, 1),
+        uploads_caught_up_after_s=round(caught_up_s, 1),
+        upload_failures=_by_reason(before, after, "remote_wal_upload_failures_total"),
+        faults=_by_reason(before, after, "remote_wal_faults_total"),
     )
 
 
@@ -122,32 +168,25 @@ def kill_agent(scene: Scene) -> FaultSeen:
 
     Raises WaitTimeoutError, ProcessStartError.
     """
-    cluster, clock = scene.cluster, scene.clock
-    victim = cluster.admin.wait_for_leader(PROBE_TOPIC.name)
+    cluster = scene.cluster
+    victim = cluster.admin.wait_for_leader(PROBE_TOPIC)
     before = scene.sampler.now()
-    struck_s = clock()
+    struck_s = time.monotonic()
     cluster.agent(victim).kill()
     cluster.start_agent(victim)
-    ready_s = clock() - struck_s
+    ready_s = time.monotonic() - struck_s
     scene.wait_for_full_isr()
-    _resumed(scene, clock())
-    ended_s = clock()
-    return FaultSeen(
+    scene.wait_for_heartbeat(time.monotonic())
+    ended_s = time.monotonic()
+    return scene.seen(
         "agent_killed",
         f"agent of broker {victim}",
-        round(struck_s - scene.started_s, 1),
-        round(ended_s - struck_s, 1),
-        {
-            "ready_again_after_s": round(ready_s, 2),
-            "longest_acknowledgement_s": _rounded(scene.heartbeat.longest_wait_s(struck_s, ended_s), 2),
-            **_traffic(before, scene.sampler.now()),
-        },
+        struck_s,
+        ended_s - struck_s,
+        ready_again_after_s=round(ready_s, 2),
+        longest_acknowledgement_s=_rounded(scene.heartbeat.longest_wait_s(struck_s, ended_s), 2),
+        **_traffic(before, scene.sampler.now()),
     )
-
-
-def _resumed(scene: Scene, since_s: float) -> float:
-    """How long after that time a heartbeat sent since was acknowledged."""
-    return wait_until(lambda: scene.heartbeat.resumed_after_s(since_s), "acknowledgements come again", 90.0)
 
 
 def _traffic(before: Moment, after: Moment) -> dict[str, object]:

@@ -3,45 +3,41 @@
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from demo.plan import ALL_TOPICS, PROBE_TOPIC, RECORD_BYTES, PerformanceRun
 from kafka_cluster.client_config import KafkaClientConfig
-from local_cluster.cluster_admin import CLIENT_CONFIG
+from local_cluster.cluster import LocalCluster
+from local_cluster.cluster_admin import CLIENT_CONFIG, set_topics
 from local_cluster.kafka_tools import KafkaTools, ProducerPerformance
 from local_cluster.polling import wait_until
-from local_cluster.topic_switch import set_topics
 from metadata_topic.settings.settings_topic import read_settings
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
 
-    from local_cluster.cluster import LocalCluster
-
 _HEARTBEAT_INTERVAL_S = 0.02
 _DELIVERY_TIMEOUT_S = 90.0
 
 
-def prepare_topics(cluster: "LocalCluster") -> None:
+def prepare_topics(cluster: LocalCluster) -> None:
     """Make all topics, and switch them on as `remote-wal topics enable` does.
 
     Raises ClusterAdminError, MetadataTopicError, WaitTimeoutError.
     """
     brokers = cluster.broker_ids
-    for topic in ALL_TOPICS:
+    for topic, partitions in ALL_TOPICS.items():
         replicas = [
-            [brokers[(first + step) % len(brokers)] for step in range(len(brokers))]
-            for first in range(topic.partitions)
+            [brokers[(first + step) % len(brokers)] for step in range(len(brokers))] for first in range(partitions)
         ]
-        cluster.admin.create_topic(topic.name, assignment=replicas)
-    set_topics(cluster.bootstrap_servers, [topic.name for topic in ALL_TOPICS])
+        cluster.admin.create_topic(topic, assignment=replicas)
+    set_topics(cluster.bootstrap_servers, ALL_TOPICS)
     client = KafkaClientConfig(cluster.bootstrap_servers, {"log_level": 0})
 
     def known() -> bool:
         settings, _ = read_settings(client)
-        return all(topic.name in settings and settings[topic.name].enable for topic in ALL_TOPICS)
+        return all(topic in settings and settings[topic].enable for topic in ALL_TOPICS)
 
     wait_until(known, "the topics are switched on", 30.0)
 
@@ -50,7 +46,7 @@ def produce(runs: Sequence[PerformanceRun], direct: KafkaTools, by_agents: Kafka
     """Run Kafka's producer performance, one after the other. Raises KafkaToolError."""
     return [
         (by_agents if run.way.by_agents else direct).produce(
-            run.way.topic.name,
+            run.way.topic,
             records=run.records,
             record_bytes=RECORD_BYTES,
             records_per_s=run.records_per_s,
@@ -64,29 +60,16 @@ def read_back(runs: Sequence[PerformanceRun], tools: KafkaTools) -> int:
     """How many of the runs' records Kafka's consumer performance reads. Raises KafkaToolError."""
     written: Counter[str] = Counter()
     for run in runs:
-        written[run.way.topic.name] += run.records
+        written[run.way.topic] += run.records
     return sum(tools.consume(topic, records=count) for topic, count in written.items())
-
-
-@dataclass(frozen=True, slots=True)
-class Acknowledgement:
-    """Times of one heartbeat, in seconds on the run's clock. `acknowledged_s` is infinite if it never came."""
-
-    sent_s: float
-    acknowledged_s: float
-
-    @property
-    def wait_s(self) -> float:
-        return self.acknowledged_s - self.sent_s
 
 
 class Heartbeat:
     """Writes a record at each interval to partition 0, and times each acknowledgement."""
 
-    def __init__(self, bootstrap_servers: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, bootstrap_servers: str) -> None:
         self._bootstrap_servers = bootstrap_servers
-        self._clock = clock
-        self._answers: list[Acknowledgement] = []
+        self._answers: list[tuple[float, float]] = []  # when a record was sent, and when it was acknowledged
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
@@ -102,22 +85,15 @@ class Heartbeat:
         self._stop.set()
         self._thread.join(_DELIVERY_TIMEOUT_S + 5)
 
-    @property
-    def acknowledged_s(self) -> list[float]:
-        """When each was, that was."""
-        return [answer.acknowledged_s for answer in list(self._answers)]
-
     def longest_wait_s(self, from_s: float, to_s: float) -> float | None:
         """The longest wait of a heartbeat sent in that time; None when there was none."""
-        return max((answer.wait_s for answer in self._sent_between(from_s, to_s)), default=None)
+        waits = (acknowledged - sent for sent, acknowledged in list(self._answers) if from_s <= sent <= to_s)
+        return max(waits, default=None)
 
     def resumed_after_s(self, from_s: float) -> float | None:
         """How long after `from_s` a heartbeat that was sent since was acknowledged."""
-        answered = [answer.acknowledged_s for answer in self._sent_between(from_s, float("inf"))]
-        return min(answered) - from_s if answered else None
-
-    def _sent_between(self, from_s: float, to_s: float) -> list[Acknowledgement]:
-        return [answer for answer in list(self._answers) if from_s <= answer.sent_s <= to_s]
+        waits = (acknowledged - from_s for sent, acknowledged in list(self._answers) if from_s <= sent)
+        return min(waits, default=None)
 
     def _run(self) -> None:
         from confluent_kafka import Producer
@@ -134,16 +110,16 @@ class Heartbeat:
         )
         while not self._stop.is_set():
             self._beat(producer)
-            due = self._clock() + _HEARTBEAT_INTERVAL_S
-            while (left := due - self._clock()) > 0:
+            due = time.monotonic() + _HEARTBEAT_INTERVAL_S
+            while (left := due - time.monotonic()) > 0:
                 producer.poll(left)
         producer.flush(_DELIVERY_TIMEOUT_S)
 
     def _beat(self, producer: "Producer") -> None:
-        sent_s = self._clock()
+        sent_s = time.monotonic()
 
         def answered(error: "KafkaError | None", _message: "Message") -> None:
             if error is None:
-                self._answers.append(Acknowledgement(sent_s, self._clock()))
+                self._answers.append((sent_s, time.monotonic()))
 
-        producer.produce(PROBE_TOPIC.name, b"heartbeat", partition=0, on_delivery=answered)
+        producer.produce(PROBE_TOPIC, b"heartbeat", partition=0, on_delivery=answered)

@@ -9,15 +9,11 @@ import json
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from local_cluster.agent_metrics import Counters, Scrape, scrape
+from local_cluster.agent_metrics import Counters, scrape
+from local_cluster.cluster import LocalCluster
 from metadata_topic.topic.topic import METADATA_TOPIC, SETTINGS_TOPIC
-
-if TYPE_CHECKING:
-    from local_cluster.cluster import LocalCluster
 
 LINKED = "linked"
 
@@ -27,22 +23,22 @@ class AgentAccounts:
 
     def __init__(self) -> None:
         self._ended = Counters()
-        self._running: dict[int, tuple[int, Scrape]] = {}
+        self._running: dict[int, tuple[int, Counters]] = {}
 
-    def observe(self, broker_id: int, process: int, found: Scrape) -> None:
+    def observe(self, broker_id: int, process: int, found: Counters) -> None:
         """What the agent of this broker says, running as this process."""
         known = self._running.get(broker_id)
         if known is not None and known[0] != process:
-            self._ended += known[1].counters
+            self._ended += known[1]
         self._running[broker_id] = (process, found)
 
     def totals(self) -> Counters:
         """Over all agents and all their processes."""
-        return sum((found.counters for _, found in self._running.values()), self._ended)
+        return sum((found for _, found in self._running.values()), self._ended)
 
     def largest(self, gauge: str) -> float:
         """Return the largest value of a gauge that an agent showed last."""
-        return max((found.gauge(gauge) for _, found in self._running.values()), default=0.0)
+        return max((found.of(gauge) for _, found in self._running.values()), default=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +46,6 @@ class Moment:
     """All that is counted, at one time."""
 
     at_s: float
-    """On the clock of the run."""
     totals: Counters
     metadata_log_bytes: int
     """Size of the agents' own topics, of one replica."""
@@ -62,9 +57,8 @@ class Moment:
 class Sampler:
     """Counters over all agents of a cluster. For one thread."""
 
-    def __init__(self, cluster: "LocalCluster", clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
-        self._clock = clock
         self._accounts = AgentAccounts()
 
     def now(self) -> Moment:
@@ -72,7 +66,7 @@ class Sampler:
         for broker_id in self._cluster.broker_ids:
             self._ask(broker_id)
         return Moment(
-            self._clock(),
+            time.monotonic(),
             self._accounts.totals(),
             self._metadata_log_bytes(),
             self._accounts.largest("remote_wal_oldest_unstored_seconds"),
@@ -111,7 +105,7 @@ class Sampler:
         """Bytes of each partition's longest replica, because followers may lag."""
         sizes: dict[str, int] = {}
         for broker_id in self._cluster.broker_ids:
-            for log_directory in self._cluster.files.log_directories(broker_id):
+            for log_directory in self._cluster.layout.log_directories(broker_id):
                 for topic in (METADATA_TOPIC, SETTINGS_TOPIC):
                     for partition in log_directory.glob(f"{topic}-*"):
                         size = sum(path.stat().st_size for path in partition.glob("*.log"))

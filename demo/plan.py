@@ -4,24 +4,16 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from local_cluster.object_store.store_spec import StoreKind
+from local_cluster.object_store.store_spec import OwnStore
 from local_cluster.workload.ledger import ProducerPlan, TransactionPlan
-from local_cluster.zone_gateways import ZoneGateways
+from local_cluster.zones import ZoneGateways
 
 RECORD_BYTES = 1000
 GATEWAYS = ZoneGateways({1: "az1", 2: "az2", 3: "az3"}, durable=True, pipelined=True)
 
 
-@dataclass(frozen=True, slots=True)
-class TopicPlan:
-    """A topic that is made; its leaders are spread over the brokers."""
-
-    name: str
-    partitions: int = 3
-
-
-LEDGER_TOPIC = TopicPlan("numbered-records")
-PROBE_TOPIC = TopicPlan("heartbeat", partitions=1)
+LEDGER_TOPIC = "numbered-records"
+PROBE_TOPIC = "heartbeat"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +22,18 @@ class Way:
 
     name: str
     acks: str
-    topic: TopicPlan
+    topic: str
     by_agents: bool = False
     """Whether its clients come by agents, which hold the answers to acks=all."""
 
 
 WAYS = (
-    Way("acks=1", "1", TopicPlan("perf-acks-1")),
-    Way("acks=all", "all", TopicPlan("perf-acks-all")),
-    Way("acks=all by agents", "all", TopicPlan("perf-acks-all-by-agents"), by_agents=True),
+    Way("acks=1", "1", "perf-acks-1"),
+    Way("acks=all", "all", "perf-acks-all"),
+    Way("acks=all by agents", "all", "perf-acks-all-by-agents", by_agents=True),
 )
-ALL_TOPICS = (LEDGER_TOPIC, PROBE_TOPIC, *(way.topic for way in WAYS))
+ALL_TOPICS: Mapping[str, int] = {LEDGER_TOPIC: 3, PROBE_TOPIC: 1, **{way.topic: 3 for way in WAYS}}
+"""The partitions of each topic that is made. Their leaders are spread over the brokers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +49,7 @@ class PerformanceRun:
 
 BULK_CONFIG: Mapping[str, str] = {"batch.size": "262144", "linger.ms": "20"}
 """A batch size for throughput. With Kafka's default of 16 KB a small machine is busy with requests."""
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerRate:
-    """How much each numbered producer writes."""
-
-    records_per_s: float = 100.0
-    payload_bytes: int = 4000
-    linger_ms: int = 300
-    """Batches as bulk producers send them: large enough that an object is cheaper than its bytes across zones."""
+_LEDGER_BYTES = 4000
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,20 +60,24 @@ class DemoPlan:
     """For latencies."""
     saturated: tuple[PerformanceRun, ...] = tuple(PerformanceRun(way, 250_000, config=BULK_CONFIG) for way in WAYS)
     """For throughput and cost."""
-    ledger: LedgerRate = field(default_factory=LedgerRate)
+    ledger_records_per_s: float = 100.0
+    """How much each numbered producer writes."""
+    ledger_linger_ms: int = 300
+    """Batches as bulk producers send them: large enough that an object is cheaper than its bytes across zones."""
     store_outage_s: float = 10.0
     calm_s: float = 5.0
     """Between two faults, so that each one's effects stand alone."""
 
     def ledger_producers(self) -> tuple[ProducerPlan, ...]:
         """Every acks, every codec, and transactions."""
-        rate = self.ledger
-        client = {"linger.ms": rate.linger_ms, "batch.size": 1_000_000}
+        rate = self.ledger_records_per_s
+        client = {"linger.ms": self.ledger_linger_ms, "batch.size": 1_000_000}
 
         def producer(name: str, acks: str = "all", codec: str = "none") -> ProducerPlan:
-            return ProducerPlan(name, acks, codec, rate.payload_bytes, rate.records_per_s, client_config=client)
+            # A second's records are three or four requests to each broker.
+            return ProducerPlan(name, acks, codec, _LEDGER_BYTES, rate, round(rate), client_config=client)
 
-        transactions = TransactionPlan(records=max(10, round(rate.records_per_s)), abort_every=4)
+        transactions = TransactionPlan(records=max(10, round(rate)), abort_every=4)
         return (
             producer("acks=1", acks="1"),
             producer("acks=all"),
@@ -98,8 +86,8 @@ class DemoPlan:
         )
 
 
-def plan_for(store: StoreKind, *, quick: bool = False) -> DemoPlan:
-    """The amounts for a store; an S3 server in Python takes fewer requests than a directory."""
+def plan_for(store: OwnStore, *, quick: bool = False) -> DemoPlan:
+    """The amounts for a store; an S3 server on this machine takes fewer requests than a directory."""
     plan = DemoPlan()
     if quick:
         plan = DemoPlan(
@@ -111,12 +99,7 @@ def plan_for(store: StoreKind, *, quick: bool = False) -> DemoPlan:
             store_outage_s=4.0,
             calm_s=1.0,
         )
-    if store is not StoreKind.LOCAL:
-        plan = dataclasses.replace(
-            plan,
-            saturated=tuple(
-                dataclasses.replace(run, records=run.records // 2, records_per_s=4000) for run in plan.saturated
-            ),
-            ledger=LedgerRate(records_per_s=50.0, linger_ms=600),
-        )
+    if store is not OwnStore.LOCAL:
+        slower = (dataclasses.replace(run, records=run.records // 2, records_per_s=4000) for run in plan.saturated)
+        plan = dataclasses.replace(plan, saturated=tuple(slower), ledger_records_per_s=50.0, ledger_linger_ms=600)
     return plan

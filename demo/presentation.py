@@ -1,12 +1,13 @@
-"""The report for people who see it for the first time."""
+"""What people see who run it for the first time: its steps, and the report."""
 
+import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from demo.measurement import LINKED
 from demo.report import MB_PER_MIB, FaultSeen, Report, Traffic
-from local_cluster.object_store.store_spec import StoreKind
+from local_cluster.object_store.store_spec import OwnStore
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -15,13 +16,11 @@ if TYPE_CHECKING:
 PAGE_WIDTH = 100
 """Columns that a page is laid out for."""
 
-_FAULT_TITLES = {
-    "leader_killed": "kill -9 of a broker that leads",
-    "store_outage": "no object storage",
-    "agent_killed": "kill -9 of an agent",
-}
 
-_PRODUCER_COLUMNS = ("", "MB/s", "p50", "p99", "linked", "inline")
+_STORES = {
+    OwnStore.LOCAL: "a local directory (5 ms per request)",
+    OwnStore.S3_NATIVE: "a native S3 server on this machine, under TLS",
+}
 
 _PICTURE = """
   the leader's zone                                                  two followers' zones
@@ -34,13 +33,52 @@ _PICTURE = """
 """
 
 
-def show_introduction(console: "Console", store: StoreKind) -> None:
+class Progress:
+    """Begin and end steps on one thread, within `with`."""
+
+    def __init__(self, console: "Console") -> None:
+        self._console = console
+        self._status = console.status("")
+        self._title: str | None = None
+        self._note = ""
+        self._begun_s = 0.0
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._status.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._status.stop()
+
+    def begin(self, title: str, note: str = "") -> None:
+        """Begin a step; the one before, if it still runs, is done."""
+        self.end()
+        self._title, self._begun_s = title, time.monotonic()
+        self.note(note)
+
+    def note(self, text: str) -> None:
+        """Show what the step under way does now."""
+        if self._title is not None:
+            self._note = text
+            self._status.update(f"[bold]{self._title}[/] {text}")
+
+    def end(self, note: str | None = None) -> None:
+        """Tell how long the step under way took, and what came of it."""
+        if self._title is None:
+            return
+        took_s, told = time.monotonic() - self._begun_s, self._note if note is None else note
+        self._console.print(f"{took_s:5.1f} s  {self._title:<34} {told}", highlight=False, soft_wrap=True)
+        self._title = None
+
+
+def show_introduction(console: "Console", store: OwnStore) -> None:
     """What is about to happen."""
     console.print()
     console.print("[bold]remote-wal[/]  Kafka replicates across zones through object storage")
     console.print(
         "[dim]Three stock Kafka brokers stand for three zones. Beside each runs an agent, which sends followers a link "
-        f"to bytes in object storage instead of the bytes. The store is {store.description}.[/]",
+        f"to bytes in object storage instead of the bytes. The store is {_STORES[store]}.[/]",
         highlight=False,
     )
     console.print()
@@ -48,16 +86,9 @@ def show_introduction(console: "Console", store: StoreKind) -> None:
 
 def show_report(console: "Console", report: Report, kept: Path | None, start_options: str = "") -> None:
     """Picture, tables, promises. What is kept is started again with these options."""
-    parts: Iterable[RenderableType] = (
-        _picture(report),
-        _records(report),
-        _money(report),
-        _faults(report),
-        _producers(report),
-    )
-    for part in parts:
+    for part in (_picture, _records, _money, _faults, _producers):
         console.print()
-        console.print(part)
+        console.print(part(report))
     console.print()
     _promises(console, report)
     if kept is not None:
@@ -72,7 +103,7 @@ def _picture(report: Report) -> "RenderableType":
     traffic = report.phases["saturated"]
     crossed = f"{_megabytes(traffic.zone_bytes.with_links):^10}"
     drawn = _PICTURE.replace("[crossed.]", crossed)
-    for token, size in (("[put.....]", traffic.put_bytes), ("[get.....]", traffic.get_bytes)):
+    for token, size in (("[put.....]", traffic.request_bytes["put"]), ("[get.....]", traffic.request_bytes["get"])):
         drawn = drawn.replace(token, f"{_megabytes(size):^10}")
     text = Text(drawn)
     ratio = traffic.zone_bytes.ratio
@@ -101,14 +132,14 @@ def _money(report: Report) -> "RenderableType":
     row("  left of it", (_percent(traffic.zone_bytes.ratio) for traffic in columns))
     row("followers' bytes sent as links", (_percent(traffic.link_share) for traffic in columns))
     row("objects, of mean size", map(_objects, columns))
-    row("PUT / GET requests", (f"{traffic.puts:,} / {traffic.gets:,}" for traffic in columns))
+    row("PUT / GET requests", (f"{traffic.requests['put']:,} / {traffic.requests['get']:,}" for traffic in columns))
     table.add_section()
     row("per GB written: stock Kafka", (_dollars(traffic, "stock") for traffic in columns), "red")
     spent = (("-", 0.0, 0.0) if one is None else (_usd(one.remote_wal), one.remote_wal, one.stock) for one in costs)
     row("per GB written: remote-wal", (_coloured(*one) for one in spent))
     row("  of it requests and their bytes", (_dollars(traffic, "remote_wal_requests") for traffic in columns), "dim")
     row("  of it zone crossings", (_dollars(traffic, "remote_wal_zone") for traffic in columns), "dim")
-    prices = "S3 Express" if report.store.is_in_one_zone else "S3 Standard"
+    prices = "S3 Express" if report.store is OwnStore.LOCAL else "S3 Standard"
     return _captioned(
         table,
         f"{prices} and zone prices of plugin/prices.toml, times the requests and bytes counted here. "
@@ -120,18 +151,19 @@ def _money(report: Report) -> "RenderableType":
 def _records(report: Report) -> "Table":
     records = report.records
     table = _table("what became of the records", "", "")
-    for title, count, bad in (
-        ("sent", records.sent, False),
-        ("acknowledged", records.acknowledged, False),
-        ("consumed", records.consumed, False),
-        ("aborted in transactions, not consumed", records.aborted, False),
-        ("lost: acknowledged with acks=all, not consumed", records.lost, True),
-        ("out of order", records.reordered, True),
-        ("doubled or altered", records.duplicates + records.altered, True),
-        ("lost with acks=1, as its leader was killed (stock Kafka loses them too)", records.lost_acks_1, False),
-    ):
-        style = "" if not bad else "bold green" if count == 0 else "bold red"
+
+    def row(title: str, count: int, good: int | None = None) -> None:
+        style = "" if good is None else "bold green" if count == good else "bold red"
         table.add_row(title, f"{count:,}", style=style)
+
+    row("sent", records.sent)
+    row("acknowledged", records.acknowledged)
+    row("consumed", records.consumed)
+    row("aborted in transactions, not consumed", records.aborted)
+    row("lost: acknowledged with acks=all, not consumed", records.lost, good=0)
+    row("out of order", records.reordered, good=0)
+    row("doubled or altered", records.duplicates + records.altered, good=0)
+    row("lost with acks=1, as its leader was killed (stock Kafka loses them too)", records.lost_acks_1)
     replicas = report.replicas
     table.add_row(
         f"replicas byte by byte: {replicas.partitions} partitions, {_megabytes(replicas.bytes)} each",
@@ -146,31 +178,33 @@ def _faults(report: Report) -> "RenderableType":
     table.columns[1].justify = "left"
     table.columns[0].no_wrap = True
     for fault in report.faults:
-        title = _FAULT_TITLES.get(fault.fault, fault.fault)
-        table.add_row(f"{title}\n[dim]{fault.target}, at {fault.at_s:.0f} s[/]", _seen(fault))
+        title, *lines = _seen(fault)
+        table.add_row(f"{title}\n[dim]{fault.target}, at {fault.at_s:.0f} s[/]", ",\n".join(lines))
     return table
 
 
-def _seen(fault: FaultSeen) -> str:
+def _seen(fault: FaultSeen) -> tuple[str, ...]:
+    """A title, and what was seen."""
     seen = fault.seen
     if fault.fault == "leader_killed":
         return (
-            f"Kafka makes broker {seen['new_leader']} the leader after {seen['new_leader_after_s']} s,\n"
-            f"produce is acknowledged again after {seen['produce_resumed_after_s']} s,\n"
-            f"all replicas in sync again after {seen['all_in_sync_after_s']} s"
+            "kill -9 of a broker that leads",
+            f"Kafka makes broker {seen['new_leader']} the leader after {seen['new_leader_after_s']} s",
+            f"produce is acknowledged again after {seen['produce_resumed_after_s']} s",
+            f"all replicas in sync again after {seen['all_in_sync_after_s']} s",
         )
     waited = f"the longest wait for acks=all was {seen['longest_acknowledgement_s']} s"
     if fault.fault == "agent_killed":
-        return f"it was ready again after {seen['ready_again_after_s']} s,\n{waited}"
+        return "kill -9 of an agent", f"it was ready again after {seen['ready_again_after_s']} s", waited
     inline, again = seen["inline_bytes"], seen["links_again_after_s"]
-    return (
-        f"for {fault.seconds} s {_megabytes(inline) if isinstance(inline, int) else inline} went inline,\n{waited},\n"
-        + (f"links were used again after {again} s" if again is not None else "links were not used again")
-    )
+    went = _megabytes(inline) if isinstance(inline, int) else inline
+    ended = f"links were used again after {again} s" if again is not None else "links were not used again"
+    return "no object storage", f"for {fault.seconds} s {went} went inline", waited, ended
 
 
 def _producers(report: Report) -> "RenderableType":
-    table = _table("Kafka's producer-perf-test, and how its records reached followers", *_PRODUCER_COLUMNS)
+    title = "Kafka's producer-perf-test, and how its records reached followers"
+    table = _table(title, "", "MB/s", "p50", "p99", "linked", "inline")
     for run in report.producers:
         result = run.result
         inline = [f"{_megabytes(size)} {why}" for why, size in run.moved.items() if why != LINKED]
@@ -239,7 +273,7 @@ def _percent(share: float | None) -> str:
 def _objects(traffic: Traffic) -> str:
     if not traffic.objects:
         return "0"
-    return f"{traffic.objects:,} of {traffic.put_bytes / traffic.objects / 1000:,.0f} kB"
+    return f"{traffic.objects:,} of {traffic.request_bytes['put'] / traffic.objects / 1000:,.0f} kB"
 
 
 def _coloured(text: str, ours: float, stock: float) -> str:

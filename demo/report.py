@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from demo.measurement import LINKED, Moment
 from local_cluster.kafka_tools import ProducerPerformance
-from local_cluster.object_store.store_spec import StoreKind
+from local_cluster.object_store.store_spec import OwnStore
 from local_cluster.workload.ledger import LedgerReport
 from plugin.prices import BYTES_PER_GB, Prices
 
@@ -60,19 +60,18 @@ class DollarsPerGb:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """A phase of the run, or all of it."""
+    """A phase of the run, or all of it; the names are those of the JSON."""
 
-    seconds: float
+    traffic_seconds: float
     produced_bytes: int
     zone_bytes: ZoneBytes
     linked_bytes: int
     """Record bytes that followers were given as links, once per follower."""
     inline_bytes: int
     objects: int
-    puts: int
-    gets: int
-    put_bytes: int
-    get_bytes: int
+    requests: Mapping[str, int]
+    """By operation, "put" and "get"."""
+    request_bytes: Mapping[str, int]
     cost_per_gb: DollarsPerGb | None
     """None when nothing was produced."""
     stages_ms: Mapping[str, Mapping[str, float]]
@@ -83,42 +82,39 @@ class Traffic:
         given = self.linked_bytes + self.inline_bytes
         return self.linked_bytes / given if given else None
 
+    def to_json(self) -> dict[str, object]:
+        """The published form."""
+        figures = dataclasses.asdict(self)
+        figures["zone_bytes"]["ratio"] = self.zone_bytes.ratio
+        return {**figures, "link_share": self.link_share}
+
 
 def traffic_between(
-    before: Moment, after: Moment, prices: Prices, store: StoreKind, produced_bytes: int | None = None
+    before: Moment, after: Moment, prices: Prices, store: OwnStore, produced_bytes: int | None = None
 ) -> Traffic:
     """Figures of the time between two moments. `produced_bytes` None: as the agents read them from the logs."""
     grown = after.totals.since(before.totals)
     metadata = after.metadata_log_bytes - before.metadata_log_bytes
-    zone_bytes = ZoneBytes(
-        int(grown.zone_bytes) + metadata,
-        max(0, int(grown.stock_bytes) - _FOLLOWERS * metadata),
-        metadata,
-    )
-    moved = {key: int(value) for key, value in grown.by("remote_wal_store_bytes_total", "operation").items()}
+    with_links, stock = int(grown.zone_bytes) + metadata, max(0, int(grown.stock_bytes) - _FOLLOWERS * metadata)
+    zone_bytes = ZoneBytes(with_links, stock, metadata)
     if produced_bytes is None:
         produced_bytes = int(grown.of("remote_wal_appended_bytes_total"))
-    puts, gets = int(grown.puts), int(grown.gets)
-    put_bytes, get_bytes = moved.get("put", 0), moved.get("get", 0)
+    requests = {"put": int(grown.puts), "get": int(grown.gets)}
+    moved = grown.by("remote_wal_store_bytes_total", "operation")
+    request_bytes = {operation: int(moved.get(operation, 0)) for operation in requests}
+    spent = requests_usd(prices, store, requests, request_bytes)
     stages = grown.stages_ms()
     return Traffic(
-        round(after.at_s - before.at_s, 1),
-        produced_bytes,
-        zone_bytes,
-        int(grown.linked_bytes),
-        int(grown.inline_bytes),
-        int(grown.of("remote_wal_uploaded_segments_total")),
-        puts,
-        gets,
-        put_bytes,
-        get_bytes,
-        cost_per_gb(
-            zone_bytes,
-            produced_bytes,
-            requests_usd(prices, store, puts, gets, put_bytes, get_bytes),
-            prices.zone_crossing_gb,
-        ),
-        {
+        traffic_seconds=round(after.at_s - before.at_s, 1),
+        produced_bytes=produced_bytes,
+        zone_bytes=zone_bytes,
+        linked_bytes=int(grown.linked_bytes),
+        inline_bytes=int(grown.inline_bytes),
+        objects=int(grown.of("remote_wal_uploaded_segments_total")),
+        requests=requests,
+        request_bytes=request_bytes,
+        cost_per_gb=cost_per_gb(zone_bytes, produced_bytes, spent, prices.zone_crossing_gb),
+        stages_ms={
             stage: {figure: round(value, 2) for figure, value in stages[stage].items()}
             for stage in STAGES
             if stage in stages
@@ -126,14 +122,16 @@ def traffic_between(
     )
 
 
-def requests_usd(
-    prices: Prices, store: StoreKind, puts: float, gets: float, put_bytes: float, get_bytes: float
-) -> float:
-    """Cost of requests at a cloud's store if objects are read in other zones than they were written in."""
-    if not store.is_in_one_zone:
-        return prices.s3_standard.requests_usd(puts, gets, put_bytes, get_bytes)
-    crossed = get_bytes / BYTES_PER_GB * prices.express_cross_zone_read_gb
-    return prices.s3_express.requests_usd(puts, gets, put_bytes, get_bytes) + crossed
+def requests_usd(prices: Prices, store: OwnStore, requests: Mapping[str, int], moved: Mapping[str, int]) -> float:
+    """Cost of requests at a cloud's store if objects are read in other zones than they were written in.
+
+    The directory costs what S3 Express does, an S3 server what S3 Standard does.
+    """
+    counted = requests["put"], requests["get"], moved["put"], moved["get"]
+    if store is not OwnStore.LOCAL:
+        return prices.s3_standard.requests_usd(*counted)
+    crossed = moved["get"] / BYTES_PER_GB * prices.express_cross_zone_read_gb
+    return prices.s3_express.requests_usd(*counted) + crossed
 
 
 def moved_between(before: Moment, after: Moment, topic: str) -> dict[str, int]:
@@ -196,21 +194,20 @@ def records_of(ledger: LedgerReport, acks_1: Sequence[str], sent: int, acknowled
     `acks_1` names the ledger's producers with acks=1. All of producer performance's records were acknowledged while
     no fault was made, so whatever of them was not read is lost.
     """
-    strict = [producer for producer in ledger.producers if producer.name not in acks_1]
-    loose = [producer for producer in ledger.producers if producer.name in acks_1]
+    every = ledger.producers
+    strict = [producer for producer in every if producer.name not in acks_1]
     return Records(
         sent=ledger.sent + sent,
         acknowledged=ledger.acknowledged + acknowledged,
         consumed=ledger.consumed + consumed,
-        aborted=sum(producer.aborted for producer in ledger.producers),
+        aborted=sum(producer.aborted for producer in every),
         lost=sum(producer.lost for producer in strict) + max(0, acknowledged - consumed),
-        lost_acks_1=sum(producer.lost for producer in loose),
-        reordered=ledger.reordered,
+        lost_acks_1=sum(producer.lost for producer in every if producer.name in acks_1),
+        reordered=sum(producer.reordered for producer in every),
         duplicates=sum(producer.duplicates for producer in strict),
         # A producer with acks=1 sends again after a lost answer, and so may hold a later offset than the first copy's.
-        altered=sum(producer.altered for producer in ledger.producers)
-        + sum(producer.at_wrong_offset for producer in strict),
-        aborted_but_read=sum(producer.aborted_but_read for producer in ledger.producers),
+        altered=sum(producer.altered for producer in every) + sum(producer.at_wrong_offset for producer in strict),
+        aborted_but_read=sum(producer.aborted_but_read for producer in every),
         foreign=ledger.foreign_records,
     )
 
@@ -250,7 +247,7 @@ class ProducerRun:
 class Report:
     """All of a run."""
 
-    store: StoreKind
+    store: OwnStore
     kafka_version: str
     total_s: float
     load_s: float
@@ -282,47 +279,24 @@ class Report:
             found.append("replicas differ: " + ("; ".join(self.replicas.differences) or "none was compared"))
         return tuple(found)
 
-    def to_json(self) -> dict[str, object]:
-        """The report's published form."""
-        whole = _traffic_json(self.whole)
-        return {
+    def to_text(self) -> str:
+        """The report's published form: JSON, for programs."""
+        producers = [
+            {"phase": run.phase, "way": run.way, "moved_bytes": run.moved, **dataclasses.asdict(run.result)}
+            for run in self.producers
+        ]
+        document = {
             "store": str(self.store),
             "kafka_version": self.kafka_version,
             "seconds": {"total": round(self.total_s, 1), "load": round(self.load_s, 1)},
             "records": dataclasses.asdict(self.records),
             "replicas_identical": self.replicas.identical,
             "replicas": dataclasses.asdict(self.replicas),
-            **whole,
-            "phases": {name: _traffic_json(traffic) for name, traffic in self.phases.items()},
-            "latency_ms": {
-                "producers": [
-                    {"phase": run.phase, "way": run.way, "moved_bytes": run.moved, **dataclasses.asdict(run.result)}
-                    for run in self.producers
-                ],
-                "stages": self.whole.stages_ms,
-            },
+            **self.whole.to_json(),
+            "phases": {name: traffic.to_json() for name, traffic in self.phases.items()},
+            "latency_ms": {"producers": producers, "stages": self.whole.stages_ms},
             "faults": [dataclasses.asdict(fault) for fault in self.faults],
             "fault_counters": dict(self.fault_counters),
             "broken_promises": list(self.broken_promises),
         }
-
-    def to_text(self) -> str:
-        """JSON, for programs."""
-        return json.dumps(self.to_json(), indent=2) + "\n"
-
-
-def _traffic_json(traffic: Traffic) -> dict[str, object]:
-    cost = traffic.cost_per_gb
-    return {
-        "traffic_seconds": traffic.seconds,
-        "produced_bytes": traffic.produced_bytes,
-        "zone_bytes": {**dataclasses.asdict(traffic.zone_bytes), "ratio": traffic.zone_bytes.ratio},
-        "linked_bytes": traffic.linked_bytes,
-        "inline_bytes": traffic.inline_bytes,
-        "link_share": traffic.link_share,
-        "objects": traffic.objects,
-        "requests": {"put": traffic.puts, "get": traffic.gets},
-        "request_bytes": {"put": traffic.put_bytes, "get": traffic.get_bytes},
-        "cost_per_gb": None if cost is None else dataclasses.asdict(cost),
-        "stages_ms": traffic.stages_ms,
-    }
+        return json.dumps(document, indent=2) + "\n"

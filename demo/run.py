@@ -4,43 +4,26 @@ import contextlib
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from demo import faults
 from demo.load import Heartbeat, prepare_topics, produce, read_back
-from demo.measurement import Sampler
+from demo.measurement import Moment, Sampler
 from demo.plan import ALL_TOPICS, GATEWAYS, LEDGER_TOPIC, DemoPlan, PerformanceRun
-from demo.progress import Progress
-from demo.report import (
-    MB_PER_MIB,
-    FaultSeen,
-    ProducerRun,
-    Replicas,
-    Report,
-    moved_between,
-    records_of,
-    traffic_between,
-)
-from demo.store_outage import DirectoryOutage, PausedOutage, StoreOutage
+from demo.presentation import Progress
+from demo.report import MB_PER_MIB, FaultSeen, ProducerRun, Replicas, Report, moved_between, records_of, traffic_between
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.kafka_distribution import KAFKA_VERSION
-from local_cluster.kafka_tools import KafkaTools, ProducerPerformance
+from local_cluster.kafka_tools import ProducerPerformance
 from local_cluster.object_store.native import start_native_store
-from local_cluster.object_store.process import start_object_store
-from local_cluster.object_store.server import DEFAULT_BUCKET, DEFAULT_DIRECTORY_BUCKET
-from local_cluster.object_store.store_spec import LocalDirectoryStore, S3Store, StoreKind
-from local_cluster.security.inter_broker_protocol import InterBrokerProtocol
-from local_cluster.workload.ledger import LedgerReport
-from local_cluster.workload.ledger_workload import LedgerWorkload
+from local_cluster.object_store.store_spec import LocalDirectoryStore, OwnStore, StoreSpec
+from local_cluster.processes import ManagedProcess
+from local_cluster.security.listeners import InterBrokerProtocol
+from local_cluster.workload.ledger import LedgerReport, LedgerWorkload
 from local_cluster.workload.replica_comparison import compare_replicas
 from plugin.prices import Prices
-
-if TYPE_CHECKING:
-    from local_cluster.object_store.store_spec import StoreSpec
 
 _BROKER_SETTINGS = {
     # Agents read their metadata from the broker of their own zone, as docs/operations.md tells operators.
@@ -53,124 +36,120 @@ class DemoError(Exception):
     """The demonstration cannot run as asked."""
 
 
-@dataclass(frozen=True, slots=True)
-class DemoOptions:
-    """What the command line chose."""
-
-    plan: DemoPlan
-    store: StoreKind = StoreKind.LOCAL
-    keep: Path | None = None
-    """Where everything stays; None: a temporary directory, removed at the end."""
-    protocol: InterBrokerProtocol = InterBrokerProtocol.PLAINTEXT
-
-
-@dataclass(frozen=True, slots=True)
-class _Load:
-    """All that writes, reads and watches."""
-
-    direct: KafkaTools
-    by_agents: KafkaTools
-    ledger: LedgerWorkload
-    heartbeat: Heartbeat
-    sampler: Sampler
-
-
-def run_demo(options: DemoOptions, progress: Progress, clock: Callable[[], float] = time.monotonic) -> Report:
+def run_demo(
+    plan: DemoPlan, store: OwnStore, protocol: InterBrokerProtocol, keep: Path | None, progress: Progress
+) -> Report:
     """Run all of it. However it ends, no process is left behind.
 
+    Everything stays in the directory `keep`; None: in a temporary one, which is removed at the end.
     Raises the errors of local_cluster and metadata_topic, LedgerWorkloadError, KafkaToolError, DemoError.
     """
-    started_s = clock()
+    started_s = time.monotonic()
     with contextlib.ExitStack() as undo:
-        directory = _directory(options, undo)
+        directory = _directory(keep, undo)
         progress.begin("start three brokers, three agents")
-        spec, outage = _store(options.store, directory, undo)
-        cluster = _start_cluster(options, directory / "cluster", spec, progress)
+        server, spec = _store(store, directory, undo)
+        settings = ClusterSettings(AgentsMode(spec, gateways=GATEWAYS), _BROKER_SETTINGS).speaking(protocol)
+        cluster = LocalCluster.create(directory / "cluster", settings=settings, progress=progress.note)
         undo.callback(cluster.kill_all)
-        progress.end(f"Kafka {KAFKA_VERSION}, unmodified, {options.protocol}; each pair is a zone of its own")
+        cluster.start()
+        progress.end(f"Kafka {KAFKA_VERSION}, unmodified, {protocol}; each pair is a zone of its own")
         progress.begin("make topics, switch them on", f"{len(ALL_TOPICS)} topics, remote.wal.storage.enable=true")
         prepare_topics(cluster)
-        load = _start_load(cluster, options.plan, clock, undo)
-        outage = outage or DirectoryOutage(cluster.layout.object_store_directory)
-        return _Show(options, cluster, load, progress, clock).play(outage, started_s)
+        show = _Show(plan, store, cluster, server, progress)
+        undo.callback(show.abandon)
+        return show.play(started_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Phase:
+    """Runs of Kafka's producer performance, and the time that they took."""
+
+    runs: tuple[PerformanceRun, ...]
+    results: list[ProducerPerformance]
+    before: Moment
+    after: Moment
 
 
 class _Show:
-    """The part with records."""
+    """The part with records. Producers wait for their step."""
 
     def __init__(
-        self,
-        options: DemoOptions,
-        cluster: LocalCluster,
-        load: _Load,
-        progress: Progress,
-        clock: Callable[[], float],
+        self, plan: DemoPlan, store: OwnStore, cluster: LocalCluster, server: ManagedProcess | None, progress: Progress
     ) -> None:
-        self._options = options
-        self._plan = options.plan
+        self._plan = plan
+        self._store = store
         self._cluster = cluster
-        self._load = load
+        self._server = server
         self._progress = progress
-        self._clock = clock
+        self._direct = cluster.tools
+        self._by_agents = cluster.runtime.tools(GATEWAYS.bootstrap_servers(cluster.layout, "az1"))
+        self._ledger = LedgerWorkload(cluster.bootstrap_servers, LEDGER_TOPIC, plan.ledger_producers())
+        self._heartbeat = Heartbeat(cluster.bootstrap_servers)
+        self._sampler = Sampler(cluster)
 
-    def play(self, outage: StoreOutage, started_s: float) -> Report:
+    def abandon(self) -> None:
+        """Tell all that writes to end, without waiting."""
+        self._heartbeat.abandon()
+        self._ledger.abandon()
+
+    def play(self, started_s: float) -> Report:
         """Every step, then the report."""
-        load, plan, progress = self._load, self._plan, self._progress
-        first = load.sampler.now()
+        plan, progress = self._plan, self._progress
         progress.begin("measure latency at a steady pace", "producer-perf-test with acks=1, acks=all, and by agents")
-        paced = produce(plan.paced, load.direct, load.by_agents)
-        quiet = load.sampler.now()
-        progress.end(", ".join(map(_latency_note, plan.paced, paced)) + " (p50 / p99)")
-        load.ledger.start()
-        load.heartbeat.start()
+        paced = self._produce(plan.paced)
+        progress.end(", ".join(map(_latency_note, paced.runs, paced.results)) + " (p50 / p99)")
+        self._ledger.start()
+        self._heartbeat.start()
         progress.begin("write as fast as it goes", "each way in turn, beside seven numbered producers")
-        before = load.sampler.now()
-        saturated = produce(plan.saturated, load.direct, load.by_agents)
-        after = load.sampler.now()
-        progress.end(", ".join(map(_throughput_note, plan.saturated, saturated)))
-        seen = self._break_things(before.at_s, outage)
+        saturated = self._produce(plan.saturated)
+        progress.end(", ".join(map(_throughput_note, saturated.runs, saturated.results)))
+        seen = self._break_things(saturated.before.at_s)
         ledger_report, replicas, consumed = self._judge()
-        last = load.sampler.now()
-        phases = {
-            "paced": (plan.paced, paced, (first, quiet)),
-            "saturated": (plan.saturated, saturated, (before, after)),
-        }
-        prices, store = Prices.load(), self._options.store
+        first, last = paced.before, self._sampler.now()
+        phases = {"paced": paced, "saturated": saturated}
+        prices, store = Prices.load(), self._store
         faults_counted = last.totals.by("remote_wal_faults_total", "reason")
         return Report(
             store=store,
             kafka_version=KAFKA_VERSION,
-            total_s=self._clock() - started_s,
+            total_s=time.monotonic() - started_s,
             load_s=last.at_s - first.at_s,
             records=records_of(
                 ledger_report,
                 [producer.name for producer in plan.ledger_producers() if producer.acks == "1"],
                 sum(run.records for run in (*plan.paced, *plan.saturated)),
-                sum(result.records for result in (*paced, *saturated)),
+                sum(result.records for result in (*paced.results, *saturated.results)),
                 consumed,
             ),
             replicas=replicas,
             whole=traffic_between(first, last, prices, store, replicas.bytes),
-            phases={name: traffic_between(*moments, prices, store) for name, (_, _, moments) in phases.items()},
+            phases={name: traffic_between(one.before, one.after, prices, store) for name, one in phases.items()},
             producers=tuple(
-                ProducerRun(name, run.way.name, result, moved_between(*moments, run.way.topic.name))
-                for name, (runs, results, moments) in phases.items()
-                for run, result in zip(runs, results, strict=True)
+                ProducerRun(name, run.way.name, result, moved_between(one.before, one.after, run.way.topic))
+                for name, one in phases.items()
+                for run, result in zip(one.runs, one.results, strict=True)
             ),
             faults=tuple(seen),
             fault_counters={reason: int(count) for reason, count in sorted(faults_counted.items()) if count},
         )
 
-    def _break_things(self, flowing_since_s: float, outage: StoreOutage) -> list[FaultSeen]:
-        load, plan, progress = self._load, self._plan, self._progress
-        scene = faults.Scene(self._cluster, load.sampler, load.heartbeat, flowing_since_s, self._clock)
+    def _produce(self, runs: tuple[PerformanceRun, ...]) -> _Phase:
+        before = self._sampler.now()
+        results = produce(runs, self._direct, self._by_agents)
+        return _Phase(runs, results, before, self._sampler.now())
+
+    def _break_things(self, flowing_since_s: float) -> list[FaultSeen]:
+        plan, progress = self._plan, self._progress
+        scene = faults.Scene(self._cluster, self._sampler, self._heartbeat, flowing_since_s)
         progress.begin("kill -9 a broker that leads", "its followers take over; then it comes back")
         seen = [faults.kill_leader(scene)]
         note = "a new leader after {new_leader_after_s:.1f} s, all in sync after {all_in_sync_after_s:.0f} s"
         progress.end(note.format_map(seen[-1].seen))
         scene.pause(plan.calm_s)
-        progress.begin(f"take the object store away for {plan.store_outage_s:.0f} s", outage.description)
-        seen.append(faults.store_outage(scene, outage, plan.store_outage_s))
+        told = "requests are never answered" if self._server else "requests fail, as on a lost mount"
+        progress.begin(f"take the object store away for {plan.store_outage_s:.0f} s", told)
+        seen.append(faults.store_outage(scene, self._server, told, plan.store_outage_s))
         inline = seen[-1].seen["inline_bytes"]
         assert isinstance(inline, int)  # noqa: S101 - narrows what faults.py counts
         progress.end(f"{inline / 1e6:.1f} MB went inline meanwhile")
@@ -182,16 +161,16 @@ class _Show:
         return seen
 
     def _judge(self) -> tuple[LedgerReport, Replicas, int]:
-        load, progress = self._load, self._progress
+        progress = self._progress
         progress.begin("stop the producers", "the last acknowledgements come in")
-        load.heartbeat.finish()
-        load.ledger.stop_producing()
+        self._heartbeat.finish()
+        self._ledger.stop_producing()
         progress.begin("read every record back", "by number, and with consumer-perf-test")
-        ledger_report = load.ledger.finish()
-        consumed = read_back([*self._plan.paced, *self._plan.saturated], load.direct)
+        ledger_report = self._ledger.finish()
+        consumed = read_back([*self._plan.paced, *self._plan.saturated], self._direct)
         progress.end(f"{ledger_report.consumed + consumed:,} records")
         progress.begin("compare all replicas byte by byte")
-        compared = [compare_replicas(self._cluster, topic.name) for topic in ALL_TOPICS]
+        compared = [compare_replicas(self._cluster, topic) for topic in ALL_TOPICS]
         replicas = Replicas(
             sum(len(comparison.partitions) for comparison in compared),
             sum(comparison.compared_bytes for comparison in compared),
@@ -209,56 +188,21 @@ def _throughput_note(run: PerformanceRun, result: ProducerPerformance) -> str:
     return f"{run.way.name} {result.mib_per_s * MB_PER_MIB:.1f} MB/s"
 
 
-def _directory(options: DemoOptions, undo: contextlib.ExitStack) -> Path:
-    if options.keep is not None:
-        if options.keep.exists() and any(options.keep.iterdir()):
-            raise DemoError(f"{options.keep} is not empty: --keep needs a directory of its own")
-        options.keep.mkdir(parents=True, exist_ok=True)
-        return options.keep.absolute()
+def _directory(keep: Path | None, undo: contextlib.ExitStack) -> Path:
+    if keep is not None:
+        if keep.exists() and any(keep.iterdir()):
+            raise DemoError(f"{keep} is not empty: --keep needs a directory of its own")
+        keep.mkdir(parents=True, exist_ok=True)
+        return keep.absolute()
     directory = Path(tempfile.mkdtemp(prefix="remote-wal-demo-"))
     undo.callback(shutil.rmtree, directory, ignore_errors=True)
     return directory
 
 
-def _store(store: StoreKind, directory: Path, undo: contextlib.ExitStack) -> "tuple[StoreSpec, StoreOutage | None]":
-    if store is StoreKind.LOCAL:
-        return LocalDirectoryStore(), None
-    if store is StoreKind.S3_NATIVE:
-        native, spec = start_native_store(directory / "object-store-server", DEFAULT_BUCKET)
-        undo.callback(native.kill)
-        return spec, PausedOutage(native)
-    bucket = DEFAULT_DIRECTORY_BUCKET if store is StoreKind.S3_EXPRESS else DEFAULT_BUCKET
-    server, url = start_object_store(directory / "object-store-server", bucket)
+def _store(store: OwnStore, directory: Path, undo: contextlib.ExitStack) -> tuple[ManagedProcess | None, StoreSpec]:
+    """Return the store's server, if it has one, and the agents' settings for it."""
+    if store is OwnStore.LOCAL:
+        return None, LocalDirectoryStore()
+    server, spec = start_native_store(directory / "object-store-server", "remote-wal")
     undo.callback(server.kill)
-    return S3Store(url, bucket, backend=store.backend), PausedOutage(server)
-
-
-def _start_cluster(options: DemoOptions, directory: Path, store: "StoreSpec", progress: Progress) -> LocalCluster:
-    settings = ClusterSettings(AgentsMode(store, gateways=GATEWAYS), _BROKER_SETTINGS)
-    settings = settings.speaking(options.protocol)
-    cluster = LocalCluster.create(directory, settings=settings, progress=progress.note)
-    try:
-        cluster.start()
-    except BaseException:
-        cluster.kill_all()
-        raise
-    return cluster
-
-
-def _start_load(
-    cluster: LocalCluster,
-    plan: DemoPlan,
-    clock: Callable[[], float],
-    undo: contextlib.ExitStack,
-) -> _Load:
-    """Producers that wait for their step."""
-    load = _Load(
-        cluster.tools,
-        cluster.runtime.tools(GATEWAYS.bootstrap_servers(cluster.layout, "az1")),
-        LedgerWorkload(cluster.bootstrap_servers, LEDGER_TOPIC.name, plan.ledger_producers()),
-        Heartbeat(cluster.bootstrap_servers, clock),
-        Sampler(cluster, clock),
-    )
-    undo.callback(load.ledger.abandon)
-    undo.callback(load.heartbeat.abandon)
-    return load
+    return server, spec

@@ -19,7 +19,10 @@ Series = tuple[str, tuple[tuple[str, str], ...]]
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Counters at one moment, or their growth between two. Histograms are counters too: `_bucket`, `_count`, `_sum`."""
+    """Counters at one moment, or their growth between two; histograms as `_bucket`, `_count`, `_sum`.
+
+    Gauges are here too; only at one moment they mean something.
+    """
 
     values: Mapping[Series, float] = field(default_factory=dict)
 
@@ -106,63 +109,42 @@ class Counters:
         Beyond the last bucket's bound, the result is that bound.
         """
         wanted = set(labels.items())
-        buckets: defaultdict[float, float] = defaultdict(float)
+        cumulated: defaultdict[float, float] = defaultdict(float)
         for (found, have), value in self.values.items():
             if found == f"{name}_bucket" and wanted <= set(have):
-                buckets[float(dict(have)["le"])] += value
-        return _quantile_of(sorted(buckets.items()), fraction)
-
-
-def _quantile_of(buckets: list[tuple[float, float]], fraction: float) -> float | None:
-    if not buckets or buckets[-1][1] <= 0:
+                cumulated[float(dict(have)["le"])] += value
+        rank = fraction * max(cumulated.values(), default=0.0)
+        lower, below = 0.0, 0.0
+        for upper, count in sorted(cumulated.items()):
+            if count >= rank > 0:
+                return 1000 * (
+                    lower if math.isinf(upper) else lower + (upper - lower) * (rank - below) / (count - below)
+                )
+            lower, below = upper, count
         return None
-    rank = fraction * buckets[-1][1]
-    lower, below = 0.0, 0.0
-    for upper, cumulated in buckets:
-        if cumulated >= rank:
-            if math.isinf(upper):
-                return lower * 1000
-            inside = cumulated - below
-            return 1000 * (lower + (upper - lower) * ((rank - below) / inside if inside else 1.0))
-        lower, below = upper, cumulated
-    return lower * 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Scrape:
-    """One answer of an agent's /metrics."""
-
-    counters: Counters = field(default_factory=Counters)
-    gauges: Mapping[Series, float] = field(default_factory=dict)
-
-    def gauge(self, name: str) -> float:
-        """Return the sum of all series of that name."""
-        return sum(value for (found, _), value in self.gauges.items() if found == name)
-
-
-def parse_metrics(text: str) -> Scrape:
+def parse_metrics(text: str) -> Counters:
     """Read Prometheus text. Raises ValueError."""
     from prometheus_client.parser import text_string_to_metric_families
 
-    counters: dict[Series, float] = {}
-    gauges: dict[Series, float] = {}
-    for family in text_string_to_metric_families(text):
-        target = gauges if family.type == "gauge" else counters
-        for sample in family.samples:
-            if not sample.name.endswith("_created"):
-                target[sample.name, tuple(sorted(sample.labels.items()))] = sample.value
-    return Scrape(Counters(counters), gauges)
+    return Counters(
+        {
+            (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+            if not sample.name.endswith("_created")
+        }
+    )
 
 
-def scrape(cluster: "LocalCluster", broker_id: int) -> Scrape:
+def scrape(cluster: "LocalCluster", broker_id: int) -> Counters:
     """Ask the broker's agent. Raises OSError if it does not answer, ValueError."""
     url = f"http://{cluster.layout.agent_http_address(broker_id)}/metrics"
     with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:
         return parse_metrics(answer.read().decode())
 
 
-def scrape_all(cluster: "LocalCluster") -> Scrape:
+def scrape_all(cluster: "LocalCluster") -> Counters:
     """Return all agents' answers, added up. Raises OSError if one does not answer, ValueError."""
-    found = [scrape(cluster, broker_id) for broker_id in cluster.broker_ids]
-    gauges = sum((Counters(one.gauges) for one in found), Counters())
-    return Scrape(sum((one.counters for one in found), Counters()), gauges.values)
+    return sum((scrape(cluster, broker_id) for broker_id in cluster.broker_ids), Counters())

@@ -9,32 +9,23 @@ A test or a benchmark sets everything else itself.
 import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 
 import javaproperties
 
 from local_cluster.layout import REPLICA_DOMAIN, ClusterLayout
 from local_cluster.object_store.store_spec import LocalDirectoryStore, StoreSpec
-from local_cluster.security import agent_certificates, bypass_listener
-from local_cluster.security.inter_broker import InterBroker
-from local_cluster.security.inter_broker_protocol import InterBrokerProtocol
-from local_cluster.zone_gateways import ZoneGateways, with_gateways
-from local_cluster.zone_hosts import ZoneHosts
+from local_cluster.security.listeners import (
+    CLIENTS_MAY,
+    InterBroker,
+    InterBrokerProtocol,
+    agents_bypass,
+    agents_tls,
+    bypass_listener,
+    write_certificates,
+)
+from local_cluster.zones import ZoneGateways, ZoneHosts, with_gateways
 
 BACKEND_PREFIX = "rsm.wal.config."
-
-TIERED_TOPIC: Mapping[str, str] = MappingProxyType(
-    {
-        "remote.storage.enable": "true",
-        # A segment may go from the local log as soon as it is on the tier. (By age, Kafka would roll and tier the
-        # active segment too.)
-        "local.retention.bytes": "1",
-        # The smallest that Kafka takes.
-        "segment.bytes": "1048576",
-    }
-)
-"""Settings that make a topic of a cluster with `tiered_storage` go to the tier within seconds."""
-
 
 _OPEN = ("remote.wal.agent.plaintext.enable", "remote.wal.agent.http.plaintext.accepted")
 """Keys that must be set before agents listen on other than loopback addresses without TLS."""
@@ -84,7 +75,7 @@ class ClusterSettings:
     """None: brokers and controllers use plaintext among each other, without a login."""
     tiered_storage: bool = False
     """Switch KIP-405 on, with LocalTieredStorage in a directory of the cluster and short intervals. A topic must ask
-    for it, see TIERED_TOPIC."""
+    for it."""
 
     @property
     def relays(self) -> bool:
@@ -92,14 +83,16 @@ class ClusterSettings:
         return self.agents is not None and self.agents.overrides.get("remote.wal.agent.mode") != "shadow"
 
     def speaking(self, protocol: InterBrokerProtocol) -> "ClusterSettings":
-        """Return settings with this protocol among brokers; with TLS, agents use it too, so that they are not less
-        protected.
+        """Return settings with this protocol among brokers and, but for plaintext, with StandardAuthorizer.
 
-        With TLS the brokers' JVMs use the full compiler, because the quick compiler has no AES instructions: without
-        it, even stock brokers took twice the processor time for the same bytes.
+        Brokers log in by PLAIN, because SCRAM's passwords would have to exist since the cluster was formatted. With
+        TLS, agents are protected by it too, and the brokers' JVMs use the full compiler, because the quick compiler has
+        no AES instructions: without it, even stock brokers took twice the processor time for the same bytes.
         """
-        spoken = InterBroker.speaking(protocol)
-        if spoken is None or not spoken.has_tls:
+        if protocol is InterBrokerProtocol.PLAINTEXT:
+            return replace(self, inter_broker=None)
+        spoken = InterBroker(protocol, mechanism="PLAIN", clients_may=CLIENTS_MAY)
+        if not spoken.has_tls:
             return replace(self, inter_broker=spoken)
         agents = self.agents and replace(self.agents, tls=True)
         return replace(self, agents=agents, inter_broker=spoken, full_compiler=True)
@@ -121,14 +114,16 @@ def server_properties(layout: ClusterLayout, broker_id: int, settings: ClusterSe
     }
     if settings.inter_broker is not None:
         properties |= settings.inter_broker.properties(layout, broker_id)
-    if len(layout.brokers) < KAFKAS_REPLICAS:
-        properties |= _fewer_brokers(len(layout.brokers))
+    if layout.broker_count < KAFKAS_REPLICAS:
+        properties |= _replicas_of_internal_topics(layout.broker_count)
     if settings.tiered_storage:
-        properties |= _tiered_storage_properties(layout, str(min(KAFKAS_REPLICAS, len(layout.brokers))))
+        properties |= _tiered_storage_properties(layout)
     if settings.agents is not None:
         properties |= _agent_properties(layout, broker_id, settings.agents)
         if settings.agents.bypass:
-            properties = _with_bypass(properties, layout, broker_id)
+            added = bypass_listener(layout, broker_id)
+            joined = {key: f"{properties[key]},{value}" if key in properties else value for key, value in added.items()}
+            properties = {**agents_bypass(layout, broker_id), **properties, **joined}
         if settings.agents.gateways is not None:
             properties = with_gateways(properties, layout, broker_id, settings.agents.gateways)
     return {**properties, **settings.overrides, **settings.broker_overrides.get(broker_id, {})}
@@ -137,9 +132,7 @@ def server_properties(layout: ClusterLayout, broker_id: int, settings: ClusterSe
 def hosts_file(
     layout: ClusterLayout, broker_id: int, *, agents: bool, machine_names: Iterable[str] | None = None
 ) -> str:
-    """Return the names that the broker's JVM can resolve; it uses no other source, so the machine's own name is
-    there.
-    """
+    """Return the names that the broker's JVM can resolve. It has no other source: the machine's own name is there."""
     names = [socket.gethostname()] if machine_names is None else machine_names
     lines = ["127.0.0.1 localhost", *(f"127.0.0.1 {name}" for name in names if name and name != "localhost")]
     for other in layout.broker_ids:
@@ -156,17 +149,16 @@ def write_configuration(layout: ClusterLayout, settings: ClusterSettings) -> Non
         layout.broker_directory(broker_id).mkdir(parents=True, exist_ok=True)
         properties = server_properties(layout, broker_id, settings)
         layout.server_properties(broker_id).write_text(javaproperties.dumps(properties, timestamp=False))
-        hosts = hosts_file(layout, broker_id, agents=settings.relays)
-        layout.hosts_file(broker_id).write_text(hosts)
+        layout.hosts_file(broker_id).write_text(hosts_file(layout, broker_id, agents=settings.relays))
         if settings.agents is not None:
             layout.agent_directory(broker_id).mkdir(parents=True, exist_ok=True)
         if settings.inter_broker is not None and settings.inter_broker.has_tls:
             settings.inter_broker.write_certificate(layout, broker_id)
     if settings.agents is not None and (settings.agents.bypass or settings.agents.tls):
-        agent_certificates.write_certificates(layout)
+        write_certificates(layout)
 
 
-def _fewer_brokers(brokers: int) -> dict[str, str]:
+def _replicas_of_internal_topics(brokers: int) -> dict[str, str]:
     """Return settings for few brokers: Kafka's own topics have three replicas by default, and need as many brokers."""
     replicas, in_sync = str(brokers), str(min(KAFKAS_IN_SYNC, brokers))
     return {
@@ -201,8 +193,9 @@ def _listener_properties(layout: ClusterLayout, broker_id: int, *, agents: bool)
     }
 
 
-def _tiered_storage_properties(layout: ClusterLayout, replicas: str) -> dict[str, str]:
+def _tiered_storage_properties(layout: ClusterLayout) -> dict[str, str]:
     """Return settings for KIP-405 with Kafka's own metadata manager, which uses the prefix `rlmm.config.`."""
+    replicas = str(min(KAFKAS_REPLICAS, layout.broker_count))
     return {
         "remote.log.storage.system.enable": "true",
         "remote.log.storage.manager.class.name": "org.apache.kafka.server.log.remote.storage.LocalTieredStorage",
@@ -216,12 +209,6 @@ def _tiered_storage_properties(layout: ClusterLayout, replicas: str) -> dict[str
         "log.retention.check.interval.ms": "500",
         "log.initial.task.delay.ms": "500",
     }
-
-
-def _with_bypass(properties: dict[str, str], layout: ClusterLayout, broker_id: int) -> dict[str, str]:
-    added = bypass_listener.broker_properties(layout, broker_id)
-    joined = {key: f"{properties[key]},{value}" if key in properties else value for key, value in added.items()}
-    return {**bypass_listener.agent_properties(layout, broker_id), **properties, **joined}
 
 
 def _agent_properties(layout: ClusterLayout, broker_id: int, agents: AgentsMode) -> dict[str, str]:
@@ -242,7 +229,7 @@ def _agent_properties(layout: ClusterLayout, broker_id: int, agents: AgentsMode)
         "remote.wal.agent.watchdog.timeout.ms": "300000",
     }
     if agents.tls:
-        properties |= agent_certificates.agent_properties(layout, broker_id)
+        properties |= agents_tls(layout, broker_id)
     if layout.network:  # of this machine's namespaces alone
         properties |= dict.fromkeys(_OPEN, "true")
     backend = agents.store.settings(layout.object_store_directory)

@@ -8,25 +8,23 @@ They are ended in the reverse order.
 """
 
 import dataclasses
-import urllib.error
 import urllib.request
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import javaproperties
 
 from jvm.ivy import Progress
 from local_cluster.broker_config import AgentsMode, ClusterSettings, write_configuration
-from local_cluster.broker_files import BrokerFiles
-from local_cluster.cluster_admin import ClusterAdmin
+from local_cluster.cluster_admin import ClusterAdmin, ReplicaSummary
 from local_cluster.kafka_distribution import KafkaDistribution
-from local_cluster.kafka_runtime import KafkaRuntime
 from local_cluster.kafka_tools import KafkaTools
 from local_cluster.layout import ClusterLayout, LayoutError, load_layout, save_layout
 from local_cluster.node_processes import (
+    KafkaRuntime,
     agent_process,
     broker_process,
     format_log_directory,
@@ -47,7 +45,6 @@ class LocalCluster:
         self.layout = layout
         self.settings = settings or ClusterSettings()
         self.admin = ClusterAdmin(layout.bootstrap_servers)
-        self.files = BrokerFiles(layout)
         self._tell: Progress = progress or (lambda _line: None)
         self.runtime = KafkaRuntime(self.settings.tiered_storage, self._tell)
         self._versions: dict[int, str] = {}
@@ -89,9 +86,7 @@ class LocalCluster:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.kill_all()
 
     @property
@@ -140,7 +135,7 @@ class LocalCluster:
             if not process.is_alive()
         ]
         try:
-            if self.files.has_agents:
+            if self.layout.has_agents:
                 self._tell("starting agents")
                 for broker_id in self.broker_ids:
                     self.start_agent(broker_id, wait=False)
@@ -157,20 +152,19 @@ class LocalCluster:
     def format(self) -> None:
         """Format the log directories that are new, in parallel. Raises ProcessStartError."""
         java = self.runtime.java
-        new = [
-            broker_id
+        new = {
+            broker_id: self._kafka_of(broker_id)
             for broker_id in self.broker_ids
-            if any(not (path / "meta.properties").exists() for path in self.files.log_directories(broker_id))
-        ]
+            if any(not (path / "meta.properties").exists() for path in self.layout.log_directories(broker_id))
+        }
+
+        def format_one(broker_id: int) -> None:
+            format_log_directory(self.layout, broker_id, self.settings, java, new[broker_id])
+
         if new:
-            kafka = [self._kafka_of(broker_id) for broker_id in new]
             self._tell("formatting log directories")
             with ThreadPoolExecutor(len(new)) as pool:
-                list(
-                    pool.map(
-                        lambda one, its: format_log_directory(self.layout, one, self.settings, java, its), new, kafka
-                    )
-                )
+                list(pool.map(format_one, new))
 
     def _let_clients_in(self, timeout_s: float) -> None:
         """Authorise the agents, which are clients too: with an authorizer nothing is ready before that."""
@@ -183,11 +177,11 @@ class LocalCluster:
         login = self.layout.broker_directory(one) / "admin.properties"
         login.write_text(javaproperties.dumps(spoken.client_properties(self.layout, one), timestamp=False))
         controllers = ",".join(map(self.layout.controller_address, self.broker_ids))
-        tool = ["--bootstrap-controller", controllers, "--command-config", str(login)]
-        for allowed in spoken.clients_may:
-            self.tools.run(
-                "org.apache.kafka.tools.AclCommand", [*tool, "--add", "--allow-principal", "User:ANONYMOUS", *allowed]
-            )
+        options = ["--bootstrap-controller", controllers, "--command-config", str(login)]
+        options += ["--add", "--allow-principal", "User:ANONYMOUS"]
+        tools, tool = self.tools, "org.apache.kafka.tools.AclCommand"
+        with ThreadPoolExecutor(len(spoken.clients_may)) as pool:  # each call starts a JVM
+            list(pool.map(lambda allowed: tools.run(tool, [*options, *allowed]), spoken.clients_may))
 
     def wait_until_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Wait until every broker is registered and every agent is ready.
@@ -196,7 +190,7 @@ class LocalCluster:
         """
         self._tell("waiting for the brokers to register")
         self.wait_for_brokers(self.broker_ids, timeout_s)
-        if self.files.has_agents:
+        if self.layout.has_agents:
             self._tell("waiting for the agents")
             for broker_id in self.broker_ids:
                 self.wait_for_agent(broker_id, timeout_s)
@@ -207,7 +201,7 @@ class LocalCluster:
 
         def registered() -> bool:
             for broker_id in wanted:
-                _require_alive(self._brokers[broker_id], self.files.log(broker_id))
+                _require_alive(self._brokers[broker_id], self.layout.broker_log(broker_id))
             return wanted <= self.admin.registered_brokers(2.0)
 
         wait_until(registered, f"brokers {sorted(wanted)} are registered", timeout_s)
@@ -255,10 +249,7 @@ class LocalCluster:
             self.wait_for_agent(broker_id, timeout_s)
 
     def broker(self, broker_id: int) -> ManagedProcess:
-        """Return the broker's process, to be observed, paused and ended.
-
-        A controlled shutdown moves leaders away first.
-        """
+        """Return the broker's process, to be observed, paused and ended."""
         return self._brokers[broker_id]
 
     def agent(self, broker_id: int) -> ManagedProcess:
@@ -272,13 +263,80 @@ def agent_is_ready(layout: ClusterLayout, broker_id: int) -> bool:
     try:
         with urllib.request.urlopen(url, timeout=2) as answer:
             return bool(answer.status == 200)
-    except (urllib.error.URLError, OSError):
+    except OSError:  # which URLError is
         return False
 
 
 def _require_alive(process: ManagedProcess, log_path: Path) -> None:
-    if process.is_alive():
-        return
-    log = log_path.read_text(errors="replace").splitlines()[-15:] if log_path.is_file() else []
-    telling = "\n".join(log) or process.log_tail()
-    raise ProcessStartError(f"{process.spec.name} has ended; its log ends with\n{telling}")
+    if not process.is_alive():
+        log = log_path.read_text(errors="replace").splitlines()[-15:] if log_path.is_file() else []
+        telling = "\n".join(log) or process.log_tail()
+        raise ProcessStartError(f"{process.spec.name} has ended; its log ends with\n{telling}")
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStatus:
+    """A broker's status; `pid` is None if the process does not run, `registered` means that clients are sent to it."""
+
+    broker_id: int
+    pid: int | None
+    registered: bool
+    client_listener: str
+    replication_listener: str
+
+
+@dataclass(frozen=True, slots=True)
+class AgentStatus:
+    """The status of the agent beside a broker; `ready` is the answer of its /readyz."""
+
+    broker_id: int
+    pid: int | None
+    ready: bool
+    peer_listener: str
+    http_listener: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStatus:
+    """The cluster's status; `replicas` is None if no broker answers."""
+
+    directory: str
+    cluster_id: str
+    bootstrap_servers: str
+    brokers: tuple[BrokerStatus, ...]
+    agents: tuple[AgentStatus, ...]
+    replicas: ReplicaSummary | None
+
+    @property
+    def healthy(self) -> bool:
+        """Whether every broker is registered, every agent ready, and every partition has its leader."""
+        parts = [broker.registered for broker in self.brokers] + [agent.ready for agent in self.agents]
+        return all(parts) and self.replicas is not None and self.replicas.without_leader == 0
+
+
+def status_of(cluster: LocalCluster) -> ClusterStatus:
+    """Return what runs, where, and how many replicas are behind."""
+    layout, is_up = cluster.layout, any(cluster.broker(broker_id).is_alive() for broker_id in cluster.broker_ids)
+    registered: frozenset[int] = cluster.admin.registered_brokers(5.0) if is_up else frozenset()
+    brokers = tuple(
+        BrokerStatus(
+            broker_id,
+            cluster.broker(broker_id).pid,
+            broker_id in registered,
+            layout.client_address(broker_id),
+            f"127.0.0.1:{layout.replica_port(broker_id)}",
+        )
+        for broker_id in cluster.broker_ids
+    )
+    agents = tuple(
+        AgentStatus(
+            broker_id,
+            cluster.agent(broker_id).pid,
+            agent_is_ready(layout, broker_id),
+            layout.peer_address(broker_id),
+            layout.agent_http_address(broker_id),
+        )
+        for broker_id in (cluster.broker_ids if cluster.layout.has_agents else ())
+    )
+    summary = cluster.admin.replica_summary() if registered else None
+    return ClusterStatus(str(layout.directory), layout.cluster_id, layout.bootstrap_servers, brokers, agents, summary)

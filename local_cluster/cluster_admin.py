@@ -1,12 +1,11 @@
-"""Asks and changes a running cluster, over the protocol's own client, with deadlines.
+"""Asks and changes a running cluster, over the protocol's own client, with deadlines; switches topics on.
 
 Every wait is for an answer of a broker, never for time to pass. Any broker may answer, and just after a change they
 differ for some milliseconds: before you rely on a change, wait for it by its own method.
 """
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_fixed
@@ -14,9 +13,9 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_fi
 from kafka_cluster.client_config import KafkaClientConfig
 from local_cluster.broker_config import KAFKAS_IN_SYNC
 from local_cluster.polling import WaitTimeoutError, wait_until
-from recovery.errors import ReassignmentError
-from recovery.reassignment.admin import ReassignmentAdmin
-from recovery.reassignment.plan import Move, TopicPartition
+from metadata_topic.settings.settings_topic import SettingsWriter
+from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
+from metadata_topic.settings.wal_retention import AS_LOCAL
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient, NewTopic
@@ -31,6 +30,10 @@ CLIENT_CONFIG: Mapping[str, object] = {
     # A topic that a test deleted stays deleted.
     "allow.auto.create.topics": False,
 }
+LINKED = TopicSettings(enable=True, link_policy=LinkPolicy.ALWAYS)
+"""Settings that link every byte."""
+LINKED_AND_KEPT = replace(LINKED, wal_retention_ms=AS_LOCAL)
+"""Settings that also keep the whole log in objects, as long as brokers keep it."""
 
 
 class ClusterAdminError(Exception):
@@ -124,11 +127,7 @@ class ClusterAdmin:
     )
     def _create(self, topic: "NewTopic", order: str) -> None:
         if topic.topic not in self.client.list_topics(timeout=REQUEST_TIMEOUT_S).topics:
-            self._settle(self.client.create_topics([topic]), order)
-
-    def delete_topic(self, name: str) -> None:
-        """Delete a topic. Raises ClusterAdminError."""
-        self._settle(self.client.delete_topics([name]), f"delete topic {name}")
+            settle(self.client.create_topics([topic]), order)
 
     def partitions(self, topic: str) -> tuple[PartitionState, ...]:
         """Return the topic's partitions in order; empty if the topic is not known (yet), or no broker answers."""
@@ -160,17 +159,6 @@ class ClusterAdmin:
             sum(len(state.isrs) < len(state.replicas) for state in states),
             sum(state.leader < 0 for state in states),
         )
-
-    def in_sync_replicas(self, topic: str) -> dict[int, tuple[int, ...]]:
-        """Return broker ids in sync, by partition."""
-        return {state.partition: state.in_sync for state in self.partitions(topic)}
-
-    def leader_of(self, topic: str, partition: int = 0) -> int | None:
-        """Return the leader's broker id; None if the partition has none now."""
-        for state in self.partitions(topic):
-            if state.partition == partition and state.leader >= 0:
-                return state.leader
-        return None
 
     def wait_for_leader(
         self,
@@ -211,85 +199,31 @@ class ClusterAdmin:
         except WaitTimeoutError as error:
             raise WaitTimeoutError(f"{error}; the partitions are {self.partitions(topic)}") from None
 
-    def wait_for_isr(
-        self, topic: str, broker_ids: Sequence[int], *, partition: int = 0, timeout_s: float = 60.0
-    ) -> None:
-        """Wait until exactly these brokers are in sync. Raises WaitTimeoutError."""
-        wanted = tuple(sorted(broker_ids))
-        wait_until(
-            lambda: self.in_sync_replicas(topic).get(partition) == wanted,
-            f"the ISR of {topic}-{partition} is {wanted}",
-            timeout_s,
-        )
 
-    def reassign(self, topic: str, replicas: Mapping[int, Sequence[int]], timeout_s: float = 120.0) -> None:
-        """Give partitions other replicas (partition to broker ids), and wait until they are the only ones.
+def settle(futures: Mapping[str, object], order: str) -> None:
+    """Wait for the answers to an order. Raises ClusterAdminError."""
+    from confluent_kafka import KafkaError, KafkaException
 
-        Raises ClusterAdminError, WaitTimeoutError.
-        """
-        self.begin_reassignment(topic, replicas)
-        wanted = {number: tuple(brokers) for number, brokers in replicas.items()}
-
-        def moved() -> bool:
-            now = {state.partition: state for state in self.partitions(topic)}
-            return all(
-                number in now and now[number].replicas == brokers and now[number].in_sync == tuple(sorted(brokers))
-                for number, brokers in wanted.items()
-            )
-
-        wait_until(moved, f"{topic} is on {wanted}", timeout_s)
-
-    def begin_reassignment(self, topic: str, replicas: Mapping[int, Sequence[int]]) -> None:
-        """Start a reassignment without waiting for its end. Raises ClusterAdminError."""
-        with self._reassignments() as admin:
-            moves = [Move(TopicPartition(topic, number), (), tuple(brokers)) for number, brokers in replicas.items()]
-            refused = {where: why for where, why in admin.submit(moves).items() if why is not None}
-        if refused:
-            raise ClusterAdminError(f"reassign {topic}: {refused}")
-
-    def move_leader(self, topic: str, partition: int, broker_id: int, timeout_s: float = 60.0) -> None:
-        """Make an in-sync replica the preferred leader, and the leader.
-
-        Raises ClusterAdminError, WaitTimeoutError.
-        """
-        known: dict[int, tuple[int, ...]] = {}
-
-        def is_known() -> bool:  # a topic made just now is not known to every broker
-            known.update({state.partition: state.replicas for state in self.partitions(topic)})
-            return partition in known
-
-        wait_until(is_known, f"{topic}-{partition} is known", timeout_s)
-        replicas = known[partition]
-        self.reassign(topic, {partition: [broker_id, *(other for other in replicas if other != broker_id)]}, timeout_s)
-        with self._reassignments() as admin:
-            admin.elect_preferred([TopicPartition(topic, number) for number in known])
-        self.wait_for_leader(topic, partition, expected=broker_id, timeout_s=timeout_s)
-
-    def elect_preferred_leaders(self) -> None:
-        """Elect the preferred leaders of all partitions, as far as possible now."""
-        from confluent_kafka import ElectionType, KafkaException
-
-        with contextlib.suppress(KafkaException):
-            self.client.elect_leaders(ElectionType.PREFERRED, None).result(REQUEST_TIMEOUT_S)
-
-    @contextlib.contextmanager
-    def _reassignments(self) -> Iterator[ReassignmentAdmin]:
+    for future in futures.values():
         try:
-            with ReassignmentAdmin(KafkaClientConfig(self.bootstrap_servers), REQUEST_TIMEOUT_S) as admin:
-                yield admin
-        except ReassignmentError as error:
-            raise ClusterAdminError(str(error)) from error
+            future.result(REQUEST_TIMEOUT_S)  # type: ignore[attr-defined]
+        except KafkaException as error:
+            reason = error.args[0]
+            broken = reason.code() in (KafkaError._DESTROY_BROKER, KafkaError._TRANSPORT)
+            kind = ClusterUnsettledError if broken or reason.retriable() else ClusterAdminError
+            raise kind(f"{order}: {reason.str()}") from error
+        except TimeoutError as error:
+            raise ClusterAdminError(f"{order}: no answer within {REQUEST_TIMEOUT_S:g} s") from error
 
-    def _settle(self, futures: Mapping[str, object], order: str) -> None:
-        from confluent_kafka import KafkaError, KafkaException
 
-        for future in futures.values():
-            try:
-                future.result(REQUEST_TIMEOUT_S)  # type: ignore[attr-defined]
-            except KafkaException as error:
-                reason = error.args[0]
-                broken = reason.code() in (KafkaError._DESTROY_BROKER, KafkaError._TRANSPORT)
-                kind = ClusterUnsettledError if broken or reason.retriable() else ClusterAdminError
-                raise kind(f"{order}: {reason.str()}") from error
-            except TimeoutError as error:
-                raise ClusterAdminError(f"{order}: no answer within {REQUEST_TIMEOUT_S:g} s") from error
+def set_topics(bootstrap_servers: str, topics: Iterable[str], settings: TopicSettings | None = None) -> None:
+    """Switch topics on, as `remote-wal topics enable` does; by default they link by cost. Agents follow within seconds.
+
+    Raises MetadataTopicError.
+    """
+    writer = SettingsWriter(KafkaClientConfig(bootstrap_servers, {"log_level": 0}))
+    try:
+        for topic in topics:
+            writer.set_topic(topic, settings or TopicSettings(enable=True))
+    finally:
+        writer.close()

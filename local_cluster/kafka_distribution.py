@@ -35,7 +35,7 @@ class KafkaDistribution:
     tiered_libs: Path | None = None
     """The test jars with LocalTieredStorage, if they were requested."""
     class_archive: Path | None = None
-    """The archive of `class_archive`, if there is one."""
+    """The archive of `node_processes`, if there is one."""
 
     @property
     def class_path(self) -> str:
@@ -85,41 +85,40 @@ def resolve_kafka(
     Java is looked for only if there is something to fetch. Raises KafkaDistributionError, JavaNotFoundError.
     """
     home = home or kafka_home(version=version)
-    tell = progress or (lambda _line: None)
-    libs = _resolved(java, home, version, "libs", tell)
-    tiered = _resolved(java, home, version, "tiered", tell) if tiered_storage else None
-    return KafkaDistribution(libs, tiered)
-
-
-def _resolved(java: Java | None, home: Path, version: str, configuration: str, tell: Progress) -> Path:
     module = Path(str(resources.files("local_cluster") / "kafka-ivy.xml"))
     versions = {"kafka.version": version, "log4j.version": LOG4J_VERSION}
-    try:
-        target = fetch_jars(JarSet(f"Kafka {version}", module, configuration, versions), home, java, tell)
-    except IvyError as error:
-        own = f"or set {KAFKA_HOME_VARIABLE} to the directory of a Kafka that is there"
-        raise KafkaDistributionError(f"{error}; {own}") from error
-    if not any(target.glob("kafka-clients-*.jar")):
-        raise KafkaDistributionError(f"{target} holds no Kafka jars: remove it, or correct {KAFKA_HOME_VARIABLE}")
-    return target
+
+    def fetched(configuration: str) -> Path:
+        jars = JarSet(f"Kafka {version}", module, configuration, versions)
+        try:
+            target = fetch_jars(jars, home, java, progress or (lambda _line: None))
+        except IvyError as error:
+            own = f"or set {KAFKA_HOME_VARIABLE} to the directory of a Kafka that is there"
+            raise KafkaDistributionError(f"{error}; {own}") from error
+        if not any(target.glob("kafka-clients-*.jar")):
+            raise KafkaDistributionError(f"{target} holds no Kafka jars: remove it, or correct {KAFKA_HOME_VARIABLE}")
+        return target
+
+    return KafkaDistribution(fetched("libs"), fetched("tiered") if tiered_storage else None)
 
 
 def main() -> int:
     """Fetch Kafka now, for the script that sets everything up; progress on standard error."""
+
+    def show(line: str) -> None:
+        """Show each line for a moment on a terminal; elsewhere only lines that say something new."""
+        is_passing = line.startswith(("found", "downloading"))
+        if sys.stderr.isatty():
+            sys.stderr.write(f"\r\033[K{line}" if is_passing else f"\r\033[K{line}\n")
+        elif not is_passing:
+            sys.stderr.write(f"{line}\n")
+
     try:
-        resolve_kafka(progress=_show)
+        resolve_kafka(progress=show)
     except (KafkaDistributionError, JavaNotFoundError) as error:
         sys.stderr.write(f"\n{error}\n")
         return 1
     return 0
-
-
-def _show(line: str) -> None:
-    """Show each line for a moment on a terminal; elsewhere only lines that say something new."""
-    if sys.stderr.isatty():
-        sys.stderr.write(f"\r\033[K{line}" if line.startswith(("found", "downloading")) else f"\r\033[K{line}\n")
-    elif not line.startswith(("found", "downloading")):
-        sys.stderr.write(f"{line}\n")
 
 
 if __name__ == "__main__":

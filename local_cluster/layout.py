@@ -1,4 +1,4 @@
-"""The parts of a local cluster: directories, addresses, ports. Chosen once, kept in `cluster.json`.
+"""The parts of a local cluster: directories, files, addresses, ports. Chosen once, kept in `cluster.json`.
 
 Addresses are loopback ones, told apart by their third and fourth number, for broker b:
 
@@ -7,47 +7,48 @@ Addresses are loopback ones, told apart by their third and fourth number, for br
 - 127.0.2.b: where b's agent listens for the other agents
 - 127.0.3.b: where b itself listens for agents that bypass its own, if configured
 
-If each broker has a host of its own (a network namespace, `local_cluster.zone_hosts`), <network>.b.b replaces 127.0.0.1
+If each broker has a host of its own (a network namespace, `local_cluster.zones`), <network>.b.b replaces 127.0.0.1
 and 127.0.2.b.
 
 Broker x listens for replicas on 127.0.0.1 at the same port number at which the agents pose as x. So it can always
 advertise one host name and port, and only the hosts file of broker b's JVM decides whether b dials x directly or
 through its agent.
+
+All ports are one block below the range from which the kernel takes ports of outgoing connections: such a port may be
+free now and be some client's source port when the broker starts again. The block has, in this order, a spare port, the
+replica ports, four ports for each broker, and the ports for clients of zones.
 """
 
 import base64
 import json
 import random
-from dataclasses import asdict, dataclass
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
-
-from local_cluster.port_block import free_port_block
+from typing import Final, Self
 
 LAYOUT_FILE = "cluster.json"
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 2
 REPLICA_DOMAIN = "remote-wal.internal"
 _OWN_PORTS = 4
+_CLIENT, _CONTROLLER, _PEER, _AGENT_HTTP = range(_OWN_PORTS)
 _REPLICA_PORTS = 9
 """The number of replica ports of a layout, whatever its number of brokers."""
 MAX_ZONES = 4
-"""The maximum number of zones with listeners for their clients, one port each (`local_cluster.zone_gateways`); admin
+"""The maximum number of zones with listeners for their clients, one port each (`local_cluster.zones`); admin
 tools count as a zone."""
+LOWEST_PORT: Final = 12_000
+HIGHEST_PORT: Final = 29_900
+_ATTEMPTS: Final = 200
 
 
 class LayoutError(Exception):
     """`cluster.json` is absent or cannot be understood."""
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerPorts:
-    """One broker's ports, and its agent's."""
-
-    broker_id: int
-    client: int
-    controller: int
-    peer: int
-    agent_http: int
+class NoFreePortsError(Exception):
+    """No block of free ports was found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class ClusterLayout:
     directory: Path
     cluster_id: str
     """Kafka's cluster id: 16 bytes in URL-safe base64."""
-    brokers: tuple[BrokerPorts, ...]
+    broker_count: int
     replica_port_base: int
     network: str = ""
     """The first two numbers of the addresses of the brokers' own hosts; empty: all of them share this host."""
@@ -69,24 +70,16 @@ class ClusterLayout:
         """Return a new layout on ports that are free now. Raises NoFreePortsError."""
         chooser = chooser or random.SystemRandom()
         ports = free_port_block(1 + _REPLICA_PORTS + broker_count * (_OWN_PORTS + MAX_ZONES), chooser)
-        own = iter(ports[_REPLICA_PORTS + 1 :])
-        brokers = tuple(
-            BrokerPorts(broker_id, next(own), next(own), next(own), next(own))
-            for broker_id in range(1, broker_count + 1)
-        )
-        return cls(directory.absolute(), _new_cluster_id(chooser), brokers, ports[0], network)
+        return cls(directory.absolute(), _new_cluster_id(chooser), broker_count, ports[0], network)
 
     @property
     def broker_ids(self) -> tuple[int, ...]:
-        return tuple(broker.broker_id for broker in self.brokers)
+        return tuple(range(1, self.broker_count + 1))
 
     @property
     def zone_port_base(self) -> int:
-        """The base of brokers' ports for clients:
-
-        plus the id for the first zone, and one block more for each next zone.
-        """
-        return self.replica_port_base + _REPLICA_PORTS + _OWN_PORTS * len(self.brokers)
+        """The base of brokers' ports for clients: plus the id for the first zone, and a block more for each next."""
+        return self.replica_port_base + _REPLICA_PORTS + _OWN_PORTS * self.broker_count
 
     @property
     def bootstrap_servers(self) -> str:
@@ -101,38 +94,49 @@ class ClusterLayout:
         """The directory where LocalTieredStorage keeps KIP-405's segments, for all brokers."""
         return self.directory / "tiered-storage"
 
-    def ports(self, broker_id: int) -> BrokerPorts:
-        """Return a broker's ports. Raises KeyError if there is no such broker."""
-        for broker in self.brokers:
-            if broker.broker_id == broker_id:
-                return broker
-        raise KeyError(f"there is no broker {broker_id}, only {', '.join(map(str, self.broker_ids))}")
+    @property
+    def certificates_directory(self) -> Path:
+        """The directory of the certificates that brokers share with their agents."""
+        return self.directory / "certificates"
+
+    def _port(self, broker_id: int, place: int) -> int:
+        return self.replica_port_base + _REPLICA_PORTS + 1 + _OWN_PORTS * (broker_id - 1) + place
+
+    def client_port(self, broker_id: int) -> int:
+        return self._port(broker_id, _CLIENT)
+
+    def peer_port(self, broker_id: int) -> int:
+        """Return the port for agents, of the broker's agent and of the listener that bypasses it."""
+        return self._port(broker_id, _PEER)
+
+    def agent_http_port(self, broker_id: int) -> int:
+        return self._port(broker_id, _AGENT_HTTP)
+
+    def replica_port(self, broker_id: int) -> int:
+        """Return the port of broker `broker_id`'s REPLICATION listener, and of every agent that poses as it."""
+        return self.replica_port_base + broker_id
 
     def host(self, broker_id: int) -> str:
         """Return the address of the broker's host."""
         return f"{self.network}.{broker_id}.{broker_id}" if self.network else "127.0.0.1"
 
     def client_address(self, broker_id: int) -> str:
-        return f"{self.host(broker_id)}:{self.ports(broker_id).client}"
+        return f"{self.host(broker_id)}:{self.client_port(broker_id)}"
 
     def controller_address(self, broker_id: int) -> str:
-        return f"{self.host(broker_id)}:{self.ports(broker_id).controller}"
-
-    def replica_port(self, broker_id: int) -> int:
-        """Return the port of broker `broker_id`'s REPLICATION listener, and of every agent that poses as it."""
-        return self.replica_port_base + broker_id
+        return f"{self.host(broker_id)}:{self._port(broker_id, _CONTROLLER)}"
 
     def peer_address(self, broker_id: int) -> str:
         """Return the address where the broker's agent listens for other agents."""
         host = self.host(broker_id) if self.network else f"127.0.2.{broker_id}"
-        return f"{host}:{self.ports(broker_id).peer}"
+        return f"{host}:{self.peer_port(broker_id)}"
 
     def bypass_address(self, broker_id: int) -> str:
         """Return the address where the broker listens for agents that bypass its own."""
-        return f"127.0.3.{broker_id}:{self.ports(broker_id).peer}"
+        return f"127.0.3.{broker_id}:{self.peer_port(broker_id)}"
 
     def agent_http_address(self, broker_id: int) -> str:
-        return f"{self.host(broker_id)}:{self.ports(broker_id).agent_http}"
+        return f"{self.host(broker_id)}:{self.agent_http_port(broker_id)}"
 
     def agent_replica_host(self, broker_id: int) -> str:
         """Return the address on which the broker's agent poses as the other brokers."""
@@ -141,18 +145,46 @@ class ClusterLayout:
     def broker_directory(self, broker_id: int) -> Path:
         return self.directory / f"broker-{broker_id}"
 
+    def agent_directory(self, broker_id: int) -> Path:
+        return self.directory / f"agent-{broker_id}"
+
     def server_properties(self, broker_id: int) -> Path:
         return self.broker_directory(broker_id) / "server.properties"
 
     def hosts_file(self, broker_id: int) -> Path:
         return self.broker_directory(broker_id) / "hosts"
 
+    def broker_log(self, broker_id: int) -> Path:
+        """Return the file of the broker's own log."""
+        return self.broker_directory(broker_id) / "kafka.log"
+
     def log_directory(self, broker_id: int) -> Path:
         """Return the directory of the broker's partitions, unless an override of log.dirs says otherwise."""
         return self.broker_directory(broker_id) / "log"
 
-    def agent_directory(self, broker_id: int) -> Path:
-        return self.directory / f"agent-{broker_id}"
+    def configured(self, broker_id: int) -> dict[str, str]:
+        """Return what the broker's server.properties says now."""
+        import javaproperties
+
+        with self.server_properties(broker_id).open() as file:
+            return dict(javaproperties.load(file))
+
+    @property
+    def has_agents(self) -> bool:
+        """Whether the configuration puts agents between the brokers."""
+        switch = "remote.log.wal.storage.system.enable"
+        return any(self.configured(broker_id).get(switch) == "true" for broker_id in self.broker_ids)
+
+    def log_directories(self, broker_id: int) -> tuple[Path, ...]:
+        """Return the broker's log.dirs, as configured."""
+        return tuple(Path(part.strip()) for part in self.configured(broker_id)["log.dirs"].split(",") if part.strip())
+
+    def partition_directory(self, broker_id: int, topic: str, partition: int) -> Path | None:
+        """Return the directory of the broker's replica; None if it has none."""
+        for directory in self.log_directories(broker_id):
+            if (found := directory / f"{topic}-{partition}").is_dir():
+                return found
+        return None
 
 
 def save_layout(layout: ClusterLayout) -> None:
@@ -163,7 +195,7 @@ def save_layout(layout: ClusterLayout) -> None:
         "cluster_id": layout.cluster_id,
         "replica_port_base": layout.replica_port_base,
         "network": layout.network,
-        "brokers": [asdict(broker) for broker in layout.brokers],
+        "brokers": layout.broker_count,
     }
     unfinished = layout.directory / f"{LAYOUT_FILE}.new"
     unfinished.write_text(json.dumps(document, indent=2) + "\n")
@@ -177,12 +209,11 @@ def load_layout(directory: Path) -> ClusterLayout:
         document = json.loads(path.read_text())
         if document["version"] != LAYOUT_VERSION:
             raise LayoutError(f"cannot read {path}: version {document['version']!r} is not {LAYOUT_VERSION}")
-        brokers = tuple(BrokerPorts(**{key: int(port) for key, port in one.items()}) for one in document["brokers"])
-        base, network = int(document["replica_port_base"]), str(document.get("network", ""))
-        return ClusterLayout(directory.absolute(), str(document["cluster_id"]), brokers, base, network)
+        brokers, base = int(document["brokers"]), int(document["replica_port_base"])
+        return ClusterLayout(directory.absolute(), str(document["cluster_id"]), brokers, base, str(document["network"]))
     except FileNotFoundError as error:
         raise LayoutError(f"there is no cluster in {directory}: {LAYOUT_FILE} is missing") from error
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise LayoutError(f"cannot read {path}: it was not written by this program: {error!r}") from error
 
 
@@ -192,3 +223,25 @@ def _new_cluster_id(chooser: random.Random) -> str:
         text = base64.urlsafe_b64encode(chooser.randbytes(16)).rstrip(b"=").decode()
         if not text.startswith("-"):
             return text
+
+
+def port_is_free(port: int) -> bool:
+    """Return whether nothing listens on `port` on any of this machine's addresses."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        # As servers do: remains of an earlier, closed connection do not prevent listening there.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("0.0.0.0", port))  # noqa: S104 - bound for an instant, never listening
+        except OSError:
+            return False
+    return True
+
+
+def free_port_block(size: int, chooser: random.Random, is_free: Callable[[int], bool] = port_is_free) -> range:
+    """Return `size` neighbouring ports that are free on every address. Raises NoFreePortsError."""
+    for _ in range(_ATTEMPTS):
+        first = chooser.randrange(LOWEST_PORT, HIGHEST_PORT - size)
+        block = range(first, first + size)
+        if all(is_free(port) for port in block):
+            return block
+    raise NoFreePortsError(f"no {size} neighbouring free ports between {LOWEST_PORT} and {HIGHEST_PORT}")

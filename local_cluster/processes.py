@@ -1,22 +1,36 @@
-"""Child processes that outlive the program that started them: pid file, log file, signals.
+"""Child processes that outlive the program that started them, with pid file and log file, and their end with it.
 
 A pid alone does not name a process, because the kernel reuses it later; a pid file therefore holds the process's start
 time too. Each child leads its own session, so that an interrupt typed at the terminal does not reach it, and signals go
 to its whole process group.
+
+A thread that waits for such a child would wait on after an interrupt. So a program wraps its work with
+`ends_what_it_started`: its first SIGTERM, SIGINT or SIGHUP kills every process that descends from it, and then unwinds
+the main thread as an interrupt does. Until that has come to its end, a thread kills what others start meanwhile: who
+unwinds may wait for it. Descendants whose own parent has ended become the program's children (prctl(2),
+PR_SET_CHILD_SUBREAPER).
 """
 
 import contextlib
+import ctypes
 import os
 import signal
 import subprocess
-from collections.abc import Mapping
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 
-from local_cluster.polling import WaitTimeoutError, wait_until
+from local_cluster.polling import T, WaitTimeoutError, wait_until
 
 KILL_TIMEOUT_S = 20.0
 STOP_GRACE_S = 15.0
+_PR_SET_CHILD_SUBREAPER = 36
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_AGAIN_S = 1.0
+"""What lives so long while all unwinds is no command of the cleanup."""
 
 
 class ProcessStartError(Exception):
@@ -64,17 +78,31 @@ class ManagedProcess:
         pid = self._started.pid
         self.spec.pid_path.write_text(f"{pid} {_start_ticks(pid) or 0}\n")
 
+    def start_until(self, ready: Callable[[], T | None], what: str, timeout_s: float) -> T:
+        """Start, and wait for the first truthy value of `ready`; on failure, kill the process.
+
+        Raises ProcessStartError with the end of its log if it has ended meanwhile, WaitTimeoutError.
+        """
+        self.start()
+
+        def ready_and_alive() -> T | None:
+            if not self.is_alive():
+                raise ProcessStartError(f"{self.spec.name} has ended: {self.log_tail()}")
+            return ready()
+
+        try:
+            return wait_until(ready_and_alive, f"{self.spec.name} {what}", timeout_s)
+        except BaseException:
+            self.kill()
+            raise
+
     @property
     def pid(self) -> int | None:
         """The living process's id; None if there is none."""
         if self._started is not None and self._started.poll() is None:
             return self._started.pid
-        return self._recorded_pid()
-
-    def _recorded_pid(self) -> int | None:
         try:
-            pid_text, ticks_text = self.spec.pid_path.read_text().split()
-            pid, ticks = int(pid_text), int(ticks_text)
+            pid, ticks = map(int, self.spec.pid_path.read_text().split())
         except (OSError, ValueError):
             return None
         return pid if _start_ticks(pid) == ticks else None
@@ -87,13 +115,8 @@ class ManagedProcess:
     def cpu_s(self) -> float:
         """Return processor seconds since its start; 0 if it does not run."""
         pid = self.pid
-        if pid is None:
-            return 0.0
-        try:
-            after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            return 0.0
-        return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
+        stat = _stat(pid) if pid is not None else None
+        return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK") if stat else 0.0
 
     def is_alive(self) -> bool:
         """Return whether it runs (a paused process counts as running)."""
@@ -154,18 +177,88 @@ class ManagedProcess:
         return "\n".join(text.splitlines()[-lines:])
 
 
-def _start_ticks(pid: int) -> int | None:
-    """Return the process's start, in clock ticks since boot; None: no such process, or all of it has ended.
+@contextlib.contextmanager
+def ends_what_it_started(*, stays_if_done: bool = False) -> Iterator[None]:
+    """End all started processes after a signal, by KeyboardInterrupt; for the main thread of a program.
 
-    Source: proc(5), /proc/pid/stat, fields 3 and 22. The second field, the command's name, may hold anything.
+    `stays_if_done`: they stay if the block ends without an exception.
     """
-    directory = Path(f"/proc/{pid}")
+    told, unwound = False, threading.Event()
+
+    def kill_until_unwound() -> None:
+        before: set[int] = set()
+        while not unwound.wait(_AGAIN_S):
+            living = set(descendants(os.getpid()))
+            _kill(living & before)
+            before = living
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        nonlocal told
+        first, told = not told, True
+        kill_descendants()
+        if first:  # a second one must not interrupt the cleanup
+            threading.Thread(target=kill_until_unwound, name="ends what is started", daemon=True).start()
+            raise KeyboardInterrupt
+
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    before = {number: signal.signal(number, end) for number in _SIGNALS}
+    done = False
     try:
-        after_name = (directory / "stat").read_text().rpartition(")")[2].split()
-        threads = len(list((directory / "task").iterdir()))
+        yield
+        done = True
+    finally:
+        unwound.set()
+        if not (done and stays_if_done):
+            kill_descendants()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def kill_descendants() -> None:
+    """Send SIGKILL to every descendant of this process, until none is left."""
+    while living := descendants(os.getpid()):
+        _kill(living)
+
+
+def _kill(pids: Iterable[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the living descendants."""
+    children = defaultdict(list)
+    for directory in Path("/proc").glob("[0-9]*"):
+        stat = _stat(directory.name)
+        if stat and stat[0] not in ("Z", "X"):
+            children[int(stat[1])].append(int(directory.name))
+    found = list(children[pid])
+    for one in found:  # grows meanwhile
+        found += children[one]
+    return found
+
+
+def _stat(pid: int | str) -> list[str] | None:
+    """Return the fields of /proc/pid/stat from the third on: state, parent, ...; None if there is no such process.
+
+    Source: proc(5). The second field, the command's name, may hold anything.
+    """
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
-    state, ticks = after_name[0], after_name[19]
+
+
+def _start_ticks(pid: int) -> int | None:
+    """Return the process's start, in clock ticks since boot; None: no such process, or all of it has ended."""
+    stat = _stat(pid)
+    try:
+        threads = len(list(Path(f"/proc/{pid}/task").iterdir()))
+    except OSError:
+        return None
+    if stat is None:
+        return None
     # The first thread of a JVM can be a zombie while others still hold its ports and locks.
-    ended = state in ("Z", "X") and threads <= 1
-    return None if ended else int(ticks)
+    ended = stat[0] in ("Z", "X") and threads <= 1
+    return None if ended else int(stat[19])

@@ -3,8 +3,8 @@
 import sys
 
 from cli.command_group import command_group
-from local_cluster.child_processes import ends_what_it_started
 from local_cluster.object_store.native import NativeStoreMissingError
+from local_cluster.processes import ends_what_it_started
 from perf.cost.sweep import cost
 from perf.counts.command import counts
 from perf.defaults import defaults

@@ -18,7 +18,7 @@ from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.object_store.native import LOOPBACK, start_native_store
 from local_cluster.object_store.store_spec import LocalDirectoryStore, StoreSpec
-from local_cluster.zone_hosts import ZoneHosts
+from local_cluster.zones import ZoneHosts
 
 Rounds = Annotated[int, typer.Option(min=1)]
 Scale = Annotated[float, typer.Option(min=0.01, help="Shorter or longer loads.")]
@@ -104,9 +104,9 @@ def used_by(cluster: LocalCluster, load: Callable[[], T]) -> tuple[T, Usage]:
     def cpu_s() -> float:
         return sum(cluster.broker(one).cpu_s() for one in ids)
 
-    before = {one: scrape(cluster, one).counters for one in ids} if has_agents else {}
+    before = {one: scrape(cluster, one) for one in ids} if has_agents else {}
     used_s, begun_s = cpu_s(), time.monotonic()
     result = load()
     seconds, used_s = time.monotonic() - begun_s, cpu_s() - used_s
-    grown = {one: scrape(cluster, one).counters.since(earlier) for one, earlier in before.items()}
+    grown = {one: scrape(cluster, one).since(earlier) for one, earlier in before.items()}
     return result, Usage(seconds, used_s, grown if has_agents else None, os.getloadavg()[0])

@@ -1,1 +1,1 @@
-"""Object stores of this machine: look-alikes with faults, a native S3 server, and the agents' settings for them."""
+"""Object stores of this machine: a directory, a native S3 server, and the agents' settings for them."""

@@ -1,8 +1,7 @@
 """A native S3 server of this machine: versitygw, a gateway in Go from S3 to files of a directory.
 
-The look-alike in Python (`local_cluster.object_store.server`) uses more of two cores for a request than agents do, so
-it would distort measurements over S3; it is for tests, because it can fail and be slow. This one is compiled by Go,
-once, into the directory where Kafka's jars are.
+The look-alike in Python uses more of two cores for a request than agents do, so it would distort measurements over S3.
+This one is compiled by Go, once, into the directory where Kafka's jars are.
 """
 
 import contextlib
@@ -16,12 +15,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from jvm.ivy import Progress, exclusive
+from jvm.ivy import exclusive
 from local_cluster.kafka_distribution import downloads_directory
+from local_cluster.layout import free_port_block, port_is_free
 from local_cluster.object_store.store_spec import S3Store
-from local_cluster.polling import wait_until
-from local_cluster.port_block import free_port_block, port_is_free
-from local_cluster.processes import ManagedProcess, ProcessSpec, ProcessStartError
+from local_cluster.processes import ManagedProcess, ProcessSpec
 from local_cluster.security.authority import Authority
 
 LOOPBACK: Final = "127.0.0.1"
@@ -37,7 +35,7 @@ class NativeStoreMissingError(Exception):
     """The server is missing and cannot be made here; the message says what is missing."""
 
 
-def native_server(environment: Mapping[str, str] | None = None, progress: Progress | None = None) -> Path:
+def native_server(environment: Mapping[str, str] | None = None) -> Path:
     """Return the program, compiled first if it is missing. Raises NativeStoreMissingError."""
     environment = os.environ if environment is None else environment
     home = downloads_directory(environment) / f"{_NAME}-{VERSION}"
@@ -50,7 +48,6 @@ def native_server(environment: Mapping[str, str] | None = None, progress: Progre
     home.mkdir(parents=True, exist_ok=True)
     with exclusive(home / "compile.lock"):
         if not program.is_file():
-            (progress or (lambda _line: None))(f"compiling {_NAME} {VERSION}, once")
             _compile(go, home, environment)
     return program
 
@@ -95,7 +92,7 @@ def start_native_store(
     url = f"{'https' if tls else 'http'}://{host}:{port}"
     store = S3Store(url, bucket, access_key_id=_ACCESS, secret_access_key=_SECRET, more_settings=more)
     if not is_running:
-        _start(server, host, port)
+        server.start_until(lambda: _listens(host, port), "listens", _START_TIMEOUT_S)
     return server, store
 
 
@@ -122,18 +119,7 @@ def _port(directory: Path) -> int:
     return port
 
 
-def _start(server: ManagedProcess, host: str, port: int) -> None:
-    server.start()
-
-    def listens() -> bool:
-        if not server.is_alive():
-            raise ProcessStartError(f"{server.spec.name} has ended: {server.log_tail()}")
-        with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=1.0):
-            return True
-        return False
-
-    try:
-        wait_until(listens, f"{server.spec.name} listens", _START_TIMEOUT_S)
-    except BaseException:
-        server.kill()
-        raise
+def _listens(host: str, port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=1.0):
+        return True
+    return False

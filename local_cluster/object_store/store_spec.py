@@ -10,35 +10,22 @@ S3_BACKEND = "plugin.s3.S3WalStorageManager"
 S3_EXPRESS_BACKEND = "plugin.s3_express.S3ExpressWalStorageManager"
 
 
-class StoreKind(StrEnum):
-    """Object stores of this machine."""
+class OwnStore(StrEnum):
+    """Object stores that this machine brings along."""
 
     LOCAL = "local"
     """A directory, with the latencies of a store in the same zone."""
-    S3 = "s3"
     S3_NATIVE = "s3native"
     """Compiled by Go, under TLS: see `local_cluster.object_store.native`."""
+
+
+class StoreKind(StrEnum):
+    """Object stores of a cluster's agents: those of `OwnStore`, and S3 servers that run already."""
+
+    LOCAL = "local"
+    S3 = "s3"
+    S3_NATIVE = "s3native"
     S3_EXPRESS = "s3express"
-
-    @property
-    def backend(self) -> str:
-        """The storage manager's class, for the S3 stores."""
-        return S3_EXPRESS_BACKEND if self is StoreKind.S3_EXPRESS else S3_BACKEND
-
-    @property
-    def is_in_one_zone(self) -> bool:
-        """Whether its costs are those of S3 Express, or of S3 Standard."""
-        return self in (StoreKind.LOCAL, StoreKind.S3_EXPRESS)
-
-    @property
-    def description(self) -> str:
-        """A description for people."""
-        return {
-            StoreKind.LOCAL: "a local directory (5 ms per request)",
-            StoreKind.S3: "an S3 server on this machine",
-            StoreKind.S3_NATIVE: "a native S3 server on this machine, under TLS",
-            StoreKind.S3_EXPRESS: "an S3 Express look-alike on this machine",
-        }[self]
 
 
 class StoreSpec(Protocol):
@@ -62,10 +49,7 @@ class LocalDirectoryStore:
     put_latency_ms: int = 5
     get_latency_ms: int = 5
     directory: Path | None = None
-
-    @property
-    def class_name(self) -> str:
-        return "plugin.local_directory.LocalWalStorageManager"
+    class_name: str = "plugin.local_directory.LocalWalStorageManager"
 
     def settings(self, default_directory: Path) -> dict[str, str]:
         return {
@@ -84,21 +68,16 @@ class S3Store:
 
     endpoint_url: str
     bucket: str
-    region: str = "us-east-1"
+    class_name: str = S3_BACKEND
     access_key_id: str = field(default="local", repr=False)
     secret_access_key: str = field(default="local", repr=False)
-    backend: str = S3_BACKEND
     more_settings: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def class_name(self) -> str:
-        return self.backend
 
     def settings(self, default_directory: Path) -> dict[str, str]:
         return {
             "bucket": self.bucket,
             "endpoint.url": self.endpoint_url,
-            "region": self.region,
+            "region": "us-east-1",
             "allow.http": str(self.endpoint_url.startswith("http://")).lower(),
             **self.more_settings,
         }

@@ -9,11 +9,11 @@ from typing import Self
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import pkcs12
 from cryptography.x509.oid import NameOID
 
 from replication.wire.peer_connection import PeerTls
 
-CA_FILE = "ca.pem"
 _BEGINS = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 _LIFE = datetime.timedelta(days=36_500)
 
@@ -25,7 +25,7 @@ class Authority:
         self.directory = directory
         self._key = key or ec.generate_private_key(ec.SECP256R1())
         self._name = _subject("authority")
-        self.file = directory / CA_FILE
+        self.file = directory / "ca.pem"
         certificate = self._builder(self._name, self._key.public_key()).add_extension(
             x509.BasicConstraints(ca=True, path_length=None), critical=True
         )
@@ -73,6 +73,17 @@ class Authority:
             .not_valid_before(_BEGINS)
             .not_valid_after(_BEGINS + life)
         )
+
+
+def pkcs12_of(files: PeerTls, password: str) -> bytes:
+    """Return certificate, key and authority as one PKCS12 store."""
+    return pkcs12.serialize_key_and_certificates(
+        b"broker",
+        serialization.load_pem_private_key(files.key_file.read_bytes(), None),  # type: ignore[arg-type]
+        x509.load_pem_x509_certificate(files.certificate_file.read_bytes()),
+        [x509.load_pem_x509_certificate(files.ca_file.read_bytes())],
+        serialization.BestAvailableEncryption(password.encode()),
+    )
 
 
 def _unencrypted(key: ec.EllipticCurvePrivateKey) -> bytes:

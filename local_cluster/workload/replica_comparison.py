@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import struct
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -71,13 +71,10 @@ class ReplicaComparison:
         return sum(partition.compared_bytes for partition in self.partitions)
 
     def __str__(self) -> str:
-        for found in self.partitions:
-            if found.difference is not None:
-                return found.difference
-        for found in self.partitions:
-            if not found.identical:
-                ends = ", ".join(f"broker {broker} has {end}" for broker, end in found.log_end_offsets.items())
-                return f"log end offsets differ in {found.topic}-{found.partition}: {ends}"
+        differing = [found for found in self.partitions if not found.identical]
+        for found in sorted(differing, key=lambda one: one.difference is None):
+            ends = ", ".join(f"broker {broker} has {end}" for broker, end in found.log_end_offsets.items())
+            return found.difference or f"log end offsets differ in {found.topic}-{found.partition}: {ends}"
         return f"{len(self.partitions)} partitions identical over {self.compared_bytes} bytes"
 
 
@@ -87,30 +84,30 @@ def compare_replicas(cluster: "LocalCluster", topic: str, timeout_s: float = 60.
     No client should write meanwhile: replicas that never reach the same end are compared as they are at the deadline,
     and count as different. Raises ReplicaReadError.
     """
-    replicas = [(state.partition, state.replicas) for state in cluster.admin.partitions(topic)]
+    states = cluster.admin.partitions(topic)
 
-    def directories(partition: int, brokers: Iterable[int]) -> dict[int, Path]:
-        found = {}
-        for broker in brokers:
-            path = cluster.files.partition_directory(broker, topic, partition)
-            if path is None:
-                raise ReplicaReadError(f"broker {broker} has no directory of {topic}-{partition}")
-            found[broker] = path
+    def directory(broker: int, partition: int) -> Path:
+        found = cluster.layout.partition_directory(broker, topic, partition)
+        if found is None:
+            raise ReplicaReadError(f"broker {broker} has no directory of {topic}-{partition}")
         return found
 
     def level() -> bool:
         try:
-            return all(
-                len({ReplicaLog(path).end_offset() for path in directories(number, brokers).values()}) == 1
-                for number, brokers in replicas
-            )
+            ends = [
+                {ReplicaLog(directory(one, state.partition)).end_offset() for one in state.replicas} for state in states
+            ]
         except ReplicaReadError:
             return False  # a directory that is being made; if it stays away, the comparison says so
+        return all(len(its) == 1 for its in ends)
 
     with contextlib.suppress(WaitTimeoutError):  # the report tells which replica lags
         wait_until(level, f"the replicas of {topic} are level", timeout_s, interval_s=0.2)
     return ReplicaComparison(
-        tuple(compare_partition(topic, number, directories(number, brokers)) for number, brokers in replicas)
+        tuple(
+            compare_partition(topic, state.partition, {one: directory(one, state.partition) for one in state.replicas})
+            for state in states
+        )
     )
 
 

@@ -23,9 +23,8 @@ from cli.tables import show, table, tell_json
 from local_cluster.agent_metrics import scrape_all
 from local_cluster.broker_config import AgentsMode
 from local_cluster.cluster import LocalCluster
-from local_cluster.cluster_admin import CLIENT_CONFIG
+from local_cluster.cluster_admin import CLIENT_CONFIG, LINKED, set_topics
 from local_cluster.polling import wait_until
-from local_cluster.topic_switch import LINKED, set_topics
 from perf.clusters import LatencyMs, Store, object_store, spread, started_cluster
 from perf.counts.counted_agent import BEGIN, END, FILE_VARIABLE
 from perf.counts.system_calls import ALLOCATED_AT_KERNEL, traced
@@ -188,12 +187,12 @@ class _Counting:
 
         own = {"acks": "all", "linger.ms": 0, "message.max.bytes": 1_000_000}
         producer = Producer({"bootstrap.servers": self._cluster.bootstrap_servers, **CLIENT_CONFIG, **own})
-        value, before = bytes(record_bytes), scrape_all(self._cluster).counters
+        value, before = bytes(record_bytes), scrape_all(self._cluster)
         for number in paced(round(per_s * seconds), per_s):
             producer.produce(_TOPIC, value, partition=number % len(self._agents))
             if producer.flush(_WRITE_TIMEOUT_S):
                 raise TimeoutError("a record was not acknowledged in time")
-        grown = scrape_all(self._cluster).counters.since(before)
+        grown = scrape_all(self._cluster).since(before)
         return round(grown.of("remote_wal_uploaded_segments_total"))
 
     def _wake_ups(self) -> int:

@@ -18,8 +18,8 @@ import typer
 
 from cli.tables import show, table
 from local_cluster.agent_metrics import Counters
-from local_cluster.topic_switch import LINKED, LINKED_AND_KEPT, set_topics
-from local_cluster.zone_hosts import CAN_MAKE
+from local_cluster.cluster_admin import LINKED, LINKED_AND_KEPT, set_topics
+from local_cluster.zones import CAN_MAKE
 from perf.clusters import LatencyMs, Rounds, Scale, Store, Usage, object_store, used_by
 from perf.gateway.world import (
     BY_COST,

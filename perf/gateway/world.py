@@ -21,8 +21,7 @@ from local_cluster.broker_config import AgentsMode
 from local_cluster.cluster import LocalCluster
 from local_cluster.kafka_tools import KafkaTools
 from local_cluster.object_store.store_spec import StoreSpec
-from local_cluster.zone_gateways import ZoneGateways
-from local_cluster.zone_hosts import ZoneHosts
+from local_cluster.zones import ZoneGateways, ZoneHosts
 from perf.clusters import LARGE_SEGMENTS, started_cluster
 
 CLIENTS, LEADER = 1, 2

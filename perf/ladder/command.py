@@ -15,8 +15,7 @@ import typer
 
 from local_cluster.broker_config import AgentsMode
 from local_cluster.kafka_tools import KafkaTools
-from local_cluster.zone_gateways import ZoneGateways
-from local_cluster.zone_hosts import ZoneHosts, hosts_where_allowed
+from local_cluster.zones import ZoneGateways, ZoneHosts, hosts_where_allowed
 from metadata_topic.settings.topic_settings import LinkPolicy
 from perf.clusters import LARGE_SEGMENTS, STORE_HOST, LatencyMs, Rounds, Scale, Store, object_store, started_cluster
 from perf.ladder.report import line_of, print_tables, write_json

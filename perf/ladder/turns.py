@@ -12,9 +12,9 @@ from enum import Enum
 from typing import Final
 
 from local_cluster.cluster import LocalCluster
+from local_cluster.cluster_admin import set_topics
 from local_cluster.kafka_tools import KafkaToolError
 from local_cluster.polling import WaitTimeoutError
-from local_cluster.topic_switch import set_topics
 from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
 from perf.clusters import Store, Usage, spread, used_by
 from perf.loads import Figures, Run

@@ -16,9 +16,6 @@ from agent.settings.storage_spec import storage_spec
 from agent.settings_file import agent_settings
 from agent.wiring.storage_loading import StorageLoading
 from kafka_log.server_properties import parse_broker_properties
-from local_cluster.object_store.faults import Fault
-from local_cluster.object_store.front import ObjectStoreFront
-from local_cluster.object_store.server import ObjectStoreServer
 from plugin.errors import RemoteStorageError
 from plugin.format.bucket_id import bucket_id
 from plugin.guarded_storage import GuardedStorageManager
@@ -26,6 +23,7 @@ from plugin.remote_wal_storage_manager import StorageContext
 from plugin.zones.bucket_loading import load_storage
 from plugin.zones.buckets import StorageSpec
 from tests.agent.agent_rig import running_agent
+from tests.faulty_store import Fault, FaultyFront, FaultyServer
 from tests.plugin.storage_backends import segment
 
 CONTEXT = StorageContext("cluster", 1)
@@ -33,13 +31,13 @@ FILE = Path("/etc/kafka/server.properties")
 
 
 @pytest.fixture
-def server() -> Iterator[ObjectStoreServer]:
-    with ObjectStoreServer(ObjectStoreFront(), ["bucket-one", "bucket-two"]) as server:
+def server() -> Iterator[FaultyServer]:
+    with FaultyServer(FaultyFront(), ["bucket-one", "bucket-two"]) as server:
         yield server
 
 
 @pytest.fixture
-def spec(server: ObjectStoreServer, monkeypatch: pytest.MonkeyPatch) -> StorageSpec:
+def spec(server: FaultyServer, monkeypatch: pytest.MonkeyPatch) -> StorageSpec:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "planted")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "planted")
     monkeypatch.setattr(storage_loading, "RETRY_S", 0.05)
@@ -72,7 +70,7 @@ async def until_there(storage: GuardedStorageManager) -> None:
 
 
 async def test_the_own_zones_bucket_is_away_and_the_others_are_read_all_the_same(
-    spec: StorageSpec, server: ObjectStoreServer
+    spec: StorageSpec, server: FaultyServer
 ) -> None:
     other = load_storage(replace(spec, zone="az2"), CONTEXT)
     update = await asyncio.to_thread(other.copy_log_segment_data, *segment(0, [b"abc"]))
@@ -95,7 +93,7 @@ async def test_the_own_zones_bucket_is_away_and_the_others_are_read_all_the_same
 
 
 async def test_another_zones_bucket_is_away_and_the_own_one_is_written_to(
-    spec: StorageSpec, server: ObjectStoreServer
+    spec: StorageSpec, server: FaultyServer
 ) -> None:
     server.faults.add(away("bucket-two"))
     async with loading(spec) as (loaded, storage):
@@ -113,7 +111,7 @@ async def test_another_zones_settings_are_wrong_and_that_is_told_of_that_bucket_
         assert "rsm.attempt.timeout.ms" in loaded.away["bucket-two"]
 
 
-async def test_while_no_bucket_is_there_nothing_is(spec: StorageSpec, server: ObjectStoreServer) -> None:
+async def test_while_no_bucket_is_there_nothing_is(spec: StorageSpec, server: FaultyServer) -> None:
     alone = replace(spec, buckets={"az1": "bucket-one"})
     server.faults.add(away("bucket-one"))
     async with loading(alone) as (loaded, storage):

@@ -24,7 +24,7 @@ from gateway.plan import plan
 from gateway.planned_ports import BrokerSite
 from gateway.zone_proxies import ranked
 from kafka_log.server_properties import BrokerProperties, parse_broker_properties
-from local_cluster.port_block import free_port_block
+from local_cluster.layout import free_port_block
 from replication.wire.peer_connection import HELLO_TIMEOUT_S, Address, KnownPeers
 from replication.wire.peer_protocol import PeerCapabilities
 

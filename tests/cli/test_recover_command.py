@@ -17,9 +17,6 @@ from cli.main import main
 from kafka_log.leader_epoch_checkpoint import read_leader_epochs
 from kafka_log.meta_properties import read_meta_properties
 from kafka_log.topic_partition import TopicId, topic_id_to_text
-from local_cluster.object_store.faults import Fault
-from local_cluster.object_store.front import ObjectStoreFront
-from local_cluster.object_store.server import DEFAULT_BUCKET, ObjectStoreServer
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.settings.topic_settings import (
     AgentRegistration,
@@ -34,6 +31,7 @@ from plugin.s3 import S3WalStorageManager
 from recovery import emptied
 from recovery.logs.restore import GoneHead
 from recovery.metadata.inventory import Inventory, from_objects
+from tests.faulty_store import DEFAULT_BUCKET, Fault, FaultyFront, FaultyServer
 from tests.kafka_log.batches import batch
 from tests.kafka_log.kraft_records import DIRECTORY
 from tests.recovery.ruins import CLUSTER, ORDERS, PAYMENTS, Ruins
@@ -347,7 +345,7 @@ def test_missing_credentials_are_one_clear_line_and_nothing_is_written(
     monkeypatch.setenv("AWS_CONFIG_FILE", str(ruins.directory / "nowhere"))
     credentials = ruins.directory / "credentials"
     credentials.write_text("[other]\naws_access_key_id = planted-key\naws_secret_access_key = planted-secret\n")
-    with ObjectStoreServer(ObjectStoreFront(), [DEFAULT_BUCKET]) as server:
+    with FaultyServer(FaultyFront(), [DEFAULT_BUCKET]) as server:
         backend = (
             "remote.log.wal.storage.manager.class.name=plugin.s3.S3WalStorageManager\n"
             f"rsm.wal.config.bucket={DEFAULT_BUCKET}\nrsm.wal.config.region=us-east-1\n"
@@ -385,7 +383,7 @@ def test_a_store_that_takes_longer_than_an_agent_waits_is_waited_for_unless_the_
     part = records(ORDERS, 0, 0, 4)
     stored = ruins.upload(1, part)
     bucket = f"slow-{int(comes_back)}"  # what was stored stays in the process
-    with ObjectStoreServer(ObjectStoreFront(), [bucket]) as server:
+    with FaultyServer(FaultyFront(), [bucket]) as server:
         settings = {"bucket": bucket, "region": "us-east-1", "allow.http": "true"}
         settings["endpoint.url"] = server.endpoint_url
         backend = "remote.log.wal.storage.manager.class.name=plugin.s3.S3WalStorageManager\n"

@@ -8,7 +8,7 @@ import pytest
 
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
-from local_cluster.zone_gateways import ZoneGateways
+from local_cluster.zones import ZoneGateways
 from tests.cluster.conftest import STORAGE_PLUGINS, BreakableStore
 
 THREE_ZONES: Final = {1: "az1", 2: "az2", 3: "az3"}

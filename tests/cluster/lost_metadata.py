@@ -8,12 +8,13 @@ from local_cluster.polling import wait_until
 from metadata_topic.topic.topic import METADATA_TOPIC, MetadataTopicSettings, ensure_topics
 from tests.cluster.agent_views import read_metrics
 from tests.cluster.recovery_commands import run_command
+from tests.cluster.replica_moves import delete_topic
 from tests.cluster.script import PATIENCE_S
 
 
 def lose_metadata_topic(cluster: LocalCluster) -> None:
     """It is deleted and made anew under running agents. Until all of them doubt it."""
-    cluster.admin.delete_topic(METADATA_TOPIC)
+    delete_topic(cluster.admin, METADATA_TOPIC)
     wait_until(lambda: not cluster.admin.partitions(METADATA_TOPIC), "the topic is gone", PATIENCE_S)
     ensure_topics(KafkaClientConfig(cluster.bootstrap_servers), MetadataTopicSettings())
     wait_until(lambda: all(in_doubt(cluster)), "all agents doubt the topic", PATIENCE_S)

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from local_cluster.cluster import LocalCluster
+from local_cluster.layout import free_port_block
 from local_cluster.polling import WaitTimeoutError, wait_until
-from local_cluster.port_block import free_port_block
 from local_cluster.processes import ManagedProcess, ProcessSpec
 
 ROOT = Path(__file__).parents[2]

@@ -71,7 +71,7 @@ def drilled_recovery(cluster: LocalCluster, broker_id: int, topic: str, scratch:
     What is stored equals the broker's own replica, too.
     """
     replicas = [
-        option for path in cluster.files.log_directories(broker_id) for option in ("--replica-log-dir", str(path))
+        option for path in cluster.layout.log_directories(broker_id) for option in ("--replica-log-dir", str(path))
     ]
     told = run_command(cluster, "verify", broker_id, "--topic", topic, *replicas, "--drill", str(scratch))
     assert told["sound"], told["findings"]

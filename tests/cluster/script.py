@@ -12,16 +12,16 @@ from typing import Self
 from kafka_log.partition_metadata import read_partition_metadata
 from kafka_log.topic_partition import TopicId
 from local_cluster.cluster import LocalCluster
+from local_cluster.cluster_admin import LINKED_AND_KEPT, set_topics
 from local_cluster.polling import WaitTimeoutError, wait_until
-from local_cluster.topic_switch import LINKED_AND_KEPT, set_topics
-from local_cluster.workload.ledger import LedgerReport, ProducerPlan, TransactionPlan
-from local_cluster.workload.ledger_workload import LedgerWorkload
+from local_cluster.workload.ledger import LedgerReport, LedgerWorkload, ProducerPlan, TransactionPlan
 from local_cluster.workload.replica_comparison import compare_replicas
 from metadata_topic.settings.topic_settings import TopicSettings
 from plugin.errors import RemoteResourceNotFoundError
 from plugin.loading import DEFAULT_IMPL_PREFIX, load_storage_manager, settings_under_prefix
 from plugin.remote_wal_storage_manager import StorageContext
 from tests.cluster.agent_views import RECORD_BYTES, AgentCounters, describe
+from tests.cluster.replica_moves import delete_topic, elect_preferred_leaders
 
 PATIENCE_S = 90.0
 """Machines may be slow and shared: this only bounds how long a failure takes."""
@@ -43,7 +43,7 @@ class Script:
 
     @property
     def with_agents(self) -> bool:
-        return self.cluster.files.has_agents
+        return self.cluster.layout.has_agents
 
     def __enter__(self) -> Self:
         return self
@@ -84,7 +84,7 @@ class Script:
     def recreate_topic(self, *, assignment: Sequence[Sequence[int]]) -> None:
         """Delete the topic, and make another one of the same name."""
         old = self.topic_id()
-        self.cluster.admin.delete_topic(self.topic)
+        delete_topic(self.cluster.admin, self.topic)
         wait_until(lambda: not self.cluster.admin.partitions(self.topic), "the topic is gone", PATIENCE_S)
         self.cluster.admin.create_topic(self.topic, assignment=assignment)
         wait_until(lambda: self.topic_id() != old, "the topic has another id", PATIENCE_S)
@@ -93,7 +93,7 @@ class Script:
     def topic_id(self) -> TopicId | None:
         """From the partition's directory on the broker that leads it; None while there is none."""
         for broker_id in self.cluster.broker_ids:
-            directory = self.cluster.files.partition_directory(broker_id, self.topic, 0)
+            directory = self.cluster.layout.partition_directory(broker_id, self.topic, 0)
             if directory is None:
                 continue
             with suppress(OSError):  # it is being made, or removed
@@ -200,7 +200,7 @@ class Script:
     def cut_off_follower(self, broker_id: int) -> None:
         """Its agent stands still; without agents, the broker itself is killed."""
         if self.with_agents:
-            self.cluster.admin.elect_preferred_leaders()  # so that nobody else's metadata is led by its broker
+            elect_preferred_leaders(self.cluster.admin)  # so that nobody else's metadata is led by its broker
             self.cluster.agent(broker_id).pause()
         else:
             self.cluster.broker(broker_id).kill()

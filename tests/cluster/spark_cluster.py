@@ -29,7 +29,7 @@ import pyspark
 from jvm.java import QUICK_JVM_OPTIONS, find_java
 from local_cluster.polling import wait_until
 from local_cluster.processes import ManagedProcess, ProcessSpec
-from local_cluster.zone_hosts import ZoneHosts
+from local_cluster.zones import ZoneHosts
 from retention_job.spark.session import connector_jars
 
 CHECKOUT = Path(__file__).resolve().parents[2]

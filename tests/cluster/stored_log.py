@@ -36,7 +36,7 @@ class StoredLog:
 
     def directory(self, broker_id: int) -> Path:
         """Where the broker has its replica."""
-        directory = self.cluster.files.partition_directory(broker_id, self.script.topic, 0)
+        directory = self.cluster.layout.partition_directory(broker_id, self.script.topic, 0)
         assert directory is not None, f"broker {broker_id} has no replica"
         return directory
 

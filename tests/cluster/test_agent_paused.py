@@ -8,6 +8,7 @@ import pytest
 
 from local_cluster.polling import WaitTimeoutError, wait_until
 from tests.cluster.agent_views import FAULTS
+from tests.cluster.replica_moves import wait_for_isr
 from tests.cluster.script import PLAIN, TRANSACTIONS, ZSTD, Script
 
 TRIES = 6
@@ -21,10 +22,10 @@ def test_a_paused_follower_leaves_the_isr_and_comes_back(script: Script) -> None
     script.produce(PLAIN, ZSTD)
     script.expect_records_to_flow()
     script.cut_off_follower(3)
-    script.cluster.admin.wait_for_isr(script.topic, [1, 2])
+    wait_for_isr(script.cluster.admin, script.topic, [1, 2])
     script.expect_records_to_flow()
     script.reconnect_follower(3)
-    script.cluster.admin.wait_for_isr(script.topic, [1, 2, 3])
+    wait_for_isr(script.cluster.admin, script.topic, [1, 2, 3])
     script.expect_promises()
 
 
@@ -37,9 +38,9 @@ def test_after_a_pause_of_the_leaders_agent_nothing_stale_is_served(agent_script
     script.produce(PLAIN, TRANSACTIONS)
     script.expect_records_to_flow()
     script.cluster.agent(1).pause()
-    script.cluster.admin.wait_for_isr(script.topic, [1])
+    wait_for_isr(script.cluster.admin, script.topic, [1])
     script.cluster.agent(1).resume()
-    script.cluster.admin.wait_for_isr(script.topic, [1, 2, 3])
+    wait_for_isr(script.cluster.admin, script.topic, [1, 2, 3])
     script.expect_promises()
 
 

@@ -49,7 +49,7 @@ def test_an_agent_that_drains_relays_until_its_end(agent_script: Script) -> None
 
 
 def replica_bytes(script: Script, broker_id: int) -> int:
-    directory = script.cluster.files.partition_directory(broker_id, script.topic, 0)
+    directory = script.cluster.layout.partition_directory(broker_id, script.topic, 0)
     assert directory is not None
     return sum(path.stat().st_size for path in directory.glob("*.log"))
 

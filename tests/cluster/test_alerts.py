@@ -12,17 +12,15 @@ import pytest
 
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
-from local_cluster.object_store.faults import Fault
-from local_cluster.object_store.front import ObjectStoreFront
-from local_cluster.object_store.server import DEFAULT_BUCKET, ObjectStoreServer
 from local_cluster.object_store.store_spec import S3Store
 from local_cluster.polling import WaitTimeoutError, wait_until
-from local_cluster.security.agent_certificates import certificate_of, certificates_directory, keystore_of
 from local_cluster.security.authority import Authority
+from local_cluster.security.listeners import certificate_files, keystore_of
 from replication.wire.peer_connection import PeerTls
 from tests.cluster.conftest import IMPATIENT
 from tests.cluster.prometheus import PATIENCE_S, PROMETHEUS, Prometheus, queries_of_the_board
 from tests.cluster.script import PLAIN, ZSTD, Script
+from tests.faulty_store import DEFAULT_BUCKET, Fault, FaultyFront, FaultyServer
 
 pytestmark = [
     pytest.mark.thorough,
@@ -45,7 +43,7 @@ class Certificates:
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
-        directory = certificates_directory(cluster.layout)
+        directory = cluster.layout.certificates_directory
         directory.mkdir(parents=True, exist_ok=True)
         self.authority = Authority(directory)
         for one in cluster.broker_ids:
@@ -61,9 +59,9 @@ class Certificates:
 
     def put(self, broker_id: int, files: PeerTls) -> None:
         """Of the agent alone; the authority that it trusts stays."""
-        its = certificate_of(self._cluster.layout, broker_id)
-        its.key_file.write_bytes(files.key_file.read_bytes())
-        its.certificate_file.write_bytes(files.certificate_file.read_bytes())
+        its = certificate_files(self._cluster.layout, broker_id)
+        Path(its["ssl.key.file"]).write_bytes(files.key_file.read_bytes())
+        Path(its["ssl.certificate.file"]).write_bytes(files.certificate_file.read_bytes())
 
     def reload(self, broker_id: int) -> None:
         """As `systemctl reload` does it."""
@@ -74,7 +72,7 @@ def test_alerts_fire_by_their_causes_and_go_by_the_runbooks_and_the_board_has_da
     # well: quiet, the board has data -> reads fail -> so do writes -> the store is back: quiet
     # -> an agent is killed, the others go past it -> started again: quiet
     # -> a certificate of ten days -> renewed: quiet
-    with ObjectStoreServer(ObjectStoreFront(), [DEFAULT_BUCKET]) as store:
+    with FaultyServer(FaultyFront(), [DEFAULT_BUCKET]) as store:
         agents = AgentsMode(S3Store(store.endpoint_url, DEFAULT_BUCKET), BYPASS, bypass=True, tls=True)
         with LocalCluster.create(tmp_path / "cluster", settings=ClusterSettings(agents, IMPATIENT)) as cluster:
             certificates = Certificates(cluster)

@@ -19,10 +19,10 @@ from confluent_kafka import OFFSET_END, KafkaException, TopicPartition
 
 from local_cluster.broker_config import AgentsMode, ClusterSettings, write_configuration
 from local_cluster.cluster import LocalCluster
+from local_cluster.cluster_admin import LINKED, LINKED_AND_KEPT
 from local_cluster.polling import wait_until
 from local_cluster.processes import ManagedProcess
 from local_cluster.security.authority import Authority
-from local_cluster.topic_switch import LINKED, LINKED_AND_KEPT
 from local_cluster.workload.ledger import ProducerPlan
 from metadata_topic.settings.topic_settings import LinkPolicy
 from metadata_topic.topic.topic import METADATA_TOPIC
@@ -177,8 +177,8 @@ def test_a_second_agent_of_a_broker(watched: Watched, tmp_path: Path) -> None:
     own = tmp_path / "server.properties"
     copied = layout.server_properties(VICTIM).read_text()
     for key, value in (
-        ("remote.wal.agent.peer.listener", f"127.0.2.9:{layout.ports(VICTIM).peer}"),
-        ("remote.wal.agent.http.listener", f"127.0.2.9:{layout.ports(VICTIM).agent_http}"),
+        ("remote.wal.agent.peer.listener", f"127.0.2.9:{layout.peer_port(VICTIM)}"),
+        ("remote.wal.agent.http.listener", f"127.0.2.9:{layout.agent_http_port(VICTIM)}"),
         ("remote.wal.agent.replica.listen.host", "127.0.1.9"),
         ("remote.wal.agent.state.directory", str(tmp_path)),
     ):

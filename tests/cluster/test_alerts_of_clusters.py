@@ -26,13 +26,11 @@ from confluent_kafka.admin import (
 from cli.exit_code import ExitCode
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
-from local_cluster.object_store.faults import Fault
-from local_cluster.object_store.server import ObjectStoreServer
+from local_cluster.layout import free_port_block
 from local_cluster.polling import wait_until
-from local_cluster.port_block import free_port_block
 from local_cluster.processes import ManagedProcess, ProcessSpec
 from local_cluster.security.authority import Authority
-from local_cluster.security.inter_broker import InterBroker
+from local_cluster.security.listeners import InterBroker
 from tests.cluster.conftest import IMPATIENT, ClusterFactory
 from tests.cluster.gateway_cluster import BY_OBJECTS, gateway_cluster
 from tests.cluster.prometheus import PATIENCE_S, PROMETHEUS, Prometheus
@@ -42,6 +40,7 @@ from tests.cluster.test_buckets import AGENTS, BUCKETS, agents, cluster, store
 from tests.cluster.test_daily_report import report
 from tests.cluster.test_gateway_durable import DURABLE, GATEWAYS, LEADER, begin, producers
 from tests.cluster.test_inter_broker_security import settings_for
+from tests.faulty_store import Fault, FaultyServer
 from tests.spark import spark
 
 __all__ = ["agents", "cluster", "spark", "store"]
@@ -106,9 +105,7 @@ def clients(cluster: LocalCluster, count: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("agents", [{"remote.wal.bucket.copies": "2"}], indirect=True)
-def test_a_bucket_that_takes_no_copies(
-    cluster: LocalCluster, store: ObjectStoreServer, topic: str, tmp_path: Path
-) -> None:
+def test_a_bucket_that_takes_no_copies(cluster: LocalCluster, store: FaultyServer, topic: str, tmp_path: Path) -> None:
     assert AGENTS["remote.wal.buckets"]
     with Script(cluster, topic) as script, Prometheus(cluster, tmp_path / "prometheus") as prometheus:
         script.create_topic(assignment=[[2, 1, 3]])

@@ -18,10 +18,8 @@ from kafka_log.segment_files import list_segments, log_file_name
 from kafka_log.topic_partition import TopicIdPartition
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
-from local_cluster.object_store.front import ObjectStoreFront
-from local_cluster.object_store.server import DEFAULT_BUCKET, ObjectStoreServer
+from local_cluster.cluster_admin import LINKED_AND_KEPT, set_topics
 from local_cluster.polling import WaitTimeoutError, wait_until
-from local_cluster.topic_switch import LINKED_AND_KEPT, set_topics
 from local_cluster.workload.replica_comparison import compare_replicas
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
@@ -31,8 +29,10 @@ from plugin.loading import DEFAULT_ARCHIVE_IMPL_PREFIX
 from plugin.remote_wal_storage_manager import StorageContext
 from tests.cluster.agent_views import FAULTS, AgentCounters, Sample, read_metrics
 from tests.cluster.agent_views import RECORD_BYTES as REPLICATED_BYTES
+from tests.cluster.replica_moves import delete_topic, wait_for_isr
 from tests.cluster.script import PATIENCE_S, Script
 from tests.cluster.test_lifecycle import HASTY_AGENTS, living, objects
+from tests.faulty_store import DEFAULT_BUCKET, FaultyFront, FaultyServer
 from tests.metadata_topic.store_oracles import archived_up_to
 
 ARCHIVE_CLASS = "plugin.s3.S3WalStorageManager"
@@ -51,7 +51,7 @@ def archive_settings(tmp_path: Path) -> Iterator[dict[str, str]]:
     """Of a bucket of the test's own; combined segments are in a directory meanwhile."""
     credentials = tmp_path / "credentials"
     credentials.write_text("[default]\naws_access_key_id = local\naws_secret_access_key = local\n")
-    with ObjectStoreServer(ObjectStoreFront(), [DEFAULT_BUCKET]) as server:
+    with FaultyServer(FaultyFront(), [DEFAULT_BUCKET]) as server:
         yield {
             "bucket": DEFAULT_BUCKET,
             "endpoint.url": server.endpoint_url,
@@ -98,7 +98,7 @@ def test_an_archived_log_is_in_the_archive_byte_for_byte_and_read_from_there_unt
     _archive_topic(life)
     partition = _partition(life)
     life.cluster.broker(FOLLOWER).terminate(60.0)
-    life.cluster.admin.wait_for_isr(life.topic, [LEADER, OTHER], timeout_s=PATIENCE_S)
+    wait_for_isr(life.cluster.admin, life.topic, [LEADER, OTHER], timeout_s=PATIENCE_S)
     store, archive = RemoteWalMetadataStore(), ArchiveStore()
     reader = RemoteWalMetadataConsumer(KafkaClientConfig(life.cluster.bootstrap_servers), store, archive=archive)
     reader.start()
@@ -119,7 +119,7 @@ def test_an_archived_log_is_in_the_archive_byte_for_byte_and_read_from_there_unt
 
         _expect_a_follower_to_be_served_by_the_archive(life)
 
-        life.cluster.admin.delete_topic(life.topic)
+        delete_topic(life.cluster.admin, life.topic)
         wait_until(lambda: not list(storage.list()), "the archive is empty", PATIENCE_S)
         wait_until(lambda: not archive.topic_id_partitions(), "its metadata is, too", PATIENCE_S)
     finally:
@@ -191,7 +191,7 @@ def _produce(life: Script) -> None:
 
 
 def _log(life: Script) -> Path:
-    directory = life.cluster.files.partition_directory(life.cluster.admin.wait_for_leader(life.topic), life.topic, 0)
+    directory = life.cluster.layout.partition_directory(life.cluster.admin.wait_for_leader(life.topic), life.topic, 0)
     assert directory is not None
     return directory
 

@@ -15,6 +15,7 @@ from recovery.reassignment.plan import PartitionReplicas
 from tests.cluster.agent_views import RECORD_BYTES, AgentCounters, describe, read_metrics
 from tests.cluster.conftest import IMPATIENT
 from tests.cluster.recovery_commands import CHECKOUT
+from tests.cluster.replica_moves import move_leader
 from tests.cluster.script import PATIENCE_S, PLAIN, ZSTD, Script
 
 OLD, MOVES, NEW = (1, 2, 3), 3, 4
@@ -93,7 +94,7 @@ def move_agent(cluster: LocalCluster) -> None:
     """Its broker is started anew with it. Others list the address that it leaves."""
     cluster.broker(MOVES).terminate()
     cluster.agent(MOVES).terminate()
-    address = f"127.0.4.{MOVES}:{cluster.layout.ports(MOVES).peer}"
+    address = f"127.0.4.{MOVES}:{cluster.layout.peer_port(MOVES)}"
     own = {
         "remote.wal.agent.peer.listener": address,
         "remote.wal.agent.peers": f"{MOVES}@{address}",
@@ -130,7 +131,7 @@ def play(tmp_path: Path, topic: str) -> None:
             assert topic in {one.topic_partition.topic for one in given}
             expect_links_to(cluster, NEW)
             [led, *_] = [one.topic_partition.partition for one in given if one.topic_partition.topic == topic]
-            cluster.admin.move_leader(topic, led, NEW)
+            move_leader(cluster.admin, topic, led, NEW)
             expect_links_of(cluster, NEW)
 
             # its agent dies: those that follow it, and do not list it, get past it, until it is back
@@ -157,7 +158,7 @@ def play(tmp_path: Path, topic: str) -> None:
             del agents[MOVES]
             move_agent(cluster)
             cluster.admin.wait_for_full_isr(topic)
-            cluster.admin.move_leader(topic, 2, MOVES)
+            move_leader(cluster.admin, topic, 2, MOVES)
             expect_links_of(cluster, MOVES)
             report = script.expect_promises()
             assert report.sent == report.acknowledged, "no request was lost to the moves"

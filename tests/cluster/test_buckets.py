@@ -13,9 +13,6 @@ from cli.exit_code import ExitCode
 from kafka_cluster.client_config import KafkaClientConfig
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
-from local_cluster.object_store.faults import Fault
-from local_cluster.object_store.front import ObjectStoreFront
-from local_cluster.object_store.server import ObjectStoreServer
 from local_cluster.object_store.store_spec import S3Store
 from local_cluster.polling import wait_until
 from metadata_topic.records.states import FINISHED
@@ -26,8 +23,10 @@ from recovery.metadata.metadata_notes import read_metadata
 from tests.cluster.agent_views import RECORD_BYTES, AgentCounters
 from tests.cluster.conftest import IMPATIENT
 from tests.cluster.recovery_commands import run_command
+from tests.cluster.replica_moves import move_leader
 from tests.cluster.script import PATIENCE_S, PLAIN, ZSTD, Script
 from tests.cluster.test_catch_up import expect_identical, produce_and_upload
+from tests.faulty_store import Fault, FaultyFront, FaultyServer
 
 BUCKETS = {zone: f"{zone}-wal" for zone in ("az1", "az2", "az3")}
 NAMES = {bucket_id(name): name for name in BUCKETS.values()}
@@ -43,8 +42,8 @@ AGENTS = {
 
 
 @pytest.fixture
-def store() -> Iterator[ObjectStoreServer]:
-    with ObjectStoreServer(ObjectStoreFront(0.003, 0.003), list(BUCKETS.values())) as server:
+def store() -> Iterator[FaultyServer]:
+    with FaultyServer(FaultyFront(0.003, 0.003), list(BUCKETS.values())) as server:
         yield server
 
 
@@ -56,7 +55,7 @@ def agents(request: pytest.FixtureRequest) -> dict[str, str]:
 
 @pytest.fixture
 def cluster(
-    store: ObjectStoreServer, monkeypatch: pytest.MonkeyPatch, make_cluster: object, agents: dict[str, str]
+    store: FaultyServer, monkeypatch: pytest.MonkeyPatch, make_cluster: object, agents: dict[str, str]
 ) -> LocalCluster:
     spec = S3Store(store.endpoint_url, BUCKETS["az1"])
     for name, value in spec.environment().items():
@@ -77,7 +76,7 @@ def finished(cluster: LocalCluster) -> dict[CombinedSegmentId, str]:
 @pytest.mark.thorough
 @pytest.mark.timeout(600)
 def test_a_zone_goes_with_its_broker_and_its_bucket_and_comes_back(
-    cluster: LocalCluster, store: ObjectStoreServer, topic: str
+    cluster: LocalCluster, store: FaultyServer, topic: str
 ) -> None:
     # each broker leads a partition -> zone az3 is gone, bucket and all -> the others go on with links, nothing of it
     # is healed away, a recovery says what it cannot reach -> az3 is back: links to it, all replicas are equal
@@ -118,7 +117,7 @@ def test_a_zone_goes_with_its_broker_and_its_bucket_and_comes_back(
         cluster.start_agent(3, wait=False)
         cluster.wait_until_ready()
         cluster.admin.wait_for_full_isr(topic, timeout_s=PATIENCE_S)
-        cluster.admin.move_leader(topic, 2, 3)
+        move_leader(cluster.admin, topic, 2, 3)
         written = Counter(finished(cluster).values())
         wait_until(
             lambda: Counter(finished(cluster).values())[BUCKETS["az3"]] > written[BUCKETS["az3"]],
@@ -151,7 +150,7 @@ def taken(cluster: LocalCluster, writer: int) -> list[list[str]]:
 @pytest.mark.parametrize("agents", [{"remote.wal.bucket.copies": "2"}], indirect=True)
 @pytest.mark.thorough
 def test_with_copies_a_bucket_that_is_lost_takes_no_object_with_it(
-    cluster: LocalCluster, store: ObjectStoreServer, topic: str, tmp_path: Path
+    cluster: LocalCluster, store: FaultyServer, topic: str, tmp_path: Path
 ) -> None:
     # broker 2 leads, 3 is down -> what is uploaded is in two buckets -> 2's bucket is lost -> 3 comes back, and reads
     # what it missed by links to the copies; what is new is in one bucket, and linked; all of it can be restored

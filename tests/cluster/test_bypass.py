@@ -8,9 +8,10 @@ import pytest
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
-from local_cluster.security import bypass_listener
+from local_cluster.security.listeners import certificate_principal
 from tests.cluster.agent_views import FAULTS, AgentCounters, answer_of, describe
 from tests.cluster.conftest import IMPATIENT, ClusterFactory
+from tests.cluster.replica_moves import wait_for_isr
 from tests.cluster.script import PATIENCE_S, PLAIN, ZSTD, Script
 
 SETTINGS = ClusterSettings(
@@ -50,7 +51,7 @@ def test_acks_all_goes_on_past_the_leaders_dead_agent_and_links_flow_when_it_is_
             cluster.agent(DEAD).kill()
             expect_bypassed(cluster, [DEAD])
             all_three.expect_records_to_flow()
-            cluster.admin.wait_for_isr(two.topic, [2, 3])
+            wait_for_isr(cluster.admin, two.topic, [2, 3])
             two.expect_records_to_flow()
             ready = answer_of(cluster, OTHERS[0], "/readyz").decode().splitlines()
             assert f"degraded: the agent of broker {DEAD} is dead, and bypassed inline" in ready[1:]
@@ -75,10 +76,9 @@ def test_acks_all_goes_on_past_the_leaders_dead_agent_and_links_flow_when_it_is_
 
 def allow_cluster_action(cluster: LocalCluster) -> None:
     """As docs/operations.md has it."""
-    principals = [bypass_listener.principal(broker_id) for broker_id in cluster.broker_ids]
     arguments = ["--bootstrap-server", cluster.bootstrap_servers, "--add", "--cluster", "--operation", "ClusterAction"]
-    for principal in principals:
-        arguments += ["--allow-principal", principal]
+    for broker_id in cluster.broker_ids:
+        arguments += ["--allow-principal", certificate_principal(broker_id)]
     cluster.tools.run("org.apache.kafka.tools.AclCommand", arguments)
 
 

@@ -5,6 +5,7 @@ import pytest
 from local_cluster.polling import wait_until
 from local_cluster.workload.replica_comparison import compare_replicas
 from tests.cluster.agent_views import RECORD_BYTES, AgentCounters, describe
+from tests.cluster.replica_moves import wait_for_isr
 from tests.cluster.script import PATIENCE_S, Script
 
 LEADER, OTHER, FOLLOWER = 1, 2, 3
@@ -43,7 +44,7 @@ def test_a_follower_that_missed_much_reads_it_from_objects_of_an_earlier_leader(
     script.create_topic(assignment=[[LEADER, OTHER, FOLLOWER]])
     script.cut_off_follower(FOLLOWER)
     produce_and_upload(script, 10_000, acks="all")
-    cluster.admin.wait_for_isr(script.topic, [LEADER, OTHER], timeout_s=PATIENCE_S)
+    wait_for_isr(cluster.admin, script.topic, [LEADER, OTHER], timeout_s=PATIENCE_S)
     cluster.broker(LEADER).kill()
     cluster.admin.wait_for_leader(script.topic, expected=OTHER)
     wait_until(
@@ -56,7 +57,7 @@ def test_a_follower_that_missed_much_reads_it_from_objects_of_an_earlier_leader(
 
     counters = AgentCounters(cluster)
     script.reconnect_follower(FOLLOWER)
-    cluster.admin.wait_for_isr(script.topic, [OTHER, FOLLOWER], timeout_s=PATIENCE_S)
+    wait_for_isr(cluster.admin, script.topic, [OTHER, FOLLOWER], timeout_s=PATIENCE_S)
     # Beside another cluster on a full machine some reads come too late, and go inline.
     expect_caught_up_by_objects(counters, 10_000, share=0.5)
     cluster.start_broker(LEADER)

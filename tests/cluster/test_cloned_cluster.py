@@ -10,11 +10,12 @@ import pytest
 
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
+from local_cluster.cluster_admin import LINKED_AND_KEPT, set_topics
 from local_cluster.polling import wait_until
-from local_cluster.topic_switch import LINKED_AND_KEPT, set_topics
 from tests.cluster.agent_views import describe, readiness
 from tests.cluster.conftest import ClusterFactory
 from tests.cluster.recovery_commands import CHECKOUT
+from tests.cluster.replica_moves import leader_of
 from tests.cluster.script import PATIENCE_S
 from tests.cluster.test_local_loss import produce, values
 
@@ -74,7 +75,7 @@ def test_an_original_whose_clone_wrote_into_its_bucket_stops_until_a_person_deci
 
 def uploaded(cluster: LocalCluster) -> int:
     """Up to which offset, as the leader's agent says."""
-    leader = cluster.admin.leader_of(TOPIC)
+    leader = leader_of(cluster.admin, TOPIC)
     told = describe(cluster, leader)["partitions"] if leader is not None else []
     return max((int(one["uploaded_offset"]) for one in told if one["topic"] == TOPIC), default=0)
 

@@ -20,6 +20,7 @@ from local_cluster.polling import wait_until
 from tests.cluster.agent_views import RECORD_BYTES, AgentCounters, describe
 from tests.cluster.conftest import IMPATIENT
 from tests.cluster.recovery_commands import drilled_recovery, run_command
+from tests.cluster.replica_moves import leader_of, wait_for_isr
 from tests.cluster.script import PATIENCE_S, PLAIN, ZSTD, Script
 from tests.cluster.stored_log import StoredLog, stored_log
 
@@ -186,7 +187,7 @@ def test_when_a_disk_fails_its_partitions_are_led_elsewhere_and_the_others_are_l
     # partition is led by another broker, the agent lets it go and says so; the other one is led and linked as before
     cluster, topic = script.cluster, script.topic
     script.create_topic(assignment=[[LEADER, *OTHERS]] * 2)
-    kept, failing = cluster.files.log_directories(LEADER)  # the first one has the controllers' log, too
+    kept, failing = cluster.layout.log_directories(LEADER)  # the first one has the controllers' log, too
     move_to(cluster, topic, 0, kept)
     move_to(cluster, topic, 1, failing)
     script.produce(PLAIN, ZSTD)
@@ -199,8 +200,8 @@ def test_when_a_disk_fails_its_partitions_are_led_elsewhere_and_the_others_are_l
         script.stop_agent(LEADER)
         script.start_agent(LEADER)
         expect_linked_on(script)
-        cluster.admin.wait_for_isr(topic, OTHERS, partition=1)
-        assert cluster.admin.leader_of(topic, 0) == LEADER
+        wait_for_isr(cluster.admin, topic, OTHERS, partition=1)
+        assert leader_of(cluster.admin, topic, 0) == LEADER
         assert led_by_agent(cluster, LEADER, topic) == [0]
     cluster.broker(LEADER).terminate(60.0)
     cluster.start_broker(LEADER)
@@ -235,9 +236,9 @@ def failed(disk: Path) -> Iterator[None]:
 
 
 def other_disk(cluster: LocalCluster, topic: str, partition: int) -> Path:
-    replica = cluster.files.partition_directory(LEADER, topic, partition)
+    replica = cluster.layout.partition_directory(LEADER, topic, partition)
     assert replica is not None
-    [other] = set(cluster.files.log_directories(LEADER)) - {replica.parent}
+    [other] = set(cluster.layout.log_directories(LEADER)) - {replica.parent}
     return other
 
 
@@ -251,7 +252,7 @@ def move_to(cluster: LocalCluster, topic: str, partition: int, disk: Path) -> No
     assert error.errno == 0, error
 
     def moved() -> bool:
-        disks = cluster.files.log_directories(LEADER)
+        disks = cluster.layout.log_directories(LEADER)
         holding = [path for path in disks if (path / f"{topic}-{partition}").is_dir()]
         return holding == [disk] and not any(disk.glob(f"{topic}-{partition}.*-future"))
 

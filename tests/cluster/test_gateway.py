@@ -18,7 +18,7 @@ from gateway.zone_proxies import ranked
 from local_cluster.cluster import LocalCluster
 from local_cluster.kafka_tools import KafkaTools
 from local_cluster.polling import wait_until
-from local_cluster.zone_gateways import ZoneGateways
+from local_cluster.zones import ZoneGateways
 from tests.cluster.agent_views import AgentCounters, read_metrics
 from tests.cluster.gateway_cluster import gateway_cluster
 from tests.cluster.script import PATIENCE_S

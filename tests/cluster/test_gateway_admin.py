@@ -24,7 +24,7 @@ from kafka_cluster.client_config import KafkaClientConfig
 from local_cluster.cluster import LocalCluster
 from local_cluster.kafka_tools import KafkaToolError
 from local_cluster.polling import wait_until
-from local_cluster.zone_gateways import ZoneGateways
+from local_cluster.zones import ZoneGateways
 from metadata_topic.settings.settings_topic import read_settings
 from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
 from tests.cluster.gateway_cluster import THREE_ZONES, gateway_cluster
@@ -77,7 +77,7 @@ class Tool:
 
     def __init__(self, cluster: LocalCluster, directory: Path) -> None:
         self._cluster, self._directory = cluster, directory
-        self._address = GATEWAYS.admin_address(cluster.layout, 1)
+        self._address = GATEWAYS.own_zone_address(cluster.layout, 1)
         self.librdkafka = AdminClient(
             {
                 "bootstrap.servers": self._address,

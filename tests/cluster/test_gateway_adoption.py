@@ -14,10 +14,10 @@ from pyspark.sql import SparkSession
 
 from kafka_cluster.client_config import KafkaClientConfig
 from local_cluster.cluster import LocalCluster
+from local_cluster.cluster_admin import LINKED_AND_KEPT, set_topics
 from local_cluster.polling import wait_until
-from local_cluster.topic_switch import LINKED_AND_KEPT, set_topics
 from local_cluster.workload.replica_comparison import compare_replicas
-from local_cluster.zone_gateways import ZoneGateways
+from local_cluster.zones import ZoneGateways
 from metadata_topic.records.states import FINISHED
 from metadata_topic.settings.topic_settings import TopicSettings
 from plugin.loading import DEFAULT_ARCHIVE_IMPL_PREFIX
@@ -30,6 +30,7 @@ from tests.cluster.conftest import BreakableStore
 from tests.cluster.gateway_cluster import BY_OBJECTS, THREE_ZONES, gateway_cluster
 from tests.cluster.lost_metadata import in_doubt, lose_metadata_topic, rebuild
 from tests.cluster.recovery_commands import drilled_recovery
+from tests.cluster.replica_moves import wait_for_isr
 from tests.cluster.script import PATIENCE_S, Script
 from tests.cluster.test_catch_up import expect_caught_up_by_objects, expect_identical
 from tests.cluster.test_report_job import kinds, now_ms, sources, uploaded
@@ -148,7 +149,7 @@ def test_who_missed_it_reads_it_from_there_the_report_is_content_and_it_goes_wit
     cluster.admin.create_topic(topic, assignment=[[LEADER, 1, FOLLOWER]])
     script, before = Script(cluster, topic), router_files(cluster)
     cluster.broker(FOLLOWER).kill()
-    cluster.admin.wait_for_isr(topic, [LEADER, 1], timeout_s=PATIENCE_S)
+    wait_for_isr(cluster.admin, topic, [LEADER, 1], timeout_s=PATIENCE_S)
     with produced(cluster, topic):
         pass
     script.stop_agent(LEADER)

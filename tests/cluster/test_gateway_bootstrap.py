@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from local_cluster.cluster import LocalCluster
-from local_cluster.zone_gateways import ZoneGateways
+from local_cluster.zones import ZoneGateways
 from tests.cluster.agent_views import AgentCounters
 from tests.cluster.gateway_cluster import THREE_ZONES, gateway_cluster
 

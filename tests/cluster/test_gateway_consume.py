@@ -17,7 +17,7 @@ from kafka import TopicPartition as PythonTopicPartition
 
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
-from local_cluster.zone_gateways import ZoneGateways
+from local_cluster.zones import ZoneGateways
 from tests.cluster.agent_views import AgentCounters, describe
 from tests.cluster.gateway_cluster import BY_OBJECTS, THREE_ZONES, gateway_cluster
 from tests.cluster.script import PATIENCE_S, Script

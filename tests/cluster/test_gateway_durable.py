@@ -14,9 +14,9 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from local_cluster.cluster import LocalCluster
+from local_cluster.cluster_admin import set_topics
 from local_cluster.polling import wait_until
-from local_cluster.topic_switch import set_topics
-from local_cluster.zone_gateways import ZoneGateways
+from local_cluster.zones import ZoneGateways
 from metadata_topic.settings.topic_settings import TopicSettings
 from tests.cluster.agent_views import AgentCounters, describe
 from tests.cluster.gateway_cluster import BY_OBJECTS, THREE_ZONES, gateway_cluster
@@ -138,7 +138,7 @@ def produced_by_others(cluster: LocalCluster, topic: str) -> list[str]:
 
 def recover_from_an_empty_disk(cluster: LocalCluster, topic: str) -> None:
     """What the leader's broker and agent, which are dead, have on theirs is lost; then they lead again."""
-    (log_dir,) = cluster.files.log_directories(LEADER)
+    (log_dir,) = cluster.layout.log_directories(LEADER)
     shutil.rmtree(log_dir)
     log_dir.mkdir()
     run_command(cluster, "recover", LEADER, "--if-empty")

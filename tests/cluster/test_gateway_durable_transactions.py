@@ -12,10 +12,11 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from local_cluster.cluster import LocalCluster
+from local_cluster.cluster_admin import set_topics
 from local_cluster.polling import wait_until
-from local_cluster.topic_switch import set_topics
 from tests.cluster.agent_views import AgentCounters
 from tests.cluster.gateway_cluster import BY_OBJECTS, gateway_cluster
+from tests.cluster.replica_moves import elect_preferred_leaders
 from tests.cluster.script import PATIENCE_S, Script
 from tests.cluster.test_gateway_durable import DURABLE, GATEWAYS, LEADER, begin, recover_from_an_empty_disk
 
@@ -76,7 +77,7 @@ def coordinator_of(cluster: LocalCluster, name: str) -> int:
 
 def coordinate_everywhere(cluster: LocalCluster) -> bool:
     """A broker that was away does so again once it is elected: asked for here, as Kafka takes minutes."""
-    cluster.admin.elect_preferred_leaders()
+    elect_preferred_leaders(cluster.admin)
     return {state.leader for state in cluster.admin.partitions("__transaction_state")} == BROKERS
 
 

@@ -14,14 +14,15 @@ import pytest
 from confluent_kafka import KafkaError, Message, Producer
 
 from local_cluster.cluster import LocalCluster, agent_is_ready
+from local_cluster.cluster_admin import set_topics
 from local_cluster.polling import wait_until
-from local_cluster.topic_switch import set_topics
-from local_cluster.zone_gateways import ZoneGateways
+from local_cluster.zones import ZoneGateways
 from metadata_topic.records.partitioner import metadata_partition
 from metadata_topic.settings.topic_settings import TopicSettings
 from metadata_topic.topic.topic import METADATA_TOPIC
 from tests.cluster.agent_views import describe
 from tests.cluster.gateway_cluster import THREE_ZONES, gateway_cluster
+from tests.cluster.replica_moves import move_leader
 from tests.cluster.script import PATIENCE_S
 
 GATEWAYS = ZoneGateways(THREE_ZONES, durable=True)
@@ -80,7 +81,7 @@ def test_while_another_agent_is_dead_an_agent_starts_and_stores_what_producers_w
     lead_durable_topic(cluster, topic)
     # What the leader's agent publishes goes to the broker beside the dead one.
     partitions = len(cluster.admin.partitions(METADATA_TOPIC))
-    cluster.admin.move_leader(METADATA_TOPIC, metadata_partition(LEADER, partitions), DEAD)
+    move_leader(cluster.admin, METADATA_TOPIC, metadata_partition(LEADER, partitions), DEAD)
     expect_acknowledged(cluster, topic)
     cluster.agent(DEAD).kill()
     expect_acknowledged(cluster, topic)
@@ -129,7 +130,7 @@ def test_a_plan_made_anew_of_the_running_cluster_is_the_one_that_it_has(cluster:
     options += ["--gateway-port-base", str(layout.replica_port_base), "--replica-port-base", "1"]
     planned = json.loads(command("gateway", "plan", "--bootstrap-server", servers[asked], *options))
     for broker_id in cluster.broker_ids:
-        has = cluster.files.properties(broker_id)
+        has = cluster.layout.configured(broker_id)
         lines = planned[str(broker_id)]
         own_zone = f"CLIENT_AZ{broker_id}://{GATEWAYS.own_zone_address(layout, broker_id)}"
         agents = f"CLIENT_AGENTS://{layout.client_address(broker_id)}"

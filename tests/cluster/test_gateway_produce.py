@@ -11,7 +11,7 @@ from kafka import KafkaProducer
 
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
-from local_cluster.zone_gateways import ZoneGateways
+from local_cluster.zones import ZoneGateways
 from tests.cluster.agent_views import AgentCounters
 from tests.cluster.gateway_cluster import BY_OBJECTS, THREE_ZONES, gateway_cluster
 from tests.cluster.script import PATIENCE_S, Script
@@ -132,7 +132,7 @@ def test_what_clients_produce_goes_by_object_storage_and_is_in_the_log_as_they_s
     assert counters.growth(LINKED_BYTES) == before
     stored = cluster.layout.directory.rglob("router/**/*")
     wait_until(lambda: not any(one.is_file() for one in stored), "the channel is empty", PATIENCE_S)
-    log = cluster.files.partition_directory(LEADER, topic, 0)
+    log = cluster.layout.partition_directory(LEADER, topic, 0)
     assert log is not None
     assert cluster.runtime.tools(clients.bootstrap).dump_log(*sorted(log.glob("*.log")), deep=True)
 

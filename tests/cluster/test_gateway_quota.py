@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka import Consumer, Producer, ThrottleEvent, TopicPartition
 
 from local_cluster.cluster import LocalCluster
-from local_cluster.topic_switch import LINKED, set_topics
-from local_cluster.zone_gateways import ZoneGateways
+from local_cluster.cluster_admin import LINKED, set_topics
+from local_cluster.zones import ZoneGateways
 from tests.cluster.agent_views import AgentCounters
 from tests.cluster.gateway_cluster import BY_OBJECTS, THREE_ZONES, gateway_cluster
 

@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from local_cluster.agent_metrics import scrape
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
-from local_cluster.zone_gateways import ZoneGateways
+from local_cluster.zones import ZoneGateways
 from plugin.prices import Prices
 from tests.cluster.gateway_cluster import BY_OBJECTS, THREE_ZONES
 from tests.cluster.script import Script
@@ -91,7 +91,7 @@ def test_the_report_tells_what_clients_moved_and_what_follower_fetching_would_br
         produce(topic, gateway)
         assert consume(topic, gateway) == RECORDS
 
-    at_gateway, beside = scrape(cluster, GATEWAY).counters, scrape(cluster, LEADER).counters
+    at_gateway, beside = scrape(cluster, GATEWAY), scrape(cluster, LEADER)
     az1, costs = clients_of(cluster, tmp_path / "output", "az1")
     amounts, dollars = az1["amounts"], az1["dollars"]
     crossed = [at_gateway.of(BYTES, side="gateway", direction=way) for way in ("to_broker", "to_client")]

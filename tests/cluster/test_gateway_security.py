@@ -29,7 +29,7 @@ from confluent_kafka.admin import (
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
 from local_cluster.security.authority import Authority
-from local_cluster.zone_gateways import ZoneGateways
+from local_cluster.zones import ZoneGateways
 from tests.cluster.agent_views import AgentCounters
 from tests.cluster.gateway_cluster import BY_OBJECTS, THREE_ZONES, gateway_cluster
 from tests.cluster.script import Script
@@ -255,7 +255,7 @@ def test_kafkas_own_tools_log_in_at_the_port_for_admin_tools(
         f"sasl.jaas.config={MODULES}.scram.ScramLoginModule required "
         f'username="operator" password="{PASSWORDS["operator"]}";\n'
     )
-    address = GATEWAYS.admin_address(cluster.layout, 2)
+    address = GATEWAYS.own_zone_address(cluster.layout, 2)
     of_topic = ["--entity-type", "topics", "--entity-name", topic]
     where = ["--bootstrap-server", address, "--command-config", str(config), *of_topic]
     tools = cluster.runtime.tools(address)

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from local_cluster.cluster import LocalCluster
-from local_cluster.object_store.process import start_object_store
-from local_cluster.object_store.server import DEFAULT_BUCKET
 from local_cluster.object_store.store_spec import S3Store
+from tests.faulty_store import DEFAULT_BUCKET, start_faulty_store
 from tests.soak.fault_plan import FaultKind
 from tests.soak.run import ByGateway, Soak, SoakOptions, soak_settings
 
@@ -24,7 +23,7 @@ OPTIONS = SoakOptions(25.0, 11, KINDS, longest_fault_s=6.0, reads_objects_back=F
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[S3Store]:
-    server, url = start_object_store(tmp_path / "store", DEFAULT_BUCKET)
+    server, url = start_faulty_store(tmp_path / "store", "--bucket", DEFAULT_BUCKET)
     yield S3Store(url, DEFAULT_BUCKET)
     server.kill()
 

@@ -21,13 +21,14 @@ from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.topic_partition import TopicId, topic_id_to_text
 from local_cluster.broker_config import ClusterSettings, server_properties
 from local_cluster.cluster import LocalCluster
+from local_cluster.layout import free_port_block
 from local_cluster.polling import wait_until
-from local_cluster.port_block import free_port_block
 from metadata_topic.settings.topic_settings import TopicSettings
 from metadata_topic.settings.wal_retention import AgentsRetention
 from metadata_topic.topic.topic import METADATA_TOPIC
 from rlm.lifecycle.cluster_observer import ClusterObserver, Observation
 from rlm.lifecycle.release import TopicWatch
+from tests.cluster.replica_moves import delete_topic
 from tests.cluster.script import PATIENCE_S
 
 GRACE_MS = 1000
@@ -124,7 +125,7 @@ def test_a_topic_is_gone_when_it_was_deleted_and_not_when_it_is_hidden(
         ].is_hidden, "doctor is told"
 
         # By its id it can be told that it is deleted now; by its name it cannot.
-        cluster.admin.delete_topic(ORDERS)
+        delete_topic(cluster.admin, ORDERS)
         for one in (watcher, stranger):
             deleted = partial(is_missing, one, orders, LONG_AFTER_MS)
             wait_until(deleted, "the broker does not know the id any more", PATIENCE_S)

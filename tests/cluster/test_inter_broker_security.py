@@ -19,7 +19,7 @@ from local_cluster.broker_config import AgentsMode, ClusterSettings, replica_hos
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
 from local_cluster.security.authority import Authority
-from local_cluster.security.inter_broker import InterBroker
+from local_cluster.security.listeners import InterBroker
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.peer_channel import PeerChannel
 from replication.wire.peer_connection import Address, PeerTls, connect_framed, exchange_hellos
@@ -27,6 +27,7 @@ from replication.wire.peer_protocol import Hello, MessageKind
 from replication.wire.refusals import CLUSTER_AUTHORIZATION_FAILED
 from tests.cluster.agent_views import FAULTS, AgentCounters
 from tests.cluster.conftest import IMPATIENT, ClusterFactory
+from tests.cluster.replica_moves import wait_for_isr
 from tests.cluster.script import PATIENCE_S, PLAIN, TRANSACTIONS, ZSTD, Script
 from tests.replication.fetch_frames import decode
 from tests.replication.fetch_frames import request as fetch_request
@@ -195,7 +196,7 @@ def test_an_agents_certificate_is_judged_by_its_broker_and_renewed_without_a_res
         ):
             authority.tls_for("agent-3", life=life, also=shown)
             expect_refusals(script, told)
-        cluster.admin.wait_for_isr(topic, [LEADER, 2])
+        wait_for_isr(cluster.admin, topic, [LEADER, 2])
         authority.tls_for("agent-3", also=names)
         cluster.admin.wait_for_full_isr(topic)
         script.expect_links_to_be_used()
@@ -204,7 +205,7 @@ def test_an_agents_certificate_is_judged_by_its_broker_and_renewed_without_a_res
 
 def expect_refusals(script: Script, told: str) -> None:
     """The leader's agent starts anew, so that all dial it again: the follower's broker refuses its own agent."""
-    counters, log = AgentCounters(script.cluster, [FOLLOWER]), script.cluster.files.log(FOLLOWER)
+    counters, log = AgentCounters(script.cluster, [FOLLOWER]), script.cluster.layout.broker_log(FOLLOWER)
     script.kill_agent(LEADER)
     script.start_agent(LEADER)
     wait_until(lambda: counters.growth(FAULTS, reason="broker_tls") > 0, "the agent tells", PATIENCE_S)

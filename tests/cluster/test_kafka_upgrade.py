@@ -11,6 +11,7 @@ from local_cluster.object_store.store_spec import LocalDirectoryStore
 from local_cluster.polling import wait_until
 from tests.cluster.agent_views import MovedBytes, moved_bytes
 from tests.cluster.conftest import IMPATIENT
+from tests.cluster.replica_moves import move_leader
 from tests.cluster.script import PATIENCE_S, PLAIN, TRANSACTIONS, ZSTD, Script
 
 pytestmark = [pytest.mark.thorough, pytest.mark.whole_machine]
@@ -68,7 +69,7 @@ def expect_links_of_each_partition(script: Script) -> None:
     """From the broker that comes first among its replicas, and next to nothing of it inline."""
     admin, topic = script.cluster.admin, script.topic
     for state in admin.partitions(topic):
-        admin.move_leader(topic, state.partition, state.replicas[0])
+        move_leader(admin, topic, state.partition, state.replicas[0])
     admin.wait_for_full_isr(topic, timeout_s=PATIENCE_S)
     script.expect_records_to_flow()
     before = moved_bytes(script.cluster, topic)

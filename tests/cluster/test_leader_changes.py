@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.cluster.replica_moves import leader_of, move_leader
 from tests.cluster.script import PLAIN, TRANSACTIONS, ZSTD, Script
 
 
@@ -13,7 +14,7 @@ def test_leaders_killed_while_uploads_are_slow(script: Script) -> None:
     script.switch_all("put-latency-ms", "200")
     script.expect_records_to_flow()
     for _ in range(2):
-        victim = script.cluster.admin.leader_of(script.topic)
+        victim = leader_of(script.cluster.admin, script.topic)
         assert victim is not None
         script.cluster.broker(victim).kill()
         script.cluster.admin.wait_for_leader(script.topic, other_than=victim)
@@ -32,7 +33,7 @@ def test_leaders_moved_to_and_fro_while_uploads_are_slow(script: Script) -> None
     script.produce(PLAIN, ZSTD)
     script.switch_all("put-latency-ms", "200")
     for leader in (2, 3, 1, 2):
-        script.cluster.admin.move_leader(script.topic, 0, leader)
+        move_leader(script.cluster.admin, script.topic, 0, leader)
         script.expect_records_to_flow()
     script.clear_switches()
     script.expect_promises()

@@ -16,6 +16,7 @@ from local_cluster.workload.replica_comparison import compare_replicas
 from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
+from tests.cluster.replica_moves import delete_topic
 from tests.cluster.script import PATIENCE_S, PLAIN, Script
 
 HASTY_AGENTS = {
@@ -99,7 +100,7 @@ def test_when_all_topics_are_deleted_the_bucket_is_empty_and_so_is_the_metadata(
     life.expect_promises()
     assert objects(life.cluster) > 0
     wait_until(lambda: living(store), "what was uploaded is told of in the metadata", PATIENCE_S)
-    life.cluster.admin.delete_topic(life.topic)
+    delete_topic(life.cluster.admin, life.topic)
     expect_nothing_left(life.cluster, store)
 
 
@@ -112,7 +113,7 @@ def test_an_agent_killed_in_between_changes_nothing_about_the_end(life: Script, 
         life.start_agent(broker_id)
     life.expect_records_to_flow()
     life.expect_promises()
-    life.cluster.admin.delete_topic(life.topic)
+    delete_topic(life.cluster.admin, life.topic)
     wait_until(lambda: DELETING.name in living(store) or not living(store), "deletions begin", PATIENCE_S)
     life.kill_agent(3)
     life.start_agent(3)
@@ -157,7 +158,7 @@ def test_what_a_dead_leader_uploaded_alone_is_declared_dead_by_the_next(
     comparison = compare_replicas(life.cluster, life.topic, PATIENCE_S)
     assert comparison.identical, str(comparison)
     wait_until(lambda: store.counters.get("dead_entries", 0) > 0, "the metadata says so", PATIENCE_S)
-    life.cluster.admin.delete_topic(life.topic)
+    delete_topic(life.cluster.admin, life.topic)
     expect_nothing_left(life.cluster, store)
 
 

@@ -24,6 +24,7 @@ from plugin.segment_metadata import (
     RemoteLogSegmentState,
     RemoteWalCombinedLogSegmentMetadata,
 )
+from tests.cluster.replica_moves import in_sync_replicas, leader_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
@@ -58,7 +59,7 @@ def test_each_agents_partition_is_led_by_its_own_broker(cluster: LocalCluster, c
     assert (ensured.metadata_partitions, ensured.created, ensured.deviations) == (12, (), ())
 
     def leads_its_partition(broker_id: int) -> bool:
-        return cluster.admin.leader_of(METADATA_TOPIC, broker_id % 12) == broker_id
+        return leader_of(cluster.admin, METADATA_TOPIC, broker_id % 12) == broker_id
 
     for broker_id in cluster.broker_ids:
         wait_until(
@@ -66,7 +67,7 @@ def test_each_agents_partition_is_led_by_its_own_broker(cluster: LocalCluster, c
             f"broker {broker_id} leads its agent's partition",
             30.0,
         )
-    assert set(cluster.admin.in_sync_replicas(SETTINGS_TOPIC)) == {0}
+    assert set(in_sync_replicas(cluster.admin, SETTINGS_TOPIC)) == {0}
 
 
 def test_three_agents_records_reach_a_reader_and_a_later_reader_sees_the_same(

@@ -13,6 +13,7 @@ from local_cluster.polling import wait_until
 from metadata_topic.topic.topic import METADATA_TOPIC, SETTINGS_TOPIC
 from tests.cluster.agent_views import describe, readiness
 from tests.cluster.kafka_settings import set_topic_setting
+from tests.cluster.replica_moves import delete_topic
 from tests.cluster.script import PATIENCE_S, PLAIN, Script
 
 STALLED = "metadata_publication_stalled"
@@ -81,7 +82,7 @@ def test_metadata_is_published_whatever_happens_to_its_topic(cluster: LocalClust
         script.expect_links_to_be_used()
 
         # When it is deleted under load, one agent makes it anew as it must be, and nobody by asking for it.
-        cluster.admin.delete_topic(METADATA_TOPIC)
+        delete_topic(cluster.admin, METADATA_TOPIC)
         wait_until(lambda: len(cluster.admin.partitions(METADATA_TOPIC)) == 12, "it is made anew", PATIENCE_S)
         cluster.admin.wait_for_full_isr(METADATA_TOPIC)
         assert all(len(state.replicas) == 3 for state in cluster.admin.partitions(METADATA_TOPIC))

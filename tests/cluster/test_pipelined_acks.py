@@ -22,13 +22,14 @@ from kafka.producer.future import FutureRecordMetadata
 
 from kafka_log.leader_epoch_checkpoint import read_leader_epochs
 from local_cluster.cluster import LocalCluster
+from local_cluster.cluster_admin import set_topics
 from local_cluster.polling import wait_until
-from local_cluster.topic_switch import set_topics
-from local_cluster.zone_gateways import ZoneGateways
+from local_cluster.zones import ZoneGateways
 from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
 from tests.cluster.agent_views import AgentCounters
 from tests.cluster.conftest import IMPATIENT
 from tests.cluster.gateway_cluster import THREE_ZONES, gateway_cluster
+from tests.cluster.replica_moves import delete_topic, leader_of, move_leader, reassign, wait_for_isr
 from tests.cluster.script import PATIENCE_S, Script
 from tests.cluster.test_gateway_durable import NumberedProducer, read
 from tests.cluster.unclean_election import elect_uncleanly
@@ -143,7 +144,7 @@ def standing_still(cluster: LocalCluster) -> Iterator[None]:
 def lead_again(cluster: LocalCluster, *topics: str) -> None:
     for topic in topics:
         cluster.admin.wait_for_full_isr(topic)
-        cluster.admin.move_leader(topic, 0, LEADER)
+        move_leader(cluster.admin, topic, 0, LEADER)
 
 
 def more_acknowledged(producers: list[NumberedProducer], records: int = ENOUGH) -> None:
@@ -308,13 +309,13 @@ def test_a_reassignment_that_keeps_the_leader_fails_no_request(cluster: LocalClu
         expect_held(counters)
         for replicas in ((LEADER, 3), (LEADER, 1), (LEADER, 3)):
             with slow_store(cluster, topic):
-                cluster.admin.reassign(topic, {0: replicas})
+                reassign(cluster.admin, topic, {0: replicas})
             more_acknowledged(producers)
         assert [one.errors for one in producers] == [[], []]
-    directory = cluster.files.partition_directory(LEADER, topic, 0)
+    directory = cluster.layout.partition_directory(LEADER, topic, 0)
     assert directory is not None
     assert len(read_leader_epochs(directory).entries) > 3, "the epoch has risen each time"
-    assert cluster.admin.leader_of(topic) == LEADER
+    assert leader_of(cluster.admin, topic) == LEADER
     assert counters.growth(ANSWERS, outcome="replicated") > 0
     assert counters.growth(ANSWERS, outcome="not_led") == 0
     expect_kept(cluster, topic, producers)
@@ -335,7 +336,7 @@ def test_after_an_unclean_election_only_what_the_new_leader_has_is_acknowledged(
         cluster.admin.wait_for_full_isr(topic)
         cluster.agent(other).pause()
         try:
-            cluster.admin.wait_for_isr(topic, [LEADER])
+            wait_for_isr(cluster.admin, topic, [LEADER])
             more_acknowledged(producers[:1], FEW)  # the other's gateway is the agent that stands still
             cluster.broker(LEADER).kill()
         finally:
@@ -360,7 +361,7 @@ def test_no_record_of_a_deleted_topic_is_acknowledged_by_the_one_made_again(clus
         more_acknowledged(producers)
         expect_held(counters)
         with slow_store(cluster, topic):
-            cluster.admin.delete_topic(topic)
+            delete_topic(cluster.admin, topic)
             # Answers come in order: behind an error there is no acknowledgement of the old topic.
             for one in producers:
                 wait_until(partial(gone.intersection, one.errors), f"{one.name} is told that it is gone", PATIENCE_S)

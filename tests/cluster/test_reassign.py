@@ -16,7 +16,7 @@ from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.leader_epoch_checkpoint import read_leader_epochs
 from kafka_log.segment_files import list_segments
 from kafka_log.topic_partition import TopicIdPartition
-from local_cluster.broker_config import TIERED_TOPIC, AgentsMode, ClusterSettings
+from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
 from metadata_topic.store.store import RemoteWalMetadataStore
@@ -24,6 +24,8 @@ from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
 from recovery.reassignment.admin import BEGIN_AT_TIER, ReassignmentAdmin
 from recovery.reassignment.plan import TopicPartition
 from tests.cluster.conftest import IMPATIENT, STORAGE_PLUGINS, BreakableStore
+from tests.cluster.kafka_settings import TIERED_TOPIC
+from tests.cluster.replica_moves import leader_of
 from tests.cluster.script import PATIENCE_S, PLAIN, ZSTD, Script
 
 RECORD = b"\x5a" * 10_000
@@ -80,7 +82,7 @@ def expect_no_gap_in_objects(script: Script) -> None:
         topic_id = script.topic_id()
         assert topic_id is not None
         for state in script.cluster.admin.partitions(script.topic):
-            directory = script.cluster.files.partition_directory(state.leader, script.topic, state.partition)
+            directory = script.cluster.layout.partition_directory(state.leader, script.topic, state.partition)
             assert directory is not None
             chain = read_leader_epochs(directory)
             with ReassignmentAdmin(KafkaClientConfig(script.cluster.bootstrap_servers)) as admin:
@@ -115,7 +117,7 @@ def test_under_load_partitions_move_and_a_broker_is_drained_without_an_error_in_
     said = reassign(cluster, "execute", "--plan", plan)
     assert {move["state"] for move in said["moves"]} == {"done"}
     assert all(set(after) == {2, 3} for after in replicas(cluster, topic))
-    assert {cluster.admin.leader_of(topic, number) for number in (0, 1)} == {2, 3}
+    assert {leader_of(cluster.admin, topic, number) for number in (0, 1)} == {2, 3}
     script.expect_records_to_flow()
     script.expect_links_to_be_used()
 
@@ -165,7 +167,7 @@ def produce(cluster: LocalCluster, topic: str, records: int) -> None:
 
 def local_offsets(cluster: LocalCluster, broker: int, topic: str) -> int:
     """The first offset of the broker's own log."""
-    directory = cluster.files.partition_directory(broker, topic, 0)
+    directory = cluster.layout.partition_directory(broker, topic, 0)
     assert directory is not None
     return min(list_segments(directory))
 

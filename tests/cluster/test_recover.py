@@ -18,8 +18,8 @@ from kafka_log.meta_properties import MetaProperties, read_meta_properties
 from kafka_log.partition_metadata import read_partition_metadata
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
+from local_cluster.cluster_admin import set_topics
 from local_cluster.polling import wait_until
-from local_cluster.topic_switch import set_topics
 from local_cluster.workload.replica_comparison import compare_replicas
 from metadata_topic.settings.topic_settings import TopicSettings
 from metadata_topic.settings.wal_retention import AS_LOCAL
@@ -29,6 +29,7 @@ from recovery.logs.log_directory_target import STAGING
 from recovery.logs.log_writer import JOURNAL
 from tests.cluster.agent_views import describe
 from tests.cluster.recovery_commands import CHECKOUT, WORDS, command_line, refused_recovery, run_command
+from tests.cluster.replica_moves import delete_topic, in_sync_replicas, wait_for_isr
 from tests.cluster.script import PATIENCE_S, PLAIN, TRANSACTIONS, Script
 
 ARCHIVE_INTERVAL_MS = 1000
@@ -97,7 +98,7 @@ def test_the_only_replica_comes_back_with_every_record_that_was_uploaded(
     _produce(producer, topic, 3000, acknowledged)
     _expect_uploaded(cluster, topic, 3000)
     left_alone = _leave_alone_in_sync(cluster, f"{topic}-left-alone")
-    identity = read_meta_properties(cluster.files.log_directories(1)[0])
+    identity = read_meta_properties(cluster.layout.log_directories(1)[0])
 
     # Killed while records go on being acknowledged: those that were not uploaded yet are lost, and no others.
     killed_s = _kill_in_the_middle_of(cluster, topic, acknowledged)
@@ -108,13 +109,13 @@ def test_the_only_replica_comes_back_with_every_record_that_was_uploaded(
     # Started on what is restored, the last one in sync would lead with it, and replica 2 would be cut down to that.
     assert f"{left_alone}-0 to offset 1,000" in refused_recovery(cluster, 1, "the last replica in sync")
     assert dry["only_in_sync_here"] == [f"{left_alone}-0"]
-    assert not any(path.exists() for path in cluster.files.log_directories(1))
+    assert not any(path.exists() for path in cluster.layout.log_directories(1))
     told = _recover(cluster, 1, "--lead-with-what-is-restored")
     refused_recovery(cluster, 1, "not empty", "--lead-with-what-is-restored")
 
     [log] = [one for one in told["logs"] if one["log"] == f"{topic}-0"]
     assert [one["end_offset"] for one in dry["logs"] if one["log"] == f"{topic}-0"] == [log["end_offset"]]
-    assert read_meta_properties(cluster.files.log_directories(1)[0]) == identity, (
+    assert read_meta_properties(cluster.layout.log_directories(1)[0]) == identity, (
         "the same directory for the controllers"
     )
     lost = [offset for offset in acknowledged.values if offset >= log["end_offset"]]
@@ -128,7 +129,7 @@ def test_the_only_replica_comes_back_with_every_record_that_was_uploaded(
     read = _read_all(cluster, topic)
     kept = {offset: value for offset, value in acknowledged.values.items() if offset < log["end_offset"]}
     assert {offset: read[offset] for offset in kept} == kept
-    directory = cluster.files.partition_directory(1, topic, 0)
+    directory = cluster.layout.partition_directory(1, topic, 0)
     assert directory is not None
     assert sum(path.suffix == ".log" for path in directory.iterdir()) > 2, "rolled as segment.bytes says"
     assert all(path.with_suffix(".index").exists() for path in directory.glob("*.log")), "Kafka made its indexes"
@@ -140,7 +141,7 @@ def test_the_only_replica_comes_back_with_every_record_that_was_uploaded(
     assert sorted(_read_all(cluster, left_alone)) == list(range(1000)), "nothing that was acknowledged is gone"
     cluster.admin.wait_for_full_isr(left_alone, timeout_s=PATIENCE_S)
     assert compare_replicas(cluster, left_alone, PATIENCE_S).identical
-    cluster.admin.delete_topic(left_alone)  # else whoever of its replicas is lost next is refused, too
+    delete_topic(cluster.admin, left_alone)  # else whoever of its replicas is lost next is refused, too
 
 
 @pytest.mark.kafka_core
@@ -162,7 +163,7 @@ def test_erased_replicas_come_back_and_end_byte_identical(cluster: LocalCluster,
         # Two of three. With the second one the controllers lose their majority too, so nobody can be asked.
         _lose(cluster, 1)
         wait_until(
-            lambda: all(1 not in isr for isr in cluster.admin.in_sync_replicas(topic).values()), "1 is out", PATIENCE_S
+            lambda: all(1 not in isr for isr in in_sync_replicas(cluster.admin, topic).values()), "1 is out", PATIENCE_S
         )
         _lose(cluster, 2)
         kraft = cluster.layout.directory.parent / "controller-1"
@@ -172,7 +173,7 @@ def test_erased_replicas_come_back_and_end_byte_identical(cluster: LocalCluster,
         for partition in range(3):
             cluster.admin.wait_for_leader(topic, partition, other_than=2)
         # To the controllers its directory is another one now.
-        _recover(cluster, 2, "--directory-id", f"{cluster.files.log_directories(2)[0]}={NEW_DIRECTORY_ID}")
+        _recover(cluster, 2, "--directory-id", f"{cluster.layout.log_directories(2)[0]}={NEW_DIRECTORY_ID}")
         _start(cluster, 2)
 
         script.expect_promises()
@@ -191,7 +192,7 @@ def test_two_disks_come_back_as_of_a_point_in_time_though_the_recovery_was_kille
     assert producer.flush(PATIENCE_S) == 0
     for partition in range(4):
         _expect_uploaded(cluster, topic, RECORDS // 4, partition)
-    disks = cluster.files.log_directories(3)
+    disks = cluster.layout.log_directories(3)
     lived_on = [{path.name for path in disk.glob(f"{topic}-*")} for disk in disks]
     assert all(lived_on), "both disks had partitions"
     _lose(cluster, 3)
@@ -234,7 +235,7 @@ def _leave_alone_in_sync(cluster: LocalCluster, topic: str) -> str:
     producer = _producer(cluster)
     _produce(producer, topic, 500, Acknowledgements())
     assert cluster.broker(2).terminate(60.0)
-    cluster.admin.wait_for_isr(topic, [1])
+    wait_for_isr(cluster.admin, topic, [1])
     cluster.agent(2).kill()
     cluster.start_broker(2)
     _produce(producer, topic, 500, Acknowledgements())
@@ -248,7 +249,7 @@ def _expect_declared_dead(cluster: LocalCluster, topic: str, ends: dict[str, int
     reader = RemoteWalMetadataConsumer(KafkaClientConfig(cluster.bootstrap_servers), store)
     reader.start()
     try:
-        directory = cluster.files.partition_directory(3, topic, 0)
+        directory = cluster.layout.partition_directory(3, topic, 0)
         assert directory is not None
         topic_id = read_partition_metadata(directory)
 
@@ -263,7 +264,7 @@ def _expect_declared_dead(cluster: LocalCluster, topic: str, ends: dict[str, int
 
 def _kill_recovery_in_the_middle(cluster: LocalCluster, broker_id: int, *options: str) -> None:
     """Kill it when it has completed a segment and not yet the whole."""
-    staged = [disk / STAGING for disk in cluster.files.log_directories(broker_id)]
+    staged = [disk / STAGING for disk in cluster.layout.log_directories(broker_id)]
     for _ in range(5):  # on a busy machine it may end before it is looked at
         command = command_line(cluster, "recover", broker_id, *options, "--threads", "1")
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=CHECKOUT) as process:
@@ -278,7 +279,7 @@ def _kill_recovery_in_the_middle(cluster: LocalCluster, broker_id: int, *options
 
 def _expect_sound(cluster: LocalCluster, broker_id: int, topic: str, scratch: Path) -> None:
     """What is stored is what the living replica has, and Kafka's dump-log reads all of what is restored of it."""
-    [replica] = cluster.files.log_directories(broker_id)
+    [replica] = cluster.layout.log_directories(broker_id)
     options = ("--topic", topic, "--replica-log-dir", str(replica), "--drill", str(scratch))
     verified = run_command(cluster, "verify", broker_id, *options)
     assert verified["batches_compared_with_a_replica"] > 100
@@ -300,7 +301,7 @@ def _start(cluster: LocalCluster, broker_id: int) -> None:
 
 def _expect_no_start_on_a_half_made_directory(cluster: LocalCluster, broker_id: int, identity: MetaProperties) -> None:
     """Not even when the directory has been formatted meanwhile."""
-    [path] = cluster.files.log_directories(broker_id)
+    [path] = cluster.layout.log_directories(broker_id)
     (path / STAGING).mkdir(parents=True)
     (path / "meta.properties").write_text(
         f"version=1\ncluster.id={identity.cluster_id}\nnode.id={broker_id}\ndirectory.id={identity.directory_id}\n"
@@ -380,7 +381,7 @@ def _expect_uploaded(cluster: LocalCluster, topic: str, end_offset: int, partiti
 
 
 def _erase(cluster: LocalCluster, broker_id: int) -> None:
-    for path in cluster.files.log_directories(broker_id):
+    for path in cluster.layout.log_directories(broker_id):
         shutil.rmtree(path)
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
+from local_cluster.cluster_admin import set_topics
 from local_cluster.polling import wait_until
-from local_cluster.topic_switch import set_topics
 from metadata_topic.settings.topic_settings import TopicSettings
 from tests.cluster.agent_views import describe
 from tests.cluster.recovery_commands import refused_recovery, run_command
@@ -43,7 +43,7 @@ def test_an_erased_broker_is_filled_before_it_starts(cluster: LocalCluster, topi
     wait_until(lambda: stored_offset(cluster, topic) >= RECORDS, "all is stored", PATIENCE_S)
     cluster.agent(3).kill()
     cluster.broker(3).kill()
-    (log_dir,) = cluster.files.log_directories(3)
+    (log_dir,) = cluster.layout.log_directories(3)
     shutil.rmtree(log_dir)
     refused_recovery(cluster, 3, "it is not there", "--if-empty")
     log_dir.mkdir()

@@ -10,6 +10,7 @@ from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
 from local_cluster.workload.replica_comparison import compare_replicas
 from tests.cluster.agent_views import RECORD_BYTES, AgentCounters
+from tests.cluster.replica_moves import begin_reassignment, wait_for_isr
 from tests.cluster.script import PATIENCE_S, Script
 
 LEADER, NEW = 1, 3
@@ -58,15 +59,15 @@ def set_quota(cluster: LocalCluster, bytes_per_s: str | None) -> None:
 
 def add_replica(cluster: LocalCluster, topic: str, size: int) -> float:
     """How long it took from the new replica's first byte to its last one."""
-    cluster.admin.begin_reassignment(topic, {0: [LEADER, 2, NEW]})
+    begin_reassignment(cluster.admin, topic, {0: [LEADER, 2, NEW]})
 
     def held() -> int:
-        directory = cluster.files.partition_directory(NEW, topic, 0)
+        directory = cluster.layout.partition_directory(NEW, topic, 0)
         return 0 if directory is None else sum(log.stat().st_size for log in directory.glob("*.log"))
 
     wait_until(lambda: held() > 0, "the new replica has something", PATIENCE_S, interval_s=0.02)
     began_s = time.monotonic()
     wait_until(lambda: held() >= size, "the new replica has all", PATIENCE_S)
     took_s = time.monotonic() - began_s
-    cluster.admin.wait_for_isr(topic, [LEADER, 2, NEW])
+    wait_for_isr(cluster.admin, topic, [LEADER, 2, NEW])
     return took_s

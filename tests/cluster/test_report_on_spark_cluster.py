@@ -19,15 +19,14 @@ import pytest
 from jvm.java import QUICK_JVM_OPTIONS
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
-from local_cluster.object_store.front import ObjectStoreFront, Request
-from local_cluster.object_store.server import DEFAULT_BUCKET, ObjectStoreServer
 from local_cluster.object_store.store_spec import S3Store
-from local_cluster.zone_hosts import ZoneHosts, hosts_where_allowed
+from local_cluster.zones import ZoneHosts, hosts_where_allowed
 from plugin.format.object_keys import ObjectKeyFactory
 from plugin.segment_metadata import CombinedSegmentId
 from tests.cluster.script import PLAIN, ZSTD, Script
 from tests.cluster.spark_cluster import CHECKOUT, PYTHON_HOME, SparkCluster, alone
 from tests.cluster.test_daily_report import expect_usage_since
+from tests.faulty_store import DEFAULT_BUCKET, FaultyFront, FaultyServer, Request
 
 pytestmark = [pytest.mark.thorough, pytest.mark.whole_machine, pytest.mark.timeout(900)]
 
@@ -52,13 +51,13 @@ def hosts() -> Iterator[ZoneHosts]:
 
 
 @pytest.fixture
-def front() -> ObjectStoreFront:
-    return ObjectStoreFront()
+def front() -> FaultyFront:
+    return FaultyFront()
 
 
 @pytest.fixture
-def store(hosts: ZoneHosts, front: ObjectStoreFront) -> Iterator[S3Store]:
-    with ObjectStoreServer(front, [DEFAULT_BUCKET], host=hosts.here) as server:
+def store(hosts: ZoneHosts, front: FaultyFront) -> Iterator[S3Store]:
+    with FaultyServer(front, [DEFAULT_BUCKET], host=hosts.here) as server:
         yield S3Store(server.endpoint_url, DEFAULT_BUCKET)
 
 
@@ -85,7 +84,7 @@ def report(cluster: LocalCluster, output: Path, told: Path) -> list[str]:
     ]  # fmt: skip
 
 
-def lose_an_object_and_leave_another(front: ObjectStoreFront, cluster: LocalCluster) -> None:
+def lose_an_object_and_leave_another(front: FaultyFront, cluster: LocalCluster) -> None:
     """One that records tell of is gone; one is there that no record tells of, and is old enough for a finding."""
     listed = front.answer(Request("GET", f"/{DEFAULT_BUCKET}", "list-type=2")).body.decode()
     first = next(key for key in re.findall(r"<Key>(.*?)</Key>", listed) if key.endswith(".rwal"))
@@ -112,7 +111,7 @@ def judged(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_spark_cluster_whose_executors_share_no_directory_says_what_one_machine_says(
-    script: Script, front: ObjectStoreFront, store: S3Store, tmp_path: Path
+    script: Script, front: FaultyFront, store: S3Store, tmp_path: Path
 ) -> None:
     cluster, shared = script.cluster, tmp_path / "shared"
     script.create_topic()

@@ -12,8 +12,8 @@ from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.cluster import LATEST, KafkaCluster
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
+from local_cluster.cluster_admin import set_topics
 from local_cluster.polling import wait_until
-from local_cluster.topic_switch import set_topics
 from local_cluster.workload.ledger import ProducerPlan
 from metadata_topic.topic.topic import METADATA_TOPIC, MetadataTopicSettings
 from tests.cluster.agent_views import describe

@@ -16,16 +16,14 @@ import pytest
 from cli.exit_code import ExitCode
 from local_cluster.broker_config import BACKEND_PREFIX, AgentsMode
 from local_cluster.cluster import LocalCluster
-from local_cluster.object_store.faults import Fault
-from local_cluster.object_store.front import ObjectStoreFront
-from local_cluster.object_store.server import DEFAULT_BUCKET, ObjectStoreServer
+from local_cluster.cluster_admin import LINKED_AND_KEPT
 from local_cluster.object_store.store_spec import S3Store
 from local_cluster.polling import wait_until
-from local_cluster.topic_switch import LINKED_AND_KEPT
 from tests.cli.test_answers_of_commands import ASKING
 from tests.cluster.recovery_commands import CHECKOUT
 from tests.cluster.script import PATIENCE_S, PLAIN, Script
 from tests.cluster.slow_listener import slow_answers, slow_bootstrap_servers, with_slow_listener
+from tests.faulty_store import DEFAULT_BUCKET, Fault, FaultyFront, FaultyServer
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(1200)]
 
@@ -63,7 +61,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 @contextmanager
 def slow_cluster(directory: Path) -> Iterator[LocalCluster]:
     """With records that are stored; it is slow for those who ask at its slow listener, the store for all."""
-    with ObjectStoreServer(ObjectStoreFront(), [DEFAULT_BUCKET]) as store:
+    with FaultyServer(FaultyFront(), [DEFAULT_BUCKET]) as store:
         layout = LocalCluster.create(directory).layout
         agents = AgentsMode(S3Store(store.endpoint_url, DEFAULT_BUCKET))
         with LocalCluster.open(directory, settings=with_slow_listener(layout, agents)) as cluster:
@@ -162,7 +160,7 @@ def test_a_log_comes_back_byte_by_byte_from_a_slow_store(cluster: LocalCluster, 
     done = ended(cluster, ["recover", "--json", "--broker-config", str(file), "--topic", TOPIC], tmp_path)
     told = json.loads(done.stdout)
     assert done.exit_code == ExitCode.GOOD, (told, done.stderr)
-    living = cluster.files.partition_directory(1, TOPIC, 0)
+    living = cluster.layout.partition_directory(1, TOPIC, 0)
     assert living is not None
     restored = log_bytes(empty / f"{TOPIC}-0")
     assert len(restored) == told["size_bytes"] > 0

@@ -11,7 +11,7 @@ import pytest
 
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
-from local_cluster.security.inter_broker_protocol import InterBrokerProtocol
+from local_cluster.security.listeners import InterBrokerProtocol
 from plugin.segment_metadata import CombinedSegmentId
 from tests.soak.fault_plan import PROCESS_FAULTS
 from tests.soak.load import TOPICS

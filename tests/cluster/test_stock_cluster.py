@@ -5,13 +5,12 @@ from pathlib import Path
 import pytest
 
 from local_cluster.broker_config import ClusterSettings
-from local_cluster.cluster import LocalCluster
-from local_cluster.cluster_status import status_of
+from local_cluster.cluster import LocalCluster, status_of
 from local_cluster.polling import wait_until
-from local_cluster.workload.ledger import ProducerPlan, TransactionPlan
-from local_cluster.workload.ledger_workload import LedgerWorkload
+from local_cluster.workload.ledger import LedgerWorkload, ProducerPlan, TransactionPlan
 from local_cluster.workload.replica_comparison import compare_replicas
 from tests.cluster.conftest import ClusterFactory
+from tests.cluster.replica_moves import leader_of, move_leader
 
 PLANS = [
     ProducerPlan("plain", records_per_s=300),
@@ -26,7 +25,7 @@ def test_every_acknowledged_record_survives_the_kill_of_a_leader(stock_cluster: 
     stock_cluster.admin.create_topic(topic, partitions=3)
     with LedgerWorkload(stock_cluster.bootstrap_servers, topic, PLANS) as workload:
         wait_until(lambda: workload.report().consumed > 200, "records flow", 60)
-        victim = stock_cluster.admin.leader_of(topic)
+        victim = leader_of(stock_cluster.admin, topic)
         assert victim is not None
         stock_cluster.broker(victim).kill()
         stock_cluster.admin.wait_for_leader(topic, other_than=victim)
@@ -46,7 +45,7 @@ def test_every_acknowledged_record_survives_the_kill_of_a_leader(stock_cluster: 
 def test_leadership_moves_where_it_is_sent(stock_cluster: LocalCluster, topic: str) -> None:
     stock_cluster.admin.create_topic(topic, assignment=[[1, 2, 3]])
     for broker in (2, 3, 1):
-        stock_cluster.admin.move_leader(topic, 0, broker)
+        move_leader(stock_cluster.admin, topic, 0, broker)
         assert stock_cluster.admin.wait_for_leader(topic, expected=broker) == broker
 
 
@@ -55,7 +54,7 @@ def test_kafkas_own_tools_run_and_are_understood(stock_cluster: LocalCluster, to
     tools = stock_cluster.tools
     assert tools.produce(topic, records=2000, record_bytes=100, config={"acks": "all"}).records == 2000
     assert tools.consume(topic, records=2000) >= 2000
-    directory = stock_cluster.files.partition_directory(1, topic, 0)
+    directory = stock_cluster.layout.partition_directory(1, topic, 0)
     assert directory is not None
     batches = tools.dump_log(*sorted(directory.glob("*.log")), deep=True)
     assert sum(batch.count for batch in batches) == 2000

@@ -11,9 +11,6 @@ import pytest
 from cli.exit_code import ExitCode
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
-from local_cluster.object_store.faults import Fault
-from local_cluster.object_store.front import ObjectStoreFront
-from local_cluster.object_store.server import DEFAULT_BUCKET, DEFAULT_DIRECTORY_BUCKET, ObjectStoreServer
 from local_cluster.object_store.store_spec import S3_EXPRESS_BACKEND, S3Store
 from local_cluster.polling import wait_until
 from local_cluster.workload.ledger import ProducerPlan
@@ -24,6 +21,7 @@ from tests.cluster.conftest import IMPATIENT
 from tests.cluster.recovery_commands import planned_recovery
 from tests.cluster.script import PATIENCE_S, PLAIN, ZSTD, Script
 from tests.cluster.stored_log import stored_log
+from tests.faulty_store import DEFAULT_BUCKET, DEFAULT_DIRECTORY_BUCKET, Fault, FaultyFront, FaultyServer
 
 pytestmark = pytest.mark.whole_machine
 
@@ -42,14 +40,14 @@ FAST = ProducerPlan("fast", payload_bytes=10_000, records_per_s=150)
 
 
 @pytest.fixture(scope="module")
-def store() -> Iterator[ObjectStoreServer]:
-    front = ObjectStoreFront(put_latency=STORE_LATENCY_S, get_latency=STORE_LATENCY_S)
-    with ObjectStoreServer(front, [DEFAULT_BUCKET]) as server:
+def store() -> Iterator[FaultyServer]:
+    front = FaultyFront(put_latency=STORE_LATENCY_S, get_latency=STORE_LATENCY_S)
+    with FaultyServer(front, [DEFAULT_BUCKET]) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def s3_cluster(store: ObjectStoreServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+def s3_cluster(store: FaultyServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     agents = AgentsMode(S3Store(store.endpoint_url, DEFAULT_BUCKET), SMALL)
     directory = tmp_path_factory.mktemp("s3") / "cluster"
     brokers = {**IMPATIENT, "log.retention.check.interval.ms": "500"}
@@ -59,13 +57,13 @@ def s3_cluster(store: ObjectStoreServer, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture
-def s3_script(s3_cluster: LocalCluster, store: ObjectStoreServer, topic: str) -> Iterator[Script]:
+def s3_script(s3_cluster: LocalCluster, store: FaultyServer, topic: str) -> Iterator[Script]:
     with Script(s3_cluster, topic) as script:
         yield script
     store.faults.clear()
 
 
-def play(script: Script, store: ObjectStoreServer | None, fault: Fault, metric: str, reason: str) -> None:
+def play(script: Script, store: FaultyServer | None, fault: Fault, metric: str, reason: str) -> None:
     # links -> the fault sets in: counted, bytes go inline, all replicas stay in sync -> it ends -> links again
     script.create_topic(partitions=3)
     script.produce(PLAIN, ZSTD)
@@ -95,7 +93,7 @@ def play(script: Script, store: ObjectStoreServer | None, fault: Fault, metric: 
     ],
 )
 def test_a_fault_of_the_store_costs_no_data_and_no_isr(
-    s3_script: Script, store: ObjectStoreServer, fault: Fault, metric: str, reason: str
+    s3_script: Script, store: FaultyServer, fault: Fault, metric: str, reason: str
 ) -> None:
     play(s3_script, store, fault, metric, reason)
 
@@ -107,7 +105,7 @@ def test_control_without_a_store(stock_cluster: LocalCluster, topic: str) -> Non
 
 
 @pytest.mark.gate
-def test_a_lost_answer_to_an_upload_is_recognised_as_success(s3_script: Script, store: ObjectStoreServer) -> None:
+def test_a_lost_answer_to_an_upload_is_recognised_as_success(s3_script: Script, store: FaultyServer) -> None:
     # stored, but the answer is cut: the same key again, 412, HEAD says that the bytes are ours
     s3_script.create_topic(partitions=3)
     s3_script.produce(PLAIN, ZSTD)
@@ -122,9 +120,9 @@ def test_a_lost_answer_to_an_upload_is_recognised_as_success(s3_script: Script, 
 
 def test_sessions_of_s3_express_end_while_records_flow(tmp_path: Path, topic: str) -> None:
     # links -> all sessions end: the next request is refused, a new session is made -> links, and nothing went wrong
-    front = ObjectStoreFront(put_latency=STORE_LATENCY_S, get_latency=STORE_LATENCY_S)
-    with ObjectStoreServer(front, [DEFAULT_DIRECTORY_BUCKET]) as store:
-        express = S3Store(store.endpoint_url, DEFAULT_DIRECTORY_BUCKET, backend=S3_EXPRESS_BACKEND)
+    front = FaultyFront(put_latency=STORE_LATENCY_S, get_latency=STORE_LATENCY_S)
+    with FaultyServer(front, [DEFAULT_DIRECTORY_BUCKET]) as store:
+        express = S3Store(store.endpoint_url, DEFAULT_DIRECTORY_BUCKET, S3_EXPRESS_BACKEND)
         settings = ClusterSettings(AgentsMode(express, SMALL), IMPATIENT)
         with LocalCluster.create(tmp_path / "cluster", settings=settings) as cluster:
             cluster.start()
@@ -140,7 +138,7 @@ def test_sessions_of_s3_express_end_while_records_flow(tmp_path: Path, topic: st
                 script.expect_promises()
 
 
-def test_a_store_that_is_away_for_longer_than_the_log_is_kept(s3_script: Script, store: ObjectStoreServer) -> None:
+def test_a_store_that_is_away_for_longer_than_the_log_is_kept(s3_script: Script, store: FaultyServer) -> None:
     # links -> away: inline, the queue is full, retention deletes what was never stored -> back: links of what is new
     # at once, what was passed over beside them -> the log is stored to its last offset, what is gone is a declared gap
     script, cluster = s3_script, s3_script.cluster

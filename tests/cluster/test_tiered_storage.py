@@ -14,7 +14,7 @@ from kafka_log.leader_epoch_checkpoint import LeaderEpochs, read_leader_epochs
 from kafka_log.record_batch import scan_batches
 from kafka_log.segment_files import list_segments
 from kafka_log.topic_partition import TopicIdPartition, topic_id_to_text
-from local_cluster.broker_config import TIERED_TOPIC, AgentsMode, ClusterSettings
+from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
 from metadata_topic.kip405.kip405 import (
@@ -30,6 +30,8 @@ from metadata_topic.records.states import FINISHED
 from metadata_topic.topic.topic_follower import FollowSettings
 from plugin.segment_metadata import RemoteLogSegmentState
 from tests.cluster.conftest import IMPATIENT
+from tests.cluster.kafka_settings import TIERED_TOPIC
+from tests.cluster.replica_moves import delete_topic, move_leader, wait_for_isr
 from tests.cluster.script import PATIENCE_S, Script
 from tests.cluster.unclean_election import elect_uncleanly
 
@@ -101,7 +103,7 @@ class TieredPartition:
     @property
     def leaders_directory(self) -> Path:
         leader = self.cluster.admin.wait_for_leader(self.topic)
-        directory = self.cluster.files.partition_directory(leader, self.topic, 0)
+        directory = self.cluster.layout.partition_directory(leader, self.topic, 0)
         assert directory is not None
         return directory
 
@@ -181,7 +183,7 @@ def test_what_kafka_tiers_is_known_follows_it_everywhere_and_is_never_more(
         assert partition.kafka_says("latest-tiered") == partition.tiered_up_to() == first
 
         # Another leader goes on.
-        cluster.admin.move_leader(topic, 0, 2)
+        move_leader(cluster.admin, topic, 0, 2)
         partition.produce(segments=2)
         second = partition.expect_all_but_the_active_segment_on_the_tier()
         assert second > first
@@ -208,7 +210,7 @@ def test_what_kafka_tiers_is_known_follows_it_everywhere_and_is_never_more(
             assert known_later.finished_segments(partition.key) == offsets.finished_segments(partition.key)
 
         # The topic is deleted: the tier forgets it, and so do we.
-        cluster.admin.delete_topic(topic)
+        delete_topic(cluster.admin, topic)
         wait_until(lambda: not offsets.partitions, "the partition is forgotten", PATIENCE_S)
         wait_until(lambda: not partition.on_disk(), "the tier is empty", PATIENCE_S)
         assert offsets.tiered_up_to(partition.key, epochs) == NOTHING_TIERED
@@ -235,7 +237,7 @@ def test_what_an_unclean_election_threw_away_is_on_the_tier_and_is_never_counted
 
         # Only broker 1 has this, and the tier.
         cluster.broker(2).kill()
-        cluster.admin.wait_for_isr(topic, [1])
+        wait_for_isr(cluster.admin, topic, [1])
         partition.produce(segments=3)
         lost = partition.expect_all_but_the_active_segment_on_the_tier()
         assert lost > kept
@@ -264,7 +266,7 @@ def test_what_an_unclean_election_threw_away_is_on_the_tier_and_is_never_counted
 
         cluster.start_broker(1)
         cluster.admin.wait_for_full_isr(topic)
-        cluster.admin.delete_topic(topic)
+        delete_topic(cluster.admin, topic)
         wait_until(lambda: not offsets.partitions, "dead segments are forgotten too", PATIENCE_S)
 
 

@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 import remote_wal
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
+from local_cluster.cluster_admin import LINKED_AND_KEPT, set_topics
 from local_cluster.polling import wait_until
-from local_cluster.topic_switch import LINKED_AND_KEPT, set_topics
 from plugin.loading import DEFAULT_ARCHIVE_IMPL_PREFIX
 from tests.cluster.script import PATIENCE_S, Script
 from tests.spark import spark

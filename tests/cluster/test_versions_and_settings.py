@@ -15,6 +15,7 @@ from local_cluster.kafka_distribution import KAFKA_VERSION
 from local_cluster.polling import wait_until
 from tests.cluster.agent_programs import telling_fetch_versions, with_another_version
 from tests.cluster.agent_views import answer_of, describe, moved_bytes, read_metrics
+from tests.cluster.replica_moves import wait_for_isr
 from tests.cluster.script import PATIENCE_S, PLAIN, TRANSACTIONS, Script
 
 PAIRS = ((1, 2), (2, 1), (2, 3), (3, 2), (1, 3), (3, 1))
@@ -48,7 +49,7 @@ def test_an_agent_that_cannot_start_names_what_is_wrong(agent_script: Script, tm
         assert all(key in line for key in (str(wrong), *WRONG)), line
     # Its broker lives, fetches from nobody, and is out of sync; with the two others acks=all goes on.
     assert cluster.broker(2).is_alive()
-    cluster.admin.wait_for_isr(script.topic, [1, 3], partition=0, timeout_s=PATIENCE_S)
+    wait_for_isr(cluster.admin, script.topic, [1, 3], partition=0, timeout_s=PATIENCE_S)
     script.expect_records_to_flow()
 
     script.start_agent(2)

@@ -8,14 +8,15 @@ import pytest
 from kafka_cluster.client_config import KafkaClientConfig
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
+from local_cluster.cluster_admin import LINKED
 from local_cluster.polling import wait_until
-from local_cluster.topic_switch import LINKED
 from metadata_topic.records.records import PublishedSegment
 from metadata_topic.records.states import DELETED, FINISHED
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
 from plugin.wall_clock import wall_ms
 from tests.cluster.agent_views import read_metrics
+from tests.cluster.replica_moves import wait_for_isr
 from tests.cluster.script import PATIENCE_S, PLAIN, Script
 
 LEADER, OTHER, FOLLOWER = 1, 2, 3
@@ -61,7 +62,7 @@ def test_objects_go_long_before_their_topic_does_and_wait_for_a_replica_up_to_th
     wait_until(lambda: store.totals()[DELETED].segments > 10, "objects go under load", PATIENCE_S)
 
     cluster.broker(FOLLOWER).kill()
-    cluster.admin.wait_for_isr(life.topic, [LEADER, OTHER], timeout_s=PATIENCE_S)
+    wait_for_isr(cluster.admin, life.topic, [LEADER, OTHER], timeout_s=PATIENCE_S)
     wait_until(lambda: held_partitions(cluster) == 2, "both partitions are held", PATIENCE_S)
     # Not one whose deletion may have begun before the broker died, and is told of late.
     since_ms = wall_ms()

@@ -13,14 +13,15 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from kafka_cluster.client_config import KafkaClientConfig
 from local_cluster.broker_config import BACKEND_PREFIX, AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
+from local_cluster.cluster_admin import LINKED_AND_KEPT, set_topics
 from local_cluster.polling import wait_until
-from local_cluster.topic_switch import LINKED_AND_KEPT, set_topics
 from metadata_topic.records.states import FINISHED
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
 from plugin.loading import DEFAULT_ARCHIVE_IMPL_PREFIX
 from tests.cluster.conftest import STORAGE_PLUGINS, BreakableStore
+from tests.cluster.replica_moves import delete_topic
 from tests.cluster.script import PATIENCE_S, PLAIN, Script, expect_whole_objects
 from tests.cluster.test_lifecycle import HASTY_AGENTS, expect_nothing_left, living, objects, orphans
 
@@ -146,7 +147,7 @@ def test_produce_roll_tier_expire_and_delete_leaves_an_empty_bucket_and_no_metad
     wait_until(lambda: not objects(cluster), "all objects have expired", PATIENCE_S)
     assert life.counters.growth("remote_wal_lost_segments_total") == 0
 
-    cluster.admin.delete_topic(life.topic)
+    delete_topic(cluster.admin, life.topic)
     wait_until(lambda: not list(cluster.layout.tiered_storage_directory.rglob("*.log")), "so is the tier", PATIENCE_S)
     expect_nothing_left(cluster, store)
 
@@ -169,7 +170,7 @@ def test_agents_killed_at_each_step_of_upload_archive_and_deletion_reach_the_sam
     expect_whole_objects(life.cluster)
 
     switch(life, LAST_STEPS)
-    life.cluster.admin.delete_topic(life.topic)
+    delete_topic(life.cluster.admin, life.topic)
     come_back(life)
     expect_nothing_left(life.cluster, store)
     wait_until(lambda: not list(archive_directory.rglob("*.rwal")), "the archive is empty", PATIENCE_S)
@@ -202,7 +203,7 @@ def test_another_agent_takes_over_the_objects_of_a_broker_that_is_gone_for_good(
     cluster.start_agent(3, wait=False)
     wait_until(lambda: store.caretaker_of(3) == 3, "broker 3's agent cares for its own again", PATIENCE_S)
     life.expect_promises()
-    cluster.admin.delete_topic(life.topic)
+    delete_topic(cluster.admin, life.topic)
     expect_nothing_left(cluster, store)
 
 
@@ -259,7 +260,7 @@ def bytes_of(store: RemoteWalMetadataStore) -> int:
 
 def local_log_start(life: Script) -> int:
     leader = life.cluster.admin.wait_for_leader(life.topic)
-    directory = life.cluster.files.partition_directory(leader, life.topic, 0)
+    directory = life.cluster.layout.partition_directory(leader, life.topic, 0)
     assert directory is not None
     return min(int(path.stem) for path in directory.glob("*.log"))
 

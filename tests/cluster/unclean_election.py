@@ -6,6 +6,7 @@ from confluent_kafka import ElectionType, KafkaException, TopicPartition
 
 from local_cluster.cluster_admin import ClusterAdmin
 from local_cluster.polling import wait_until
+from tests.cluster.replica_moves import leader_of
 
 
 def elect_uncleanly(admin: ClusterAdmin, topic: str, partition: int, broker_id: int) -> None:
@@ -15,6 +16,6 @@ def elect_uncleanly(admin: ClusterAdmin, topic: str, partition: int, broker_id: 
         with contextlib.suppress(KafkaException):
             wanted = [TopicPartition(topic, partition)]
             admin.client.elect_leaders(ElectionType.UNCLEAN, wanted).result(15.0)
-        return admin.leader_of(topic, partition) == broker_id
+        return leader_of(admin, topic, partition) == broker_id
 
     wait_until(leads, f"broker {broker_id} leads {topic}-{partition}", interval_s=0.5)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from local_cluster.zone_gateways import ZoneGateways
+from local_cluster.zones import ZoneGateways
 
 _CLIENT_HOST = 250
 CAN_MAKE = os.geteuid() == 0 and shutil.which("ip") is not None

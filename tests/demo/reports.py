@@ -13,19 +13,17 @@ from demo.report import (
     ZoneBytes,
 )
 from local_cluster.kafka_tools import ProducerPerformance
-from local_cluster.object_store.store_spec import StoreKind
+from local_cluster.object_store.store_spec import OwnStore
 
 TRAFFIC = Traffic(
-    seconds=10.0,
+    traffic_seconds=10.0,
     produced_bytes=1_000_000_000,
     zone_bytes=ZoneBytes(with_links=10_000_000, stock=2_000_000_000, metadata=1000),
     linked_bytes=1_900_000_000,
     inline_bytes=100_000_000,
     objects=1000,
-    puts=1001,
-    gets=2000,
-    put_bytes=1_000_000_000,
-    get_bytes=1_900_000_000,
+    requests={"put": 1001, "get": 2000},
+    request_bytes={"put": 1_000_000_000, "get": 1_900_000_000},
     cost_per_gb=DollarsPerGb(0.0058, 0.0056, 0.0002, 0.04),
     stages_ms={"uploaded": {"p50": 5.5, "p99": 9.0, "count": 1000.0}},
 )
@@ -87,7 +85,7 @@ def report(records: Records = RECORDS, replicas: Replicas | None = None) -> Repo
     """All promises hold unless told otherwise."""
     performance = ProducerPerformance(1000, 2000.0, 1.9, 5.0, 50.0, 4.0, 9.0, 20.0, 40.0)
     return Report(
-        store=StoreKind.LOCAL,
+        store=OwnStore.LOCAL,
         kafka_version="4.3.0",
         total_s=180.0,
         load_s=120.0,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from demo.store_outage import PausedOutage, StoreOutageError
+from demo.faults import StoreOutageError, server_paused
 from local_cluster.polling import wait_until
 from local_cluster.processes import ManagedProcess, ProcessSpec
 
@@ -17,10 +17,8 @@ def test_a_server_stands_still_and_goes_on(tmp_path: Path) -> None:
     server = ManagedProcess(ProcessSpec("server", ("sleep", "600"), tmp_path / "log", tmp_path / "pid", tmp_path))
     server.start()
     try:
-        outage = PausedOutage(server)
-        outage.begin()
-        wait_until(lambda: _state(server) == "T", "it stands still", 10.0)
-        outage.end()
+        with server_paused(server):
+            wait_until(lambda: _state(server) == "T", "it stands still", 10.0)
         wait_until(lambda: _state(server) != "T", "it goes on", 10.0)
     finally:
         server.kill()
@@ -28,5 +26,5 @@ def test_a_server_stands_still_and_goes_on(tmp_path: Path) -> None:
 
 def test_what_does_not_run_has_no_outage(tmp_path: Path) -> None:
     server = ManagedProcess(ProcessSpec("server", ("sleep", "600"), tmp_path / "log", tmp_path / "pid", tmp_path))
-    with pytest.raises(StoreOutageError, match="does not run"):
-        PausedOutage(server).begin()
+    with pytest.raises(StoreOutageError, match="does not run"), server_paused(server):
+        pass

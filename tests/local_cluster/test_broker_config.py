@@ -15,9 +15,8 @@ from local_cluster.broker_config import (
 from local_cluster.layout import ClusterLayout
 from local_cluster.node_processes import agent_process
 from local_cluster.object_store.store_spec import LocalDirectoryStore, S3Store
-from local_cluster.security.inter_broker import InterBroker
-from local_cluster.security.inter_broker_protocol import InterBrokerProtocol
-from local_cluster.zone_gateways import ZoneGateways
+from local_cluster.security.listeners import InterBrokerProtocol
+from local_cluster.zones import ZoneGateways
 
 
 @pytest.fixture
@@ -222,7 +221,7 @@ def test_a_cluster_that_speaks_sasl_ssl_is_judged_and_its_agents_speak_tls(layou
 
 
 def test_clients_of_such_a_cluster_may_all_but_act_as_brokers() -> None:
-    spoken = InterBroker.speaking(InterBrokerProtocol.SSL)
+    spoken = ClusterSettings().speaking(InterBrokerProtocol.SSL).inter_broker
     assert spoken is not None
     (of_cluster,) = (options for options in spoken.clients_may if "--cluster" in options)
     assert not {"All", "ClusterAction"}.intersection(of_cluster)

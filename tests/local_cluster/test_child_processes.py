@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent.parent
 PROGRAM = """
 import subprocess, sys, time
 from concurrent.futures import ThreadPoolExecutor
-from local_cluster.child_processes import ends_what_it_started
+from local_cluster.processes import ends_what_it_started
 
 sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
 orphan = (
@@ -31,7 +31,7 @@ with ends_what_it_started(), ThreadPoolExecutor(1) as pool:
 
 STAYING = """
 import subprocess, sys
-from local_cluster.child_processes import ends_what_it_started
+from local_cluster.processes import ends_what_it_started
 
 with ends_what_it_started(stays_if_done=True):
     started = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], stdout=subprocess.DEVNULL)

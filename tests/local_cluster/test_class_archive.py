@@ -2,8 +2,8 @@ import stat
 from pathlib import Path
 
 from jvm.java import Java
-from local_cluster.class_archive import with_class_archive
 from local_cluster.kafka_distribution import KafkaDistribution
+from local_cluster.node_processes import with_class_archive
 
 
 def _java(directory: Path, script: str) -> Java:

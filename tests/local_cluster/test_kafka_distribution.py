@@ -15,7 +15,7 @@ from local_cluster.kafka_distribution import (
     kafka_home,
     resolve_kafka,
 )
-from local_cluster.kafka_runtime import KafkaRuntime
+from local_cluster.node_processes import KafkaRuntime
 
 FETCHES = """#!/bin/sh
 for argument; do case $argument in *artifact*) directory=${argument%%/\\[*} ;; esac; done

@@ -6,6 +6,7 @@ import pytest
 from jvm.java import Java
 from local_cluster.kafka_distribution import KafkaDistribution
 from local_cluster.kafka_tools import (
+    DumpedBatch,
     KafkaToolError,
     KafkaTools,
     parse_consumed_records,
@@ -47,16 +48,12 @@ def test_the_consumers_row_is_read_by_its_header() -> None:
 
 def test_end_to_end_latency_is_read() -> None:
     result = parse_end_to_end_latency(LATENCY)
-    assert (result.average_ms, result.p50_ms, result.p99_ms) == (8.9189, 5, 45)
+    assert (result.p50_ms, result.p99_ms) == (5, 45)
 
 
 def test_dumped_batches_are_read_without_their_records() -> None:
     [batch] = parse_dumped_log(DUMP)
-    assert (batch.base_offset, batch.last_offset, batch.leader_epoch, batch.size_bytes) == (0, 9, 3, 1234)
-    assert batch.codec == "zstd"
-    assert batch.is_valid
-    assert batch.is_transactional
-    assert not batch.is_control
+    assert batch == DumpedBatch(base_offset=0, last_offset=9, count=10, is_valid=True)
 
 
 def test_a_fault_that_dump_log_reports_is_an_error() -> None:

@@ -9,22 +9,20 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from local_cluster.object_store.faults import Fault
-from local_cluster.object_store.front import ObjectStoreFront
-from local_cluster.object_store.server import ObjectStoreServer, server_behind
+from tests.faulty_store import Fault, FaultyFront, FaultyServer
 
 
 @pytest.fixture
-def front() -> Iterator[ObjectStoreServer]:
+def front() -> Iterator[FaultyServer]:
     """A front on a port, behind which stands another server with a bucket."""
-    with ObjectStoreServer(ObjectStoreFront(), ["behind"]) as behind:
-        store = server_behind(behind.endpoint_url.removeprefix("http://"))
-        with ObjectStoreServer(ObjectStoreFront(store=store), []) as front:
+    with FaultyServer(FaultyFront(), ["behind"]) as behind:
+        host_and_port = behind.endpoint_url.removeprefix("http://")
+        with FaultyServer(FaultyFront(behind=host_and_port), []) as front:
             yield front
 
 
 @pytest.fixture
-def client(front: ObjectStoreServer) -> Iterator[Any]:
+def client(front: FaultyServer) -> Iterator[Any]:
     """A client of boto3 that asks once."""
     made = boto3.client(
         "s3",
@@ -49,7 +47,7 @@ def test_objects_are_written_read_listed_and_deleted_through_it(client: Any) -> 
     assert client.list_objects_v2(Bucket="behind", Prefix="a/")["KeyCount"] == 0
 
 
-def test_its_faults_strike_before_the_server_behind_it_is_asked(front: ObjectStoreServer, client: Any) -> None:
+def test_its_faults_strike_before_the_server_behind_it_is_asked(front: FaultyServer, client: Any) -> None:
     front.faults.add(Fault("error", methods=("PUT",), status=503, code="SlowDown"))
     with pytest.raises(ClientError, match="SlowDown"):
         client.put_object(Bucket="behind", Key="b", Body=b"x")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from local_cluster import zone_hosts
-from local_cluster.zone_hosts import CAN_MAKE, ZoneHosts, hosts_where_allowed
+from local_cluster import zones
+from local_cluster.zones import CAN_MAKE, ZoneHosts, hosts_where_allowed
 
 WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 """Networks are the machine's: each process of the tests has two of its own, beside those of `perf`."""
@@ -48,7 +48,7 @@ def test_where_one_cannot_be_made_none_are_left() -> None:
 
 
 def test_without_root_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zone_hosts, "CAN_MAKE", False)
+    monkeypatch.setattr(zones, "CAN_MAKE", False)
     with hosts_where_allowed(*HOSTS) as are_there:
         assert not are_there
 

@@ -81,7 +81,7 @@ remote_wal_led_partitions 7.0
 
 
 def test_figures_of_two_readings_give_what_happened_in_between_and_count_each_connection_once() -> None:
-    figures = parse_metrics(METRICS).counters
+    figures = parse_metrics(METRICS)
     assert figures.zone_bytes == 50.0
     assert figures.stages_ms()["uploaded"]["p50"] == 7.5
     nothing = figures.since(figures)
@@ -90,7 +90,7 @@ def test_figures_of_two_readings_give_what_happened_in_between_and_count_each_co
 
 
 def test_what_the_agents_did_is_summed_over_the_rounds() -> None:
-    figures = parse_metrics(METRICS).counters
+    figures = parse_metrics(METRICS)
     runs = [by_agents(number, figures) for number in range(2)]
     (row,) = agent_rows(runs)
     assert row["agent_cores"] == 0.5
@@ -99,7 +99,7 @@ def test_what_the_agents_did_is_summed_over_the_rounds() -> None:
 
 
 def test_agents_are_held_against_the_brokers_beside_them_and_links_against_their_own_topics() -> None:
-    figures = parse_metrics(METRICS).counters
+    figures = parse_metrics(METRICS)
     runs = [by_agents(number, figures) for number in range(2)]
     (row,) = agent_rows(runs)
     assert row["cpu_of_brokers"] == 0.75
@@ -109,7 +109,7 @@ def test_agents_are_held_against_the_brokers_beside_them_and_links_against_their
 
 def test_each_load_is_told_in_a_line() -> None:
     assert line_of(measured(RATE, "links", 1, 9.04)) == "rate, links, round 2: 9.0 MB/s"
-    counted = parse_metrics(METRICS).counters
+    counted = parse_metrics(METRICS)
     assert line_of(by_agents(0, counted)).endswith("9.0 MB/s, PUT + GET 10.5 ms at p50, 13.9 at p99")
 
 
@@ -153,7 +153,7 @@ def test_where_links_are_wanted_for_every_byte_a_row_with_too_much_inline_is_voi
     inline: str, is_void: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     more_inline = METRICS.replace('path="inline"} 1.0', f'path="inline"}} {inline}')
-    counted = parse_metrics(more_inline).counters
+    counted = parse_metrics(more_inline)
     runs = [measured(RATE, STOCK, 0, 10.0)]
     runs += [
         by_agents(0, counted, Rung(name, Store.DIRECTORY, policy))
@@ -170,7 +170,7 @@ def test_where_links_are_wanted_for_every_byte_a_row_with_too_much_inline_is_voi
 
 
 def test_the_tables_show_every_comparison_and_what_the_agents_did(capsys: pytest.CaptureFixture[str]) -> None:
-    counted = parse_metrics(METRICS).counters
+    counted = parse_metrics(METRICS)
     print_tables([RATE], [measured(RATE, STOCK, 0, 10.0), by_agents(0, counted)])
     shown = capsys.readouterr().out
     for figure in ("0.90x", "0.50", "5.00%", "uploaded 7.5/10", "link_wait_timeout"):

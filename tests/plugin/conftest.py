@@ -12,12 +12,12 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from local_cluster.object_store.server import DEFAULT_BUCKET, DEFAULT_DIRECTORY_BUCKET, ObjectStoreServer
 from plugin.azure_blob import AzureBlobWalStorageManager
 from plugin.gcs import GcsWalStorageManager
 from plugin.local_directory import LocalWalStorageManager
 from plugin.s3 import S3WalStorageManager
 from plugin.s3_express import S3ExpressWalStorageManager
+from tests.faulty_store import DEFAULT_BUCKET, DEFAULT_DIRECTORY_BUCKET, FaultyServer
 from tests.plugin import azurite
 from tests.plugin.dialect_front import AZURITE_ACCOUNT, LOOK_ALIKE_ACCOUNT, DialectFront
 from tests.plugin.on_loop import S3ExpressOnLoop, S3OnLoop
@@ -45,8 +45,8 @@ def front() -> DialectFront:
 
 
 @pytest.fixture(scope="session")
-def shared_server(front: DialectFront) -> Iterator[ObjectStoreServer]:
-    with ObjectStoreServer(front, [DEFAULT_BUCKET, DEFAULT_DIRECTORY_BUCKET]) as server:
+def shared_server(front: DialectFront) -> Iterator[FaultyServer]:
+    with FaultyServer(front, [DEFAULT_BUCKET, DEFAULT_DIRECTORY_BUCKET]) as server:
         yield server
 
 
@@ -70,7 +70,7 @@ def service_account(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def server(shared_server: ObjectStoreServer) -> Iterator[ObjectStoreServer]:
+def server(shared_server: FaultyServer) -> Iterator[FaultyServer]:
     yield shared_server
     shared_server.faults.clear()
 
@@ -83,7 +83,7 @@ def credentials_file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def cloud_settings(server: ObjectStoreServer, credentials_file: Path) -> dict[str, str]:
+def cloud_settings(server: FaultyServer, credentials_file: Path) -> dict[str, str]:
     """All but the bucket."""
     return {
         "region": "us-east-1",
@@ -148,7 +148,7 @@ def _http_backend(request: pytest.FixtureRequest) -> Backend:
     kind: str = request.param
     if kind in OF_S3:
         return _cloud_backend(kind, request.getfixturevalue("cloud_settings"))
-    server: ObjectStoreServer = request.getfixturevalue("server")
+    server: FaultyServer = request.getfixturevalue("server")
     cluster_id = f"cluster-{next(_numbers)}"
     settings = {"endpoint.url": server.endpoint_url, "allow.http": "true"}
     if kind == "gcs":

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, unquote, urlencode
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
-from local_cluster.object_store.front import Answer, ObjectStoreFront, Request
+from tests.faulty_store import Answer, FaultyFront, Request
 
 AZURITE_ACCOUNT: Final = "devstoreaccount1"
 LOOK_ALIKE_ACCOUNT: Final = "lookalike"
@@ -26,7 +26,7 @@ _TO_S3: Final = {
 }
 
 
-class DialectFront(ObjectStoreFront):
+class DialectFront(FaultyFront):
     """See the module's docstring."""
 
     azurite_port: int | None = None
@@ -87,7 +87,7 @@ class DialectFront(ObjectStoreFront):
 
     def _from_azurite(self, request: Request) -> Answer:
         headers = dict(request.headers)
-        if self.faults.take("ignore_conditions", request.method, request.target):
+        if self.faults.take("ignore_conditions", request):
             # The account's key has signed the condition; a shared access signature signs no headers.
             headers = {name: value for name, value in headers.items() if name not in ("if-none-match", "authorization")}
             request = replace(request, query=f"{request.query}&{self.azurite_sas_token}")

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from local_cluster.object_store.faults import Fault
 from plugin.clients.backend_settings import parse_settings
 from plugin.clients.object_store import ObjectStore
 from plugin.object_wal_storage_manager import ObjectWalStorageManager
@@ -17,6 +16,7 @@ from plugin.segment_metadata import (
     RemoteLogSegmentState,
     RemoteWalCombinedLogSegmentMetadata,
 )
+from tests.faulty_store import Fault
 
 
 class VirtualTime:

@@ -8,8 +8,6 @@ from functools import partial
 
 import pytest
 
-from local_cluster.object_store.faults import Fault
-from local_cluster.object_store.server import ObjectStoreServer
 from plugin.azure_blob import AzureBlobWalStorageManager
 from plugin.errors import (
     RemoteSegmentCorruptError,
@@ -23,6 +21,7 @@ from plugin.gcs import GcsWalStorageManager
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.s3 import S3WalStorageManager
 from plugin.s3_express import S3ExpressWalStorageManager
+from tests.faulty_store import Fault, FaultyServer
 from tests.plugin.storage_backends import Backend, VirtualTime, segment
 
 PATIENT = {"attempt_timeout_ms": "9000"}
@@ -30,7 +29,7 @@ PATIENT = {"attempt_timeout_ms": "9000"}
 QUICK = {"attempt_timeout_ms": "400", "connect_timeout_ms": "100", "total_timeout_ms": "10000"}
 
 
-def test_a_throttled_put_is_sent_again_with_growing_waits(remote: Backend, server: ObjectStoreServer) -> None:
+def test_a_throttled_put_is_sent_again_with_growing_waits(remote: Backend, server: FaultyServer) -> None:
     time = VirtualTime()
     manager = remote.manager(time, startup_self_test="false")
     server.faults.add(remote.its(Fault("error", ("PUT",), times=3)))
@@ -40,9 +39,7 @@ def test_a_throttled_put_is_sent_again_with_growing_waits(remote: Backend, serve
     assert len(time.slept) == 3
 
 
-def test_a_store_that_throttles_for_ever_ends_with_the_total_deadline(
-    remote: Backend, server: ObjectStoreServer
-) -> None:
+def test_a_store_that_throttles_for_ever_ends_with_the_total_deadline(remote: Backend, server: FaultyServer) -> None:
     time = VirtualTime()
     manager = remote.manager(time, startup_self_test="false")
     server.faults.add(remote.its(Fault("error", ("PUT",))))
@@ -61,9 +58,7 @@ def test_a_store_that_throttles_for_ever_ends_with_the_total_deadline(
     ],
     ids=["500-after-effect", "lost-response"],
 )
-def test_a_put_that_took_effect_without_saying_so_succeeds(
-    remote: Backend, server: ObjectStoreServer, fault: Fault
-) -> None:
+def test_a_put_that_took_effect_without_saying_so_succeeds(remote: Backend, server: FaultyServer, fault: Fault) -> None:
     manager = remote.manager(VirtualTime(), startup_self_test="false", **PATIENT)
     server.faults.add(remote.its(fault))
     update = manager.copy_log_segment_data(*segment(0, [b"abc"]))
@@ -71,7 +66,7 @@ def test_a_put_that_took_effect_without_saying_so_succeeds(
     assert (manager.request_counts.put, manager.request_counts.head) == (2, 1)
 
 
-def test_a_put_that_failed_before_it_took_effect_succeeds(remote: Backend, server: ObjectStoreServer) -> None:
+def test_a_put_that_failed_before_it_took_effect_succeeds(remote: Backend, server: FaultyServer) -> None:
     manager = remote.manager(VirtualTime(), startup_self_test="false", **PATIENT)
     server.faults.add(remote.its(Fault("error", ("PUT",), times=1, status=500, code="InternalError")))
     manager.copy_log_segment_data(*segment(0, [b"abc"]))
@@ -79,7 +74,7 @@ def test_a_put_that_failed_before_it_took_effect_succeeds(remote: Backend, serve
     assert manager.request_counts.failures == {"server_error": 1}
 
 
-def test_a_put_that_hangs_is_given_up_and_sent_again(remote: Backend, server: ObjectStoreServer) -> None:
+def test_a_put_that_hangs_is_given_up_and_sent_again(remote: Backend, server: FaultyServer) -> None:
     manager = remote.manager(VirtualTime(), startup_self_test="false", **QUICK)
     server.faults.add(remote.its(Fault("hang", ("PUT",), times=1)))
     update = manager.copy_log_segment_data(*segment(0, [b"abc"]))
@@ -87,14 +82,14 @@ def test_a_put_that_hangs_is_given_up_and_sent_again(remote: Backend, server: Ob
     assert manager.fetch_log_segment(update.combined_segment_id, 112, 115) == b"abc"
 
 
-def test_a_store_that_hangs_for_ever_is_a_time_out(remote: Backend, server: ObjectStoreServer) -> None:
+def test_a_store_that_hangs_for_ever_is_a_time_out(remote: Backend, server: FaultyServer) -> None:
     manager = remote.manager(None, startup_self_test="false", **{**QUICK, "total_timeout_ms": "500"})
     server.faults.add(remote.its(Fault("hang")))
     with pytest.raises(RemoteStorageTimeoutError):
         manager.fetch_log_segment(segment(0, [])[0].combined_segment_id, 0, 10)
 
 
-def test_closing_ends_the_wait_between_attempts(remote: Backend, server: ObjectStoreServer) -> None:
+def test_closing_ends_the_wait_between_attempts(remote: Backend, server: FaultyServer) -> None:
     manager = remote.manager(startup_self_test="false", total_timeout_ms="600000")
     server.faults.add(remote.its(Fault("error", ("GET",))))
     ended = threading.Event()
@@ -111,7 +106,7 @@ def test_closing_ends_the_wait_between_attempts(remote: Backend, server: ObjectS
     assert ended.is_set()
 
 
-def test_a_cut_body_is_fetched_once_more(remote: Backend, server: ObjectStoreServer) -> None:
+def test_a_cut_body_is_fetched_once_more(remote: Backend, server: FaultyServer) -> None:
     manager = remote.manager(VirtualTime())
     update = manager.copy_log_segment_data(*segment(0, [b"abcdef"]))
     server.faults.add(remote.its(Fault("cut_body", ("GET",), times=1)))
@@ -123,7 +118,7 @@ def test_a_cut_body_is_fetched_once_more(remote: Backend, server: ObjectStoreSer
     assert manager.request_counts.get == gets + 2
 
 
-def test_bytes_altered_on_their_way_to_the_store_are_sent_again(cloud: Backend, server: ObjectStoreServer) -> None:
+def test_bytes_altered_on_their_way_to_the_store_are_sent_again(cloud: Backend, server: FaultyServer) -> None:
     manager = cloud.manager(VirtualTime(), startup_self_test="false")
     server.faults.add(cloud.its(Fault("alter_body", ("PUT",), times=1)))
     update = manager.copy_log_segment_data(*segment(0, [b"abcdef"]))
@@ -131,7 +126,7 @@ def test_bytes_altered_on_their_way_to_the_store_are_sent_again(cloud: Backend, 
     assert manager.fetch_log_segment(update.combined_segment_id, 112, 118) == b"abcdef"
 
 
-def test_an_altered_footer_is_corrupt(remote: Backend, server: ObjectStoreServer) -> None:
+def test_an_altered_footer_is_corrupt(remote: Backend, server: FaultyServer) -> None:
     manager = remote.manager(VirtualTime())
     manager.copy_log_segment_data(*segment(0, [b"abcdef"]))
     (stored,) = manager.list_log_segments()
@@ -140,7 +135,7 @@ def test_an_altered_footer_is_corrupt(remote: Backend, server: ObjectStoreServer
         manager.fetch_segment_metadata(stored)
 
 
-def test_a_store_that_ignores_conditions_is_refused_at_start(remote: Backend, server: ObjectStoreServer) -> None:
+def test_a_store_that_ignores_conditions_is_refused_at_start(remote: Backend, server: FaultyServer) -> None:
     server.faults.add(remote.its(Fault("ignore_conditions", ("PUT",))))
     with pytest.raises(RemoteStorageConfigError, match="conditional PUT"):
         remote.manager()
@@ -159,7 +154,7 @@ PERMISSIONS = {
 
 @pytest.mark.parametrize("operation", ["put", "get", "list"])
 def test_a_missing_permission_is_named_and_not_asked_for_again(
-    remote: Backend, server: ObjectStoreServer, operation: str
+    remote: Backend, server: FaultyServer, operation: str
 ) -> None:
     manager = remote.manager()
     calls: dict[str, Callable[[], object]] = {
@@ -177,7 +172,7 @@ def test_a_missing_permission_is_named_and_not_asked_for_again(
     assert "planted-secret" not in repr(caught.getrepr(chain=True))
 
 
-def test_a_clock_that_is_off_is_said_to_be(remote: Backend, server: ObjectStoreServer) -> None:
+def test_a_clock_that_is_off_is_said_to_be(remote: Backend, server: FaultyServer) -> None:
     manager = remote.manager()
     server.faults.add(remote.its(Fault("error", status=403, code="RequestTimeTooSkewed")))
     with pytest.raises(RemoteStorageAccessError, match="clock") as caught:
@@ -245,16 +240,14 @@ def test_a_listing_of_several_pages_is_whole(cloud: Backend, monkeypatch: pytest
     assert (len(found), set(found), pages) == (5, expected, 3)
 
 
-def test_an_expired_session_is_replaced_and_the_request_sent_once_more(
-    express: Backend, server: ObjectStoreServer
-) -> None:
+def test_an_expired_session_is_replaced_and_the_request_sent_once_more(express: Backend, server: FaultyServer) -> None:
     manager = express.manager(VirtualTime())
     server.front.sessions.expire()
     manager.copy_log_segment_data(*segment(0, [b"abc"]))
     assert manager.request_counts.failures["session_expired"] == 1
 
 
-def test_a_store_that_expires_every_session_gets_one_more_request(express: Backend, server: ObjectStoreServer) -> None:
+def test_a_store_that_expires_every_session_gets_one_more_request(express: Backend, server: FaultyServer) -> None:
     manager = express.manager(VirtualTime(), startup_self_test="false")
     server.faults.add(express.its(Fault("error", ("PUT",), status=400, code="ExpiredToken")))
     with pytest.raises(RemoteStorageAccessError):
@@ -262,7 +255,7 @@ def test_a_store_that_expires_every_session_gets_one_more_request(express: Backe
     assert manager.request_counts.put == 2
 
 
-def test_a_session_is_replaced_before_it_ends(express: Backend, server: ObjectStoreServer) -> None:
+def test_a_session_is_replaced_before_it_ends(express: Backend, server: FaultyServer) -> None:
     time = VirtualTime()
     manager = express.manager(time, startup_self_test="false")
     sessions = server.front.sessions
@@ -280,13 +273,13 @@ def test_a_session_is_replaced_before_it_ends(express: Backend, server: ObjectSt
     assert manager.request_counts.failures == {}
 
 
-def test_a_session_without_credentials_is_an_access_error(express: Backend, server: ObjectStoreServer) -> None:
+def test_a_session_without_credentials_is_an_access_error(express: Backend, server: FaultyServer) -> None:
     server.faults.add(Fault("empty_session", ("GET",)))
     with pytest.raises(RemoteStorageAccessError, match="without credentials"):
         express.manager()
 
 
-def test_faults_can_be_set_from_another_process(server: ObjectStoreServer) -> None:
+def test_faults_can_be_set_from_another_process(server: FaultyServer) -> None:
     def control(method: str, path: str, body: object = None) -> bytes:
         request = urllib.request.Request(server.endpoint_url + path, json.dumps(body).encode(), method=method)
         with urllib.request.urlopen(request, timeout=10) as answer:

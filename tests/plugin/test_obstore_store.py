@@ -12,8 +12,6 @@ import pytest
 import structlog
 from obstore.store import AzureStore, GCSStore
 
-from local_cluster.object_store.faults import Fault
-from local_cluster.object_store.server import DEFAULT_BUCKET, ObjectStoreServer
 from local_cluster.security.authority import Authority
 from plugin.azure_blob import AzureBlobSettings, AzureBlobWalStorageManager
 from plugin.clients.backend_settings import parse_settings
@@ -29,6 +27,7 @@ from plugin.errors import (
     RemoteStorageUnreachableError,
 )
 from plugin.gcs import GcsWalStorageManager
+from tests.faulty_store import DEFAULT_BUCKET, Fault, FaultyServer
 from tests.plugin.dialect_front import LOOK_ALIKE_ACCOUNT
 from tests.plugin.odd_store import OddStore
 from tests.plugin.storage_backends import Backend, VirtualTime, segment
@@ -37,7 +36,7 @@ NO_RETRIES = {"max_retries": 0, "retry_timeout": datetime.timedelta(seconds=1), 
 
 
 @pytest.fixture(params=["gcs", "azure"])
-def paged(request: pytest.FixtureRequest, server: ObjectStoreServer, service_account: Path) -> ObstoreObjectStore:
+def paged(request: pytest.FixtureRequest, server: FaultyServer, service_account: Path) -> ObstoreObjectStore:
     """With two objects on a page."""
     options = {"allow_http": True, "timeout": datetime.timedelta(seconds=5)}
     given = {"client_options": options, "retry_config": NO_RETRIES}
@@ -75,7 +74,7 @@ def test_a_listing_of_several_pages_is_whole(paged: ObstoreObjectStore, five_key
 
 
 def test_a_listing_that_failed_half_way_goes_on_where_it_was(
-    paged: ObstoreObjectStore, five_keys: list[str], server: ObjectStoreServer, monkeypatch: pytest.MonkeyPatch
+    paged: ObstoreObjectStore, five_keys: list[str], server: FaultyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MOTO_S3_DEFAULT_MAX_KEYS", "2")  # of the server, in this process
     prefix = five_keys[0][:-1]
@@ -175,7 +174,7 @@ def test_a_certificate_is_trusted_by_its_authoritys_file_alone(
 
 
 def test_nothing_that_is_secret_is_in_errors_or_logs(
-    by_obstore: Backend, server: ObjectStoreServer, caplog: pytest.LogCaptureFixture
+    by_obstore: Backend, server: FaultyServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     manager = by_obstore.manager(VirtualTime(), startup_self_test="false", total_timeout_ms="2500")
@@ -189,7 +188,7 @@ def test_nothing_that_is_secret_is_in_errors_or_logs(
             assert secret not in told + caplog.text
 
 
-def test_a_store_that_hangs_is_a_time_out_after_one_attempt(by_obstore: Backend, server: ObjectStoreServer) -> None:
+def test_a_store_that_hangs_is_a_time_out_after_one_attempt(by_obstore: Backend, server: FaultyServer) -> None:
     store = by_obstore.manager(startup_self_test="false", attempt_timeout_ms="300", connect_timeout_ms="100",
                                total_timeout_ms="300")  # fmt: skip
     server.faults.add(by_obstore.its(Fault("hang", ("GET",))))
@@ -227,7 +226,7 @@ def test_a_file_that_is_none_of_its_kind_is_told_by_its_key(
         assert "planted" not in f"{caught.value} {caught.value.__context__!r} {caught.value.__cause__!r}"
 
 
-def test_a_token_that_the_store_does_not_know_is_an_access_error(server: ObjectStoreServer, tmp_path: Path) -> None:
+def test_a_token_that_the_store_does_not_know_is_an_access_error(server: FaultyServer, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("sv=2019-12-12")
     settings = {

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from local_cluster.object_store.server import ObjectStoreServer
 from plugin.adopted_records import RecordsList
 from plugin.blob_storage import StoredBlob
 from plugin.errors import (
@@ -28,6 +27,7 @@ from plugin.segment_metadata import (
 )
 from plugin.zones.bucket_loading import load_storage, zoned_storage
 from plugin.zones.buckets import StorageSpec, check_own_zone, parse_buckets, plan_buckets
+from tests.faulty_store import FaultyServer
 from tests.plugin.dialect_front import LOOK_ALIKE_ACCOUNT
 from tests.plugin.storage_backends import VirtualTime, segment
 from tests.rlm.memory_storage import MemoryStorage
@@ -54,7 +54,7 @@ def spec(request: pytest.FixtureRequest, tmp_path: Path) -> StorageSpec:
     if request.param == "local":
         buckets = {"az1": str(tmp_path / "one"), "az2": str(tmp_path / "two")}
         return StorageSpec(LOCAL, None, {}, "rsm.", buckets, "az1")
-    server: ObjectStoreServer = request.getfixturevalue("server")
+    server: FaultyServer = request.getfixturevalue("server")
     ending = "--local-az1--x-s3" if request.param == "s3_express" else ""
     unique = f"{abs(hash(str(tmp_path))):x}"
     buckets = {"az1": f"one-{unique}{ending}", "az2": f"two-{unique}{ending}"}
@@ -353,7 +353,7 @@ def test_the_rest_of_the_custom_metadata_is_the_buckets_own() -> None:
     assert _whole(storage, update) == b"abc"
 
 
-def test_tools_do_with_the_buckets_that_answer(spec: StorageSpec, opened: Opened, server: ObjectStoreServer) -> None:
+def test_tools_do_with_the_buckets_that_answer(spec: StorageSpec, opened: Opened, server: FaultyServer) -> None:
     if spec.class_name == LOCAL:
         pytest.skip("a directory is made where it is not there")
     opened("az1").copy_log_segment_data(*segment(0, [b"abc"]))

@@ -23,9 +23,8 @@ from kafka_log.plain_records import PlainFile
 from kafka_log.segment_files import list_segments, log_file_name
 from kafka_log.topic_partition import TopicId
 from local_cluster.cluster import LocalCluster
-from local_cluster.cluster_admin import CLIENT_CONFIG, REQUEST_TIMEOUT_S
+from local_cluster.cluster_admin import CLIENT_CONFIG, LINKED_AND_KEPT, REQUEST_TIMEOUT_S, set_topics
 from local_cluster.polling import wait_until
-from local_cluster.topic_switch import LINKED_AND_KEPT, set_topics
 from metadata_topic.settings.settings_topic import known_id
 from metadata_topic.settings.topic_settings import TopicSettings
 from metadata_topic.settings.wal_retention import NO_LIMIT
@@ -243,7 +242,7 @@ class ChangedTopics:
             states = self._cluster.admin.wait_for_full_isr(topic, partitions=_PARTITIONS, timeout_s=_ORDER_S)
             for state in states:
                 for broker_id in state.replicas:
-                    directory = self._cluster.files.partition_directory(broker_id, topic, state.partition)
+                    directory = self._cluster.layout.partition_directory(broker_id, topic, state.partition)
                     name = f"{topic}-{state.partition} on broker {broker_id}"
                     if directory is None:
                         yield f"{name} is not there"
@@ -286,7 +285,7 @@ class ChangedTopics:
         return None if found == self._former_id else found
 
     def _set(self, topic: str, settings: TopicSettings) -> None:
-        if self._cluster.files.has_agents:
+        if self._cluster.layout.has_agents:
             set_topics(self._cluster.bootstrap_servers, [topic], settings)
 
     def _order(self, ask: "Callable[[], Mapping[Any, Future[Any]]]", done: int, what: str) -> None:

@@ -126,7 +126,7 @@ class Judge:
         """What `remote-wal verify` finds when it reads all objects and holds them against a broker's logs."""
         self._tell("reading all objects back")
         broker_id = self._cluster.broker_ids[0]
-        replicas = [str(path) for path in self._cluster.files.log_directories(broker_id)]
+        replicas = [str(path) for path in self._cluster.layout.log_directories(broker_id)]
         arguments = [part for path in replicas for part in ("--replica-log-dir", path)]
         arguments += [part for topic in self._topics for part in ("--topic", topic)]
         arguments += ["--bootstrap-server", self._cluster.bootstrap_servers]

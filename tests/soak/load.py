@@ -9,9 +9,8 @@ from types import TracebackType
 from typing import Self
 
 from local_cluster.cluster import LocalCluster
-from local_cluster.topic_switch import LINKED_AND_KEPT, set_topics
-from local_cluster.workload.ledger import LedgerReport, ProducerPlan, ProducerReport, TransactionPlan
-from local_cluster.workload.ledger_workload import LedgerWorkload
+from local_cluster.cluster_admin import LINKED_AND_KEPT, set_topics
+from local_cluster.workload.ledger import LedgerReport, LedgerWorkload, ProducerPlan, ProducerReport, TransactionPlan
 from tests.soak.changed_topics import ChangedTopics
 from tests.soak.transactional_copier import TransactionalCopier
 from tests.soak.verifiable_clients import VerifiableClients
@@ -60,7 +59,7 @@ class Load:
             # All copies are held against all that was copied, however far the copier is behind.
             kept = {} if topic == LEDGER_TOPIC else {"retention.ms": "-1"}
             cluster.admin.create_topic(topic, _PARTITIONS, config=config | kept)
-        if cluster.files.has_agents:
+        if cluster.layout.has_agents:
             set_topics(cluster.bootstrap_servers, TOPICS, LINKED_AND_KEPT)
         agents = cluster.settings.agents
         is_durable = bool(agents and agents.gateways and agents.gateways.durable)

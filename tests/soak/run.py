@@ -16,14 +16,13 @@ from local_cluster.agent_metrics import scrape_all
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.object_store.native import start_native_store
-from local_cluster.object_store.process import start_object_store
-from local_cluster.object_store.server import DEFAULT_BUCKET
 from local_cluster.object_store.store_spec import S3Store
 from local_cluster.polling import WaitTimeoutError, wait_until
 from local_cluster.processes import ProcessStartError
-from local_cluster.workload.ledger_workload import LedgerWorkloadError
-from local_cluster.zone_gateways import ZoneGateways
+from local_cluster.workload.ledger import LedgerWorkloadError
+from local_cluster.zones import ZoneGateways
 from plugin.wall_clock import wall_ms
+from tests.faulty_store import DEFAULT_BUCKET, start_faulty_store
 from tests.soak.changed_topics import COMPARABLE, REPLICATED
 from tests.soak.fault_plan import FaultKind, Step, plan_faults
 from tests.soak.judgement import Judge, Tell
@@ -137,7 +136,7 @@ def run_soak(options: SoakOptions, directory: Path, tell: Tell, *, with_agents: 
             native, store = start_native_store(directory / "store", DEFAULT_BUCKET, tls=False)
             undo.callback(native.kill)
             behind = store.endpoint_url.removeprefix("http://")
-            server, url = start_object_store(directory / "front", DEFAULT_BUCKET, "--behind", behind, *latency)
+            server, url = start_faulty_store(directory / "front", "--behind", behind, *latency)
             undo.callback(server.kill)
             store = replace(store, endpoint_url=url)
         # The controllers' logs stand apart, as on machines of their own: only brokers lose their disks.
@@ -173,7 +172,7 @@ class Soak:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Without a `store` with an endpoint, its faults do nothing."""
-        self.report = SoakReport(cluster.files.has_agents, options.seed)
+        self.report = SoakReport(cluster.layout.has_agents, options.seed)
         self._options = options
         self._cluster = cluster
         self._store = store
@@ -241,13 +240,13 @@ class Soak:
 
     def _links_are_used(self) -> Iterator[str]:
         """A soak in which all goes inline shows nothing."""
-        if not self._cluster.files.has_agents:
+        if not self._cluster.layout.has_agents:
             return
         try:
-            wait_until(lambda: scrape_all(self._cluster).counters.linked_bytes > 0, "links are used again", _LINKS_S)
+            wait_until(lambda: scrape_all(self._cluster).linked_bytes > 0, "links are used again", _LINKS_S)
         except (WaitTimeoutError, OSError) as error:
             yield f"after the faults: {error}"
-        self.report.figures["linked_bytes_since_last_start"] = int(scrape_all(self._cluster).counters.linked_bytes)
+        self.report.figures["linked_bytes_since_last_start"] = int(scrape_all(self._cluster).linked_bytes)
 
     def _be_calm(self, load: Load) -> None:
         self._tell("for a while no client comes or goes")
@@ -260,7 +259,7 @@ class Soak:
         judge = Judge(self._cluster, (*TOPICS, *COMPARABLE), self._tell)
         now_ms = wall_ms()
         found = itertools.chain(judge.replicas(), judge.defects())
-        if self._cluster.files.has_agents:
+        if self._cluster.layout.has_agents:
             environment = self._store.environment() if self._store is not None else {}
             os.environ.update(environment)  # the store's credentials, for what is read in this process
             found = itertools.chain(judge.all_is_stored(), judge.stored_offsets(now_ms, RETENTION_MS), found)

@@ -150,7 +150,7 @@ def _wanted(cluster: LocalCluster, topic: str, number: int, appended_since_ms: i
 
 def _leader_epochs(cluster: LocalCluster, topic: str, number: int) -> LeaderEpochs:
     leader = cluster.admin.wait_for_leader(topic, number)
-    directory = cluster.files.partition_directory(leader, topic, number)
+    directory = cluster.layout.partition_directory(leader, topic, number)
     if directory is None:
         raise StoredOffsetsError(f"broker {leader} leads {topic}-{number} and has no directory of it")
     return read_leader_epochs(directory)

@@ -12,10 +12,11 @@ from pathlib import Path
 
 from local_cluster.cluster import LocalCluster
 from local_cluster.cluster_admin import ClusterAdminError
-from local_cluster.object_store.faults import Fault
 from local_cluster.object_store.store_spec import S3Store
 from local_cluster.polling import WaitTimeoutError, wait_until
 from local_cluster.processes import ManagedProcess, ProcessStartError
+from tests.cluster.replica_moves import move_leader
+from tests.faulty_store import Fault
 from tests.soak.changed_topics import SINGLE, ChangedTopics
 from tests.soak.fault_plan import FaultKind, PlannedFault
 from tests.soak.judgement import ask, describe
@@ -105,7 +106,7 @@ class Strikes:
 
     def look(self) -> None:
         """Note the processes that have ended by themselves, and start them again. Raises ProcessStartError."""
-        for part in ("broker", "agent") if self._cluster.files.has_agents else ("broker",):
+        for part in ("broker", "agent") if self._cluster.layout.has_agents else ("broker",):
             for broker_id in self._cluster.broker_ids:
                 process = self._cluster.broker(broker_id) if part == "broker" else self._cluster.agent(broker_id)
                 if process.spec.name not in self._down and not process.is_alive():
@@ -123,13 +124,13 @@ class Strikes:
         """While all replicas are in sync: the last one would have to be recovered otherwise."""
         self.settle()
         wait_until(self._all_in_sync, "all topics are in sync", _SETTLED_S)
-        if self._cluster.files.has_agents:
+        if self._cluster.layout.has_agents:
             led = describe(self._cluster, broker_id)["partitions"]
             self._uploaded = max((one["uploaded_offset"] for one in led if one["topic"] == SINGLE), default=0)
         for process in (self._cluster.broker(broker_id), self._cluster.agent(broker_id)):
             self._down.add(process.spec.name)
             process.kill()
-        for path in self._cluster.files.log_directories(broker_id):
+        for path in self._cluster.layout.log_directories(broker_id):
             shutil.rmtree(path)
 
     def _all_in_sync(self) -> bool:
@@ -139,7 +140,7 @@ class Strikes:
     def _recover(self, broker_id: int) -> None:
         """With agents as the product's documents say; what is stored is there again. Without them all is copied."""
         ends = {}
-        if self._cluster.files.has_agents:
+        if self._cluster.layout.has_agents:
             for _ in range(_RECOVERIES):
                 document, complaint = ask(self._cluster, "recover", broker_id, self._environment)
                 if document is not None and "logs" in document:
@@ -158,7 +159,7 @@ class Strikes:
         if end < self._uploaded:
             self.findings.append(f"{name} is recovered to {end}, and was uploaded to {self._uploaded}")
         self.given_up += self._changed.lose_single(broker_id, end)
-        for part in ("agent", "broker") if self._cluster.files.has_agents else ("broker",):
+        for part in ("agent", "broker") if self._cluster.layout.has_agents else ("broker",):
             self._start(part, broker_id)
         self._down -= {self._cluster.broker(broker_id).spec.name, self._cluster.agent(broker_id).spec.name}
         self.settle()
@@ -167,7 +168,7 @@ class Strikes:
         """What it strikes; None of a leader, and of agents where there are none."""
         if fault.kind.part == "broker":
             return self._cluster.broker(fault.broker_id)
-        has_agents = fault.kind.part == "agent" and self._cluster.files.has_agents
+        has_agents = fault.kind.part == "agent" and self._cluster.layout.has_agents
         return self._cluster.agent(fault.broker_id) if has_agents else None
 
     def _start(self, part: str, broker_id: int) -> None:
@@ -200,7 +201,7 @@ class Strikes:
         partition = states[self._moves // len(self._topics) % len(states)].partition
         self._moves += 1
         try:
-            self._cluster.admin.move_leader(topic, partition, broker_id)
+            move_leader(self._cluster.admin, topic, partition, broker_id)
         except (ClusterAdminError, WaitTimeoutError, KafkaException, KafkaError):
             return
 

@@ -1,6 +1,7 @@
-"""A cluster whose clients stay in their zones: the listeners and keys that `gateway.plan` makes, on this machine.
+"""Zones on this machine: gateways for clients that stay in their zone, and a host for each zone.
 
-Broker b is in the n-th zone; besides its other addresses (`local_cluster.layout`) there are
+The gateways' listeners and keys are those that `gateway.plan` makes. Broker b is in the n-th zone; besides its other
+addresses (`local_cluster.layout`) there are
 
 - <network>.n.b: its listener for clients of its own zone
 - <network>.n.(100 + b): its agent, as the gateway of the zone
@@ -9,11 +10,20 @@ It has only the plan's listeners for clients: agents, tests and tools, which are
 for agents, at the address that other clusters have for all clients. Agents get only the settings of the plan.
 
 The network has loopback addresses by default. With addresses and network namespaces of another network, a client that
-can reach only its own zone's addresses proves that it needs no others.
+can reach only its own zone's addresses proves that it needs no others, and the kernel counts the bytes that one zone
+sends to another: broker b is then alone in the b-th zone, on <network>.b.b. All namespaces are connected to one bridge,
+and so is this host, on <network>.0.254, which therefore reaches every broker and agent. Needs root and iproute2.
 """
 
-from collections.abc import Mapping
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
 
 from gateway.plan import plan
 from gateway.planned_ports import BrokerSite, PlanRules
@@ -80,12 +90,8 @@ class ZoneGateways:
         brokers = [broker_id for broker_id, its in self.zones.items() if its == zone]
         return [*map(self.broker_host, brokers), *map(self.gateway_host, brokers)]
 
-    def admin_address(self, layout: ClusterLayout, broker_id: int) -> str:
-        """Return the address where admin tools reach a broker through its agent."""
-        return f"{self.gateway_host(broker_id)}:{layout.replica_port(broker_id)}"
-
     def own_zone_address(self, layout: ClusterLayout, broker_id: int) -> str:
-        """Return the address where clients of its own zone reach a broker through its agent."""
+        """Return the address where clients of its own zone, and admin tools, reach a broker through its agent."""
         return f"{self.gateway_host(broker_id)}:{layout.replica_port(broker_id)}"
 
     def bootstrap_address(self, layout: ClusterLayout, broker_id: int) -> str:
@@ -112,7 +118,7 @@ def with_gateways(
             gateway_bind_host=gateways.gateway_host(one),
             admin_host=gateways.gateway_host(one),
             agents_host=layout.host(one),
-            agents_port=layout.ports(one).client,
+            agents_port=layout.client_port(one),
             agents_bind_host=layout.host(one),
         )
         for one in layout.broker_ids
@@ -120,8 +126,8 @@ def with_gateways(
     rules = PlanRules(
         gateway_port_base=layout.replica_port_base,  # free on all addresses
         loopback_port_base=layout.zone_port_base,
-        loopback_port_step=len(layout.brokers),
-        admin_port_base=layout.zone_port_base + len(gateways.zone_names) * len(layout.brokers),
+        loopback_port_step=layout.broker_count,
+        admin_port_base=layout.zone_port_base + len(gateways.zone_names) * layout.broker_count,
         replica_port_base=layout.replica_port_base,
         replica_listen_host=layout.agent_replica_host(broker_id),
         agents_security_protocol="PLAINTEXT",
@@ -133,18 +139,123 @@ def with_gateways(
     )
     names = {zone: gateways.gateway_name(zone) for zone in gateways.zone_names}
     planned = plan(sites, names, rules)[broker_id]
-    kept = {key: ",".join(_without_clients(properties[key])) for key in _JOINED}
-    joined = {key: f"{planned[key]},{kept[key]}" for key in _JOINED}
+    kept = {key: [one for one in properties[key].split(",") if not one.startswith(f"{CLIENTS}:")] for key in _JOINED}
+    joined = {key: ",".join([planned[key], *kept[key]]) for key in _JOINED}
     if properties.get(_TIER_LISTENER) == CLIENTS:
         joined[_TIER_LISTENER] = planned["remote.wal.agent.client.listener"]
     return {**properties, **planned, **joined}
 
 
-def _without_clients(listeners: str) -> list[str]:
-    return [one for one in listeners.split(",") if not one.startswith(f"{CLIENTS}:")]
-
-
 def _port_of_own_zone(layout: ClusterLayout, broker_id: int, gateways: ZoneGateways) -> int:
     """Return the port that the plan's rule leaves out. Kafka wants another port for each listener at any address."""
     index = gateways.zone_names.index(gateways.zones[broker_id])
-    return layout.zone_port_base + index * len(layout.brokers) + broker_id
+    return layout.zone_port_base + index * layout.broker_count + broker_id
+
+
+CAN_MAKE = os.geteuid() == 0 and shutil.which("ip") is not None
+MAY_FAIL = (OSError, subprocess.CalledProcessError)
+"""The errors of making them if the machine does not allow it, as in many containers."""
+
+
+@dataclass(frozen=True, slots=True)
+class ZoneHosts:
+    """The namespaces, named after this process and their network."""
+
+    network: str
+    """The first two numbers of all addresses."""
+    broker_ids: Sequence[int] = (1, 2, 3)
+    """The brokers, and numbers that no broker has for other things that need a host, such as an object store."""
+
+    @property
+    def here(self) -> str:
+        """The address where all of them reach this host."""
+        return f"{self.network}.0.254"
+
+    def address(self, broker_id: int) -> str:
+        """Return the address of a host."""
+        return f"{self.network}.{broker_id}.{broker_id}"
+
+    def namespace(self, broker_id: int) -> str:
+        """Return the namespace where a broker, its agent and its zone's clients run."""
+        return f"{self._name}-az{broker_id}"
+
+    def prefix(self, broker_id: int) -> tuple[str, ...]:
+        """Return the beginning of a command line that is to run there."""
+        return ("ip", "netns", "exec", self.namespace(broker_id))
+
+    def entered_bytes(self) -> dict[int, int]:
+        """Return the bytes that entered each zone from others and from this host, including frames, as the kernel
+        counts them.
+        """
+        return {one: self._count(one, "tx_bytes") for one in self.broker_ids}
+
+    @contextmanager
+    def made(self) -> Iterator[Self]:
+        """Make the namespaces; they are removed at the end. Raises CalledProcessError, FileExistsError, other
+        OSErrors.
+        """
+        if _is_ours(self.here):
+            raise FileExistsError(f"{self.here} is an address of this machine already")
+        try:
+            self._make()
+            yield self
+        finally:
+            self._destroy()
+
+    @property
+    def _name(self) -> str:
+        return f"rw{os.getpid()}-{self.network.rpartition('.')[2]}"
+
+    def _wire(self, broker_id: int) -> str:
+        return f"{self._name}z{broker_id}"
+
+    def _count(self, broker_id: int, counter: str) -> int:
+        return int(Path(f"/sys/class/net/{self._wire(broker_id)}/statistics/{counter}").read_text())
+
+    def _make(self) -> None:
+        bridge = f"{self._name}b"
+        _ip("link", "add", bridge, "type", "bridge")
+        _ip("address", "add", f"{self.here}/16", "dev", bridge)
+        _ip("link", "set", bridge, "up")
+        for one in self.broker_ids:
+            name, wire = self.namespace(one), self._wire(one)
+            _ip("netns", "add", name)
+            _ip("link", "add", wire, "type", "veth", "peer", "name", "eth0", "netns", name)
+            _ip("link", "set", wire, "master", bridge, "up")
+            for host in (one, 100 + one):
+                _ip("-n", name, "address", "add", f"{self.network}.{one}.{host}/16", "dev", "eth0")
+            _ip("-n", name, "link", "set", "eth0", "up")
+            _ip("-n", name, "link", "set", "lo", "up")
+
+    def _destroy(self) -> None:
+        for one in self.broker_ids:
+            _ip("link", "delete", self._wire(one), may_fail=True)
+            _ip("netns", "delete", self.namespace(one), may_fail=True)
+        _ip("link", "delete", f"{self._name}b", may_fail=True)
+
+
+@contextmanager
+def hosts_where_allowed(*hosts: ZoneHosts) -> Iterator[bool]:
+    """Make them if root and the machine allow it; yield whether they exist. They are removed at the end."""
+    with ExitStack() as made:
+        try:
+            for one in hosts if CAN_MAKE else ():
+                made.enter_context(one.made())
+        except MAY_FAIL:
+            made.close()
+            yield False
+            return
+        yield CAN_MAKE
+
+
+def _is_ours(address: str) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+    return True
+
+
+def _ip(*arguments: str, may_fail: bool = False) -> None:
+    subprocess.run(["ip", *arguments], check=not may_fail, capture_output=True, text=True)
