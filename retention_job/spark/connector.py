@@ -8,7 +8,7 @@ from typing import Final
 from jvm.ivy import IvyError, JarSet, fetch_jars
 from jvm.java import Java
 
-SPARK_VERSION: Final = "4.0.0"
+SPARK_VERSION: Final = "4.1.1"
 CONNECTOR_HOME_VARIABLE: Final = "REMOTE_WAL_SPARK_CONNECTOR_HOME"
 """Names the directory that has, or will have, the connector's jars under `connector`."""
 
