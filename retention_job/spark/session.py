@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _ROOMS: Final = Path(__file__).resolve().parents[2]
-_SPARK_VERSION: Final = "4.0.0"
+_SPARK_VERSION: Final = "4.1.1"
 _HOME_VARIABLE: Final = "REMOTE_WAL_SPARK_CONNECTOR_HOME"
 """Names the directory that has, or will have, the connector's jars under `connector`."""
 

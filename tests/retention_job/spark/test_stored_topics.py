@@ -1,12 +1,17 @@
 """Spark reads topics from what is stored of them, in the session of the report's tests."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 import remote_wal
+from local_cluster.polling import wait_until
 from tests.recovery.ruins import ORDERS, Ruins
 from tests.topic_reader.test_spark_source import options
 from tests.topic_reader.written import BASE_MS, Written, written_batch
@@ -55,3 +60,51 @@ def test_batches_and_streams_give_each_record_once_with_the_columns_of_kafkas_so
         writer.trigger(availableNow=True).start(out).awaitTermination()
         found = sorted(row.offset for row in spark.read.parquet(out).collect())
         assert found == list(range(end))
+
+
+def test_an_object_that_filters_leave_out_is_not_read(spark: SparkSession, tmp_path: Path) -> None:
+    ruins = Ruins(tmp_path)
+    ruins.write()
+    for first in (0, 40):
+        raw = written_batch(first, [Written(None, b"v", BASE_MS)] * 40)
+        path = ruins.upload(first, (ORDERS, 0, first, raw))
+        if not first:
+            damaged = bytearray(path.read_bytes())
+            damaged[damaged.index(raw) + len(raw) - 1] ^= 1
+            path.write_bytes(damaged)
+    spark.dataSource.register(remote_wal.RemoteWalDataSource)
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        read = spark.read.format("remote_wal").options(**options(ruins)).option("pushFilters", "true")
+        wanted = read.load().where("offset >= 42 AND offset < 50 AND partition = 0")
+        assert sorted(row.offset for row in wanted.collect()) == list(range(42, 50))
+        with pytest.raises(Exception, match="offsets 7 to 39"):
+            read.load().where("offset >= 7").collect()
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+@pytest.mark.thorough
+def test_a_stream_that_is_killed_in_a_batch_gives_each_record_once_after_it(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    ruins = Ruins(tmp_path)
+    ruins.write(more="rsm.wal.config.get.latency.ms=500\n")
+    for first in range(0, 200, 10):
+        ruins.upload(first, (ORDERS, 0, first, written_batch(first, [Written(None, b"v", BASE_MS)] * 10)))
+    out, checkpoint = tmp_path / "out", tmp_path / "checkpoint"
+    told = json.dumps({**options(ruins), "startingOffsets": "earliest", "settledMs": "0"})
+    command = [sys.executable, "-m", "tests.retention_job.spark.stream_to_files", told, str(out), str(checkpoint)]
+
+    def is_in_a_batch() -> bool:
+        assert running.poll() is None, "it ended before it could be killed"
+        return (checkpoint / "offsets" / "0").exists()
+
+    with subprocess.Popen(command, start_new_session=True) as running:
+        try:
+            wait_until(is_in_a_batch, "the stream's first batch has begun", 240.0)
+        finally:
+            os.killpg(running.pid, signal.SIGKILL)
+    assert not (checkpoint / "commits" / "0").exists()
+    subprocess.run(command, check=True, timeout=400)
+    assert sorted(row.offset for row in spark.read.parquet(str(out)).collect()) == list(range(200))
