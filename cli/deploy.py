@@ -22,6 +22,7 @@ PARTS: Final = {
     "grafana": "the board",
     "kubernetes": "manifests",
     "prometheus": "the alerts",
+    "strimzi": "an image and manifests for brokers that Strimzi manages",
     "systemd": "units",
 }
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from agent.wiring.peering import is_forwarded
 from doctor.facts import Unknown, known
 from doctor.findings import Fault, Finding, Level, Verdict, judge, some_of, worst
 from kafka_log.server_properties import BrokerProperties
@@ -148,7 +149,8 @@ def agent_listeners(facts: RestartFacts) -> Verdict:
         for one, broker in sorted(known_brokers.items()):
             port = facts.port_base + one
             advertised, listening = broker.advertised_listeners.get(name), broker.listeners.get(name)
-            if advertised is None or listening is None or (advertised.port, listening.port) != (port, port):
+            is_led_to = listening is not None and (listening.port == port or is_forwarded(broker, port))
+            if advertised is None or advertised.port != port or not is_led_to:
                 told = (
                     f"other brokers reach broker {one} by {name}, which it does not have and advertise at port {port}"
                 )

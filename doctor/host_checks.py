@@ -4,6 +4,7 @@ import ipaddress
 
 from agent.settings.agent_settings import AgentSettings
 from agent.tls.certificates import SOON_DAYS
+from agent.wiring.peering import is_forwarded
 from doctor.facts import Facts, Unknown, known
 from doctor.findings import Fault, Level, Verdict, some_of
 from kafka_log.server_properties import BrokerProperties
@@ -23,7 +24,7 @@ def listener_fault(broker: BrokerProperties, settings: AgentSettings) -> Fault |
     if advertised.port != port or (_is_address(advertised.host) and advertised.host != host) or not advertised.host:
         reason = f"; agents listen for broker {broker.node_id} at {host}:{port}, so followers pass them by"
         return Level.ERROR, found + reason, change
-    if listening is None or listening.port != port:
+    if listening is None or (listening.port != port and not is_forwarded(broker, port)):
         return Level.ERROR, f"{found}, and the broker does not listen at port {port}", change
     return None
 
@@ -44,6 +45,8 @@ def listeners(facts: Facts) -> Verdict:
         return Verdict(Level.WARNING, found, f"/etc/hosts: {host} {' '.join(facts.replica_hosts)}")
     if listening.host not in (advertised.host, host, "localhost"):
         found += f", and listens at {listening.host or 'all interfaces'}: others may reach it past the agents"
+        if is_forwarded(broker, port):  # whoever keeps the listener at another port decides on its host, too
+            return Verdict(Level.INFORMATION, found, f"let only other brokers and the operator reach {listening.port}")
         return Verdict(Level.WARNING, found, change)
     return Verdict(Level.OK, found)
 

@@ -40,7 +40,8 @@ class PeerSettings(Section, alias_generator=keyed("remote.wal.agent.")):
         19900,
         ge=1,
         le=MAX_PORT,
-        description="Broker <id>'s advertised inter-broker port is this plus <id>; the agent listens there for it.",
+        description="Broker <id>'s advertised inter-broker port is this plus <id>; the agent listens there for it. For "
+        "its own broker it does if that listens at another port.",
     )
 
 

@@ -44,6 +44,16 @@ def posing_address(settings: PeerSettings, broker_id: int) -> Address:
     return Address(settings.replica_listen_host, settings.replica_port_base + broker_id)
 
 
+def is_forwarded(broker: BrokerProperties, port: int) -> bool:
+    """Return whether the agent forwards this port to its own broker: it is the one that the broker advertises to other
+    brokers, and none of its listeners is there.
+    """
+    advertised = broker.advertised_listeners.get(broker.inter_broker_listener_name)
+    return (
+        advertised is not None and advertised.port == port and all(at.port != port for at in broker.listeners.values())
+    )
+
+
 def broker_listener(broker: BrokerProperties) -> Address:
     """Return the local broker's own inter-broker listener."""
     listener = broker.listeners[broker.inter_broker_listener_name]

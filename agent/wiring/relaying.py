@@ -15,10 +15,12 @@ from agent.found_peers import FoundPeers
 from agent.identity import AgentIdentity
 from agent.link_pauses import LinkPauses
 from agent.metrics.store_times import StoreTimes
+from agent.own_port import OwnPort
 from agent.service_manager import ListeningSockets
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.bypass import bypass
 from agent.settings.memory_shares import frame_bytes
+from agent.settings.process_settings import PeerSettings
 from agent.settings.replication_settings import CatchUpSettings, HydrationSettings
 from agent.settings.setting_types import milliseconds
 from agent.settings.upload_settings import AlarmSettings
@@ -26,6 +28,7 @@ from agent.tls.broker_tls import BrokerTls, BrokerTlsPlan, broker_tls_plan
 from agent.wiring.peering import (
     broker_listener,
     broker_requests,
+    is_forwarded,
     max_request_bytes,
     own_hello,
     peer_addresses,
@@ -33,6 +36,7 @@ from agent.wiring.peering import (
     posing_address,
     replica_listeners,
 )
+from kafka_log.server_properties import BrokerProperties
 from plugin.guarded_storage import GuardedStorageManager
 from plugin.request_ceiling import RequestCeiling
 from plugin.wall_clock import Clocks, wall_ms
@@ -83,6 +87,8 @@ class Relaying:
     """None if each agent reads for itself."""
     shadow: Shadow | None = None
     """None unless the agent is in shadow; then nothing listens and nobody is dialled."""
+    own_port: OwnPort | None = None
+    """None if the broker itself listens at the port that it advertises to other brokers."""
 
     @property
     def traffic(self) -> Traffic:
@@ -102,6 +108,8 @@ class Relaying:
         await self.leader.start(peer_listener, tls.server_context() if tls else None)
         replicas = replica_listeners(broker, settings.peers).items()
         await self.follower.start({one: handed.take(f"replica-{one}", address) for one, address in replicas})
+        if self.own_port is not None:
+            await self.own_port.start()
         if self.gateway is not None:
             await self.gateway.start(settings.gateway, handed)
 
@@ -109,6 +117,8 @@ class Relaying:
         """Close all listeners and connections."""
         if self.gateway is not None:
             await self.gateway.stop()
+        if self.own_port is not None:
+            await self.own_port.stop()
         await self.leader.stop()
         await self.follower.stop()
         self.hydration.close()
@@ -174,7 +184,13 @@ def build_relaying(
         gateway,
         neighbours,
         _shadow(settings, registry, zones, clock) if settings.is_shadow else None,
+        _own_port(broker, settings.peers),
     )
+
+
+def _own_port(broker: BrokerProperties, settings: PeerSettings) -> OwnPort | None:
+    at = posing_address(settings, broker.node_id)
+    return OwnPort(at, broker_listener(broker)) if is_forwarded(broker, at.port) else None
 
 
 def _shadow(settings: AgentSettings, registry: CollectorRegistry, zones: Zones, clock: Callable[[], float]) -> Shadow:

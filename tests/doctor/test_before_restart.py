@@ -31,12 +31,14 @@ READY = AgentReadiness("2.0", AgentState.READY)
 ROWS = ["controller", "brokers", "replicas", "agents", "agent-listeners", "agent-releases"]
 
 
-def broker(broker_id: int, port: int | None = None, inter_broker: str = "WAL") -> BrokerProperties:
-    """A broker that advertises WAL at this port, by default where agents expect it."""
+def broker(
+    broker_id: int, port: int | None = None, inter_broker: str = "WAL", listens: int | None = None
+) -> BrokerProperties:
+    """A broker that advertises WAL at this port, by default where agents expect it, and listens there or elsewhere."""
     port = port or 19900 + broker_id
     lines = {
         "node.id": str(broker_id),
-        "listeners": f"CLIENT://:9092,WAL://127.0.0.1:{port}",
+        "listeners": f"CLIENT://:9092,WAL://127.0.0.1:{listens or port}",
         "advertised.listeners": f"CLIENT://kafka-{broker_id}:9092,WAL://127.0.0.1:{port}",
         "listener.security.protocol.map": "CLIENT:PLAINTEXT,WAL:PLAINTEXT",
         "inter.broker.listener.name": inter_broker,
@@ -91,6 +93,11 @@ TROUBLES: dict[str, tuple[str, Level, dict[str, Any], str]] = {
 
 def judged(**changes: Any) -> dict[str, Finding]:
     return {one.check: one for one in judge_restart(replace(WELL, **changes))}
+
+
+def test_an_agent_may_lead_from_the_advertised_port_to_its_brokers_listener() -> None:
+    brokers: dict[int, BrokerProperties | Unknown] = {one: broker(one, listens=9091) for one in (1, 2, 3)}
+    assert judged(**cluster(brokers=brokers))["agent-listeners"].level is Level.OK
 
 
 def test_where_all_is_well_a_restart_may_begin() -> None:

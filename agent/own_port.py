@@ -1,0 +1,67 @@
+"""Forwards to the local broker what it sends to the address that it advertises to other brokers.
+
+A broker dials itself by that address too, for instance to end transactions that it coordinates. Usually its own
+listener is there. If an operator such as Strimzi keeps the listener at another port, the agent listens there for it.
+"""
+
+import asyncio
+import socket
+
+import structlog
+
+from gateway.byte_relay import ByteRelay, RelayEnd
+from plugin.clients.dialling import connect
+from replication.wire.peer_connection import Address
+from replication.wire.peer_listener import PeerListener
+
+log = structlog.get_logger(__name__)
+
+_CONNECT_TIMEOUT_S = 5.0
+
+
+class OwnPort:
+    """Passes bytes as they are, from `start` until `stop`. Use it in the event loop."""
+
+    def __init__(self, at: Address, broker: Address) -> None:
+        """Listen at `at`, and forward to the listener `broker`."""
+        self._at = at
+        self._broker = broker
+        self._listener = PeerListener(self._accepted, lambda: None)
+        self._relays: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Start to listen. Raises OSError naming the address."""
+        await self._listener.start(self._at)
+
+    async def stop(self) -> None:
+        """Stop to listen, and close all connections."""
+        await self._listener.close()
+        for relay in self._relays:
+            relay.cancel()
+        await asyncio.gather(*self._relays, return_exceptions=True)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port where it listens."""
+        host, port = self._listener.sockets[0].getsockname()[:2]
+        return host, port
+
+    def _accepted(self, accepted: socket.socket, _address: str) -> None:
+        relay = asyncio.get_running_loop().create_task(self._relay(accepted))
+        self._relays.add(relay)
+        relay.add_done_callback(self._relays.discard)
+
+    async def _relay(self, accepted: socket.socket) -> None:
+        near, broker = RelayEnd(_not_counted), RelayEnd(_not_counted)
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: near, accepted)
+            await connect(lambda: broker, self._broker.host, self._broker.port, _CONNECT_TIMEOUT_S)
+            await ByteRelay(near, broker).run(0)
+        except OSError as error:
+            log.warning("own_broker_unreachable", broker=str(self._broker), error=str(error) or type(error).__name__)
+        finally:
+            near.close()
+
+
+def _not_counted(_received: int) -> None:
+    """Ignore these bytes: they stay on this host."""

@@ -1,0 +1,195 @@
+#!/opt/remote-wal/bin/python
+"""Starts a broker that Strimzi manages, and its agent beside it in the same container.
+
+It stands in the place of Kafka's kafka-server-start.sh, which kafka_run.sh runs last: then the properties file is
+written, and may be changed. The original lies beside it. Other brokers are to dial this one at their own agents, so its
+advertised replication address becomes wal-<id>.<namespace>.svc:<port base + id>. `listeners` stays as it is, because
+the operator compares it with what the broker runs with.
+
+Whatever is not as expected is told on stderr, and the broker keeps its own address, as in stock Kafka.
+"""
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import javaproperties
+
+STOCK = Path(__file__).with_name("kafka-server-start.stock.sh")
+AGENT = (str(Path(sys.executable).with_name("remote-wal")), "agent", "--broker-config")
+
+LISTENER = "REPLICATION-9091"
+_ADVERTISED = re.compile(rf"{LISTENER}://[a-z0-9-]+\.[a-z0-9-]+\.([a-z0-9-]+)\.svc:9091")
+_OURS = ("remote.wal.", "remote.log.wal.")
+_PORT_BASE_KEY, _PORT_BASE, _MAX_PORT = "remote.wal.agent.replica.port.base", "19900", 65535
+_ADDRESSES_KEY, _PLAINTEXT = "advertised.listeners", "PLAINTEXT"
+_ENCODING = "iso-8859-1"
+"""What Kafka reads the file by."""
+
+_SETTLED_S = 5.0
+"""An agent that ends sooner is started again a second later; others at once."""
+_AGENT_STOP_S = 40.0
+"""Above twice remote.wal.agent.shutdown.timeout.ms, as in the unit of systemd."""
+
+
+class NotAsExpectedError(Exception):
+    """What stands in the way of an agent, or of another address."""
+
+
+def check_agent(properties: Mapping[str, str]) -> None:
+    """Check whether an agent can stand beside this broker. Raises NotAsExpectedError."""
+    if "broker" not in _items(properties, "process.roles"):
+        raise NotAsExpectedError("this node is a controller alone")
+    if not any(key.startswith(_OURS) for key in properties):
+        raise NotAsExpectedError("spec.kafka.config has no remote.log.wal.storage.system.enable")
+    protocols = dict(item.partition(":")[::2] for item in _items(properties, "listener.security.protocol.map"))
+    if protocols.get(LISTENER, _PLAINTEXT) != _PLAINTEXT and not _is_shadow(properties):
+        raise NotAsExpectedError(
+            f"{LISTENER} speaks {protocols[LISTENER]}, and Strimzi's certificates do not name wal-<id>; "
+            "see strimzi.io/internal-cluster-security"
+        )
+
+
+def new_addresses(properties: Mapping[str, str]) -> str:
+    """Return advertised.listeners with the replication address of the agents. Raises NotAsExpectedError."""
+    if properties.get("inter.broker.listener.name") != LISTENER:
+        raise NotAsExpectedError(f"inter.broker.listener.name is not {LISTENER}")
+    addresses = properties.get(_ADDRESSES_KEY, "").split(",")
+    found = [item for item in addresses if item.startswith(f"{LISTENER}:")]
+    form = _ADVERTISED.fullmatch(found[0]) if len(found) == 1 else None
+    if form is None:
+        told = f"{LISTENER} is advertised as {', '.join(found) or 'nothing'}"
+        raise NotAsExpectedError(f"{told}, not as {LISTENER}://<pod>.<service>.<namespace>.svc:9091")
+    number, base = properties.get("node.id", ""), properties.get(_PORT_BASE_KEY, _PORT_BASE)
+    if not number.isdecimal() or not base.isdecimal() or int(number) + int(base) > _MAX_PORT:
+        raise NotAsExpectedError(f"node.id {number!r} and {_PORT_BASE_KEY} {base!r} make no port")
+    address = f"{LISTENER}://wal-{number}.{form[1]}.svc:{int(base) + int(number)}"
+    return ",".join(address if item == found[0] else item for item in addresses)
+
+
+def readdressed(text: str, properties: Mapping[str, str]) -> str:
+    """Return the file's text with these addresses; all other lines stay as they are. Raises NotAsExpectedError."""
+    new, lines = new_addresses(properties), text.split("\n")
+    old = f"{_ADDRESSES_KEY}={properties[_ADDRESSES_KEY]}"
+    if sum(line.lstrip().startswith(_ADDRESSES_KEY) for line in lines) != 1 or old not in lines:
+        raise NotAsExpectedError(f"{_ADDRESSES_KEY} does not stand once, and on one line")
+    lines[lines.index(old)] = f"{_ADDRESSES_KEY}={new}"
+    return "\n".join(lines)
+
+
+def prepare(file: Path) -> bool:
+    """Change the broker's address in the file. Returns whether an agent is to be started."""
+    try:
+        text = file.read_text(encoding=_ENCODING)
+        properties = javaproperties.loads(text)
+        check_agent(properties)
+    except (OSError, ValueError, NotAsExpectedError) as error:
+        say(f"no agent: {error}. The broker starts as stock Kafka")
+        return False
+    if _is_shadow(properties):
+        say("the agent is in shadow, and the broker keeps its address")
+        return True
+    try:
+        file.write_text(readdressed(text, properties), encoding=_ENCODING)
+    except (OSError, NotAsExpectedError) as error:
+        # The agent starts all the same: this broker reaches others by it.
+        say(f"the broker keeps its address, and others replicate from it directly: {error}")
+    else:
+        say(f"the broker is advertised as {new_addresses(properties)}")
+    return True
+
+
+class Pair:
+    """The broker's process and its agent's: the agent is started again whenever it ends, and ends after the broker."""
+
+    def __init__(self, broker: Sequence[str], agent: Sequence[str]) -> None:
+        self._broker_command = broker
+        self._agent_command = agent
+        self._broker: asyncio.subprocess.Process | None = None
+        self._ending = False
+
+    async def run(self) -> int:
+        """Run until the broker ends. Returns its exit code, as a shell has it."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._end_broker)
+        agent = asyncio.create_task(self._keep_agent())
+        try:
+            # Sessions of their own: a signal to a whole group must not end the agent before the broker.
+            self._broker = await asyncio.create_subprocess_exec(*self._broker_command, start_new_session=True)
+            if self._ending:
+                self._broker.terminate()
+            code = await self._broker.wait()
+        finally:
+            agent.cancel()
+            await asyncio.gather(agent, return_exceptions=True)
+        return code if code >= 0 else 128 - code
+
+    def _end_broker(self) -> None:
+        self._ending = True
+        if self._broker is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._broker.terminate()
+
+    async def _keep_agent(self) -> None:
+        while True:
+            started_s = time.monotonic()
+            try:
+                agent = await asyncio.create_subprocess_exec(*self._agent_command, start_new_session=True)
+            except OSError as error:
+                say(f"the agent does not start: {error}")
+            else:
+                say(f"the agent ended with {await _wait(agent)}, and is started again")
+            if time.monotonic() - started_s < _SETTLED_S:
+                await asyncio.sleep(1)
+
+
+async def _wait(agent: asyncio.subprocess.Process) -> int:
+    """Wait for its end. If this is cancelled, end it."""
+    try:
+        return await agent.wait()
+    except asyncio.CancelledError:
+        await _end(agent)
+        raise
+
+
+async def _end(agent: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        agent.terminate()
+    try:
+        async with asyncio.timeout(_AGENT_STOP_S):
+            await agent.wait()
+    except TimeoutError:
+        agent.kill()
+        await agent.wait()
+
+
+def say(text: str) -> None:
+    """Tell the container's log."""
+    sys.stderr.write(f"remote-wal: {text}.\n")
+    sys.stderr.flush()
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Start what the arguments of kafka-server-start.sh ask for."""
+    stock = (str(STOCK), *arguments)
+    if len(arguments) == 1 and prepare(Path(arguments[0])):
+        sys.exit(asyncio.run(Pair(stock, (*AGENT, arguments[0])).run()))
+    os.execv(STOCK, stock)  # noqa: S606 - it is Kafka's own script
+
+
+def _is_shadow(properties: Mapping[str, str]) -> bool:
+    return properties.get("remote.wal.agent.mode") == "shadow"
+
+
+def _items(properties: Mapping[str, str], key: str) -> list[str]:
+    return [item.strip() for item in properties.get(key, "").split(",")]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,84 @@
+"""A broker that dials itself where it advertises itself reaches its own listener, wherever that is."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from agent.own_port import OwnPort
+from agent.wiring.peering import is_forwarded
+from kafka_log.server_properties import parse_broker_properties
+from replication.wire.peer_connection import Address
+from tests.replication.test_peer_tls import on_both_event_loops
+
+PATIENCE_S = 30
+
+
+async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while chunk := await reader.read(1000):
+        writer.write(chunk)
+    writer.close()
+
+
+@asynccontextmanager
+async def forwarding(broker: Address) -> AsyncIterator[Address]:
+    port = OwnPort(Address("127.0.0.1", 0), broker)
+    await port.start()
+    try:
+        yield Address(*port.address)
+    finally:
+        await port.stop()
+
+
+@on_both_event_loops
+async def test_bytes_pass_as_they_are_until_either_side_closes() -> None:
+    async with asyncio.timeout(PATIENCE_S), await asyncio.start_server(_echo, "127.0.0.1", 0) as broker:
+        where = Address(*broker.sockets[0].getsockname())
+        async with forwarding(where) as at:
+            reader, writer = await asyncio.open_connection(at.host, at.port)
+            sent = bytes(range(256)) * 1000
+            writer.write(sent)
+            assert await reader.readexactly(len(sent)) == sent
+            writer.write_eof()
+            assert await reader.read() == b""
+            writer.close()
+
+
+@on_both_event_loops
+async def test_a_connection_ends_if_the_broker_is_away_and_when_the_agent_stops() -> None:
+    async with asyncio.timeout(PATIENCE_S), await asyncio.start_server(_echo, "127.0.0.1", 0) as broker:
+        where = Address(*broker.sockets[0].getsockname())
+        async with forwarding(where) as at:
+            held, writer = await asyncio.open_connection(at.host, at.port)
+            writer.write(b"x")
+            assert await held.readexactly(1) == b"x"
+        assert await held.read() == b""
+        writer.close()
+    async with asyncio.timeout(PATIENCE_S), forwarding(where) as at:
+        reader, writer = await asyncio.open_connection(at.host, at.port)
+        assert await reader.read() == b""
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    ("listeners", "advertised", "forwards"),
+    [
+        ("PLAIN://:9092,REPLICATION://0.0.0.0:9091", "REPLICATION://wal-7.kafka.svc:19907", True),
+        ("PLAIN://:9092,REPLICATION://0.0.0.0:9091", "REPLICATION://pod.kafka.svc:9091", False),
+        ("PLAIN://:9092,REPLICATION://127.0.0.1:19907", "REPLICATION://127.0.0.1:19907", False),
+        ("PLAIN://:19907,REPLICATION://0.0.0.0:9091", "REPLICATION://wal-7.kafka.svc:19907", False),
+    ],
+)
+def test_only_a_port_that_the_broker_advertises_and_leaves_free_is_forwarded(
+    listeners: str, advertised: str, forwards: bool
+) -> None:
+    raw = {
+        "node.id": "7",
+        "listeners": listeners,
+        "advertised.listeners": f"PLAIN://pod:9092,{advertised}",
+        "inter.broker.listener.name": "REPLICATION",
+        "listener.security.protocol.map": "PLAIN:PLAINTEXT,REPLICATION:PLAINTEXT",
+    }
+    assert is_forwarded(parse_broker_properties(raw, Path("server.properties")), 19907) is forwards
