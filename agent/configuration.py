@@ -6,7 +6,7 @@ from typing import Self
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.kafka_client import client_config
 from kafka_cluster.client_config import KafkaClientConfig
-from kafka_log.server_properties import BrokerProperties
+from kafka_log.broker_files.server_properties import BrokerProperties
 from plugin.prices import DEFAULT_PRICES_FILE, EXPRESS, Prices, StorePrices
 from rlm.write_path.commit.link_costs import FOLLOWERS_UNKNOWN, LinkCosts
 

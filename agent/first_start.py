@@ -6,7 +6,7 @@ from pathlib import Path
 
 import structlog
 
-from kafka_log.meta_properties import MetaProperties, read_meta_properties
+from kafka_log.broker_files.meta_properties import MetaProperties, read_meta_properties
 
 log = structlog.get_logger(__name__)
 

@@ -9,8 +9,8 @@ from agent.settings.setting_types import milliseconds
 from agent.settings.storage_spec import storage_spec
 from agent.wiring.lifecycle import healing_limits
 from kafka_cluster.client_config import KafkaClientConfig
-from kafka_log.meta_properties import read_meta_properties
-from kafka_log.server_properties import BrokerProperties
+from kafka_log.broker_files.meta_properties import read_meta_properties
+from kafka_log.broker_files.server_properties import BrokerProperties
 from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.store.snapshots.snapshot_keeper import SnapshotKeeper
 from metadata_topic.store.snapshots.topic_memory import TopicMemory

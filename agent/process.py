@@ -38,8 +38,8 @@ from agent.settings.shown_configuration import shown_configuration
 from agent.tls.certificates import CertificateWatch, certificate_stores
 from agent.watchdog import Watchdog
 from agent.wiring.relaying import Relaying, build_relaying
-from kafka_log.meta_properties import MetaProperties
-from kafka_log.server_properties import BrokerProperties
+from kafka_log.broker_files.meta_properties import MetaProperties
+from kafka_log.broker_files.server_properties import BrokerProperties
 from plugin.remote_wal_storage_manager import RequestCounts
 from plugin.wall_clock import Clocks, wall_ms
 from replication.follower.tiers import ArchiveReads

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 import structlog
 
 from agent.settings.setting_types import AgentSettingsError
+from kafka_log.broker_files.server_properties import BrokerProperties
 from kafka_log.errors import BrokerPropertiesError
-from kafka_log.server_properties import BrokerProperties
 from plugin.errors import StoreError
 
 log = structlog.get_logger(__name__)

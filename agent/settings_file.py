@@ -17,7 +17,7 @@ from agent.settings.kafka_client import check_client
 from agent.settings.memory_shares import MIN_FRAME_BYTES, other_bytes
 from agent.settings.setting_types import MAX_PORT, AgentSettingsError
 from agent.tls.broker_tls import broker_tls_plan
-from kafka_log.server_properties import BrokerProperties, load_broker_properties
+from kafka_log.broker_files.server_properties import BrokerProperties, load_broker_properties
 from plugin.loading import DEFAULT_ARCHIVE_IMPL_PREFIX, DEFAULT_IMPL_PREFIX, settings_under_prefix
 
 _NEAR: Final = 0.85

@@ -7,7 +7,7 @@ from typing import Self
 
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.storage_spec import storage_spec
-from kafka_log.server_properties import BrokerProperties
+from kafka_log.broker_files.server_properties import BrokerProperties
 from plugin.archive_storage import ObjectArchiveStorage, load_archive_storage
 from plugin.loading import WITHOUT_SELF_TEST, settings_under_prefix
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext

@@ -1,5 +1,1 @@
-"""The command `remote-wal`:
-
-a module per sub-command, `main` that finds them, `start` that begins quickly, and the options and tables that commands
-share.
-"""
+"""The command `remote-wal`: `main` finds its sub-commands, `start` begins quickly; options and tables are shared."""

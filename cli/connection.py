@@ -11,7 +11,7 @@ from cli.reachability import reach
 if TYPE_CHECKING:
     from agent.settings.agent_settings import AgentSettings
     from kafka_cluster.client_config import KafkaClientConfig
-    from kafka_log.server_properties import BrokerProperties
+    from kafka_log.broker_files.server_properties import BrokerProperties
 
 BootstrapServer = Annotated[
     str, typer.Option("--bootstrap-server", help="Where the cluster is: host:port, several by commas.")

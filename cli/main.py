@@ -1,11 +1,10 @@
-"""The command `remote-wal`. Each sub-command is a module of this package, so that `ls` lists them.
+"""The command `remote-wal`. Each sub-command is a module of one of this room's packages.
 
-The module `cli/<name>.py` has either `app`, a typer group of commands, or a function `<name>`, one command.
+The module has either `app`, a typer group of commands, or a function `<name>`, one command.
 It imports what is heavy inside its functions: all modules are imported for each `--help`.
 """
 
 import importlib
-import importlib.util
 import os
 import sys
 from collections.abc import Sequence
@@ -19,32 +18,32 @@ from cli.extras import missing_extra
 from cli.log_lines import show_log
 from cli.tables import tell_failure, tell_json
 
-COMMANDS: Final = (
-    "demo",
-    "cluster",
-    "agent",
-    "gateway",
-    "topics",
-    "status",
-    "describe",
-    "pause",
-    "resume",
-    "orphans",
-    "held",
-    "lease",
-    "decommission",
-    "metadata",
-    "config",
-    "deploy",
-    "doctor",
-    "verify",
-    "recover",
-    "reassign",
-    "report",
-    "scenario",
-    "estimate",
-)
-"""The commands in the order of the help; those without a module are skipped."""
+COMMANDS: Final = {
+    "demo": "cli.local",
+    "cluster": "cli.local",
+    "agent": "cli.fleet",
+    "gateway": "cli.fleet",
+    "topics": "cli.fleet",
+    "status": "cli.fleet",
+    "describe": "cli.fleet",
+    "pause": "cli.fleet",
+    "resume": "cli.fleet",
+    "orphans": "cli.recovery",
+    "held": "cli.recovery",
+    "lease": "cli.recovery",
+    "decommission": "cli.recovery",
+    "metadata": "cli.recovery",
+    "config": "cli.fleet",
+    "deploy": "cli.fleet",
+    "doctor": "cli.fleet",
+    "verify": "cli.recovery",
+    "recover": "cli.recovery",
+    "reassign": "cli.recovery",
+    "report": "cli.costs",
+    "scenario": "cli.costs",
+    "estimate": "cli.costs",
+}
+"""The commands in the order of the help, and the package of each."""
 
 OWN_ROOMS: Final = frozenset(
     {
@@ -80,13 +79,11 @@ TRACEBACK_VARIABLE: Final = "REMOTE_WAL_TRACEBACK"
 
 
 def build_app() -> typer.Typer:
-    """Return the application with all commands whose modules exist."""
+    """Return the application with all commands."""
     app = command_group("Replicate unmodified Apache Kafka across zones through object storage.", name="remote-wal")
     app.callback()(_global_options)
-    for name in COMMANDS:
-        if importlib.util.find_spec(f"cli.{name}") is None:
-            continue
-        module = importlib.import_module(f"cli.{name}")
+    for name, package in COMMANDS.items():
+        module = importlib.import_module(f"{package}.{name}")
         group = getattr(module, "app", None)
         if isinstance(group, typer.Typer):
             app.add_typer(group, name=name)

@@ -9,8 +9,8 @@ from agent.settings.agent_settings import AgentSettings
 from agent.settings.kafka_client import bootstrap_listener, client_listeners
 from doctor.facts import Facts, Unknown
 from doctor.findings import Fault, Level, Verdict, worst
-from gateway.plan import listener_name
-from kafka_log.server_properties import BrokerProperties, Endpoint
+from gateway.planning.plan import listener_name
+from kafka_log.broker_files.server_properties import BrokerProperties, Endpoint
 
 _LISTENER = "remote.wal.agent.client.listener"
 _SERVERS = "remote.wal.agent.bootstrap.servers"

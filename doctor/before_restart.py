@@ -12,7 +12,7 @@ from enum import StrEnum
 from agent.wiring.peering import is_forwarded
 from doctor.facts import Unknown, known
 from doctor.findings import Fault, Finding, Level, Verdict, judge, some_of, worst
-from kafka_log.server_properties import BrokerProperties
+from kafka_log.broker_files.server_properties import BrokerProperties
 
 _WAIT = "wait until all replicas are in sync; see the logs of brokers that stay behind"
 

@@ -9,8 +9,8 @@ from kafka_cluster.answers import TOPIC_AUTHORIZATION_FAILED, DescribedTopic
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.cluster import KafkaCluster
 from kafka_cluster.errors import KafkaClusterError
+from kafka_log.broker_files.server_properties import BrokerProperties, Endpoint, parse_broker_properties
 from kafka_log.errors import BrokerPropertiesError
-from kafka_log.server_properties import BrokerProperties, Endpoint, parse_broker_properties
 from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
 from metadata_topic.settings.wal_retention import (
     NO_LIMIT,

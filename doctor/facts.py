@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from agent.settings.agent_settings import AgentSettings
-from kafka_log.server_properties import BrokerProperties, Endpoint
+from kafka_log.broker_files.server_properties import BrokerProperties, Endpoint
 from metadata_topic.settings.topic_settings import AgentRegistration
 from metadata_topic.settings.wal_retention import KeptFor
 

@@ -15,7 +15,7 @@ from agent.settings.storage_spec import storage_spec
 from doctor.agents_way import faults_of_file
 from doctor.findings import Fault, Level
 from doctor.host_checks import listener_fault
-from kafka_log.server_properties import BrokerProperties
+from kafka_log.broker_files.server_properties import BrokerProperties
 from plugin.clients.backend_settings import parse_settings
 from plugin.errors import RemoteStorageConfigError
 from plugin.loading import settings_under_prefix, storage_manager_class

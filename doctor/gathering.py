@@ -34,8 +34,8 @@ from doctor.host_questions import (
 from doctor.store_probe import probe_store, unopened
 from gateway.zone_proxies import ranked
 from kafka_cluster.client_config import KafkaClientConfig
-from kafka_log.meta_properties import read_meta_properties
-from kafka_log.server_properties import BrokerProperties, Endpoint
+from kafka_log.broker_files.meta_properties import read_meta_properties
+from kafka_log.broker_files.server_properties import BrokerProperties, Endpoint
 from metadata_topic.settings.settings_topic import read_settings
 from metadata_topic.settings.topic_settings import AgentRegistration
 from metadata_topic.settings.wal_retention import AgentsRetention

@@ -7,7 +7,7 @@ from agent.tls.certificates import SOON_DAYS
 from agent.wiring.peering import is_forwarded
 from doctor.facts import Facts, Unknown, known
 from doctor.findings import Fault, Level, Verdict, some_of
-from kafka_log.server_properties import BrokerProperties
+from kafka_log.broker_files.server_properties import BrokerProperties
 
 _FILES_BESIDE = 256
 """Sockets, libraries and the like, besides segment files."""

@@ -18,7 +18,7 @@ from doctor.cluster_questions import ask_properties, cluster_of
 from doctor.facts import Unknown, get_fact
 from kafka_cluster.answers import TOPIC_AUTHORIZATION_FAILED, ClusterListing, DescribedPartition, error_text
 from kafka_cluster.client_config import KafkaClientConfig
-from kafka_log.server_properties import BrokerProperties
+from kafka_log.broker_files.server_properties import BrokerProperties
 from metadata_topic.settings.settings_topic import read_settings
 from metadata_topic.settings.topic_settings import AgentRegistration
 from metadata_topic.topic.topic import METADATA_TOPIC, SETTINGS_TOPIC

@@ -12,7 +12,7 @@ import structlog
 from gateway.byte_relay import ByteRelay, RelayEnd
 from gateway.client_protocol import decode_zone, encode_answer
 from gateway.client_side import ClientSide
-from gateway.consumer_answers import ConsumerContext
+from gateway.consume.consumer_answers import ConsumerContext
 from gateway.durable.answer_gate import HoldingContext
 from gateway.durable.held_relay import relay_held
 from gateway.metrics import BROKER_SIDE, GatewayMetrics, PassedBytes

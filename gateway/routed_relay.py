@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from gateway.client_side import THROTTLED_MAX_S
 from gateway.deadline_timer import DeadlineTimer
 from gateway.produce.produce_frame import ProduceRequestView
+from gateway.produce.produce_metrics import ProduceMetrics
 from gateway.produce.route_core import (
     Action,
     Deliver,
@@ -27,7 +28,6 @@ from gateway.produce.route_core import (
 from gateway.produce.route_decider import RouteDecider
 from gateway.produce.route_messages import decode_number, decode_outcome, encode_number
 from gateway.produce.route_request import encode_route_request
-from gateway.produce_metrics import ProduceMetrics
 from gateway.router_uploads import Holder, RouterUploads
 from kafka_log.crc32c import Buffer
 from replication.follower.follower_context import FollowerContext

@@ -15,10 +15,10 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 import structlog
 
+from gateway.produce.produce_metrics import ProduceMetrics
 from gateway.produce.route_core import StoredRecords
 from gateway.produce.router_channel import ChannelObject, DueDeletion, RouterChannel
 from gateway.produce.router_sweep import RouterSweep
-from gateway.produce_metrics import ProduceMetrics
 from gateway.wanted_objects import WantedObjects
 from kafka_log.crc32c import Buffer
 from plugin.blob_storage import BlobStorage, StoredBlob

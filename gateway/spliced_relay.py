@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 
 from gateway.adoption_offers import AdoptionOffers
 from gateway.client_side import THROTTLED_MAX_S, ClientSide
-from gateway.consumer_answers import CONTROL_KINDS, ConsumerAnswers, ConsumerContext
+from gateway.consume.consumer_answers import CONTROL_KINDS, ConsumerAnswers, ConsumerContext
 from gateway.deadline_timer import DeadlineTimer
 from gateway.durable.answer_gate import AnswerGate, HoldingContext
+from gateway.produce.produce_metrics import ProduceMetrics
 from gateway.produce.route_messages import encode_number, split_original
 from gateway.produce.splice_core import Action, AskInline, Read, SpliceCore, Spliced, SpliceLimits, ToBroker
-from gateway.produce_metrics import ProduceMetrics
 from gateway.router_uploads import RouterStore
 from plugin.blob_storage import StoredBlob
 from plugin.errors import RemoteResourceNotFoundError

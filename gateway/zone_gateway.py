@@ -18,7 +18,7 @@ from gateway.byte_relay import ByteRelay, RelayEnd
 from gateway.client_door import ClientLimits
 from gateway.client_listeners import ClientListeners
 from gateway.client_protocol import MAX_MESSAGE_BYTES, decode_answer, encode_zone
-from gateway.fetch_rack import FetchRackEditor, with_zone
+from gateway.consume.fetch_rack import FetchRackEditor, with_zone
 from gateway.metrics import GATEWAY_SIDE, ClientCount, GatewayMetrics, PassedBytes
 from gateway.routed_relay import AgentSide, RoutedRelay, RoutingContext, relay_frames
 from kafka_log.crc32c import Buffer

@@ -11,7 +11,7 @@ import javaproperties
 import structlog
 
 from kafka_cluster.errors import ClientPropertyError
-from kafka_log.config_providers import PROVIDERS_KEY, ConfigProviderError, ResolvedProperties
+from kafka_log.broker_files.config_providers import PROVIDERS_KEY, ConfigProviderError, ResolvedProperties
 
 log = structlog.get_logger(__name__)
 

@@ -8,7 +8,7 @@ difference counts from the end of what was delivered before the differing run.
 
 from typing import NamedTuple
 
-from kafka_log.leader_epoch_checkpoint import UNKNOWN_EPOCH, LeaderEpochs
+from kafka_log.broker_files.leader_epoch_checkpoint import UNKNOWN_EPOCH, LeaderEpochs
 
 MAX_RUNS = 64
 """Older runs are forgotten: no truncation reaches back over that many elections unnoticed."""

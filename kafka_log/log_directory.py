@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from kafka_log.broker_files.partition_metadata import read_partition_metadata
 from kafka_log.errors import LogDirectoryError, MalformedFileError
-from kafka_log.partition_metadata import read_partition_metadata
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"

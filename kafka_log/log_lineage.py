@@ -4,8 +4,8 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from kafka_log.broker_files.leader_epoch_checkpoint import UNKNOWN_EPOCH, read_leader_epochs
 from kafka_log.delivered_epochs import DeliveredEpochs
-from kafka_log.leader_epoch_checkpoint import UNKNOWN_EPOCH, read_leader_epochs
 from kafka_log.record_batch import BatchSpan
 from kafka_log.segment_directory import SegmentDirectory
 from kafka_log.segment_files import locate, walk_batches

@@ -13,8 +13,8 @@ import os
 from bisect import bisect_right
 from pathlib import Path
 
+from kafka_log.broker_files.partition_metadata import read_partition_metadata
 from kafka_log.errors import MalformedFileError
-from kafka_log.partition_metadata import read_partition_metadata
 from kafka_log.segment_files import list_segments, log_file_name
 from kafka_log.topic_partition import TopicId
 

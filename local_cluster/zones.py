@@ -1,7 +1,7 @@
 """Zones on this machine: gateways for clients that stay in their zone, and a host for each zone.
 
-The gateways' listeners and keys are those that `gateway.plan` makes. Broker b is in the n-th zone; besides its other
-addresses (`local_cluster.layout`) there are
+The gateways' listeners and keys are those that `gateway.planning.plan` makes. Broker b is in the n-th zone; besides
+its other addresses (`local_cluster.layout`) there are
 
 - <network>.n.b: its listener for clients of its own zone
 - <network>.n.(100 + b): its agent, as the gateway of the zone
@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from gateway.plan import plan
-from gateway.planned_ports import BrokerSite, PlanRules
+from gateway.planning.plan import plan
+from gateway.planning.planned_ports import BrokerSite, PlanRules
 from local_cluster.layout import REPLICA_DOMAIN, ClusterLayout
 
 _GATEWAY_HOSTS = 100

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from kafka_log.topic_partition import TopicIdPartition
+from plugin.clients.stored_footer import read_footer
 from plugin.errors import RemoteSegmentCorruptError, RemoteStorageConfigError, defects_as_storage_errors
 from plugin.format.archive_object import check_runs
 from plugin.format.archive_object_id import ArchiveObjectId
@@ -23,7 +24,6 @@ from plugin.loading import (
 from plugin.object_wal_storage_manager import ObjectWalStorageManager
 from plugin.remote_wal_storage_manager import RequestCounts, StorageContext
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
-from plugin.stored_footer import read_footer
 
 
 @dataclass(frozen=True, slots=True)

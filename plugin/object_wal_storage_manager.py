@@ -23,6 +23,7 @@ from plugin.clients.loop_thread import LoopThread
 from plugin.clients.object_requests import ObjectRequests
 from plugin.clients.object_store import ObjectStore
 from plugin.clients.retrying import RetryPolicy
+from plugin.clients.stored_footer import read_footer
 from plugin.errors import (
     RemoteSegmentCorruptError,
     RemoteStorageConfigError,
@@ -51,7 +52,6 @@ from plugin.segment_metadata import (
     RemoteWalCombinedLogSegmentMetadata,
     RemoteWalCombinedLogSegmentMetadataUpdate,
 )
-from plugin.stored_footer import read_footer
 
 log = structlog.get_logger(__name__)
 

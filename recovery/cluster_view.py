@@ -16,7 +16,7 @@ from kafka_cluster.answers import DescribedTopic
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.cluster import EARLIEST, KafkaCluster
 from kafka_cluster.errors import KafkaClusterError
-from kafka_log.cluster_metadata import DIRECTORY_NAME, KRaftImage, read_cluster_metadata
+from kafka_log.broker_files.cluster_metadata import DIRECTORY_NAME, KRaftImage, read_cluster_metadata
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings, settings_of
 from metadata_topic.settings.wal_retention import (

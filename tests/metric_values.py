@@ -2,7 +2,7 @@
 
 from prometheus_client.metrics import MetricWrapperBase
 
-from plugin.loop_metrics import LoopCount, LoopCounter
+from plugin.hot_path.loop_metrics import LoopCount, LoopCounter
 
 
 def metric_value(metric: MetricWrapperBase | LoopCounter | LoopCount) -> float:

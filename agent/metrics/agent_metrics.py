@@ -12,9 +12,9 @@ from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore, StateTotals
 from metadata_topic.store.topic_continuity import TopicDoubt
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
-from plugin.guarded_storage import GuardedStorageManager
 from plugin.prices import NEVER_PAYS
 from plugin.segment_metadata import RemoteLogSegmentState
+from plugin.wrappers.guarded_storage import GuardedStorageManager
 from rlm.write_path.core.led_partition import PartitionStatus
 
 _METADATA_COUNTERS = {

@@ -25,18 +25,18 @@ from agent.metrics.topic_metrics import TopicCollector
 from agent.release import agent_info, build_info
 from agent.settings.configuration_doc import table
 from agent.tls.certificates import CertificateWatch
-from gateway.consume_metrics import ConsumeMetrics
+from gateway.consume.consume_metrics import ConsumeMetrics
 from gateway.durable.durable_logs import DurableLogs
 from gateway.durable.durable_metrics import DurableMetrics
 from gateway.metrics import GatewayMetrics
-from gateway.produce_metrics import ProduceMetrics
+from gateway.produce.produce_metrics import ProduceMetrics
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
-from plugin.guarded_storage import GuardedStorageManager
 from plugin.wall_clock import wall_ms
+from plugin.wrappers.guarded_storage import GuardedStorageManager
 from replication.leader.shadow import Shadow, ShadowRules
 from replication.wire.metrics import ReplicationMetrics
 from rlm.write_path.core.led_partition import PartitionStatus

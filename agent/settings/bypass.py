@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.setting_types import AgentSettingsError, has_pair
 from kafka_cluster.client_config import KafkaClientConfig
-from kafka_log.server_properties import BrokerProperties
+from kafka_log.broker_files.server_properties import BrokerProperties
 from replication.follower.leader_bypass import Bypass, RouteLimits
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from agent.settings.setting_types import (
     has_pair,
     keyed,
 )
-from kafka_log.server_properties import BrokerProperties
+from kafka_log.broker_files.server_properties import BrokerProperties
 
 _KEY = "remote.wal.gateway"
 ALL: Final = "*"

@@ -6,7 +6,7 @@ from agent.settings.agent_settings import AgentSettings
 from agent.settings.process_settings import ClientSettings
 from agent.settings.setting_types import AgentSettingsError
 from kafka_cluster.client_config import KafkaClientConfig, read_command_config
-from kafka_log.server_properties import BrokerProperties
+from kafka_log.broker_files.server_properties import BrokerProperties
 
 _KEY = "remote.wal.agent.client.listener"
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.storage_spec import storage_spec
-from kafka_log.server_properties import BrokerProperties
+from kafka_log.broker_files.server_properties import BrokerProperties
 from plugin.loading import settings_under_prefix
 
 HIDDEN: Final = "(hidden)"

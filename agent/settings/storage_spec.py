@@ -1,7 +1,7 @@
 """Says which storage manager the agent, or a tool beside it, uses for combined segments, from the broker's settings."""
 
 from agent.settings.upload_settings import StorageSettings
-from kafka_log.server_properties import BrokerProperties
+from kafka_log.broker_files.server_properties import BrokerProperties
 from plugin.loading import settings_under_prefix
 from plugin.zones.buckets import StorageSpec
 

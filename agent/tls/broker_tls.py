@@ -17,7 +17,7 @@ import structlog
 from agent.settings.process_settings import BrokerTlsSettings
 from agent.settings.setting_types import AgentSettingsError, has_pair
 from agent.tls.key_stores import Store, authorities_pem, first_certificate, identity_pem, names_host
-from kafka_log.server_properties import BrokerProperties
+from kafka_log.broker_files.server_properties import BrokerProperties
 
 log = structlog.get_logger(__name__)
 

@@ -17,7 +17,7 @@ from agent.settings.agent_settings import AgentSettings
 from agent.settings.setting_types import AgentSettingsError
 from agent.tls.broker_tls import broker_tls_plan
 from agent.tls.key_stores import Store, authorities_pem, identity_pem
-from kafka_log.server_properties import BrokerProperties
+from kafka_log.broker_files.server_properties import BrokerProperties
 
 log = structlog.get_logger(__name__)
 

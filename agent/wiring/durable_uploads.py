@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from kafka_log.broker_files.partition_metadata import read_partition_metadata
 from kafka_log.errors import MalformedFileError
-from kafka_log.partition_metadata import read_partition_metadata
 from kafka_log.tail_events import Gap
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from plugin.segment_metadata import CombinedSegmentId

@@ -23,15 +23,15 @@ from agent.wiring.peering import gateway_tls
 from gateway.adoption_offers import tell_outcomes
 from gateway.client_door import ClientDoor
 from gateway.client_traffic import ClientTraffic
+from gateway.consume.consume_metrics import ConsumeMetrics
+from gateway.consume.consumer_answers import ConsumerContext
 from gateway.consume.read_worth import ReadCosts
-from gateway.consume_metrics import ConsumeMetrics
-from gateway.consumer_answers import ConsumerContext
 from gateway.metrics import GatewayMetrics
+from gateway.produce.produce_metrics import ProduceMetrics
 from gateway.produce.route_core import RouteLimits
 from gateway.produce.route_decider import RouteCosts, RouteDecider
 from gateway.produce.router_channel import RouterChannel
 from gateway.produce.splice_core import SpliceLimits
-from gateway.produce_metrics import ProduceMetrics
 from gateway.routed_relay import LinkReading, RoutingContext
 from gateway.router_uploads import RouterStore, RouterUploads
 from gateway.spliced_relay import RouterReads, SplicingContext

@@ -22,7 +22,7 @@ from agent.settings.setting_types import AgentSettingsError
 from gateway.client_door import ClientLimits
 from gateway.client_zone import ZoneRules
 from gateway.metrics import GatewayMetrics
-from kafka_log.server_properties import BrokerProperties
+from kafka_log.broker_files.server_properties import BrokerProperties
 from metadata_topic.settings.settings_topic import TopicSettingsTopic, read_settings
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.peer_connection import Address, listening_context

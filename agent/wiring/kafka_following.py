@@ -27,8 +27,8 @@ from agent.wiring.lease_watch import LeasesInTopic, LeaseWatch, make_lease
 from agent.wiring.surroundings import Surroundings
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.errors import KafkaClusterError
+from kafka_log.broker_files.meta_properties import directory_ids
 from kafka_log.log_directory import LogDirectory
-from kafka_log.meta_properties import directory_ids
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.kip405.tier_follower import TierFollower
 from metadata_topic.kip405.tiered_offsets import TieredOffsets

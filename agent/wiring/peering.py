@@ -5,7 +5,7 @@ from dataclasses import replace
 from agent.identity import AgentIdentity
 from agent.settings.gateway_settings import GatewaySettings
 from agent.settings.process_settings import AccessSettings, PeerSettings, TlsSettings
-from kafka_log.server_properties import BrokerProperties
+from kafka_log.broker_files.server_properties import BrokerProperties
 from replication.wire.broker_requests import METADATA_MANAGER_REQUESTS, BrokerRequests
 from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES
 from replication.wire.peer_connection import Address, PeerTls

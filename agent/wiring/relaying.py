@@ -36,10 +36,10 @@ from agent.wiring.peering import (
     posing_address,
     replica_listeners,
 )
-from kafka_log.server_properties import BrokerProperties
-from plugin.guarded_storage import GuardedStorageManager
-from plugin.request_ceiling import RequestCeiling
+from kafka_log.broker_files.server_properties import BrokerProperties
 from plugin.wall_clock import Clocks, wall_ms
+from plugin.wrappers.guarded_storage import GuardedStorageManager
+from plugin.wrappers.request_ceiling import RequestCeiling
 from replication.follower.catch_up_reads import CatchUpReadLimits, CatchUpReads
 from replication.follower.follower_context import FollowerContext, FollowerLimits
 from replication.follower.follower_proxy import FollowerProxy

@@ -11,11 +11,11 @@ from functools import partial
 
 import structlog
 
-from plugin.adopting_storage import AdoptingStorage
 from plugin.errors import RemoteStorageConfigError, RemoteStorageError
-from plugin.guarded_storage import GuardedStorageManager
 from plugin.loading import load_storage_manager
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext
+from plugin.wrappers.adopting_storage import AdoptingStorage
+from plugin.wrappers.guarded_storage import GuardedStorageManager
 from plugin.zones.bucket_loading import bring_bucket, bucket_plan, zoned_storage
 from plugin.zones.buckets import BucketPlan, BucketSpec, StorageSpec, check_own_zone
 

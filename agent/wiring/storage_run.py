@@ -417,11 +417,9 @@ class ShadowWritePath(WritePath):
         """Nobody holds answers through an agent in shadow."""
 
     async def run(self) -> None:
-        following = asyncio.create_task(self._follow_backlogs())
-        try:
+        async with asyncio.TaskGroup() as both:
+            both.create_task(self._follow_backlogs())
             await super().run()
-        finally:
-            following.cancel()
 
     async def _follow_backlogs(self) -> None:
         far_bytes = FAR_BEHIND_OBJECTS * self._around.settings.log_manager.combiner_task_upload_bytes

@@ -19,8 +19,8 @@ from typing import Final
 import structlog
 
 from gateway.client_side import ClientSide
+from gateway.consume.consume_metrics import ConsumeMetrics
 from gateway.consume.read_worth import ReadCosts, ReadWorth
-from gateway.consume_metrics import ConsumeMetrics
 from kafka_log.crc32c import Buffer
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from replication.leader.leader_context import LeaderContext

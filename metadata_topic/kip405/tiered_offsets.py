@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from kafka_log.leader_epoch_checkpoint import LeaderEpochs
+from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.kip405.kip405 import (
     RemoteLogMetadata,

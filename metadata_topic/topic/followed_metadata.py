@@ -12,7 +12,7 @@ from metadata_topic.store.snapshots.store_snapshots import StoreSnapshots
 from metadata_topic.store.snapshots.topic_memory import TopicMemory
 from metadata_topic.store.store import RemoteWalMetadataStore, StoreFile
 from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
-from plugin.guarded_storage import GuardedStorageManager
+from plugin.wrappers.guarded_storage import GuardedStorageManager
 
 _READ_TO_END_TIMEOUT_S = 60.0
 

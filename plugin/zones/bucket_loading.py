@@ -3,12 +3,12 @@
 import time
 from collections.abc import Callable, Mapping
 
-from plugin.adopting_storage import AdoptingStorage
 from plugin.errors import RemoteStorageError
-from plugin.guarded_storage import GuardedStorageManager
 from plugin.loading import WITHOUT_SELF_TEST, load_storage_manager, storage_manager_class
 from plugin.object_wal_storage_manager import ObjectWalStorageManager
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext
+from plugin.wrappers.adopting_storage import AdoptingStorage
+from plugin.wrappers.guarded_storage import GuardedStorageManager
 from plugin.zones.buckets import BucketPlan, BucketSpec, StorageSpec, plan_buckets
 from plugin.zones.copy_writer import CopyWriter
 from plugin.zones.zone_buckets import Bucket, ZoneBuckets

@@ -23,11 +23,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from kafka_log.cluster_metadata import DIRECTORY_NAME as CLUSTER_METADATA
+from kafka_log.broker_files.cluster_metadata import DIRECTORY_NAME as CLUSTER_METADATA
+from kafka_log.broker_files.meta_properties import FILE_NAME as META_PROPERTIES
+from kafka_log.broker_files.meta_properties import MetaProperties, read_meta_properties
 from kafka_log.errors import MalformedFileError
 from kafka_log.log_directory import is_topic_name
-from kafka_log.meta_properties import FILE_NAME as META_PROPERTIES
-from kafka_log.meta_properties import MetaProperties, read_meta_properties
 from plugin.durable_files import sync_directory, write_durably
 from recovery.errors import TargetRefusedError
 

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from kafka_log.leader_epoch_checkpoint import FILE_NAME as LEADER_EPOCHS
-from kafka_log.partition_metadata import FILE_NAME as PARTITION_METADATA
+from kafka_log.broker_files.leader_epoch_checkpoint import FILE_NAME as LEADER_EPOCHS
+from kafka_log.broker_files.partition_metadata import FILE_NAME as PARTITION_METADATA
 from kafka_log.record_batch import BatchSpan
 from kafka_log.segment_files import log_file_name
 from kafka_log.topic_partition import TopicId, topic_id_to_text

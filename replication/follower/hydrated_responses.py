@@ -22,8 +22,8 @@ from typing import Final, Protocol
 import structlog
 
 from kafka_log.crc32c import Buffer
-from plugin.deadline import Deadline
 from plugin.format.archive_object_id import ArchiveObjectId, StoredObjectId
+from plugin.hot_path.deadline import Deadline
 from replication.follower.follower_context import FollowerContext
 from replication.follower.hydration import HydrationCache, HydrationError
 from replication.wire.fetch_frame import FETCH_API_KEY

@@ -16,8 +16,8 @@ from prometheus_client import CollectorRegistry
 
 from kafka_log.segment_files import log_end
 from kafka_log.topic_partition import TopicIdPartition
+from plugin.hot_path.loop_metrics import LoopCounter
 from plugin.inline_reason import RIGHTLY_INLINE, InlineReason
-from plugin.loop_metrics import LoopCounter
 from plugin.remote_wal_storage_manager import RequestCounts
 from replication.wire.metrics import LINKED, Traffic
 from rlm.write_path.assignment import Assignment

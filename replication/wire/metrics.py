@@ -9,8 +9,8 @@ import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
+from plugin.hot_path.loop_metrics import LoopCounter
 from plugin.inline_reason import RIGHTLY_INLINE, InlineReason
-from plugin.loop_metrics import LoopCounter
 from replication.wire.broker_requests import RequestRefusedError
 from replication.wire.frame_inbox import FrameSizeError
 from replication.wire.peer_protocol import Hello

@@ -29,9 +29,9 @@ from typing import TypeVar
 import structlog
 
 from kafka_log.batch_digests import batch_digests, run_digest
+from kafka_log.broker_files.leader_epoch_checkpoint import read_leader_epochs
 from kafka_log.crc32c import crc32c
 from kafka_log.errors import LogDirectoryError, MalformedFileError
-from kafka_log.leader_epoch_checkpoint import read_leader_epochs
 from kafka_log.record_batch import BatchSpan, CorruptBatchError, scan_batches, verify_batches
 from kafka_log.segment_files import list_segments
 from kafka_log.topic_partition import TopicIdPartition

@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Protocol
 
 from kafka_log.batch_digests import batch_digests
+from kafka_log.broker_files.leader_epoch_checkpoint import read_leader_epochs
 from kafka_log.crc32c import crc32c
 from kafka_log.errors import LogDirectoryError
-from kafka_log.leader_epoch_checkpoint import read_leader_epochs
 from kafka_log.open_files import OpenFiles
 from kafka_log.record_batch import scan_batches
 from kafka_log.segment_tail import SegmentTail

@@ -31,8 +31,8 @@ from typing import Protocol
 
 import structlog
 
+from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs, read_leader_epochs
 from kafka_log.errors import MalformedFileError
-from kafka_log.leader_epoch_checkpoint import LeaderEpochs, read_leader_epochs
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.records.errors import PublicationBacklogFullError

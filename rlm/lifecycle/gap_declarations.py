@@ -14,8 +14,8 @@ from typing import Any
 
 import structlog
 
+from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs, read_leader_epochs
 from kafka_log.errors import MalformedFileError
-from kafka_log.leader_epoch_checkpoint import LeaderEpochs, read_leader_epochs
 from kafka_log.tail_events import Gap
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from kafka_log.leader_epoch_checkpoint import LeaderEpochs, MalformedFileError, read_leader_epochs
+from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs, MalformedFileError, read_leader_epochs
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.kip405.tiered_offsets import TieredOffsets, TieredRange
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry

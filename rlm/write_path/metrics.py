@@ -6,7 +6,7 @@ from typing import Protocol
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from plugin.format.archive_object_id import StoredObjectId
-from plugin.loop_metrics import LoopCounter, LoopHistogram
+from plugin.hot_path.loop_metrics import LoopCounter, LoopHistogram
 from rlm.write_path.uploads.segment_queue import UploadedSegment
 
 STAGE_BUCKETS_S = (

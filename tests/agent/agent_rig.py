@@ -17,7 +17,7 @@ from agent.process import Agent
 from agent.settings_file import agent_settings
 from agent.wiring.storage_run import StorageRun
 from kafka_cluster.client_config import KafkaClientConfig
-from kafka_log.server_properties import load_broker_properties
+from kafka_log.broker_files.server_properties import load_broker_properties
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.settings.topic_settings import LinkPolicy

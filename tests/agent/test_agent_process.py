@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from cli.agent import overrides_of
+from cli.fleet.agent import overrides_of
 from tests.agent.agent_process import CHECKOUT, PATIENCE_S, agent_process
 from tests.agent.agent_rig import format_log_directory, is_relayed, write_properties
 from tests.replication.fetch_frames import request

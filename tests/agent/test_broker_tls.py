@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import (
 from agent.settings.setting_types import AgentSettingsError
 from agent.settings_file import agent_settings
 from agent.tls.broker_tls import BrokerTls, BrokerTlsPlan, broker_tls_plan
-from kafka_log.server_properties import parse_broker_properties
+from kafka_log.broker_files.server_properties import parse_broker_properties
 from local_cluster.security.authority import Authority
 from replication.wire.peer_connection import PeerTls
 

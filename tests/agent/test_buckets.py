@@ -15,11 +15,11 @@ from agent.settings.setting_types import AgentSettingsError
 from agent.settings.storage_spec import storage_spec
 from agent.settings_file import agent_settings
 from agent.wiring.storage_loading import StorageLoading
-from kafka_log.server_properties import parse_broker_properties
+from kafka_log.broker_files.server_properties import parse_broker_properties
 from plugin.errors import RemoteStorageError
 from plugin.format.bucket_id import bucket_id
-from plugin.guarded_storage import GuardedStorageManager
 from plugin.remote_wal_storage_manager import StorageContext
+from plugin.wrappers.guarded_storage import GuardedStorageManager
 from plugin.zones.bucket_loading import load_storage
 from plugin.zones.buckets import StorageSpec
 from tests.agent.agent_rig import running_agent

@@ -12,7 +12,7 @@ from agent.settings.bypass import bypass, tls_context
 from agent.settings.setting_types import AgentSettingsError
 from agent.settings_file import agent_settings
 from kafka_cluster.client_config import KafkaClientConfig
-from kafka_log.server_properties import BrokerProperties, parse_broker_properties
+from kafka_log.broker_files.server_properties import BrokerProperties, parse_broker_properties
 from local_cluster.security.authority import Authority
 from replication.follower.leader_bypass import Bypass
 from replication.wire.framed_connection import FramedConnection

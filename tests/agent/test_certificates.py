@@ -11,7 +11,7 @@ from agent.settings.agent_settings import AgentSettings
 from agent.settings_file import agent_settings
 from agent.tls.certificates import CertificateWatch, certificate_stores, days_left
 from agent.tls.key_stores import Store
-from kafka_log.server_properties import parse_broker_properties
+from kafka_log.broker_files.server_properties import parse_broker_properties
 from local_cluster.security.authority import Authority
 from tests.agent.test_broker_tls import in_pkcs12
 

@@ -20,10 +20,10 @@ from agent.settings.setting_types import AgentSettingsError
 from agent.settings_file import agent_settings
 from agent.wiring.gateway import ClientGateway
 from agent.wiring.relaying import build_relaying
-from gateway.plan import plan
-from gateway.planned_ports import BrokerSite
+from gateway.planning.plan import plan
+from gateway.planning.planned_ports import BrokerSite
 from gateway.zone_proxies import ranked
-from kafka_log.server_properties import BrokerProperties, parse_broker_properties
+from kafka_log.broker_files.server_properties import BrokerProperties, parse_broker_properties
 from local_cluster.layout import free_port_block
 from replication.wire.peer_connection import HELLO_TIMEOUT_S, Address, KnownPeers
 from replication.wire.peer_protocol import PeerCapabilities

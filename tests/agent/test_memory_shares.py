@@ -8,7 +8,7 @@ from agent.settings.agent_settings import AgentSettings
 from agent.settings.memory_shares import MIN_FRAME_BYTES, frame_bytes, other_bytes
 from agent.settings.setting_types import AgentSettingsError
 from agent.settings_file import agent_settings
-from kafka_log.server_properties import load_broker_properties
+from kafka_log.broker_files.server_properties import load_broker_properties
 
 MIB = 1024 * 1024
 

@@ -15,9 +15,9 @@ from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
 from plugin.format.archive_object_id import ArchiveObjectId
-from plugin.guarded_storage import GuardedStorageManager
 from plugin.prices import NEVER_PAYS
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
+from plugin.wrappers.guarded_storage import GuardedStorageManager
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from agent.own_port import OwnPort
 from agent.wiring.peering import is_forwarded
-from kafka_log.server_properties import parse_broker_properties
+from kafka_log.broker_files.server_properties import parse_broker_properties
 from replication.wire.peer_connection import Address
 from tests.replication.test_peer_tls import on_both_event_loops
 

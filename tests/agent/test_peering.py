@@ -10,7 +10,7 @@ from agent.settings.agent_settings import AgentSettings
 from agent.settings.setting_types import AgentSettingsError
 from agent.settings_file import agent_settings
 from agent.wiring.peering import broker_requests, gateway_tls, max_request_bytes, own_hello
-from kafka_log.server_properties import BrokerProperties, parse_broker_properties
+from kafka_log.broker_files.server_properties import BrokerProperties, parse_broker_properties
 from replication.wire.broker_requests import RequestRefusedError
 from replication.wire.peer_connection import PeerTls
 from replication.wire.peer_protocol import CAPABILITIES, Hello, PeerCapabilities, agree

@@ -19,8 +19,8 @@ from agent.settings_file import agent_settings
 from agent.tls.broker_tls import BrokerTls, broker_tls_plan
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.errors import KafkaClusterError
+from kafka_log.broker_files.server_properties import load_broker_properties
 from kafka_log.errors import BrokerPropertiesError
-from kafka_log.server_properties import load_broker_properties
 from metadata_topic.records.errors import MetadataTopicError
 
 PLANTED = "planted-0123456789"

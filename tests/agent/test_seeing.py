@@ -14,7 +14,7 @@ from agent.release import this_release
 from agent.settings.process_settings import HttpSettings
 from agent.settings_file import agent_settings
 from agent.wiring import storage_system
-from kafka_log.server_properties import load_broker_properties
+from kafka_log.broker_files.server_properties import load_broker_properties
 from local_cluster.security.authority import Authority
 from metadata_topic.store.store import StoreFile
 from metadata_topic.topic.followed_metadata import KnownMetadata

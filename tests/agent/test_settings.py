@@ -14,8 +14,8 @@ from agent.settings_file import agent_settings
 from agent.wiring.kafka_following import wal_retention
 from agent.wiring.relaying import catch_up_read_limits
 from agent.wiring.storage_run import log_manager_limits
+from kafka_log.broker_files.server_properties import BrokerProperties, parse_broker_properties
 from kafka_log.errors import BrokerPropertiesError
-from kafka_log.server_properties import BrokerProperties, parse_broker_properties
 from metadata_topic.settings.wal_retention import AS_LOCAL, WalRetention
 from plugin.loading import DEFAULT_IMPL_PREFIX
 from replication.wire.peer_connection import Address

@@ -9,7 +9,7 @@ import pytest
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.shown_configuration import HIDDEN, shown_configuration
 from agent.settings_file import agent_settings
-from kafka_log.server_properties import load_broker_properties
+from kafka_log.broker_files.server_properties import load_broker_properties
 from plugin.azure_blob import AzureBlobSettings
 from plugin.gcs import GcsSettings
 from plugin.loading import DEFAULT_ARCHIVE_IMPL_PREFIX, DEFAULT_IMPL_PREFIX

@@ -5,8 +5,8 @@ from prometheus_client import CollectorRegistry
 
 from agent.metrics.store_times import StoreTimes
 from plugin.errors import RemoteStorageError
-from plugin.guarded_storage import GuardedStorageManager
 from plugin.segment_metadata import CombinedSegmentId
+from plugin.wrappers.guarded_storage import GuardedStorageManager
 from tests.rlm.memory_storage import MemoryStorage
 
 SEGMENT = CombinedSegmentId(1, 2, 3)

@@ -1,6 +1,6 @@
 """What brokers carry, by two samples of a cluster."""
 
-from cli.cluster_samples import partition_loads
+from cli.costs.cluster_samples import partition_loads
 from recovery.reassignment.plan import Load, TopicPartition
 from retention_job.cost.estimate import Log, Sample
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cli.config import app
 from cli.exit_code import ExitCode
-from gateway.plan import plan
-from gateway.planned_ports import BrokerSite
+from cli.fleet.config import app
+from gateway.planning.plan import plan
+from gateway.planning.planned_ports import BrokerSite
 
 BROKER = """node.id=3
 process.roles=broker

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner, Result
 
-from cli.deploy import PARTS, app
+from cli.fleet.deploy import PARTS, app
 
 UNIT = "systemd/remote-wal.service"
 

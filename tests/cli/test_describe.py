@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from cli import agents as agents_module
+from cli.fleet import agents as agents_module
 from cli.main import build_app
 from metadata_topic.settings import settings_topic
 from metadata_topic.settings.settings_topic import KnownSettings

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from cli import cluster_samples
-from cli.estimate import _look
+from cli.costs import cluster_samples
+from cli.costs.estimate import _look
 from cli.main import build_app
 from retention_job.cost.estimate import WAYS, Log, Sample
 from tests.retention_job.cost.test_estimate import RACKS, two
@@ -43,7 +43,7 @@ class PlayedSampler:
 def played(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_samples, "Sampler", PlayedSampler)
     monkeypatch.setattr(PlayedSampler, "samples", iter(two(5e6)), raising=False)
-    monkeypatch.setattr("cli.estimate._wait", lambda _seconds: None)
+    monkeypatch.setattr("cli.costs.estimate._wait", lambda _seconds: None)
 
 
 def run(*options: str) -> Result:
@@ -102,7 +102,7 @@ def test_it_looks_until_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> Non
         waited.append(seconds)
         now_s[0] += seconds
 
-    monkeypatch.setattr("cli.estimate._wait", wait)
+    monkeypatch.setattr("cli.costs.estimate._wait", wait)
     samples: list[Sample] = []
     told: list[str] = []
     _look(lambda: Sample(now_s[0], RACKS, {("t", 0): Log(1, (1,), 0, 0, 0)}, {}), samples, 25.0, 10.0, told.append)

@@ -5,8 +5,8 @@ from collections.abc import Collection
 import pytest
 from typer.testing import CliRunner
 
-from cli import reassign
-from cli.reassign import app
+from cli.recovery import reassign
+from cli.recovery.reassign import app
 from recovery.errors import ReassignmentError
 from recovery.reassignment.admin import ReassignmentAdmin
 from recovery.reassignment.plan import ClusterReplicas, Load, PartitionReplicas, TopicPartition

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from cli.log_rows import LogRow
 from cli.main import main
-from kafka_log.leader_epoch_checkpoint import read_leader_epochs
-from kafka_log.meta_properties import read_meta_properties
+from cli.recovery.log_rows import LogRow
+from kafka_log.broker_files.leader_epoch_checkpoint import read_leader_epochs
+from kafka_log.broker_files.meta_properties import read_meta_properties
 from kafka_log.topic_partition import TopicId, topic_id_to_text
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.settings.topic_settings import (

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from cli.costs.report_job import run_id_of
+from cli.costs.report_sources import Inventories, report_sources
 from cli.main import OWN_ROOMS, build_app
-from cli.report_job import run_id_of
-from cli.report_sources import Inventories, report_sources
 from retention_job.settings import InventoryFile, KafkaSource, StoreListing, StoreSections
 
 

@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from agent.http.status import Status, summary
-from cli import agents as asking
-from cli.agents import ask_agents
+from cli.fleet import agents as asking
+from cli.fleet.agents import ask_agents
 from cli.main import build_app
 from kafka_cluster.answers import DescribedBroker
 from kafka_cluster.cluster import KafkaCluster

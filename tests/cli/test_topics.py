@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from cli import connection
 from cli import main as main_module
-from cli import topics as topics_module
+from cli.fleet import topics as topics_module
 from kafka_cluster.answers import DescribedBroker
 from kafka_cluster.cluster import KafkaCluster
 from metadata_topic.settings import settings_topic

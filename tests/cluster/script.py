@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Self
 
-from kafka_log.partition_metadata import read_partition_metadata
+from kafka_log.broker_files.partition_metadata import read_partition_metadata
 from kafka_log.topic_partition import TopicId
 from local_cluster.cluster import LocalCluster
 from local_cluster.cluster_admin import LINKED_AND_KEPT, set_topics

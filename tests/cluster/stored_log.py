@@ -9,7 +9,7 @@ from pathlib import Path
 from confluent_kafka import Producer
 
 from kafka_cluster.client_config import KafkaClientConfig
-from kafka_log.leader_epoch_checkpoint import LeaderEpochs, read_leader_epochs
+from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs, read_leader_epochs
 from kafka_log.topic_partition import TopicIdPartition
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until

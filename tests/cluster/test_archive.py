@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Producer
 
 from kafka_cluster.client_config import KafkaClientConfig
-from kafka_log.leader_epoch_checkpoint import read_leader_epochs
+from kafka_log.broker_files.leader_epoch_checkpoint import read_leader_epochs
 from kafka_log.segment_files import list_segments, log_file_name
 from kafka_log.topic_partition import TopicIdPartition
 from local_cluster.broker_config import AgentsMode, ClusterSettings

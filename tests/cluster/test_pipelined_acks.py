@@ -20,7 +20,7 @@ from confluent_kafka import KafkaError, Producer
 from kafka import KafkaProducer
 from kafka.producer.future import FutureRecordMetadata
 
-from kafka_log.leader_epoch_checkpoint import read_leader_epochs
+from kafka_log.broker_files.leader_epoch_checkpoint import read_leader_epochs
 from local_cluster.cluster import LocalCluster
 from local_cluster.cluster_admin import set_topics
 from local_cluster.polling import wait_until

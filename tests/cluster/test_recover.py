@@ -13,9 +13,9 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 from kafka_cluster.client_config import KafkaClientConfig
-from kafka_log.leader_epoch_checkpoint import read_leader_epochs
-from kafka_log.meta_properties import MetaProperties, read_meta_properties
-from kafka_log.partition_metadata import read_partition_metadata
+from kafka_log.broker_files.leader_epoch_checkpoint import read_leader_epochs
+from kafka_log.broker_files.meta_properties import MetaProperties, read_meta_properties
+from kafka_log.broker_files.partition_metadata import read_partition_metadata
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.cluster_admin import set_topics

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 
 from kafka_cluster.client_config import KafkaClientConfig
-from kafka_log.leader_epoch_checkpoint import LeaderEpochs, read_leader_epochs
+from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs, read_leader_epochs
 from kafka_log.record_batch import scan_batches
 from kafka_log.segment_files import list_segments
 from kafka_log.topic_partition import TopicIdPartition, topic_id_to_text

@@ -15,15 +15,15 @@ import pytest
 from typer.testing import CliRunner
 
 from agent.settings.process_settings import HttpSettings
-from cli.doctor import exit_code
 from cli.exit_code import ExitCode
+from cli.fleet.doctor import exit_code
 from cli.main import build_app
 from doctor import restart_questions
 from doctor.before_restart import AgentReadiness, AgentState, RestartFacts, RunningCluster, judge_restart
 from doctor.facts import Unknown
 from doctor.findings import Finding, Level
 from doctor.restart_questions import ask_agents
-from kafka_log.server_properties import BrokerProperties, parse_broker_properties
+from kafka_log.broker_files.server_properties import BrokerProperties, parse_broker_properties
 from metadata_topic.settings.topic_settings import AgentRegistration
 
 DEAD = Unknown("no answer")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agent.settings_file import agent_settings
-from cli.doctor import exit_code
+from cli.fleet.doctor import exit_code
 from doctor.diagnosis import CHECKS, diagnose
 from doctor.facts import (
     AgentAnswer,
@@ -25,7 +25,7 @@ from doctor.facts import (
     Unknown,
 )
 from doctor.findings import Finding, Level, Verdict
-from kafka_log.server_properties import parse_broker_properties
+from kafka_log.broker_files.server_properties import parse_broker_properties
 from metadata_topic.settings.wal_retention import KeptFor
 from metadata_topic.topic.topic import MetadataTopicSettings
 

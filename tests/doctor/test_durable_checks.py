@@ -9,9 +9,9 @@ from agent.settings_file import agent_settings
 from doctor.diagnosis import diagnose
 from doctor.facts import EnabledTopic
 from doctor.findings import Finding, Level
-from gateway.plan import plan
-from gateway.planned_ports import PlanRules
-from kafka_log.server_properties import parse_broker_properties
+from gateway.planning.plan import plan
+from gateway.planning.planned_ports import PlanRules
+from kafka_log.broker_files.server_properties import parse_broker_properties
 from metadata_topic.settings.topic_settings import AgentRegistration
 from tests.doctor.test_doctor import FILE, PROPERTIES, facts_of
 from tests.doctor.test_gateway_checks import KEY, REPLICATION, SEVERAL, SITES

@@ -23,7 +23,7 @@ from doctor.facts import AgentAnswer, ClockReading, EnabledTopic, Store, StoredO
 from doctor.gathering import advertised_host
 from doctor.host_questions import ask_agent, ask_broker, dial, is_broker_there, lock_holder, soft_limit
 from doctor.store_probe import probe
-from kafka_log.server_properties import parse_broker_properties
+from kafka_log.broker_files.server_properties import parse_broker_properties
 from local_cluster.security.authority import Authority
 from metadata_topic.settings.topic_settings import TopicSettings
 from metadata_topic.settings.wal_retention import AgentsRetention, KeptFor, WalRetention

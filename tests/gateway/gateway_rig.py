@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from gateway.client_door import ClientDoor, ClientLimits
 from gateway.client_traffic import ClientTraffic
-from gateway.consumer_answers import ConsumerContext
+from gateway.consume.consumer_answers import ConsumerContext
 from gateway.durable.answer_gate import HoldingContext
 from gateway.metrics import GatewayMetrics
 from gateway.routed_relay import RoutingContext

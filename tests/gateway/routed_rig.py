@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from prometheus_client import CollectorRegistry
 
 from gateway.client_side import ClientSide
+from gateway.produce.produce_metrics import ProduceMetrics
 from gateway.produce.route_core import RouteLimits
 from gateway.produce.route_decider import RouteCosts, RouteDecider
 from gateway.produce.router_channel import RouterChannel
 from gateway.produce.splice_core import SpliceLimits
-from gateway.produce_metrics import ProduceMetrics
 from gateway.routed_relay import AgentSide, RoutedRelay, RoutingContext
 from gateway.router_uploads import RouterStore, RouterUploads
 from gateway.spliced_relay import RouterReads, SplicedRelay, SplicingContext

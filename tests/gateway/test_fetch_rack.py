@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.protocol.consumer import FetchRequest
 
-from gateway.fetch_rack import FetchRackEditor, with_zone
+from gateway.consume.fetch_rack import FetchRackEditor, with_zone
 from replication.wire.fetch_frame import CONSUMER_REPLICA_ID, MAX_READ_REQUEST_BYTES, scan_fetch_request
 from tests.gateway.gateway_rig import GatewayRig, started
 from tests.replication.fetch_frames import request, requests

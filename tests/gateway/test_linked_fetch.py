@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from gateway.consume.consume_metrics import ConsumeMetrics
+from gateway.consume.consumer_answers import ConsumerContext
 from gateway.consume.read_worth import ReadCosts
-from gateway.consume_metrics import ConsumeMetrics
-from gateway.consumer_answers import ConsumerContext
 from gateway.routed_relay import LinkReading
 from replication.follower.follower_context import FollowerContext
 from replication.leader.leader_context import LeaderContext

@@ -8,10 +8,10 @@ import pytest
 from typer.testing import CliRunner
 
 from cli.main import build_app
-from gateway.plan import listener_name, plan
-from gateway.plan_file import read_sites
-from gateway.planned_ports import BrokerSite, PlanError, PlanRules
-from kafka_log.server_properties import BrokerProperties, Endpoint, parse_broker_properties
+from gateway.planning.plan import listener_name, plan
+from gateway.planning.plan_file import read_sites
+from gateway.planning.planned_ports import BrokerSite, PlanError, PlanRules
+from kafka_log.broker_files.server_properties import BrokerProperties, Endpoint, parse_broker_properties
 
 BROKERS = [
     BrokerSite(1, "az1", "kafka-1.example.com"),

@@ -6,21 +6,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_log.delivered_epochs import MAX_RUNS, DeliveredEpochs
-from kafka_log.errors import LogDirectoryError, MalformedFileError
-from kafka_log.leader_epoch_checkpoint import (
+from kafka_log.broker_files.leader_epoch_checkpoint import (
     UNKNOWN_EPOCH,
     LeaderEpochs,
     parse_leader_epochs,
     read_leader_epochs,
 )
+from kafka_log.broker_files.meta_properties import (
+    MetaProperties,
+    directory_ids,
+    parse_meta_properties,
+    read_meta_properties,
+)
+from kafka_log.broker_files.partition_metadata import parse_partition_metadata, read_partition_metadata
+from kafka_log.delivered_epochs import MAX_RUNS, DeliveredEpochs
+from kafka_log.errors import LogDirectoryError, MalformedFileError
 from kafka_log.log_directory import (
     LogDirectory,
     is_topic_name,
     parse_partition_directory_name,
 )
-from kafka_log.meta_properties import MetaProperties, directory_ids, parse_meta_properties, read_meta_properties
-from kafka_log.partition_metadata import parse_partition_metadata, read_partition_metadata
 from kafka_log.topic_partition import TopicId, topic_id_to_text
 
 PATH = Path("/logs/file")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_log.cluster_metadata import KRaftPartition, read_cluster_metadata
+from kafka_log.broker_files.cluster_metadata import KRaftPartition, read_cluster_metadata
 from kafka_log.errors import LogDirectoryError, MalformedFileError
 from kafka_log.topic_partition import TopicId, topic_id_to_text
 from tests.kafka_log.kraft_records import (

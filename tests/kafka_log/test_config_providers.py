@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from kafka_log.config_providers import ConfigProviderError, ResolvedProperties
+from kafka_log.broker_files.config_providers import ConfigProviderError, ResolvedProperties
+from kafka_log.broker_files.server_properties import parse_broker_properties
 from kafka_log.errors import BrokerPropertiesError
-from kafka_log.server_properties import parse_broker_properties
 
 PACKAGE = "org.apache.kafka.common.config.provider"
 PROVIDERS = {

@@ -2,8 +2,13 @@ from pathlib import Path
 
 import pytest
 
+from kafka_log.broker_files.server_properties import (
+    BrokerProperties,
+    Endpoint,
+    load_broker_properties,
+    parse_broker_properties,
+)
 from kafka_log.errors import BrokerPropertiesError
-from kafka_log.server_properties import BrokerProperties, Endpoint, load_broker_properties, parse_broker_properties
 
 PATH = Path("/etc/kafka/server.properties")
 MINIMAL = {"node.id": "1", "process.roles": "broker"}

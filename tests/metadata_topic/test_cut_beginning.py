@@ -15,7 +15,7 @@ from metadata_topic.store.snapshots.topic_memory import TopicMemory
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.store.topic_continuity import RememberedTopic, TopicContinuity, TopicDoubt
 from metadata_topic.topic.reading_positions import ReadingPositions
-from plugin.guarded_storage import GuardedStorageManager
+from plugin.wrappers.guarded_storage import GuardedStorageManager
 from tests.metadata_topic.test_store_snapshots import MemoryStorageWithBlobs
 
 TOPIC = TopicId(b"i" * 16)

@@ -23,10 +23,10 @@ from metadata_topic.store.snapshots.snapshot_keeper import SnapshotKeeper
 from metadata_topic.store.store import RemoteWalMetadataStore, StoreFile
 from metadata_topic.topic.followed_metadata import FollowedMetadata, KnownMetadata, Reader
 from metadata_topic.topic.topic_follower import TopicRecord
-from plugin.guarded_storage import GuardedStorageManager
 from plugin.local_directory import LocalWalStorageManager
 from plugin.remote_wal_storage_manager import StorageContext, blobs_of
 from plugin.segment_metadata import CombinedSegmentId
+from plugin.wrappers.guarded_storage import GuardedStorageManager
 from tests.metadata_topic.metadata_strategies import ORDERS, PAYMENTS
 
 RECORDED: dict[str, Any] = json.loads((Path(__file__).parent / "recorded" / "format_2026_11_24.json").read_text())

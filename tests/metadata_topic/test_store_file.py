@@ -42,9 +42,9 @@ from metadata_topic.store.snapshots.topic_memory import TopicMemory
 from metadata_topic.store.store import FILE_NAME, RemoteWalMetadataStore, StoreFile
 from metadata_topic.store.topic_continuity import RememberedTopic, TopicDoubt
 from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
-from plugin.guarded_storage import GuardedStorageManager
 from plugin.local_directory import LocalWalStorageManager
 from plugin.remote_wal_storage_manager import StorageContext
+from plugin.wrappers.guarded_storage import GuardedStorageManager
 from tests.metadata_topic.archive_strategies import committed, object_id
 from tests.metadata_topic.fake_topic import FakeTopic
 from tests.metadata_topic.metadata_strategies import (

@@ -16,8 +16,8 @@ from metadata_topic.store.snapshots.store_snapshots import StoreSnapshots
 from metadata_topic.store.snapshots.topic_memory import FILE_NAME, TopicMemory
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.store.topic_continuity import RememberedTopic, TopicDoubt
-from plugin.guarded_storage import GuardedStorageManager
 from plugin.segment_metadata import CombinedSegmentId, RemoteWalCombinedLogSegmentMetadata
+from plugin.wrappers.guarded_storage import GuardedStorageManager
 from tests.metadata_topic.fake_blobs import FakeBlobs
 from tests.rlm.memory_storage import MemoryStorage
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_log.leader_epoch_checkpoint import LeaderEpochs
+from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.kip405 import tiered_offsets
 from metadata_topic.kip405.kip405 import (

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from agent.settings_file import agent_settings
-from kafka_log.server_properties import load_broker_properties
+from kafka_log.broker_files.server_properties import load_broker_properties
 from tests.command_lines import is_command
 from tests.package.bare_environment import ROOT
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.deploy import PARTS
 from cli.extras import EXTRAS
+from cli.fleet.deploy import PARTS
 from cli.main import COMMANDS
 from tests.package.bare_environment import (
     ROOT,

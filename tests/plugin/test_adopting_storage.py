@@ -19,7 +19,6 @@ from plugin.adopted_records import (
     BatchSource,
     RecordsList,
 )
-from plugin.adopting_storage import GAP_BYTES, AdoptingStorage
 from plugin.blob_storage import StoredBlob
 from plugin.errors import RemoteResourceNotFoundError, RemoteSegmentCorruptError
 from plugin.format.adoption_note import AdoptionNote, join_note, split_note
@@ -36,6 +35,7 @@ from plugin.segment_metadata import (
     RemoteWalCombinedLogSegmentMetadata,
     RemoteWalCombinedLogSegmentMetadataUpdate,
 )
+from plugin.wrappers.adopting_storage import GAP_BYTES, AdoptingStorage
 from tests.plugin.two_zones import two_zones
 
 SEGMENT_ID = CombinedSegmentId(1, 7, 0)

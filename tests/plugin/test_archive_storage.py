@@ -113,7 +113,7 @@ def test_an_archive_is_loaded_by_its_class_name(tmp_path: Path) -> None:
     assert [stored.object_id.first_offset for stored in archive.list()] == [10]
     archive.close()
     with pytest.raises(RemoteStorageConfigError, match="archive needs keys"):
-        load_archive_storage("plugin.guarded_storage.GuardedStorageManager", None, {}, context)
+        load_archive_storage("plugin.wrappers.guarded_storage.GuardedStorageManager", None, {}, context)
 
 
 def test_whatever_a_backend_raises_fails_the_one_call(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from plugin.deadline import Deadline
+from plugin.hot_path.deadline import Deadline
 from tests.simulation.virtual_time import VirtualTimeLoop, run
 
 SOON_S = 0.01

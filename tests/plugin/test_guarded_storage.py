@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from plugin.errors import RemoteStorageError
-from plugin.guarded_storage import GuardedStorageManager
 from plugin.remote_wal_storage_manager import RequestCounts, StorageContext, StoredSegment
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
+from plugin.wrappers.guarded_storage import GuardedStorageManager
 from tests.rlm.memory_storage import MemoryStorage
 
 SEGMENT = CombinedSegmentId(1, 2, 3)

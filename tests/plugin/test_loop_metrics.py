@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
-from plugin.loop_metrics import LoopCounter, LoopHistogram
+from plugin.hot_path.loop_metrics import LoopCounter, LoopHistogram
 
 _BOUNDS = (0.0002, 0.01, 0.5, 2.0)
 _STAGES = ("queued", "uploaded")

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from plugin.errors import RemoteStorageError
-from plugin.guarded_storage import GuardedStorageManager
 from plugin.remote_wal_storage_manager import RequestCounts
-from plugin.request_ceiling import RequestCeiling
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
+from plugin.wrappers.guarded_storage import GuardedStorageManager
+from plugin.wrappers.request_ceiling import RequestCeiling
 from tests.kafka_log.batches import batches
 from tests.replication.two_agents import two_agents
 from tests.rlm.manager_rig import LIMITS, partition, running

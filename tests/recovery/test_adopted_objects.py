@@ -11,7 +11,6 @@ from metadata_topic.records.records import PublishedSegment
 from metadata_topic.records.states import FINISHED
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from plugin.adopted_records import AdoptedBatch, AdoptedRecords, BatchSource
-from plugin.adopting_storage import AdoptingStorage
 from plugin.blob_storage import StoredBlob
 from plugin.loading import load_storage_manager
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext, blobs_of
@@ -23,6 +22,7 @@ from plugin.segment_metadata import (
     RemoteLogSegmentState,
     RemoteWalCombinedLogSegmentMetadata,
 )
+from plugin.wrappers.adopting_storage import AdoptingStorage
 from recovery.logs.log_plan import PlanRules
 from recovery.logs.run_reader import ReadExtent, RunReader
 from recovery.metadata.inventory import Inventory, from_metadata, from_objects

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kafka_cluster.client_config import KafkaClientConfig
-from kafka_log.meta_properties import read_meta_properties
+from kafka_log.broker_files.meta_properties import read_meta_properties
 from kafka_log.record_batch import scan_batches
 from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_text
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason

@@ -7,7 +7,7 @@ from itertools import groupby, takewhile
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from kafka_log.leader_epoch_checkpoint import LeaderEpochs
+from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.archive_records import ArchiveObjectCommitted, ArchiveObjectDeleted
 from metadata_topic.records.records import PublishedSegment

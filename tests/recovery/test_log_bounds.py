@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.log_rows import planned_row
-from kafka_log.leader_epoch_checkpoint import read_leader_epochs
+from cli.recovery.log_rows import planned_row
+from kafka_log.broker_files.leader_epoch_checkpoint import read_leader_epochs
 from kafka_log.segment_files import list_segments, log_file_name
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_log.meta_properties import MetaProperties, read_meta_properties
+from kafka_log.broker_files.meta_properties import MetaProperties, read_meta_properties
 from recovery.errors import TargetRefusedError
 from recovery.logs.log_directory_target import STAGING, LogDirectoryIdentity, LogDirectoryTarget, refusal_of
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kafka_log.leader_epoch_checkpoint import LeaderEpochs
+from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.records.gap_record import RemoteWalGapDeclaration
 from metadata_topic.records.records import RemoteWalLogSegmentMetadataUpdate

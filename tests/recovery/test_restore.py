@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from kafka_log.batch_digests import records_digest
-from kafka_log.leader_epoch_checkpoint import read_leader_epochs
-from kafka_log.partition_metadata import read_partition_metadata
+from kafka_log.broker_files.leader_epoch_checkpoint import read_leader_epochs
+from kafka_log.broker_files.partition_metadata import read_partition_metadata
 from kafka_log.segment_files import list_segments, log_file_name
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason

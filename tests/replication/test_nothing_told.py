@@ -9,9 +9,9 @@ from typing import NoReturn
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from plugin.guarded_storage import GuardedStorageManager
 from plugin.segment_metadata import CombinedSegmentId
 from plugin.wall_clock import Clocks
+from plugin.wrappers.guarded_storage import GuardedStorageManager
 from replication.follower import hydrated_responses
 from replication.leader import response_links
 from replication.leader.link_planner import LinkPlanner

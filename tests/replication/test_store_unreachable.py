@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from plugin.errors import RemoteStorageError
-from plugin.guarded_storage import GuardedStorageManager
 from plugin.object_wal_storage_manager import ObjectWalStorageManager
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.s3 import S3WalStorageManager
 from plugin.segment_metadata import CombinedSegmentId
+from plugin.wrappers.guarded_storage import GuardedStorageManager
 from tests.descriptors import none_left
 from tests.kafka_log.batches import batches
 from tests.replication.two_agents import two_agents

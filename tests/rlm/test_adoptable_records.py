@@ -11,7 +11,6 @@ from kafka_log.record_batch import scan_batches
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.states import STARTED
 from plugin.adopted_records import MAX_SOURCES, AdoptedRecords, BatchSource, RecordsList
-from plugin.adopting_storage import AdoptingStorage
 from plugin.format.adoption_note import split_note
 from plugin.local_directory import LocalWalStorageManager
 from plugin.remote_wal_storage_manager import StorageContext, blobs_of
@@ -22,6 +21,7 @@ from plugin.segment_metadata import (
     RemoteWalCombinedLogSegmentMetadataUpdate,
 )
 from plugin.wall_clock import Clocks
+from plugin.wrappers.adopting_storage import AdoptingStorage
 from rlm.write_path.machine import thread_pool
 from rlm.write_path.metrics import WriteMetrics
 from rlm.write_path.uploads.adoptable_records import NAMED_WITHIN_MS, AdoptableRecords, AdoptionLimits, Offer

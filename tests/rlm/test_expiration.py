@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from kafka_log.leader_epoch_checkpoint import LeaderEpochs
+from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED
 from metadata_topic.store.store import RemoteWalMetadataStore

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_log.leader_epoch_checkpoint import LeaderEpochs
+from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.records import RemoteWalLogSegmentMetadataUpdate
 from metadata_topic.store.partition_lookups import UNKNOWN_OFFSET

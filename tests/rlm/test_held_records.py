@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from kafka_log.leader_epoch_checkpoint import LeaderEpochs
+from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.records.gap_record import RemoteWalGapDeclaration

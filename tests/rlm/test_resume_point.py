@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_log.leader_epoch_checkpoint import LeaderEpochs
+from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.archive_records import ArchiveObjectCommitted, ArchiveObjectDeleted
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason

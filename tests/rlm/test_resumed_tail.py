@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
 from kafka_log.errors import LogDirectoryError
-from kafka_log.leader_epoch_checkpoint import LeaderEpochs
 from kafka_log.open_files import OpenFiles
 from kafka_log.tail_events import Gap
 from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_text

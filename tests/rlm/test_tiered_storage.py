@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_log.leader_epoch_checkpoint import LeaderEpochs
+from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.kip405.kip405 import RemoteLogSegmentId, RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from metadata_topic.kip405.tiered_offsets import TieredOffsets

@@ -9,7 +9,7 @@ which of the log's have gone.
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kafka_log.leader_epoch_checkpoint import read_leader_epochs
+from kafka_log.broker_files.leader_epoch_checkpoint import read_leader_epochs
 from kafka_log.open_files import OpenFiles
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason

@@ -226,7 +226,7 @@ class AgentModel(WritePathOwner):
 
     def declare_dead(self, partition: TopicIdPartition) -> None:
         """As `agent.wiring.lifecycle` does it from time to time."""
-        from kafka_log.leader_epoch_checkpoint import read_leader_epochs
+        from kafka_log.broker_files.leader_epoch_checkpoint import read_leader_epochs
         from metadata_topic.records.errors import PublicationBacklogFullError
 
         epochs = read_leader_epochs(self._world.logs[partition].path)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-from kafka_log.partition_metadata import FILE_NAME as PARTITION_METADATA
+from kafka_log.broker_files.partition_metadata import FILE_NAME as PARTITION_METADATA
 from kafka_log.topic_partition import TopicIdPartition, topic_id_to_text
 from tests.kafka_log.log_writer import BatchKey, LogWriter, WrittenBatch
 

@@ -14,9 +14,9 @@ from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.records import PublishedSegment, RemoteWalLogSegmentMetadataUpdate
 from metadata_topic.records.states import DELETED, DELETING, FINISHED
 from metadata_topic.store.archive.archive_store import ArchiveStore
-from plugin.adopting_storage import AdoptingStorage
 from plugin.archive_storage import ArchiveStorage
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState
+from plugin.wrappers.adopting_storage import AdoptingStorage
 from recovery.logs.log_plan import LogPlan, LogRuns, PlanRules
 from recovery.logs.log_settings import LogSettings
 from recovery.logs.restore import RestoredLog, RestoreJob, restore_logs

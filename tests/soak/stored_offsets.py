@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from agent.settings.storage_spec import storage_spec
 from agent.settings_file import agent_settings
 from kafka_cluster.client_config import KafkaClientConfig
-from kafka_log.leader_epoch_checkpoint import LeaderEpochs, read_leader_epochs
-from kafka_log.server_properties import load_broker_properties
+from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs, read_leader_epochs
+from kafka_log.broker_files.server_properties import load_broker_properties
 from kafka_log.topic_partition import TopicIdPartition
 from local_cluster.cluster import LocalCluster
 from local_cluster.cluster_admin import CLIENT_CONFIG

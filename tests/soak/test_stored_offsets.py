@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_log.leader_epoch_checkpoint import LeaderEpochs
+from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
 from plugin.segment_metadata import CombinedSegmentId
 from recovery.logs.stored_run import StoredObject, StoredRun
 from tests.soak.stored_offsets import OffsetRange, not_held

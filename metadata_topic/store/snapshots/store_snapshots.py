@@ -24,7 +24,7 @@ from metadata_topic.store.snapshots.topic_memory import TopicMemory
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.store.store_image import StoreImage
 from plugin.errors import RemoteStorageError
-from plugin.guarded_storage import GuardedStorageManager
+from plugin.wrappers.guarded_storage import GuardedStorageManager
 
 log = structlog.get_logger(__name__)
 

@@ -26,8 +26,8 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from kafka_log.broker_files.leader_epoch_checkpoint import NO_EPOCHS, LeaderEpochs, read_leader_epochs
 from kafka_log.errors import MalformedFileError
-from kafka_log.leader_epoch_checkpoint import NO_EPOCHS, LeaderEpochs, read_leader_epochs
 from kafka_log.segment_files import list_segments, log_end
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.offset_ranges import OffsetRange, joined_ranges, ranges_common, ranges_missing

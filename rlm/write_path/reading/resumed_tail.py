@@ -21,8 +21,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from kafka_log.broker_files.leader_epoch_checkpoint import UNKNOWN_EPOCH, LeaderEpochs, read_leader_epochs
 from kafka_log.errors import LogDirectoryError, MalformedFileError
-from kafka_log.leader_epoch_checkpoint import UNKNOWN_EPOCH, LeaderEpochs, read_leader_epochs
 from kafka_log.open_files import OpenFiles
 from kafka_log.segment_tail import Gap, LogDeleted, SegmentTail, TailEvent, TailRead, Truncated
 from kafka_log.topic_partition import TopicId

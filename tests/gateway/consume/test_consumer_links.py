@@ -9,9 +9,9 @@ from prometheus_client import CollectorRegistry
 
 from gateway.client_side import ClientSide
 from gateway.client_traffic import ClientTraffic, ZoneTraffic
+from gateway.consume.consume_metrics import ConsumeMetrics
 from gateway.consume.consumer_links import ConsumerLinks
 from gateway.consume.read_worth import ReadCosts
-from gateway.consume_metrics import ConsumeMetrics
 from kafka_log.record_batch import scan_batches
 from plugin.segment_metadata import CombinedSegmentId
 from replication.leader.link_planner import WaitForUploads

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from cli.costs.report import exit_code
 from cli.exit_code import ExitCode
-from cli.report import exit_code
 from retention_job.errors import StateError
 from retention_job.page.report import merged_days
 from retention_job.page.report_data import DayCosts

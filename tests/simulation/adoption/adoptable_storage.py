@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from plugin.adopted_records import AdoptionTable
-from plugin.adopting_storage import AdoptingStorage
 from plugin.blob_storage import StoredBlob
 from plugin.errors import RemoteResourceNotFoundError, RemoteStorageTimeoutError
 from plugin.format.adoption_note import AdoptionNote
@@ -16,6 +15,7 @@ from plugin.segment_metadata import (
     RemoteLogSegmentMetadataEntry,
     RemoteWalCombinedLogSegmentMetadata,
 )
+from plugin.wrappers.adopting_storage import AdoptingStorage
 from tests.rlm.memory_storage import FAIL_BEFORE
 from tests.simulation.seeded_storage import SeededStorage
 

@@ -1,0 +1,202 @@
+"""`remote-wal estimate`: what a cluster pays across zones, and what it would pay with agents, before there are any."""
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from cli.connection import Connection, Json
+from cli.exit_code import ExitCode
+from cli.option_groups import grouped
+from cli.progress import shown_progress
+from cli.tables import fail, show, table, tell_json
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from plugin.prices import PriceTable
+    from retention_job.cost.estimate import Estimate, Rules, Sample
+
+_TIMEOUT_S: Final = 30.0
+_MOST_TOPICS: Final = 40
+_WAYS: Final = {
+    "today": "today",
+    "client_rack": "client.rack alone",
+    "links": "links",
+    "links_and_client_rack": "links, client.rack",
+    "gateway": "links, gateway",
+}
+
+
+@grouped
+def estimate(
+    connection: Connection,
+    minutes: Annotated[float, typer.Option(help="How long to look.", min=0.05)] = 10.0,
+    every: Annotated[float, typer.Option(help="Seconds from one sample to the next.", min=1.0)] = 10.0,
+    store: Annotated[str, typer.Option(help="The store's section of the price table.")] = "s3_express",
+    acks: Annotated[
+        str, typer.Option(help="all: producers wait for followers; 1: they do not, or agents hold their answers.")
+    ] = "all",
+    prices: Annotated[
+        Path | None, typer.Option(help="A price file in the place of the one that comes along.", exists=True)
+    ] = None,
+    page: Annotated[Path | None, typer.Option(help="Write an HTML page there, too.")] = None,
+    json: Json = False,
+) -> None:
+    """Estimate dollars a month: today, with links, with client.rack alone, with the gateway. Needs no agent.
+
+    Reads offsets, log sizes, racks, replicas and groups' offsets for some minutes, and changes nothing. Ctrl-C ends it
+    early, with what is known by then.
+    """
+    from plugin.prices import PriceTable, network_of
+    from retention_job.cost.estimate import estimate as estimated
+    from retention_job.cost.estimate import estimate_json
+
+    if acks not in ("all", "1"):
+        raise typer.BadParameter("expected all or 1", param_hint="--acks")
+    client, price_table = connection.client_config(), PriceTable.load(prices).with_network(network_of(store))
+    price_table.store(store)
+    from cli.costs.cluster_samples import Sampler
+
+    samples: list[Sample] = []
+    with Sampler(client, _TIMEOUT_S, time.monotonic) as sampler, shown_progress("reading the cluster") as progress:
+        try:
+            _look(sampler.sample, samples, minutes * 60, every, progress.update)
+        except KeyboardInterrupt:
+            if len(samples) < 2:
+                raise
+    if len(samples) < 2:
+        fail("the cluster was seen once; look for longer", ExitCode.UNKNOWN, json=json)
+    found = estimated(samples, price_table, store, default_rules(store, producers_wait=acks == "all"))
+    document = estimate_json(found) | {"prices": price_source(price_table, store), "acks": acks}
+    if page is not None:
+        page.write_text(html_page(document), encoding="utf-8")
+    if json:
+        tell_json(document)
+    else:
+        _print(found, document)
+
+
+def _look(
+    sample: "Callable[[], Sample]", samples: "list[Sample]", seconds: float, every_s: float, tell: Callable[[str], None]
+) -> None:
+    """Take samples until the time is over."""
+    while True:
+        samples.append(sample())
+        begun_s, last_s = samples[0].at_s, samples[-1].at_s
+        left_s = seconds - (last_s - begun_s)
+        logs = f"{len(samples[-1].logs):,} partitions"
+        tell(f"looking: {last_s - begun_s:.0f} of {seconds:.0f} s, {logs}; Ctrl-C ends it with what is known")
+        if left_s <= 0:
+            return
+        _wait(min(every_s, left_s))
+
+
+def _wait(seconds: float) -> None:
+    threading.Event().wait(seconds)
+
+
+def default_rules(store: str, *, producers_wait: bool) -> "Rules":
+    """Return the agents' default settings, as far as costs depend on them."""
+    from agent.settings.agent_settings import AgentSettings
+    from plugin.prices import EXPRESS
+    from retention_job.cost.estimate import Rules
+
+    settings = AgentSettings()
+    limits = settings.log_manager
+    return Rules(
+        limits.combiner_task_interval_s,
+        settings.link.upload_wait_max_s or (0.1 if store == EXPRESS else 0.25),
+        settings.quotas.archive_interval_s,
+        limits.combiner_task_upload_bytes,
+        settings.lifecycle.retention_s or math.inf,
+        settings.hydration.share_min_readers,
+        producers_wait,
+    )
+
+
+def price_source(prices: "PriceTable", store: str) -> dict[str, str]:
+    """Return whose prices these are, and of when."""
+    provider = {"network": "AWS", "network_gcp": "Google Cloud", "network_azure": "Azure"}[prices.network]
+    return {"provider": provider, "store": store, "source": prices.source, "confirmed": prices.confirmed}
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    from agent.http.status_page import size
+
+    share = row["linked_share"]
+    why = ", ".join(f"{reason} {size(moved)}" for reason, moved in row["inline_bytes"].items())
+    return [
+        row["topic"],
+        size(row["produced_bytes"]),
+        size(row["read_bytes"]),
+        *(f"{usd:,.2f}" for usd in row["usd"].values()),
+        "none" if share is None else f"{share:.0%}",
+        why,
+    ]
+
+
+_COLUMNS: Final = (
+    "topic", ">produced", ">read", *(f">{name}" for name in _WAYS.values()), ">linked", "inline, and why",
+)  # fmt: skip
+
+
+def _summary(document: dict[str, Any]) -> "list[list[str]]":
+    usd = document["total"]["usd"]
+    return [
+        [name, f"{usd[way]:,.2f}", f"{usd['today'] - usd[way]:,.2f}", document["acks_all_added"][way]]
+        for way, name in _WAYS.items()
+    ]
+
+
+def _told(document: dict[str, Any]) -> list[str]:
+    prices, mb_s, size = document["prices"], document["break_even_mb_s"], document["break_even_bytes"]
+    pays = "Links never pay at these prices." if size is None else (
+        f"Links pay from {size / 1e3:,.0f} KB an object, that is from {mb_s:.2f} MB/s for each broker."
+    )  # fmt: skip
+    return [
+        pays,
+        f"From {document['sampled_s']:,.0f} s of {document['brokers']} brokers in {document['zones']} zones. Prices: "
+        f"{prices['provider']}, {prices['store']}, confirmed {prices['confirmed']} ({prices['source']}); --prices "
+        "replaces them.",
+        *(f"{note[0].upper()}{note[1:]}." for note in document["notes"]),
+    ]
+
+
+_SUMMARY: Final = ("way", ">dollars a month", ">saved", "acks=all, added to the median")
+
+
+def _print(found: "Estimate", document: dict[str, Any]) -> None:
+    rows = [_cells(row) for row in document["topics"][:_MOST_TOPICS]]
+    made: Table = table(*_COLUMNS, rows=rows, title="Dollars a month by topic", without_lines=True)
+    made.columns[0].overflow = made.columns[-1].overflow = "fold"
+    made.add_section()
+    made.add_row(*_cells(document["total"]))
+    if (more := len(found.topics) - _MOST_TOPICS) > 0:
+        made.caption = f"and {more:,} more topics, all in the total"
+    show(made, table(*_SUMMARY, rows=_summary(document), title="All topics", without_lines=True), *_told(document))
+
+
+def html_page(document: dict[str, Any]) -> str:
+    """Return the estimate as one page that needs nothing beside it."""
+    from html import escape
+
+    def rows(heads: "tuple[str, ...]", cells: "list[list[str]]") -> str:
+        head = "".join(f"<th>{escape(name.removeprefix('>'))}</th>" for name in heads)
+        body = "".join(f"<tr>{''.join(f'<td>{escape(one)}</td>' for one in row)}</tr>" for row in cells)
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+    topics = [_cells(row) for row in [*document["topics"], document["total"]]]
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>remote-wal estimate</title><style>'
+        "body{font:14px/1.45 system-ui,sans-serif;margin:2rem auto;max-width:1280px;padding:0 1rem}"
+        "table{border-collapse:collapse;margin:1rem 0}td,th{padding:.25rem .6rem;text-align:right;vertical-align:top}"
+        "td:first-child,th:first-child,td:last-child,th:last-child{text-align:left}tr{border-top:1px solid #ccc}"
+        "</style></head><body><h1>What replication across zones costs, and would cost</h1>"
+        f"{rows(_SUMMARY, _summary(document))}{''.join(f'<p>{escape(text)}</p>' for text in _told(document))}"
+        f"<h2>By topic, dollars a month</h2>{rows(_COLUMNS, topics)}</body></html>\n"
+    )

@@ -1,0 +1,185 @@
+"""`remote-wal report`: shows what is retained, and what it costs."""
+
+import json as json_format
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.connection import BootstrapServer, CommandConfig, client_config
+from cli.exit_code import ExitCode
+from cli.extras import need_extra
+from cli.option_groups import grouped
+from cli.reachability import reach
+from cli.tables import show, table
+
+if TYPE_CHECKING:
+    from cli.costs.report_job import ReportJob
+    from retention_job.page.report_data import ReportData
+
+_STDOUT = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """The sources of a report."""
+
+    bootstrap_server: BootstrapServer
+    command_config: CommandConfig = None
+    broker_config: Annotated[
+        Path | None,
+        typer.Option(
+            help="A broker's server.properties: the store and life times of its agent. The store is listed.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None
+    inventory: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="An S3 Inventory in the place of a listing: its manifest.json, or where its files are. Once for each "
+            "bucket."
+        ),
+    ] = None
+    archive_inventory: Annotated[
+        list[str] | None,
+        typer.Option(help="The same of archive objects; may be the same ones, where they share buckets."),
+    ] = None
+    inventory_format: Annotated[str, typer.Option(help="parquet or csv.")] = "parquet"
+    inventory_prefix: Annotated[str, typer.Option(help="The storage manager's `prefix` in that bucket.")] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """The options of a run and of its output."""
+
+    output: Annotated[str, typer.Option(help="Where the page and the tables go: a directory, hdfs:// or s3a://.")] = (
+        "remote-wal-report"
+    )
+    incremental: Annotated[
+        bool, typer.Option("--incremental", help="Read what is new since the last run that wrote to --output.")
+    ] = False
+    apply: Annotated[
+        bool, typer.Option("--apply/--dry-run", help="Hand safe deletions to the agents, or only count them.")
+    ] = False
+    prices: Annotated[
+        Path | None, typer.Option(help="A price file in the place of the one that comes along.", exists=True)
+    ] = None
+    json: Annotated[str | None, typer.Option("--json", help="Write JSON to this file; - is stdout.")] = None
+    textfile: Annotated[
+        Path | None, typer.Option(help="Write figures for Prometheus' textfile collector to this file.")
+    ] = None
+
+
+@grouped
+def report(
+    sources: SourceOptions,
+    run: RunOptions,
+    master: Annotated[str | None, typer.Option(help="Spark's master; not for spark-submit.")] = None,
+    memory: Annotated[str, typer.Option(help="Memory of Spark on this machine; not for spark-submit.")] = "2560m",
+) -> None:
+    """Check that all is retained that must be and nothing else, and tell what replication costs.
+
+    Exits with 0 when nothing was found, 1 when something is to be looked at (a warning), 6 when records are lost or
+    about to be (critical), 3 when the report could not be made, and 2 when the command was wrong, or a file that it
+    names.
+    """
+    need_extra("report")
+    reach(client_config(sources.bootstrap_server, sources.command_config))
+    from cli.costs.report_job import run_report
+
+    data = run_report(_job(sources, run), master, memory)
+    raise typer.Exit(_show(data, run))
+
+
+def _job(given: SourceOptions, run: RunOptions) -> "ReportJob":
+    from cli.costs.report_job import ReportJob
+    from cli.costs.report_sources import Inventories, cluster_id_of, kafka_source, report_sources
+    from retention_job.settings import InventoryFile
+
+    cluster_id = cluster_id_of(client_config(given.bootstrap_server, given.command_config))
+    inventories = Inventories(
+        *(
+            tuple(InventoryFile(path, cluster_id, given.inventory_prefix, given.inventory_format) for path in paths)
+            or None
+            for paths in (given.inventory or (), given.archive_inventory or ())
+        )
+    )
+    kafka = kafka_source(given.bootstrap_server, given.command_config)
+    state = f"{run.output.rstrip('/')}/state"
+    sources, sections = report_sources(kafka, cluster_id, given.broker_config, inventories, state, run.incremental)
+    return ReportJob(sources, run.output, cluster_id, run.prices, sections, run.apply)
+
+
+# What a run found.
+
+
+def _show(data: "ReportData", run: RunOptions) -> ExitCode:
+    from retention_job.page.report_data import report_json
+
+    if run.textfile is not None:
+        from retention_job.page.textfile import textfile
+
+        _replace(run.textfile, textfile(data))
+    if run.json is not None:
+        _write_json(run.json, report_json(data))
+    if run.json != _STDOUT:
+        _print(data, run.output)
+    return exit_code(count.severity for count in data.finding_counts)
+
+
+def exit_code(severities: Iterable[str]) -> ExitCode:
+    """Return the exit code for findings of these severities; an unknown severity counts as critical."""
+    from retention_job.findings.kinds import Severity
+
+    told = set(severities) - {Severity.INFO.value}
+    if told - {Severity.WARNING.value}:
+        return ExitCode.CRITICAL
+    return ExitCode.FINDINGS if told else ExitCode.GOOD
+
+
+def _print(data: "ReportData", output: str) -> None:
+    from retention_job.page.html_report import money, size_text
+
+    if data.finding_counts:
+        rows = [
+            (count.severity, count.kind, f"{count.count:,}", size_text(count.size_bytes))
+            for count in data.finding_counts
+        ]
+        show(table("severity", "finding", ">count", ">bytes", rows=rows, title="Findings"))
+    else:
+        show("Nothing was found that is amiss.")
+    if data.handover is not None and data.handover.segments:
+        done = "could be handed to the agents by --apply" if data.handover.is_dry else "were handed to the agents"
+        show(f"The deletions of {data.handover.segments:,} objects {done}.")
+    costs = data.costs
+    if costs.compared_usd is None:
+        show("What replication cost and saved is not known yet.")
+    else:
+        (paid, stock), saved = costs.compared_usd, costs.compared_usd[1] - costs.compared_usd[0]
+        told = f"{money(saved)} saved" if saved >= 0 else f"{money(-saved)} more than stock Kafka"
+        show(
+            f"Replication cost {money(paid)}; stock Kafka's would have cost {money(stock)}; {told}, over "
+            f"{len(costs.compared)} days, at prices of {costs.prices_confirmed}."
+        )
+    if costs.left_out_text:
+        show(f"{costs.left_out_text}.")
+    show(f"The page: {output.rstrip('/')}/report.html")
+
+
+def _write_json(target: str, content: object) -> None:
+    text = json_format.dumps(content, indent=1)
+    if target == _STDOUT:
+        sys.stdout.write(f"{text}\n")
+    else:
+        _replace(Path(target), text.encode())
+
+
+def _replace(file: Path, content: bytes) -> None:
+    """Replace the file as a whole: collectors may read it at any time."""
+    unfinished = file.with_name(f".{file.name}.writing")
+    unfinished.write_bytes(content)
+    unfinished.replace(file)

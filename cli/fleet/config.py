@@ -1,0 +1,86 @@
+"""`remote-wal config`: checks and proposes the agent's lines in server.properties without asking brokers or stores."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.command_group import command_group
+from cli.connection import BrokerConfig, Json
+from cli.exit_code import ExitCode
+from cli.tables import fail, show, table, tell_json
+
+if TYPE_CHECKING:
+    from kafka_log.broker_files.server_properties import BrokerProperties
+
+app = command_group(
+    "Judge, or propose, the agent's lines in the broker's server.properties. Nobody is asked, nothing is written."
+)
+
+_HOST = "<this host's address>"
+_STORE = {
+    "remote.log.wal.storage.system.enable": "true",
+    "remote.log.wal.storage.manager.class.name": "plugin.s3_express.S3ExpressWalStorageManager",
+}
+_SHADOW = {"remote.wal.agent.mode": "shadow"}
+
+
+@app.command()
+def check(broker_config: BrokerConfig, json: Json = False) -> None:
+    """Name every key that is wrong, or show those that are set and what is to be looked at. `doctor` asks others, too.
+
+    Exits with 0 if an agent would start with the file and nothing was found, with 1 if not.
+    """
+    from agent.configuration import Configuration
+    from agent.settings.setting_types import AgentSettingsError
+    from agent.settings.shown_configuration import shown_configuration
+    from agent.settings_file import read_settings_file
+    from doctor.file_checks import judge_file
+    from kafka_log.errors import BrokerPropertiesError
+    from plugin.prices import PriceError
+
+    try:
+        broker, settings = read_settings_file(broker_config)
+        Configuration.load(broker, settings)
+    except (AgentSettingsError, BrokerPropertiesError, PriceError) as error:
+        fail(error, ExitCode.FINDINGS, json=json)
+    told = shown_configuration(broker, settings)
+    advice = [f"{found}; change: {change}" for _, found, change in judge_file(broker, settings)]
+    code = ExitCode.FINDINGS if advice else ExitCode.GOOD
+    if json:
+        tell_json({"exit_code": code, **told, "advice": advice})
+    else:
+        rows = ((key, told["settings"][key]) for key in told["set"])
+        good = "An agent can start with this file. All keys: docs/configuration.md."
+        show(table("key", "value", rows=rows), *([] if advice else [good]))
+        for line in advice:
+            typer.echo(f"To be looked at: {line}")
+    raise typer.Exit(code)
+
+
+@app.command()
+def init(
+    broker_config: BrokerConfig,
+    shadow: Annotated[
+        bool, typer.Option("--shadow", help="Only the lines for an agent that nobody replicates through.")
+    ] = False,
+) -> None:
+    """Print the lines to add to this file, with what only you know in angle brackets."""
+    from kafka_log.broker_files.server_properties import load_broker_properties
+
+    broker = load_broker_properties(broker_config)
+    for key, value in (_STORE | _SHADOW if shadow else _proposed(broker, broker_config.parent)).items():
+        if key not in broker.raw:
+            typer.echo(f"{key}={value}")
+
+
+def _proposed(broker: "BrokerProperties", directory: Path) -> dict[str, str]:
+    """Return the minimum that an agent needs in a cluster over several hosts."""
+    keys = _STORE | {
+        "rsm.wal.config.bucket": f"<a directory bucket in {broker.rack or 'the zone of this broker'}>",
+        "remote.wal.agent.peer.listener": f"{_HOST}:19090",
+        "remote.wal.agent.peers": f"{broker.node_id}@{_HOST}:19090,<the others alike>",
+    }
+    for name in ("certificate", "key", "ca"):
+        keys[f"remote.wal.agent.ssl.{name}.file"] = str(directory / f"remote-wal-{name}.pem")
+    return keys

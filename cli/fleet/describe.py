@@ -1,0 +1,302 @@
+"""`remote-wal describe`: each partition's upload offset, how its bytes travelled, and the objects that exist."""
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.completion import complete_topic
+from cli.connection import Connection, Json
+from cli.exit_code import ExitCode
+from cli.fleet.agents import LoginFile, ask_agent, ask_agents, http_settings
+from cli.fleet.topics import orphaned_lines
+from cli.option_groups import grouped
+from cli.tables import show, table, tell_json
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from agent.settings.process_settings import HttpSettings
+    from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
+
+
+@grouped
+def describe(
+    connection: Connection,
+    topic: Annotated[str | None, typer.Option(help="Only this topic.", autocompletion=complete_topic)] = None,
+    broker_config: LoginFile = None,
+    objects: Annotated[
+        bool, typer.Option("--objects", help="Show the combined segments by owner and state instead.")
+    ] = False,
+    why: Annotated[
+        bool,
+        typer.Option("--why", help="Show for each topic and leader what was linked of late, and why not the rest."),
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Show for every led partition its log end offset, uploaded offset, lag, and linked and inline bytes; and gaps.
+
+    Asks each agent that is registered, over HTTP. Exits with 3 if an agent does not answer. With --objects one agent
+    is asked, as each knows all objects; it exits with 3 if none answers.
+    """
+    from metadata_topic.settings.settings_topic import read_known_settings
+
+    asking = http_settings(broker_config)
+    known = read_known_settings(connection.client_config())
+    agents, orphaned = known.agents, sorted(known.orphaned)
+    if objects:
+        _describe_objects({broker_id: agent.http_endpoint for broker_id, agent in agents.items()}, asking, json)
+        return
+    asked = ask_agents(agents, asking)
+    answers = {one: answer.page for one, answer in asked.items() if answer.page is not None}
+    silent = {one: answer.failure for one, answer in asked.items() if answer.page is None}
+    for answer in answers.values():
+        for of_topics in ("partitions", "gaps", "held"):
+            answer[of_topics] = [one for one in answer.get(of_topics, ()) if topic is None or one["topic"] == topic]
+    retention, origins = _retention(known.topics, agents), _origins(known.topics, topic)
+    if json:
+        told = {"wal_retention": retention, "orphaned_settings": orphaned, "topic_settings": origins}
+        tell_json({"agents": list(answers.values()), "silent": silent, **told})
+    elif why:
+        _print_why(answers, silent, topic)
+    else:
+        _print(answers, silent)
+        _print_retention(retention)
+        _print_origins(origins)
+        show(*orphaned_lines(orphaned))
+    if silent or not answers:
+        raise typer.Exit(ExitCode.UNKNOWN)
+
+
+def _retention(topics: "Mapping[str, TopicSettings]", agents: "Mapping[int, AgentRegistration]") -> dict[str, Any]:
+    """Return how long objects are kept: the agents' defaults, and the topics' own settings."""
+    return {
+        "agents": {
+            broker_id: {"ms": agent.wal_retention_ms, "lagging_max_ms": agent.wal_retention_lagging_max_ms}
+            for broker_id, agent in sorted(agents.items())
+        },
+        "topics": {name: topic.wal_retention_ms for name, topic in sorted(topics.items()) if topic.enable},
+    }
+
+
+def _origins(topics: "Mapping[str, TopicSettings]", only: str | None) -> dict[str, dict[str, dict[str, str]]]:
+    """Return for each topic and key the value, and where it comes from; keys without a value are left out."""
+    from metadata_topic.settings.setting_keys import SETTING_KEYS
+    from metadata_topic.settings.topic_settings import ENABLE_KEY, OWN
+
+    return {
+        name: {
+            key.name: {"value": value, "from": (settings.origin or OWN) if is_said else "default"}
+            for key in SETTING_KEYS.values()
+            if (value := key.text_of(settings)) is not None
+            for is_said in [key.is_set(settings) or key.name == ENABLE_KEY]
+        }
+        for name, settings in sorted(topics.items())
+        if only in (None, name)
+    }
+
+
+def _print_origins(origins: dict[str, dict[str, dict[str, str]]]) -> None:
+    from rich.text import Text
+
+    for name, keys in origins.items():
+        told = (f"{key}={one['value']} ({one['from']})" for key, one in keys.items() if one["from"] != "default")
+        show(Text(f"{name}: {', '.join(told)}"))
+
+
+def _print_retention(retention: dict[str, Any]) -> None:
+    """Print agents with equal settings in one line."""
+    alike: dict[tuple[int | None, int | None], list[int]] = {}
+    for broker_id, kept in retention["agents"].items():
+        alike.setdefault((kept["ms"], kept["lagging_max_ms"]), []).append(broker_id)
+    for (kept_ms, lagging_ms), broker_ids in alike.items():
+        told = _kept(kept_ms) + ("" if lagging_ms is None else f", {lagging_ms:,} ms while a replica is out of sync")
+        show(f"Agents {', '.join(map(str, broker_ids))} keep objects for {told}.")
+    for name, kept_ms in retention["topics"].items():
+        if kept_ms is not None:
+            show(f"Of {name}, for {_kept(kept_ms)}.")
+
+
+def _kept(kept_ms: int | None) -> str:
+    return "the local retention" if kept_ms is None or kept_ms < 0 else f"{kept_ms:,} ms"
+
+
+def _describe_objects(endpoints: Mapping[int, str], asking: "HttpSettings | None", json: bool) -> None:
+    silent: dict[int, str] = {}
+    for broker_id, endpoint in sorted(endpoints.items()):
+        try:
+            answer = ask_agent(endpoint, asking, "/objects")
+        except (OSError, ValueError) as error:
+            silent[broker_id] = f"{endpoint}: {error}"
+            continue
+        (tell_json if json else _print_objects)(answer)
+        return
+    typer.echo("No agent told of its objects.", err=True)
+    for broker_id, reason in silent.items():
+        typer.echo(f"agent {broker_id}: {reason}", err=True)
+    raise typer.Exit(ExitCode.UNKNOWN)
+
+
+def _print(answers: dict[int, dict[str, Any]], silent: dict[int, str]) -> None:
+    from rich.console import Console
+
+    console = Console()
+    console.print(_partitions(answers))
+    console.print(_agents(answers, silent))
+    for broker_id, answer in answers.items():
+        if answer.get("metadata_stalled"):
+            reason = answer["metadata_stalled"]
+            told = f"agent {broker_id} publishes no metadata, so all goes inline: {reason}"
+            console.print(told, style="red", markup=False)
+    _print_gaps(console, answers)
+    _print_held(console, answers)
+
+
+def _print_why(answers: dict[int, dict[str, Any]], silent: dict[int, str], topic: str | None) -> None:
+    rows = [
+        (
+            name,
+            broker_id,
+            *("none" if why[one] is None else f"{why[one]:.1%}" for one in ("minute", "hour")),
+            why["told"],
+        )
+        for broker_id, answer in answers.items()
+        for name, why in answer.get("why", {}).items()
+        if topic is None or name == topic
+    ]
+    columns = ("topic", ">leader", ">last minute", ">last hour", "why inline")
+    made = table(*columns, rows=sorted(rows), title="Linked shares", without_lines=True)
+    made.columns[0].overflow = made.columns[4].overflow = "fold"
+    show(
+        made,
+        *(f"agent {broker_id}: no answer: {reason}" for broker_id, reason in silent.items()),
+        *(line for broker_id, answer in answers.items() if answer.get("shadow") for line in _told(broker_id, answer)),
+    )
+
+
+def _partitions(answers: dict[int, dict[str, Any]]) -> "Table":
+    from rich.filesize import decimal
+
+    led = [(partition, broker_id) for broker_id, answer in answers.items() for partition in answer["partitions"]]
+    rows = [
+        (
+            partition["topic"],
+            partition["partition"],
+            broker_id,
+            *(partition[key] for key in ("log_end_offset", "uploaded_offset")),
+            decimal(partition["lag_bytes"]),
+            _seconds(partition["lag_age_ms"]),
+            *(decimal(partition[key]) for key in ("linked_bytes", "inline_bytes")),
+        )
+        for partition, broker_id in sorted(led, key=lambda row: (row[0]["topic"], row[0]["partition"]))
+    ]
+    made = table(
+        "topic", ">part", ">leader", ">log end", ">uploaded", ">lag", ">age", ">linked", ">inline",
+        rows=rows, title="Partitions that replicate through object storage", without_lines=True,
+    )  # fmt: skip
+    made.columns[0].overflow, made.columns[0].min_width = "fold", 7
+    return made
+
+
+def _agents(answers: dict[int, dict[str, Any]], silent: dict[int, str]) -> "Table":
+    rows = [
+        (
+            broker_id,
+            _store(answer),
+            _hydration(answer),
+            *(f"{answer['requests'][key]:,}" for key in ("put", "get")),
+            f"{answer['metadata_pending']:,}",
+        )
+        for broker_id, answer in answers.items()
+    ]
+    none = [(broker_id, f"no answer: {reason}", "", "", "", "") for broker_id, reason in silent.items()]
+    columns = ("agent", "store", "hydration", ">PUT", ">GET", ">metadata pending")
+    made = table(*columns, rows=[*rows, *none], title="Agents")
+    made.columns[1].overflow = "fold"
+    made.caption = (
+        "".join(f"{line}\n" for broker_id, answer in answers.items() for line in _told(broker_id, answer)) or None
+    )
+    return made
+
+
+def _told(broker_id: int, answer: dict[str, Any]) -> Iterator[str]:
+    """Yield an agent's messages besides its figures."""
+    from agent.http.status_page import shadow_text
+    from metadata_topic.settings.pauses import Pause
+
+    if answer.get("shadow"):
+        yield f"Agent {broker_id} is {shadow_text(answer['shadow'])}."
+    for paused in answer.get("paused", []):
+        yield f"Agent {broker_id}: {Pause(paused['by'], paused['since_ms'], paused['reason']).told(paused['scope'])}."
+    for dead in answer.get("bypassed_agents", []):
+        yield f"Agent {broker_id} bypasses the dead agent of broker {dead}."
+    for other in answer.get("agents_of_another_version", []):
+        yield f"Agent {broker_id} has another protocol version than the agent of broker {other}: all goes inline."
+    if answer.get("links_never_pay"):
+        yield f"Agent {broker_id}: links never pay, so all but the policy always goes inline."
+
+
+def _print_gaps(console: Any, answers: dict[int, dict[str, Any]]) -> None:
+    gaps = [(broker_id, gap) for broker_id, answer in answers.items() for gap in answer.get("gaps", ())]
+    for broker_id, gap in gaps:
+        console.print(
+            f"{gap['topic']}-{gap['partition']}: offsets {gap['from_offset']} to {gap['to_offset'] - 1} are in no "
+            f"object, and gone: {gap['reason']}, as the agent of broker {broker_id} knows",
+            soft_wrap=True,
+            markup=False,
+        )
+
+
+def _print_held(console: Any, answers: dict[int, dict[str, Any]]) -> None:
+    for held in (held for answer in answers.values() for held in answer.get("held", ())):
+        console.print(
+            f"{held['topic']}-{held['partition']}: the log lost offsets {held['from_offset']} to "
+            f"{held['to_offset'] - 1}, and object storage holds them. To append them again: {held['restore']}. "
+            f"To give them up: {held['give_up']}. Both with --broker-config FILE",
+            soft_wrap=True,
+            markup=False,
+        )
+
+
+def _store(answer: dict[str, Any]) -> str:
+    if (shadow := answer.get("shadow")) and not shadow["uploads"]:
+        return "not used"
+    return "ready" if answer["storage_ready"] else "does not answer"
+
+
+def _hydration(answer: dict[str, Any]) -> str:
+    if answer.get("shadow"):
+        return "off, in shadow"
+    if answer["hydration_paused"]:
+        return "paused" if "" in answer.get("buckets_given_up", [""]) else "in part"
+    return "WAL only" if answer.get("archive_reads_paused") else "on"
+
+
+def _seconds(ms: int) -> str:
+    return f"{ms / 1000:.1f} s" if ms < 10_000 else f"{ms // 1000:,} s"
+
+
+def _print_objects(answer: dict[str, Any]) -> None:
+    from rich.filesize import decimal
+
+    # An agent of an older release does not report copies.
+    copies = [row.get("copies", row["segments"]) for row in answer["objects"]]
+    has_copies = copies != [row["segments"] for row in answer["objects"]]
+    rows = [
+        (
+            row["broker_id"],
+            row["caretaker_broker_id"],
+            row["state"],
+            f"{row['segments']:,}",
+            *([f"{copied:,}"] if has_copies else []),
+            decimal(row["bytes"]),
+            *(f"{row[key] // 1000:,} s" for key in ("oldest_age_ms", "newest_age_ms")),
+        )
+        for row, copied in zip(answer["objects"], copies, strict=True)
+    ]
+    in_buckets = [">in buckets"] if has_copies else []
+    columns = (">owner", ">cared by", "state", ">segments", *in_buckets, ">bytes", ">oldest", ">newest")
+    made = table(*columns, rows=rows, title="Combined segments", without_lines=True)
+    made.columns[2].no_wrap = True
+    totals = (f"{one['state']}: {one['segments']:,} segments, {decimal(one['bytes'])}" for one in answer["totals"])
+    show(made, *totals)

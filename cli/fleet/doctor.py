@@ -1,0 +1,117 @@
+"""`remote-wal doctor`: finds settings that would lose or leak data, and says what to change."""
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.connection import BrokerConfig, Json
+from cli.exit_code import ExitCode
+from cli.progress import shown_progress
+from cli.tables import tell_json
+
+if TYPE_CHECKING:
+    from agent.settings.agent_settings import AgentSettings
+    from doctor.findings import Finding
+    from kafka_log.broker_files.server_properties import BrokerProperties
+
+_ASK_AGAIN_S = 2.0
+_COLOURS = {"ok": "green", "information": "blue", "unknown": "magenta", "warning": "yellow", "error": "red"}
+
+
+def doctor(
+    broker_config: BrokerConfig,
+    before_restart: Annotated[
+        bool, typer.Option(help="Ask only whether a broker or an agent may be restarted now. Writes nothing.")
+    ] = False,
+    wait: Annotated[float, typer.Option(help="With --before-restart: ask again for so many seconds.", min=0)] = 0.0,
+    json: Json = False,
+) -> None:
+    """Look for settings that would lose or leak data, and say what to change.
+
+    Run it on the broker's host, as the agent's user. It writes one small object into the store and deletes it again,
+    and changes nothing else. Exits with 0 if all is well, with 1 if something is to be looked at, with 3 if a check
+    could not be made, with 6 if something is wrong.
+
+    With --before-restart it asks all brokers and agents, from any host that reaches them, and exits with 0 only if one
+    of them may go now.
+    """
+    findings = _findings(broker_config, wait if before_restart else None)
+    code = exit_code(findings)
+    if json:
+        checks = [
+            {"check": item.check, "level": item.level.value, "found": item.found, "change": item.change}
+            for item in findings
+        ]
+        tell_json({"exit_code": code, "checks": checks})
+    else:
+        _print(findings)
+    raise typer.Exit(code)
+
+
+def exit_code(findings: "list[Finding]") -> ExitCode:
+    """Return the exit code for the worst finding."""
+    from doctor.findings import Level
+
+    codes = {Level.ERROR: ExitCode.CRITICAL, Level.WARNING: ExitCode.FINDINGS, Level.UNKNOWN: ExitCode.UNKNOWN}
+    levels = {finding.level for finding in findings}
+    return next((code for level, code in codes.items() if level in levels), ExitCode.GOOD)
+
+
+def _findings(broker_config: Path, restart_wait_s: float | None) -> "list[Finding]":
+    """Return the findings of all checks; with `restart_wait_s`, those about a restart."""
+    from agent.settings.setting_types import AgentSettingsError
+    from agent.settings_file import read_settings_file
+    from doctor.diagnosis import diagnose
+    from doctor.findings import Finding, Level
+    from doctor.gathering import gather
+    from kafka_log.errors import BrokerPropertiesError
+    from plugin.wall_clock import wall_ms
+
+    try:
+        broker, settings = read_settings_file(broker_config)
+    except (AgentSettingsError, BrokerPropertiesError, OSError) as error:
+        return [Finding("settings", Level.ERROR, str(error), "correct the key; nothing else was looked at")]
+    if restart_wait_s is not None:
+        return _before_restart(broker, settings, restart_wait_s)
+    with shown_progress("asking the cluster, other agents and the store"):
+        facts = gather(broker, settings, wall_ms)
+    return [Finding("settings", Level.OK, f"{broker_config} can be read"), *diagnose(facts)]
+
+
+def _before_restart(broker: "BrokerProperties", settings: "AgentSettings", wait_s: float) -> "list[Finding]":
+    """Ask until all is well or the time is over, and return the last findings."""
+    from doctor import restart_questions
+    from doctor.before_restart import judge_restart
+    from local_cluster.polling import WaitTimeoutError, wait_until
+
+    found: list[Finding] = []
+
+    def is_well() -> bool:
+        found[:] = judge_restart(restart_questions.gather_restart_facts(broker, settings))
+        return exit_code(found) is ExitCode.GOOD
+
+    with shown_progress("asking brokers and agents"), contextlib.suppress(WaitTimeoutError):
+        if not is_well() and wait_s:
+            wait_until(is_well, "all is well", wait_s, interval_s=_ASK_AGAIN_S)
+    return found
+
+
+def _print(findings: "list[Finding]") -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 2, 1, 0), pad_edge=False)
+    for column in ("check", ""):
+        table.add_column(column, no_wrap=True)
+    table.add_column("found, and what to change", overflow="fold")
+    for item in findings:
+        # As Text, because brackets in an error must not be taken for markup.
+        colour = _COLOURS[item.level.value]
+        told = Text(item.found)
+        if item.change:
+            told = told.append(f"\n→ {item.change}", style=colour)
+        table.add_row(Text(item.check), Text(item.level.value, style=colour), told)
+    Console().print(table)

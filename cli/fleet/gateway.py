@@ -1,0 +1,196 @@
+"""`remote-wal gateway`: the listeners through which clients stay in their zone."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.command_group import command_group
+from cli.connection import BrokerConfig, CommandConfig, Connection, Json
+from cli.option_groups import grouped
+from cli.tables import tell_json
+from gateway.planning.planned_ports import PlanError, PlanRules
+
+if TYPE_CHECKING:
+    from gateway.planning.running_plan import RunningPlan
+
+app = command_group("Let clients reach brokers of other zones by their own zone's gateway.")
+
+_TIMEOUT_S = 15.0
+_DEFAULTS = PlanRules()
+
+
+@app.callback()
+def gateway() -> None:
+    """Let clients reach brokers of other zones by their own zone's gateway."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sites:
+    """The source of brokers and zones: a file, or the cluster."""
+
+    sites: Annotated[
+        Path | None,
+        typer.Option(help="Zones and brokers, in TOML.", exists=True, dir_okay=False),
+    ] = None
+    bootstrap_server: Annotated[
+        str, typer.Option("--bootstrap-server", help="Or a cluster, whose brokers and racks are taken.")
+    ] = ""
+    command_config: CommandConfig = None
+    gateway_name: Annotated[
+        str, typer.Option(help="With a cluster: the name of each zone's gateway, in which {zone} stands for the zone.")
+    ] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The rules for ports and names."""
+
+    security_protocol: Annotated[
+        str, typer.Option(help="What clients speak: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.")
+    ] = _DEFAULTS.security_protocol
+    agents_security_protocol: Annotated[
+        str, typer.Option(help="What agents speak with brokers; by default as clients.")
+    ] = _DEFAULTS.agents_security_protocol
+    agents_listener: Annotated[
+        str,
+        typer.Option(help="The listener for agents: one that brokers have already, or by default a new one."),
+    ] = _DEFAULTS.agents_listener
+    agents_port: Annotated[int, typer.Option(help="A broker's port for agents.")] = _DEFAULTS.agents_port
+    zone_port: Annotated[
+        int,
+        typer.Option(help="A broker's port for clients of its own zone, where a cluster has no plan yet."),
+    ] = _DEFAULTS.zone_port
+    gateway_port_base: Annotated[
+        int, typer.Option(help="A gateway's port for a broker is this plus the broker's id.")
+    ] = _DEFAULTS.gateway_port_base
+    loopback_port_base: Annotated[
+        int, typer.Option(help="A broker's loopback port for the first zone is this plus its id.")
+    ] = _DEFAULTS.loopback_port_base
+    loopback_port_step: Annotated[int, typer.Option(help="By so much the base of the next zone is higher.")] = (
+        _DEFAULTS.loopback_port_step
+    )
+    admin_port_base: Annotated[
+        int, typer.Option(help="A broker's loopback port for admin tools is this plus its id.")
+    ] = _DEFAULTS.admin_port_base
+    replica_port_base: Annotated[
+        int, typer.Option(help="remote.wal.agent.replica.port.base, whose ports are taken by brokers and agents.")
+    ] = _DEFAULTS.replica_port_base
+    listener_prefix: Annotated[str, typer.Option(help="A listener's name is this, and the zone.")] = (
+        _DEFAULTS.listener_prefix
+    )
+    admin: Annotated[
+        bool,
+        typer.Option("--admin", help="With a listener by which Kafka's admin tools may set remote.wal.* of topics."),
+    ] = False
+    durable: Annotated[
+        bool,
+        typer.Option(
+            "--durable",
+            help="Clients of a broker's own zone come by its agent, as topics with remote.wal.durable.enable need.",
+        ),
+    ] = False
+    pipelined: Annotated[
+        bool,
+        typer.Option(
+            "--pipelined",
+            help="With --durable: brokers get acks=all as acks=1, and agents hold the answers until it is replicated.",
+        ),
+    ] = False
+    bootstrap_port: Annotated[
+        int | None,
+        typer.Option(help="With a port at each agent by which clients of all zones may be told one address.", min=1),
+    ] = None
+
+
+@app.command()
+@grouped
+def plan(sites: Sites, rules: Rules, json: Json = False) -> None:
+    """Print the lines that each broker's server.properties needs; nothing is changed."""
+    from dataclasses import asdict
+
+    from gateway.planning.plan import plan as plan_of
+    from gateway.planning.plan import proxies
+
+    found, gateways = _sites(sites, PlanRules(**asdict(rules)))
+    made = plan_of(found.brokers, gateways, found.rules, found.loopback_bases)
+    if json:
+        tell_json({str(broker_id): keys for broker_id, keys in made.items()})
+        return
+    for broker_id, keys in made.items():
+        typer.echo(f"# broker {broker_id}: join the first three to the listeners for brokers and controllers")
+        for key, value in keys.items():
+            typer.echo(f"{key}={value}")
+        if rules.security_protocol.endswith("SSL"):
+            typer.echo("# TLS for clients ends at the gateway: its certificate must name the zone's gateway")
+            typer.echo("#remote.wal.gateway.ssl.certificate.file=")
+            typer.echo("#remote.wal.gateway.ssl.key.file=")
+        if rules.pipelined:
+            typer.echo(
+                "# while this agent is dead, clients of its zone reach the broker by `remote-wal gateway standby`"
+            )
+        typer.echo("")
+    for zone, brokers in proxies(found.brokers).items():
+        agents = ", ".join(str(one.broker_id) for one in found.brokers if one.zone == zone)
+        typer.echo(f"# DNS: {gateways[zone]} has the addresses of the agents in {zone}, beside brokers {agents}")
+        for broker_id, order in brokers.items():
+            port = found.rules.gateway_port_base + broker_id
+            first, *others = map(str, order)
+            then = f", then {', '.join(others)}" if others else ""
+            typer.echo(f"# {gateways[zone]}:{port} leads to broker {broker_id} by the agent beside {first}{then}")
+
+
+@app.command()
+def standby(broker_config: BrokerConfig) -> None:
+    """Lead clients of the broker's own zone to the broker while its agent is dead. Runs until SIGTERM.
+
+    For where clients of the own zone come by the agent (`gateway plan --durable`) and no topic is durable.
+    """
+    import asyncio
+
+    from agent.configuration import Configuration
+    from agent.settings_file import read_settings_file
+    from agent.wiring.gateway_ports import stand_by_for
+    from cli.agent_start import log_to_stderr
+
+    log_to_stderr(console=False)
+    asyncio.run(stand_by_for(Configuration.load(*read_settings_file(broker_config)), broker_config))
+
+
+def _sites(sites: Sites, rules: PlanRules) -> "tuple[RunningPlan, dict[str, str]]":
+    """Return the brokers and listeners that exist, and the names of the zones' gateways."""
+    from gateway.planning.plan_file import read_sites
+    from gateway.planning.running_plan import RunningPlan
+
+    if (sites.sites is None) == (not sites.bootstrap_server):
+        raise PlanError("zones and brokers are told by either --sites or --bootstrap-server")
+    if sites.sites is not None:
+        brokers, gateways, bases = read_sites(sites.sites)
+        return RunningPlan(brokers, rules, bases), gateways
+    if "{zone}" not in sites.gateway_name:
+        raise PlanError("with --bootstrap-server, --gateway-name is needed, such as kafka-gateway.{zone}.example.com")
+    found = _running(sites, rules)
+    zones = sorted({one.zone for one in found.brokers})
+    return found, {zone: sites.gateway_name.replace("{zone}", zone) for zone in zones}
+
+
+def _running(sites: Sites, rules: PlanRules) -> "RunningPlan":
+    from doctor.cluster_questions import ask_properties
+    from doctor.facts import Unknown
+    from gateway.planning.planned_ports import BrokerSite
+    from gateway.planning.running_plan import running_plan
+    from kafka_cluster.cluster import KafkaCluster
+
+    config = Connection(sites.bootstrap_server, sites.command_config).client_config()
+    brokers = KafkaCluster(config, "remote-wal-gateway-plan", _TIMEOUT_S).brokers()
+    properties = {}
+    for broker_id, told in ask_properties(config, [one.broker_id for one in brokers], _TIMEOUT_S).items():
+        if isinstance(told, Unknown):
+            raise PlanError(
+                f"broker {broker_id} does not tell its listeners, without which a gateway's address may be taken for "
+                f"its own: {told.reason}. Log in as who may DescribeConfigs of the cluster, or tell all by --sites"
+            )
+        properties[broker_id] = told
+    sites_told = {one.broker_id: BrokerSite(one.broker_id, one.rack or "", one.host, one.port) for one in brokers}
+    return running_plan(sites_told, properties, rules)

@@ -1,0 +1,182 @@
+"""`remote-wal status`: the whole fleet on one screen."""
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.connection import Connection, Json
+from cli.exit_code import ExitCode
+from cli.fleet.agents import Answer, LoginFile, ask_agents, http_settings
+from cli.option_groups import grouped
+from cli.tables import show, table, tell_json
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from kafka_cluster.answers import DescribedBroker
+    from metadata_topic.settings.settings_topic import KnownSettings
+
+_KAFKA_TIMEOUT_S = 10.0
+_ANSWER_KEYS = (
+    "uptime_s", "not_ready", "degraded", "paused", "missing_offsets", "partitions", "lag_bytes", "lag_age_s",
+    "linked_share", "inline_bytes", "store", "shadow",
+)  # fmt: skip
+_MOST_REASONS = 3
+
+
+@grouped
+def status(
+    connection: Connection,
+    broker_config: LoginFile = None,
+    timeout: Annotated[float, typer.Option(help="How many seconds each agent has to answer.", min=0.1)] = 3.0,
+    json: Json = False,
+) -> None:
+    """Show every broker and its agent: zone, release, linked share, lag, store, pauses, and why bytes go inline.
+
+    All agents are asked at once. Exits with 3 if one does not answer, else with 1 if something is not well, else 0.
+    """
+    from kafka_cluster.cluster import KafkaCluster
+    from metadata_topic.settings.settings_topic import read_known_settings
+
+    asking, client = http_settings(broker_config), connection.client_config()
+    known = read_known_settings(client)
+    brokers = KafkaCluster(client, "remote-wal-status", _KAFKA_TIMEOUT_S).brokers()
+    registered = {one: agent for one, agent in known.agents.items() if not agent.is_gone}
+    rows = fleet(known, {one.broker_id: one for one in brokers}, ask_agents(registered, asking, "/status", timeout))
+    code = exit_code(rows)
+    if json:
+        tell_json({"exit_code": code, "brokers": rows, "pauses": _pauses(known)})
+    else:
+        _print(rows, _pauses(known))
+    raise typer.Exit(code)
+
+
+def fleet(
+    known: "KnownSettings", brokers: "Mapping[int, DescribedBroker]", answers: Mapping[int, Answer]
+) -> list[dict[str, Any]]:
+    """Return a row for each broker that lives or has an agent. What nobody told is None."""
+    return [
+        {
+            "broker": one,
+            "is_broker_alive": one in brokers,
+            "agent": _state(answers.get(one)),
+            "zone": (page.get("zone") if (page := _page(answers.get(one))) else None)
+            or (brokers[one].rack if one in brokers else None),
+            "version": page.get("version") or (known.agents[one].version if one in answers else None),
+            "endpoint": known.agents[one].http_endpoint if one in answers else None,
+            "answer_s": answers[one].took_s if one in answers else None,
+            "failure": answers[one].failure or None if one in answers else None,
+            "heard_by_others": _heard(one, answers),
+            **{key: page.get(key) for key in _ANSWER_KEYS},
+        }
+        for one in sorted(brokers.keys() | answers.keys())
+    ]
+
+
+def _page(answer: Answer | None) -> dict[str, Any]:
+    return answer.page or {} if answer is not None else {}
+
+
+def _state(answer: Answer | None) -> str:
+    if answer is None:
+        return "none"
+    if answer.page is None:
+        return "silent"
+    return "not ready" if answer.page["not_ready"] else "ready"
+
+
+def _heard(broker_id: int, answers: Mapping[int, Answer]) -> dict[str, Any]:
+    """Return what other agents know of this one: by asker, seconds since its last answer, and why it fails."""
+    told = {asker: _page(answer).get("peers", {}).get(str(broker_id)) for asker, answer in answers.items()}
+    return {str(asker): heard for asker, heard in told.items() if heard}
+
+
+def exit_code(rows: list[dict[str, Any]]) -> ExitCode:
+    """Return the exit code for the worst row."""
+    if any(row["agent"] == "silent" for row in rows):
+        return ExitCode.UNKNOWN
+    return ExitCode.FINDINGS if any(_is_bad(row) for row in rows) or not rows else ExitCode.GOOD
+
+
+def _is_bad(row: Mapping[str, Any]) -> bool:
+    store = row["store"] or {}
+    has_failed = store.get("state") in ("fails", "does not answer")
+    worries = row["not_ready"] or row["degraded"] or row["missing_offsets"] or has_failed
+    return bool(worries) or row["agent"] != "ready" or not row["is_broker_alive"]
+
+
+def _pauses(known: "KnownSettings") -> list[str]:
+    return [pause.told(scope) for scope, pause in sorted(known.pauses.items())]
+
+
+def _print(rows: list[dict[str, Any]], pauses: list[str]) -> None:
+    from rich.text import Text
+
+    from agent.http.status_page import shadow_text
+
+    columns = (
+        ">broker", "zone", "agent", "answered", "release", ">linked 1 min", ">1 h", ">not stored", ">oldest", "store",
+        "why inline (1 h)",
+    )  # fmt: skip
+    made = table(*columns, rows=[_cells(row) for row in rows], title="Brokers and their agents", without_lines=True)
+    for at in (2, 9, 10):
+        made.columns[at].overflow = "fold"
+    show(made)
+    for row in rows:
+        if row["shadow"]:
+            show(Text(f"broker {row['broker']} is {shadow_text(row['shadow'])}"))
+        for text in _told(row):
+            show(Text(f"broker {row['broker']}: {text}", style="red" if row["agent"] == "silent" else "yellow"))
+    show(*(Text(pause, style="yellow") for pause in pauses))
+
+
+def _cells(row: Mapping[str, Any]) -> "list[Text]":
+    from rich.text import Text
+
+    from agent.http.status_page import duration, size
+
+    def known(value: Any, text: Any) -> str:
+        return "unknown" if value is None else text(value)
+
+    share, store = row["linked_share"] or {}, row["store"] or {}
+    has_answer = row["linked_share"] is not None
+    told = [f"{one:.1%}" if (one := share.get(span)) is not None else "none" for span in ("minute", "hour")]
+    seen = f", {duration(ago)} ago" if (ago := store.get("answered_s_ago")) is not None else ""
+    reasons = sorted((row["inline_bytes"] or {}).items(), key=lambda one: -one[1])
+    inline = ", ".join(f"{reason} {size(moved)}" for reason, moved in reasons[:_MOST_REASONS]) or "none"
+    cells = (
+        str(row["broker"]),
+        row["zone"] or "unknown",
+        _agent_text(row),
+        known(row["answer_s"], lambda s: f"{'no, after' if row['failure'] else 'in'} {duration(s)}"),
+        row["version"] or "unknown",
+        *(told if has_answer else ("unknown", "unknown")),
+        known(row["lag_bytes"], size),
+        known(row["lag_age_s"], duration),
+        f"{store['state']}{seen}" if store else "unknown",
+        inline if has_answer else "unknown",
+    )
+    style = {"silent": "red", "none": "yellow"}.get(row["agent"], "yellow" if _is_bad(row) else "")
+    return [Text(cell, style=style) for cell in cells]
+
+
+def _agent_text(row: Mapping[str, Any]) -> str:
+    text = {"none": "none registered", "silent": "does not answer"}.get(row["agent"], row["agent"])
+    return f"{text}{', shadow' if row['shadow'] else ''}{', paused' if row['paused'] else ''}"
+
+
+def _told(row: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what is not well with a broker."""
+    from agent.http.status_page import duration
+
+    if not row["is_broker_alive"]:
+        yield "the broker is not in the cluster"
+    if row["failure"]:
+        heard = [one["answered_s_ago"] for one in row["heard_by_others"].values() if one["answered_s_ago"] is not None]
+        seen = f"; another agent heard it {duration(min(heard))} ago" if heard else "; no other agent heard it"
+        yield f"its agent does not answer, after {duration(row['answer_s'])}: {row['failure']}{seen}"
+    if row["missing_offsets"]:
+        yield f"{row['missing_offsets']:,} offsets are in no object, and gone"
+    yield from row["not_ready"] or ()
+    yield from row["degraded"] or ()

@@ -1,0 +1,317 @@
+"""`remote-wal topics`: shows and changes which topics replicate through object storage."""
+
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.command_group import command_group
+from cli.completion import complete_topic
+from cli.connection import Connection, Json
+from cli.option_groups import grouped
+from cli.tables import show, table, tell_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from kafka_cluster.client_config import KafkaClientConfig
+    from metadata_topic.settings.topic_settings import TopicSettings
+
+app = command_group("Set and list the topics with remote.wal.storage.enable.")
+
+Topics = Annotated[
+    list[str], typer.Argument(help="Names of topics.", metavar="TOPIC...", autocompletion=complete_topic)
+]
+WalRetentionMs = Annotated[
+    int | None,
+    typer.Option(
+        help="remote.wal.retention.ms: how long objects are kept for followers; -2: as long as brokers keep the log."
+    ),
+]
+
+Pattern = Annotated[
+    bool, typer.Option("--pattern", help="The names are regular expressions, for all such topics, also future ones.")
+]
+
+_POLICY = (
+    "remote.wal.link.policy: cost: links where they are cheaper than the bytes; latency: likewise, within the latency "
+    "bound; always: links for every byte, so that a producer that sends many small requests with acks=all (librdkafka) "
+    "waits a round of the store for each of them."
+)
+_TIMEOUT_S = 10.0
+_DURABLE = "remote.wal.durable.enable: answer producers only once their records are in object storage."
+
+
+@app.command()
+@grouped
+def enable(
+    topics: Topics,
+    connection: Connection,
+    link_policy: Annotated[str, typer.Option(help=_POLICY)] = "cost",
+    latency_bound_ms: Annotated[
+        int | None, typer.Option(help="remote.wal.link.latency.bound.ms, for the policy latency.")
+    ] = None,
+    upload_wait_max_ms: Annotated[
+        int | None, typer.Option(help="remote.wal.link.upload.wait.max.ms, for the policy cost.")
+    ] = None,
+    archive: Annotated[
+        bool, typer.Option("--archive/--no-archive", help="remote.wal.archive.enable: keep the log in the archive.")
+    ] = False,
+    wal_retention_ms: WalRetentionMs = None,
+    durable: Annotated[
+        bool,
+        typer.Option(
+            "--durable/--no-durable",
+            help=_DURABLE,
+        ),
+    ] = False,
+    pattern: Pattern = False,
+) -> None:
+    """Replicate these topics through object storage from now on. Takes effect in running agents within seconds.
+
+    With --pattern, topics that have no setting of their own inherit these.
+    """
+    from metadata_topic.settings import topic_settings as keys
+    from metadata_topic.settings.topic_settings import TopicSettings
+
+    wanted = {
+        keys.ENABLE_KEY: "true",
+        keys.POLICY_KEY: link_policy,
+        keys.LATENCY_BOUND_KEY: _text(latency_bound_ms),
+        keys.UPLOAD_WAIT_KEY: _text(upload_wait_max_ms),
+        keys.ARCHIVE_KEY: _text(archive),
+        keys.WAL_RETENTION_KEY: _text(wal_retention_ms),
+        keys.DURABLE_KEY: _text(durable),
+    }
+    changed, client = _changed(dict.fromkeys(topics, TopicSettings()), wanted), connection.client_config()
+    if not pattern:
+        _check_retention(changed, client)
+    if durable:
+        _check_durable(client)
+    (_set_patterns if pattern else _set)(changed, client)
+
+
+@app.command("set")
+@grouped
+def set_(
+    topics: Topics,
+    connection: Connection,
+    link_policy: Annotated[str | None, typer.Option(help=_POLICY)] = None,
+    wal_retention_ms: WalRetentionMs = None,
+    durable: Annotated[bool | None, typer.Option("--durable/--no-durable", help=_DURABLE)] = None,
+) -> None:
+    """Change settings of topics that are enabled, and leave their others as they are."""
+    from metadata_topic.settings.settings_topic import read_settings
+    from metadata_topic.settings.topic_settings import DURABLE_KEY, POLICY_KEY, WAL_RETENTION_KEY
+
+    wanted = {POLICY_KEY: link_policy, WAL_RETENTION_KEY: _text(wal_retention_ms), DURABLE_KEY: _text(durable)}
+    changes = {key: text for key, text in wanted.items() if text is not None}
+    if not changes:
+        raise typer.BadParameter("nothing to set", param_hint="--link-policy, --wal-retention-ms, --durable")
+    client = connection.client_config()
+    known, _ = read_settings(client)
+    for topic in topics:
+        if topic not in known:
+            raise typer.BadParameter(f"{topic} is not enabled", param_hint="TOPIC...")
+    changed = _changed({topic: known[topic] for topic in topics}, changes)
+    if wal_retention_ms is not None:
+        _check_retention(changed, client)
+    if durable:
+        _check_durable(client)
+    _set(changed, client)
+
+
+@app.command()
+@grouped
+def disable(topics: Topics, connection: Connection, pattern: Pattern = False) -> None:
+    """Replicate these topics as stock Kafka does, whatever patterns and brokers' files say.
+
+    Objects that are stored stay. With --pattern, the patterns are removed.
+    """
+    if pattern:
+        _set_patterns(dict.fromkeys(topics), connection.client_config())
+        return
+    from metadata_topic.settings.topic_settings import OWN, TopicSettings
+
+    _set(dict.fromkeys(topics, TopicSettings(origin=OWN)), connection.client_config())
+
+
+@app.command()
+@grouped
+def reset(topics: Topics, connection: Connection) -> None:
+    """Remove these topics' own settings: they inherit those of a pattern or of the brokers' files, if there are any."""
+    _set(dict.fromkeys(topics), connection.client_config())
+
+
+@app.command("list")
+@grouped
+def list_topics(connection: Connection, json: Json = False) -> None:
+    """Show the topics with remote.wal.storage.enable, and how they link."""
+    from metadata_topic.settings.settings_topic import read_known_settings
+    from metadata_topic.settings.topic_settings import OWN
+
+    known = read_known_settings(connection.client_config())
+    rows = [
+        {
+            "topic": name,
+            "remote.wal.storage.enable": settings.enable,
+            "remote.wal.link.policy": str(settings.link_policy),
+            "remote.wal.link.latency.bound.ms": settings.link_latency_bound_ms,
+            "remote.wal.archive.enable": settings.archive,
+            "remote.wal.retention.ms": settings.wal_retention_ms,
+            "remote.wal.durable.enable": settings.durable,
+            "from": settings.origin or OWN,
+        }
+        for name, settings in sorted(known.topics.items())
+    ]
+    if json:
+        tell_json(rows)
+        return
+    shown = [
+        (
+            row["topic"],
+            str(row["remote.wal.storage.enable"]).lower(),
+            row["remote.wal.link.policy"],
+            "" if (bound := row["remote.wal.link.latency.bound.ms"]) is None else f"{bound} ms",
+            str(row["remote.wal.archive.enable"]).lower(),
+            "" if (kept_ms := row["remote.wal.retention.ms"]) is None else str(kept_ms),
+            str(row["remote.wal.durable.enable"]).lower(),
+            row["from"],
+        )
+        for row in rows
+    ]
+    settings = ("link policy", "latency bound", "archive", "WAL retention ms", "durable", "from")
+    columns = ("topic", "remote.wal.storage.enable", *settings)
+    patterns = (f"pattern {name}: for topics without own settings" for name in sorted(known.patterns))
+    show(table(*columns, rows=shown), *patterns, *orphaned_lines(known.orphaned))
+
+
+def orphaned_lines(orphaned: "Iterable[str]") -> list[str]:
+    """Return the messages about settings whose topics were deleted."""
+    return [
+        f"{name}: settings of a deleted topic, which count for no other. To remove them: remote-wal topics reset {name}"
+        for name in sorted(orphaned)
+    ]
+
+
+def _changed(
+    settings: "Mapping[str, TopicSettings]", changes: "Mapping[str, str | None]"
+) -> "dict[str, TopicSettings | None]":
+    from metadata_topic.records.errors import TopicSettingsError
+    from metadata_topic.settings.setting_keys import changed_settings
+
+    try:
+        return {topic: changed_settings(topic, its, changes) for topic, its in settings.items()}
+    except TopicSettingsError as error:
+        raise typer.BadParameter(error.reason) from None
+
+
+def _text(value: int | None) -> str | None:
+    return None if value is None else str(value).lower()
+
+
+def _check_retention(wanted: "Mapping[str, TopicSettings | None]", client: "KafkaClientConfig") -> None:
+    """Raises TopicSettingsError where -2 has no limit."""
+    from metadata_topic.records.errors import TopicNotKnownError, TopicSettingsError
+    from metadata_topic.settings.topic_settings import WAL_RETENTION_KEY
+    from metadata_topic.settings.wal_retention import AS_LOCAL, why_not_as_local
+    from metadata_topic.topic.topic import confluent_admin
+
+    for topic, settings in wanted.items():
+        if settings is None or settings.wal_retention_ms != AS_LOCAL:
+            continue
+        with suppress(TopicNotKnownError):  # that is told of when it is set
+            if reason := why_not_as_local(confluent_admin(client, _TIMEOUT_S).topic_config(topic)):
+                raise TopicSettingsError("set topic settings", topic, f"{WAL_RETENTION_KEY}=-2: {reason}")
+
+
+def _check_durable(client: "KafkaClientConfig") -> None:
+    """Raises TopicSettingsError where somebody's producers would be answered before records are stored."""
+    from kafka_cluster.cluster import KafkaCluster
+    from metadata_topic.records.errors import TopicSettingsError
+    from metadata_topic.settings.durable_holders import why_not_durable
+    from metadata_topic.settings.settings_topic import read_settings
+    from metadata_topic.settings.topic_settings import DURABLE_KEY
+
+    _, agents = read_settings(client)
+    brokers = KafkaCluster(client, "remote-wal-topics", _TIMEOUT_S).brokers()
+    reason = why_not_durable(agents, [one.broker_id for one in brokers])
+    if reason is not None:
+        hint = "first have all agents hold answers: remote-wal gateway plan --durable prints the lines"
+        raise TopicSettingsError("enable", DURABLE_KEY, reason, hint)
+
+
+def _set(wanted: "Mapping[str, TopicSettings | None]", client: "KafkaClientConfig") -> None:
+    """None: the defaults."""
+    from dataclasses import replace
+
+    from kafka_cluster.answers import UNKNOWN_TOPIC_OR_PARTITION
+    from kafka_cluster.cluster import KafkaCluster
+    from metadata_topic.records.errors import TopicSettingsError
+    from metadata_topic.settings.settings_topic import SettingsWriter, known_id
+    from metadata_topic.settings.topic_settings import check_topic
+
+    for topic in wanted:
+        check_topic(topic)
+    described = KafkaCluster(client, "remote-wal-topics", _TIMEOUT_S).topics(list(wanted))
+    existing = {one.name: known_id(one) for one in described if one.error_code != UNKNOWN_TOPIC_OR_PARTITION}
+    for topic, settings in wanted.items():
+        if settings is not None and settings.enable and topic not in existing:
+            raise TopicSettingsError("enable", topic, "there is no such topic", "make it first, with kafka-topics.sh")
+    with closing(SettingsWriter(client)) as writer:
+        for topic, settings in wanted.items():
+            if settings is not None and topic in existing:
+                writer.set_topic(topic, replace(settings, topic_id=existing[topic]))
+            else:
+                writer.clear_topic(topic)
+            is_enabled = settings is not None and settings.enable
+            typer.echo(f"{topic}: remote.wal.storage.enable={'true' if is_enabled else 'false'}")
+    for policy in sorted({str(one.link_policy) for one in wanted.values() if one is not None and one.enable}):
+        typer.echo(what_it_does(policy, _measured(client)))
+
+
+def _set_patterns(wanted: "Mapping[str, TopicSettings | None]", client: "KafkaClientConfig") -> None:
+    """None: removed."""
+    from metadata_topic.settings.settings_topic import SettingsWriter
+    from metadata_topic.settings.topic_settings import check_pattern
+
+    for pattern in wanted:
+        check_pattern(pattern)
+    with closing(SettingsWriter(client)) as writer:
+        for pattern, settings in wanted.items():
+            writer.set_pattern(pattern, settings)
+            told = "removed" if settings is None else "for all such topics without own settings, within seconds"
+            typer.echo(f"pattern {pattern}: {told}")
+
+
+def _measured(client: "KafkaClientConfig") -> "list[Mapping[str, object]]":
+    """Return the descriptions of agents that answer from here without a login."""
+    from cli.fleet.agents import ask_agents
+    from metadata_topic.settings.settings_topic import read_settings
+
+    asked = ask_agents(read_settings(client)[1], None).values()
+    return [answer.page for answer in asked if answer.page is not None]
+
+
+def what_it_does(policy: str, agents: "Sequence[Mapping[str, object]]") -> str:
+    """Return how the policy affects producers and followers, by the agents' measurements."""
+    rounds = [float(ms) for one in agents if isinstance(ms := one.get("link_round_ms"), int | float) and ms]
+    sizes = [int(size) for one in agents if isinstance(size := one.get("break_even_bytes"), int)]
+    round_ = f"about {max(rounds):.0f} ms" if rounds else "a PUT and a GET (nothing was uploaded here yet)"
+    pays = f", from {max(sizes) / 1e3:.0f} KB on," if sizes else ""
+    waits = (
+        f"acks=all producers that reach brokers directly wait {round_} for a round, those with small batches up to "
+        "five rounds; through agents with held acknowledgements none wait"
+    )
+    match policy:
+        case "always":
+            return (
+                f"always: links for every byte, whatever it costs. {waits}; a small request sent ahead waits for all."
+            )
+        case "latency":
+            return f"latency: links where objects{pays} pay, and a round takes no longer than the bound. {waits}."
+        case _:
+            return (
+                f"cost: links where objects{pays} pay on the average. {waits}. Where producers would lose throughput, "
+                "bytes go inline: remote-wal describe --why."
+            )

@@ -1,0 +1,60 @@
+"""`remote-wal demo`: watch a cluster replicate through object storage, and check that it keeps every record."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.exit_code import ExitCode
+from cli.extras import need_extra
+from cli.local.cluster import ProtocolOption
+from local_cluster.object_store.store_spec import OwnStore
+from local_cluster.security.listeners import InterBrokerProtocol
+
+
+def demo(
+    store: Annotated[
+        OwnStore, typer.Option(help="A directory, or a native S3 server (needs Go), on this machine.")
+    ] = OwnStore.LOCAL,
+    protocol: ProtocolOption = InterBrokerProtocol.PLAINTEXT,
+    quick: Annotated[bool, typer.Option("--quick", help="About two minutes, with less of everything.")] = False,
+    keep: Annotated[
+        Path | None, typer.Option(help="Keep all data and logs in this new directory.", file_okay=False)
+    ] = None,
+    json: Annotated[
+        Path | None, typer.Option("--json", help="Write the report to this file; - is standard output.", dir_okay=False)
+    ] = None,
+) -> None:
+    """Run three Kafka brokers with agents, write, break things, and show what it cost.
+
+    Takes some three minutes and needs nothing but this machine. Exits with 1 if a record was lost or came out of
+    order, or if replicas differ.
+    """
+    need_extra("demo")
+    from rich.console import Console
+
+    from demo.plan import plan_for
+    from demo.presentation import PAGE_WIDTH, Progress, show_introduction, show_report
+    from demo.run import run_demo
+    from local_cluster.processes import ends_what_it_started
+
+    to_stdout = json is not None and str(json) == "-"
+    console = Console(stderr=to_stdout)
+    if not console.is_terminal:
+        console = Console(stderr=to_stdout, width=PAGE_WIDTH)
+    show_introduction(console, store)
+    try:
+        with ends_what_it_started(), Progress(console) as progress:
+            report = run_demo(plan_for(store, quick=quick), store, protocol, keep, progress)
+            progress.end()
+    except KeyboardInterrupt:
+        console.print("interrupted: brokers, agents and data are gone" if keep is None else "interrupted")
+        raise typer.Exit(130) from None
+    plain = protocol is InterBrokerProtocol.PLAINTEXT
+    show_report(console, report, keep, "" if plain else f" --inter-broker-protocol {protocol}")
+    if to_stdout:
+        typer.echo(report.to_text(), nl=False)
+    elif json is not None:
+        json.write_text(report.to_text())
+    if report.broken_promises:
+        raise typer.Exit(ExitCode.FINDINGS)

@@ -1,0 +1,1 @@
+"""Commands that restore, move, or check what is stored."""

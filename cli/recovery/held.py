@@ -1,0 +1,161 @@
+"""`remote-wal held`: records that a log lost, and object storage still holds."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.command_group import command_group
+from cli.completion import complete_topic
+from cli.connection import Json
+from cli.exit_code import ExitCode
+from cli.option_groups import grouped
+from cli.recovery.recovery_sources import BrokersCluster, OpenStores, open_stores
+from cli.tables import show, table, tell_json
+
+if TYPE_CHECKING:
+    from kafka_cluster.client_config import KafkaClientConfig
+    from kafka_log.topic_partition import TopicIdPartition
+    from metadata_topic.topic.topic_session import TopicSession
+    from plugin.segment_metadata import RemoteWalLogSegmentMetadata
+    from recovery.held_records import HeldRecord
+
+app = command_group("Records that a log lost, and object storage still holds.")
+_TIMEOUT_S = 30.0
+_PRODUCED_WITHIN_S = 600.0
+_IN_FLIGHT = 10_000
+
+Topic = Annotated[str, typer.Argument(help="The topic.", autocompletion=complete_topic)]
+Partition = Annotated[int, typer.Argument(help="The partition.", min=0)]
+
+
+@app.callback()
+def _group() -> None:
+    """Records that a log lost, and object storage still holds."""
+
+
+@app.command("list")
+@grouped
+def list_held(topic: Topic, partition: Partition, where: BrokersCluster, json: Json = False) -> None:
+    """Show what object storage holds of records that the log lost though no other replica was elected.
+
+    Exits with 1 if there is any.
+    """
+    with _opened(topic, partition, where) as held:
+        rows = [
+            (run.entry.first_offset, run.entry.last_offset, run.entry.leader_epoch, str(run.combined_segment_id))
+            for run in held.runs
+        ]
+    if json:
+        names = ("first_offset", "last_offset", "leader_epoch", "segment")
+        tell_json(
+            {"topic": topic, "partition": partition, "held": [dict(zip(names, row, strict=True)) for row in rows]}
+        )
+    else:
+        title = f"Held of {topic}-{partition}"
+        show(table(">first offset", ">last offset", ">leader epoch", "segment", rows=rows, title=title))
+    if rows:
+        raise typer.Exit(ExitCode.FINDINGS)
+
+
+@app.command()
+@grouped
+def restore(topic: Topic, partition: Partition, where: BrokersCluster) -> None:
+    """Append the held records to the log, in their old order: they get new offsets, behind what was written since.
+
+    They stay held. Look at the log, then give them up. Run twice, it appends them twice.
+    """
+    from recovery.held_records import held_records
+
+    with _opened(topic, partition, where) as held:
+        appended, faults = _produce(held.stores.client, topic, partition, held_records(held.stores.storage, held.runs))
+    typer.echo(f"{appended:,} records were appended to {topic}-{partition}")
+    if faults:
+        typer.echo(f"{len(faults):,} were not: {faults[0]}", err=True)
+        raise typer.Exit(ExitCode.FINDINGS)
+    if appended:
+        typer.echo(f"when they are as you want them: remote-wal held give-up {topic} {partition}")
+
+
+def _produce(
+    client: "KafkaClientConfig", topic: str, partition: int, records: "Iterator[HeldRecord]"
+) -> tuple[int, list[str]]:
+    """Return how many were acknowledged, and the outcome of each other one."""
+    from confluent_kafka import Producer
+
+    from kafka_cluster.flushing import flush
+
+    config = {**client.for_confluent(client_id="remote-wal-held"), "acks": "all", "enable.idempotence": True}
+    producer = Producer(config)
+    answers: list[str | None] = []
+
+    def told(error: object, _message: object) -> None:
+        answers.append(None if error is None else str(error))
+
+    sent = 0
+    for record in records:
+        sent += 1
+        message: dict[str, Any] = {"key": record.key, "value": record.value, "headers": list(record.headers)}
+        while len(producer) >= _IN_FLIGHT:
+            producer.poll(1.0)
+        producer.produce(topic, partition=partition, timestamp=record.timestamp_ms, on_delivery=told, **message)
+    flush(producer, _PRODUCED_WITHIN_S)
+    faults = [answer for answer in answers if answer is not None]
+    return answers.count(None), faults + ["no answer in time"] * (sent - len(answers))
+
+
+@app.command("give-up")
+@grouped
+def give_up_held(topic: Topic, partition: Partition, where: BrokersCluster) -> None:
+    """Give up what is held of the partition: nobody can have these records from object storage any more."""
+    from plugin.wall_clock import wall_ms
+    from recovery.held_records import give_up
+
+    with _opened(topic, partition, where) as held:
+        runs = give_up(held.session.store, held.partition, held.stores.broker.node_id, wall_ms(), held.session.publish)
+        held.session.published()
+    typer.echo(f"{runs:,} runs of records of {topic}-{partition} were given up")
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """The held records of a partition, by snapshots and the metadata topic."""
+
+    stores: OpenStores
+    partition: "TopicIdPartition"
+    session: "TopicSession"
+
+    @property
+    def runs(self) -> "list[RemoteWalLogSegmentMetadata]":
+        return self.session.store.held_runs(self.partition)
+
+
+@contextmanager
+def _opened(topic: str, partition: int, where: BrokersCluster) -> Iterator[_Held]:
+    import time
+
+    from metadata_topic.store.snapshots.snapshot_keeper import SnapshotKeeper
+    from metadata_topic.store.store import RemoteWalMetadataStore
+    from metadata_topic.topic.topic_session import TopicSession
+    from plugin.remote_wal_storage_manager import blobs_of
+
+    with open_stores(where) as stores:
+        place = _partition(stores.client, topic, partition)
+        broker, store = stores.broker, RemoteWalMetadataStore()
+        blobs = blobs_of(stores.storage, "read", "metadata snapshots")
+        if (image := SnapshotKeeper(blobs, stores.cluster_id, broker.node_id, 0).load()) is not None:
+            store.restore(image)
+        with TopicSession(stores.client, broker.node_id, time.monotonic, broker.rack, store) as session:
+            yield _Held(stores, place, session)
+
+
+def _partition(client: "KafkaClientConfig", topic: str, partition: int) -> "TopicIdPartition":
+    from kafka_cluster.cluster import KafkaCluster
+    from kafka_log.topic_partition import TopicIdPartition
+
+    for found in KafkaCluster(client, "remote-wal-held", _TIMEOUT_S).topics([topic]):
+        if not found.error_code and partition < len(found.partitions):
+            return TopicIdPartition(found.topic_id, partition)
+    raise typer.BadParameter(f"the cluster does not show {topic}-{partition}")

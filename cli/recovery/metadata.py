@@ -1,0 +1,107 @@
+"""`remote-wal metadata`: writes the metadata topic again after it was lost."""
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.command_group import command_group
+from cli.connection import Json
+from cli.exit_code import ExitCode
+from cli.option_groups import grouped
+from cli.recovery.recovery_sources import BrokersCluster, Tell, open_stores, patience_of, progress_to
+from cli.tables import tell_json
+
+if TYPE_CHECKING:
+    from recovery.metadata.topic_rebuild import RebuildPlan
+
+app = command_group("The metadata topic.")
+
+
+@app.callback()
+def _group() -> None:
+    """The metadata topic."""
+
+
+@app.command()
+@grouped
+def rebuild(
+    where: BrokersCluster,
+    write: Annotated[bool, typer.Option("--write/--dry-run", help="Write it, or only tell what would be.")] = False,
+    json: Json = False,
+) -> None:
+    """Tell the metadata topic of every stored object that it does not tell of, by snapshots and the objects themselves.
+
+    For when the topic was deleted, made anew, or lost its end. Agents may run, and go on uploading; until the end of it
+    they delete nothing that the topic does not tell of. Run it once, with any broker's settings. Exits with 1 when an
+    object cannot be read: it stays, and counts as unknown.
+    """
+
+    def tell(text: str) -> None:
+        sys.stderr.write(f"{text}\n")
+
+    plan, written = _rebuild(where, write, tell)
+    if json:
+        tell_json(_as_json(plan, written))
+    else:
+        typer.echo(_as_text(plan, written))
+    if plan.unreadable:
+        raise typer.Exit(ExitCode.FINDINGS)
+
+
+def _rebuild(where: BrokersCluster, write: bool, tell: Tell) -> "tuple[RebuildPlan, int | None]":
+    import time
+
+    from metadata_topic.topic.topic_session import TopicSession
+    from plugin.wall_clock import wall_ms
+    from recovery.metadata.remembered_metadata import read_snapshots
+    from recovery.metadata.topic_rebuild import Known, Rebuild
+
+    with open_stores(where) as stores:
+        storage, archive = stores.storage, stores.archive
+        tell("reading snapshots")
+        remembered = read_snapshots(storage, stores.cluster_id, progress_to(tell))
+        if remembered.refused:
+            tell(f"the snapshots of {remembered.refused} brokers cannot be read, and are done without")
+        tell("reading the metadata topic")
+        broker = stores.broker
+        with TopicSession(stores.client, broker.node_id, time.monotonic, broker.rack) as session:
+            run = Rebuild(storage, archive, remembered, wall_ms, progress_to(tell), patience_of(tell))
+            tell("listing objects")
+            plan = run.plan(Known(session.store, session.archive))
+            tell(_summary(plan))
+            return plan, run.write(session, plan) if write else None
+
+
+def _as_json(plan: "RebuildPlan", written: int | None) -> dict[str, object]:
+    return {
+        "objects": plan.objects,
+        "known": plan.known,
+        "segments": len(plan.segments),
+        "archive_objects": len(plan.archived),
+        "deletions": len(plan.deletions),
+        "registrations": len(plan.registrations),
+        "declared_gaps": plan.declared_gaps,
+        "bounds": plan.bounds,
+        "from_footers": plan.from_footers,
+        "bytes": plan.bytes,
+        "unreadable": [{"key": item.key, "reason": item.reason} for item in plan.unreadable],
+        "written": written,
+    }
+
+
+def _summary(plan: "RebuildPlan") -> str:
+    return (
+        f"{plan.objects:,} objects are stored, {plan.known:,} are known. To be told of: {len(plan.segments):,} "
+        f"combined segments and {len(plan.archived):,} archive objects ({plan.from_footers:,} of both by footers), "
+        f"{len(plan.deletions):,} deletions, {len(plan.registrations):,} agents, {plan.declared_gaps:,} declared "
+        f"gaps, {plan.bounds:,} bounds of logs (where the upload began, or up to where records were released)"
+    )
+
+
+def _as_text(plan: "RebuildPlan", written: int | None) -> str:
+    lines = [f"unreadable: {item.key}: {item.reason}" for item in plan.unreadable]
+    done = (
+        f"{written:,} records written; the topic is whole" if written is not None else "nothing written: --write does"
+    )
+    return "\n".join([*lines, done])

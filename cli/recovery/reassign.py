@@ -1,0 +1,391 @@
+"""`remote-wal reassign`: moves partitions' replicas and leadership."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from cli.command_group import command_group
+from cli.completion import complete_broker
+from cli.connection import Connection, Json
+from cli.exit_code import ExitCode
+from cli.option_groups import grouped
+from cli.tables import fail, show, table, tell_json
+
+if TYPE_CHECKING:
+    from kafka_cluster.client_config import KafkaClientConfig
+    from metadata_topic.settings.wal_retention import AgentsRetention
+    from recovery.reassignment.admin import ReassignmentAdmin
+    from recovery.reassignment.copied_bytes import TopicStorage
+    from recovery.reassignment.moves import Reassignment, ReassignmentLimits
+    from recovery.reassignment.plan import ClusterReplicas, Loads, ReassignmentPlan, TopicPartition
+    from recovery.reassignment.tail_requests import NoTails, TailRequests
+
+_TIMEOUT_S: Final = 15.0
+
+app = command_group(
+    "Drain a broker, balance all by what they carry, fill one that joins, or carry out a plan, with the tails uploaded "
+    "before.\n\n"
+    "Exit codes: 0 done, or nothing to do; 1 not all moves are done; 2 the command is wrong, or there can be no such "
+    "plan; 3 the cluster does not do or tell what is asked; 7 cancelled."
+)
+
+Broker = Annotated[int, typer.Argument(help="The broker's id.", autocompletion=complete_broker)]
+Seconds = Annotated[float, typer.Option(min=1.0, help="How long loads are measured before planning.")]
+Limit = Annotated[int, typer.Option(min=1, help="Change at most so many partitions; those that help most come first.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Moving:
+    """How a plan is carried out."""
+
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Show what would be moved; move nothing. With --json in the form that `execute --plan` and "
+            "kafka-reassign-partitions.sh take; what is left where it is goes to standard error.",
+        ),
+    ] = False
+    max_moves: Annotated[int, typer.Option(min=1, help="So many partitions are under way at a time.")] = 8
+    upload_tail: Annotated[
+        bool, typer.Option("--upload-tail/--no-upload-tail", help="First have the agents upload what is not stored.")
+    ] = True
+    upload_timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for an upload.")] = 10.0
+    move_timeout: Annotated[
+        float | None, typer.Option(min=1.0, help="Seconds after which a move is taken back; never unless given.")
+    ] = None
+
+
+@app.command()
+@grouped
+def drain(connection: Connection, broker: Broker, moving: Moving, json: Json = False) -> None:
+    """Take every replica off a broker, which may be gone. Ctrl-C takes back what is under way; killed, it leaves that
+    to Kafka, which goes on.
+    """
+    from recovery.reassignment.plan import plan_drain
+
+    def plan(cluster: "ClusterReplicas", admin: "ReassignmentAdmin") -> "ReassignmentPlan":
+        return plan_drain(cluster, stored_loads(cluster, admin), broker)
+
+    _reassign(connection, plan, moving, json=json)
+
+
+@app.command()
+@grouped
+def join(
+    connection: Connection,
+    broker: Broker,
+    moving: Moving,
+    seconds: Seconds = 10.0,
+    limit: Limit = 1000,
+    json: Json = False,
+) -> None:
+    """Give a broker that has joined its share of replicas and leaders; nothing moves between the others."""
+    from recovery.reassignment.plan import plan_balance
+
+    loads = measured_loads(connection, seconds)
+    _reassign(connection, lambda cluster, _: plan_balance(cluster, loads, limit, broker), moving, loads, json=json)
+
+
+@app.command()
+@grouped
+def balance(
+    connection: Connection,
+    moving: Moving,
+    seconds: Seconds = 30.0,
+    limit: Limit = 100,
+    watch: Annotated[bool, typer.Option("--watch", help="Go on, until Ctrl-C.")] = False,
+    every: Annotated[float, typer.Option(min=1.0, help="Seconds between two rounds of --watch.")] = 600.0,
+    json: Json = False,
+) -> None:
+    """Bring all brokers within a fifth of each other in what they take in, give out and store, as measured now."""
+    from recovery.reassignment.plan import plan_balance
+
+    def round_of(loads: "Loads") -> None:
+        _reassign(connection, lambda cluster, _: plan_balance(cluster, loads, limit), moving, loads, json=json)
+
+    while True:
+        try:
+            round_of(measured_loads(connection, seconds))
+        except typer.Exit as ended:
+            if not watch or ended.exit_code != ExitCode.FINDINGS:  # the next round tries again what was not done
+                raise
+        if not watch:
+            return
+        threading.Event().wait(every)
+
+
+@app.command()
+@grouped
+def execute(
+    connection: Connection,
+    moving: Moving,
+    plan_file: Annotated[
+        Path,
+        typer.Option(
+            "--plan", help="The moves, as --dry-run --json and kafka-reassign-partitions.sh have them.", exists=True
+        ),
+    ],
+    json: Json = False,
+) -> None:
+    """Carry out a plan from a file."""
+    from recovery.reassignment.plan import ReassignmentPlanError, plan_as_given, read_plan
+
+    try:
+        given = read_plan(plan_file.read_text(), str(plan_file))
+    except ReassignmentPlanError as error:
+        fail(error, ExitCode.USAGE, json=json)
+    _reassign(connection, lambda cluster, _: plan_as_given(cluster, given), moving, json=json)
+
+
+def stored_loads(cluster: "ClusterReplicas", admin: "ReassignmentAdmin") -> "Loads":
+    """Return what is stored of each partition; nothing where brokers do not tell, as a drain must not wait for them."""
+    from recovery.errors import ReassignmentError
+    from recovery.reassignment.plan import Load
+
+    try:
+        sizes = admin.replica_sizes([one.topic_partition for one in cluster.partitions])
+    except ReassignmentError as error:
+        typer.echo(f"replicas are spread by their number, as their sizes are not known: {error}", err=True)
+        return {}
+    largest: dict[TopicPartition, int] = {}
+    for (where, _), size in sizes.items():
+        largest[where] = max(size, largest.get(where, 1))
+    return {where: Load(stored_bytes=size) for where, size in largest.items()}
+
+
+def measured_loads(connection: Connection, seconds: float) -> "Loads":
+    """Return what each partition carries, as seen in so many seconds."""
+    from cli.costs.cluster_samples import Sampler, partition_loads
+    from cli.progress import shown_progress
+
+    with Sampler(connection.client_config(), _TIMEOUT_S, time.monotonic) as sampler, shown_progress("reading") as shown:
+        first = sampler.sample()
+        shown.update(f"measuring what {len(first.racks)} brokers carry, for {seconds:.0f} s")
+        threading.Event().wait(seconds)
+        return partition_loads(first, sampler.sample())
+
+
+def _reassign(
+    connection: Connection,
+    make_plan: "Callable[[ClusterReplicas, ReassignmentAdmin], ReassignmentPlan]",
+    moving: Moving,
+    loads: "Loads | None" = None,
+    *,
+    json: bool,
+) -> None:
+    """Plan and move, or show the plan. `loads`: what to show of brokers before and after."""
+    from metadata_topic.topic.topic import SETTINGS_TOPIC
+    from recovery.reassignment.moves import ReassignmentLimits
+    from recovery.reassignment.plan import ReassignmentPlanError, write_plan
+
+    with _admin(connection) as admin:
+        cluster = admin.cluster()
+        # Without that topic no agent has ever started.
+        agents = any(one.topic_partition.topic == SETTINGS_TOPIC for one in cluster.partitions)
+        try:
+            planned = make_plan(cluster, admin)
+        except ReassignmentPlanError as error:
+            fail(error, ExitCode.USAGE, json=json)
+        if loads is not None and not json:
+            _print_brokers(cluster, loads, planned)
+        if moving.dry_run:
+            if json:
+                typer.echo(write_plan(planned))
+                _print_left(planned.left, to_stderr=True)
+            else:
+                _print_plan(planned, admin, connection.client_config() if agents else None)
+            return
+        done = None
+        if planned.moves:
+            tails = _tails(connection.client_config(), moving.upload_tail and agents)
+            limits = ReassignmentLimits(moving.max_moves, moving.upload_timeout, moving.move_timeout)
+            done = _run(admin, planned, limits, tails)
+    _report(done, planned, json)
+
+
+def _print_brokers(cluster: "ClusterReplicas", loads: "Loads", planned: "ReassignmentPlan") -> None:
+    from rich.filesize import decimal
+
+    from recovery.reassignment.plan import broker_loads
+
+    before, after = broker_loads(cluster, loads), broker_loads(cluster, loads, planned)
+    rows = [
+        (broker, cluster.racks[broker] or "", *(f"{decimal(int(now))} → {decimal(int(then))}" for now, then in parts))
+        for broker in sorted(before)
+        if (parts := zip(before[broker], after[broker], strict=True))
+    ]
+    show(table("broker", "rack", "in a second", "out a second", "stored", rows=rows))
+
+
+@contextmanager
+def _admin(connection: Connection) -> "Iterator[ReassignmentAdmin]":
+    from recovery.reassignment.admin import ReassignmentAdmin
+
+    with ReassignmentAdmin(connection.client_config()) as admin:
+        yield admin
+
+
+def _run(
+    admin: "ReassignmentAdmin",
+    planned: "ReassignmentPlan",
+    limits: "ReassignmentLimits",
+    tails: "TailRequests | NoTails",
+) -> "Reassignment":
+    import signal
+
+    from recovery.reassignment.run import ReassignmentRun, requests_of
+
+    with tails, _MovesShown() as shown:
+        uploading = {name for name, one in tails.topics().items() if one.enable}
+        requests = requests_of(planned.moves, admin, uploading)
+        run = ReassignmentRun(requests, limits, admin, tails, time.monotonic, threading.Event().wait)
+        before = signal.signal(signal.SIGINT, lambda *_: run.cancel())
+        try:
+            return run.run(shown.update)
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+
+class _MovesShown:
+    """Shows a bar of moves, and a line for each that ended, on standard error: standard output is for the report."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=Console(stderr=True),
+        )
+        self._task = self._bar.add_task("preparing", total=None)
+
+    def __enter__(self) -> "_MovesShown":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def update(self, reassignment: "Reassignment") -> None:
+        """Show this progress."""
+        from recovery.reassignment.moves import ENDS, MoveState
+
+        states = [one.state for one in reassignment.progress.values()]
+        busy = [
+            f"{states.count(state)} {state.value}"
+            for state in MoveState
+            if state in states and state not in ENDS and state is not MoveState.WAITING
+        ]
+        ended = sum(state in ENDS for state in states)
+        self._bar.update(self._task, total=len(states), completed=ended, description=", ".join(busy) or "moving")
+
+
+def _tails(client: "KafkaClientConfig", wanted: bool) -> "TailRequests | NoTails":
+    import secrets
+
+    from plugin.wall_clock import wall_ms
+    from recovery.reassignment.tail_requests import NoTails, TailRequests
+
+    return TailRequests(client, secrets.token_hex(8), wall_ms) if wanted else NoTails()
+
+
+def _report(done: "Reassignment | None", planned: "ReassignmentPlan", json: bool) -> None:
+    from recovery.reassignment.moves import MoveState
+
+    progress = list(done.progress.values()) if done is not None else []
+    rows = [
+        {
+            "topic": one.move.topic_partition.topic,
+            "partition": one.move.topic_partition.partition,
+            "before": list(one.move.before),
+            "after": list(one.move.after),
+            "state": one.state.value,
+            "reason": one.reason,
+            "seconds": None if one.seconds is None else round(one.seconds, 3),
+        }
+        for one in progress
+    ]
+    if json:
+        left = {str(where): why for where, why in planned.left.items()}
+        tell_json({"moves": rows, "left": left})
+    else:
+        _print_report(rows)
+        _print_left(planned.left)
+    states = {one.state for one in progress}
+    if MoveState.FAILED in states or planned.left:
+        raise typer.Exit(ExitCode.FINDINGS)
+    if MoveState.CANCELLED in states:
+        raise typer.Exit(ExitCode.CANCELLED)
+
+
+def _print_report(rows: list[dict[str, Any]]) -> None:
+    if not rows:
+        show("Nothing is moved.")
+        return
+    told = [
+        (
+            *(row[key] for key in ("topic", "partition")), _ids(row["before"]), _ids(row["after"]), row["state"],
+            "" if row["seconds"] is None else f"{row['seconds']:.1f}", row["reason"],
+        )
+        for row in rows
+    ]  # fmt: skip
+    show(table("topic", "part", "before", "after", "state", "seconds", "reason", rows=told))
+
+
+def _print_left(left: "Mapping[TopicPartition, str]", *, to_stderr: bool = False) -> None:
+    for where, why in left.items():
+        typer.echo(f"{where} is left where it is: {why}", err=to_stderr)
+
+
+def _print_plan(planned: "ReassignmentPlan", admin: "ReassignmentAdmin", client: "KafkaClientConfig | None") -> None:
+    from rich.filesize import decimal
+
+    sizes = admin.replica_sizes([move.topic_partition for move in planned.moves if move.adding])
+    topics, agents = _storage(planned, admin, client)
+    rows, total, inline = [], 0, 0
+    for move in planned.moves:
+        where = move.topic_partition
+        size = max((sizes.get((where, broker), 0) for broker in move.before), default=0)
+        total += size * len(move.adding)
+        inline += len(move.adding) * topics[where.topic].inline_bytes(size, len({*move.before, *move.after}), agents)
+        copied = (_ids(move.adding), decimal(size)) if move.adding else ("-", "-")
+        rows.append((where.topic, where.partition, _ids(move.before), _ids(move.after), *copied))
+    if planned.moves:
+        show(
+            table("topic", "part", "before", "after", "new on", "local log", rows=rows),
+            f"{len(planned.moves)} moves. At most {decimal(total)} of local logs are copied;",
+            "less where new replicas begin at the last tiered offset.",
+            f"About {decimal(inline)} of that are in no object any more, at a steady rate of writing, and go inline.",
+        )
+    elif not planned.left:
+        show("Nothing is to be moved.")
+    _print_left(planned.left)
+
+
+def _storage(
+    planned: "ReassignmentPlan", admin: "ReassignmentAdmin", client: "KafkaClientConfig | None"
+) -> "tuple[dict[str, TopicStorage], AgentsRetention]":
+    """Return the topics' settings that decide about their logs, and the agents' retention. No `client`: no agents."""
+    from metadata_topic.settings.settings_topic import read_settings
+    from metadata_topic.settings.wal_retention import AgentsRetention
+    from recovery.reassignment.copied_bytes import TopicStorage
+
+    names = {move.topic_partition.topic for move in planned.moves}
+    settings, agents = read_settings(client) if client is not None else ({}, {})
+    retention = admin.local_retentions_ms(names)
+    topics = {name: TopicStorage(settings.get(name), retention.get(name)) for name in names}
+    return topics, AgentsRetention.registered(agents.values())
+
+
+def _ids(brokers: Any) -> str:
+    return ",".join(map(str, brokers))

@@ -1,0 +1,261 @@
+"""The inputs of recover and verify: the broker's settings, its stores, the cluster, and the stored objects."""
+
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.completion import complete_topic
+from cli.connection import BrokerConfig, CommandConfig, Connection, agents_client
+
+if TYPE_CHECKING:
+    from agent.settings.agent_settings import AgentSettings
+    from kafka_cluster.client_config import KafkaClientConfig
+    from kafka_log.broker_files.server_properties import BrokerProperties
+    from plugin.archive_storage import ObjectArchiveStorage
+    from plugin.remote_wal_storage_manager import RemoteWalStorageManager
+    from recovery.cluster_view import ClusterView
+    from recovery.logs.run_reader import RunReader
+    from recovery.metadata.inventory import Inventory
+    from recovery.patience import Patience
+
+METADATA_TIMEOUT_S = 300.0
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokersCluster:
+    """The options by which commands find a broker's stores and its cluster."""
+
+    broker_config: BrokerConfig
+    bootstrap_server: Annotated[
+        str | None,
+        typer.Option(
+            "--bootstrap-server", help="Where the rest of the cluster is; else the broker's own settings say it."
+        ),
+    ] = None
+    command_config: CommandConfig = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLogs(BrokersCluster):
+    """The options by which recover and verify find a broker's logs."""
+
+    cluster_metadata: Annotated[
+        Path | None,
+        typer.Option(
+            help="A metadata.log.dir (or a copy of its __cluster_metadata-0) to take topics and replicas from, for "
+            "when no broker is left to ask. Objects are then read by their footers.",
+            exists=True,
+            file_okay=False,
+        ),
+    ] = None
+    cluster_id: Annotated[str | None, typer.Option(help="The cluster's id, where nothing else tells it.")] = None
+    from_objects: Annotated[
+        bool, typer.Option("--from-objects", help="Do without the metadata topic: read the footers of all objects.")
+    ] = False
+    topic: Annotated[
+        list[str] | None,
+        typer.Option("--topic", help="Only this topic; may be given several times.", autocompletion=complete_topic),
+    ] = None
+    partition: Annotated[
+        list[int] | None, typer.Option("--partition", help="Only this partition of the topics.", min=0)
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """The inputs of a recovery."""
+
+    broker: "BrokerProperties"
+    cluster_id: str
+    view: "ClusterView"
+    inventory: "Inventory"
+    storage: "RemoteWalStorageManager"
+    archive: "ObjectArchiveStorage | None"
+    directory_ids: dict[Path, str]
+    """Ids of the broker's log directories, as its agent registered them."""
+    reader: "RunReader"
+    """Reads runs from the stores; waits while they throttle or do not answer."""
+    look_again: "Callable[[], Inventory]"
+    """Takes the inventory again."""
+    wall_ms: "Callable[[], int]"
+    """The time up to which records have expired: now or, if no broker is left, when the newest object was written,
+    because nothing expires without agents."""
+
+
+@contextmanager
+def open_sources(where: StoredLogs, tell: Tell) -> Iterator[Sources]:
+    """Open all inputs; the stores are open inside the block. Raises errors of our rooms."""
+    from agent.settings_file import read_settings_file
+    from agent.stores import StoreSettings
+    from plugin.wall_clock import wall_ms
+    from recovery.logs.run_reader import RunReader
+    from recovery.metadata.inventory import from_objects, look_until_steady
+
+    broker, settings = read_settings_file(where.broker_config)
+    tell("asking for topics and replicas")
+    cluster_id, view, directory_ids = _cluster(broker, settings, where)
+    with StoreSettings.of(broker, settings, cluster_id).opened() as (storage, archive):
+
+        def take_inventory() -> "Inventory":
+            tell("listing objects")
+            if where.from_objects or where.cluster_metadata is not None:
+                return look_until_steady(lambda: from_objects(storage, archive, progress_to(tell), patience_of(tell)))
+            client = client_of(broker, settings, where)
+            return look_until_steady(lambda: _by_metadata(client, storage, archive, tell))
+
+        reader = RunReader(storage, archive, patience_of(tell))
+        inventory = take_inventory()
+        clock = _stopped_clock(inventory) if where.cluster_metadata is not None else wall_ms
+        yield Sources(
+            broker, cluster_id, view, inventory, storage, archive, directory_ids, reader, take_inventory, clock
+        )
+
+
+def _stopped_clock(inventory: "Inventory") -> "Callable[[], int]":
+    from plugin.wall_clock import wall_ms
+
+    written_ms = (run.stored_in.written_ms for runs in inventory.runs.values() for run in runs)
+    newest_ms = max(written_ms, default=wall_ms())
+    return lambda: min(newest_ms, wall_ms())
+
+
+def new_directory_id() -> str:
+    """Return an id as Kafka makes them: 16 random bytes in URL-safe base64, without a dash in front."""
+    while True:
+        text = secrets.token_urlsafe(16)
+        if not text.startswith("-"):
+            return text
+
+
+def _cluster(
+    broker: "BrokerProperties", settings: "AgentSettings", where: StoredLogs
+) -> "tuple[str, ClusterView, dict[Path, str]]":
+    from kafka_cluster.errors import KafkaClusterError
+    from metadata_topic.settings.settings_topic import read_settings
+    from recovery.cluster_view import ask_cluster, read_kraft_view, with_directories, with_wal_retention
+
+    if where.cluster_metadata is not None:
+        cluster_id, view = read_kraft_view(where.cluster_metadata, where.cluster_id)
+        return cluster_id, _with_surviving_settings(view, where.cluster_metadata, broker), {}
+    client = client_of(broker, settings, where)
+    cluster_id, view = ask_cluster(client)
+    if where.cluster_id not in (None, cluster_id):
+        raise typer.BadParameter(f"the cluster there is {cluster_id}, not {where.cluster_id}")
+    ids: dict[Path, str] = {}
+    try:
+        topics, agents = read_settings(client)
+        view = with_wal_retention(view, topics, agents.values())
+        if broker.node_id in agents:
+            ids = {Path(path): known for path, known in agents[broker.node_id].directory_ids.items()}
+    except KafkaClusterError:
+        pass  # then the ids come from elsewhere, or are new ones, and the WAL's retention is not known
+    return cluster_id, with_directories(view, _surviving_kraft_log(broker, cluster_id)), ids
+
+
+def _with_surviving_settings(view: "ClusterView", metadata_log_dir: Path, broker: "BrokerProperties") -> "ClusterView":
+    """Add the WAL's retention, if a copy of the agents' settings topic has survived.
+
+    It may be beside the controllers' log, if that is in a log directory of a broker with a replica, or among the
+    broker's own remaining files.
+    """
+    from kafka_log.broker_files.cluster_metadata import DIRECTORY_NAME
+    from kafka_log.errors import LogDirectoryError, MalformedFileError
+    from metadata_topic.settings.settings_log import read_settings_log
+    from recovery.cluster_view import with_wal_retention
+    from recovery.logs.log_settings import log_settings
+
+    beside = metadata_log_dir.parent if metadata_log_dir.name == DIRECTORY_NAME else metadata_log_dir
+    for log_dir in (beside, *broker.log_dirs):
+        try:
+            settings = read_settings_log(log_dir)
+        except (LogDirectoryError, MalformedFileError):
+            continue  # then how long the WAL keeps records is not known, and all that the log keeps is looked for
+        if settings is not None:
+            retention_ms = log_settings({"cleanup.policy": "delete"}, broker.raw).retention_ms
+            defaults = {"retention.ms": str(-1 if retention_ms is None else retention_ms)}
+            if (policy := broker.raw.get("log.cleanup.policy")) is not None:
+                defaults["cleanup.policy"] = policy
+            return with_wal_retention(view, settings.topics, settings.agents.values(), defaults)
+    return view
+
+
+def _surviving_kraft_log(broker: "BrokerProperties", cluster_id: str) -> "ClusterView | None":
+    """Read the broker's own metadata.log.dir, if it was not lost with the rest: it has the directories' ids."""
+    from kafka_log.broker_files.cluster_metadata import read_cluster_metadata
+    from kafka_log.errors import LogDirectoryError, MalformedFileError
+    from recovery.cluster_view import from_kraft
+    from recovery.logs.log_directory_target import identity_in
+
+    identity = identity_in(broker.metadata_log_dir)
+    if identity is None or identity.cluster_id != cluster_id:
+        return None
+    try:
+        return from_kraft(read_cluster_metadata(broker.metadata_log_dir))
+    except (LogDirectoryError, MalformedFileError):
+        return None
+
+
+def client_of(broker: "BrokerProperties", settings: "AgentSettings", where: BrokersCluster) -> "KafkaClientConfig":
+    """Return the client: by the options, else as the broker's agent has it. Raises ClusterUnreachableError."""
+    if where.bootstrap_server is None:
+        return agents_client(broker, settings)
+    command_config = where.command_config or settings.client.client_config
+    return Connection(where.bootstrap_server, command_config).client_config()
+
+
+def _by_metadata(
+    client: "KafkaClientConfig", storage: "RemoteWalStorageManager", archive: "ObjectArchiveStorage | None", tell: Tell
+) -> "Inventory":
+    from recovery.metadata.inventory import from_metadata
+    from recovery.metadata.metadata_notes import read_metadata
+
+    tell("reading the metadata topic")
+    noted, archived = read_metadata(client, METADATA_TIMEOUT_S)
+    return from_metadata(noted, archived, storage, archive, progress_to(tell), patience_of(tell))
+
+
+def patience_of(tell: Tell) -> "Patience":
+    """Return the patience for stores that throttle, or are unavailable for a while."""
+    import random
+    import threading
+
+    from recovery.patience import Patience
+
+    return Patience(threading.Event().wait, random.uniform, tell)
+
+
+def progress_to(tell: Tell) -> Callable[[str, int], None]:
+    """Return a progress callback for readers of many objects."""
+    return lambda what, done: tell(f"reading {what}: {done:,}")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenStores:
+    """A broker's stores and its cluster, which answers."""
+
+    broker: "BrokerProperties"
+    client: "KafkaClientConfig"
+    cluster_id: str
+    storage: "RemoteWalStorageManager"
+    archive: "ObjectArchiveStorage | None"
+
+
+@contextmanager
+def open_stores(where: BrokersCluster) -> Iterator[OpenStores]:
+    """Ask the cluster for its id, and open the broker's stores for the block. Raises errors of our rooms."""
+    from agent.settings_file import read_settings_file
+    from agent.stores import StoreSettings
+    from recovery.cluster_view import ask_cluster
+
+    broker, settings = read_settings_file(where.broker_config)
+    client = client_of(broker, settings, where)
+    cluster_id, _ = ask_cluster(client)
+    with StoreSettings.of(broker, settings, cluster_id).opened() as (storage, archive):
+        yield OpenStores(broker, client, cluster_id, storage, archive)

@@ -1,0 +1,77 @@
+"""Sends the broker's answers to a client of another zone, with the links that `ConsumerLinks` decides on."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from gateway.client_side import ClientSide
+from gateway.consume.consume_metrics import ConsumeMetrics
+from gateway.consume.consumer_links import ConsumerLinks
+from gateway.consume.read_worth import ReadCosts
+from kafka_log.crc32c import Buffer
+from plugin.format.archive_object_id import StoredObjectId
+from replication.leader.catch_up import FollowerCatchUp
+from replication.leader.leader_context import LeaderContext
+from replication.leader.leader_relay import decided
+from replication.wire.framed_connection import FramedConnection
+from replication.wire.peer_channel import PeerChannel
+from replication.wire.peer_protocol import MessageKind
+
+CONTROL_KINDS: Final = (MessageKind.INLINE_REQUEST, MessageKind.LINKS_PAUSED, MessageKind.LINKS_RESUMED)
+"""A gateway's messages about links."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerContext:
+    """Shared state of all connections of one agent."""
+
+    leader: LeaderContext
+    """The context for followers, with another budget and other stage times."""
+    metrics: ConsumeMetrics
+    costs: ReadCosts
+
+
+def _tell_nobody(_object_id: StoredObjectId, _ranges: list[tuple[int, int]], _custom_metadata: bytes) -> None:
+    """Announce nothing: gateways do not read ahead, because a consumer may leave at any time."""
+
+
+class ConsumerAnswers:
+    """The answers of one connection."""
+
+    def __init__(
+        self, context: ConsumerContext, side: ClientSide, gateway: FramedConnection, channel: PeerChannel
+    ) -> None:
+        """`channel` is that of `gateway`."""
+        leader = context.leader
+        self._leader = leader
+        self._gateway = gateway
+        self._channel = channel
+        self._catch_up: FollowerCatchUp | None = None
+        if leader.catch_up is not None:
+            self._catch_up = FollowerCatchUp(leader.catch_up, _tell_nobody, leader.uploads.notify, side.capabilities)
+        read_ahead = self._catch_up.plan if self._catch_up is not None else None
+        self._links = ConsumerLinks(leader, side, context.metrics, context.costs, read_ahead)
+        begin_reads = self._catch_up.begin_reads if self._catch_up is not None else lambda: None
+        self._decided = partial(decided, context=leader, peer=gateway, begin_reads=begin_reads)
+
+    def asked(self, frame: Buffer) -> None:
+        """Note a frame that is about to be sent to the broker, by its begin."""
+        self._links.asked(frame, self._leader.clock())
+
+    def control(self, kind: MessageKind, body: Buffer) -> None:
+        """Handle a message of one of CONTROL_KINDS. Raises MalformedFrameError, ConnectionError."""
+        original = self._links.control(kind, body)
+        if original is not None:
+            self._channel.send(original.kind, *original.body)
+        self._leader.uploads.notify()  # whether links are given may have changed
+
+    async def answer(self, frame: Buffer) -> None:
+        """Send what replaces this frame. Raises ConnectionError."""
+        answer = await self._decided(self._links, frame)
+        self._channel.send(answer.kind, *answer.body)
+
+    def close(self) -> None:
+        """Release everything: the connection ended."""
+        self._links.close()
+        if self._catch_up is not None:
+            self._catch_up.close()

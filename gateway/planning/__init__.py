@@ -1,0 +1,1 @@
+"""Plans the listeners and ports through which clients stay in their zone."""

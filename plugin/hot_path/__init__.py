@@ -1,0 +1,1 @@
+"""Cheap deadlines, counters and histograms for what the event loop does for each object."""

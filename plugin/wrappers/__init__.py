@@ -1,0 +1,1 @@
+"""Storage managers around another one, and what limits its requests."""

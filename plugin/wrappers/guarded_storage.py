@@ -1,0 +1,261 @@
+"""Stands in for a storage manager that may not be there yet.
+
+An agent must relay its broker's replication from its first moment, whether object storage answers or not. Until the
+real storage manager is configured, every call fails as if the store were down, and all bytes go inline. Any error of
+the real one is a failure of that call only: no caller may end because of its defect. A call beyond the ceiling of
+requests fails the same way.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import TracebackType
+from typing import Final, TypeVar
+
+from plugin.adopted_records import RecordsList
+from plugin.blob_storage import BlobStorage, StoredBlob
+from plugin.errors import RemoteStorageError, defect_as_storage_error, defects_as_storage_errors
+from plugin.remote_wal_storage_manager import (
+    RemoteWalStorageManager,
+    RequestCounts,
+    SegmentsOnLoop,
+    StorageContext,
+    StoredCopy,
+    StoredSegment,
+    blobs_of,
+)
+from plugin.segment_metadata import (
+    CombinedSegmentId,
+    RemoteWalCombinedLogSegmentMetadata,
+    RemoteWalCombinedLogSegmentMetadataUpdate,
+)
+from plugin.wrappers.request_ceiling import RequestCeiling
+
+T = TypeVar("T")
+
+_UNTIMED: Final = nullcontext()
+_PUTS = frozenset({"copy", "put", "list"})
+_GETS = frozenset({"fetch", "fetch metadata", "get"})
+_KINDS = {"copy": "put", "fetch": "get", "fetch metadata": "get"}
+
+
+class GuardedStorageManager(RemoteWalStorageManager):
+    """Stands in for a storage manager until `arrived` brings it."""
+
+    def __init__(
+        self,
+        puts: RequestCeiling | None = None,
+        gets: RequestCeiling | None = None,
+        timed: Callable[[str], AbstractContextManager[None]] = lambda _kind: _UNTIMED,
+    ) -> None:
+        """Takes ceilings for requests priced as a PUT (including LIST), and as a GET; deletions are free.
+
+        `timed` wraps each call that reaches the real one, by `put`, `get`, `delete` or `list`.
+        """
+        self.puts, self.gets = puts, gets
+        self._timed = timed
+        self._manager: RemoteWalStorageManager | None = None
+        self._there_since = threading.Event()
+        self._away_because = "object storage has not answered since the agent started"
+
+    def arrived(self, manager: RemoteWalStorageManager) -> None:
+        """Use this configured storage manager from now on."""
+        self._manager = manager
+        self._there_since.set()
+
+    def did_not_answer(self, reason: str) -> None:
+        """Report this reason to callers until it is there."""
+        self._away_because = reason
+
+    @property
+    def adopts(self) -> bool:
+        """Whether the real one can write segments with `AdoptedRecords`."""
+        return self._manager is not None and self._manager.adopts
+
+    @property
+    def is_there(self) -> bool:
+        """Whether calls reach a real storage manager."""
+        return self._manager is not None
+
+    def wait_until_there(self, timeout_s: float) -> bool:
+        """Block until `arrived`; False when the time ran out first. Not for the event loop."""
+        return self._there_since.wait(timeout_s)
+
+    def configure(self, settings: Mapping[str, str], context: StorageContext) -> None:
+        """Do nothing: what arrives is already configured."""
+
+    def copy_log_segment_data(
+        self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: RecordsList
+    ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
+        """Write one combined segment."""
+        with self.there("copy", metadata.combined_segment_id) as manager:
+            return manager.copy_log_segment_data(metadata, records_list)
+
+    def fetch_log_segment(
+        self,
+        combined_segment_id: CombinedSegmentId,
+        start_position: int,
+        end_position: int,
+        custom_metadata: bytes = b"",
+    ) -> bytes:
+        """Read bytes of an object."""
+        with self.there("fetch", combined_segment_id) as manager:
+            return manager.fetch_log_segment(combined_segment_id, start_position, end_position, custom_metadata)
+
+    def fetch_segment_metadata(self, stored: StoredSegment) -> RemoteWalCombinedLogSegmentMetadata:
+        """Read the metadata in an object's footer."""
+        with self.there("fetch metadata", stored.key) as manager:
+            return manager.fetch_segment_metadata(stored)
+
+    def delete_log_segment_data(self, combined_segment_id: CombinedSegmentId, custom_metadata: bytes = b"") -> None:
+        """Delete an object."""
+        with self.there("delete", combined_segment_id) as manager:
+            manager.delete_log_segment_data(combined_segment_id, custom_metadata)
+
+    def list_log_segments(self, broker_id: int | None = None) -> Iterator[StoredSegment]:
+        """List the objects."""
+        with self.there("list", "") as manager:
+            listed = manager.list_log_segments(broker_id)
+        return _each("list", "", listed)
+
+    def on_loop(self, size_bytes: int, custom_metadata: bytes = b"") -> SegmentsOnLoop | None:
+        """Return the real one's calls for the event loop."""
+        inner = self._manager.on_loop(size_bytes, custom_metadata) if self._manager is not None else None
+        return _GuardedOnLoop(inner, self.there) if inner is not None else None
+
+    def copies_of(self, custom_metadata: bytes) -> Sequence[StoredCopy]:
+        """Return where objects are; without the real one, there are no parts."""
+        return super().copies_of(custom_metadata) if self._manager is None else self._manager.copies_of(custom_metadata)
+
+    @property
+    def out_of_step(self) -> Sequence[str]:
+        """Parts of the store that take no copies now."""
+        return self._manager.out_of_step if self._manager is not None else ()
+
+    @property
+    def blobs(self) -> BlobStorage:
+        """The real one's blobs; a missing real one is reported at each call."""
+        return _GuardedBlobs(self.there)
+
+    @property
+    def request_counts(self) -> RequestCounts:
+        """Request counters; none before the real one was there."""
+        return self._manager.request_counts if self._manager is not None else RequestCounts()
+
+    def close(self) -> None:
+        """Close the real one, if it is there."""
+        if self._manager is not None:
+            self._manager.close()
+
+    def there(self, operation: str, key: object) -> "_Call":
+        """Return the real one for one operation. Raises RemoteStorageError if it is missing, or may not be called."""
+        if self._manager is None:
+            raise RemoteStorageError(operation, str(key), self._away_because)
+        self._check_ceiling(operation, key, self._manager.request_counts)
+        return _Call(self._manager, operation, key, self._timed(_KINDS.get(operation, operation)))
+
+    def _check_ceiling(self, operation: str, key: object, counts: RequestCounts) -> None:
+        if operation in _PUTS:
+            ceiling, sent = self.puts, counts.put + counts.list
+        elif operation in _GETS:
+            ceiling, sent = self.gets, counts.get + counts.head
+        else:
+            return
+        if ceiling is not None and not ceiling.admits(sent):
+            reason = "the ceiling of requests in a minute is reached"
+            raise RemoteStorageError(operation, str(key), reason, label="request_ceiling")
+
+
+class _Call(AbstractContextManager[RemoteWalStorageManager]):
+    """One timed call of the real one; its defects are failures of the store.
+
+    A class and no chain of generators, because each object passes three of them.
+    """
+
+    __slots__ = ("_key", "_manager", "_operation", "_timed")
+
+    def __init__(
+        self, manager: RemoteWalStorageManager, operation: str, key: object, timed: AbstractContextManager[None]
+    ) -> None:
+        self._manager = manager
+        self._operation = operation
+        self._key = key
+        self._timed = timed
+
+    def __enter__(self) -> RemoteWalStorageManager:
+        self._timed.__enter__()
+        return self._manager
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if isinstance(error, Exception) and not isinstance(error, RemoteStorageError):
+            told = defect_as_storage_error(self._operation, self._key, error)
+            self._timed.__exit__(type(told), told, traceback)
+            raise told from error
+        self._timed.__exit__(kind, error, traceback)
+
+
+_There = Callable[[str, object], AbstractContextManager[RemoteWalStorageManager]]
+
+
+class _GuardedOnLoop:
+    """The real one's calls for the event loop, as `SegmentsOnLoop`."""
+
+    def __init__(self, segments: SegmentsOnLoop, there: _There) -> None:
+        self._segments = segments
+        self._there = there
+
+    async def copy_log_segment_data(
+        self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: RecordsList, threads: Executor
+    ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
+        with self._there("copy", metadata.combined_segment_id):
+            return await self._segments.copy_log_segment_data(metadata, records_list, threads)
+
+    async def fetch_log_segment(
+        self,
+        combined_segment_id: CombinedSegmentId,
+        start_position: int,
+        end_position: int,
+        custom_metadata: bytes,
+        threads: Executor,
+    ) -> bytes:
+        with self._there("fetch", combined_segment_id):
+            return await self._segments.fetch_log_segment(
+                combined_segment_id, start_position, end_position, custom_metadata, threads
+            )
+
+
+class _GuardedBlobs:
+    """The real one's blobs, as `BlobStorage`."""
+
+    def __init__(self, there: _There) -> None:
+        self._there = there
+
+    def put_blob(self, name: str, *chunks: bytes | memoryview) -> bytes:
+        with self._blobs("put", name) as blobs:
+            return blobs.put_blob(name, *chunks)
+
+    def get_blob(self, blob: StoredBlob, start: int = 0, end: int | None = None) -> bytes:
+        with self._blobs("get", blob.name) as blobs:
+            return blobs.get_blob(blob, start, end)
+
+    def list_blobs(self, directory: str) -> Iterator[StoredBlob]:
+        with self._blobs("list", directory) as blobs:
+            listed = blobs.list_blobs(directory)
+        return _each("list", directory, listed)
+
+    def delete_blob(self, blob: StoredBlob) -> None:
+        with self._blobs("delete", blob.name) as blobs:
+            blobs.delete_blob(blob)
+
+    @contextmanager
+    def _blobs(self, operation: str, key: str) -> Iterator[BlobStorage]:
+        with self._there(operation, key) as manager:
+            yield blobs_of(manager, operation, key)
+
+
+def _each(operation: str, key: str, listed: Iterator[T]) -> Iterator[T]:
+    with defects_as_storage_errors(operation, key):
+        yield from listed
