@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
 
 _HEARTBEAT_INTERVAL_S = 0.02
+_MAX_UNANSWERED = 5
+"""More than these an idempotent producer keeps back, and librdkafka's thread never sleeps while there are any."""
 _DELIVERY_TIMEOUT_S = 90.0
 
 
@@ -70,6 +72,7 @@ class Heartbeat:
     def __init__(self, bootstrap_servers: str) -> None:
         self._bootstrap_servers = bootstrap_servers
         self._answers: list[tuple[float, float]] = []  # when a record was sent, and when it was acknowledged
+        self._unanswered = 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
@@ -109,7 +112,8 @@ class Heartbeat:
             }
         )
         while not self._stop.is_set():
-            self._beat(producer)
+            if self._unanswered < _MAX_UNANSWERED:
+                self._beat(producer)
             due = time.monotonic() + _HEARTBEAT_INTERVAL_S
             while (left := due - time.monotonic()) > 0:
                 producer.poll(left)
@@ -119,7 +123,9 @@ class Heartbeat:
         sent_s = time.monotonic()
 
         def answered(error: "KafkaError | None", _message: "Message") -> None:
+            self._unanswered -= 1
             if error is None:
                 self._answers.append((sent_s, time.monotonic()))
 
+        self._unanswered += 1
         producer.produce(PROBE_TOPIC, b"heartbeat", partition=0, on_delivery=answered)

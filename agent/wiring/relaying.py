@@ -15,7 +15,6 @@ from agent.found_peers import FoundPeers
 from agent.identity import AgentIdentity
 from agent.link_pauses import LinkPauses
 from agent.metrics.store_times import StoreTimes
-from agent.own_port import OwnPort
 from agent.service_manager import ListeningSockets
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.bypass import bypass
@@ -61,6 +60,7 @@ from replication.wire.peer_protocol import Hello, PeerCapabilities
 from rlm.write_path.metrics import StageTimes
 
 if TYPE_CHECKING:
+    from agent.own_port import OwnPort
     from agent.wiring.gateway import ClientGateway
 
 
@@ -87,7 +87,7 @@ class Relaying:
     """None if each agent reads for itself."""
     shadow: Shadow | None = None
     """None unless the agent is in shadow; then nothing listens and nobody is dialled."""
-    own_port: OwnPort | None = None
+    own_port: "OwnPort | None" = None
     """None if the broker itself listens at the port that it advertises to other brokers."""
 
     @property
@@ -188,9 +188,13 @@ def build_relaying(
     )
 
 
-def _own_port(broker: BrokerProperties, settings: PeerSettings) -> OwnPort | None:
+def _own_port(broker: BrokerProperties, settings: PeerSettings) -> "OwnPort | None":
     at = posing_address(settings, broker.node_id)
-    return OwnPort(at, broker_listener(broker)) if is_forwarded(broker, at.port) else None
+    if not is_forwarded(broker, at.port):
+        return None
+    from agent.own_port import OwnPort
+
+    return OwnPort(at, broker_listener(broker))
 
 
 def _shadow(settings: AgentSettings, registry: CollectorRegistry, zones: Zones, clock: Callable[[], float]) -> Shadow:

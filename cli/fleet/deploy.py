@@ -69,7 +69,7 @@ def write(
 
 def _chosen(part: str, *, json: bool) -> tuple[Path, list[str]]:
     """Return where they lie, and the names of the files of this part, or of all."""
-    home = Path(__file__).parents[1] / "deploy"  # below remote_wal in the wheel, beside `cli` in a checkout
+    home = Path(__file__).parents[2] / "deploy"  # below remote_wal in the wheel, beside `cli` in a checkout
     known = sorted(_files(home))
     files = [name for name in known if not part or name == part or name.startswith(f"{part.rstrip('/')}/")]
     if not files:

@@ -11,6 +11,7 @@ the log's present end: a record that was acknowledged and is not read by then is
 """
 
 import hashlib
+import math
 import struct
 import threading
 import time
@@ -70,8 +71,8 @@ class ProducerPlan:
     codec: str = "none"
     payload_bytes: int = 1000
     records_per_s: float | None = 500.0
-    max_unanswered: int | None = None
-    """The records that may wait for an answer, before the producer waits itself; None: any number.
+    patience_s: float | None = None
+    """How long a record may wait for its answer, before the producer sends no more until it comes; None: for ever.
 
     A thread of librdkafka never sleeps while records are due and five requests of an idempotent producer are under way.
     """
@@ -450,7 +451,7 @@ class _Writer:
         self._page = page
         self._stop = stop
         self._key = plan.name.encode()
-        self._answers = 0
+        self._unanswered_s: dict[int, float] = {}  # when each of these records was sent
         self._config: dict[str, object] = {
             **config,
             "acks": plan.acks,
@@ -481,17 +482,18 @@ class _Writer:
         sent, due = self._page.next_sequence, _BURST_RECORDS
         if self._plan.records_per_s is not None:
             due = min(due, int((time.monotonic() - started) * self._plan.records_per_s) - sent)
-        if self._plan.max_unanswered is not None:
-            due = min(due, self._plan.max_unanswered - (sent - self._answers))
-        return max(0, due)
+        oldest_s = next(iter(self._unanswered_s.values()), math.inf)
+        is_patient = self._plan.patience_s is None or time.monotonic() - oldest_s < self._plan.patience_s
+        return max(0, due) if is_patient else 0
 
     def _send(self, producer: "Producer") -> None:
         sequence = self._page.sent()
+        self._unanswered_s[sequence] = time.monotonic()
         value = self._page.pattern.value(self._number, sequence)
         partition = self._partitions[sequence % len(self._partitions)]
 
         def answered(error: "KafkaError | None", message: "Message") -> None:
-            self._answers += 1
+            self._unanswered_s.pop(sequence, None)
             self._answered(sequence, error, message)
 
         while True:
@@ -523,7 +525,7 @@ class _TransactionWriter(_Writer):
             except _TransactionLostError:
                 # It is not known whether it was committed; a new session of the same id ends it.
                 self._page.settle(range(first, self._page.next_sequence), Outcome.UNKNOWN)
-                self._answers = self._page.next_sequence  # the new session answers for its own records alone
+                self._unanswered_s.clear()  # the new session answers for its own records alone
                 producer = self._connect()
 
     def _connect(self) -> "Producer":
