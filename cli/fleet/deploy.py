@@ -15,15 +15,19 @@ from cli.connection import Json
 from cli.exit_code import ExitCode
 from cli.tables import fail, show, table, tell_json
 
-app = command_group("Show, or write into a directory, units, alerts, the board, policies and manifests for Kubernetes.")
+app = command_group(
+    "Show, or write into a directory, units, alerts, the board, policies, manifests, a role for Ansible and Terraform."
+)
 
 PARTS: Final = {
+    "ansible": "a role that installs agents",
     "aws": "policies of buckets",
     "grafana": "the board",
     "kubernetes": "manifests",
     "prometheus": "the alerts",
     "strimzi": "an image and manifests for brokers that Strimzi manages",
     "systemd": "units",
+    "terraform": "buckets, their policies and the endpoint",
 }
 
 Part = Annotated[str, typer.Argument(metavar="[PART]", help=f"{', '.join(PARTS)}, or a file of these. Default: all.")]

@@ -46,6 +46,6 @@ def test_an_operators_own_changes_are_kept(tmp_path: Path) -> None:
 
 
 def test_what_is_not_there_is_named(tmp_path: Path) -> None:
-    told = run("write", str(tmp_path), "ansible")
+    told = run("write", str(tmp_path), "puppet")
     assert told.exit_code == 2
-    assert "there is no ansible" in told.stderr
+    assert "there is no puppet" in told.stderr
