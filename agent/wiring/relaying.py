@@ -60,8 +60,8 @@ from replication.wire.peer_protocol import Hello, PeerCapabilities
 from rlm.write_path.metrics import StageTimes
 
 if TYPE_CHECKING:
-    from agent.own_port import OwnPort
     from agent.wiring.gateway import ClientGateway
+    from agent.wiring.own_port import OwnPort
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ def _own_port(broker: BrokerProperties, settings: PeerSettings) -> "OwnPort | No
     at = posing_address(settings, broker.node_id)
     if not is_forwarded(broker, at.port):
         return None
-    from agent.own_port import OwnPort
+    from agent.wiring.own_port import OwnPort
 
     return OwnPort(at, broker_listener(broker))
 

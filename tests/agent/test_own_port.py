@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.own_port import OwnPort
+from agent.wiring.own_port import OwnPort
 from agent.wiring.peering import is_forwarded
 from kafka_log.broker_files.server_properties import parse_broker_properties
 from replication.wire.peer_connection import Address
