@@ -56,8 +56,6 @@ class KafkaTools:
     java: Java
     kafka: KafkaDistribution
     bootstrap_servers: str
-    jvm_as_shipped: bool = False
-    """Whether to use the JVM options of Kafka's own scripts, which take longer to warm up."""
     prefix: Sequence[str] = ()
     """Begins each command line, for example to run it in another network namespace."""
     _dump_tool: str = "org.apache.kafka.tools.DumpLogSegments"
@@ -113,8 +111,7 @@ class KafkaTools:
     def run(self, tool: str, arguments: Sequence[str], timeout_s: float = TOOL_TIMEOUT_S) -> str:
         """Return what the tool printed on standard output. Raises KafkaToolError."""
         name = tool.rpartition(".")[2]
-        options = _SHIPPED_OPTIONS if self.jvm_as_shipped else QUICK_JVM_OPTIONS
-        command = [*self.prefix, str(self.java.executable), "-Xmx512m", *options, *_QUIET]
+        command = [*self.prefix, str(self.java.executable), "-Xmx512m", *QUICK_JVM_OPTIONS, *_QUIET]
         command += [*self.kafka.class_options, tool, *arguments]
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True
@@ -134,8 +131,6 @@ class KafkaTools:
         return [word for key, value in words.items() for word in (f"--{key.replace('_', '-')}", str(value))]
 
 
-_SHIPPED_OPTIONS = ("-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35")
-"""The options in kafka-run-class.sh."""
 _QUIET = ("-Dorg.apache.logging.log4j.level=ERROR", "-Dlog4j2.StatusLogger.level=OFF")
 
 

@@ -158,9 +158,9 @@ class KafkaRuntime:
             self._versions[version] = with_class_archive(self.java, kafka, self._tell)
         return self._versions[version]
 
-    def tools(self, bootstrap_servers: str, *, jvm_as_shipped: bool = False, prefix: Sequence[str] = ()) -> KafkaTools:
+    def tools(self, bootstrap_servers: str, *, prefix: Sequence[str] = ()) -> KafkaTools:
         """Return Kafka's own tools, run against that cluster; the parameters are those of `KafkaTools`."""
-        return KafkaTools(self.java, self.kafka, bootstrap_servers, jvm_as_shipped=jvm_as_shipped, prefix=prefix)
+        return KafkaTools(self.java, self.kafka, bootstrap_servers, prefix=prefix)
 
 
 def with_class_archive(java: Java, kafka: KafkaDistribution, tell: Progress) -> KafkaDistribution:
