@@ -34,7 +34,9 @@ def described(monkeypatch: pytest.MonkeyPatch, answers: Mapping[str, object], *o
     known = KnownSettings({}, {}, agents)
     monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: known)
     monkeypatch.setattr(urllib.request, "urlopen", answer)
-    return CliRunner().invoke(build_app(), ["describe", "--bootstrap-server", "nowhere:1", *options]).stdout
+    done = CliRunner().invoke(build_app(), ["describe", "--bootstrap-server", "nowhere:1", *options])
+    assert done.stdout, (done.exit_code, done.stderr, done.exception)
+    return done.stdout
 
 
 @pytest.mark.parametrize("columns", WIDTHS)
