@@ -3,6 +3,9 @@
 import pytest
 
 import cli.reachability as reachability
+from cli.main import build_app
+
+build_app()  # imports all commands: one imported while a test replaces a function would keep that for ever
 
 
 @pytest.fixture(autouse=True)
