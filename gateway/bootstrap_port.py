@@ -60,7 +60,7 @@ class BootstrapPort(ClientPort):
             if client_id is None:
                 return
             zone = self._context.rules.zone_of(client_id, address)
-            broker = RelayEnd(_not_counted)
+            broker = RelayEnd()
             listener = self._context.listeners[zone]
             timeout_s, where = self._context.limits.connect_timeout_s, listener.where
             await connect(lambda: broker, where.host, where.port, timeout_s, listener.tls)
@@ -82,7 +82,7 @@ class _AskingEnd(RelayEnd):
     """
 
     def __init__(self) -> None:
-        super().__init__(_not_counted, self._look)
+        super().__init__(edit=self._look)
         self._request = FirstRequest()
         self._said: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -106,7 +106,3 @@ class _AskingEnd(RelayEnd):
         async with asyncio.timeout(timeout_s):
             await asyncio.wait((self._said, self.lost), return_when=asyncio.FIRST_COMPLETED)
         return self._request.client_id
-
-
-def _not_counted(_received: int) -> None:
-    """Ignore these bytes: they do not cross zones, because the broker is beside this agent."""

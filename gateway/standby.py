@@ -56,7 +56,7 @@ class StandbyPort(ClientPort):
 
     async def _serve(self, _number: int, accepted: socket.socket, _address: str) -> None:
         where, timeout_s = self._context.broker, self._context.limits.connect_timeout_s
-        client, broker = RelayEnd(_not_counted), RelayEnd(_not_counted)
+        client, broker = RelayEnd(), RelayEnd()
         try:
             await self._clients.shake_hands(accepted, client)
             await connect(lambda: broker, where.host, where.port, timeout_s, None)
@@ -132,7 +132,3 @@ def _addresses(where: Address) -> frozenset[str]:
 def _as_told(packed: bytes) -> str:
     """Return an address as in these tables: words of four bytes, each with the lowest byte first."""
     return "".join(packed[at : at + 4][::-1].hex().upper() for at in range(0, len(packed), 4))
-
-
-def _not_counted(_received: int) -> None:
-    """Ignore these bytes: they do not cross zones, because the broker is beside this process."""

@@ -52,7 +52,7 @@ class OwnPort:
         relay.add_done_callback(self._relays.discard)
 
     async def _relay(self, accepted: socket.socket) -> None:
-        near, broker = RelayEnd(_not_counted), RelayEnd(_not_counted)
+        near, broker = RelayEnd(), RelayEnd()
         try:
             await asyncio.get_running_loop().connect_accepted_socket(lambda: near, accepted)
             await connect(lambda: broker, self._broker.host, self._broker.port, _CONNECT_TIMEOUT_S)
@@ -61,7 +61,3 @@ class OwnPort:
             log.warning("own_broker_unreachable", broker=str(self._broker), error=str(error) or type(error).__name__)
         finally:
             near.close()
-
-
-def _not_counted(_received: int) -> None:
-    """Ignore these bytes: they stay on this host."""
