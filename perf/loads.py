@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from kafka_cluster.flushing import flush
 from local_cluster.cluster_admin import CLIENT_CONFIG
 from local_cluster.kafka_tools import KafkaToolError, KafkaTools, ProducerPerformance
 
@@ -26,7 +27,6 @@ RECORD_BYTES: Final = 1000
 _WARM_UP: Final = 0.2
 _FLUSH_S: Final = 60.0
 """The maximum wait for a load after all of it was sent."""
-_FLUSH_BIT_S: Final = 0.2
 
 
 def kafka(
@@ -107,11 +107,7 @@ def librdkafka_latencies(
     with _polled(producer):
         for number in paced(records, records_per_s):
             send(number)
-    # In short steps, because a signal during a long flush is handled only at its end.
-    until_s = time.monotonic() + flush_s
-    while (left := producer.flush(min(_FLUSH_BIT_S, flush_s))) and time.monotonic() < until_s:
-        pass
-    if left:
+    if left := flush(producer, flush_s):
         producer.purge()  # otherwise they would continue during the next load
         raise TimeoutError(f"{left} of {records} records were not acknowledged {flush_s:g} s after the last was sent")
     if refused:
