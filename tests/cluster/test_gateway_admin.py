@@ -5,6 +5,7 @@ topics, and alter nothing.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -89,7 +90,7 @@ class Tool:
         )
 
     def configs(self, *arguments: str, user: str = "operator") -> str:
-        return self._run("kafka.admin.ConfigCommand", *arguments, "--entity-type", "topics", user=user)
+        return self._run("org.apache.kafka.tools.ConfigCommand", *arguments, "--entity-type", "topics", user=user)
 
     def topics(self, *arguments: str) -> str:
         return self._run("org.apache.kafka.tools.TopicCommand", *arguments, user="operator")
@@ -106,8 +107,9 @@ class Tool:
 
 
 def settings_of(cluster: LocalCluster, topic: str) -> TopicSettings | None:
-    client = KafkaClientConfig(cluster.bootstrap_servers)
-    return read_settings(client)[0].get(topic)
+    """The topic's settings but for its id, which is not known yet when they come with the topic's creation."""
+    found = read_settings(KafkaClientConfig(cluster.bootstrap_servers))[0].get(topic)
+    return found and replace(found, topic_id=None)
 
 
 def test_kafka_configs_sets_shows_and_deletes_our_keys_beside_kafkas(

@@ -61,7 +61,7 @@ def test_a_throttled_client_is_told_so_and_keeps_its_connection(cluster: LocalCl
     tools = cluster.runtime.tools(cluster.bootstrap_servers)
     for name, quota in (("producing", "producer_byte_rate"), ("consuming", "consumer_byte_rate")):
         of_client = ["--entity-type", "clients", "--entity-name", name, "--alter", "--add-config", f"{quota}={QUOTA}"]
-        tools.run("kafka.admin.ConfigCommand", ["--bootstrap-server", cluster.bootstrap_servers, *of_client])
+        tools.run("org.apache.kafka.tools.ConfigCommand", ["--bootstrap-server", cluster.bootstrap_servers, *of_client])
     counters = AgentCounters(cluster)
 
     told = Told(cluster, "producing")

@@ -259,5 +259,7 @@ def test_kafkas_own_tools_log_in_at_the_port_for_admin_tools(
     of_topic = ["--entity-type", "topics", "--entity-name", topic]
     where = ["--bootstrap-server", address, "--command-config", str(config), *of_topic]
     tools = cluster.runtime.tools(address)
-    tools.run("kafka.admin.ConfigCommand", [*where, "--alter", "--add-config", "remote.wal.storage.enable=true"])
-    assert "remote.wal.storage.enable=true" in tools.run("kafka.admin.ConfigCommand", [*where, "--describe"])
+    tools.run(
+        "org.apache.kafka.tools.ConfigCommand", [*where, "--alter", "--add-config", "remote.wal.storage.enable=true"]
+    )
+    assert "remote.wal.storage.enable=true" in tools.run("org.apache.kafka.tools.ConfigCommand", [*where, "--describe"])
