@@ -43,6 +43,22 @@ def refused_recovery(cluster: LocalCluster, broker_id: int, reason: str, *option
     return done.stderr
 
 
+def decide_held(cluster: LocalCluster, broker_id: int, action: str, topic: str, partition: int = 0) -> None:
+    """What a person types about records that a log lost."""
+    agents, config = cluster.settings.agents, cluster.layout.server_properties(broker_id)
+    assert agents is not None
+    where = [topic, str(partition), "--broker-config", str(config)]
+    done = subprocess.run(
+        [sys.executable, "-m", "cli.main", "held", action, *where],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=CHECKOUT,
+        env={**os.environ, **agents.store.environment()},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def _run(cluster: LocalCluster, command: str, broker_id: int, *options: str) -> subprocess.CompletedProcess[str]:
     agents = cluster.settings.agents
     assert agents is not None

@@ -1,8 +1,6 @@
 """A broker comes back with less of its log than object storage holds: nothing is deleted, and a person decides."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,7 @@ from kafka_log.record_batch import scan_batches
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
 from tests.cluster.agent_views import read_metrics, readiness
-from tests.cluster.recovery_commands import CHECKOUT, run_command
+from tests.cluster.recovery_commands import CHECKOUT, decide_held, run_command
 from tests.cluster.script import PATIENCE_S, Script
 from tests.cluster.stored_log import stored_log
 
@@ -47,9 +45,9 @@ def test_what_a_power_cut_took_is_held_and_appended_again_by_a_person(agent_scri
     assert (found[0]["first_offset"], found[-1]["last_offset"]) == (LEFT, RECORDS - 1)
     assert values(cluster, topic) == [*range(LEFT), RECORDS]
 
-    decide(cluster, "restore", topic)
+    decide_held(cluster, LEADER, "restore", topic)
     assert values(cluster, topic) == [*range(LEFT), RECORDS, *range(LEFT, RECORDS)]
-    decide(cluster, "give-up", topic)
+    decide_held(cluster, LEADER, "give-up", topic)
     wait_until(lambda: held(cluster) == 0, "nothing is held any more", PATIENCE_S)
 
 
@@ -96,13 +94,3 @@ def alert() -> "dict[str, str]":
     groups = yaml.safe_load((CHECKOUT / "deploy" / "prometheus" / "alerts.yml").read_text())["groups"]
     [rule] = [rule for group in groups for rule in group["rules"] if rule.get("alert") == ALERT]
     return dict(rule)
-
-
-def decide(cluster: LocalCluster, action: str, topic: str) -> None:
-    """What a person types."""
-    agents, config = cluster.settings.agents, cluster.layout.server_properties(LEADER)
-    assert agents is not None
-    command = [sys.executable, "-m", "cli.main", "held", action, topic, "0", "--broker-config", str(config)]
-    environment = {**os.environ, **agents.store.environment()}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=CHECKOUT, env=environment)
-    assert done.returncode == 0, done.stdout + done.stderr

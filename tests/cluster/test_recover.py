@@ -6,12 +6,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
+from cli.exit_code import ExitCode
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.broker_files.leader_epoch_checkpoint import read_leader_epochs
 from kafka_log.broker_files.meta_properties import MetaProperties, read_meta_properties
@@ -28,7 +30,7 @@ from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
 from recovery.logs.log_directory_target import STAGING
 from recovery.logs.log_writer import JOURNAL
 from tests.cluster.agent_views import describe
-from tests.cluster.recovery_commands import CHECKOUT, WORDS, command_line, refused_recovery, run_command
+from tests.cluster.recovery_commands import CHECKOUT, WORDS, command_line, decide_held, refused_recovery, run_command
 from tests.cluster.replica_moves import delete_topic, in_sync_replicas, wait_for_isr
 from tests.cluster.script import PATIENCE_S, PLAIN, TRANSACTIONS, Script
 
@@ -219,14 +221,22 @@ def test_two_disks_come_back_as_of_a_point_in_time_though_the_recovery_was_kille
         # The log ends with a whole batch, at most one batch before the time.
         assert RECORDS // 2 - 4 * BATCH_RECORDS <= numbers[-1] <= RECORDS // 2
 
-    # Lost again before anything is written: what was cut off stays so, though some of it is stored and, as broker and
+    # The agent does not know that this was meant: it holds what was cut off, until a person gives it up. Lost again
+    # before anything is written, the logs then end where they ended, though some of it is stored and, as broker and
     # agent were killed right after the uploads, may be unpublished.
     ends = {name: log["end_offset"] for name, log in logs.items()}
+    for partition in range(4):
+        wait_until(partial(_has_held, cluster, topic, partition), f"{topic}-{partition} is held", PATIENCE_S)
+        decide_held(cluster, 3, "give-up", topic, partition)
     _expect_declared_dead(cluster, topic, ends)
     _lose(cluster, 3)
     told = _recover(cluster, 3)
     again = {log["log"]: (log["status"], log["end_offset"]) for log in told["logs"] if log["log"] in ends}
     assert again == {name: ("whole", end) for name, end in ends.items()}
+
+
+def _has_held(cluster: LocalCluster, topic: str, partition: int) -> bool:
+    return bool(run_command(cluster, "held list", 3, topic, str(partition), exit_code=(0, ExitCode.FINDINGS))["held"])
 
 
 def _leave_alone_in_sync(cluster: LocalCluster, topic: str) -> str:
