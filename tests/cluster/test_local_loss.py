@@ -1,8 +1,6 @@
 """A broker comes back with less of its log than object storage holds: nothing is deleted, and a person decides."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,7 @@ from kafka_log.record_batch import scan_batches
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
 from tests.cluster.agent_views import read_metrics, readiness
-from tests.cluster.recovery_commands import CHECKOUT, run_command
+from tests.cluster.recovery_commands import CHECKOUT, remote_wal, run_command
 from tests.cluster.script import PATIENCE_S, Script
 from tests.cluster.stored_log import stored_log
 
@@ -100,9 +98,5 @@ def alert() -> "dict[str, str]":
 
 def decide(cluster: LocalCluster, action: str, topic: str) -> None:
     """What a person types."""
-    agents, config = cluster.settings.agents, cluster.layout.server_properties(LEADER)
-    assert agents is not None
-    command = [sys.executable, "-m", "cli.main", "held", action, topic, "0", "--broker-config", str(config)]
-    environment = {**os.environ, **agents.store.environment()}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=CHECKOUT, env=environment)
-    assert done.returncode == 0, done.stdout + done.stderr
+    config = str(cluster.layout.server_properties(LEADER))
+    remote_wal(cluster, "held", action, topic, "0", "--broker-config", config)
