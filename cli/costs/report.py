@@ -17,7 +17,6 @@ from cli.reachability import reach
 from cli.tables import show, table
 
 if TYPE_CHECKING:
-    from cli.costs.report_job import ReportJob
     from retention_job.page.report_data import ReportData
 
 _STDOUT = "-"
@@ -91,27 +90,7 @@ def report(
     reach(client_config(sources.bootstrap_server, sources.command_config))
     from cli.costs.report_job import run_report
 
-    data = run_report(_job(sources, run), master, memory)
-    raise typer.Exit(_show(data, run))
-
-
-def _job(given: SourceOptions, run: RunOptions) -> "ReportJob":
-    from cli.costs.report_job import ReportJob
-    from cli.costs.report_sources import Inventories, cluster_id_of, kafka_source, report_sources
-    from retention_job.settings import InventoryFile
-
-    cluster_id = cluster_id_of(client_config(given.bootstrap_server, given.command_config))
-    inventories = Inventories(
-        *(
-            tuple(InventoryFile(path, cluster_id, given.inventory_prefix, given.inventory_format) for path in paths)
-            or None
-            for paths in (given.inventory or (), given.archive_inventory or ())
-        )
-    )
-    kafka = kafka_source(given.bootstrap_server, given.command_config)
-    state = f"{run.output.rstrip('/')}/state"
-    sources, sections = report_sources(kafka, cluster_id, given.broker_config, inventories, state, run.incremental)
-    return ReportJob(sources, run.output, cluster_id, run.prices, sections, run.apply)
+    raise typer.Exit(_show(run_report(sources, run, master, memory), run))
 
 
 # What a run found.

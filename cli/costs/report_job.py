@@ -1,6 +1,5 @@
-"""Runs the job for `remote-wal report`: session, engine, report, output, in this order."""
+"""Makes the report of `remote-wal report`: its sources, by the options, then session, engine, report, output."""
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,53 +11,63 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from cli.costs.report import RunOptions, SourceOptions
+    from kafka_cluster.client_config import KafkaClientConfig
     from plugin.prices import PriceTable
     from retention_job.page.report_data import ReportData
-    from retention_job.settings import Sources, StoreSections
+    from retention_job.settings import InventoryFile, KafkaSource, Sources, StoreSections
+
+_TIMEOUT_S = 30.0
 
 
-@dataclass(frozen=True, slots=True)
-class ReportJob:
-    """The inputs of one report."""
-
-    sources: "Sources"
-    output: str
-    cluster_id: str
-    prices_file: Path | None
-    sections: "StoreSections"
-    apply: bool
-
-
-def run_id_of(now_ms: int) -> str:
-    """Return a run id; ids sort by time, and no two runs of one output have the same."""
-    return datetime.fromtimestamp(now_ms // 1000, UTC).strftime("%Y%m%dT%H%M%S") + f"{now_ms % 1000:03d}Z"
-
-
-def run_report(job: ReportJob, master: str | None, memory: str) -> "ReportData":
+def run_report(given: "SourceOptions", options: "RunOptions", master: str | None, memory: str) -> "ReportData":
     """Run the job.
 
     Raises RetentionJobError, PriceError: a source, a price or the output is missing; nothing is committed.
     """
+    from cli.connection import client_config
+    from plugin.prices import EXPRESS, STANDARD, PriceTable
+    from retention_job.settings import InventoryFile
+
+    cluster_id = _cluster_id_of(client_config(given.bootstrap_server, given.command_config))
+    inventory, archive_inventory = (
+        tuple(InventoryFile(path, cluster_id, given.inventory_prefix, given.inventory_format) for path in paths) or None
+        for paths in (given.inventory or (), given.archive_inventory or ())
+    )
+    sources, sections = report_sources(
+        _kafka_source(given.bootstrap_server, given.command_config),
+        cluster_id,
+        given.broker_config,
+        f"{options.output.rstrip('/')}/state",
+        options.incremental,
+        inventory,
+        archive_inventory,
+    )
+    prices = PriceTable.load(options.prices).with_network(sections.network)
+    for section in {sections.wal, sections.archive, EXPRESS, STANDARD}:
+        prices.store(section)  # a missing price must be reported now, not after the minutes that a run takes
     from pyspark.sql import SparkSession
 
-    from plugin.prices import EXPRESS, STANDARD, PriceTable
     from retention_job.spark.session import spark_session
 
-    prices = PriceTable.load(job.prices_file).with_network(job.sections.network)
-    for section in {job.sections.wal, job.sections.archive, EXPRESS, STANDARD}:
-        prices.store(section)  # a missing price must be reported now, not after the minutes that a run takes
     with shown_progress("starting Spark") as status:
         is_given = SparkSession.getActiveSession() is not None
         spark = spark_session(master, memory=memory)
         try:
-            return _run(job, prices, spark, status.update)
+            return _run(sources, sections, options, cluster_id, prices, spark, status.update)
         finally:
             if not is_given:
                 spark.stop()
 
 
 def _run(
-    job: ReportJob, prices: "PriceTable", spark: "SparkSession", progress: "Callable[[str], None]"
+    sources: "Sources",
+    sections: "StoreSections",
+    options: "RunOptions",
+    cluster_id: str,
+    prices: "PriceTable",
+    spark: "SparkSession",
+    progress: "Callable[[str], None]",
 ) -> "ReportData":
     from plugin.wall_clock import wall_ms
     from retention_job.page.report import make_report
@@ -66,12 +75,89 @@ def _run(
     from retention_job.run import RunSettings, run
 
     now_ms = wall_ms()
-    output = ReportOutput(spark, job.output)
+    output = ReportOutput(spark, options.output)
     output.begin()
-    result = run(RunSettings(job.sources, now_ms, run_id_of(now_ms), job.apply, progress), spark)
+    result = run(RunSettings(sources, now_ms, run_id_of(now_ms), options.apply, progress), spark)
     progress("computing costs")
-    report = make_report(result, prices, job.sections, output, job.cluster_id)
+    report = make_report(result, prices, sections, output, cluster_id)
     progress("writing the report")
     report.write(output)
     result.finish()
     return report.data
+
+
+def run_id_of(now_ms: int) -> str:
+    """Return a run id; ids sort by time, and no two runs of one output have the same."""
+    return datetime.fromtimestamp(now_ms // 1000, UTC).strftime("%Y%m%dT%H%M%S") + f"{now_ms % 1000:03d}Z"
+
+
+def report_sources(
+    kafka: "KafkaSource",
+    cluster_id: str,
+    broker_config: Path | None,
+    state_path: str,
+    is_incremental: bool,
+    inventory: "tuple[InventoryFile, ...] | None" = None,
+    archive_inventory: "tuple[InventoryFile, ...] | None" = None,
+) -> "tuple[Sources, StoreSections]":
+    """Return what to read, and the sections of price tables for the stores.
+
+    `broker_config` is a broker's server.properties, with its agent's stores and life times. Without it, the agents'
+    defaults count, and only an inventory shows the store's objects. Raises AgentSettingsError, BrokerPropertiesError.
+    """
+    from agent.settings.setting_types import milliseconds
+    from agent.settings_file import read_settings_file
+    from plugin.loading import settings_under_prefix
+    from retention_job.settings import LifeTimes, Sources, StoreListing, StoreSections
+
+    if broker_config is None:
+        return Sources(kafka, state_path, inventory, is_incremental, archive=archive_inventory), StoreSections()
+    broker, settings = read_settings_file(broker_config)
+    life_times = LifeTimes(
+        milliseconds(settings.lifecycle.expiration_delete_grace_s),
+        milliseconds(settings.lifecycle.uncommitted_ttl_s),
+        milliseconds(settings.archive.delete_grace_s),
+    )
+    sections = StoreSections(settings.storage.price_section, settings.archive.price_section, settings.price_network)
+    listing = inventory or StoreListing(
+        settings_under_prefix(broker.raw, settings.storage.manager_impl_prefix),
+        cluster_id,
+        settings.storage.manager_class_name,
+        settings.storage.manager_class_path,
+        settings.storage.buckets,
+    )
+    archive: StoreListing | tuple[InventoryFile, ...] | None = archive_inventory
+    if archive is None and settings.archive.enable:
+        archive = StoreListing(
+            settings_under_prefix(broker.raw, settings.archive.storage_manager_impl_prefix),
+            cluster_id,
+            settings.archive.storage_manager_class_name,
+            settings.archive.storage_manager_class_path,
+        )
+    return Sources(kafka, state_path, listing, is_incremental, life_times, archive), sections
+
+
+def _kafka_source(bootstrap_server: str, command_config: Path | None) -> "KafkaSource":
+    """Return the source with the Java properties unchanged for Spark's connector.
+
+    Raises OSError for an unreadable file.
+    """
+    from kafka_cluster.client_config import read_java_properties
+    from retention_job.settings import KafkaSource
+
+    if command_config is None:
+        return KafkaSource(bootstrap_server)
+    return KafkaSource(bootstrap_server, read_java_properties(command_config))
+
+
+def _cluster_id_of(client: "KafkaClientConfig") -> str:
+    """Return Kafka's cluster id, which object keys begin with. Blocks. Raises SourceError."""
+    from kafka_cluster.cluster import KafkaCluster
+    from kafka_cluster.errors import KafkaClusterError
+    from retention_job.errors import SourceError
+
+    try:
+        return KafkaCluster(client, "remote-wal-report", _TIMEOUT_S).listing().cluster_id
+    except KafkaClusterError as error:
+        hint = "is it up, and reachable from here?"
+        raise SourceError("ask for", client.bootstrap_servers, error.reason, hint) from error

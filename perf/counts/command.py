@@ -34,7 +34,7 @@ T = TypeVar("T")
 _TOPIC: Final = "counted"
 _SMALL_BYTES, _LARGE_BYTES = 1_000, 900_000
 _PER_S, _LARGE_PER_S = 20, 5
-_WRITE_TIMEOUT_S = 30.0
+_WRITE_TIMEOUT_S = 120.0
 _PROGRAM: Final = "perf.counts.counted_agent"
 _PAUSE: Final = threading.Event().wait
 _MOST: Final = 500
@@ -174,7 +174,7 @@ class _Counting:
         python, c, hand_overs = Counter[str](), Counter[str](), 0
         for agent, file in files.items():
             agent.send_signal(END)
-            wait_until(file.is_file, f"{agent.spec.name} tells what it counted", 10.0)
+            wait_until(file.is_file, f"{agent.spec.name} tells what it counted", _WRITE_TIMEOUT_S)
             told = json.loads(file.read_text())
             python.update(told["python"])
             c.update(told["c"])

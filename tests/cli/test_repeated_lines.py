@@ -2,7 +2,7 @@
 
 import logging
 
-from cli.repeated_lines import RepeatedLines
+from cli.agent_start import RepeatedLines
 
 LIBRDKAFKA = "metadata_topic.librdkafka"
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cli.costs.report_job import run_id_of
-from cli.costs.report_sources import Inventories, report_sources
+from cli.costs.report_job import report_sources, run_id_of
 from cli.main import OWN_ROOMS, build_app
 from retention_job.settings import InventoryFile, KafkaSource, StoreListing, StoreSections
 
@@ -66,10 +65,11 @@ def test_the_archive_is_listed_where_the_brokers_agent_archives(tmp_path: Path, 
         f"remote.wal.archive.enable={str(archives).lower()}\nremote.wal.archive.delete.grace.ms=5000\n"
         "rsm.wal.archive.config.bucket=cold\n"
     )
-    sources, sections = report_sources(KafkaSource("b:1"), "cluster", broker_config, Inventories(), "state", False)
+    sources, sections = report_sources(KafkaSource("b:1"), "cluster", broker_config, "state", False)
     assert sections == StoreSections("s3_express", "s3_standard")
     assert sources.life_times.archive_delete_grace_ms == 5000
     listing = StoreListing({"bucket": "cold"}, "cluster", "plugin.s3.S3WalStorageManager")
     assert sources.archive == (listing if archives else None)
-    given = Inventories(archive=(InventoryFile("s3a://cold-inventory", "cluster"),))
-    assert report_sources(KafkaSource("b:1"), "cluster", broker_config, given, "state", False)[0].archive == given[1]
+    cold = (InventoryFile("s3a://cold-inventory", "cluster"),)
+    told = report_sources(KafkaSource("b:1"), "cluster", broker_config, "state", False, archive_inventory=cold)
+    assert told[0].archive == cold

@@ -4,6 +4,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 
@@ -48,6 +49,19 @@ class BreakableStore:
 
     def environment(self) -> dict[str, str]:
         return {}
+
+
+def cluster_of(make: Callable[[Path], ClusterSettings], scope: Literal["module", "function"] = "module") -> Any:
+    """A fixture: a running cluster with the settings that `make` gives for a directory of its own."""
+
+    @pytest.fixture(scope=scope)
+    def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+        directory = tmp_path_factory.mktemp("cluster")
+        with LocalCluster.create(directory / "cluster", settings=make(directory)) as cluster:
+            cluster.start()
+            yield cluster
+
+    return cluster
 
 
 class SharedClusters:
@@ -161,6 +175,14 @@ def script(request: pytest.FixtureRequest, topic: str) -> Iterator[Script]:
 def agent_script(agent_cluster: LocalCluster, topic: str) -> Iterator[Script]:
     """A script that says nothing without agents."""
     with Script(agent_cluster, topic) as script:
+        yield script
+    script.heal()
+
+
+@pytest.fixture
+def life(cluster: LocalCluster, topic: str) -> Iterator[Script]:
+    """A script on the module's own cluster."""
+    with Script(cluster, topic) as script:
         yield script
     script.heal()
 

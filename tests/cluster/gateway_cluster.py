@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -19,6 +19,17 @@ BY_OBJECTS: Final = {
 """Agents' keys: what clients produce goes by object storage, whatever it costs."""
 _START_S: Final = 300.0
 _STORE: Final = BreakableStore()
+
+
+def with_gateways(gateways: ZoneGateways, *keys: Mapping[str, str], **options: Any) -> Any:
+    """A module's fixture: `gateway_cluster` with these keys of agents and brokers, and options."""
+
+    @pytest.fixture(scope="module")
+    def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+        with gateway_cluster(tmp_path_factory, gateways, *keys, **options) as made:
+            yield made
+
+    return cluster
 
 
 @contextmanager

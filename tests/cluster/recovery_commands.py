@@ -1,4 +1,4 @@
-"""recover and verify, as an operator runs them beside a broker that lives."""
+"""Commands of `remote-wal`, as an operator runs them; above all recover and verify beside a broker that lives."""
 
 import json
 import os
@@ -13,30 +13,42 @@ from local_cluster.cluster import LocalCluster
 from tests.cluster.script import PATIENCE_S
 
 CHECKOUT = Path(__file__).parents[2]
+_TIMEOUT_S = 4 * PATIENCE_S
 WORDS = "words-of-a-record"
 """What records have in them, nothing tells."""
 
 
 def command_line(cluster: LocalCluster, command: str, broker_id: int, *options: str) -> list[str]:
     """Of a command that tells in JSON; to be run in CHECKOUT."""
-    config = str(cluster.layout.server_properties(broker_id))
-    return [sys.executable, "-m", "cli.main", *command.split(), "--broker-config", config, "--json", *options]
+    return [sys.executable, "-m", "cli.main", *_words(cluster, command, broker_id, *options)]
 
 
 def run_command(
     cluster: LocalCluster, command: str, broker_id: int, *options: str, exit_code: int | Container[int] = 0
 ) -> dict[str, Any]:
     """What it tells; `exit_code`, or one of these, is what it ends with."""
-    done = _run(cluster, command, broker_id, *options)
+    told: dict[str, Any] = json.loads(
+        remote_wal(cluster, *_words(cluster, command, broker_id, *options), exit_code=exit_code)
+    )
+    return told
+
+
+def ask_cluster(cluster: LocalCluster, *words: str, exit_code: int | Container[int] = 0) -> str:
+    """What a command prints that is told where the cluster is."""
+    return remote_wal(cluster, *words, "--bootstrap-server", cluster.bootstrap_servers, exit_code=exit_code)
+
+
+def remote_wal(cluster: LocalCluster, *words: str, exit_code: int | Container[int] = 0) -> str:
+    """What `remote-wal` prints, which ends with this exit code, or one of these."""
+    done = _run(cluster, *words)
     expected = (exit_code,) if isinstance(exit_code, int) else exit_code
     assert done.returncode in expected, done.stderr + done.stdout
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
+    return done.stdout
 
 
 def refused_recovery(cluster: LocalCluster, broker_id: int, reason: str, *options: str) -> str:
     """What the refusal says, the reason in it."""
-    done = _run(cluster, "recover", broker_id, *options)
+    done = _run(cluster, *_words(cluster, "recover", broker_id, *options))
     assert done.returncode == ExitCode.REFUSED, done.stderr
     assert reason in done.stderr
     assert json.loads(done.stdout)["exit_code"] == ExitCode.REFUSED
@@ -45,27 +57,22 @@ def refused_recovery(cluster: LocalCluster, broker_id: int, reason: str, *option
 
 def decide_held(cluster: LocalCluster, broker_id: int, action: str, topic: str, partition: int = 0) -> None:
     """What a person types about records that a log lost."""
-    agents, config = cluster.settings.agents, cluster.layout.server_properties(broker_id)
-    assert agents is not None
-    where = [topic, str(partition), "--broker-config", str(config)]
-    done = subprocess.run(
-        [sys.executable, "-m", "cli.main", "held", action, *where],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=CHECKOUT,
-        env={**os.environ, **agents.store.environment()},
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    config = str(cluster.layout.server_properties(broker_id))
+    remote_wal(cluster, "held", action, topic, str(partition), "--broker-config", config)
 
 
-def _run(cluster: LocalCluster, command: str, broker_id: int, *options: str) -> subprocess.CompletedProcess[str]:
+def _words(cluster: LocalCluster, command: str, broker_id: int, *options: str) -> list[str]:
+    config = str(cluster.layout.server_properties(broker_id))
+    return [*command.split(), "--broker-config", config, "--json", *options]
+
+
+def _run(cluster: LocalCluster, *words: str) -> subprocess.CompletedProcess[str]:
     agents = cluster.settings.agents
-    assert agents is not None
+    environment = agents.store.environment() if agents is not None else {}
     done = subprocess.run(
-        command_line(cluster, command, broker_id, *options),
-        capture_output=True, text=True, timeout=PATIENCE_S, check=False, cwd=CHECKOUT,
-        env={**os.environ, **agents.store.environment()},
+        [sys.executable, "-m", "cli.main", *words],
+        capture_output=True, text=True, timeout=_TIMEOUT_S, check=False, cwd=CHECKOUT,
+        env={**os.environ, **environment},
     )  # fmt: skip
     assert WORDS not in done.stdout + done.stderr
     return done

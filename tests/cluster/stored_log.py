@@ -15,6 +15,7 @@ from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
 from local_cluster.workload.replica_comparison import ReplicaLog
 from metadata_topic.records.offset_ranges import joined_ranges
+from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
 from tests.cluster.script import PATIENCE_S, Script
@@ -28,7 +29,6 @@ class StoredLog:
     partition: TopicIdPartition
     store: RemoteWalMetadataStore
     """What the metadata topic tells, up to now."""
-    consumer: RemoteWalMetadataConsumer
 
     @property
     def cluster(self) -> LocalCluster:
@@ -85,14 +85,21 @@ def stored_log(script: Script) -> Iterator[StoredLog]:
     """Of the script's topic, which is there."""
     topic_id = script.topic_id()
     assert topic_id is not None
+    with followed_metadata(script.cluster) as store:
+        yield StoredLog(script, TopicIdPartition(topic_id, 0), store)
+
+
+@contextmanager
+def followed_metadata(cluster: LocalCluster, archive: ArchiveStore | None = None) -> Iterator[RemoteWalMetadataStore]:
+    """What the metadata topic tells, up to now; of archive objects too, where a store for them is given."""
     store = RemoteWalMetadataStore()
-    consumer = RemoteWalMetadataConsumer(KafkaClientConfig(script.cluster.bootstrap_servers), store)
-    consumer.start()
+    reader = RemoteWalMetadataConsumer(KafkaClientConfig(cluster.bootstrap_servers), store, archive=archive)
+    reader.start()
     try:
-        assert consumer.wait_until_ready(PATIENCE_S)
-        yield StoredLog(script, TopicIdPartition(topic_id, 0), store, consumer)
+        assert reader.wait_until_ready(PATIENCE_S)
+        yield store
     finally:
-        consumer.close()
+        reader.close()
 
 
 def addresses(cluster: LocalCluster, brokers: Sequence[int]) -> str:

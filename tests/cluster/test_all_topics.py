@@ -1,8 +1,6 @@
 """One line in the brokers' file, or a pattern, enables topics; a topic's own setting wins."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -12,14 +10,10 @@ from local_cluster.object_store.store_spec import LocalDirectoryStore
 from local_cluster.polling import wait_until
 from tests.cluster.agent_views import describe
 from tests.cluster.conftest import ClusterFactory
+from tests.cluster.recovery_commands import ask_cluster
 from tests.cluster.script import PATIENCE_S
 
 BY_FILE = {"remote.wal.storage.enable": "true", "remote.wal.storage.topics.exclude": "tmp-.*"}
-
-
-def remote_wal(cluster: LocalCluster, *arguments: str) -> str:
-    command = [sys.executable, "-m", "cli.main", *arguments, "--bootstrap-server", cluster.bootstrap_servers]
-    return subprocess.run(command, capture_output=True, text=True, timeout=90, check=True).stdout
 
 
 def expect_enabled(cluster: LocalCluster, *topics: str) -> None:
@@ -40,13 +34,13 @@ def test_the_file_enables_present_and_future_topics_a_pattern_more_and_a_topic_k
     for topic in ("orders", "tmp-1"):
         cluster.admin.create_topic(topic, 2)
     expect_enabled(cluster, "orders")
-    remote_wal(cluster, "topics", "enable", "tmp-.*", "--pattern", "--link-policy", "always")
+    ask_cluster(cluster, "topics", "enable", "tmp-.*", "--pattern", "--link-policy", "always")
     expect_enabled(cluster, "orders", "tmp-1")
-    remote_wal(cluster, "topics", "disable", "orders")
+    ask_cluster(cluster, "topics", "disable", "orders")
     expect_enabled(cluster, "tmp-1")
     cluster.admin.create_topic("later", 1)
     expect_enabled(cluster, "later", "tmp-1")
-    told = json.loads(remote_wal(cluster, "describe", "--json"))["topic_settings"]
+    told = json.loads(ask_cluster(cluster, "describe", "--json"))["topic_settings"]
     origins = {topic: tuple(keys["remote.wal.storage.enable"].values()) for topic, keys in told.items()}
     assert origins == {
         "later": ("true", "server.properties"),
@@ -54,7 +48,7 @@ def test_the_file_enables_present_and_future_topics_a_pattern_more_and_a_topic_k
         "tmp-1": ("true", "pattern tmp-.*"),
     }
     assert told["tmp-1"]["remote.wal.link.policy"] == {"value": "always", "from": "pattern tmp-.*"}
-    remote_wal(cluster, "topics", "reset", "orders")
+    ask_cluster(cluster, "topics", "reset", "orders")
     expect_enabled(cluster, "later", "orders", "tmp-1")
-    remote_wal(cluster, "topics", "disable", "tmp-.*", "--pattern")
+    ask_cluster(cluster, "topics", "disable", "tmp-.*", "--pattern")
     expect_enabled(cluster, "later", "orders")

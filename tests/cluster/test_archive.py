@@ -6,13 +6,12 @@ back then reads from them what it missed.
 
 import dataclasses
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 
-from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.broker_files.leader_epoch_checkpoint import read_leader_epochs
 from kafka_log.segment_files import list_segments, log_file_name
 from kafka_log.topic_partition import TopicIdPartition
@@ -22,8 +21,6 @@ from local_cluster.cluster_admin import LINKED_AND_KEPT, set_topics
 from local_cluster.polling import WaitTimeoutError, wait_until
 from local_cluster.workload.replica_comparison import compare_replicas
 from metadata_topic.store.archive.archive_store import ArchiveStore
-from metadata_topic.store.store import RemoteWalMetadataStore
-from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
 from plugin.archive_storage import ObjectArchiveStorage, load_archive_storage
 from plugin.loading import DEFAULT_ARCHIVE_IMPL_PREFIX
 from plugin.remote_wal_storage_manager import StorageContext
@@ -31,6 +28,7 @@ from tests.cluster.agent_views import FAULTS, AgentCounters, Sample, read_metric
 from tests.cluster.agent_views import RECORD_BYTES as REPLICATED_BYTES
 from tests.cluster.replica_moves import delete_topic, wait_for_isr
 from tests.cluster.script import PATIENCE_S, Script
+from tests.cluster.stored_log import followed_metadata
 from tests.cluster.test_lifecycle import HASTY_AGENTS, living, objects
 from tests.faulty_store import DEFAULT_BUCKET, FaultyFront, FaultyServer
 from tests.metadata_topic.store_oracles import archived_up_to
@@ -82,12 +80,6 @@ def cluster(tmp_path: Path, archive_settings: dict[str, str]) -> Iterator[LocalC
         yield cluster
 
 
-@pytest.fixture
-def life(cluster: LocalCluster, topic: str) -> Iterator[Script]:
-    with Script(cluster, topic) as script:
-        yield script
-
-
 @pytest.mark.timeout(280)
 def test_an_archived_log_is_in_the_archive_byte_for_byte_and_read_from_there_until_its_topic_is_deleted(
     life: Script, archive_settings: dict[str, str]
@@ -99,11 +91,11 @@ def test_an_archived_log_is_in_the_archive_byte_for_byte_and_read_from_there_unt
     partition = _partition(life)
     life.cluster.broker(FOLLOWER).terminate(60.0)
     wait_for_isr(life.cluster.admin, life.topic, [LEADER, OTHER], timeout_s=PATIENCE_S)
-    store, archive = RemoteWalMetadataStore(), ArchiveStore()
-    reader = RemoteWalMetadataConsumer(KafkaClientConfig(life.cluster.bootstrap_servers), store, archive=archive)
-    reader.start()
-    storage = _archive_storage(life, archive_settings)
-    try:
+    archive = ArchiveStore()
+    with (
+        followed_metadata(life.cluster, archive) as store,
+        closing(_archive_storage(life, archive_settings)) as storage,
+    ):
         _produce(life)
         epochs = read_leader_epochs(_log(life))
         wait_until(lambda: archived_up_to(archive, partition, epochs) == LAST_OFFSET, "all is archived", PATIENCE_S)
@@ -122,9 +114,6 @@ def test_an_archived_log_is_in_the_archive_byte_for_byte_and_read_from_there_unt
         delete_topic(life.cluster.admin, life.topic)
         wait_until(lambda: not list(storage.list()), "the archive is empty", PATIENCE_S)
         wait_until(lambda: not archive.topic_id_partitions(), "its metadata is, too", PATIENCE_S)
-    finally:
-        reader.close()
-        storage.close()
 
 
 def _expect_nothing_uploaded_anew(life: Script) -> None:

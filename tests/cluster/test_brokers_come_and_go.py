@@ -1,8 +1,6 @@
 """A fourth broker joins three that run, with its agent, and leaves; an agent moves. No other is started anew."""
 
 import gc
-import subprocess
-import sys
 from pathlib import Path
 
 from kafka_cluster.client_config import KafkaClientConfig
@@ -14,7 +12,7 @@ from recovery.reassignment.admin import ReassignmentAdmin
 from recovery.reassignment.plan import PartitionReplicas
 from tests.cluster.agent_views import RECORD_BYTES, AgentCounters, describe, read_metrics
 from tests.cluster.conftest import IMPATIENT
-from tests.cluster.recovery_commands import CHECKOUT
+from tests.cluster.recovery_commands import remote_wal
 from tests.cluster.replica_moves import move_leader
 from tests.cluster.script import PATIENCE_S, PLAIN, ZSTD, Script
 
@@ -76,13 +74,9 @@ def expect_bypassed(cluster: LocalCluster, followers: tuple[int, ...], dead: lis
     wait_until(bypassed, f"agents of {dead} are bypassed by {followers}", PATIENCE_S)
 
 
-def command(cluster: LocalCluster, *words: str) -> str:
-    """What `remote-wal` says, asked by broker 1."""
-    where = ("--bootstrap-server", cluster.layout.client_address(1))
-    line = (sys.executable, "-m", "cli.main", *words, *where)
-    done = subprocess.run(line, capture_output=True, text=True, timeout=2 * PATIENCE_S, check=False, cwd=CHECKOUT)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def command(cluster: LocalCluster, *words: str) -> None:
+    """Run `remote-wal`, which asks broker 1."""
+    remote_wal(cluster, *words, "--bootstrap-server", cluster.layout.client_address(1))
 
 
 def partitions_on(cluster: LocalCluster, broker_id: int) -> list[PartitionReplicas]:

@@ -12,28 +12,7 @@ LEADER, OTHER, FOLLOWER = 1, 2, 3
 
 PEER_BYTES = "remote_wal_peer_bytes_total"
 FOUND_BYTES = "remote_wal_catch_up_found_bytes_total"
-READ_BYTES = "remote_wal_catch_up_read_bytes_total"
 RECORD_SIZE = 1000
-
-
-@pytest.mark.thorough
-def test_a_follower_that_missed_much_reads_it_from_objects_of_an_earlier_agent(agent_script: Script) -> None:
-    # broker 3 dies -> 30 MB are produced and uploaded -> the leader's agent starts anew, its link index is empty
-    # -> broker 3 comes back and catches up
-    script, cluster = agent_script, agent_script.cluster
-    script.create_topic(assignment=[[LEADER, OTHER, FOLLOWER]] * 2)
-    cluster.broker(FOLLOWER).kill()
-    produce_and_upload(script, 30_000, acks="1")
-    script.stop_agent(LEADER)
-    script.start_agent(LEADER)
-    script.link_topic()
-
-    counters = AgentCounters(cluster)
-    cluster.start_broker(FOLLOWER)
-    cluster.admin.wait_for_full_isr(script.topic, timeout_s=PATIENCE_S)
-    expect_caught_up_by_objects(counters, 30_000)
-    assert counters.growth(READ_BYTES) >= 0.9 * 30_000 * RECORD_SIZE
-    expect_identical(script, 30_000)
 
 
 @pytest.mark.gate

@@ -1,9 +1,6 @@
 """A cluster was cloned from snapshots of its disks, with its bucket: what the clone did there stops the original."""
 
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +11,7 @@ from local_cluster.cluster_admin import LINKED_AND_KEPT, set_topics
 from local_cluster.polling import wait_until
 from tests.cluster.agent_views import describe, readiness
 from tests.cluster.conftest import ClusterFactory
-from tests.cluster.recovery_commands import CHECKOUT
+from tests.cluster.recovery_commands import remote_wal
 from tests.cluster.replica_moves import leader_of
 from tests.cluster.script import PATIENCE_S
 from tests.cluster.test_local_loss import produce, values
@@ -66,7 +63,7 @@ def test_an_original_whose_clone_wrote_into_its_bucket_stops_until_a_person_deci
     assert values(cluster, TOPIC) == [*range(100), *range(300, 400)]
     assert objects(cluster) == stored, "neither uploaded nor deleted"
 
-    take_lease(cluster)
+    remote_wal(cluster, "lease", "take", "--broker-config", str(cluster.layout.server_properties(1)))
     for broker_id in cluster.broker_ids:
         cluster.wait_for_agent(broker_id, 3 * PATIENCE_S)
     produce(cluster, TOPIC, range(400, 500))
@@ -98,13 +95,3 @@ def is_stopped(cluster: LocalCluster, broker_id: int) -> bool:
     except OSError:
         return False
     return status != 200 and "has renewed the lease" in told
-
-
-def take_lease(cluster: LocalCluster) -> None:
-    """What a person types in the original."""
-    agents, config = cluster.settings.agents, cluster.layout.server_properties(1)
-    assert agents is not None
-    command = [sys.executable, "-m", "cli.main", "lease", "take", "--broker-config", str(config)]
-    environment = {**os.environ, **agents.store.environment()}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=CHECKOUT, env=environment)
-    assert done.returncode == 0, done.stdout + done.stderr

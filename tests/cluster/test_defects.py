@@ -1,9 +1,13 @@
-"""What nobody thought of, in a storage manager or in links: it costs money for a while, never data, ISR or an agent.
+"""What nobody thought of costs money for a while, never data, ISR or an agent: in a storage manager, links, a part.
 
 And a store that is slow beyond any use: producers wait as long as a link may be waited for, and no longer.
 """
 
+from functools import partial
+from http import HTTPStatus
+
 from local_cluster.cluster import LocalCluster
+from local_cluster.polling import wait_until
 from local_cluster.workload.ledger import PayloadPattern
 from tests.cluster.agent_views import (
     FAULTS,
@@ -13,14 +17,15 @@ from tests.cluster.agent_views import (
     answer_of,
     describe,
     read_metrics,
+    readiness,
 )
-from tests.cluster.script import PLAIN, ZSTD, Script
+from tests.cluster.script import PATIENCE_S, PLAIN, ZSTD, Script
 
 LINK_WAIT_MAX_S = 0.5
 """remote.wal.link.wait.max.ms by default."""
 
 
-def test_defects_of_a_storage_manager_and_of_links_cost_links_alone(agent_script: Script) -> None:
+def test_defects_of_a_storage_manager_of_links_and_of_the_write_path_cost_links_alone(agent_script: Script) -> None:
     # for each: links -> the defect sets in: counted, inline, all replicas stay in sync -> it ends -> links again
     script = agent_script
     script.create_topic(partitions=3)
@@ -35,13 +40,28 @@ def test_defects_of_a_storage_manager_and_of_links_cost_links_alone(agent_script
         ):
             script.switch_all(switch, "")
             script.expect_growth(metric, reason=reason)
-            script.expect_inline_bytes()
-            script.expect_records_to_flow()
-            script.clear_switches()
-            script.expect_links_to_be_used()
+            expect_inline_until_mended(script)
+        script.switch_all("defect-in-pacing", "")
+        script.expect_growth("remote_wal_part_failures_total", part="write path")
+        for broker_id in script.cluster.broker_ids:
+            wait_until(partial(says_what_is_down, script, broker_id), "/readyz says which part is down", PATIENCE_S)
+        expect_inline_until_mended(script)
     assert incarnations(script.cluster) == agents
     report = script.expect_promises()
     expect_no_record_in_what_agents_tell(script.cluster, records=report.acknowledged)
+
+
+def expect_inline_until_mended(script: Script) -> None:
+    script.expect_inline_bytes()
+    script.expect_records_to_flow()
+    script.clear_switches()
+    script.expect_links_to_be_used()
+
+
+def says_what_is_down(script: Script, broker_id: int) -> bool:
+    """Now, as the part is restarted again and again."""
+    status, told = readiness(script.cluster, broker_id)
+    return status != HTTPStatus.OK and "write path failed" in told
 
 
 def incarnations(cluster: LocalCluster) -> list[int]:

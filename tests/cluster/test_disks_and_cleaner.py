@@ -18,7 +18,7 @@ from local_cluster.cluster import LocalCluster
 from local_cluster.cluster_admin import CLIENT_CONFIG
 from local_cluster.polling import wait_until
 from tests.cluster.agent_views import RECORD_BYTES, AgentCounters, describe
-from tests.cluster.conftest import IMPATIENT
+from tests.cluster.conftest import IMPATIENT, cluster_of
 from tests.cluster.recovery_commands import drilled_recovery, run_command
 from tests.cluster.replica_moves import leader_of, wait_for_isr
 from tests.cluster.script import PATIENCE_S, PLAIN, ZSTD, Script
@@ -45,14 +45,12 @@ KEYS, VALUE_BYTES = 50, 2000
 DECLARED_GAPS = "remote_wal_declared_gaps_total"
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    directory = tmp_path_factory.mktemp("disks")
+def with_two_disks(directory: Path) -> ClusterSettings:
     disks = ",".join(str(directory / f"disk-{name}") for name in "ab")
-    settings = ClusterSettings(AgentsMode(), BROKERS, {LEADER: {"log.dirs": disks}})
-    with LocalCluster.create(directory / "cluster", settings=settings) as cluster:
-        cluster.start()
-        yield cluster
+    return ClusterSettings(AgentsMode(), BROKERS, {LEADER: {"log.dirs": disks}})
+
+
+cluster = cluster_of(with_two_disks)
 
 
 @pytest.fixture

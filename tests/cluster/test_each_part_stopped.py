@@ -1,17 +1,19 @@
 """Each part of a cluster is stopped in turn: the others show it, and no page, endpoint or command says "all well"."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
 from local_cluster.polling import wait_until
 from tests.cluster.agent_views import answer_of, readiness
+from tests.cluster.recovery_commands import ask_cluster
 from tests.cluster.script import PLAIN, Script
 
-WITHIN_S = 10
 STOPPED, OTHERS = 2, (1, 3)
 STATUS, DESCRIBE, DOCTOR = "status", "describe", "doctor"
 
@@ -28,6 +30,7 @@ class Part:
     """The beginning of a line; empty: agents go on being ready."""
     commands: tuple[str, ...]
     """These exit with another code than 0."""
+    within_s: float = 10.0
 
 
 def kill_brokers(script: Script) -> None:
@@ -45,6 +48,7 @@ NO_AGENT = (
     "its agent does not answer",
     f"degraded: the agent of broker {STOPPED} does not answer (last answered",
     (STATUS, DESCRIBE, DOCTOR),
+    5.0,  # a browser's copy of the page is as old as this at most, and ten seconds are promised
 )
 NO_BROKER = "the local broker does not take connections"
 PARTS = {
@@ -78,6 +82,32 @@ PARTS = {
 }
 
 
+def fleet(script: Script, exit_code: int) -> dict[int, dict[str, Any]]:
+    """The rows of `remote-wal status`, by broker."""
+    told = json.loads(ask_cluster(script.cluster, STATUS, "--json", exit_code=exit_code))
+    return {row["broker"]: row for row in told["brokers"]}
+
+
+def expect_fleet_to_be_well(rows: dict[int, dict[str, Any]]) -> None:
+    assert {rows[one]["agent"] for one in (1, 2, 3)} == {"ready"}
+    assert rows[1]["linked_share"]["hour"] > 0
+    assert rows[1]["store"]["state"] == "answers"
+
+
+def expect_silence(rows: dict[int, dict[str, Any]]) -> None:
+    """Of the agent that does not answer; the others are well."""
+    silent = rows[STOPPED]
+    assert (silent["agent"], silent["linked_share"]) == ("silent", None)
+    assert silent["answer_s"] <= 3.1
+    assert {rows[one]["agent"] for one in OTHERS} == {"ready"}
+    assert all(one["failure"] for one in silent["heard_by_others"].values())
+
+
+def is_red(page: str) -> bool:
+    row = next(one for one in page.split("<tr>") if f"broker {STOPPED}<" in one)
+    return 'class="bad"' in row and "does not answer" in row
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", PARTS)
 def test_what_was_stopped_is_shown_by_the_others_and_is_not_well(agent_script: Script, name: str) -> None:
@@ -90,7 +120,7 @@ def test_what_was_stopped_is_shown_by_the_others_and_is_not_well(agent_script: S
     }
     script.create_topic(assignment=[[1, 2, 3], [2, 3, 1], [3, 1, 2]])
     script.produce(PLAIN)
-    script.expect_records_to_flow()
+    script.expect_links_to_be_used()
 
     def run(command: str) -> subprocess.CompletedProcess[str]:
         words = [sys.executable, "-m", "cli.start", *commands[command]]
@@ -114,11 +144,17 @@ def test_what_was_stopped_is_shown_by_the_others_and_is_not_well(agent_script: S
 
     wait_until(all_well, "all pages say so", 60)
     wait_until(lambda: all(run(one).returncode == 0 for one in commands), "all commands say so", 60)
+    expect_fleet_to_be_well(fleet(script, exit_code=0))
+    link = f'<a href="http://{cluster.layout.agent_http_address(STOPPED)}/">broker {STOPPED}</a>'
+    assert all(link in page(one) for one in OTHERS)
     part.stop(script)
     try:
-        wait_until(is_shown, f"it is shown by {part.witnesses}", WITHIN_S)
+        wait_until(is_shown, f"it is shown by {part.witnesses}", part.within_s)
         told = {one: run(one) for one in part.commands}
         assert all(one.returncode for one in told.values()), told
+        if part.witnesses == OTHERS:
+            assert all(is_red(page(one)) for one in OTHERS)
+            expect_silence(fleet(script, exit_code=3))
     finally:
         part.start(script)
     cluster.admin.wait_for_full_isr(script.topic)

@@ -1,8 +1,6 @@
 """`remote-wal estimate` beside what agents count of the same load, priced by the same table."""
 
 import json
-import subprocess
-import sys
 import time
 from contextlib import suppress
 from functools import partial
@@ -15,6 +13,7 @@ from local_cluster.polling import wait_until
 from local_cluster.workload.ledger import ProducerPlan
 from metadata_topic.settings.topic_settings import TopicSettings
 from tests.cluster.agent_views import RECORD_BYTES, AgentCounters, read_metrics
+from tests.cluster.recovery_commands import ask_cluster
 from tests.cluster.script import PATIENCE_S, Script
 
 LOAD = ProducerPlan("load", acks="1", payload_bytes=10_000, records_per_s=400)
@@ -47,10 +46,8 @@ def a_month(before: Counted, after: Counted, of: str) -> float:
 
 
 def estimated(cluster: LocalCluster) -> dict[str, Any]:
-    command = [sys.executable, "-m", "cli.main", "estimate", "--bootstrap-server", cluster.bootstrap_servers]
     options = ["--minutes", str(SECONDS / 60), "--every", "5", "--acks", "1", "--json"]
-    told = subprocess.run([*command, *options], capture_output=True, text=True, timeout=400, check=True)
-    found: dict[str, Any] = json.loads(told.stdout)
+    found: dict[str, Any] = json.loads(ask_cluster(cluster, "estimate", *options))
     return found
 
 

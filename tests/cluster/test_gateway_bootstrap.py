@@ -1,6 +1,5 @@
 """Clients of all zones are told one address, and are led to the brokers as their zone reaches them."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,7 @@ from confluent_kafka.admin import AdminClient
 from local_cluster.cluster import LocalCluster
 from local_cluster.zones import ZoneGateways
 from tests.cluster.agent_views import AgentCounters
-from tests.cluster.gateway_cluster import THREE_ZONES, gateway_cluster
+from tests.cluster.gateway_cluster import THREE_ZONES, with_gateways
 
 GATEWAYS = ZoneGateways(THREE_ZONES, bootstrap=True)
 CROSSED = "remote_wal_gateway_bytes_total"
@@ -19,10 +18,7 @@ TIMEOUT_S = 60.0
 pytestmark = pytest.mark.timeout(600)
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with gateway_cluster(tmp_path_factory, GATEWAYS) as made:
-        yield made
+cluster = with_gateways(GATEWAYS)
 
 
 @pytest.mark.parametrize("zone", ["az1", "az2", "az3"])

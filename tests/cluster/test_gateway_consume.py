@@ -5,7 +5,7 @@ Zones az1 to az3 with a broker each; topics are led in az2. Consumers of az1 kno
 
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from typing import Self
@@ -19,7 +19,7 @@ from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
 from local_cluster.zones import ZoneGateways
 from tests.cluster.agent_views import AgentCounters, describe
-from tests.cluster.gateway_cluster import BY_OBJECTS, THREE_ZONES, gateway_cluster
+from tests.cluster.gateway_cluster import BY_OBJECTS, THREE_ZONES, with_gateways
 from tests.cluster.script import PATIENCE_S, Script
 
 GATEWAYS = ZoneGateways(THREE_ZONES)
@@ -34,16 +34,9 @@ TIMEOUT_S = 60.0
 pytestmark = pytest.mark.timeout(600)
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    agents = {
-        **BY_OBJECTS,
-        "remote.wal.gateway.fetch.rack.enable": "true",
-        "remote.wal.gateway.fetch.links.enable": "true",
-    }
-    brokers = {"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"}
-    with gateway_cluster(tmp_path_factory, GATEWAYS, agents, brokers) as made:
-        yield made
+FETCHES = {"remote.wal.gateway.fetch.rack.enable": "true", "remote.wal.gateway.fetch.links.enable": "true"}
+BY_RACK = {"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"}
+cluster = with_gateways(GATEWAYS, BY_OBJECTS | FETCHES, BY_RACK)
 
 
 class Topic:

@@ -6,7 +6,6 @@ az2 by broker 2's own agent.
 
 import shutil
 import threading
-from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 
@@ -19,7 +18,7 @@ from local_cluster.polling import wait_until
 from local_cluster.zones import ZoneGateways
 from metadata_topic.settings.topic_settings import TopicSettings
 from tests.cluster.agent_views import AgentCounters, describe
-from tests.cluster.gateway_cluster import BY_OBJECTS, THREE_ZONES, gateway_cluster
+from tests.cluster.gateway_cluster import BY_OBJECTS, THREE_ZONES, with_gateways
 from tests.cluster.recovery_commands import run_command
 from tests.cluster.script import PATIENCE_S, Script
 
@@ -32,13 +31,10 @@ ENOUGH, FEW = 2000, 500
 pytestmark = pytest.mark.timeout(600)
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    # What nobody waits for is uploaded seldom, so that it shows.
-    agents = {**BY_OBJECTS, "remote.wal.archive.interval.ms": "60000"}
-    brokers = {"min.insync.replicas": "1"}
-    with gateway_cluster(tmp_path_factory, GATEWAYS, agents, brokers, controllers_apart=True) as made:
-        yield made
+ONE_REPLICA = {"min.insync.replicas": "1"}
+SELDOM = {"remote.wal.archive.interval.ms": "60000"}
+"""What nobody waits for is uploaded seldom, so that it shows."""
+cluster = with_gateways(GATEWAYS, BY_OBJECTS | SELDOM, ONE_REPLICA, controllers_apart=True)
 
 
 class NumberedProducer:
@@ -106,7 +102,7 @@ def producers(cluster: LocalCluster, topic: str, **settings: object) -> list[Num
 
 
 def read(cluster: LocalCluster, topic: str) -> list[str]:
-    """The whole log, from the leader itself."""
+    """All of the log that is committed, from the leader itself."""
     settings = {"bootstrap.servers": cluster.layout.bootstrap_servers, "group.id": "-", "enable.partition.eof": True}
     consumer = Consumer({**settings, "enable.auto.commit": False})
     consumer.assign([TopicPartition(topic, 0, 0)])

@@ -4,7 +4,7 @@ Zones az1 to az3 with a broker each. Broker 2 has the only replica; all producer
 object storage. So what a recovery finds of the log lies in gateways' objects.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import pytest
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
 from tests.cluster.agent_views import AgentCounters, describe
-from tests.cluster.gateway_cluster import BY_OBJECTS, gateway_cluster
+from tests.cluster.gateway_cluster import BY_OBJECTS, with_gateways
 from tests.cluster.recovery_commands import drilled_recovery
 from tests.cluster.script import PATIENCE_S, Script
 from tests.cluster.test_gateway_durable import (
@@ -21,6 +21,7 @@ from tests.cluster.test_gateway_durable import (
     DURABLE,
     GATEWAYS,
     LEADER,
+    ONE_REPLICA,
     NumberedProducer,
     begin,
     read,
@@ -34,12 +35,8 @@ ROUTED = "remote_wal_gateway_produce_requests_total"
 pytestmark = pytest.mark.timeout(600)
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    agents = {**BY_OBJECTS, "remote.wal.gateway.produce.adopt.enable": "true"}
-    brokers = {"min.insync.replicas": "1"}
-    with gateway_cluster(tmp_path_factory, GATEWAYS, agents, brokers, controllers_apart=True) as made:
-        yield made
+ADOPTING = {"remote.wal.gateway.produce.adopt.enable": "true"}
+cluster = with_gateways(GATEWAYS, BY_OBJECTS | ADOPTING, ONE_REPLICA, controllers_apart=True)
 
 
 class LargeRecords(NumberedProducer):

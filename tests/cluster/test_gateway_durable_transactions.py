@@ -4,21 +4,29 @@ Zones az1 to az3 with a broker each, all of which coordinate transactions. Broke
 """
 
 import threading
-from collections.abc import Iterator
 from itertools import count
 
 import pytest
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from local_cluster.cluster import LocalCluster
 from local_cluster.cluster_admin import set_topics
 from local_cluster.polling import wait_until
 from tests.cluster.agent_views import AgentCounters
-from tests.cluster.gateway_cluster import BY_OBJECTS, gateway_cluster
+from tests.cluster.gateway_cluster import BY_OBJECTS, with_gateways
 from tests.cluster.replica_moves import elect_preferred_leaders
 from tests.cluster.script import PATIENCE_S, Script
-from tests.cluster.test_gateway_durable import DURABLE, GATEWAYS, LEADER, begin, recover_from_an_empty_disk
+from tests.cluster.test_gateway_durable import (
+    DURABLE,
+    GATEWAYS,
+    LEADER,
+    ONE_REPLICA,
+    SELDOM,
+    begin,
+    read,
+    recover_from_an_empty_disk,
+)
 
 TRANSACTIONS = "remote_wal_gateway_durable_transactions_total"
 BROKERS = {1, 2, 3}
@@ -28,13 +36,7 @@ _COMMITTED, _UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UN
 pytestmark = pytest.mark.timeout(600)
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    agents = {**BY_OBJECTS, "remote.wal.archive.interval.ms": "60000"}
-    with gateway_cluster(
-        tmp_path_factory, GATEWAYS, agents, {"min.insync.replicas": "1"}, controllers_apart=True
-    ) as made:
-        yield made
+cluster = with_gateways(GATEWAYS, BY_OBJECTS | SELDOM, ONE_REPLICA, controllers_apart=True)
 
 
 class Transactions:
@@ -94,19 +96,6 @@ def by_coordinators(cluster: LocalCluster, topic: str) -> list[Transactions]:
     return list(found.values())
 
 
-def read_committed(cluster: LocalCluster, topic: str) -> list[str]:
-    settings = {"bootstrap.servers": cluster.layout.bootstrap_servers, "group.id": "-", "enable.partition.eof": True}
-    consumer = Consumer({**settings, "enable.auto.commit": False, "isolation.level": "read_committed"})
-    consumer.assign([TopicPartition(topic, 0, 0)])
-    values: list[str] = []
-    while (message := consumer.poll(PATIENCE_S)) is not None and message.error() is None:
-        values.append((message.value() or b"").decode())
-    consumer.close()
-    assert message is not None
-    assert message.error().code() == KafkaError._PARTITION_EOF
-    return values
-
-
 def log_end(cluster: LocalCluster, topic: str, level: IsolationLevel) -> int:
     admin = AdminClient({"bootstrap.servers": cluster.layout.bootstrap_servers})
     asked = {TopicPartition(topic, 0): OffsetSpec.latest()}
@@ -143,7 +132,7 @@ def test_no_transaction_hangs_that_ended_before_its_only_replicas_disk_was_lost(
         for one, values in last:
             one.commit(values)
     lose_the_disk(cluster, topic)
-    kept = read_committed(cluster, topic)
+    kept = read(cluster, topic)
     for one in producers:
         assert [value for value in kept if value in set(one.committed)] == one.committed
     assert len(kept) == 2 * RECORDS * len(BROKERS)
@@ -179,4 +168,4 @@ def test_a_commit_that_is_not_stored_in_time_is_tried_again_until_it_is_whatever
     assert counters.growth(TRANSACTIONS, outcome="stored") == 1
     cluster.start_broker(dead)
     one.commit(one.begin())
-    assert read_committed(cluster, topic) == one.committed
+    assert read(cluster, topic) == one.committed

@@ -7,7 +7,6 @@ acknowledged before the leader's agent has published where it is: in a partition
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from functools import partial
 
 import pytest
@@ -21,7 +20,7 @@ from metadata_topic.records.partitioner import metadata_partition
 from metadata_topic.settings.topic_settings import TopicSettings
 from metadata_topic.topic.topic import METADATA_TOPIC
 from tests.cluster.agent_views import describe
-from tests.cluster.gateway_cluster import THREE_ZONES, gateway_cluster
+from tests.cluster.gateway_cluster import THREE_ZONES, with_gateways
 from tests.cluster.replica_moves import move_leader
 from tests.cluster.script import PATIENCE_S
 
@@ -37,12 +36,8 @@ RUN = (sys.executable, "-c", "import remote_wal; remote_wal.main()")
 pytestmark = pytest.mark.timeout(600)
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    # The broker beside the dead agent follows nobody; until it is out of sync, what is published waits for it.
-    brokers = {"replica.lag.time.max.ms": "8000"}
-    with gateway_cluster(tmp_path_factory, GATEWAYS, IMPATIENT, brokers, bypass=True) as made:
-        yield made
+# The broker beside the dead agent follows nobody; until it is out of sync, what is published waits for it.
+cluster = with_gateways(GATEWAYS, IMPATIENT, {"replica.lag.time.max.ms": "8000"}, bypass=True)
 
 
 def lead_durable_topic(cluster: LocalCluster, topic: str) -> None:

@@ -3,18 +3,17 @@
 Zones az1 to az3 with a broker each; the topic is led in az2. Clients of az1 know its gateway alone.
 """
 
-from collections.abc import Iterator
-
 import pytest
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Producer
 from kafka import KafkaProducer
 
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
 from local_cluster.zones import ZoneGateways
 from tests.cluster.agent_views import AgentCounters
-from tests.cluster.gateway_cluster import BY_OBJECTS, THREE_ZONES, gateway_cluster
+from tests.cluster.gateway_cluster import BY_OBJECTS, THREE_ZONES, with_gateways
 from tests.cluster.script import PATIENCE_S, Script
+from tests.cluster.test_gateway_durable import read
 
 GATEWAYS = ZoneGateways(THREE_ZONES)
 GATEWAY, LEADER = 1, 2
@@ -27,11 +26,7 @@ TIMEOUT_S = 60.0
 pytestmark = pytest.mark.timeout(600)
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    brokers = {"transaction.state.log.num.partitions": "3"}
-    with gateway_cluster(tmp_path_factory, GATEWAYS, BY_OBJECTS, brokers) as made:
-        yield made
+cluster = with_gateways(GATEWAYS, BY_OBJECTS, {"transaction.state.log.num.partitions": "3"})
 
 
 class Clients:
@@ -87,23 +82,7 @@ class Clients:
         assert len(self.produced) % RECORDS == 0
 
     def read(self) -> list[bytes]:
-        """The whole log, from the leader itself."""
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self.cluster.layout.bootstrap_servers,
-                "group.id": "-",
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
-            }
-        )
-        consumer.assign([TopicPartition(self.topic, 0, 0)])
-        values: list[bytes] = []
-        while (message := consumer.poll(TIMEOUT_S)) is not None and message.error() is None:
-            values.append(message.value() or b"")
-        consumer.close()
-        assert message is not None
-        assert message.error().code() == KafkaError._PARTITION_EOF
-        return values
+        return [value.encode() for value in read(self.cluster, self.topic)]
 
     def wait_until_read(self) -> None:
         """With acks=0 nobody says when it is there."""

@@ -7,7 +7,6 @@ alone; its consumers say no rack, and nobody says it for them.
 import json
 import random
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.zones import ZoneGateways
 from plugin.prices import Prices
+from tests.cluster.conftest import cluster_of
 from tests.cluster.gateway_cluster import BY_OBJECTS, THREE_ZONES
 from tests.cluster.script import Script
 from tests.cluster.test_daily_report import expect_usage_since, report
@@ -41,13 +41,7 @@ AGENTS = {
 pytestmark = [pytest.mark.timeout(600), pytest.mark.thorough]
 
 
-@pytest.fixture
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    directory = tmp_path_factory.mktemp("report") / "cluster"
-    settings = ClusterSettings(AgentsMode(overrides=AGENTS, gateways=GATEWAYS), heap_mb=384)
-    with LocalCluster.create(directory, settings=settings) as made:
-        made.start()
-        yield made
+cluster = cluster_of(lambda _: ClusterSettings(AgentsMode(overrides=AGENTS, gateways=GATEWAYS), heap_mb=384))
 
 
 def produce(topic: str, bootstrap: str) -> None:

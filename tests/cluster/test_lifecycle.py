@@ -1,23 +1,20 @@
 """What becomes of objects: they expire, topics are deleted, leaders die with uploads that nobody else has."""
 
-import json
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Producer
 
-from kafka_cluster.client_config import KafkaClientConfig
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
 from local_cluster.workload.replica_comparison import compare_replicas
 from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED
 from metadata_topic.store.store import RemoteWalMetadataStore
-from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
+from tests.cluster.conftest import cluster_of
 from tests.cluster.replica_moves import delete_topic
 from tests.cluster.script import PATIENCE_S, PLAIN, Script
+from tests.cluster.stored_log import followed_metadata
 
 HASTY_AGENTS = {
     "remote.wal.expiration.task.interval.ms": "200",
@@ -32,31 +29,13 @@ HASTY_AGENTS = {
 BROKERS = {"log.retention.check.interval.ms": "1000", "log.segment.delete.delay.ms": "100"}
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    directory = tmp_path_factory.mktemp("lifecycle") / "cluster"
-    settings = ClusterSettings(AgentsMode(overrides=HASTY_AGENTS), BROKERS)
-    with LocalCluster.create(directory, settings=settings) as cluster:
-        cluster.start()
-        yield cluster
-
-
-@pytest.fixture
-def life(cluster: LocalCluster, topic: str) -> Iterator[Script]:
-    with Script(cluster, topic) as script:
-        yield script
-    script.heal()
+cluster = cluster_of(lambda _: ClusterSettings(AgentsMode(overrides=HASTY_AGENTS), BROKERS))
 
 
 @pytest.fixture(scope="module")
 def store(cluster: LocalCluster) -> Iterator[RemoteWalMetadataStore]:
-    """Follows the metadata topic."""
-    store = RemoteWalMetadataStore()
-    reader = RemoteWalMetadataConsumer(KafkaClientConfig(cluster.bootstrap_servers), store)
-    reader.start()
-    assert reader.wait_until_ready(PATIENCE_S)
-    yield store
-    reader.close()
+    with followed_metadata(cluster) as store:
+        yield store
 
 
 def objects(cluster: LocalCluster) -> int:
@@ -89,48 +68,6 @@ def test_objects_expire_with_their_topics_local_retention_while_the_topic_lives_
     report = life.workload.finish()
     assert report.faults == 0, str(report)
     expect_nothing_left(life.cluster, store)
-
-
-def test_when_all_topics_are_deleted_the_bucket_is_empty_and_so_is_the_metadata(
-    life: Script, store: RemoteWalMetadataStore
-) -> None:
-    life.create_topic()
-    life.produce(PLAIN)
-    life.expect_records_to_flow()
-    life.expect_promises()
-    assert objects(life.cluster) > 0
-    wait_until(lambda: living(store), "what was uploaded is told of in the metadata", PATIENCE_S)
-    delete_topic(life.cluster.admin, life.topic)
-    expect_nothing_left(life.cluster, store)
-
-
-def test_an_agent_killed_in_between_changes_nothing_about_the_end(life: Script, store: RemoteWalMetadataStore) -> None:
-    life.create_topic()
-    life.produce(PLAIN)
-    life.expect_records_to_flow()
-    for broker_id in (1, 2):  # uploads under way, then deletions
-        life.kill_agent(broker_id)
-        life.start_agent(broker_id)
-    life.expect_records_to_flow()
-    life.expect_promises()
-    delete_topic(life.cluster.admin, life.topic)
-    wait_until(lambda: DELETING.name in living(store) or not living(store), "deletions begin", PATIENCE_S)
-    life.kill_agent(3)
-    life.start_agent(3)
-    expect_nothing_left(life.cluster, store)
-    for broker_id in life.cluster.broker_ids:
-        assert orphans(life.cluster, broker_id)["disagreements"] == []
-
-
-def orphans(cluster: LocalCluster, broker_id: int) -> dict[str, object]:
-    """What `remote-wal orphans` says."""
-    command = [sys.executable, "-m", "cli.main", "orphans", "--json", "--broker-config"]
-    ended = subprocess.run(
-        [*command, str(cluster.layout.server_properties(broker_id))], capture_output=True, timeout=60, check=False
-    )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    answer: dict[str, object] = json.loads(ended.stdout)
-    return answer
 
 
 def test_what_a_dead_leader_uploaded_alone_is_declared_dead_by_the_next(

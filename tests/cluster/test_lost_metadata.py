@@ -2,12 +2,9 @@
 
 import shutil
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-
-import pytest
 
 from kafka_cluster.client_config import KafkaClientConfig
 from local_cluster.broker_config import AgentsMode, ClusterSettings
@@ -18,6 +15,7 @@ from plugin.format.object_keys import ObjectKeyFactory
 from plugin.segment_metadata import CombinedSegmentId
 from recovery.metadata.metadata_notes import read_metadata
 from tests.cluster.agent_views import FAULTS, AgentCounters, describe, read_metrics
+from tests.cluster.conftest import cluster_of
 from tests.cluster.lost_metadata import in_doubt, lose_metadata_topic, rebuild
 from tests.cluster.script import PATIENCE_S, PLAIN, Script
 
@@ -33,12 +31,7 @@ HASTY = {
 }
 
 
-@pytest.fixture
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    directory = tmp_path_factory.mktemp("lost") / "cluster"
-    with LocalCluster.create(directory, settings=ClusterSettings(AgentsMode(overrides=HASTY))) as cluster:
-        cluster.start()
-        yield cluster
+cluster = cluster_of(lambda _: ClusterSettings(AgentsMode(overrides=HASTY)))
 
 
 def stored(cluster: LocalCluster) -> set[CombinedSegmentId]:

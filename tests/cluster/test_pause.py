@@ -1,21 +1,13 @@
 """`remote-wal pause` ends all links under load, over an agent's restart too, until `remote-wal resume`."""
 
-import subprocess
-import sys
-
 import pytest
 
 from local_cluster.polling import wait_until
 from tests.cluster.agent_views import RECORD_BYTES, AgentCounters, describe, readiness
+from tests.cluster.recovery_commands import ask_cluster, remote_wal
 from tests.cluster.script import PATIENCE_S, PLAIN, ZSTD, Script
 
 RESTARTED = 1
-
-
-def remote_wal(*arguments: str) -> str:
-    """What the command prints."""
-    command = [sys.executable, "-m", "cli.main", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
 
 
 def expect_paused(script: Script, brokers: tuple[int, ...], *, paused: bool) -> None:
@@ -31,12 +23,11 @@ def test_all_goes_inline_after_one_command_and_by_links_again_after_the_other(ag
     # links -> pause --all -> inline alone -> an agent restarts -> still inline -> resume -> links
     # -> one host is paused by a file -> its partitions inline, others by links -> resume -> all stored and true
     script, cluster = agent_script, agent_script.cluster
-    reach = ["--bootstrap-server", cluster.bootstrap_servers]
     script.create_topic(assignment=[[1, 2, 3], [2, 3, 1], [3, 1, 2]])
     script.produce(PLAIN, ZSTD)
     script.expect_links_to_be_used()
 
-    told = remote_wal("pause", "--all", "--reason", "a trial", *reach)
+    told = ask_cluster(cluster, "pause", "--all", "--reason", "a trial")
     assert told.startswith("all links are paused since ")
     expect_paused(script, (1, 2, 3), paused=True)
     counters = AgentCounters(cluster)
@@ -55,17 +46,17 @@ def test_all_goes_inline_after_one_command_and_by_links_again_after_the_other(ag
     script.expect_inline_bytes(200_000)
     assert counters.growth(RECORD_BYTES, path="linked") == 0
 
-    assert remote_wal("resume", "--all", *reach) == "all: resumed\n"
+    assert ask_cluster(cluster, "resume", "--all") == "all: resumed\n"
     script.expect_links_to_be_used()
     expect_paused(script, (1, 2, 3), paused=False)
 
     host = ["--local", "--broker-config", str(cluster.layout.server_properties(RESTARTED))]
-    remote_wal("pause", *host)
+    remote_wal(cluster, "pause", *host)
     expect_paused(script, (RESTARTED,), paused=True)
     counters = AgentCounters(cluster, [RESTARTED])
     script.expect_inline_bytes(200_000)
     assert counters.growth(RECORD_BYTES, path="linked") == 0
-    assert remote_wal("resume", *host) == "local: resumed\n"
+    assert remote_wal(cluster, "resume", *host) == "local: resumed\n"
     expect_paused(script, (RESTARTED,), paused=False)
     script.expect_links_to_be_used()
     script.expect_promises()

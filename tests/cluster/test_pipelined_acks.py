@@ -28,7 +28,7 @@ from local_cluster.zones import ZoneGateways
 from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
 from tests.cluster.agent_views import AgentCounters
 from tests.cluster.conftest import IMPATIENT
-from tests.cluster.gateway_cluster import THREE_ZONES, gateway_cluster
+from tests.cluster.gateway_cluster import THREE_ZONES, with_gateways
 from tests.cluster.replica_moves import delete_topic, leader_of, move_leader, reassign, wait_for_isr
 from tests.cluster.script import PATIENCE_S, Script
 from tests.cluster.test_gateway_durable import NumberedProducer, read
@@ -48,13 +48,9 @@ ONCE = {"acks": "all", "message.send.max.retries": 0, "topic.metadata.refresh.in
 pytestmark = pytest.mark.timeout(600)
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    agents = {"remote.wal.agent.bypass.after.ms": "1000"}
-    # librdkafka's producers would make a deleted topic again.
-    brokers = {**IMPATIENT, "min.insync.replicas": "2", "auto.create.topics.enable": "false"}
-    with gateway_cluster(tmp_path_factory, GATEWAYS, agents, brokers, bypass=True) as made:
-        yield made
+# librdkafka's producers would make a deleted topic again.
+BROKERS = {**IMPATIENT, "min.insync.replicas": "2", "auto.create.topics.enable": "false"}
+cluster = with_gateways(GATEWAYS, {"remote.wal.agent.bypass.after.ms": "1000"}, BROKERS, bypass=True)
 
 
 def make_topic(

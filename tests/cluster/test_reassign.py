@@ -19,14 +19,14 @@ from kafka_log.topic_partition import TopicIdPartition
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
-from metadata_topic.store.store import RemoteWalMetadataStore
-from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
 from recovery.reassignment.admin import BEGIN_AT_TIER, ReassignmentAdmin
 from recovery.reassignment.plan import TopicPartition
 from tests.cluster.conftest import IMPATIENT, STORAGE_PLUGINS, BreakableStore
 from tests.cluster.kafka_settings import TIERED_TOPIC
+from tests.cluster.recovery_commands import CHECKOUT, ask_cluster
 from tests.cluster.replica_moves import leader_of
 from tests.cluster.script import PATIENCE_S, PLAIN, ZSTD, Script
+from tests.cluster.stored_log import followed_metadata
 
 RECORD = b"\x5a" * 10_000
 
@@ -49,16 +49,9 @@ def script(cluster: LocalCluster, topic: str) -> Iterator[Script]:
     script.heal()
 
 
-def command(cluster: LocalCluster, *arguments: str) -> list[str]:
-    address = ["--bootstrap-server", cluster.bootstrap_servers]
-    return [sys.executable, "-m", "cli.main", "reassign", arguments[0], *address, *arguments[1:], "--json"]
-
-
 def reassign(cluster: LocalCluster, *arguments: str, exit_code: int = 0) -> Any:
-    """Run the command; what it says, as JSON."""
-    done = subprocess.run(command(cluster, *arguments), capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    assert done.returncode == exit_code, f"{done.stdout}\n{done.stderr}"
-    return json.loads(done.stdout)
+    """What the command says, as JSON."""
+    return json.loads(ask_cluster(cluster, "reassign", *arguments, "--json", exit_code=exit_code))
 
 
 def planned(file: Path, *replicas: list[int], topic: str) -> str:
@@ -74,11 +67,7 @@ def replicas(cluster: LocalCluster, topic: str) -> list[tuple[int, ...]]:
 
 def expect_no_gap_in_objects(script: Script) -> None:
     """Every record is in an object, whoever uploaded it: what one leader had left to upload, the next one did."""
-    store = RemoteWalMetadataStore()
-    reader = RemoteWalMetadataConsumer(KafkaClientConfig(script.cluster.bootstrap_servers), store)
-    reader.start()
-    try:
-        assert reader.wait_until_ready(PATIENCE_S)
+    with followed_metadata(script.cluster) as store:
         topic_id = script.topic_id()
         assert topic_id is not None
         for state in script.cluster.admin.partitions(script.topic):
@@ -99,8 +88,6 @@ def expect_no_gap_in_objects(script: Script) -> None:
                 return True
 
             wait_until(covered, f"objects hold partition {state.partition} up to {end}", PATIENCE_S)
-    finally:
-        reader.close()
 
 
 @pytest.mark.gate
@@ -141,16 +128,16 @@ def test_kafkas_own_tool_carries_out_a_plan_that_was_made_for_it(script: Script,
     script.produce(PLAIN)
     script.expect_records_to_flow()
     plan = tmp_path / "plan.json"
-    made = command(cluster, "drain", "1", "--dry-run")
-    plan.write_text(subprocess.run(made, capture_output=True, text=True, timeout=PATIENCE_S, check=True).stdout)
-    assert json.loads(plan.read_text()).keys() == {"version", "partitions"}
+    made = reassign(cluster, "drain", "1", "--dry-run")
+    assert made.keys() == {"version", "partitions"}
+    plan.write_text(json.dumps(made))
 
     def tool(what: str) -> str:
         where = ["--bootstrap-server", cluster.bootstrap_servers, "--reassignment-json-file", str(plan)]
         return cluster.tools.run("org.apache.kafka.tools.reassign.ReassignPartitionsCommand", [*where, what])
 
     assert "Successfully started partition reassignment" in tool("--execute")
-    moves = len(json.loads(plan.read_text())["partitions"])
+    moves = len(made["partitions"])
     assert moves >= 2
     wait_until(lambda: tool("--verify").count("is completed") == moves, "all partitions are moved", PATIENCE_S)
     assert not any(1 in after for after in replicas(cluster, topic))
@@ -219,13 +206,16 @@ def test_a_move_under_way_is_taken_back_by_an_interrupt(script: Script, tmp_path
     script.cut_off_follower(3)  # it cannot get in sync
 
     plan = planned(tmp_path / "plan.json", [2, 3], topic=topic)
-    arguments = command(cluster, "execute", "--plan", plan, "--no-upload-tail")
+    command = [sys.executable, "-m", "cli.main", "reassign", "execute", "--bootstrap-server", cluster.bootstrap_servers]
 
     def is_under_way() -> bool:
         with ReassignmentAdmin(KafkaClientConfig(cluster.bootstrap_servers)) as admin:
             return TopicPartition(topic, 0) in admin.ongoing()
 
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as running:
+    with subprocess.Popen(
+        [*command, "--plan", plan, "--no-upload-tail", "--json"],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=CHECKOUT,
+    ) as running:  # fmt: skip
         try:
             wait_until(is_under_way, "the move is under way", PATIENCE_S)
             running.send_signal(signal.SIGINT)

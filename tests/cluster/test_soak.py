@@ -13,6 +13,7 @@ from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.security.listeners import InterBrokerProtocol
 from plugin.segment_metadata import CombinedSegmentId
+from tests.cluster.conftest import cluster_of
 from tests.soak.fault_plan import PROCESS_FAULTS
 from tests.soak.load import TOPICS
 from tests.soak.run import Soak, SoakOptions
@@ -24,12 +25,7 @@ SEED = 11
 FAULTS_S = 30.0
 
 
-@pytest.fixture
-def secured(tmp_path: Path) -> Iterator[LocalCluster]:
-    settings = ClusterSettings(AgentsMode()).speaking(InterBrokerProtocol.SASL_SSL)
-    with LocalCluster.create(tmp_path / "cluster", settings=settings) as cluster:
-        cluster.start()
-        yield cluster
+secured = cluster_of(lambda _: ClusterSettings(AgentsMode()).speaking(InterBrokerProtocol.SASL_SSL))
 
 
 def test_what_kafkas_verifiable_clients_wrote_survives_random_kills_and_pauses(

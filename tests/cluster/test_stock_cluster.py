@@ -2,51 +2,17 @@
 
 from pathlib import Path
 
-import pytest
-
 from local_cluster.broker_config import ClusterSettings
 from local_cluster.cluster import LocalCluster, status_of
 from local_cluster.polling import wait_until
 from local_cluster.workload.ledger import LedgerWorkload, ProducerPlan, TransactionPlan
-from local_cluster.workload.replica_comparison import compare_replicas
 from tests.cluster.conftest import ClusterFactory
-from tests.cluster.replica_moves import leader_of, move_leader
 
 PLANS = [
     ProducerPlan("plain", records_per_s=300),
     ProducerPlan("zstd", codec="zstd", records_per_s=300),
     ProducerPlan("transactions", codec="lz4", records_per_s=300, transaction=TransactionPlan(20, 3)),
 ]
-
-
-@pytest.mark.thorough
-def test_every_acknowledged_record_survives_the_kill_of_a_leader(stock_cluster: LocalCluster, topic: str) -> None:
-    # produce -> kill -9 the leader -> another leads -> the killed one returns -> all in sync, all consumed
-    stock_cluster.admin.create_topic(topic, partitions=3)
-    with LedgerWorkload(stock_cluster.bootstrap_servers, topic, PLANS) as workload:
-        wait_until(lambda: workload.report().consumed > 200, "records flow", 60)
-        victim = leader_of(stock_cluster.admin, topic)
-        assert victim is not None
-        stock_cluster.broker(victim).kill()
-        stock_cluster.admin.wait_for_leader(topic, other_than=victim)
-        stock_cluster.start_broker(victim)
-        stock_cluster.admin.wait_for_full_isr(topic)
-        before = workload.report().consumed
-        wait_until(lambda: workload.report().consumed > before + 200, "records flow again", 60)
-        report = workload.finish()
-    assert report.faults == 0, str(report)
-    assert all(producer.acknowledged > 0 for producer in report.producers), str(report)
-    assert report.producers[2].aborted > 0, str(report)
-    comparison = compare_replicas(stock_cluster, topic)
-    assert comparison.identical, str(comparison)
-    assert comparison.compared_bytes > 0
-
-
-def test_leadership_moves_where_it_is_sent(stock_cluster: LocalCluster, topic: str) -> None:
-    stock_cluster.admin.create_topic(topic, assignment=[[1, 2, 3]])
-    for broker in (2, 3, 1):
-        move_leader(stock_cluster.admin, topic, 0, broker)
-        assert stock_cluster.admin.wait_for_leader(topic, expected=broker) == broker
 
 
 def test_kafkas_own_tools_run_and_are_understood(stock_cluster: LocalCluster, topic: str) -> None:

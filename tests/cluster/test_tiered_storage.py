@@ -29,7 +29,7 @@ from metadata_topic.kip405.tiered_offsets import NOTHING_TIERED, TieredOffsets, 
 from metadata_topic.records.states import FINISHED
 from metadata_topic.topic.topic_follower import FollowSettings
 from plugin.segment_metadata import RemoteLogSegmentState
-from tests.cluster.conftest import IMPATIENT
+from tests.cluster.conftest import IMPATIENT, cluster_of
 from tests.cluster.kafka_settings import TIERED_TOPIC
 from tests.cluster.replica_moves import delete_topic, move_leader, wait_for_isr
 from tests.cluster.script import PATIENCE_S, Script
@@ -40,13 +40,7 @@ RECORD = b"\xa5" * 10_000
 RECORDS_PER_SEGMENT = 1_048_576 // len(RECORD)
 
 
-@pytest.fixture(scope="module")
-def tiering_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    directory = tmp_path_factory.mktemp("tiering") / "cluster"
-    settings = ClusterSettings(AgentsMode(), IMPATIENT, tiered_storage=True)
-    with LocalCluster.create(directory, settings=settings) as cluster:
-        cluster.start()
-        yield cluster
+tiering_cluster = cluster_of(lambda _: ClusterSettings(AgentsMode(), IMPATIENT, tiered_storage=True))
 
 
 class TieredSegments(TieredOffsets):

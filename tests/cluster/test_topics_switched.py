@@ -1,24 +1,17 @@
 """Topics are switched on and off by the command line while agents and producers run."""
 
 import json
-import subprocess
-import sys
 from typing import Any
 
 from local_cluster.polling import wait_until
 from tests.cluster.agent_views import RECORD_BYTES, AgentCounters
+from tests.cluster.recovery_commands import ask_cluster
 from tests.cluster.script import PATIENCE_S, PLAIN, Script
-
-
-def remote_wal(script: Script, *arguments: str) -> str:
-    """What the command prints."""
-    command = [sys.executable, "-m", "cli.main", *arguments, "--bootstrap-server", script.cluster.bootstrap_servers]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
 
 
 def described(script: Script) -> list[dict[str, Any]]:
     """The topic's partitions as `remote-wal describe` has them."""
-    answer = json.loads(remote_wal(script, "describe", "--json", "--topic", script.topic))
+    answer = json.loads(ask_cluster(script.cluster, "describe", "--json", "--topic", script.topic))
     assert answer["silent"] == {}
     return [partition for agent in answer["agents"] for partition in agent["partitions"]]
 
@@ -30,16 +23,16 @@ def test_a_topic_is_switched_on_off_and_on_under_load(agent_script: Script) -> N
     script.produce(PLAIN)
     script.expect_inline_bytes()
 
-    remote_wal(script, "topics", "enable", script.topic, "--link-policy", "always")
+    ask_cluster(script.cluster, "topics", "enable", script.topic, "--link-policy", "always")
     script.expect_links_to_be_used()
 
-    remote_wal(script, "topics", "disable", script.topic)
+    ask_cluster(script.cluster, "topics", "disable", script.topic)
     wait_until(lambda: not script.partitions_of_agents(), "the agents let go of the topic", PATIENCE_S)
     counters = AgentCounters(script.cluster)
     script.expect_inline_bytes(200_000)
     assert counters.growth(RECORD_BYTES, path="linked") == 0
 
-    remote_wal(script, "topics", "enable", script.topic, "--link-policy", "always")
+    ask_cluster(script.cluster, "topics", "enable", script.topic, "--link-policy", "always")
     script.expect_links_to_be_used()
 
     script.expect_promises()

@@ -1,11 +1,9 @@
 """Objects go after the WAL's own retention, though their topics are kept for a week; who is behind is waited for."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from kafka_cluster.client_config import KafkaClientConfig
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.cluster_admin import LINKED
@@ -13,11 +11,12 @@ from local_cluster.polling import wait_until
 from metadata_topic.records.records import PublishedSegment
 from metadata_topic.records.states import DELETED, FINISHED
 from metadata_topic.store.store import RemoteWalMetadataStore
-from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
 from plugin.wall_clock import wall_ms
 from tests.cluster.agent_views import read_metrics
+from tests.cluster.conftest import cluster_of
 from tests.cluster.replica_moves import wait_for_isr
 from tests.cluster.script import PATIENCE_S, PLAIN, Script
+from tests.cluster.stored_log import followed_metadata
 
 LEADER, OTHER, FOLLOWER = 1, 2, 3
 RETENTION_MS, LAGGING_MAX_MS = 5_000, 30_000
@@ -30,24 +29,13 @@ AGENTS = {
 }
 
 
-@pytest.fixture
-def life(tmp_path: Path, topic: str) -> Iterator[Script]:
-    settings = ClusterSettings(AgentsMode(overrides=AGENTS))
-    with LocalCluster.create(tmp_path / "cluster", settings=settings) as cluster:
-        cluster.start()
-        with Script(cluster, topic) as script:
-            yield script
+cluster = cluster_of(lambda _: ClusterSettings(AgentsMode(overrides=AGENTS)))
 
 
 @pytest.fixture
 def store(life: Script) -> Iterator[RemoteWalMetadataStore]:
-    """Follows the metadata topic."""
-    store = RemoteWalMetadataStore()
-    reader = RemoteWalMetadataConsumer(KafkaClientConfig(life.cluster.bootstrap_servers), store)
-    reader.start()
-    assert reader.wait_until_ready(PATIENCE_S)
-    yield store
-    reader.close()
+    with followed_metadata(life.cluster) as store:
+        yield store
 
 
 def test_objects_go_long_before_their_topic_does_and_wait_for_a_replica_up_to_the_bound(

@@ -10,7 +10,6 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from kafka_cluster.client_config import KafkaClientConfig
 from local_cluster.broker_config import BACKEND_PREFIX, AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.cluster_admin import LINKED_AND_KEPT, set_topics
@@ -18,12 +17,13 @@ from local_cluster.polling import wait_until
 from metadata_topic.records.states import FINISHED
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
-from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
 from plugin.loading import DEFAULT_ARCHIVE_IMPL_PREFIX
-from tests.cluster.conftest import STORAGE_PLUGINS, BreakableStore
+from tests.cluster.conftest import STORAGE_PLUGINS, BreakableStore, cluster_of
+from tests.cluster.recovery_commands import run_command
 from tests.cluster.replica_moves import delete_topic
 from tests.cluster.script import PATIENCE_S, PLAIN, Script, expect_whole_objects
-from tests.cluster.test_lifecycle import HASTY_AGENTS, expect_nothing_left, living, objects, orphans
+from tests.cluster.stored_log import followed_metadata
+from tests.cluster.test_lifecycle import HASTY_AGENTS, expect_nothing_left, living, objects
 
 GONE_FOR_GOOD_MS = 4000
 RECORD = b"\xa5" * 10_000
@@ -59,22 +59,17 @@ LAST_STEPS: list[Step] = [
 ]
 
 
-@pytest.fixture(scope="module")
-def archive_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("archive")
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory, archive_directory: Path) -> Iterator[LocalCluster]:
-    directory = tmp_path_factory.mktemp("life") / "cluster"
-    settings = ClusterSettings(
-        AgentsMode(BreakableStore(), _agents(archive_directory, directory / ARCHIVE_SWITCHES)),
+def settings(directory: Path) -> ClusterSettings:
+    """The archive stands beside the cluster's directory."""
+    (directory / "archive").mkdir()
+    return ClusterSettings(
+        AgentsMode(BreakableStore(), _agents(directory / "archive", directory / "cluster" / ARCHIVE_SWITCHES)),
         {"log.segment.delete.delay.ms": "100", "broker.session.timeout.ms": "4000"},
         tiered_storage=True,
     )
-    with LocalCluster.create(directory, settings=settings) as cluster:
-        cluster.start()
-        yield cluster
+
+
+cluster = cluster_of(settings)
 
 
 def _agents(archive_directory: Path, archive_switches: Path) -> Mapping[str, str]:
@@ -105,22 +100,11 @@ def _agents(archive_directory: Path, archive_switches: Path) -> Mapping[str, str
     }
 
 
-@pytest.fixture
-def life(cluster: LocalCluster, topic: str) -> Iterator[Script]:
-    with Script(cluster, topic) as script:
-        yield script
-    script.heal()
-
-
 @pytest.fixture(scope="module")
 def stores(cluster: LocalCluster) -> Iterator[tuple[RemoteWalMetadataStore, ArchiveStore]]:
-    """They follow the metadata topic."""
-    store, archive = RemoteWalMetadataStore(), ArchiveStore()
-    reader = RemoteWalMetadataConsumer(KafkaClientConfig(cluster.bootstrap_servers), store, archive=archive)
-    reader.start()
-    assert reader.wait_until_ready(PATIENCE_S)
-    yield store, archive
-    reader.close()
+    archive = ArchiveStore()
+    with followed_metadata(cluster, archive) as store:
+        yield store, archive
 
 
 def test_produce_roll_tier_expire_and_delete_leaves_an_empty_bucket_and_no_metadata(
@@ -154,7 +138,7 @@ def test_produce_roll_tier_expire_and_delete_leaves_an_empty_bucket_and_no_metad
 
 @pytest.mark.thorough
 def test_agents_killed_at_each_step_of_upload_archive_and_deletion_reach_the_same_end(
-    life: Script, stores: tuple[RemoteWalMetadataStore, ArchiveStore], archive_directory: Path
+    life: Script, stores: tuple[RemoteWalMetadataStore, ArchiveStore]
 ) -> None:
     # Each agent leads one partition: it uploads, archives, and deletes what was archived.
     store, archive = stores
@@ -173,10 +157,11 @@ def test_agents_killed_at_each_step_of_upload_archive_and_deletion_reach_the_sam
     delete_topic(life.cluster.admin, life.topic)
     come_back(life)
     expect_nothing_left(life.cluster, store)
-    wait_until(lambda: not list(archive_directory.rglob("*.rwal")), "the archive is empty", PATIENCE_S)
+    archived = life.cluster.layout.directory.parent / "archive"
+    wait_until(lambda: not list(archived.rglob("*.rwal")), "the archive is empty", PATIENCE_S)
     wait_until(lambda: not archive.topic_id_partitions(), "its metadata is, too", PATIENCE_S)
     with ThreadPoolExecutor() as pool:
-        for told in pool.map(partial(orphans, life.cluster), life.cluster.broker_ids):
+        for told in pool.map(partial(run_command, life.cluster, "orphans"), life.cluster.broker_ids):
             assert told["disagreements"] == []
 
 

@@ -23,7 +23,7 @@ from rlm.write_path.uploads.adoptable_records import Records
 from rlm.write_path.uploads.combine_task import Copied, FinishedInOrder, SegmentCopies
 from rlm.write_path.uploads.segment_queue import MetaQueueItem, RemoteSegmentQueue
 from tests.simulation import agent_model
-from tests.simulation.planted_bugs import Plant, find
+from tests.simulation.planted_bugs import Plant, find, of_the_write_path
 
 
 def resume_at_the_highest_offset(patch: pytest.MonkeyPatch) -> None:
@@ -121,4 +121,4 @@ def trust_what_was_known_of_a_log_that_was_cut(patch: pytest.MonkeyPatch) -> Non
     ],
 )
 def test_a_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch, plant: Plant, found: str, first: int) -> None:
-    find(monkeypatch, plant, found, first)
+    find(monkeypatch, plant, found, of_the_write_path(first))

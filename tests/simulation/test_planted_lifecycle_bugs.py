@@ -13,7 +13,7 @@ from rlm.lifecycle.node_care import NodeCare
 from rlm.lifecycle.orphans import OrphanTask
 from tests.simulation import agent_events, life_of_objects
 from tests.simulation.metadata_topic_model import Consumption
-from tests.simulation.planted_bugs import Plant, find
+from tests.simulation.planted_bugs import Plant, find, of_the_write_path
 
 
 def take_a_batch_without_its_checksum(patch: pytest.MonkeyPatch) -> None:
@@ -68,4 +68,4 @@ def write_a_snapshot_that_is_older_than_it_tells(patch: pytest.MonkeyPatch) -> N
     ],
 )
 def test_a_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch, plant: Plant, found: str, first: int) -> None:
-    find(monkeypatch, plant, found, first)
+    find(monkeypatch, plant, found, of_the_write_path(first))

@@ -6,7 +6,7 @@ import pytest
 
 from recovery.logs.log_plan import EpochStart, LogRuns
 from recovery.logs.stored_run import StoredRun
-from tests.simulation.planted_bugs import Plant, find
+from tests.simulation.planted_bugs import Plant, find, of_the_write_path
 
 _BEHIND_ALL = 2**63
 
@@ -46,4 +46,4 @@ def prefer_the_older_epoch_at_the_same_offsets(patch: pytest.MonkeyPatch) -> Non
     ],
 )
 def test_a_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch, plant: Plant, first: int) -> None:
-    find(monkeypatch, plant, "would be recovered, and were cut off", first)
+    find(monkeypatch, plant, "would be recovered, and were cut off", of_the_write_path(first))

@@ -7,7 +7,8 @@ from metadata_topic.store.adopted_sources import AdoptedSources
 from rlm.lifecycle.untold_segments import UntoldSegments
 from rlm.write_path.uploads import adoptable_records
 from rlm.write_path.uploads.adoptable_records import AdoptableRecords
-from tests.simulation.planted_bugs import Plant, find_in_adoption
+from tests.simulation.adoption.adoption_plan import is_adopting
+from tests.simulation.planted_bugs import SEEDS, Plant, find
 
 
 def take_what_no_topic_has_acknowledged_for_adopted_by_nobody(patch: pytest.MonkeyPatch) -> None:
@@ -43,4 +44,4 @@ def leave_what_dead_gateways_left(patch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch, plant: Plant, found: str) -> None:
-    find_in_adoption(monkeypatch, plant, found)
+    find(monkeypatch, plant, found, filter(is_adopting, range(160, 160 + 3 * SEEDS)))

@@ -16,7 +16,8 @@ from rlm.archive.archive_care import ArchiveCare
 from rlm.archive.archive_plan import ArchivePlan
 from rlm.archive.archive_task import RLMArchiveTask
 from rlm.archive.archived_topics import ArchiveTier
-from tests.simulation.planted_bugs import Plant, find_in_archive
+from tests.simulation.archive.archive_plan import is_archived
+from tests.simulation.planted_bugs import SEEDS, Plant, find
 
 
 def commit_before_the_put(patch: pytest.MonkeyPatch) -> None:
@@ -100,4 +101,4 @@ def heal_no_orphans(patch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch, plant: Plant, found: str) -> None:
-    find_in_archive(monkeypatch, plant, found)
+    find(monkeypatch, plant, found, filter(is_archived, range(SEEDS)))

@@ -8,9 +8,10 @@ from replication.leader import link_index, link_planner
 from replication.leader.link_index import LinkIndex
 from replication.wire import link as splicing
 from replication.wire.link import SegmentLink
-from tests.simulation.planted_bugs import Plant, find_in_replication
+from tests.simulation.planted_bugs import Plant, find
 from tests.simulation.replicas.broker_model import BrokerModel
 from tests.simulation.replicas.replica import Replica
+from tests.simulation.replicas.replica_plan import is_replicated
 from tests.simulation.test_planted_bugs import tell_listeners_before_the_put
 
 OFFSET_BYTES = 8
@@ -68,4 +69,4 @@ def acknowledge_what_the_leader_alone_has(patch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch, plant: Plant, found: str, first: int) -> None:
-    find_in_replication(monkeypatch, plant, found, first)
+    find(monkeypatch, plant, found, filter(is_replicated, range(first, first + 100)))
