@@ -92,11 +92,9 @@ class _Way:
         self._signs_until = 0.0
 
     def is_current(self, now: float) -> bool:
-        """Whether the event loop may sign without asking botocore first."""
         return now < self._signs_until
 
     def connections(self) -> LoopConnections:
-        """Return the connections of the running loop; it is always the same loop."""
         if self._connections is None:
             self._connections = LoopConnections(self._route.url, self._tls, self._limits, asyncio.get_running_loop())
         return self._connections
@@ -109,7 +107,6 @@ class _Way:
     def request(
         self, signer: S3Signer, operation: _Operation, key: str, headers: Mapping[str, str], body: bytes
     ) -> HttpRequest:
-        """Return a signed request."""
         path = self._path + quote(key, safe="/~")
         payload = EMPTY_PAYLOAD
         if body:

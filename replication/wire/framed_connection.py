@@ -83,7 +83,6 @@ class FramedConnection(asyncio.BufferedProtocol):
     # The transport's side.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by the event loop."""
         self._transport = cast(asyncio.Transport, transport)
         self._loop = asyncio.get_running_loop()
         self._transport.set_write_buffer_limits(high=_WRITE_HIGH_WATER_BYTES)
@@ -91,11 +90,9 @@ class FramedConnection(asyncio.BufferedProtocol):
             self._on_connected(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Called by the event loop: return the buffer for the next bytes."""
         return self._inbox.assembler.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Called by the event loop: so many bytes were written into the buffer."""
         inbox = self._inbox
         if inbox.received(nbytes):
             if self._timer.handle is not None:
@@ -116,12 +113,10 @@ class FramedConnection(asyncio.BufferedProtocol):
         self.resume_writing()
 
     def pause_writing(self) -> None:
-        """Called by the event loop: the peer does not keep up."""
         self._writing.lags = True
         self._writing.caught_up.clear()
 
     def resume_writing(self) -> None:
-        """Called by the event loop."""
         self._writing.lags = False
         self._writing.caught_up.set()
 

@@ -286,7 +286,6 @@ class ReplicationMetrics:
         self.traffic.by_follower[follower_id].stock_bytes += size
 
     def fault(self, reason: str) -> None:
-        """Count one fault."""
         self.faults.labels(reason).inc()
 
     def request_refused(self, listener: str, error: RequestRefusedError, **where: object) -> None:
