@@ -1,8 +1,8 @@
 """One store made of a bucket for each zone: written to in the own zone, read and deleted in all.
 
 An object's custom metadata begins with the id of its bucket (`plugin.format.bucket_copies`); the rest is the bucket's
-own storage manager's. An object that names no bucket was written before there was a list, and is in the unnamed one; or its
-upload never ended and left no custom metadata. So it is looked for in the other buckets too, and deleted in all.
+own storage manager's. An object that names no bucket was written before there was a list, and is in the unnamed one; or
+its upload never ended and left no custom metadata. So it is looked for in the other buckets too, and deleted in all.
 Objects in an unknown bucket are neither read nor deleted.
 
 If objects are copied (`plugin.zones.copy_writer`), the custom metadata names all buckets that have, or may have, the
