@@ -75,13 +75,11 @@ class SegmentPosition:
         """A later segment exists, so the present one is complete: what the next look does not find never comes."""
 
     def enter(self, base_offset: int, file: LogFile, position: int) -> None:
-        """Move to this position."""
         self.leave()
         self.file, self.base_offset, self.position = file, base_offset, position
         self.is_quiet = self.is_last_look = self.has_zero_tail = False
 
     def leave(self) -> None:
-        """Be in no file."""
         self.close()
         self.file = None
 

@@ -118,7 +118,6 @@ class _Way:
         return HttpRequest(operation.method, path, sent, body)
 
     def close(self) -> None:
-        """Close all connections."""
         self._is_closed = True
         if self._connections is not None:
             self._connections.close()
@@ -179,7 +178,6 @@ class S3Direct:
         return answer.content if answer is not None else None
 
     def close(self) -> None:
-        """Release connections."""
         with self._lock:
             self._closed = True
             if self._known is not None:

@@ -96,7 +96,6 @@ class Neighbours:
 
     @property
     def own_id(self) -> int:
-        """The id of the own broker."""
         return self._hello.broker_id
 
     def reader(self, zone: ZoneReading) -> int | None:

@@ -45,7 +45,6 @@ class PeerVersions:
             log.warning("peer_of_another_version", broker=peer.broker_id, version=peer.version, own=own.version)
 
     def left(self, broker_id: int) -> None:
-        """Forget a broker that has left."""
         self._others.pop(broker_id, None)
 
 
