@@ -15,7 +15,6 @@ DIGEST_BYTES: Final = 32
 
 
 def batch_digests(records: Buffer, batches: Sequence[BatchSpan]) -> tuple[bytes, ...]:
-    """Return the SHA-256 of each batch, 32 bytes."""
     with memoryview(records) as view:
         return tuple([sha256(view[batch.start : batch.end]).digest() for batch in batches])
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from kafka_log.topic_partition import TopicIdPartition
-from plugin.clients.stored_footer import read_footer
 from plugin.errors import RemoteSegmentCorruptError, RemoteStorageConfigError, defects_as_storage_errors
 from plugin.format.archive_object import check_runs
 from plugin.format.archive_object_id import ArchiveObjectId
@@ -74,23 +73,18 @@ class ObjectArchiveStorage:
         self._manager = manager
 
     def write(self, object_id: ArchiveObjectId, sealed: SealedCombinedSegment) -> None:
-        """Write an object, durable and readable on return."""
         with defects_as_storage_errors("write", object_id):
             key = self._manager.keys.archive_key_of(object_id)
             self._manager.requests.put(key, sealed.chunks, sealed.size_bytes)
 
     def fetch(self, object_id: ArchiveObjectId, start_position: int, end_position: int) -> bytes:
-        """Return the bytes [start_position, end_position)."""
         with defects_as_storage_errors("fetch", object_id):
             key = self._manager.keys.archive_key_of(object_id)
             return self._manager.requests.get(key, start_position, end_position)
 
     def fetch_runs(self, stored: StoredArchiveObject) -> tuple[RemoteLogSegmentMetadataEntry, ...]:
-        """Return the runs in the object's footer."""
         with defects_as_storage_errors("fetch metadata", stored.key):
-            header, runs, note = read_footer(
-                self._manager.requests, stored.key, stored.size_bytes, self._manager.cluster_id
-            )
+            header, runs, note = self._manager.read_footer(stored.key, stored.size_bytes)
         if header.combined_segment_id != stored.object_id.writer_id:
             raise RemoteSegmentCorruptError(
                 "fetch metadata", stored.key, f"was written as {header.combined_segment_id}"
@@ -104,12 +98,10 @@ class ObjectArchiveStorage:
         return runs
 
     def delete(self, object_id: ArchiveObjectId) -> None:
-        """Delete an object."""
         with defects_as_storage_errors("delete", object_id):
             self._manager.requests.delete(self._manager.keys.archive_key_of(object_id))
 
     def list(self, topic_id_partition: TopicIdPartition | None = None) -> Iterator[StoredArchiveObject]:
-        """List archive objects."""
         with defects_as_storage_errors("list", topic_id_partition or ""):
             for item in self._manager.requests.list(self._manager.keys.archive_prefix(topic_id_partition)):
                 object_id = self._manager.keys.parse_archive(item.key)
@@ -118,11 +110,9 @@ class ObjectArchiveStorage:
 
     @property
     def request_counts(self) -> RequestCounts:
-        """Request counters since the start."""
         return self._manager.request_counts
 
     def close(self) -> None:
-        """Release connections. Idempotent."""
         self._manager.close()
 
 

@@ -16,25 +16,27 @@ from typing import ClassVar, Final
 
 import structlog
 
-from plugin.adopted_records import RecordsList
+from plugin.adopted_records import AdoptionTable, RecordsList
 from plugin.blob_storage import BlobStorage, StoredBlob
 from plugin.clients.backend_settings import ObjectBackendSettings, parse_settings, unhurried
-from plugin.clients.loop_thread import LoopThread
-from plugin.clients.object_requests import ObjectRequests
+from plugin.clients.object_requests import LoopThread, ObjectRequests, RetryPolicy
 from plugin.clients.object_store import ObjectStore
-from plugin.clients.retrying import RetryPolicy
-from plugin.clients.stored_footer import read_footer
 from plugin.errors import (
     RemoteSegmentCorruptError,
     RemoteStorageConfigError,
     RemoteStorageError,
 )
-from plugin.format.bucket_copies import NamedCopies
-from plugin.format.bucket_id import bucket_id, unknown_bucket
+from plugin.format.adoption_note import AdoptionNote
+from plugin.format.bucket_copies import NamedCopies, bucket_id, unknown_bucket
 from plugin.format.combined_segment import (
+    HEADER_BYTES,
+    TRAILER_BYTES,
     OpenCombinedSegment,
     SealedCombinedSegment,
     SegmentHeader,
+    decode_footer,
+    locate_footer,
+    table_place,
 )
 from plugin.format.object_keys import ObjectKeyFactory
 from plugin.remote_wal_storage_manager import (
@@ -48,6 +50,7 @@ from plugin.remote_wal_storage_manager import (
 )
 from plugin.segment_metadata import (
     CombinedSegmentId,
+    RemoteLogSegmentMetadataEntry,
     RemoteLogSegmentState,
     RemoteWalCombinedLogSegmentMetadata,
     RemoteWalCombinedLogSegmentMetadataUpdate,
@@ -135,7 +138,7 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
 
     def fetch_segment_metadata(self, stored: StoredSegment) -> RemoteWalCombinedLogSegmentMetadata:
         size, key = stored.size_bytes, stored.key
-        decoded, entries, note = read_footer(self._requests, key, size, self._context.cluster_id)
+        decoded, entries, note = self.read_footer(key, size)
         if decoded.combined_segment_id != stored.combined_segment_id:
             raise RemoteSegmentCorruptError("fetch metadata", key, f"holds segment {decoded.combined_segment_id}")
         return RemoteWalCombinedLogSegmentMetadata(
@@ -193,10 +196,38 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
         """The requests to the store."""
         return self._requests
 
-    @property
-    def cluster_id(self) -> str:
-        """The cluster that owns the objects."""
-        return self._context.cluster_id
+    def read_footer(
+        self, key: str, size_bytes: int
+    ) -> tuple[SegmentHeader, tuple[RemoteLogSegmentMetadataEntry, ...], AdoptionNote | None]:
+        """Return header, entries and note of the object itself, checked, and of this cluster, by few requests.
+
+        Raises RemoteSegmentCorruptError when they are not, and RemoteStorageError.
+        """
+        if size_bytes < HEADER_BYTES + TRAILER_BYTES:
+            raise RemoteSegmentCorruptError("fetch metadata", key, f"{size_bytes} bytes are no combined segment")
+        tail_start = max(0, size_bytes - _TAIL_BYTES)
+        tail = self._requests.get(key, tail_start, size_bytes)
+        header = tail[:HEADER_BYTES] if tail_start == 0 else self._requests.get(key, 0, HEADER_BYTES)
+        try:
+            location = locate_footer(tail[-TRAILER_BYTES:], size_bytes)
+            if location.start >= tail_start:
+                footer = tail[location.start - tail_start : location.end - tail_start]
+            else:
+                footer = self._requests.get(key, location.start, location.end)
+            decoded, entries = decode_footer(header, footer, location)
+            note = self._read_note(key, table_place(header, footer))
+        except ValueError as error:
+            raise RemoteSegmentCorruptError("fetch metadata", key, str(error)) from error
+        if decoded.cluster_id != self._context.cluster_id:
+            raise RemoteSegmentCorruptError("fetch metadata", key, f"belongs to cluster {decoded.cluster_id}")
+        return decoded, entries, note
+
+    def _read_note(self, key: str, place: tuple[int, int, int] | None) -> AdoptionNote | None:
+        if place is None:
+            return None
+        start, length, crc = place
+        raw = self._requests.get(key, start, start + length)
+        return AdoptionNote.of(AdoptionTable.read(raw, crc), raw, start)
 
     @property
     def blobs(self) -> BlobStorage:

@@ -122,7 +122,6 @@ class PriceTable:
         )
 
     def with_network(self, network: str) -> Self:
-        """Return the table with another network for cross-zone traffic."""
         return replace(self, network=network)
 
     @property
@@ -226,12 +225,10 @@ def section_of(class_name: str) -> str:
 
 
 def network_of(section: str) -> str:
-    """Return the price section for the network of a store's provider."""
     return _NETWORKS.get(section.split("_", maxsplit=1)[0], NETWORK)
 
 
 def _read(file: Path | None) -> tuple[Mapping[str, object], str]:
-    """Return a price file's content, and its name."""
     # The packages may be in a zip, as spark-submit ships them.
     chosen = file or resources.files("plugin") / DEFAULT_PRICES_FILE.name
     file = file or DEFAULT_PRICES_FILE

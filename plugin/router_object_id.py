@@ -58,5 +58,4 @@ class RouterObjectId(NamedTuple):
 
 
 def epoch_of(wall_ms: int) -> int:
-    """Return the epoch of this moment, milliseconds since 1970."""
     return wall_ms // EPOCH_MS

@@ -71,7 +71,6 @@ class ExpressSession:
     """Seconds from the answer to the end."""
 
     def get_frozen_credentials(self) -> ReadOnlyCredentials:
-        """Return the keys with which botocore signs."""
         return ReadOnlyCredentials(self.access_key, self.secret_key, self.token)
 
 

@@ -90,7 +90,6 @@ class LeaderEpochs:
         return end
 
     def newest_first(self) -> list[int]:
-        """Return the epochs, descending."""
         return self._epochs[::-1]
 
     @property

@@ -26,7 +26,6 @@ class HttpRequest:
     body: bytes = b""
 
     def head(self) -> bytes:
-        """Return everything before the body."""
         lines = "".join([f"{name}: {value}\r\n" for name, value in self.headers.items()])
         return f"{self.method} {self.target} HTTP/1.1\r\n{lines}\r\n".encode("latin-1")
 

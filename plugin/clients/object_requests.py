@@ -11,16 +11,17 @@ Safe for many threads; the shared parts are the store, which is safe itself, and
 import asyncio
 import random
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Executor
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import structlog
+import uvloop
 
 from kafka_log.crc32c import crc32c
-from plugin.clients.loop_thread import LoopThread
 from plugin.clients.object_store import ListedObject, ListPage, LoopStore, ObjectHead, ObjectStore
-from plugin.clients.retrying import Retrier, RetryPolicy
 from plugin.errors import (
     ObjectExistsError,
     RemoteResourceNotFoundError,
@@ -34,6 +35,98 @@ from plugin.remote_wal_storage_manager import RequestCounts
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """Times in seconds."""
+
+    attempt_timeout: float
+    total_timeout: float
+    first_wait: float = 0.02
+    longest_wait: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Retrier:
+    """Runs calls under one policy; `on_failure` is called with every failed attempt. Safe for many threads.
+
+    A call has a total deadline; each attempt has one of its own, which the store keeps. No attempt is started that
+    could end after the total deadline, so a call never takes longer. Waits are exponential with full jitter (Brooker,
+    "Exponential Backoff And Jitter"), so that agents which failed together do not come back together.
+    """
+
+    policy: RetryPolicy
+    clock: Callable[[], float]
+    """Monotonic seconds."""
+    sleep: Callable[[float], None]
+    rng: random.Random
+    on_failure: Callable[[RemoteStorageError], None]
+
+    def deadline(self) -> float:
+        """Return the end, on `clock`, of a call that starts now. Requests that serve one call share it."""
+        return self.clock() + self.policy.total_timeout
+
+    def call(self, attempt: Callable[[], T], deadline: float) -> T:
+        """Return what `attempt` returns, retried while its errors allow and the deadline leaves time.
+
+        Raises the last attempt's RemoteStorageError, and keeps none: its traceback holds the request's body.
+        """
+        failures: Counter[type[RemoteStorageError]] = Counter()
+        while True:
+            try:
+                return attempt()
+            except RemoteStorageError as error:
+                self.on_failure(error)
+                failures[type(error)] += 1
+                limit = error.retry_limit
+                if not error.retriable or (limit is not None and failures[type(error)] > limit):
+                    raise
+                pause_s = self._pause_s(failures.total())
+                if self.clock() + pause_s + self.policy.attempt_timeout > deadline:
+                    raise
+            self.sleep(pause_s)
+
+    def _pause_s(self, attempts: int) -> float:
+        ceiling = self.policy.first_wait * 2 ** min(attempts, 20)
+        return self.rng.uniform(0.0, min(self.policy.longest_wait, ceiling))
+
+
+class LoopThread:
+    """Runs coroutines on a loop in its own thread for callers that block, as commands that read many small ranges.
+
+    The thread starts with the first call; close it after use.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Return what it returns, or raise what it raises. Blocks."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._running()).result()
+
+    def _running(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop = uvloop.new_event_loop()
+                self._thread = threading.Thread(target=self._run, args=(self._loop,), name="store-loop", daemon=True)
+                self._thread.start()
+            return self._loop
+
+    @staticmethod
+    def _run(loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        loop.run_forever()
+        loop.close()
+
+    def close(self) -> None:
+        """End the loop; nothing may be under way."""
+        with self._lock:
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(self._loop.stop)
+                self._thread.join()
+                self._loop = None
 
 
 class ObjectRequests:

@@ -92,11 +92,9 @@ class _Way:
         self._signs_until = 0.0
 
     def is_current(self, now: float) -> bool:
-        """Whether the event loop may sign without asking botocore first."""
         return now < self._signs_until
 
     def connections(self) -> LoopConnections:
-        """Return the connections of the running loop; it is always the same loop."""
         if self._connections is None:
             self._connections = LoopConnections(self._route.url, self._tls, self._limits, asyncio.get_running_loop())
         return self._connections
@@ -109,7 +107,6 @@ class _Way:
     def request(
         self, signer: S3Signer, operation: _Operation, key: str, headers: Mapping[str, str], body: bytes
     ) -> HttpRequest:
-        """Return a signed request."""
         path = self._path + quote(key, safe="/~")
         payload = EMPTY_PAYLOAD
         if body:
@@ -121,7 +118,6 @@ class _Way:
         return HttpRequest(operation.method, path, sent, body)
 
     def close(self) -> None:
-        """Close all connections."""
         self._is_closed = True
         if self._connections is not None:
             self._connections.close()
@@ -182,7 +178,6 @@ class S3Direct:
         return answer.content if answer is not None else None
 
     def close(self) -> None:
-        """Release connections."""
         with self._lock:
             self._closed = True
             if self._known is not None:

@@ -11,8 +11,7 @@ from typing import Final, NamedTuple, Self
 
 from kafka_log.crc32c import crc32c
 from plugin.adopted_records import AdoptionTable
-from plugin.format.bucket_copies import NamedCopies
-from plugin.format.bucket_id import BUCKET_ID_BYTES
+from plugin.format.bucket_copies import BUCKET_ID_BYTES, NamedCopies
 from plugin.router_object_id import RouterObjectId
 
 _MARK: Final = hashlib.sha256(b"\0adopted records").digest()[:BUCKET_ID_BYTES]

@@ -1,4 +1,4 @@
-"""Names several buckets in an object's custom metadata, each of which holds the whole object.
+"""Names buckets in an object's custom metadata, also several of them that each hold the whole object.
 
 A single bucket is named by its id and its own storage manager's metadata. For several, a mark that is no bucket's id
 comes before the list. So readers that do not know of copies see an unknown bucket: they neither read nor delete the
@@ -10,13 +10,35 @@ Buckets that took the object come first, the nearest to the writer at their head
 not waited for, or was an error: nothing is expected there, but a write may have taken effect, so it is deleted there.
 """
 
+import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final, Self
 
-from plugin.format.bucket_id import BUCKET_ID_BYTES, bucket_id
+from plugin.errors import UnknownBucketError
 from plugin.remote_wal_storage_manager import StoredSegment
 from plugin.segment_metadata import CombinedSegmentId
+
+BUCKET_ID_BYTES: Final = 8
+
+
+def bucket_id(name: str) -> bytes:
+    """Return the number by which an object says in which bucket it is: the first bytes of the name's SHA-256.
+
+    It follows from the bucket's name alone. So nobody has to agree on numbers, the order of a list means nothing, and a
+    bucket that is not listed any more is simply unknown. The number is in the KIP's custom metadata: neither links nor
+    metadata name a bucket.
+    """
+    return hashlib.sha256(name.encode()).digest()[:BUCKET_ID_BYTES]
+
+
+def unknown_bucket(operation: str, segment_id: CombinedSegmentId, custom_metadata: bytes) -> UnknownBucketError:
+    """Return the error for an object whose custom metadata names no known bucket."""
+    named = f"bucket {custom_metadata[:BUCKET_ID_BYTES].hex()}" if custom_metadata else "no bucket"
+    return UnknownBucketError(
+        operation, str(segment_id), f"is in {named}, which is not known here", "see remote.wal.buckets"
+    )
+
 
 MARK: Final = bucket_id("")
 """No bucket has an empty name."""

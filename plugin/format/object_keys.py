@@ -63,7 +63,6 @@ class ObjectKeyFactory:
         return cls(prefix, cluster_id)
 
     def key_of(self, combined_segment_id: CombinedSegmentId) -> str:
-        """Return the key of one combined segment."""
         broker_id, incarnation, sequence = combined_segment_id
         return f"{self.prefix}{self.cluster_id}/{broker_id}/{incarnation:012x}/{sequence:012x}.rwal"
 
@@ -82,7 +81,6 @@ class ObjectKeyFactory:
         return f"{self.prefix}{self.cluster_id}/" + ("" if broker_id is None else f"{broker_id}/")
 
     def archive_key_of(self, object_id: ArchiveObjectId) -> str:
-        """Return the key of one archive object."""
         prefix = self.archive_prefix(object_id.topic_id_partition)
         return f"{prefix}{object_id.first_offset:020}-{object_id.last_offset:020}-{object_id.writer_id}.rwal"
 

@@ -82,7 +82,6 @@ class LoopHistogram(Collector):
         registry.register(self)
 
     def observe(self, value: str, amount: float) -> None:
-        """Add one amount under this value of the label."""
         counts = self._counts.get(value)
         if counts is None:
             self._sums[value] = 0.0

@@ -70,7 +70,6 @@ class GuardedStorageManager(RemoteWalStorageManager):
 
     @property
     def adopts(self) -> bool:
-        """Whether the real one can write segments with `AdoptedRecords`."""
         return self._manager is not None and self._manager.adopts
 
     @property
@@ -88,7 +87,6 @@ class GuardedStorageManager(RemoteWalStorageManager):
     def copy_log_segment_data(
         self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: RecordsList
     ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
-        """Write one combined segment."""
         with self.there("copy", metadata.combined_segment_id) as manager:
             return manager.copy_log_segment_data(metadata, records_list)
 
@@ -99,28 +97,23 @@ class GuardedStorageManager(RemoteWalStorageManager):
         end_position: int,
         custom_metadata: bytes = b"",
     ) -> bytes:
-        """Read bytes of an object."""
         with self.there("fetch", combined_segment_id) as manager:
             return manager.fetch_log_segment(combined_segment_id, start_position, end_position, custom_metadata)
 
     def fetch_segment_metadata(self, stored: StoredSegment) -> RemoteWalCombinedLogSegmentMetadata:
-        """Read the metadata in an object's footer."""
         with self.there("fetch metadata", stored.key) as manager:
             return manager.fetch_segment_metadata(stored)
 
     def delete_log_segment_data(self, combined_segment_id: CombinedSegmentId, custom_metadata: bytes = b"") -> None:
-        """Delete an object."""
         with self.there("delete", combined_segment_id) as manager:
             manager.delete_log_segment_data(combined_segment_id, custom_metadata)
 
     def list_log_segments(self, broker_id: int | None = None) -> Iterator[StoredSegment]:
-        """List the objects."""
         with self.there("list", "") as manager:
             listed = manager.list_log_segments(broker_id)
         return _each("list", "", listed)
 
     def on_loop(self, size_bytes: int, custom_metadata: bytes = b"") -> SegmentsOnLoop | None:
-        """Return the real one's calls for the event loop."""
         inner = self._manager.on_loop(size_bytes, custom_metadata) if self._manager is not None else None
         return _GuardedOnLoop(inner, self.there) if inner is not None else None
 
@@ -130,7 +123,6 @@ class GuardedStorageManager(RemoteWalStorageManager):
 
     @property
     def out_of_step(self) -> Sequence[str]:
-        """Parts of the store that take no copies now."""
         return self._manager.out_of_step if self._manager is not None else ()
 
     @property
@@ -140,7 +132,6 @@ class GuardedStorageManager(RemoteWalStorageManager):
 
     @property
     def request_counts(self) -> RequestCounts:
-        """Request counters; none before the real one was there."""
         return self._manager.request_counts if self._manager is not None else RequestCounts()
 
     def close(self) -> None:

@@ -11,8 +11,7 @@ from plugin.wrappers.adopting_storage import AdoptingStorage
 from plugin.wrappers.guarded_storage import GuardedStorageManager
 from plugin.zones.buckets import BucketPlan, BucketSpec, StorageSpec, plan_buckets
 from plugin.zones.copy_writer import CopyWriter
-from plugin.zones.zone_buckets import Bucket, ZoneBuckets
-from plugin.zones.zoned_storage import ZonedWalStorageManager
+from plugin.zones.zoned_storage import Bucket, ZoneBuckets, ZonedWalStorageManager
 
 
 def load_bucket(

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from plugin.errors import RemoteStorageConfigError
-from plugin.format.bucket_id import bucket_id
+from plugin.format.bucket_copies import bucket_id
 
 BUCKETS_KEY: Final = "remote.wal.buckets"
 COPIES_KEY: Final = "remote.wal.bucket.copies"

@@ -121,7 +121,6 @@ class CopyWriter:
 
     @property
     def out_of_step(self) -> list[str]:
-        """Buckets that take no objects now."""
         return [target.name for target in self._targets if not target.in_step]
 
     def write(self, metadata: RemoteWalCombinedLogSegmentMetadata, records: RecordsList) -> Update:

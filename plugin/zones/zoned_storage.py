@@ -1,8 +1,8 @@
 """One store made of a bucket for each zone: written to in the own zone, read and deleted in all.
 
-An object's custom metadata begins with the id of its bucket (`plugin.format.bucket_id`); the rest is the bucket's own
-storage manager's. An object that names no bucket was written before there was a list, and is in the unnamed one; or its
-upload never ended and left no custom metadata. So it is looked for in the other buckets too, and deleted in all.
+An object's custom metadata begins with the id of its bucket (`plugin.format.bucket_copies`); the rest is the bucket's
+own storage manager's. An object that names no bucket was written before there was a list, and is in the unnamed one; or
+its upload never ended and left no custom metadata. So it is looked for in the other buckets too, and deleted in all.
 Objects in an unknown bucket are neither read nor deleted.
 
 If objects are copied (`plugin.zones.copy_writer`), the custom metadata names all buckets that have, or may have, the
@@ -15,17 +15,16 @@ gives what the others have, and reports at its end which bucket did not answer.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypeVar
 
 from plugin.adopted_records import RecordsList
 from plugin.blob_storage import BlobStorage, StoredBlob
-from plugin.errors import RemoteResourceNotFoundError, RemoteStorageError
+from plugin.errors import IncompleteListingError, RemoteResourceNotFoundError, RemoteStorageError
 from plugin.format.adoption_note import join_note, split_note
-from plugin.format.bucket_copies import NamedCopies
-from plugin.format.bucket_id import BUCKET_ID_BYTES
+from plugin.format.bucket_copies import BUCKET_ID_BYTES, NamedCopies, unknown_bucket
 from plugin.remote_wal_storage_manager import (
     RemoteWalStorageManager,
     RequestCounts,
@@ -40,7 +39,6 @@ from plugin.segment_metadata import (
     RemoteWalCombinedLogSegmentMetadataUpdate,
 )
 from plugin.zones.copy_writer import CopyWriter
-from plugin.zones.zone_buckets import Bucket, ZoneBuckets, in_each
 
 T = TypeVar("T", StoredSegment, StoredBlob)
 R = TypeVar("R")
@@ -48,6 +46,85 @@ H = TypeVar("H")
 
 _REST_S: Final = 10.0
 _AVOIDED_S: Final = 60.0
+
+
+@dataclass(slots=True)
+class Bucket:
+    """One bucket."""
+
+    name: str
+    manager: RemoteWalStorageManager
+    rests_until_s: float = field(default=float("-inf"))
+    """Nothing is deleted in it until then, because it did not answer."""
+    avoided_until_s: float = field(default=float("-inf"))
+    """Until then other buckets are asked first for shared objects, because a read failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ZoneBuckets:
+    """Buckets by their ids (`plugin.format.bucket_copies`)."""
+
+    by_id: Mapping[bytes, Bucket]
+    own: bytes | None
+    """The bucket that is written to."""
+    unnamed: bytes | None
+    """The bucket of objects that name none."""
+
+    @property
+    def ids(self) -> Collection[bytes]:
+        """Each id as custom metadata that names only this bucket."""
+        return self.by_id.keys()
+
+    @property
+    def all(self) -> Collection[Bucket]:
+        """All buckets, in no particular order."""
+        return self.by_id.values()
+
+    def unnamed_first(self) -> Sequence[Bucket]:
+        """Return all buckets in the order to look for objects that name none."""
+        return [self.by_id[one] for one in sorted(self.by_id, key=lambda bucket_id: bucket_id != self.unnamed)]
+
+    def written(self, operation: str, key: str) -> tuple[bytes, Bucket]:
+        """Return the own zone's bucket. Raises RemoteStorageError if there is none."""
+        if self.own is None:
+            raise RemoteStorageError(operation, key, "there is no bucket to write to here", label="no_bucket")
+        return self.own, self.by_id[self.own]
+
+    def holding(self, custom_metadata: bytes) -> Bucket | None:
+        """Return the named bucket; None for an unknown one."""
+        named = custom_metadata[:BUCKET_ID_BYTES] if custom_metadata else self.unnamed
+        return self.by_id.get(named) if named is not None else None
+
+    def known(self, operation: str, segment_id: CombinedSegmentId, custom_metadata: bytes) -> tuple[Bucket, bytes]:
+        """Return the bucket of a copy, and its own storage manager's metadata. Raises UnknownBucketError."""
+        bucket = self.holding(custom_metadata)
+        if bucket is None:
+            raise unknown_bucket(operation, segment_id, custom_metadata)
+        return bucket, custom_metadata[BUCKET_ID_BYTES:]
+
+    def listed(self, key: str, listing: Callable[[RemoteWalStorageManager], Iterator[T]]) -> Iterator[T]:
+        """Yield what each bucket has. Raises IncompleteListingError at the end if one did not answer."""
+        unanswered: dict[str, str] = {}
+        for bucket_id, bucket in self.by_id.items():
+            try:
+                for stored in listing(bucket.manager):
+                    yield replace(stored, custom_metadata=bucket_id + stored.custom_metadata)
+            except RemoteStorageError as error:
+                unanswered[bucket.name] = str(error)
+        if unanswered:
+            raise IncompleteListingError(key, unanswered)
+
+
+def in_each(holders: Iterable[H], delete: Callable[[H], None]) -> None:
+    """Delete in each bucket. Raises the first failure once all were tried."""
+    failures: list[RemoteStorageError] = []
+    for one in holders:
+        try:
+            delete(one)
+        except RemoteStorageError as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]
 
 
 class ZonedWalStorageManager(RemoteWalStorageManager):
@@ -189,7 +266,6 @@ class ZonedWalStorageManager(RemoteWalStorageManager):
 
     @property
     def out_of_step(self) -> Sequence[str]:
-        """Buckets that take no copies now."""
         return self._writer.out_of_step if self._writer is not None else ()
 
     def close(self) -> None:

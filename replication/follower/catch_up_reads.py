@@ -1,8 +1,8 @@
 """Reads for a local broker that is far behind: ahead of its requests, in parallel, and within a quota.
 
 Such reads come in megabytes, from many leaders at once. They must not delay the ranges that were stored just now. So
-they have their own threads, their own share of the cache's memory, and a `ReadQuota` in bytes per second. When the
-quota refuses a read, a hint is dropped, and a range that a response needs is requested inline.
+they have their own threads, their own share of the cache's memory, and a quota in bytes per second. When the quota
+refuses a read, a hint is dropped, and a range that a response needs is requested inline.
 
 Ranges are in the `HydrationCache` like any other, from the moment in which they are planned, and only missing ranges
 are planned. So nothing is read twice. Used from the event loop only.
@@ -37,39 +37,12 @@ class CatchUpReadLimits:
     wait_max_s: float
 
 
-class ReadQuota:
-    """Decides which reads for a local broker that is far behind are made, and when.
+class CatchUpReads:
+    """All reads of an agent for followers' connections that are far behind.
 
     A read begins when the quota allows it. If that takes longer than `wait_max_s`, the read is not made. So the quota
     moves a catch-up from object storage to cross-zone traffic, and never slows it down by more than that wait.
     """
-
-    def __init__(self, limits: CatchUpReadLimits) -> None:
-        self._limits = limits
-        self._bucket = TokenBucket(limits.bytes_per_s)
-        self.under_way_bytes = 0
-        """Bytes of reads that were planned and have not ended."""
-
-    def has_room(self, size: int) -> bool:
-        """Whether so many more bytes may be planned as a hint."""
-        return self.under_way_bytes + size <= self._limits.under_way_bytes
-
-    def is_spent(self, now_s: float) -> bool:
-        """Whether a read would have to wait for longer than allowed."""
-        return self._bucket.wait_s(now_s) > self._limits.wait_max_s
-
-    def plan(self, size: int, now_s: float) -> float:
-        """Plan a read of so many bytes. Returns the seconds until it may begin; `ended` must follow."""
-        self.under_way_bytes += size
-        return self._bucket.take(size, now_s)
-
-    def ended(self, size: int) -> None:
-        """Record the end of a read of so many bytes, whatever its result."""
-        self.under_way_bytes -= size
-
-
-class CatchUpReads:
-    """All reads of an agent for followers' connections that are far behind."""
 
     def __init__(
         self,
@@ -83,7 +56,10 @@ class CatchUpReads:
         self._cache = cache
         self._metrics = metrics
         self._clock = clock
-        self._quota = ReadQuota(limits)
+        self._limits = limits
+        self._quota = TokenBucket(limits.bytes_per_s)
+        self._under_way_bytes = 0
+        """Bytes of reads that were planned and have not ended."""
         self._pool = pool(limits.threads, "catch-up-read")
         self._closed = False
 
@@ -92,7 +68,7 @@ class CatchUpReads:
     ) -> None:
         """Read ranges that will be requested soon. This is a hint, dropped if it does not fit the quota."""
         for start, end in chain.from_iterable(self._cache.ranges.missing(object_id, *wanted) for wanted in ranges):
-            if not self._quota.has_room(end - start):
+            if self._under_way_bytes + end - start > self._limits.under_way_bytes:
                 self._metrics.fault("catch_up_over_budget")
                 return
             refusal = self._plan(object_id, start, end, custom_metadata)
@@ -128,13 +104,14 @@ class CatchUpReads:
     def _plan(self, object_id: StoredObjectId, start: int, end: int, custom_metadata: bytes) -> str | None:
         """Have the range read when the quota allows it. Returns why not otherwise."""
         now_s, size = self._clock(), end - start
-        if self._quota.is_spent(now_s):
+        if self._quota.wait_s(now_s) > self._limits.wait_max_s:
             return "over_quota"
         try:
             wanted = self._cache.planned(object_id, start, end, custom_metadata)
         except HydrationError as error:
             return error.reason
-        wait_s = self._quota.plan(size, now_s)
+        self._under_way_bytes += size
+        wait_s = self._quota.take(size, now_s)
         self._metrics.catch_up.read_bytes.inc(size)
         self._metrics.catch_up.wait_seconds.inc(wait_s)
         if wait_s > 0:
@@ -147,4 +124,7 @@ class CatchUpReads:
         if self._closed:
             self._cache.abandon(wanted)
         else:
-            self._cache.read(wanted, self._pool, self._quota.ended)
+            self._cache.read(wanted, self._pool, self._ended)
+
+    def _ended(self, size: int) -> None:
+        self._under_way_bytes -= size

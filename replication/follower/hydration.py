@@ -20,19 +20,22 @@ from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from plugin.errors import RemoteStorageError, UnknownBucketError, defect_site, failure_label
 from plugin.format.archive_object_id import StoredObjectId
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from replication.follower.range_cache import CachedRange, RangeCache, RangeWait
-from replication.follower.tiers import ArchiveReads, TierReader, Tiers, archive_fetch, archive_told
+from replication.follower.tiers import ArchiveReads, TierReader, Tiers
 from replication.wire.circuit_breaker import BreakerLimits
 from replication.wire.link import SegmentLink
 from replication.wire.metrics import ReplicationMetrics
 from replication.wire.shared_reads import ZoneReading
 from rlm.write_path.machine import thread_pool
 from rlm.write_path.metrics import StageTimes
+
+if TYPE_CHECKING:
+    from replication.follower.neighbours import Neighbours
 
 
 class HydrationError(Exception):
@@ -50,22 +53,6 @@ class HydrationLimits:
     threads: int
     cache_bytes: int
     breaker: BreakerLimits = field(default_factory=BreakerLimits)
-
-
-class NeighbourReads(Protocol):
-    """The agents of the own zone that read for each other; see `replication.follower.neighbours`."""
-
-    @property
-    def own_id(self) -> int: ...
-
-    def reader(self, zone: ZoneReading) -> int | None:
-        """The broker to ask, which may be our own; None if nobody would give the range."""
-
-    async def ask(self, neighbour: int, wanted: CachedRange, read: tuple[int, int]) -> bytes | None:
-        """Return the range; None if it must be read from the store. Errors are counted, not raised."""
-
-    def record_wrong_bytes(self, neighbour: int) -> None:
-        """Record that a neighbour gave bytes that differ from the leader's."""
 
 
 class HydrationCache:
@@ -88,8 +75,7 @@ class HydrationCache:
         self._metrics = metrics
         self._clock = clock
         self._max_in_flight_bytes = limits.cache_bytes // 2
-        archive_reader = partial(TierReader, archive_fetch(archive), limits.breaker, archive_told(metrics))
-        self.tiers = Tiers(storage, archive_reader, limits.breaker, partial(pool, limits.threads, "hydration"))
+        self.tiers = Tiers(storage, archive, limits.breaker, metrics, partial(pool, limits.threads, "hydration"))
         self._waiting: dict[RangeWait, asyncio.Future[memoryview]] = {}
         self.ranges = RangeCache(limits.cache_bytes)
         self._is_closed = False
@@ -98,7 +84,7 @@ class HydrationCache:
         self._asking: set[asyncio.Task[None]] = set()
         self.in_flight_bytes = 0
         """Bytes being read in the pool for new data, or requested from neighbours."""
-        self.neighbours: NeighbourReads | None = None
+        self.neighbours: Neighbours | None = None
         """None: every range is read from the store."""
 
     def announce(
@@ -228,7 +214,7 @@ class HydrationCache:
         task.add_done_callback(self._asking.discard)
 
     async def _asked(
-        self, neighbours: NeighbourReads, neighbour: int, wanted: CachedRange, read: tuple[int, int]
+        self, neighbours: "Neighbours", neighbour: int, wanted: CachedRange, read: tuple[int, int]
     ) -> None:
         started_s = self._clock()
         try:

@@ -300,7 +300,6 @@ class LeaderBypass:
 
     @property
     def is_bypassed(self) -> bool:
-        """Whether connections go past the agent now."""
         return self._route.is_bypassed
 
     async def serve(self, broker: FramedConnection) -> None:

@@ -47,35 +47,6 @@ class RangeAlteredError(Exception):
     """The bytes that arrived are not those that the neighbour sent."""
 
 
-class NeighbourConnection:
-    """Asks another agent of the own zone for ranges of objects."""
-
-    def __init__(self, connect: Connect) -> None:
-        self._questions = NumberedQuestions(connect, _read)
-
-    async def ask(self, wanted: CachedRange, read: tuple[int, int]) -> bytes:
-        """Request a range; the neighbour reads all of `read` if it has none of it. The caller bounds the time.
-
-        Raises RangeRefusedError, RangeAlteredError, what `connect` raises, ConnectionError, MalformedFrameError.
-        """
-        object_id = wanted.object_id
-        if not isinstance(object_id, CombinedSegmentId):
-            raise TypeError("neighbours read combined segments alone")
-        data = await self._questions.ask(
-            MessageKind.RANGE_REQUEST,
-            lambda number: RangeRequest(
-                number, object_id, wanted.start, wanted.end, read, wanted.custom_metadata
-            ).encode(),
-        )
-        if len(data) != wanted.end - wanted.start:
-            raise RangeAlteredError(f"{len(data)} bytes instead of {wanted.end - wanted.start}")
-        return data
-
-    async def close(self) -> None:
-        """Close the connection; waiting callers get an error."""
-        await self._questions.close()
-
-
 def _read(kind: MessageKind, body: memoryview) -> tuple[int, bytes | Exception]:
     if kind is MessageKind.RANGE:
         number, data = decode_answer(body)
@@ -86,13 +57,27 @@ def _read(kind: MessageKind, body: memoryview) -> tuple[int, bytes | Exception]:
     raise MalformedFrameError(0, f"{kind.name} from a neighbour")
 
 
+async def _asked(questions: NumberedQuestions[bytes], wanted: CachedRange, read: tuple[int, int]) -> bytes:
+    """Request a range; the neighbour reads all of `read` if it has none of it."""
+    object_id = wanted.object_id
+    if not isinstance(object_id, CombinedSegmentId):
+        raise TypeError("neighbours read combined segments alone")
+    data = await questions.ask(
+        MessageKind.RANGE_REQUEST,
+        lambda number: RangeRequest(number, object_id, wanted.start, wanted.end, read, wanted.custom_metadata).encode(),
+    )
+    if len(data) != wanted.end - wanted.start:
+        raise RangeAlteredError(f"{len(data)} bytes instead of {wanted.end - wanted.start}")
+    return data
+
+
 _SHARE_OF_TIMEOUT = 4
 GIVEN = "given"
 
 
 class _Neighbour:
-    def __init__(self, connection: NeighbourConnection) -> None:
-        self.connection = connection
+    def __init__(self, connect: Connect) -> None:
+        self.questions = NumberedQuestions(connect, _read)
         self.breaker = CircuitBreaker(BreakerLimits())
         self.rest = LinkRest()
 
@@ -111,7 +96,6 @@ class Neighbours:
 
     @property
     def own_id(self) -> int:
-        """The id of the own broker."""
         return self._hello.broker_id
 
     def reader(self, zone: ZoneReading) -> int | None:
@@ -132,7 +116,7 @@ class Neighbours:
         one = self._neighbour(neighbour)
         try:
             async with asyncio.timeout(self._context.limits.hydration_timeout_s / _SHARE_OF_TIMEOUT):
-                data = await one.connection.ask(wanted, read)
+                data = await _asked(one.questions, wanted, read)
         except TimeoutError:
             self._failed(neighbour, "slow", "no answer in time")
         except RangeRefusedError as error:
@@ -159,7 +143,7 @@ class Neighbours:
 
     async def close(self) -> None:
         """Close all connections."""
-        await asyncio.gather(*(one.connection.close() for one in self._known.values()))
+        await asyncio.gather(*(one.questions.close() for one in self._known.values()))
 
     def _failed(self, neighbour: int, outcome: str, detail: str) -> None:
         self._metrics.asked(outcome)
@@ -173,7 +157,7 @@ class Neighbours:
 
     def _neighbour(self, broker_id: int) -> _Neighbour:
         if broker_id not in self._known:
-            self._known[broker_id] = _Neighbour(NeighbourConnection(lambda: self._connect(broker_id)))
+            self._known[broker_id] = _Neighbour(lambda: self._connect(broker_id))
         return self._known[broker_id]
 
     async def _connect(self, broker_id: int) -> FramedConnection:

@@ -47,7 +47,6 @@ class RangeWait:
 
     @property
     def is_over(self) -> bool:
-        """Whether all the bytes have arrived."""
         return all(one.data is not None for one in self.ranges)
 
     def data(self) -> memoryview:

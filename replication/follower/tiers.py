@@ -4,10 +4,11 @@ By an object's custom metadata, the storage manager says which places of combine
 unknown places are not read. Archive objects have a place of their own. Used from the event loop only.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Executor
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import structlog
 
@@ -20,13 +21,6 @@ from replication.wire.metrics import ReplicationMetrics
 
 log = structlog.get_logger(__name__)
 
-Fetch = Callable[[CachedRange, bytes], bytes]
-"""Reads a range, by the custom metadata of the copy to read."""
-
-
-FetchOnLoop = Callable[[CachedRange, bytes, Executor], Awaitable[bytes] | None]
-"""Like `Fetch`, on the event loop; returns None if the read must run on a thread."""
-
 
 class ArchiveReads(Protocol):
     """The archive's store, see `plugin.archive_storage`."""
@@ -34,7 +28,7 @@ class ArchiveReads(Protocol):
     def fetch(self, object_id: ArchiveObjectId, start_position: int, end_position: int) -> bytes: ...
 
 
-class TierReader:
+class TierReader(ABC):
     """Reads ranges in one place that holds objects, and knows whether that place may be asked now.
 
     Combined segments are in one store, or in one bucket for each zone; archive objects are in another store. Each place
@@ -44,33 +38,23 @@ class TierReader:
     told.
     """
 
-    def __init__(
-        self,
-        fetch: Fetch,
-        limits: BreakerLimits,
-        on_breaker_change: Callable[[bool], None],
-        pool: Executor,
-        fetch_on_loop: FetchOnLoop = lambda _wanted, _copy, _threads: None,
-    ) -> None:
+    def __init__(self, limits: BreakerLimits, on_breaker_change: Callable[[bool], None], pool: Executor) -> None:
         """`on_breaker_change` is called with True when the place is paused, with False when it answers again."""
-        self._fetch = fetch
-        self._fetch_on_loop = fetch_on_loop
         self._on_breaker_change = on_breaker_change
         self.breaker = CircuitBreaker(limits)
         self.pool = pool
         """Threads for reads of new data."""
 
+    @abstractmethod
     def read(self, wanted: CachedRange, copy: bytes) -> bytes:
         """Read the range's bytes in this place, by the custom metadata `copy`. Runs on a thread.
 
         Raises RemoteStorageError, and anything that a defective backend raises.
         """
-        return _checked(self._fetch(wanted, copy))
 
     def on_loop(self, wanted: CachedRange, copy: bytes) -> Coroutine[Any, Any, bytes] | None:
         """Return a read like `read` to be awaited; None if the place must be read on a thread."""
-        fetched = self._fetch_on_loop(wanted, copy, self.pool)
-        return _awaited(fetched) if fetched is not None else None
+        return None
 
     def answered(self) -> None:
         """Record a successful read."""
@@ -85,6 +69,60 @@ class TierReader:
             self._on_breaker_change(True)
 
 
+class _SegmentTier(TierReader):
+    """One bucket with combined segments."""
+
+    def __init__(
+        self,
+        storage: RemoteWalStorageManager,
+        limits: BreakerLimits,
+        on_breaker_change: Callable[[bool], None],
+        pool: Executor,
+    ) -> None:
+        super().__init__(limits, on_breaker_change, pool)
+        self._storage = storage
+
+    def read(self, wanted: CachedRange, copy: bytes) -> bytes:
+        if isinstance(wanted.object_id, ArchiveObjectId):
+            raise TypeError("an archive object is in the archive")
+        return _checked(self._storage.fetch_log_segment(wanted.object_id, wanted.start, wanted.end, copy))
+
+    def on_loop(self, wanted: CachedRange, copy: bytes) -> Coroutine[Any, Any, bytes] | None:
+        segments = self._storage.on_loop(wanted.end - wanted.start, copy)
+        if segments is None or isinstance(wanted.object_id, ArchiveObjectId):
+            return None
+        return _awaited(segments.fetch_log_segment(wanted.object_id, wanted.start, wanted.end, copy, self.pool))
+
+
+class _ArchiveTier(TierReader):
+    """The archive, whose store may come late."""
+
+    def __init__(
+        self,
+        archive: Callable[[], ArchiveReads | None],
+        limits: BreakerLimits,
+        metrics: ReplicationMetrics,
+        pool: Executor,
+    ) -> None:
+        super().__init__(limits, self._changed, pool)
+        self._archive = archive
+        self._metrics = metrics
+
+    def read(self, wanted: CachedRange, copy: bytes) -> bytes:
+        if not isinstance(wanted.object_id, ArchiveObjectId):
+            raise TypeError("a combined segment is not in the archive")
+        store = self._archive()
+        if store is None:
+            why = "this agent has no archive, or its store has not answered yet"
+            raise RemoteStorageError("fetch", str(wanted.object_id), why, label="no_archive")
+        return _checked(store.fetch(wanted.object_id, wanted.start, wanted.end))
+
+    def _changed(self, is_open: bool) -> None:
+        event = "archive_reads_paused" if is_open else "archive_reads_resumed"
+        self._metrics.fault(event)
+        log.warning(event)
+
+
 def _checked(data: object) -> bytes:
     if not isinstance(data, bytes):
         raise TypeError("a storage manager gives bytes")
@@ -95,76 +133,23 @@ async def _awaited(fetched: Awaitable[object]) -> bytes:
     return _checked(await fetched)
 
 
-def segment_fetch(storage: RemoteWalStorageManager) -> Fetch:
-    """Return the function that reads combined segments."""
-
-    def fetch(wanted: CachedRange, copy: bytes) -> bytes:
-        if isinstance(wanted.object_id, ArchiveObjectId):
-            raise TypeError("an archive object is in the archive")
-        return storage.fetch_log_segment(wanted.object_id, wanted.start, wanted.end, copy)
-
-    return fetch
-
-
-def segment_fetch_on_loop(storage: RemoteWalStorageManager) -> FetchOnLoop:
-    """Return the function that reads combined segments on the event loop."""
-
-    def fetch(wanted: CachedRange, copy: bytes, threads: Executor) -> Awaitable[bytes] | None:
-        segments = storage.on_loop(wanted.end - wanted.start, copy)
-        if segments is None or isinstance(wanted.object_id, ArchiveObjectId):
-            return None
-        return segments.fetch_log_segment(wanted.object_id, wanted.start, wanted.end, copy, threads)
-
-    return fetch
-
-
-def archive_fetch(archive: Callable[[], ArchiveReads | None]) -> Fetch:
-    """Return the function that reads archive objects; `archive` returns their store once it is there."""
-
-    def fetch(wanted: CachedRange, _copy: bytes) -> bytes:
-        if not isinstance(wanted.object_id, ArchiveObjectId):
-            raise TypeError("a combined segment is not in the archive")
-        store = archive()
-        if store is None:
-            why = "this agent has no archive, or its store has not answered yet"
-            raise RemoteStorageError("fetch", str(wanted.object_id), why, label="no_archive")
-        return store.fetch(wanted.object_id, wanted.start, wanted.end)
-
-    return fetch
-
-
-def archive_told(metrics: ReplicationMetrics) -> Callable[[bool], None]:
-    """Return a callback that counts and logs when archive reads pause or resume."""
-
-    def changed(is_open: bool) -> None:
-        event = "archive_reads_paused" if is_open else "archive_reads_resumed"
-        metrics.fault(event)
-        log.warning(event)
-
-    return changed
-
-
-class _KnownCopy(NamedTuple):
-    place: str
-    custom_metadata: bytes
-
-
 class Tiers:
     """The readers of all places. A reader of combined segments is made when something in its place is first wanted."""
 
     def __init__(
         self,
         storage: RemoteWalStorageManager,
-        archive: Callable[[Executor], TierReader],
+        archive: Callable[[], ArchiveReads | None],
         breaker: BreakerLimits,
+        metrics: ReplicationMetrics,
         make_pool: Callable[[], Executor],
     ) -> None:
-        """`archive` makes the archive's reader; each place has its own pool."""
+        """`archive` returns the archive's store once it is there; each place has its own pool."""
         self._storage = storage
         self._breaker = breaker
         self._make_pool = make_pool
-        self._segments: dict[str, TierReader] = {}
-        self.archive = archive(make_pool())
+        self._segments: dict[str, _SegmentTier] = {}
+        self.archive = _ArchiveTier(archive, breaker, metrics, make_pool())
         self.on_breaker_change: list[Callable[[bool], None]] = []
         """Called with True when a place of combined segments is paused, with False when it answers again."""
 
@@ -172,21 +157,21 @@ class Tiers:
         """Return the readers of the places that have the object, each with its custom metadata; empty if unknown."""
         if isinstance(object_id, ArchiveObjectId):
             return [(self.archive, custom_metadata)]
-        return [(self._segment_tier(copy.place), copy.custom_metadata) for copy in self._copies(custom_metadata)]
+        return [(self._segment_tier(place), copy) for place, copy in self._copies(custom_metadata)]
 
     def is_given_up(self, custom_metadata: bytes | None) -> bool:
         """Whether combined segments with this custom metadata cannot be read now, so links to them are not wanted.
 
         None stands for a leader of which no segment was seen yet.
         """
-        places = [copy.place for copy in self._copies(custom_metadata or b"")]
+        places = [place for place, _ in self._copies(custom_metadata or b"")]
         if not places:
             return custom_metadata is not None
         return all(place in self._segments and self._segments[place].breaker.is_open for place in places)
 
     def rest(self, custom_metadata: bytes | None, now_s: float) -> bool:
         """Whether `is_given_up` holds and it is too early for another try."""
-        places = [copy.place for copy in self._copies(custom_metadata or b"")]
+        places = [place for place, _ in self._copies(custom_metadata or b"")]
         return self.is_given_up(custom_metadata) and not any(
             self._segments[place].breaker.is_due(now_s) for place in places
         )
@@ -206,18 +191,18 @@ class Tiers:
         for tier in (self.archive, *self._segments.values()):
             tier.pool.shutdown(wait=False, cancel_futures=True)
 
-    def _copies(self, custom_metadata: bytes) -> list[_KnownCopy]:
+    def _copies(self, custom_metadata: bytes) -> list[tuple[str, bytes]]:
+        """Return the known places that have the object, each with the custom metadata of the copy there."""
         return [
-            _KnownCopy(copy.place, copy.custom_metadata)
+            (copy.place, copy.custom_metadata)
             for copy in self._storage.copies_of(custom_metadata)
             if copy.place is not None and copy.is_sure
         ]
 
     def _segment_tier(self, place: str) -> TierReader:
         if place not in self._segments:
-            fetch, changed = segment_fetch(self._storage), partial(self._changed, place)
-            on_loop = segment_fetch_on_loop(self._storage)
-            self._segments[place] = TierReader(fetch, self._breaker, changed, self._make_pool(), on_loop)
+            changed = partial(self._changed, place)
+            self._segments[place] = _SegmentTier(self._storage, self._breaker, changed, self._make_pool())
         return self._segments[place]
 
     def _changed(self, place: str, is_open: bool) -> None:

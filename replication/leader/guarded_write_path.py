@@ -39,11 +39,9 @@ class GuardedWritePath:
         self._path: WritePathAnswers | None = None
 
     def arrived(self, path: WritePathAnswers) -> None:
-        """Use this write path from now on."""
         self._path = path
 
     def left(self) -> None:
-        """Use no write path from now on."""
         self._path = None
 
     # LedPartitions.

@@ -105,7 +105,6 @@ class LeaderProxy:
 
     @property
     def addresses(self) -> list[Address]:
-        """The addresses on which it listens."""
         return [Address(*one.getsockname()[:2]) for one in self._listener.sockets]
 
     @property
@@ -254,7 +253,6 @@ class LeaderProxy:
         return capabilities
 
     async def stop(self) -> None:
-        """Close the listener and all connections."""
         await self._listener.close()
         for task in list(self._tasks):
             task.cancel()

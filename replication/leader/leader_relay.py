@@ -112,37 +112,25 @@ async def decided(
     step = core.response(frame, clock())
     begin_reads()
     if isinstance(step, WaitForUploads):
-        return await _waited_for(core, step, context, peer, begin_reads, send)
+        found: list[ToFollower] = []
+
+        def look() -> float | None:
+            if peer.error is not None:
+                raise ConnectionResetError("the reader's agent is gone")
+            step = core.look_again(clock())
+            begin_reads()
+            if isinstance(step, WaitForUploads):
+                return step.until_s - clock()
+            if send is not None:
+                send(step)
+            found.append(step)
+            return None
+
+        await context.uploads.until(look, step.until_s - clock())
+        return found[0]
     if send is not None:
         send(step)
     return step
-
-
-async def _waited_for(
-    core: ResponseCore,
-    wait: WaitForUploads,
-    context: LeaderContext,
-    peer: FramedConnection,
-    begin_reads: Callable[[], None],
-    send: Callable[[ToFollower], None] | None,
-) -> ToFollower:
-    clock = context.clock
-    found: list[ToFollower] = []
-
-    def look() -> float | None:
-        if peer.error is not None:
-            raise ConnectionResetError("the reader's agent is gone")
-        step = core.look_again(clock())
-        begin_reads()
-        if isinstance(step, WaitForUploads):
-            return step.until_s - clock()
-        if send is not None:
-            send(step)
-        found.append(step)
-        return None
-
-    await context.uploads.until(look, wait.until_s - clock())
-    return found[0]
 
 
 _IDLE_PLACE = 2

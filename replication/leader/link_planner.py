@@ -118,11 +118,6 @@ def _adjoin(left: StoredBatch, right: StoredBatch) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class PassThrough:
-    """Send the frame unchanged."""
-
-
-@dataclass(frozen=True, slots=True)
 class WaitForUploads:
     """Nothing can be linked yet. Ask again after an upload, at the latest at this (monotonic) time."""
 
@@ -131,7 +126,8 @@ class WaitForUploads:
     """The partitions whose uploads are awaited."""
 
 
-Verdict = PassThrough | WaitForUploads | SendLinked
+Verdict = WaitForUploads | SendLinked | None
+"""None: send the frame unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +202,7 @@ class LinkPlanner:
     def decide(self, now_s: float) -> Verdict:
         """Decide about this response as of now."""
         if not self._fields:
-            return PassThrough()
+            return None
         if self._begun_s is None:
             self._begun_s = now_s
         for planned in self._fields:
@@ -216,11 +212,11 @@ class LinkPlanner:
             if not waiting or any(planned.gave_up for planned in self._fields):
                 for planned in waiting:  # they are sent inline as well
                     del self._waiting_since[planned.partition]
-                return PassThrough()
+                return None
             since = min(self._waiting_since[planned.partition] for planned in waiting)
             return WaitForUploads(since + self._limits.wait_max_s, tuple(planned.partition for planned in waiting))
         linked = with_links(self._frame, self._fields, {planned.partition for planned in waiting}, self._limits.digests)
-        return linked if linked.response.items <= MAX_ITEMS else PassThrough()
+        return linked if linked.response.items <= MAX_ITEMS else None
 
     def why_inline(self, partition: TopicIdPartition) -> InlineReason:
         """Why the partition's bytes go inline in this response."""

@@ -8,7 +8,7 @@ from kafka_log.crc32c import Buffer
 from kafka_log.topic_partition import TopicIdPartition
 from plugin.inline_reason import InlineReason
 from replication.leader.leader_context import LeaderContext
-from replication.leader.link_planner import LinkPlanner, PassThrough, PlannerLimits, SendLinked, WaitForUploads
+from replication.leader.link_planner import LinkPlanner, PlannerLimits, SendLinked, WaitForUploads
 from replication.leader.read_ahead import ReadAhead
 from replication.wire.fetch_frame import FetchResponseView
 from replication.wire.kafka_frame import MalformedFrameError
@@ -139,9 +139,9 @@ class ResponseLinks:
             return None
         if self._is_waiting:
             self._context.stage_times.observe("link_wait", now_s - self._begun_s)
-            if isinstance(verdict, PassThrough):
+            if verdict is None:
                 self._context.metrics.fault("link_wait_timeout")
-        return verdict if isinstance(verdict, SendLinked) else None
+        return verdict
 
     def why_inline(self, partition: TopicIdPartition, follower_id: int) -> InlineReason:
         """Why the partition's bytes go inline in this response."""

@@ -22,38 +22,6 @@ RESPONSE_FACTOR = 2
 _WRITE_HIGH_WATER_BYTES = 1024 * 1024
 
 
-class _FrameTimer:
-    """Fails the connection when a frame has begun and is not completed in time."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self.handle: asyncio.TimerHandle | None = None
-        """None while the timer does not run."""
-
-    def start(self, late: Callable[[Exception], None]) -> None:
-        error = TimeoutError("a frame did not arrive whole in time")
-        self.handle = asyncio.get_running_loop().call_later(self.seconds, late, error)
-
-    def stop(self) -> None:
-        if self.handle is not None:
-            self.handle.cancel()
-            self.handle = None
-
-
-class _Writing:
-    """The sending side: whether the peer keeps up, and what is not sent yet."""
-
-    __slots__ = ("caught_up", "gathered", "lags")
-
-    def __init__(self) -> None:
-        self.lags = False
-        """Whether the peer does not keep up; read for each frame."""
-        self.caught_up = asyncio.Event()
-        """Set while the peer keeps up."""
-        self.gathered: list[Buffer] | None = None
-        """Frames written while gathering is on; None otherwise."""
-
-
 class FramedConnection(asyncio.BufferedProtocol):
     """Reads and writes whole frames as an asyncio protocol of one connection."""
 
@@ -69,7 +37,9 @@ class FramedConnection(asyncio.BufferedProtocol):
         self.frames_sent = 0
         self.error: Exception | None = None
         self._inbox = FrameInbox(max_frame_bytes, budget or MemoryBudget(), self._update_reading)
-        self._timer = _FrameTimer(frame_timeout_s)
+        self._frame_timeout_s = frame_timeout_s
+        self._frame_timer: asyncio.TimerHandle | None = None
+        """Fails the connection when a frame that has begun is not completed in time."""
         self._on_connected = on_connected
         self._transport: asyncio.Transport | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -77,13 +47,17 @@ class FramedConnection(asyncio.BufferedProtocol):
         loop."""
         self._reader: asyncio.Future[None] | None = None
         self._reading_paused = False
-        self._writing = _Writing()
+        self._peer_lags = False
+        """Whether the peer does not keep up; read for each frame."""
+        self._caught_up = asyncio.Event()
+        """Set while the peer keeps up."""
+        self._gathered: list[Buffer] | None = None
+        """Frames written while gathering is on; None otherwise."""
         self._closed = False
 
     # The transport's side.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by the event loop."""
         self._transport = cast(asyncio.Transport, transport)
         self._loop = asyncio.get_running_loop()
         self._transport.set_write_buffer_limits(high=_WRITE_HIGH_WATER_BYTES)
@@ -91,15 +65,13 @@ class FramedConnection(asyncio.BufferedProtocol):
             self._on_connected(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Called by the event loop: return the buffer for the next bytes."""
         return self._inbox.assembler.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Called by the event loop: so many bytes were written into the buffer."""
         inbox = self._inbox
         if inbox.received(nbytes):
-            if self._timer.handle is not None:
-                self._timer.stop()
+            if self._frame_timer is not None:
+                self._stop_frame_timer()
             self._wake_reader()
         if inbox.assembler.fault is not None:
             self._fail(inbox.assembler.fault)
@@ -110,20 +82,18 @@ class FramedConnection(asyncio.BufferedProtocol):
         """Called by the event loop; an incomplete frame is discarded."""
         self._closed = True
         self.error = self.error or exc
-        self._timer.stop()
+        self._stop_frame_timer()
         self._inbox.close()
         self._wake_reader()
         self.resume_writing()
 
     def pause_writing(self) -> None:
-        """Called by the event loop: the peer does not keep up."""
-        self._writing.lags = True
-        self._writing.caught_up.clear()
+        self._peer_lags = True
+        self._caught_up.clear()
 
     def resume_writing(self) -> None:
-        """Called by the event loop."""
-        self._writing.lags = False
-        self._writing.caught_up.set()
+        self._peer_lags = False
+        self._caught_up.set()
 
     def _update_reading(self) -> None:
         """Pause or resume reading. While we do not read, an incomplete frame is not the peer's fault."""
@@ -133,11 +103,17 @@ class FramedConnection(asyncio.BufferedProtocol):
         if pause is not self._reading_paused:
             self._reading_paused = pause
             if pause:
-                self._timer.stop()
+                self._stop_frame_timer()
             if self._transport is not None:
                 self._transport.pause_reading() if pause else self._transport.resume_reading()
-        if not pause and self._timer.handle is None and self._inbox.assembler.is_partial:
-            self._timer.start(self._fail)
+        if not pause and self._frame_timer is None and self._inbox.assembler.is_partial:
+            error = TimeoutError("a frame did not arrive whole in time")
+            self._frame_timer = asyncio.get_running_loop().call_later(self._frame_timeout_s, self._fail, error)
+
+    def _stop_frame_timer(self) -> None:
+        if self._frame_timer is not None:
+            self._frame_timer.cancel()
+            self._frame_timer = None
 
     def _fail(self, error: Exception) -> None:
         self.error = error
@@ -177,8 +153,8 @@ class FramedConnection(asyncio.BufferedProtocol):
         size = sum(map(len, buffers))
         self.bytes_sent += SIZE_PREFIX.size + size
         self.frames_sent += 1
-        if self._writing.gathered is not None:
-            self._writing.gathered += (SIZE_PREFIX.pack(size), *buffers)
+        if self._gathered is not None:
+            self._gathered += (SIZE_PREFIX.pack(size), *buffers)
         else:
             _send(self._transport, size, (SIZE_PREFIX.pack(size), *buffers))
 
@@ -187,11 +163,11 @@ class FramedConnection(asyncio.BufferedProtocol):
 
         `send_gathered` must follow in the same turn of the event loop. One call also means one TLS record for the peer.
         """
-        self._writing.gathered = []
+        self._gathered = []
 
     def send_gathered(self) -> None:
         """Send what was gathered. A connection that has ended meanwhile loses it, like everything written before."""
-        gathered, self._writing.gathered = self._writing.gathered, None
+        gathered, self._gathered = self._gathered, None
         if gathered and self._transport is not None and not self._closed:
             _send(self._transport, sum(map(len, gathered)), gathered)
 
@@ -200,10 +176,10 @@ class FramedConnection(asyncio.BufferedProtocol):
 
         Raises ConnectionError when the peer is gone or too slow.
         """
-        if self._writing.lags:
+        if self._peer_lags:
             try:
-                async with asyncio.timeout(self._timer.seconds if patience_s is None else patience_s):
-                    await self._writing.caught_up.wait()
+                async with asyncio.timeout(self._frame_timeout_s if patience_s is None else patience_s):
+                    await self._caught_up.wait()
             except TimeoutError:
                 self._fail(TimeoutError("the peer does not read"))
         if self._closed:
@@ -217,7 +193,7 @@ class FramedConnection(asyncio.BufferedProtocol):
     @property
     def is_writable(self) -> bool:
         """Whether the connection is open and the peer keeps up."""
-        return not self._writing.lags and not self._closed and self._transport is not None
+        return not self._peer_lags and not self._closed and self._transport is not None
 
     @property
     def peer_certificate(self) -> dict[str, object] | None:
@@ -234,7 +210,7 @@ class FramedConnection(asyncio.BufferedProtocol):
             raise ConnectionResetError("the connection is closed")
         if inbox.frames or inbox.assembler.is_partial:
             raise ConnectionAbortedError("the peer went on before it was its turn")
-        self._timer.stop()
+        self._stop_frame_timer()
         inbox.close()
         self._closed, self._transport = True, None
         return transport
@@ -245,7 +221,7 @@ class FramedConnection(asyncio.BufferedProtocol):
             unsent_bytes = 0 if self._closed else self._transport.get_write_buffer_size()  # asyncio's TLS tells before
             self._transport.close()
             if unsent_bytes:
-                asyncio.get_running_loop().call_later(self._timer.seconds, self._transport.abort)
+                asyncio.get_running_loop().call_later(self._frame_timeout_s, self._transport.abort)
         self._closed = True
         self._wake_reader()
 

@@ -32,7 +32,6 @@ class LinkRest:
         self._until_s = float("-inf")
 
     def is_over(self, now_s: float) -> bool:
-        """Whether links may be used."""
         return now_s >= self._until_s
 
     def begin(self, now_s: float) -> float:

@@ -45,7 +45,6 @@ class PeerVersions:
             log.warning("peer_of_another_version", broker=peer.broker_id, version=peer.version, own=own.version)
 
     def left(self, broker_id: int) -> None:
-        """Forget a broker that has left."""
         self._others.pop(broker_id, None)
 
 
@@ -286,7 +285,6 @@ class ReplicationMetrics:
         self.traffic.by_follower[follower_id].stock_bytes += size
 
     def fault(self, reason: str) -> None:
-        """Count one fault."""
         self.faults.labels(reason).inc()
 
     def request_refused(self, listener: str, error: RequestRefusedError, **where: object) -> None:

@@ -241,7 +241,6 @@ def _decode_custom_metadata(body: bytes) -> bytes:
 
 
 def encode_inline_request(correlation_id: int) -> bytes:
-    """Return the message's body."""
     return _CORRELATION.pack(correlation_id)
 
 

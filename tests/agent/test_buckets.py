@@ -17,7 +17,7 @@ from agent.settings_file import agent_settings
 from agent.wiring.storage_loading import StorageLoading
 from kafka_log.broker_files.server_properties import parse_broker_properties
 from plugin.errors import RemoteStorageError
-from plugin.format.bucket_id import bucket_id
+from plugin.format.bucket_copies import bucket_id
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.wrappers.guarded_storage import GuardedStorageManager
 from plugin.zones.bucket_loading import load_storage

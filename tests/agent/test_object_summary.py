@@ -7,8 +7,7 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records import records
 from metadata_topic.records.records import RemoteWalNodeRegistration
 from metadata_topic.store.store import RemoteWalMetadataStore
-from plugin.format.bucket_copies import NamedCopies
-from plugin.format.bucket_id import bucket_id
+from plugin.format.bucket_copies import NamedCopies, bucket_id
 from plugin.segment_metadata import (
     CombinedSegmentId,
     RemoteLogSegmentMetadataEntry,

@@ -16,8 +16,7 @@ from local_cluster.cluster import LocalCluster
 from local_cluster.object_store.store_spec import S3Store
 from local_cluster.polling import wait_until
 from metadata_topic.records.states import FINISHED
-from plugin.format.bucket_copies import NamedCopies
-from plugin.format.bucket_id import bucket_id
+from plugin.format.bucket_copies import NamedCopies, bucket_id
 from plugin.segment_metadata import CombinedSegmentId
 from recovery.metadata.metadata_notes import read_metadata
 from tests.cluster.agent_views import RECORD_BYTES, AgentCounters

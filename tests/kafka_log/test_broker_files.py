@@ -19,13 +19,13 @@ from kafka_log.broker_files.meta_properties import (
     read_meta_properties,
 )
 from kafka_log.broker_files.partition_metadata import parse_partition_metadata, read_partition_metadata
-from kafka_log.delivered_epochs import MAX_RUNS, DeliveredEpochs
 from kafka_log.errors import LogDirectoryError, MalformedFileError
 from kafka_log.log_directory import (
     LogDirectory,
     is_topic_name,
     parse_partition_directory_name,
 )
+from kafka_log.log_lineage import MAX_RUNS, DeliveredEpochs
 from kafka_log.topic_partition import TopicId, topic_id_to_text
 
 PATH = Path("/logs/file")

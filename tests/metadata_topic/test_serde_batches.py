@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from metadata_topic.records import serde
 from metadata_topic.records.records import PublishedSegment, RemoteWalRebuiltSegment, decode_entries
 from metadata_topic.records.serde_batches import PADDING, BinaryColumn, SegmentBatch, decode_segments
-from plugin.format.bucket_copies import NamedCopies, copies_taken
-from plugin.format.bucket_id import bucket_id
+from plugin.format.bucket_copies import NamedCopies, bucket_id, copies_taken
 from plugin.segment_metadata import (
     UNKNOWN_POSITION,
     CombinedSegmentId,

@@ -22,8 +22,7 @@ from plugin.adopted_records import (
 from plugin.blob_storage import StoredBlob
 from plugin.errors import RemoteResourceNotFoundError, RemoteSegmentCorruptError
 from plugin.format.adoption_note import AdoptionNote, join_note, split_note
-from plugin.format.bucket_copies import NamedCopies
-from plugin.format.bucket_id import bucket_id
+from plugin.format.bucket_copies import NamedCopies, bucket_id
 from plugin.local_directory import LocalWalStorageManager
 from plugin.remote_wal_storage_manager import StorageContext, blobs_of
 from plugin.router_object_id import RouterObjectId

@@ -14,8 +14,7 @@ from plugin.errors import (
     RemoteStorageTimeoutError,
     UnknownBucketError,
 )
-from plugin.format.bucket_copies import NamedCopies, copies_taken, joined
-from plugin.format.bucket_id import bucket_id
+from plugin.format.bucket_copies import NamedCopies, bucket_id, copies_taken, joined
 from plugin.remote_wal_storage_manager import StoredSegment
 from plugin.segment_metadata import CombinedSegmentId, RemoteWalCombinedLogSegmentMetadataUpdate
 from plugin.zones.bucket_loading import zoned_storage

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plugin.clients.retrying import Retrier, RetryPolicy
+from plugin.clients.object_requests import Retrier, RetryPolicy
 from plugin.errors import (
     RemoteResourceNotFoundError,
     RemoteSegmentCorruptError,

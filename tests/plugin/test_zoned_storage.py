@@ -16,8 +16,7 @@ from plugin.errors import (
     RemoteStorageError,
     UnknownBucketError,
 )
-from plugin.format.bucket_copies import joined
-from plugin.format.bucket_id import bucket_id
+from plugin.format.bucket_copies import bucket_id, joined
 from plugin.loading import storage_manager_class
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext, StoredSegment
 from plugin.segment_metadata import (

@@ -4,11 +4,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from plugin.format.bucket_copies import NamedCopies
-from plugin.format.bucket_id import bucket_id
+from plugin.format.bucket_copies import NamedCopies, bucket_id
 from plugin.segment_metadata import CombinedSegmentId
-from plugin.zones.zone_buckets import Bucket, ZoneBuckets
-from plugin.zones.zoned_storage import ZonedWalStorageManager
+from plugin.zones.zoned_storage import Bucket, ZoneBuckets, ZonedWalStorageManager
 from replication.wire.link import SegmentLink
 from tests.kafka_log.batches import batches
 from tests.replication.two_agents import Agents, two_agents

@@ -10,7 +10,7 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 from plugin.format.archive_object_id import StoredObjectId
 from plugin.segment_metadata import CombinedSegmentId
 from replication.leader.link_index import LinkIndex
-from replication.leader.link_planner import LinkPlanner, PassThrough, PlannerLimits, SendLinked, Verdict, WaitForUploads
+from replication.leader.link_planner import LinkPlanner, PlannerLimits, SendLinked, Verdict, WaitForUploads
 from replication.wire.fetch_frame import scan_fetch_response
 from replication.wire.link import InlineBytes, SegmentLink, splice
 from rlm.write_path.commit.link_policy import LinkMode
@@ -77,20 +77,20 @@ def test_a_stale_leaders_object_is_never_linked() -> None:
     """The same offset, length and payload, stored in an older epoch: another batch."""
     rig = Rig(FakeLed(expected=False))
     store(rig.index, partition(0), batch(5, 2, leader_epoch=3, payload=b"same"), SEGMENT)
-    assert isinstance(rig.plan({0: batch(5, 2, leader_epoch=4, payload=b"same")}), PassThrough)
+    assert rig.plan({0: batch(5, 2, leader_epoch=4, payload=b"same")}) is None
 
 
 def test_a_batch_with_another_payload_at_the_same_offset_and_epoch_is_never_linked() -> None:
     rig = Rig(FakeLed(expected=False))
     store(rig.index, partition(0), batch(5, 2, payload=b"lost!"), SEGMENT)
-    assert isinstance(rig.plan({0: batch(5, 2, payload=b"kept!")}), PassThrough)
+    assert rig.plan({0: batch(5, 2, payload=b"kept!")}) is None
 
 
 def test_another_partitions_or_topics_object_is_never_linked() -> None:
     rig, raw = Rig(FakeLed(expected=False)), batch(5, 2)
     store(rig.index, partition(1), raw, SEGMENT)
     store(rig.index, TopicIdPartition(TopicId(b"another topic id"), 0), raw, SEGMENT)
-    assert isinstance(rig.plan({0: raw}), PassThrough)
+    assert rig.plan({0: raw}) is None
 
 
 def test_a_response_waits_for_its_upload_and_goes_out_as_soon_as_it_is_stored() -> None:
@@ -104,7 +104,7 @@ def test_a_response_waits_for_its_upload_and_goes_out_as_soon_as_it_is_stored() 
 def test_when_the_patience_has_run_out_the_bytes_go_inline_and_the_next_wait_anew() -> None:
     rig = Rig()
     assert isinstance(rig.plan({0: batch(0)}, 10.0), WaitForUploads)
-    assert isinstance(rig.planner.decide(10.5), PassThrough)
+    assert rig.planner.decide(10.5) is None
     assert rig.plan({0: batch(1)}, 10.6) == WaitForUploads(11.1, (partition(0),))
 
 
@@ -115,7 +115,7 @@ def test_the_patience_has_run_out_at_the_very_time_that_was_told(begun_s: float,
     rig = Rig(limits=PlannerLimits(wait_max_s, break_even_bytes=10_000))
     verdict = rig.plan({0: batch(0)}, begun_s)
     assert isinstance(verdict, WaitForUploads)
-    assert isinstance(rig.planner.decide(verdict.until_s), PassThrough)
+    assert rig.planner.decide(verdict.until_s) is None
 
 
 def test_a_partition_waits_no_longer_in_sum_over_however_many_responses() -> None:
@@ -143,7 +143,7 @@ def test_partitions_whose_patience_ends_at_different_times_do_not_prolong_each_o
     for now_s, records in ((10.0, {0: one, 2: links}), (10.3, {0: one, 1: two, 2: links})):
         assert isinstance(rig.plan(dict(records), now_s), SendLinked)
     assert rig.plan({0: one, 1: two}, 10.4) == WaitForUploads(10.5, (partition(0), partition(1)))
-    assert isinstance(rig.planner.decide(10.5), PassThrough)
+    assert rig.planner.decide(10.5) is None
     assert rig.plan({0: batch(1), 1: batch(1)}, 10.6) == WaitForUploads(11.1, (partition(0), partition(1)))
 
 
@@ -155,13 +155,13 @@ def test_a_wait_that_is_interrupted_does_not_begin_anew_in_the_same_response() -
         assert rig.planner.decide(now_s) == WaitForUploads(10.5, (partition(1),))
         rig.led.modes[partition(0)] = LinkMode.LINK
         assert rig.planner.decide(now_s) == WaitForUploads(10.5, (partition(0), partition(1)))
-    assert isinstance(rig.planner.decide(10.5), PassThrough)
+    assert rig.planner.decide(10.5) is None
 
 
 def test_nothing_is_waited_for_where_no_upload_is_expected_or_inline_is_cheaper() -> None:
-    assert isinstance(Rig(FakeLed(expected=False)).plan({0: batch(0)}), PassThrough)
-    assert isinstance(Rig(FakeLed(mode=LinkMode.INLINE)).plan({0: batch(0)}), PassThrough)
-    assert isinstance(Rig(FakeLed(mode=LinkMode.OFF)).plan({0: batch(0)}), PassThrough)
+    assert Rig(FakeLed(expected=False)).plan({0: batch(0)}) is None
+    assert Rig(FakeLed(mode=LinkMode.INLINE)).plan({0: batch(0)}) is None
+    assert Rig(FakeLed(mode=LinkMode.OFF)).plan({0: batch(0)}) is None
 
 
 def test_the_responses_whole_size_decides_and_what_is_sent_is_told_as_demand() -> None:
@@ -175,7 +175,7 @@ def test_it_stops_waiting_when_the_upload_is_not_expected_any_more() -> None:
     rig = Rig()
     assert isinstance(rig.plan({0: batch(0)}, 10.0), WaitForUploads)
     rig.led.expected = False
-    assert isinstance(rig.planner.decide(10.1), PassThrough)
+    assert rig.planner.decide(10.1) is None
 
 
 def test_of_a_partition_stored_in_part_the_stored_batches_go_alone() -> None:
@@ -201,14 +201,14 @@ def test_a_cut_off_last_batch_is_dropped_with_links_and_kept_without() -> None:
 
 
 def test_a_single_batch_that_is_cut_off_passes_through() -> None:
-    assert isinstance(Rig().plan({0: batch(0, 100)[:80]}), PassThrough)
+    assert Rig().plan({0: batch(0, 100)[:80]}) is None
 
 
 def test_where_inline_is_cheaper_links_are_used_only_if_they_save_enough_and_the_rest_goes_along() -> None:
     small, large, rest = batch(0, 1, payload=b"s" * 100), batch(1, 1, payload=b"l" * 20_000), batch(2)
     rig = Rig(FakeLed(mode=LinkMode.INLINE))
     store(rig.index, partition(0), small + large, SEGMENT)
-    assert isinstance(rig.plan({0: small}), PassThrough)
+    assert rig.plan({0: small}) is None
     verdict = rig.plan({0: small + large + rest + rest[:30]})
     assert received(verdict, {(SEGMENT, 112): small + large}) == {0: small + large + rest}
     assert isinstance(verdict, SendLinked)
@@ -240,13 +240,13 @@ def test_magic_0_and_1_pass_through() -> None:
     for magic in (0, 1):
         old = bytearray(batch(0, 2))
         old[16] = magic
-        assert isinstance(Rig().plan({0: bytes(old)}), PassThrough)
+        assert Rig().plan({0: bytes(old)}) is None
 
 
 def test_versions_without_topic_ids_pass_through() -> None:
     rig, raw = Rig(), batch(0, 2)
     store(rig.index, partition(0), raw, SEGMENT)
-    assert isinstance(rig.begin({0: raw}, version=12).planner.decide(0.0), PassThrough)
+    assert rig.begin({0: raw}, version=12).planner.decide(0.0) is None
 
 
 @st.composite
@@ -295,9 +295,9 @@ def test_whatever_is_stored_the_follower_gets_a_prefix_of_the_leaders_batches(
     if not worth:
         if waiting:
             assert verdict == WaitForUploads(10.5, tuple(partition(n) for n in waiting))
-            assert isinstance(rig.planner.decide(10.5), PassThrough)
+            assert rig.planner.decide(10.5) is None
         else:
-            assert isinstance(verdict, PassThrough)
+            assert verdict is None
         return
     got = received(verdict, {(SEGMENT, start): whole[start - 112 :] for _, start in objects})
     for number, raw in records.items():
@@ -320,4 +320,4 @@ def test_a_response_that_waits_goes_inline_at_once_when_links_are_paused() -> No
     rig = Rig()
     assert isinstance(rig.plan({0: batch(0)}, 10.0), WaitForUploads)
     rig.led.mode = LinkMode.OFF
-    assert isinstance(rig.planner.decide(10.01), PassThrough)
+    assert rig.planner.decide(10.01) is None

@@ -4,7 +4,7 @@ from prometheus_client import CollectorRegistry
 
 from replication.follower.hydration import HydrationCache, HydrationError, HydrationLimits
 from replication.leader.link_index import LinkIndex
-from replication.leader.link_planner import LinkPlanner, PassThrough, PlannerLimits, SendLinked
+from replication.leader.link_planner import LinkPlanner, PlannerLimits, SendLinked
 from replication.wire.fetch_frame import scan_fetch_response
 from replication.wire.link import decode_linked_response, encode_linked_response, splice
 from replication.wire.metrics import ReplicationMetrics
@@ -58,5 +58,5 @@ async def test_what_a_follower_paused_for_a_day_holds_links_to_is_whole_or_gone_
     index.drop_object(segment_id)
     planner = LinkPlanner(index, FakeLed(expected=False), PlannerLimits(0.5, 100))
     planner.begin(original, scan_fetch_response(original, 17), 2)
-    assert isinstance(planner.decide(0.0), PassThrough)
+    assert planner.decide(0.0) is None
     agent.close()
