@@ -102,6 +102,7 @@ def _collectors() -> list[Collector]:
     ProduceMetrics(registry)
     DurableMetrics(registry, DurableLogs())
     ConsumeMetrics(registry)
+    ServeMetrics(registry)
     Supervisor(registry)
     DescriptorWatch(registry)
     HttpMetrics(registry)

@@ -103,9 +103,8 @@ class LogTail:
             return None
         self._correlation_id = (self._correlation_id + 1) % (1 << 31)
         head = _HEAD.pack(FETCH_API_KEY, TOPIC_ID_VERSION, self._correlation_id, len(_CLIENT_ID)) + _CLIENT_ID + b"\0"
-        request = FetchRequest(
-            head, TOPIC_ID_VERSION, self._correlation_id, "", 0, 1, _ANSWER_BYTES, READ_COMMITTED, 0, -1, (), (), _NO_RACK
-        )  # fmt: skip
+        limits = HEARTBEAT_MS, 1, _ANSWER_BYTES, READ_COMMITTED
+        request = FetchRequest(head, TOPIC_ID_VERSION, self._correlation_id, "", *limits, 0, -1, (), (), _NO_RACK)
         self._asked = {log: one.log for log, one in self._followed.items()}
         self._asked_s = now_s
         wanted = (
@@ -120,16 +119,17 @@ class LogTail:
         asked, self._asked = self._asked, {}
         if response.error:
             return
-        for told in response.partitions:
-            followed = self._followed.get(told.log)
-            if followed is None or followed.log is not asked.get(told.log):
+        told_of = {one.log: one for one in response.partitions}
+        for log, visible in asked.items():
+            followed, told = self._followed.get(log), told_of.get(log)
+            if followed is None or followed.log is not visible:
                 continue
-            size = followed.log.size
-            if not followed.log.take(told, self._asked_s):
-                del self._followed[told.log]
-                self._refused_s[told.log] = now_s + _REFUSED_S
-            elif followed.log.size > size:  # those without records come first next time
-                self._followed[told.log] = self._followed.pop(told.log)
+            size = visible.size
+            if told is None or not visible.take(told, self._asked_s):
+                del self._followed[log]
+                self._refused_s[log] = now_s + _REFUSED_S
+            elif visible.size > size:  # those without records come first next time
+                self._followed[log] = self._followed.pop(log)
         while self.size > self._max_bytes:
             max((one.log for one in self._followed.values()), key=lambda log: log.size).drop_oldest()
 

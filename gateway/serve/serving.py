@@ -220,6 +220,10 @@ class FetchServing:
         max_wait_ms = max(request.max_wait_ms - round((now_s - came_s) * 1000), 0)
         return Relay(encode_sessionless(request, turn.partitions, max_wait_ms), way)
 
+    def is_relayed(self, answer: Buffer) -> bool:
+        """Whether an answer of the broker, which may be its begin, is to one of the requests that `decide` relayed."""
+        return correlation_of(answer) in self._relayed
+
     def answered(self, frame: Buffer, now_s: float) -> Sequence[Buffer]:
         """Return what the client gets for an answer of the broker."""
         relayed = self._relayed.pop(correlation_of(frame), None)

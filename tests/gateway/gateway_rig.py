@@ -18,6 +18,7 @@ from gateway.consume.consumer_answers import ConsumerContext
 from gateway.durable.answer_gate import HoldingContext
 from gateway.metrics import GatewayMetrics
 from gateway.routed_relay import RoutingContext
+from gateway.serve.served_client import ServingParts
 from gateway.spliced_relay import SplicingContext
 from gateway.zone_gateway import GatewayContext, ZoneGateway
 from replication.leader.leader_context import LeaderContext, LeaderLimits
@@ -62,6 +63,7 @@ class GatewayRig:
     splicing: SplicingContext | None = None
     consumers: ConsumerContext | None = None
     holding: HoldingContext | None = None
+    serving: ServingParts | None = None
     names_rack: bool = False
     accepted: int = 0
     """By the broker's listener."""
@@ -107,6 +109,7 @@ class GatewayRig:
                 replace(self.limits, connect_timeout_s=2.0),
                 GatewayMetrics(self.gateway_registry, self.traffic),
                 self.routing,
+                self.serving,
                 self.names_rack,
             )
         )

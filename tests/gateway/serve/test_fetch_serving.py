@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gateway.serve.fetch_frames import decode_request, encode_sessionless
 from gateway.serve.log_tail import LogTail
 from gateway.serve.serving import FetchServing, Relay, Serve, ServeContext, Wait, Way
-from kafka_log.topic_partition import TopicId, TopicIdPartition
+from kafka_log.topic_partition import TopicId
 from replication.wire.kafka_frame import MalformedFrameError
 from tests.gateway.serve.model_broker import ModelBroker, ModelConsumer
 from tests.replication.fetch_frames import request, requests
@@ -257,13 +257,13 @@ def test_records_of_open_transactions_are_the_brokers_to_give_to_who_reads_them(
 
 
 def test_a_client_that_sends_produce_requests_is_not_served_any_more() -> None:
-    rig, client = served()
+    _, client = served()
     assert client.serving.asked(b"\x00\x00\x00\x09\x00\x00\x00\x09\x00\x00") is None
     assert not client.is_served()
 
 
 def test_a_session_epoch_that_is_wrong_gets_kafkas_error_and_another_id_goes_to_the_broker() -> None:
-    rig, client = served()
+    _, client = served()
     client.consumer.session_epoch += 1
     assert client.fetch().error_code == 71
     client.fetch()
@@ -273,12 +273,7 @@ def test_a_session_epoch_that_is_wrong_gets_kafkas_error_and_another_id_goes_to_
 
 
 def test_memory_is_bounded_and_who_is_behind_is_the_brokers_to_answer() -> None:
-    rig, client = served()
-    rig.tail = rig.context.logs  # type: ignore[assignment]
-    small = LogTail(3000)
-    rig, client = Rig(), client
-    rig.tail = small
-    rig.context = ServeContext(small, rig.clear, AUTHORISED_S, lambda: 5)
+    rig = Rig(max_bytes=3000)
     reader, laggard = rig.consumer(), rig.consumer()
     for one in (reader, laggard):
         one.fetch()
@@ -287,7 +282,7 @@ def test_memory_is_bounded_and_who_is_behind_is_the_brokers_to_answer() -> None:
         rig.broker.logs[0].high_watermark = rig.broker.logs[0].end
         rig.follow()
         assert reader.is_served()
-    assert small.size <= 3000
+    assert rig.tail.size <= 3000
     assert not laggard.is_served()
     assert rig.ways[-1] is Way.BEHIND
     assert laggard.consumer.read[0] == reader.consumer.read[0] == list(range(10))
@@ -332,7 +327,9 @@ def test_a_request_is_read_as_the_other_codec_wrote_it_or_not_at_all(made: tuple
     assert replica_id == -1
     found = [(one.log.partition, one.leader_epoch, one.offset) for one in read.partitions]
     assert found == [
-        (one.partition, one.current_leader_epoch, one.fetch_offset) for topic in message.topics for one in topic.partitions
+        (one.partition, one.current_leader_epoch, one.fetch_offset)
+        for topic in message.topics
+        for one in topic.partitions
     ]
     again = decode_request(encode_sessionless(read, read.partitions, read.max_wait_ms))
     assert (again.partitions, again.session_id, again.session_epoch) == (read.partitions, 0, -1)
