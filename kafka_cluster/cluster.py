@@ -326,10 +326,10 @@ def _quotas(admin: "KafkaAdminClient") -> list[ClientQuota]:
         raise for_code(response.error_code)(response.error_message)
     return [
         ClientQuota(
-            {str(part.entity_type): part.entity_name for part in entry.entity},
-            frozenset(str(value.key) for value in entry.values),
+            {str(part["entity_type"]): part["entity_name"] for part in entry["entity"]},
+            frozenset(str(value["key"]) for value in entry["values"]),
         )
-        for entry in response.entries or ()
+        for entry in response.to_dict()["entries"] or ()
     ]
 
 

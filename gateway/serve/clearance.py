@@ -87,18 +87,19 @@ class ClusterClearance:
             now_s = self._clock()
             self._wanted_s = {one: at_s for one, at_s in self._wanted_s.items() if now_s - at_s < _WANTED_S}
             if self._wanted_s:
-                await self._look(frozenset(self._wanted_s), now_s)
-                await asyncio.sleep(_SOON_S)
+                is_told = await self._look(frozenset(self._wanted_s), now_s)
+                await asyncio.sleep(_SOON_S if is_told else ASK_S)
 
-    async def _look(self, topics: frozenset[TopicId], now_s: float) -> None:
-        self._asked_about = topics
+    async def _look(self, topics: frozenset[TopicId], now_s: float) -> bool:
+        """Ask. Returns whether the cluster answered."""
         try:
             answer = await asyncio.to_thread(self._ask, topics)
         except KafkaClusterError as error:
             if self._told != str(error):
                 self._told = str(error)
                 log.warning("quotas_not_known", reason=str(error), consequence="brokers answer all consumers")
-            return
-        self._told = ""
+            return False
+        self._told, self._asked_about = "", topics
         self._limited, self._kept_whole = limited_clients(answer.quotas), frozenset(answer.kept_whole)
         self._known_until_s = now_s + KNOWN_S
+        return True

@@ -179,12 +179,14 @@ class FetchServing:
             return Way.FIRST
         if min(one for one in allowed_s if one is not None) + self.context.authorisation_s <= now_s:
             return Way.RENEWAL
+        topics = {one.log.topic_id for one in turn.partitions}
+        are_kept_whole = [clearance.is_kept_whole(topic_id, now_s) for topic_id in topics]
         if clearance.has_quota(request.client_id, now_s):
             return Way.QUOTA
+        if not all(are_kept_whole):
+            return Way.COMPACTED
         logs: list[VisibleLog] = []
         for wanted in turn.partitions:
-            if not clearance.is_kept_whole(wanted.log.topic_id, now_s):
-                return Way.COMPACTED
             log = self.context.logs.get(wanted.log, now_s)
             if log is None:
                 return Way.NOT_FOLLOWED

@@ -8,6 +8,7 @@ import random
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Self
 
 import pytest
@@ -19,6 +20,8 @@ from local_cluster.zones import ZoneGateways
 from tests.cluster.agent_views import AgentCounters
 from tests.cluster.gateway_cluster import THREE_ZONES, gateway_cluster
 from tests.cluster.script import PATIENCE_S, Script
+from tests.soak.transactional_copier import TransactionalCopier, read_committed
+from tests.soak.verifiable_clients import VerifiableClients
 
 GATEWAYS = ZoneGateways(THREE_ZONES)
 GATEWAY, LEADER = 1, 2
@@ -119,3 +122,60 @@ def test_consumers_read_from_their_gateway_what_the_broker_would_give_them(clust
         assert all(one.values == writer.committed for one in readers)
         served, relayed = counters.growth(SERVE, way="served"), counters.growth(SERVE)
         assert served > 0.8 * relayed, counters.grown_labels(SERVE, "way")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("struck", ["gateway", "leader's agent", "leader"])
+def test_verifiable_clients_and_a_transactional_copier_miss_nothing_when_something_is_killed(
+    cluster: LocalCluster, topic: str, tmp_path: Path, struck: str
+) -> None:
+    # az1's clients by their gateway; killed: their gateway, the agent beside the leader, or the broker itself
+    target, gateway = f"{topic}-copied", GATEWAYS.bootstrap_servers(cluster.layout, "az1")
+    for name in (topic, target):
+        cluster.admin.create_topic(name, assignment=[[LEADER, 3]], config={"min.insync.replicas": "1"})
+    with Script(cluster, topic) as script:
+        script.link_topic()
+        counters = AgentCounters(cluster, [GATEWAY])
+        copier = TransactionalCopier(cluster, gateway, topic, target, tmp_path)
+        clients = VerifiableClients(cluster, gateway, topic, tmp_path)
+        try:
+            with clients:
+                copier.start()
+                wait_until(lambda: counters.growth(SERVE, way="served") > 20, "the gateway answers", PATIENCE_S)
+                if struck == "gateway":
+                    script.kill_agent(GATEWAY)
+                    script.start_agent(GATEWAY)
+                elif struck == "leader's agent":
+                    script.kill_agent(LEADER)
+                    script.start_agent(LEADER)
+                else:
+                    cluster.broker(LEADER).kill()
+                    cluster.start_broker(LEADER)
+                before = counters.growth(SERVE, way="served")
+                wait_until(lambda: counters.growth(SERVE, way="served") > before + 20, "it answers again", PATIENCE_S)
+                copier.rest()
+                report = clients.finish()
+            assert report.faults == 0, report
+            assert report.acknowledged > 0
+            values = (int(value) for _, value in read_committed(cluster.bootstrap_servers, topic, 0))
+            copied = copier.finish(values)
+            assert copied.faults == 0, copied
+        finally:
+            copier.close()
+
+
+@pytest.mark.thorough
+def test_a_share_group_reads_by_the_gateway_as_before(cluster: LocalCluster, topic: str) -> None:
+    gateway, group = GATEWAYS.bootstrap_servers(cluster.layout, "az1"), f"{topic}-shared"
+    cluster.admin.create_topic(topic, assignment=[[LEADER]], config={"min.insync.replicas": "1"})
+    from_begin = ["--alter", "--add-config", "share.auto.offset.reset=earliest"]
+    where = ["--bootstrap-server", cluster.bootstrap_servers, "--entity-type", "groups", "--entity-name", group]
+    with Script(cluster, topic) as script:
+        script.link_topic()
+        cluster.runtime.tools(cluster.bootstrap_servers).run("kafka.admin.ConfigCommand", [*where, *from_begin])
+        cluster.runtime.tools(cluster.layout.bootstrap_servers).produce(topic, records=500, record_bytes=100)
+        counters = AgentCounters(cluster, [GATEWAY])
+        told = ["--bootstrap-server", gateway, "--topic", topic, "--group", group, "--max-messages", "500"]
+        output = cluster.runtime.tools(gateway).run("org.apache.kafka.tools.consumer.ConsoleShareConsumer", told)
+        assert len(output.splitlines()) >= 500
+        assert counters.growth(SERVE) == 0, "ShareFetch goes to the broker"

@@ -6,7 +6,7 @@ client -> ZoneGateway (broker 2's agent, zone az2) -> LeaderProxy, ClientDoor (b
 import asyncio
 import contextlib
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
@@ -21,7 +21,7 @@ from gateway.routed_relay import RoutingContext
 from gateway.serve.served_client import ServingParts
 from gateway.spliced_relay import SplicingContext
 from gateway.zone_gateway import GatewayContext, ZoneGateway
-from replication.leader.leader_context import LeaderContext, LeaderLimits
+from replication.leader.leader_context import LeaderContext, LeaderLimits, PeerDoor
 from replication.leader.leader_proxy import LeaderProxy
 from replication.wire.metrics import ReplicationMetrics
 from replication.wire.peer_connection import Address
@@ -64,6 +64,8 @@ class GatewayRig:
     consumers: ConsumerContext | None = None
     holding: HoldingContext | None = None
     serving: ServingParts | None = None
+    doors: Mapping[PeerCapabilities, PeerDoor] = field(default_factory=dict)
+    """Of broker 1's agent, beside that for clients."""
     names_rack: bool = False
     accepted: int = 0
     """By the broker's listener."""
@@ -95,7 +97,7 @@ class GatewayRig:
             StageTimes(CollectorRegistry()),
             ReplicationMetrics(self.broker_registry),
             clock=asyncio.get_running_loop().time,
-            doors={PeerCapabilities.CLIENTS: door} if self.has_door else {},
+            doors={**self.doors, PeerCapabilities.CLIENTS: door} if self.has_door else {},
         )
         self.agent = LeaderProxy(context)
         await self.agent.start(LOOPBACK, self.door_tls() if self.door_tls else None)

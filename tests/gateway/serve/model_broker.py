@@ -191,7 +191,7 @@ class ModelConsumer:
     def take(self, frame: bytes) -> Any:
         """Handle an answer as FetchSessionHandler and CompletedFetch do. Returns it."""
         response = FetchResponse.decode(frame, version=self.version, header=True)
-        assert response.header.correlation_id == self._correlation_id
+        assert int.from_bytes(frame[:4], "big") == self._correlation_id
         if response.error_code:
             self.session_id, self.session_epoch = 0, 0
             return response
