@@ -134,5 +134,5 @@ class LogTail:
             max((one.log for one in self._followed.values()), key=lambda log: log.size).drop_oldest()
 
     def drop_all(self) -> None:
-        """Follow nothing: the broker's agent does not serve this."""
+        """Follow nothing: the broker's agent does not serve this, or the connection ended."""
         self._followed.clear()

@@ -26,7 +26,7 @@ from gateway.serve.fetch_frames import (
     encode_sessionless,
     with_session,
 )
-from gateway.serve.fetch_session import FetchSessions, Turn
+from gateway.serve.fetch_session import NO_SESSION, FetchSessions, Turn
 from gateway.serve.visible_log import VisibleLog
 from kafka_log.crc32c import Buffer
 from kafka_log.record_batch import CorruptBatchError, scan_batches
@@ -162,8 +162,7 @@ class FetchServing:
     def decide(self, turn: Turn, came_s: float, now_s: float) -> Serve | Relay | Wait:
         """Decide about a request that came at `came_s`; nothing that was relayed before may be unanswered."""
         if turn.error:
-            request = turn.request
-            return Serve(encode_answer(request.correlation_id, request.session_id, (), turn.error))
+            return Serve(encode_answer(turn.request.correlation_id, NO_SESSION, (), turn.error))
         found = self._logs(turn, now_s)
         if isinstance(found, Way):
             return self._relay(turn, found, came_s, now_s)

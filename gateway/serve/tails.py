@@ -30,7 +30,7 @@ from replication.wire.peer_protocol import MessageKind, PeerCapabilities, PeerRe
 
 log = structlog.get_logger(__name__)
 
-_RETRY_S: Final = 0.5
+_RETRY_S: Final = 2.0
 _NOT_SERVED_S: Final = 60.0
 """For so long an agent that does not serve this is not asked again."""
 _ANSWER_S: Final = 10.0
@@ -116,21 +116,23 @@ class BrokerTail:
             self._waiting.discard(waiting)
 
     async def _run(self) -> None:
-        """Follow, and try again after a failure, until nobody wants anything."""
-        while len(self.logs):
-            error: Exception
-            try:
-                await self._follow()
-                error = ConnectionResetError("its agent closed the connection")
-            except (OSError, ssl.SSLError, PeerRefusedError, MalformedFrameError) as failed:
-                error = failed
-            except Exception as defect:  # consumers are then answered by the broker
-                error = defect
-                log.error("serving_defect", broker=self._broker_id, defect=defect_site(defect))
-            if len(self.logs):
-                self._failed(str(error) or type(error).__name__)
-                await asyncio.sleep(_RETRY_S)
-                self.logs.ask(asyncio.get_running_loop().time())  # forget what nobody wants any more
+        """Follow until nobody wants anything, or the connection ends.
+
+        Then nothing is held any more: a broker that crashed with its host may write other records in the same epoch.
+        """
+        error: Exception = ConnectionResetError("its agent closed the connection")
+        try:
+            await self._follow()
+        except (OSError, ssl.SSLError, PeerRefusedError, MalformedFrameError) as failed:
+            error = failed
+        except Exception as defect:  # consumers are then answered by the broker
+            error = defect
+            log.error("serving_defect", broker=self._broker_id, defect=defect_site(defect))
+        if len(self.logs):
+            self._failed(str(error) or type(error).__name__)
+            self._not_before_s = asyncio.get_running_loop().time() + _RETRY_S
+            self.logs.drop_all()
+            self._wake_all()
 
     def _failed(self, told: str) -> None:
         if self._told != told:
@@ -172,8 +174,11 @@ class BrokerTail:
                 answer = await self._answer
             self.logs.answered(answer, loop.time())
             self._told = ""
-            for waiting in self._waiting:
-                _wake(waiting)
+            self._wake_all()
+
+    def _wake_all(self) -> None:
+        for waiting in self._waiting:
+            _wake(waiting)
 
     # FrameSink and ResponseTaker.
 

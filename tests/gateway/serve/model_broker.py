@@ -52,15 +52,22 @@ class ModelLog:
         )
         self.spans.append((base, base + records - 1))
 
+    def replicate(self, batches: int) -> None:
+        """Move the high watermark by this many batches and one more, if there are so many."""
+        ends = [last + 1 for _, last in self.spans if last + 1 > self.high_watermark]
+        if ends:
+            self.high_watermark = ends[min(batches, len(ends) - 1)]
+
     def end_transaction(self, producer_id: int, *, aborts: bool) -> None:
-        body = b"\x10" + b"\0\0\0" + b"\x08" + struct.pack(">hh", 0, ABORT if aborts else COMMIT) + b"\x01\0"
+        """End the producer's transaction, if one is open."""
+        if producer_id not in self.open:
+            return
+        body = b"\x14" + b"\0\0\0" + b"\x08" + struct.pack(">hh", 0, ABORT if aborts else COMMIT) + b"\x01\0"
         base = self.end
         attributes = TRANSACTIONAL | CONTROL
         self.batches.append(batch_around(body, base, 1, self.epoch, attributes=attributes, producer_id=producer_id))
         self.spans.append((base, base))
-        first = self.open.pop(producer_id, None)
-        if first is not None:
-            self.ended.append((producer_id, first, base, aborts))
+        self.ended.append((producer_id, self.open.pop(producer_id), base, aborts))
 
     @property
     def last_stable(self) -> int:
