@@ -29,7 +29,7 @@ SERVE = "remote_wal_gateway_fetch_serve_total"
 CROSSED = "remote_wal_gateway_bytes_total"
 TIMEOUT_S = 60.0
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.thorough]
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +124,6 @@ def test_consumers_read_from_their_gateway_what_the_broker_would_give_them(clust
         assert served > 0.8 * relayed, counters.grown_labels(SERVE, "way")
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("struck", ["gateway", "leader's agent", "leader"])
 def test_verifiable_clients_and_a_transactional_copier_miss_nothing_when_something_is_killed(
     cluster: LocalCluster, topic: str, tmp_path: Path, struck: str
@@ -164,7 +163,6 @@ def test_verifiable_clients_and_a_transactional_copier_miss_nothing_when_somethi
             copier.close()
 
 
-@pytest.mark.thorough
 def test_a_share_group_reads_by_the_gateway_as_before(cluster: LocalCluster, topic: str) -> None:
     gateway, group = GATEWAYS.bootstrap_servers(cluster.layout, "az1"), f"{topic}-shared"
     cluster.admin.create_topic(topic, assignment=[[LEADER]], config={"min.insync.replicas": "1"})
