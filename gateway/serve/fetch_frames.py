@@ -136,7 +136,7 @@ def decode_request(frame: Buffer) -> FetchRequest:
     head = bytes(frame[: cursor.position])
     if version < REPLICA_STATE_VERSION and cursor.int32() != CONSUMER_REPLICA_ID:
         raise cursor.fault("replica", "a follower's request")
-    limits = cursor.fields(_LIMITS)
+    max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch = cursor.fields(_LIMITS)
     wanted: list[WantedPartition] = []
     for _ in range(cursor.array_length(min_item_bytes=18)):
         topic_id = cursor.topic_id()
@@ -156,7 +156,10 @@ def decode_request(frame: Buffer) -> FetchRequest:
     rack = bytes(frame[begin : cursor.position])
     _expect_no_tags(cursor)
     cursor.expect_end()
-    return FetchRequest(head, version, correlation_id, client_id, *limits, tuple(wanted), tuple(forgotten), rack)
+    return FetchRequest(
+        head, version, correlation_id, client_id, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id,
+        session_epoch, tuple(wanted), tuple(forgotten), rack,
+    )  # fmt: skip
 
 
 def _expect_no_tags(cursor: FrameCursor) -> None:
@@ -197,7 +200,8 @@ def decode_response(frame: Buffer) -> FetchResponse:
 
 
 def _decode_partition(cursor: FrameCursor, topic_id: TopicId) -> AnsweredPartition:
-    partition, *offsets = cursor.fields(_ANSWERED)
+    partition, error, high_watermark, last_stable_offset, log_start_offset = cursor.fields(_ANSWERED)
+    log = TopicIdPartition(topic_id, partition)
     aborted: list[AbortedTransaction] = []
     for _ in range(cursor.array_length(min_item_bytes=_ABORTED.size + 1)):
         aborted.append(AbortedTransaction(*cursor.fields(_ABORTED)))
@@ -205,7 +209,9 @@ def _decode_partition(cursor: FrameCursor, topic_id: TopicId) -> AnsweredPartiti
     preferred = cursor.int32()
     records = memoryview(cursor.take(max(cursor.unsigned_varint() - 1, 0)))
     cursor.skip_tagged_fields()
-    return AnsweredPartition(TopicIdPartition(topic_id, partition), *offsets, tuple(aborted), preferred, records)
+    return AnsweredPartition(
+        log, error, high_watermark, last_stable_offset, log_start_offset, tuple(aborted), preferred, records
+    )
 
 
 def with_session(frame: Buffer, response: FetchResponse, session_id: int) -> list[Buffer]:
