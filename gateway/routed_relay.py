@@ -29,9 +29,10 @@ from gateway.produce.route_decider import RouteDecider
 from gateway.produce.route_messages import decode_number, decode_outcome, encode_number
 from gateway.produce.route_request import encode_route_request
 from gateway.router_uploads import Holder, RouterUploads
+from gateway.serve.served_client import ServedClient
 from kafka_log.crc32c import Buffer
 from replication.follower.follower_context import FollowerContext
-from replication.follower.hydrated_responses import HydratedResponses
+from replication.follower.hydrated_responses import FrameSink, HydratedResponses
 from replication.wire.circuit_breaker import CircuitBreaker
 from replication.wire.framed_connection import FramedConnection, run_until_one_ends
 from replication.wire.kafka_frame import MalformedFrameError
@@ -115,8 +116,14 @@ class RoutedRelay:
         agent: AgentSide,
         passed: Callable[[], object] = lambda: None,
         edit: Callable[[Buffer], Buffer] = _unchanged,
+        served: ServedClient | None = None,
     ) -> None:
-        """`passed` is called whenever something has passed; `edit` returns what replaces a client's frame."""
+        """`passed` is called whenever something has passed; `edit` returns what replaces a client's frame.
+
+        With `served`, Fetch requests may be answered here.
+        """
+        self._served = served
+        self._answers_to: FrameSink = served or client
         self._passed = passed
         self._edit = edit
         self._context = context
@@ -127,7 +134,7 @@ class RoutedRelay:
         if links is not None and PeerCapabilities.LINKED_FETCH in agent.capabilities:
             defects = links.defects(agent.broker_id)
             self._responses = HydratedResponses(
-                links.context, agent.connection, client, defects, self, is_told_ahead=False
+                links.context, agent.connection, self._answers_to, defects, self, is_told_ahead=False
             )
         self._channel = self._responses.channel if self._responses is not None else PeerChannel(agent.connection)
         adopts = PeerCapabilities.ADOPTED_RECORDS in agent.capabilities
@@ -167,7 +174,11 @@ class RoutedRelay:
             frame = await self._client.read_frame()
             if frame is None:
                 return
-            self._do(self._core.frame_came(self._edit(frame), self._now_s))
+            request: Buffer | None = self._edit(frame)
+            if self._served is not None and request is not None:
+                request = await self._served.came(request)
+            if request is not None:
+                self._do(self._core.frame_came(request, self._now_s))
             self._passed()
             await self._agent.connection.drain(THROTTLED_MAX_S)
 
@@ -251,7 +262,7 @@ class RoutedRelay:
                 metrics.requests.labels("original").inc()
                 self._channel.send(MessageKind.ORIGINAL, encode_number(number), frame)
             case Deliver(frame):
-                self._client.write_frame(frame)
+                self._answers_to.write_frame(frame)
 
     def _hold(self, kept_bytes: int) -> None:
         more = kept_bytes - self._held_bytes

@@ -21,6 +21,7 @@ from gateway.client_protocol import MAX_MESSAGE_BYTES, decode_answer, encode_zon
 from gateway.consume.fetch_rack import FetchRackEditor, with_zone
 from gateway.metrics import GATEWAY_SIDE, ClientCount, GatewayMetrics, PassedBytes
 from gateway.routed_relay import AgentSide, RoutedRelay, RoutingContext, relay_frames
+from gateway.serve.served_client import ServingParts
 from kafka_log.crc32c import Buffer
 from replication.wire.circuit_breaker import BreakerLimits, CircuitBreaker
 from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES, RESPONSE_FACTOR, FramedConnection
@@ -49,6 +50,8 @@ class GatewayContext:
     metrics: GatewayMetrics
     routing: RoutingContext | None = None
     """None: bytes pass unchanged. Otherwise `hello` asks for ROUTED_PRODUCE, LINKED_FETCH, or both."""
+    serving: ServingParts | None = None
+    """None: brokers answer all of consumers' Fetch requests. Needs `routing` with links."""
     names_rack: bool = False
     """Whether consumers without a rack get the zone's, so that brokers send them to a replica in it."""
 
@@ -133,7 +136,9 @@ class ZoneGateway:
             with metrics.connections.labels(*labels).track_inprogress():
                 if capabilities & MESSAGES:
                     side = AgentSide(broker_id, agent, capabilities, self._reads[broker_id])
-                    await RoutedRelay(routing, client, side, passed, self._edited).run()
+                    parts = self._context.serving if PeerCapabilities.LINKED_FETCH in capabilities else None
+                    served = parts.client(broker_id, client) if parts is not None else None
+                    await RoutedRelay(routing, client, side, passed, self._edited, served).run()
                 else:
                     await relay_frames(client, agent, passed, self._edited)
         finally:

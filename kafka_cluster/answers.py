@@ -52,6 +52,16 @@ class DescribedTopic:
 
 
 @dataclass(frozen=True, slots=True)
+class ClientQuota:
+    """A quota as DescribeClientQuotas has it (KIP-546)."""
+
+    entity: Mapping[str, str | None]
+    """Names by type: `user`, `client-id`, `ip`; None is the default of the type."""
+    keys: frozenset[str]
+    """What is limited, for instance `consumer_byte_rate`."""
+
+
+@dataclass(frozen=True, slots=True)
 class DescribedBroker:
     """A living broker."""
 

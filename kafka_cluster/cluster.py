@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from kafka_cluster.answers import (
     NO_TOPIC_ID,
     Answers,
+    ClientQuota,
     ClusterListing,
     DescribedBroker,
     DescribedPartition,
@@ -179,6 +180,13 @@ class KafkaCluster:
             lambda admin: [_topic(described) for described in admin.describe_topics(asked)],
         )
 
+    def client_quotas(self) -> list[ClientQuota]:
+        """Return all quotas of users and clients.
+
+        Raises KafkaClusterError, and ClientPropertyError where only librdkafka logs in.
+        """
+        return self._ask_by_kafka_python("describe client quotas", self._settings(), _quotas)
+
     def brokers(self) -> list[DescribedBroker]:
         """Return the living brokers. Raises KafkaClusterError."""
         return self._ask(
@@ -306,6 +314,23 @@ def _eligible(admin: "KafkaAdminClient", names: list[str]) -> "Iterator[tuple[tu
                 yield (topic["name"], one["partition_index"]), tuple(found)
         cursor = page["next_cursor"]
         names = [name for name in names if cursor is not None and name >= cursor["topic_name"]]
+
+
+def _quotas(admin: "KafkaAdminClient") -> list[ClientQuota]:
+    from kafka.errors import for_code
+    from kafka.protocol.admin import DescribeClientQuotasRequest
+
+    request = DescribeClientQuotasRequest(components=[], strict=False)
+    response: Any = admin._manager.run(admin._manager.send, request)
+    if response.error_code:
+        raise for_code(response.error_code)(response.error_message)
+    return [
+        ClientQuota(
+            {str(part["entity_type"]): part["entity_name"] for part in entry["entity"]},
+            frozenset(str(value["key"]) for value in entry["values"]),
+        )
+        for entry in response.to_dict()["entries"] or ()
+    ]
 
 
 def _committed(answer: Any) -> dict[tuple[str, int], int]:

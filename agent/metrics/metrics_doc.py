@@ -30,6 +30,7 @@ from gateway.durable.durable_logs import DurableLogs
 from gateway.durable.durable_metrics import DurableMetrics
 from gateway.metrics import GatewayMetrics
 from gateway.produce.produce_metrics import ProduceMetrics
+from gateway.serve.serve_metrics import ServeMetrics
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.store.archive.archive_store import ArchiveStore
@@ -102,6 +103,7 @@ def _collectors() -> list[Collector]:
     ProduceMetrics(registry)
     DurableMetrics(registry, DurableLogs())
     ConsumeMetrics(registry)
+    ServeMetrics(registry)
     Supervisor(registry)
     DescriptorWatch(registry)
     HttpMetrics(registry)

@@ -81,7 +81,7 @@ def bypass(
     brokers = {one: where for one, where in settings.bypass.brokers.items() if one != broker.node_id}
     limits = RouteLimits(settings.bypass.after_s, settings.bypass.return_after_s)
     wants_login = settings.bypass.security_protocol.startswith("SASL") and not _broker_logs_in(broker)
-    login = _login(client).on if wants_login else None
+    login = client_login(client, f"{_KEY}.security.protocol").on if wants_login else None
     has_tls = settings.bypass.security_protocol.endswith("SSL")
     return Bypass(brokers, limits, lambda: tls_context(settings), clock, login, takes_registered=has_tls)
 
@@ -90,7 +90,10 @@ def _broker_logs_in(broker: BrokerProperties) -> bool:
     return broker.security_protocols[broker.inter_broker_listener_name].startswith("SASL")
 
 
-def _login(client: KafkaClientConfig) -> "SaslLogin":
+def client_login(client: KafkaClientConfig, key: str) -> "SaslLogin":
+    """Return the login of the agent's Kafka client, for a connection of its own. Raises AgentSettingsError naming
+    `key`, the setting that needs it.
+    """
     from replication.wire.sasl_login import MECHANISMS, SaslLogin
 
     mechanism, username, password = (
@@ -98,7 +101,7 @@ def _login(client: KafkaClientConfig) -> "SaslLogin":
     )
     if mechanism not in MECHANISMS or not username:
         raise AgentSettingsError(
-            f"{_KEY}.security.protocol: for SASL the agent logs in as its Kafka client does, so "
+            f"{key}: for SASL the agent logs in as its Kafka client does, so "
             f"remote.wal.agent.client.config must have sasl.mechanism {', '.join(MECHANISMS)} with username and "
             f"password; it has {mechanism or 'none'}"
         )

@@ -138,6 +138,22 @@ class GatewaySettings(Section, alias_generator=keyed(f"{_KEY}.")):
         description="Whether consumers get records by object storage, for topics with remote.wal.storage.enable. Set "
         "it on gateways and beside brokers.",
     )
+    fetch_serve_enable: bool = Field(
+        False,
+        description="Whether the gateway answers consumers itself, from what it reads once for all of them. Set it on "
+        "gateways and beside brokers, with fetch.links.enable. See gateway.md.",
+    )
+    fetch_serve_authorisation_s: Seconds = Field(
+        60_000,
+        ge=1000,
+        description="How long the broker's answer to a consumer's Fetch says that it may read. Then its next Fetch "
+        "goes to the broker again.",
+    )
+    fetch_serve_cache_bytes: int = Field(
+        64 * 1024 * 1024,
+        ge=1024 * 1024,
+        description="Record bytes that the gateway holds of each broker to answer consumers.",
+    )
     max_connections: int = Field(
         500,
         ge=1,
@@ -227,6 +243,8 @@ def check_gateway(settings: GatewaySettings, peers: PeerSettings, broker: Broker
         raise AgentSettingsError(f"{file}: {_KEY}.port.base: the port of the highest broker id would be {highest_port}")
     _check_listeners(settings, broker, file)
     _check_durable(settings, file)
+    if settings.fetch_serve_enable and not settings.fetch_links_enable:
+        raise AgentSettingsError(f"{file}: {_KEY}.fetch.serve.enable: it needs {_KEY}.fetch.links.enable=true as well")
     is_encrypted = has_pair(settings.ssl_certificate_file, settings.ssl_key_file, f"{file}: {_KEY}.ssl.*")
     if settings.ssl_ca_file and not is_encrypted:
         raise AgentSettingsError(f"{file}: {_KEY}.ssl.*: certificate and key file belong together")

@@ -36,6 +36,7 @@ def other_bytes(settings: AgentSettings) -> int:
     client_bytes = 2 * settings.gateway.max_connections * CLIENT_BYTES if settings.gateway.enable else 0
     by_objects = settings.gateway_produce.enable or settings.gateway.fetch_links_enable
     client_bytes += 3 * CLIENT_FRAMES_BYTES if settings.gateway.enable and by_objects else 0
+    client_bytes += settings.gateway.fetch_serve_cache_bytes if settings.gateway.fetch_serve_enable else 0
     client_bytes += 2 * ADMIN_FRAMES_BYTES if settings.gateway.enable and settings.gateway.admin_listener else 0
     client_bytes += CLIENT_FRAMES_BYTES if settings.gateway.enable and settings.gateway_produce.adopt_enable else 0
     holds = settings.gateway.enable and settings.gateway.durable_listener

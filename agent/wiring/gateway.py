@@ -18,6 +18,7 @@ from agent.settings.memory_shares import CLIENT_FRAMES_BYTES
 from agent.settings.setting_types import MAX_PORT
 from agent.wiring.gateway_durable import DurableHolding, build_durable
 from agent.wiring.gateway_ports import BrokerPorts, build_broker_ports, client_limits, client_tls, local_address
+from agent.wiring.gateway_serving import GatewayServing, build_serving
 from agent.wiring.lease_watch import LeaseWatch
 from agent.wiring.peering import gateway_tls
 from gateway.adoption_offers import tell_outcomes
@@ -132,6 +133,8 @@ class ClientGateway:
     produce: ProduceRouting | None = None
     held: DurableHolding | None = None
     """The part that holds answers; None if none are held."""
+    serving: GatewayServing | None = None
+    """The part that answers consumers; None if brokers answer them all."""
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     async def start(self, settings: GatewaySettings, handed: ListeningSockets) -> None:
@@ -143,6 +146,8 @@ class ClientGateway:
             self.tasks.append(asyncio.get_running_loop().create_task(self.produce.uploads.run()))
         if self.adoptable is not None:
             self.tasks.append(asyncio.get_running_loop().create_task(tell_outcomes(self.adoptable)))
+        if self.serving is not None:
+            self.tasks.append(self.serving.run())
         where = {one: client_address(settings, one) for one in self._reached(settings)}
         await self.clients.start({one: handed.take(f"client-{one}", address) for one, address in where.items()})
         await self.ports.start(settings, handed)
@@ -178,6 +183,8 @@ class ClientGateway:
     def with_doors(self, context: LeaderContext) -> LeaderContext:
         """Return a context by which other agents' clients are served, too."""
         context = context.with_door(PeerCapabilities.CLIENTS, self.door, self.capabilities)
+        if self.serving is not None:
+            context = context.with_door(PeerCapabilities.VISIBLE, self.serving.door)
         if self.held is None:
             return context
         return context.with_door(PeerCapabilities.STORED_LOGS, self.held.door)
@@ -195,6 +202,8 @@ class ClientGateway:
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
+        if self.serving is not None:
+            await self.serving.tails.close()
         if self.produce is not None:
             self.produce.pool.shutdown(wait=False, cancel_futures=True)
         if self.held is not None:
@@ -268,6 +277,9 @@ def build_gateway(
     limits = client_limits(settings)
     doors = {zone: local_address(broker, name) for zone, name in settings.zone_listeners.items()}
     tls = gateway_tls(configuration.settings.tls, settings)
+    serving = None
+    if settings.fetch_serve_enable and consumers is not None and produce is not None and produce.routing.links:
+        serving = build_serving(configuration, leader, consumers, produce.routing.links, peers, metrics)
     context = GatewayContext(
         traffic.zone,
         replace(hello, capabilities=capabilities),
@@ -277,6 +289,7 @@ def build_gateway(
         limits,
         metrics,
         produce.routing if produce is not None else None,
+        serving.parts if serving is not None else None,
         settings.fetch_rack_enable,
     )
     splicing = produce.splicing if produce is not None else None
@@ -285,7 +298,8 @@ def build_gateway(
     door = ClientDoor(broker.node_id, doors, limits, metrics, splicing, consumers, holding)
     ports = build_broker_ports(configuration, limits, metrics, holding)
     proxies = ZoneProxies(broker.node_id)
-    return ClientGateway(ZoneGateway(context), ports, door, capabilities, traffic, peers, proxies, produce, held)
+    clients = ZoneGateway(context)
+    return ClientGateway(clients, ports, door, capabilities, traffic, peers, proxies, produce, held, serving)
 
 
 def _linked(

@@ -271,6 +271,16 @@ async def _spliced(response: LinkedResponse, data: Sequence[Buffer]) -> list[Buf
     return spliced
 
 
+class FrameSink(Protocol):
+    """Where responses go: a connection, or who stands in for one."""
+
+    def write_frame(self, *buffers: Buffer) -> None:
+        """Send one frame made of these buffers. Raises ConnectionError."""
+
+    async def drain(self) -> None:
+        """Wait until the receiver keeps up. Raises ConnectionError."""
+
+
 class ResponseTaker(Protocol):
     """The owner of the connection."""
 
@@ -291,7 +301,7 @@ class HydratedResponses:
         self,
         context: FollowerContext,
         leader: FramedConnection,
-        to: FramedConnection,
+        to: FrameSink,
         defects: LinkDefects,
         taker: ResponseTaker,
         *,

@@ -56,7 +56,10 @@ _APART = (
     PeerCapabilities.PRESENCE,
     PeerCapabilities.RANGES,
     PeerCapabilities.STORED_LOGS,
+    PeerCapabilities.VISIBLE,
 )
+_READ_OUR_HELLO = (PeerCapabilities.STORED_LOGS, PeerCapabilities.VISIBLE)
+"""For these the other agent reads in our hello whether they are served, and leaves."""
 """What connections can be for, besides replication."""
 
 
@@ -230,7 +233,7 @@ class LeaderProxy:
             if is_client:  # it uses nothing of what connections of agents share
                 self._shares.leave(share)
             await door.serve(peer, hello, granted)
-        elif purpose is not PeerCapabilities.STORED_LOGS:  # there the other agent reads our hello, and leaves
+        elif purpose not in _READ_OUR_HELLO:
             raise PeerRefusedError(f"broker {hello.broker_id}'s agent connects for {purpose.name}, not served here")
         return True
 

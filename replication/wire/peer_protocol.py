@@ -39,8 +39,9 @@ hello asks for CLIENTS stands for a connection of a client in another zone, and 
 KAFKA and, where both have ROUTED_PRODUCE, ZONE_ROUTE_REQUEST, ORIGINAL and ROUTE_INLINE_REQUEST, with ADOPTED_RECORDS
 ROUTE_OUTCOME as well; where both have LINKED_FETCH, LINKED, INLINE_REQUEST, LINKS_PAUSED and LINKS_RESUMED. One whose
 hello asks for RANGES is between two agents of a zone, and carries RANGE_REQUEST, RANGE and RANGE_REFUSED alone; one
-whose hello asks for STORED_LOGS carries STORED_REQUEST and STORED. One whose hello asks for PRESENCE carries
-hellos alone: each is answered by one, for as long as the agent lives.
+whose hello asks for STORED_LOGS carries STORED_REQUEST and STORED. One whose hello asks for VISIBLE carries KAFKA, with
+Fetch requests of the gateway itself, and what LINKED_FETCH adds. One whose hello asks for PRESENCE carries hellos
+alone: each is answered by one, for as long as the agent lives.
 """
 
 import struct
@@ -94,6 +95,10 @@ class PeerCapabilities(Flag, boundary=CONFORM):
     """
     PRESENCE = 4096
     """The connection asks only whether the agent is there: requested, or, in the answer, granted."""
+    VISIBLE = 8192
+    """The connection is for what becomes visible to consumers of the agent's broker: requested, or, in the answer,
+    granted.
+    """
 
 
 MESSAGES = PeerCapabilities.ROUTED_PRODUCE | PeerCapabilities.LINKED_FETCH

@@ -6,7 +6,7 @@ client -> ZoneGateway (broker 2's agent, zone az2) -> LeaderProxy, ClientDoor (b
 import asyncio
 import contextlib
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
@@ -18,9 +18,10 @@ from gateway.consume.consumer_answers import ConsumerContext
 from gateway.durable.answer_gate import HoldingContext
 from gateway.metrics import GatewayMetrics
 from gateway.routed_relay import RoutingContext
+from gateway.serve.served_client import ServingParts
 from gateway.spliced_relay import SplicingContext
 from gateway.zone_gateway import GatewayContext, ZoneGateway
-from replication.leader.leader_context import LeaderContext, LeaderLimits
+from replication.leader.leader_context import LeaderContext, LeaderLimits, PeerDoor
 from replication.leader.leader_proxy import LeaderProxy
 from replication.wire.metrics import ReplicationMetrics
 from replication.wire.peer_connection import Address
@@ -62,6 +63,9 @@ class GatewayRig:
     splicing: SplicingContext | None = None
     consumers: ConsumerContext | None = None
     holding: HoldingContext | None = None
+    serving: ServingParts | None = None
+    doors: Mapping[PeerCapabilities, PeerDoor] = field(default_factory=dict)
+    """Of broker 1's agent, beside that for clients."""
     names_rack: bool = False
     accepted: int = 0
     """By the broker's listener."""
@@ -93,7 +97,7 @@ class GatewayRig:
             StageTimes(CollectorRegistry()),
             ReplicationMetrics(self.broker_registry),
             clock=asyncio.get_running_loop().time,
-            doors={PeerCapabilities.CLIENTS: door} if self.has_door else {},
+            doors={**self.doors, PeerCapabilities.CLIENTS: door} if self.has_door else {},
         )
         self.agent = LeaderProxy(context)
         await self.agent.start(LOOPBACK, self.door_tls() if self.door_tls else None)
@@ -107,6 +111,7 @@ class GatewayRig:
                 replace(self.limits, connect_timeout_s=2.0),
                 GatewayMetrics(self.gateway_registry, self.traffic),
                 self.routing,
+                self.serving,
                 self.names_rack,
             )
         )

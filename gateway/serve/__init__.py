@@ -1,0 +1,1 @@
+"""Consumers' Fetch requests that the gateway answers itself, from what it reads once for all. See docs/gateway.md."""

@@ -1,0 +1,138 @@
+"""Follows the partitions of one broker for all of a zone's consumers. Sans-IO.
+
+It asks one full Fetch after the other, read-committed, for every followed partition at once, and each insists on the
+leader epoch that a consumer has proved. The question waits at the broker until something is visible, for `HEARTBEAT_MS`
+at most. So each answer is the push of what became visible, and the heartbeat of all partitions.
+
+A partition is followed from where a consumer stands who is near the end; those who are far behind are the broker's to
+answer. Memory is bounded: the oldest records of the largest log go first.
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from gateway.serve.fetch_frames import (
+    READ_COMMITTED,
+    FetchRequest,
+    WantedPartition,
+    decode_response,
+    encode_sessionless,
+)
+from gateway.serve.serving import ReadLog
+from gateway.serve.visible_log import VisibleLog
+from kafka_log.crc32c import Buffer
+from kafka_log.topic_partition import TopicIdPartition
+from replication.wire.fetch_frame import FETCH_API_KEY, TOPIC_ID_VERSION
+
+HEARTBEAT_MS: Final = 250
+MAX_LOGS: Final = 2000
+_ANSWER_BYTES, _PARTITION_BYTES = 16 * 1024 * 1024, 4 * 1024 * 1024
+_NOT_WANTED_S: Final = 10.0
+"""A log that no consumer asked for is not followed any more after so long."""
+_REFUSED_S: Final = 1.0
+"""After a log could not be followed."""
+_NEAR_BYTES: Final = 32 * 1024 * 1024
+"""A consumer who is nearer to the end than this has its log followed."""
+_CLIENT_ID: Final = b"remote-wal-gateway"
+_HEAD: Final = struct.Struct(">hhih")
+_NO_RACK: Final = b"\x01"
+
+
+@dataclass(slots=True)
+class _Followed:
+    log: VisibleLog
+    wanted_s: float
+
+
+class LogTail:
+    """The followed logs of one broker. All times are monotonic seconds."""
+
+    def __init__(self, max_bytes: int) -> None:
+        """`max_bytes` of records are held at most."""
+        self._max_bytes = max_bytes
+        self._followed: dict[TopicIdPartition, _Followed] = {}
+        """In the order in which they are asked for."""
+        self._refused_s: dict[TopicIdPartition, float] = {}
+        self._asked: dict[TopicIdPartition, VisibleLog] = {}
+        self._asked_s = 0.0
+        self._correlation_id = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of records that are held."""
+        return sum(one.log.size for one in self._followed.values())
+
+    def __len__(self) -> int:
+        """How many logs are followed."""
+        return len(self._followed)
+
+    # FollowedLogs.
+
+    def get(self, log: TopicIdPartition, now_s: float) -> VisibleLog | None:
+        """Return the log, which is wanted at this time; None if it is not followed."""
+        followed = self._followed.get(log)
+        if followed is None:
+            return None
+        followed.wanted_s = now_s
+        return followed.log
+
+    def propose(self, log: TopicIdPartition, epoch: int, read: ReadLog, now_s: float) -> None:
+        """Follow a log of which the broker has just given a consumer records in this leader epoch."""
+        followed = self._followed.get(log)
+        if followed is not None:
+            followed.wanted_s = now_s
+            if followed.log.epoch >= epoch:
+                return
+        elif len(self._followed) >= MAX_LOGS or now_s < self._refused_s.get(log, now_s):
+            return
+        behind = read.end_offset - read.next_offset
+        if behind > 0 and not (read.size and behind * read.size <= read.offsets * _NEAR_BYTES):
+            return
+        self._followed[log] = _Followed(VisibleLog(epoch, read.next_offset), now_s)
+
+    # The questions.
+
+    def ask(self, now_s: float) -> bytes | None:
+        """Return the next question; None while no log is followed."""
+        for log in [log for log, one in self._followed.items() if now_s - one.wanted_s > _NOT_WANTED_S]:
+            del self._followed[log]
+        if len(self._refused_s) > MAX_LOGS:
+            self._refused_s.clear()
+        if not self._followed:
+            return None
+        self._correlation_id = (self._correlation_id + 1) % (1 << 31)
+        head = _HEAD.pack(FETCH_API_KEY, TOPIC_ID_VERSION, self._correlation_id, len(_CLIENT_ID)) + _CLIENT_ID + b"\0"
+        limits = HEARTBEAT_MS, 1, _ANSWER_BYTES, READ_COMMITTED
+        request = FetchRequest(head, TOPIC_ID_VERSION, self._correlation_id, "", *limits, 0, -1, (), (), _NO_RACK)
+        self._asked = {log: one.log for log, one in self._followed.items()}
+        self._asked_s = now_s
+        wanted = (
+            WantedPartition(log, one.epoch, one.next_offset, -1, -1, _PARTITION_BYTES)
+            for log, one in self._asked.items()
+        )
+        return encode_sessionless(request, wanted, HEARTBEAT_MS)
+
+    def answered(self, frame: Buffer, now_s: float) -> None:
+        """Take the answer to the last question. Raises MalformedFrameError."""
+        response = decode_response(memoryview(frame))
+        asked, self._asked = self._asked, {}
+        if response.error:
+            return
+        told_of = {one.log: one for one in response.partitions}
+        for log, visible in asked.items():
+            followed, told = self._followed.get(log), told_of.get(log)
+            if followed is None or followed.log is not visible:
+                continue
+            size = visible.size
+            if told is None or not visible.take(told, self._asked_s):
+                del self._followed[log]
+                self._refused_s[log] = now_s + _REFUSED_S
+            elif visible.size > size:  # those without records come first next time
+                self._followed[log] = self._followed.pop(log)
+        while self.size > self._max_bytes:
+            max((one.log for one in self._followed.values()), key=lambda log: log.size).drop_oldest()
+
+    def drop_all(self) -> None:
+        """Follow nothing: the broker's agent does not serve this, or the connection ended."""
+        self._followed.clear()

@@ -1,0 +1,282 @@
+"""Decides for one client's connection whether the gateway answers a Fetch itself, and builds that answer. Sans-IO.
+
+Any doubt means that the broker answers. It answers the first Fetch of each partition on the client's own connection,
+and one in each authorisation time; so it judges the client's rights, and sees that the client is there. What it answers
+without an error proves the leader epoch that the client knows, and from then on the partition is followed for all
+consumers (`LogTail`).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, Protocol
+
+from gateway.serve.fetch_frames import (
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    AnsweredPartition,
+    FetchRequest,
+    ServedPartition,
+    WantedPartition,
+    api_key_of,
+    correlation_of,
+    decode_request,
+    decode_response,
+    encode_answer,
+    encode_sessionless,
+    with_session,
+)
+from gateway.serve.fetch_session import NO_SESSION, FetchSessions, Turn
+from gateway.serve.visible_log import VisibleLog
+from kafka_log.crc32c import Buffer
+from kafka_log.record_batch import CorruptBatchError, scan_batches
+from kafka_log.topic_partition import TopicId, TopicIdPartition
+from replication.wire.fetch_frame import FETCH_API_KEY
+from replication.wire.kafka_frame import MalformedFrameError
+
+_PRODUCE: Final = 0
+_LOGINS: Final = (17, 36)
+"""SaslHandshake, SaslAuthenticate: what the broker allowed before counts no more."""
+
+
+class Way(Enum):
+    """How a Fetch was answered, and why the broker had to."""
+
+    SERVED = "served"
+    FIRST = "first"
+    RENEWAL = "renewal"
+    QUOTA = "quota"
+    COMPACTED = "compacted"
+    NOT_FOLLOWED = "not_followed"
+    STALE = "stale"
+    EPOCH = "epoch"
+    OFFSET = "offset"
+    BEHIND = "behind"
+    UNCOMMITTED = "uncommitted"
+    OTHER = "other"
+    UNCHANGED = "unchanged"
+    """It has a session of the broker's own, another version, or is not read here."""
+
+
+class FollowedLogs(Protocol):
+    """The partitions of one broker that are followed for all consumers of the zone."""
+
+    def get(self, log: TopicIdPartition, now_s: float) -> VisibleLog | None:
+        """Return the log, which is wanted at this time; None if it is not followed."""
+
+    def propose(self, log: TopicIdPartition, epoch: int, read: "ReadLog", now_s: float) -> None:
+        """Follow a log of which the broker has just given a consumer records in this leader epoch."""
+
+
+class Clearance(Protocol):
+    """What the cluster says of quotas and topics."""
+
+    def has_quota(self, client_id: str, now_s: float) -> bool:
+        """Whether a quota of consumers may apply to this client; True also while that is not known."""
+
+    def is_kept_whole(self, topic_id: TopicId, now_s: float) -> bool:
+        """Whether the topic is known not to be compacted."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLog:
+    """How far one answer of the broker led a consumer."""
+
+    next_offset: int
+    end_offset: int
+    """The end that the consumer could have reached."""
+    offsets: int
+    size: int
+    """Bytes of records of so many offsets."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServeContext:
+    """Shared state of all connections to one broker."""
+
+    logs: FollowedLogs
+    clearance: Clearance
+    authorisation_s: float
+    next_id: Callable[[], int]
+    """Random positive numbers of 31 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Relay:
+    """The broker answers this frame."""
+
+    frame: Buffer
+    way: Way
+
+
+@dataclass(frozen=True, slots=True)
+class Serve:
+    """The answer."""
+
+    buffers: Sequence[Buffer]
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing to give yet: decide again when something was told, or at this time."""
+
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Relayed:
+    turn: Turn
+    sent_s: float
+
+
+@dataclass(slots=True)
+class FetchServing:
+    """One client's connection to one broker. All times are monotonic seconds."""
+
+    context: ServeContext
+    _sessions: FetchSessions = field(init=False)
+    _relayed: dict[int, _Relayed] = field(init=False, default_factory=dict)
+    """Fetch requests that the broker has not answered yet, by correlation id."""
+    _allowed_s: dict[TopicIdPartition, float] = field(init=False, default_factory=dict)
+    """When the last question was sent that the broker answered without an error."""
+    is_off: bool = field(init=False, default=False)
+    """Whether this connection has sent anything of which the broker's answers cannot be counted."""
+
+    def __post_init__(self) -> None:
+        self._sessions = FetchSessions(self.context.next_id)
+
+    def asked(self, frame: Buffer) -> Turn | None:
+        """Look at a client's request. None: it goes to the broker unchanged."""
+        key = api_key_of(frame)
+        if key == _PRODUCE:
+            self.is_off = True  # one with acks=0 is not answered
+        if key in _LOGINS:
+            self._allowed_s.clear()
+        if key != FETCH_API_KEY:
+            return None
+        try:
+            return self._sessions.asked(decode_request(frame))
+        except MalformedFrameError:
+            return None  # the broker judges it
+
+    def decide(self, turn: Turn, came_s: float, now_s: float) -> Serve | Relay | Wait:
+        """Decide about a request that came at `came_s`; nothing that was relayed before may be unanswered."""
+        if turn.error:
+            return Serve(encode_answer(turn.request.correlation_id, NO_SESSION, (), turn.error))
+        found = self._logs(turn, now_s)
+        if isinstance(found, Way):
+            return self._relay(turn, found, came_s, now_s)
+        return self._serve(turn, found, came_s, now_s)
+
+    def _logs(self, turn: Turn, now_s: float) -> list[VisibleLog] | Way:
+        """Return the logs of all partitions, or why one of them cannot be served."""
+        request, clearance = turn.request, self.context.clearance
+        if self.is_off or not turn.partitions or request.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
+            return Way.OTHER
+        allowed_s = [self._allowed_s.get(one.log) for one in turn.partitions]
+        if None in allowed_s:
+            return Way.FIRST
+        if min(one for one in allowed_s if one is not None) + self.context.authorisation_s <= now_s:
+            return Way.RENEWAL
+        topics = {one.log.topic_id for one in turn.partitions}
+        are_kept_whole = [clearance.is_kept_whole(topic_id, now_s) for topic_id in topics]
+        if clearance.has_quota(request.client_id, now_s):
+            return Way.QUOTA
+        if not all(are_kept_whole):
+            return Way.COMPACTED
+        logs: list[VisibleLog] = []
+        for wanted in turn.partitions:
+            log = self.context.logs.get(wanted.log, now_s)
+            if log is None:
+                return Way.NOT_FOLLOWED
+            if (reason := _why_not(wanted, log, request, now_s)) is not None:
+                return reason
+            logs.append(log)
+        return logs
+
+    def _serve(self, turn: Turn, logs: Sequence[VisibleLog], came_s: float, now_s: float) -> Serve | Relay | Wait:
+        request, left, size = turn.request, turn.request.max_bytes, 0
+        served: list[ServedPartition] = []
+        for wanted, log in zip(turn.partitions, logs, strict=True):
+            found = log.read(wanted.offset, min(wanted.max_bytes, left), at_least_one=not size)
+            left, size = max(left - found.size, 0), size + found.size
+            aborted = found.aborted if request.isolation_level == READ_COMMITTED else None
+            offsets = log.high_watermark, log.last_stable_offset, log.log_start_offset
+            served.append(ServedPartition(wanted.log, *offsets, aborted, found.records))
+        deadline_s = came_s + max(request.max_wait_ms, 0) / 1000
+        if size < max(request.min_bytes, 0) and now_s < deadline_s:
+            return Wait(min(deadline_s, *(log.current_until_s() for log in logs)))
+        if not size and any(log.next_offset < log.last_stable_offset for log in logs):
+            return self._relay(turn, Way.BEHIND, came_s, now_s)  # the broker has what is not read yet
+        session_id = self._sessions.answered(turn)
+        answer = self._sessions.select(served) if turn.is_incremental else served
+        if turn.makes_session:
+            for one in served:
+                self._sessions.told(one.log, one[1:4])
+        return Serve(encode_answer(request.correlation_id, session_id, answer))
+
+    def _relay(self, turn: Turn, way: Way, came_s: float, now_s: float) -> Relay:
+        request = turn.request
+        self._relayed[request.correlation_id] = _Relayed(turn, now_s)
+        max_wait_ms = max(request.max_wait_ms - round((now_s - came_s) * 1000), 0)
+        return Relay(encode_sessionless(request, turn.partitions, max_wait_ms), way)
+
+    def is_relayed(self, answer: Buffer) -> bool:
+        """Whether an answer of the broker, which may be its begin, is to one of the requests that `decide` relayed."""
+        return correlation_of(answer) in self._relayed
+
+    def answered(self, frame: Buffer, now_s: float) -> Sequence[Buffer]:
+        """Return what the client gets for an answer of the broker."""
+        relayed = self._relayed.pop(correlation_of(frame), None)
+        if relayed is None:
+            return (frame,)
+        turn = relayed.turn
+        try:
+            response = decode_response(memoryview(frame))
+        except MalformedFrameError:
+            return (frame,)
+        if response.error:
+            return (frame,)
+        is_throttled = response.throttle_ms > 0
+        session_id, wanted = self._sessions.answered(turn), {one.log: one for one in turn.partitions}
+        for told in response.partitions:
+            asked = wanted.get(told.log)
+            if asked is None:
+                continue
+            self._sessions.told(told.log, (told.high_watermark, told.last_stable_offset, told.log_start_offset))
+            if told.error or told.preferred_replica >= 0 or is_throttled:
+                self._allowed_s.pop(told.log, None)
+            else:
+                self._allowed_s[told.log] = relayed.sent_s
+                self._propose(asked, told, turn.request, now_s)
+        return with_session(frame, response, session_id)
+
+    def _propose(self, asked: WantedPartition, told: AnsweredPartition, request: FetchRequest, now_s: float) -> None:
+        """Have the log followed, if the client has proved the leader epoch."""
+        if asked.leader_epoch < 0 or told.last_stable_offset < 0:
+            return
+        try:
+            batches = scan_batches(told.records, 0, len(told.records))
+        except CorruptBatchError:
+            return
+        next_offset = max(batches[-1].last_offset + 1, asked.offset) if batches else asked.offset
+        end_offset = told.last_stable_offset
+        size = batches[-1].end if batches else 0
+        read = ReadLog(next_offset, end_offset, next_offset - asked.offset, size)
+        self.context.logs.propose(told.log, asked.leader_epoch, read, now_s)
+
+
+def _why_not(wanted: WantedPartition, log: VisibleLog, request: FetchRequest, now_s: float) -> Way | None:
+    """Return why the broker must answer for this partition."""
+    if wanted.last_fetched_epoch >= 0 or wanted.leader_epoch not in (-1, log.epoch):
+        return Way.EPOCH
+    if now_s >= log.current_until_s():
+        return Way.STALE
+    if not log.log_start_offset <= wanted.offset <= log.high_watermark:
+        return Way.OFFSET
+    if not log.holds(wanted.offset):
+        return Way.BEHIND
+    at_end = wanted.offset == log.next_offset >= log.last_stable_offset
+    if request.isolation_level == READ_UNCOMMITTED and at_end and log.high_watermark > log.last_stable_offset:
+        return Way.UNCOMMITTED
+    return None

@@ -1,0 +1,61 @@
+"""What the cluster says of quotas and topics, before the gateway answers consumers."""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+
+import pytest
+
+from gateway.serve.clearance import ClusterAnswer, ClusterClearance, limited_clients
+from kafka_cluster.answers import ClientQuota
+from kafka_cluster.errors import KafkaClusterError
+from kafka_log.topic_partition import TopicId
+
+CONSUMERS = "consumer_byte_rate"
+ONE, TWO = TopicId(b"1" * 16), TopicId(b"2" * 16)
+
+
+def quota(key: str = CONSUMERS, **entity: str | None) -> ClientQuota:
+    return ClientQuota({name.replace("_", "-"): value for name, value in entity.items()}, frozenset({key}))
+
+
+@pytest.mark.parametrize(
+    "entity", [{"user": "u"}, {"user": None}, {"client_id": None}, {"user": "u", "client_id": "c"}, {"ip": "::1"}, {}]
+)
+def test_a_quota_that_may_apply_to_any_client_limits_all(entity: Mapping[str, str | None]) -> None:
+    assert limited_clients([quota(**entity)]) is None
+    assert limited_clients([quota("request_percentage", **entity)]) is None
+    assert limited_clients([quota("producer_byte_rate", **entity)]) == frozenset()
+
+
+def test_a_quota_of_one_client_id_limits_that_one() -> None:
+    assert limited_clients([quota(client_id="a"), quota(client_id="b")]) == {"a", "b"}
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110 - the question is in a thread
+            await asyncio.sleep(0.001)
+
+
+async def test_nothing_is_allowed_before_the_cluster_has_answered_nor_when_that_is_long_ago() -> None:
+    now_s, fails = 100.0, False
+
+    def ask(topics: Collection[TopicId]) -> ClusterAnswer:
+        if fails:
+            raise KafkaClusterError("describe client quotas", "broker", "refused")
+        return ClusterAnswer([quota(client_id="limited")], [one for one in topics if one == ONE])
+
+    clearance = ClusterClearance(ask, lambda: now_s)
+    running = asyncio.get_running_loop().create_task(clearance.run())
+    assert clearance.has_quota("free", now_s)
+    assert not clearance.is_kept_whole(ONE, now_s)
+    assert not clearance.is_kept_whole(TWO, now_s)
+    await until(lambda: not clearance.has_quota("free", now_s))
+    assert clearance.has_quota("limited", now_s)
+    assert clearance.is_kept_whole(ONE, now_s)
+    assert not clearance.is_kept_whole(TWO, now_s), "it is compacted"
+    fails, now_s = True, now_s + 20.0
+    assert clearance.has_quota("free", now_s)
+    assert not clearance.is_kept_whole(ONE, now_s)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
