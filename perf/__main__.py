@@ -3,7 +3,7 @@
 import sys
 
 from cli.command_group import command_group
-from local_cluster.object_store.native import NativeStoreMissingError
+from local_cluster.go_programs import GoProgramMissingError
 from local_cluster.processes import ends_what_it_started
 from perf.cost.sweep import cost
 from perf.counts.command import counts
@@ -20,5 +20,5 @@ if __name__ == "__main__":
     try:
         with ends_what_it_started():
             app()
-    except NativeStoreMissingError as error:
+    except GoProgramMissingError as error:
         sys.exit(str(error))

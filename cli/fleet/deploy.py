@@ -23,7 +23,7 @@ PARTS: Final = {
     "ansible": "a role that installs agents",
     "aws": "policies of buckets",
     "grafana": "the board",
-    "kubernetes": "manifests",
+    "helm": "a chart for Kubernetes",
     "prometheus": "the alerts",
     "strimzi": "an image and manifests for brokers that Strimzi manages",
     "systemd": "units",
