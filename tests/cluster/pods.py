@@ -156,6 +156,15 @@ class Pod:
 
         wait_until(is_ready, f"{self.name} is ready", PATIENCE_S)
 
+    def wait_for_agent(self) -> None:
+        """Wait until the agent does more than relay, which no probe asks for."""
+        asked = {"path": "/readyz", "port": "agent-http"}
+        wait_until(lambda: self._get(asked, self._made["agent"])[0] == 200, f"the agent of {self.name}", PATIENCE_S)
+
+    def wait_for_join(self) -> None:
+        """Wait until the broker has its share, or needs none."""
+        wait_until(lambda: "reassign join" in self.log("scaling"), f"the join of {self.name} has ended", PATIENCE_S)
+
     def end(self) -> tuple[int, str]:
         """End as the kubelet does; return what the preStop hook said."""
         kafka = self._made["kafka"]

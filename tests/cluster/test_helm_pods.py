@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from local_cluster.go_programs import GoProgramMissingError
+from local_cluster.polling import wait_until
 from local_cluster.zones import ZoneHosts, hosts_where_allowed
 from tests.cluster.agent_views import RECORD_BYTES
 from tests.cluster.conftest import IMPATIENT
 from tests.cluster.pods import STORE, Client, Node, Pod
+from tests.cluster.script import PATIENCE_S
 from tests.package.helm_chart import VALUES, helm, of_kind, rendered, values
 from tests.package.scaling import ApiServer, api_environment, api_server
 
@@ -99,6 +101,7 @@ def test_a_zone_that_is_scaled_out_and_in_loses_no_request(node: Node, pods: dic
         pod.start()
     for pod in pods.values():
         pod.wait_until_ready()
+        pod.wait_for_agent()
     client = Client(node, CLIENT, f"{pods['kafka-az1-0'].address}:9092,{pods['kafka-az2-0'].address}:9092", "orders")
     try:
         client.expect_records_to_flow()
@@ -107,11 +110,12 @@ def test_a_zone_that_is_scaled_out_and_in_loses_no_request(node: Node, pods: dic
         api.tell("kafka-az1", 2)
         new.start()
         new.wait_until_ready()
-        client.wait_until("replicas", lambda now: NEW_BROKER in now["replicas"], "the new broker has its share")
+        new.wait_for_join()
+        assert NEW_BROKER in client.ask("replicas")["replicas"], new.log("scaling")
         client.wait_until("replicas", lambda now: now["under_replicated"] == 0, "and is in sync")
         share = client.ask("replicas")["replicas"][NEW_BROKER]
         client.expect_records_to_flow()
-        assert linked_bytes({**pods, new.name: new}) > 0
+        wait_until(lambda: linked_bytes({**pods, new.name: new}) > 0, "records travel as links", PATIENCE_S)
 
         code, text = new.end()
         assert (code, "comes back" in text) == (200, True), text
@@ -125,9 +129,8 @@ def test_a_zone_that_is_scaled_out_and_in_loses_no_request(node: Node, pods: dic
         api.tell("kafka-az1", 1)
         code, text = new.end()
         assert (code, text) == (200, f"broker {NEW_BROKER} is drained"), new.log("scaling")
-        now = client.ask("replicas")
-        assert NEW_BROKER not in now["replicas"]
-        assert now["under_replicated"] == 0
+        assert NEW_BROKER not in client.ask("replicas")["replicas"]
+        client.wait_until("replicas", lambda now: now["under_replicated"] == 0, "all are in sync")
         client.expect_records_to_flow()
 
         report = client.ask("finish")
