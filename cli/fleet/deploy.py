@@ -16,7 +16,7 @@ from cli.exit_code import ExitCode
 from cli.tables import fail, show, table, tell_json
 
 app = command_group(
-    "Show, or write into a directory, units, alerts, the board, policies, a Helm chart, a role for Ansible and Terraform."
+    "Show, or write into a directory, units, alerts, the board, policies, a Helm chart, an Ansible role and Terraform."
 )
 
 PARTS: Final = {
