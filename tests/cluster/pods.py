@@ -6,6 +6,7 @@ machine's Kafka, `/opt/remote-wal` is this checkout. Secrets and the store are t
 the scheduler, and controllers: the test says when a pod starts and ends.
 """
 
+import json
 import os
 import re
 import shlex
@@ -298,8 +299,6 @@ class Client:
 
     def ask(self, question: str) -> dict[str, Any]:
         """Return the answer to one of the client's questions."""
-        import json
-
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{question}\n")
