@@ -20,6 +20,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -137,12 +138,13 @@ class Pod:
             if name == "configure":
                 process.wait_for_exit(PATIENCE_S)
                 assert process.exit_code == 0, self.log(name)
-            elif probe := container.get("startupProbe"):
-                wait_until(
-                    lambda it=probe, of=container: self._get(it["httpGet"], of)[0] == 200,
-                    f"{self.name}: {name}",
-                    PATIENCE_S,
-                )
+            elif "startupProbe" in container:
+                wait_until(partial(self._has_started, name), f"{self.name}: {name} has started", PATIENCE_S)
+
+    def _has_started(self, name: str) -> bool:
+        assert self._processes[name].is_alive(), self.log(name)
+        container = self._made[name]
+        return self._get(container["startupProbe"]["httpGet"], container)[0] == 200
 
     def wait_until_ready(self) -> None:
         """Wait for the broker's readiness probe."""

@@ -44,7 +44,6 @@ def manifests(az1: int) -> list[dict[str, Any]]:
                 "offsets.topic.num.partitions": "3",
                 "transaction.state.log.num.partitions": "3",
                 "log.cleaner.dedupe.buffer.size": "16777216",
-                "remote.wal.agent.memory.bytes": "268435456",
             },
             certificates={"issuer": {"name": "agents"}},
             kafka={"heap": "-Xms128m -Xmx320m"},
