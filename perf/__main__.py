@@ -3,7 +3,7 @@
 import sys
 
 from cli.command_group import command_group
-from local_cluster.object_store.native import NativeStoreMissingError
+from local_cluster.go_programs import GoProgramMissingError
 from local_cluster.polling import WaitTimeoutError
 from local_cluster.processes import ProcessStartError, ends_what_it_started
 from perf.cost.sweep import cost
@@ -21,5 +21,5 @@ if __name__ == "__main__":
     try:
         with ends_what_it_started():
             app()
-    except (NativeStoreMissingError, ProcessStartError, WaitTimeoutError) as error:
+    except (GoProgramMissingError, ProcessStartError, WaitTimeoutError) as error:
         sys.exit(str(error))

@@ -16,14 +16,14 @@ from cli.exit_code import ExitCode
 from cli.tables import fail, show, table, tell_json
 
 app = command_group(
-    "Show, or write into a directory, units, alerts, the board, policies, manifests, a role for Ansible and Terraform."
+    "Show, or write into a directory, units, alerts, the board, policies, a Helm chart, an Ansible role and Terraform."
 )
 
 PARTS: Final = {
     "ansible": "a role that installs agents",
     "aws": "policies of buckets",
     "grafana": "the board",
-    "kubernetes": "manifests",
+    "helm": "a chart for Kubernetes",
     "prometheus": "the alerts",
     "strimzi": "an image and manifests for brokers that Strimzi manages",
     "systemd": "units",

@@ -84,11 +84,15 @@ def join(
     moving: Moving,
     seconds: Seconds = 10.0,
     limit: Limit = 1000,
+    if_empty: Annotated[bool, typer.Option("--if-empty", help="Do nothing if the broker has a replica.")] = False,
     json: Json = False,
 ) -> None:
     """Give a broker that has joined its share of replicas and leaders; nothing moves between the others."""
-    from recovery.reassignment.plan import plan_balance
+    from recovery.reassignment.plan import ReassignmentPlan, plan_balance
 
+    if if_empty and _has_replica(connection, broker):
+        _reassign(connection, lambda *_: ReassignmentPlan(()), moving, json=json)
+        return
     loads = measured_loads(connection, seconds)
     _reassign(connection, lambda cluster, _: plan_balance(cluster, loads, limit, broker), moving, loads, json=json)
 
@@ -158,6 +162,11 @@ def stored_loads(cluster: "ClusterReplicas", admin: "ReassignmentAdmin") -> "Loa
     for (where, _), size in sizes.items():
         largest[where] = max(size, largest.get(where, 1))
     return {where: Load(stored_bytes=size) for where, size in largest.items()}
+
+
+def _has_replica(connection: Connection, broker: int) -> bool:
+    with _admin(connection) as admin:
+        return any(broker in one.replicas for one in admin.cluster().partitions)
 
 
 def measured_loads(connection: Connection, seconds: float) -> "Loads":

@@ -5,18 +5,13 @@ This one is compiled by Go, once, into the directory where Kafka's jars are.
 """
 
 import contextlib
-import os
 import random
-import shutil
 import socket
-import subprocess
-import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from jvm.ivy import exclusive
-from local_cluster.kafka_distribution import downloads_directory
+from local_cluster.go_programs import go_program
 from local_cluster.layout import free_port_block, port_is_free
 from local_cluster.object_store.store_spec import S3Store
 from local_cluster.processes import ManagedProcess, ProcessSpec
@@ -24,49 +19,13 @@ from local_cluster.security.authority import Authority
 
 LOOPBACK: Final = "127.0.0.1"
 VERSION: Final = "v1.8.0"
-_NAME: Final = "versitygw"
-_MODULE: Final = f"github.com/versity/versitygw/cmd/{_NAME}"
 _ACCESS, _SECRET = "local", "local-secret"
-_COMPILE_TIMEOUT_S: Final = 900.0
 _START_TIMEOUT_S: Final = 30.0
 
 
-class NativeStoreMissingError(Exception):
-    """The server is missing and cannot be made here; the message says what is missing."""
-
-
-def native_server(environment: Mapping[str, str] | None = None) -> Path:
-    """Return the program, compiled first if it is missing. Raises NativeStoreMissingError."""
-    environment = os.environ if environment is None else environment
-    home = downloads_directory(environment) / f"{_NAME}-{VERSION}"
-    program = home / _NAME
-    if program.is_file():
-        return program
-    go = shutil.which("go", path=environment.get("PATH"))
-    if go is None:
-        raise NativeStoreMissingError(f"a native S3 server needs Go, to compile {_MODULE}@{VERSION}: there is no `go`")
-    home.mkdir(parents=True, exist_ok=True)
-    with exclusive(home / "compile.lock"):
-        if not program.is_file():
-            _compile(go, home, environment)
-    return program
-
-
-def _compile(go: str, home: Path, environment: Mapping[str, str]) -> None:
-    """Install the program atomically."""
-    with tempfile.TemporaryDirectory(dir=home) as scratch:
-        command = (go, "install", f"{_MODULE}@{VERSION}")
-        told = {**environment, "GOBIN": scratch, "GOFLAGS": "-buildvcs=false"}
-        try:
-            done = subprocess.run(
-                command, env=told, capture_output=True, text=True, timeout=_COMPILE_TIMEOUT_S, check=False
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise NativeStoreMissingError(f"cannot compile {_NAME}: {error}") from error
-        if done.returncode:
-            last = (done.stderr.strip().splitlines() or ["go said nothing"])[-1]
-            raise NativeStoreMissingError(f"cannot compile {_NAME}: {last}")
-        (Path(scratch) / _NAME).replace(home / _NAME)
+def native_server() -> Path:
+    """Return the program, compiled first if it is missing. Raises GoProgramMissingError."""
+    return go_program("github.com/versity/versitygw/cmd/versitygw", VERSION)
 
 
 def start_native_store(
@@ -76,7 +35,7 @@ def start_native_store(
 
     It listens at `host`, which its certificate names. `prefix` begins its command line, for example to run it in
     another network namespace. A running server is left as it is. A new one takes over the objects, the authority and,
-    if possible, the port of the one before. Raises NativeStoreMissingError, ProcessStartError, WaitTimeoutError.
+    if possible, the port of the one before. Raises GoProgramMissingError, ProcessStartError, WaitTimeoutError.
     """
     program = native_server()
     (directory / "objects" / bucket).mkdir(parents=True, exist_ok=True)
@@ -103,7 +62,7 @@ def end_native_store(directory: Path) -> None:
 
 def _known(directory: Path, *command: str) -> ManagedProcess:
     credentials = {"ROOT_ACCESS_KEY": _ACCESS, "ROOT_SECRET_KEY": _SECRET}
-    spec = ProcessSpec(_NAME, command, directory / "server.log", directory / "pid", directory, credentials)
+    spec = ProcessSpec("versitygw", command, directory / "server.log", directory / "pid", directory, credentials)
     return ManagedProcess(spec)
 
 

@@ -40,7 +40,7 @@ def test_an_operators_own_changes_are_kept(tmp_path: Path) -> None:
     assert refused.exit_code == 4
     assert UNIT in refused.stderr
     assert (tmp_path / UNIT).read_text() == "of the operator"
-    assert not (tmp_path / "kubernetes").exists(), "nothing is written then"
+    assert not (tmp_path / "helm").exists(), "nothing is written then"
     assert run("write", str(tmp_path), "--replace").exit_code == 0
     assert (tmp_path / UNIT).read_text() == as_shipped
 

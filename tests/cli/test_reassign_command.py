@@ -1,6 +1,8 @@
 """What `remote-wal reassign` refuses before it asks a cluster."""
 
+import json
 from collections.abc import Collection
+from contextlib import nullcontext
 
 import pytest
 from typer.testing import CliRunner
@@ -56,3 +58,27 @@ def test_a_drain_spreads_replicas_by_their_largest_logs() -> None:
 def test_a_drain_does_not_wait_for_sizes_that_nobody_tells(capsys: pytest.CaptureFixture[str]) -> None:
     assert reassign.stored_loads(CLUSTER, PlayedAdmin(None)) == {}
     assert "spread by their number" in capsys.readouterr().err
+
+
+class Measured(Exception):  # noqa: N818 - not an error: the end of what is played
+    """Loads are measured, so a plan is made."""
+
+
+@pytest.mark.parametrize("words", [["2", "--if-empty"], ["2"], ["3", "--if-empty"]])
+def test_with_if_empty_only_a_broker_without_any_replica_is_given_some(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class OfCluster(PlayedAdmin):
+        def cluster(self) -> ClusterReplicas:
+            return CLUSTER
+
+    def measured(*_: object) -> None:
+        raise Measured
+
+    monkeypatch.setattr(reassign, "_admin", lambda _: nullcontext(OfCluster({})))
+    monkeypatch.setattr(reassign, "measured_loads", measured)
+    done = CliRunner().invoke(app, ["join", *HERE, *words, "--json"])
+    if words == ["2", "--if-empty"]:
+        assert (done.exit_code, json.loads(done.stdout)) == (0, {"moves": [], "left": {}})
+    else:
+        assert isinstance(done.exception, Measured)

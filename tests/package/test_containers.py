@@ -1,10 +1,8 @@
-"""What stands in deploy/container and deploy/kubernetes: it names what is there, and agents take the settings."""
+"""What stands in deploy/container: it names what is there, and agents take the settings."""
 
 import re
-import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,45 +15,15 @@ from tests.command_lines import is_command
 from tests.package.bare_environment import ROOT
 
 CONTAINER = ROOT / "deploy" / "container"
-KUBERNETES = ROOT / "deploy" / "kubernetes"
 DOCKERFILE = CONTAINER / "Dockerfile"
 COMPOSE: dict[str, Any] = yaml.safe_load((CONTAINER / "compose.yaml").read_text())
-POD: dict[str, Any] = yaml.safe_load((KUBERNETES / "broker" / "statefulset.yaml").read_text())["spec"]["template"][
-    "spec"
-]
-AGENT: dict[str, Any] = next(one for one in POD["initContainers"] if one["name"] == "agent")
-KAFKA: dict[str, Any] = POD["containers"][0]
-ZONES = ("az1", "az2", "az3")
 HADOLINT = Path(sys.executable).with_name("hadolint")
 
 
-def _mounts(container: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    return {mount["name"]: mount for mount in container["volumeMounts"]}
-
-
-def _rendered(zone: str, directory: Path) -> Path:
-    """As configure.sh writes it in the zone's first pod."""
-    patches = yaml.safe_load((KUBERNETES / zone / "kustomization.yaml").read_text())["patches"]
-    told = {step["path"]: step["value"] for step in yaml.safe_load(patches[0]["patch"])}
-    base = "/spec/template/spec/initContainers/0/env"
-    names = [one["name"] for one in POD["initContainers"][0]["env"]]
-    environment = {names[index]: told[f"{base}/{index}/value"] for index in (2, 3)}
-    written = directory / f"{zone}.properties"
-    command = ["sh", *(str(path) for path in (KUBERNETES / "configure.sh", KUBERNETES / "server.properties", written))]
-    subprocess.run(command, env={**environment, "POD": f"kafka-{zone}-0", "POD_IP": "10.0.0.7"}, check=True)
-    return written
-
-
-def _configurations(directory: Path) -> Iterator[Path]:
-    yield from sorted(CONTAINER.glob("*.properties"))
-    yield from (_rendered(zone, directory) for zone in ZONES)
-
-
-def test_agents_take_the_settings_of_every_broker(tmp_path: Path) -> None:
-    files = [*_configurations(tmp_path)]
-    assert len(files) == 6
+def test_agents_take_the_settings_of_every_broker() -> None:
+    files = sorted(CONTAINER.glob("*.properties"))
+    assert len(files) == 3
     for file in files:
-        assert "@" not in re.sub(r"\d+@[\w-]+", "", file.read_text()), "something was left to put in"
         broker = load_broker_properties(file)
         settings = agent_settings(broker, file)
         assert settings.storage.system_enable
@@ -77,32 +45,18 @@ def test_every_command_exists_with_its_options() -> None:
     entry = re.findall(r"^(?:ENTRYPOINT|CMD) (\[.*\])$", DOCKERFILE.read_text(), re.MULTILINE)
     program, arguments = (yaml.safe_load(one) for one in entry)
     assert program == ["/opt/remote-wal/bin/remote-wal"]
-    assert arguments[0] == AGENT["args"][0] == "agent"
+    assert arguments[0] == "agent"
     assert is_command("", arguments)
-    assert is_command("", AGENT["args"])
 
 
 def test_health_is_asked_where_it_is_told() -> None:
     asked = re.findall(r":19095(/\w+)", DOCKERFILE.read_text() + (CONTAINER / "compose.yaml").read_text())
-    asked += [AGENT[probe]["httpGet"]["path"] for probe in ("startupProbe", "livenessProbe")]
-    assert len(asked) == 6
+    assert len(asked) == 4
     assert {*asked} == {"/livez"}, "an agent is not to be ended for its store's sake"
     assert '"/livez"' in (ROOT / "agent" / "http" / "http_endpoint.py").read_text()
 
 
-def test_a_pod_is_ready_when_its_broker_is() -> None:
-    """Whatever the agent has to say of its store."""
-    assert AGENT["restartPolicy"] == "Always"
-    assert "readinessProbe" not in AGENT
-    assert KAFKA["readinessProbe"] == {"tcpSocket": {"port": "clients"}}
-
-
 def test_agents_write_no_logs_and_no_settings() -> None:
-    mounts = _mounts(AGENT)
-    assert [name for name, mount in mounts.items() if not mount.get("readOnly")] == ["agent-state", "scratch"]
-    assert {mounts[name]["mountPath"] for name in ("logs", "configuration")} == {
-        _mounts(KAFKA)[name]["mountPath"] for name in ("logs", "configuration")
-    }
     for name, service in COMPOSE["services"].items():
         if name.startswith("agent-"):
             settings, logs, *_ = service["volumes"]
@@ -116,19 +70,6 @@ def test_the_image_gets_all_that_the_wheel_is_made_of() -> None:
     named = set(re.findall(r"^!(.*)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE))
     rooms = {init.parent.name for init in ROOT.glob("*/__init__.py")} - {"tests", "perf"}
     assert named == rooms | {"*.md", "LICENSE", "pyproject.toml", "requirements.lock", "setup.py", "deploy"}
-
-
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not here")
-def test_the_manifests_can_be_rendered() -> None:
-    told = subprocess.run(["kubectl", "kustomize", KUBERNETES], check=True, capture_output=True, text=True)
-    made = [*yaml.safe_load_all(told.stdout)]
-    sets = {one["metadata"]["name"]: one["spec"] for one in made if one["kind"] == "StatefulSet"}
-    assert sets.keys() == {f"kafka-{zone}" for zone in ZONES}
-    (configuration,) = (one["metadata"]["name"] for one in made if one["kind"] == "ConfigMap")
-    for name, spec in sets.items():
-        volumes = {one["name"]: one for one in spec["template"]["spec"]["volumes"]}
-        assert volumes["template"]["configMap"]["name"] == configuration
-        assert spec["selector"]["matchLabels"]["zone"] == name.removeprefix("kafka-")
 
 
 @pytest.mark.skipif(not HADOLINT.exists(), reason="hadolint is not here")
