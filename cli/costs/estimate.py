@@ -4,6 +4,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -18,6 +19,7 @@ from cli.tables import fail, show, table, tell_json
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from cli.costs.prometheus_rates import TopicRates
     from plugin.prices import PriceTable
     from retention_job.cost.estimate import Estimate, Rules, Sample
 
@@ -32,9 +34,37 @@ _WAYS: Final = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Prometheus:
+    """The options for rates of a longer time than a command can look."""
+
+    prometheus: Annotated[
+        str, typer.Option(help="URL of a Prometheus that has the brokers' metrics: take rates from there.")
+    ] = ""
+    weeks: Annotated[float, typer.Option(help="How many weeks of Prometheus' rates to average.", min=0.01)] = 4.0
+    bytes_in: Annotated[
+        str,
+        typer.Option(help="Counter of produced bytes (labels allowed), or a PromQL query of bytes a second by topic."),
+    ] = ""
+    bytes_out: Annotated[str, typer.Option(help="The same for bytes that consumers read.")] = ""
+
+    def rates(self, now_s: float) -> "TopicRates | None":
+        """Return what Prometheus knows; None if no Prometheus is named. Raises PrometheusError, BadParameter."""
+        from cli.costs.prometheus_rates import is_address, read_rates
+
+        if not self.prometheus:
+            if self.bytes_in or self.bytes_out:
+                raise typer.BadParameter("is for --prometheus, which is missing", param_hint="--bytes-in, --bytes-out")
+            return None
+        if not is_address(self.prometheus):
+            raise typer.BadParameter("expected http://HOST:PORT or https://HOST:PORT", param_hint="--prometheus")
+        return read_rates(self.prometheus, self.weeks, self.bytes_in, self.bytes_out, now_s)
+
+
 @grouped
 def estimate(
     connection: Connection,
+    longer: Prometheus,
     minutes: Annotated[float, typer.Option(help="How long to look.", min=0.05)] = 10.0,
     every: Annotated[float, typer.Option(help="Seconds from one sample to the next.", min=1.0)] = 10.0,
     store: Annotated[str, typer.Option(help="The store's section of the price table.")] = "s3_express",
@@ -50,16 +80,18 @@ def estimate(
     """Estimate dollars a month: today, with links, with client.rack alone, with the gateway. Needs no agent.
 
     Reads offsets, log sizes, racks, replicas and groups' offsets for some minutes, and changes nothing. Ctrl-C ends it
-    early, with what is known by then.
+    early, with what is known by then. With --prometheus, the rates of topics are averages over weeks.
     """
     from plugin.prices import PriceTable, network_of
+    from plugin.wall_clock import wall_ms
+    from retention_job.cost.estimate import NO_AVERAGES, estimate_json
     from retention_job.cost.estimate import estimate as estimated
-    from retention_job.cost.estimate import estimate_json
 
     if acks not in ("all", "1"):
         raise typer.BadParameter("expected all or 1", param_hint="--acks")
     client, price_table = connection.client_config(), PriceTable.load(prices).with_network(network_of(store))
     price_table.store(store)
+    rates = longer.rates(wall_ms() / 1000)
     from cli.costs.cluster_samples import Sampler
 
     samples: list[Sample] = []
@@ -71,8 +103,10 @@ def estimate(
                 raise
     if len(samples) < 2:
         fail("the cluster was seen once; look for longer", ExitCode.UNKNOWN, json=json)
-    found = estimated(samples, price_table, store, default_rules(store, producers_wait=acks == "all"))
+    rules = default_rules(store, producers_wait=acks == "all")
+    found = estimated(samples, price_table, store, rules, rates.averages if rates else NO_AVERAGES)
     document = estimate_json(found) | {"prices": price_source(price_table, store), "acks": acks}
+    document["prometheus"] = rates.document(samples[-1]) if rates else None
     if page is not None:
         page.write_text(html_page(document), encoding="utf-8")
     if json:
@@ -125,14 +159,14 @@ def price_source(prices: "PriceTable", store: str) -> dict[str, str]:
     return {"provider": provider, "store": store, "source": prices.source, "confirmed": prices.confirmed}
 
 
-def _cells(row: dict[str, Any]) -> list[str]:
+def _cells(row: dict[str, Any], *, tells_rate: bool) -> list[str]:
     from agent.http.status_page import size
 
     share = row["linked_share"]
     why = ", ".join(f"{reason} {size(moved)}" for reason, moved in row["inline_bytes"].items())
     return [
         row["topic"],
-        size(row["produced_bytes"]),
+        size(row["produced_bytes"]) + (f" {row['rate']}" if tells_rate else ""),
         size(row["read_bytes"]),
         *(f"{usd:,.2f}" for usd in row["usd"].values()),
         "none" if share is None else f"{share:.0%}",
@@ -160,6 +194,7 @@ def _told(document: dict[str, Any]) -> list[str]:
     )  # fmt: skip
     return [
         pays,
+        *_told_rates(document["prometheus"]),
         f"From {document['sampled_s']:,.0f} s of {document['brokers']} brokers in {document['zones']} zones. Prices: "
         f"{prices['provider']}, {prices['store']}, confirmed {prices['confirmed']} ({prices['source']}); --prices "
         "replaces them.",
@@ -167,15 +202,32 @@ def _told(document: dict[str, Any]) -> list[str]:
     ]
 
 
+def _told_rates(prometheus: dict[str, Any] | None) -> list[str]:
+    if prometheus is None:
+        return []
+    lacking = prometheus["sampled_topics"]
+    text = (
+        f"Rates of {prometheus['topics']:,} topics are averages of {prometheus['days']:,} days, {prometheus['begin']} "
+        f"to {prometheus['end']}, by Prometheus at {prometheus['address']}: {'; '.join(prometheus['queries'])}."
+    )
+    if len(prometheus["queries"]) == 1:
+        text += " It has nothing of what consumers read, which is sampled."
+    if lacking:
+        more = f" and {len(lacking) - _MOST_TOPICS:,} more" if len(lacking) > _MOST_TOPICS else ""
+        text += f" It lacks {len(lacking):,}, whose rates are sampled: {', '.join(lacking[:_MOST_TOPICS])}{more}."
+    return [text]
+
+
 _SUMMARY: Final = ("way", ">dollars a month", ">saved", "acks=all, added to the median")
 
 
 def _print(found: "Estimate", document: dict[str, Any]) -> None:
-    rows = [_cells(row) for row in document["topics"][:_MOST_TOPICS]]
+    tells_rate = document["prometheus"] is not None
+    rows = [_cells(row, tells_rate=tells_rate) for row in document["topics"][:_MOST_TOPICS]]
     made: Table = table(*_COLUMNS, rows=rows, title="Dollars a month by topic", without_lines=True)
     made.columns[0].overflow = made.columns[-1].overflow = "fold"
     made.add_section()
-    made.add_row(*_cells(document["total"]))
+    made.add_row(*_cells(document["total"], tells_rate=tells_rate))
     if (more := len(found.topics) - _MOST_TOPICS) > 0:
         made.caption = f"and {more:,} more topics, all in the total"
     show(made, table(*_SUMMARY, rows=_summary(document), title="All topics", without_lines=True), *_told(document))
@@ -190,7 +242,8 @@ def html_page(document: dict[str, Any]) -> str:
         body = "".join(f"<tr>{''.join(f'<td>{escape(one)}</td>' for one in row)}</tr>" for row in cells)
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
-    topics = [_cells(row) for row in [*document["topics"], document["total"]]]
+    tells_rate = document["prometheus"] is not None
+    topics = [_cells(row, tells_rate=tells_rate) for row in [*document["topics"], document["total"]]]
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>remote-wal estimate</title><style>'
         "body{font:14px/1.45 system-ui,sans-serif;margin:2rem auto;max-width:1280px;padding:0 1rem}"

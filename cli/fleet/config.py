@@ -69,9 +69,19 @@ def init(
     from kafka_log.broker_files.server_properties import load_broker_properties
 
     broker = load_broker_properties(broker_config)
-    for key, value in (_STORE | _SHADOW if shadow else _proposed(broker, broker_config.parent)).items():
+    for key, value in (_for_shadow(broker) if shadow else _proposed(broker, broker_config.parent)).items():
         if key not in broker.raw:
             typer.echo(f"{key}={value}")
+
+
+def _for_shadow(broker: "BrokerProperties") -> dict[str, str]:
+    """Return what an agent needs to watch. It asks brokers where they ask each other if they have no other listener."""
+    from agent.settings.kafka_client import client_listeners
+
+    keys = _STORE | _SHADOW
+    if not client_listeners(broker) and (found := broker.listeners.get(broker.inter_broker_listener_name)):
+        keys["remote.wal.agent.bootstrap.servers"] = f"{found.host or '127.0.0.1'}:{found.port}"
+    return keys
 
 
 def _proposed(broker: "BrokerProperties", directory: Path) -> dict[str, str]:

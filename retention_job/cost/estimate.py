@@ -5,6 +5,8 @@ Between two samples every load counts as steady. For each leader the agents' own
 `stretched_interval_s` in `rlm.write_path.commit`) then decide whether links pay and how often an object is uploaded.
 Clients are assumed to be spread evenly over the zones, as `scenario_model` assumes: Kafka does not tell where they are.
 
+Where a topic's average rates over a longer time are known (`Averages`), they take the place of what was sampled.
+
 What cannot be seen from outside: whether links would slow acks=all producers that reach brokers directly (then their
 bytes go inline, as today), bursts shorter than the time between samples, and consumers that commit no offsets.
 """
@@ -37,6 +39,9 @@ bytes for an object would slow them, so they are not used."""
 WAYS: Final = ("today", "client_rack", "links", "links_and_client_rack", "gateway")
 KAFKA_TOPICS: Final = "Kafka's own topics"
 """The row of all internal topics, which are never linked."""
+AVERAGED: Final = "averaged"
+SAMPLED: Final = "sampled"
+"""Where a topic's rate is from."""
 ACKS_ALL: Final = {
     "today": "as now",
     "client_rack": "as now",
@@ -76,6 +81,21 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
+class Averages:
+    """Bytes a second by topic over a longer time than samples have, in the place of the sampled rates.
+
+    A topic's bytes are shared out to its partitions by the sizes of their logs, as one rate tells nothing of those.
+    """
+
+    produced: Mapping[str, float] = field(default_factory=dict)
+    read: Mapping[str, float] = field(default_factory=dict)
+    """By consumers."""
+
+
+NO_AVERAGES: Final = Averages()
+
+
+@dataclass(frozen=True, slots=True)
 class Rules:
     """The agents' settings that costs depend on."""
 
@@ -112,6 +132,8 @@ class TopicEstimate:
     `produce_today`, `produce_gateway`, `consume_today`, `consume_client_rack`."""
     lag_records: int = 0
     """The largest lag of a group now."""
+    rates: set[str] = field(default_factory=set)
+    """Where the rate of what was produced is from: `AVERAGED`, `SAMPLED`, or both in a row of several topics."""
 
     @property
     def replication(self) -> dict[str, float]:
@@ -164,7 +186,7 @@ class Estimate:
 class _Window:
     """The amounts between two samples, for each leader."""
 
-    def __init__(self, before: Sample, after: Sample) -> None:
+    def __init__(self, before: Sample, after: Sample, averages: Averages) -> None:
         self.seconds = after.at_s - before.at_s
         self.grown = {where: _grown(before.logs.get(where), log) for where, log in after.logs.items()}
         self.read = defaultdict[Where, float](float)
@@ -173,6 +195,21 @@ class _Window:
                 since = before.committed.get(group, {}).get(where, offset)
                 if where in after.logs:
                     self.read[where] += max(offset - since, 0) * after.logs[where].record_bytes
+        shares = _shares(after.logs)
+        for moved, rates in ((self.grown, averages.produced), (self.read, averages.read)):
+            moved.update({one: rates[one[0]] * self.seconds * shares[one] for one in after.logs if one[0] in rates})
+
+
+def _shares(logs: Mapping[Where, Log]) -> Mapping[Where, float]:
+    """Return each partition's share of its topic by the size of its log, or equal ones if the topic is empty."""
+    sizes, partitions = Counter[str](), Counter[str]()
+    for where, log in logs.items():
+        sizes[where[0]] += log.size
+        partitions[where[0]] += 1
+    return {
+        where: log.size / sizes[where[0]] if sizes[where[0]] else 1 / partitions[where[0]]
+        for where, log in logs.items()
+    }
 
 
 def _grown(before: Log | None, after: Log) -> float:
@@ -183,7 +220,13 @@ def _grown(before: Log | None, after: Log) -> float:
     return after.size - before.size if is_whole else max(after.end - before.end, 0) * after.record_bytes
 
 
-def estimate(samples: Sequence[Sample], prices: PriceTable, store_section: str, rules: Rules) -> Estimate:
+def estimate(
+    samples: Sequence[Sample],
+    prices: PriceTable,
+    store_section: str,
+    rules: Rules,
+    averages: Averages = NO_AVERAGES,
+) -> Estimate:
     """Estimate from two samples or more. Raises PriceError where a price is missing, ValueError without two samples."""
     if len(samples) < 2:
         raise ValueError("two samples are needed")
@@ -192,10 +235,12 @@ def estimate(samples: Sequence[Sample], prices: PriceTable, store_section: str, 
     held = _Leaders(last, prices, store, replace(rules, producers_wait=False))
     topics, by_held = (defaultdict[str, TopicEstimate](lambda: TopicEstimate("")) for _ in range(2))
     for before, after in pairwise(samples):
-        window = _Window(before, after)
+        window = _Window(before, after, averages)
         leaders.replicate(window, topics)
         leaders.serve_clients(window, topics)
         held.replicate(window, by_held)
+    for where in last.logs:
+        topics[_row(where)].rates.add(AVERAGED if where[0] in averages.produced else SAMPLED)
     for name, topic in topics.items():
         topic.usd["links_held"] = by_held[name].replication["links"]
     found = [_sum(name, [topic], SECONDS_PER_MONTH / seconds) for name, topic in topics.items()]
@@ -370,6 +415,7 @@ def _sum(name: str, topics: Iterable[TopicEstimate], times: float = 1.0) -> Topi
             for part, amount in own.items():
                 all_[part] += amount * times
         total.lag_records = max(total.lag_records, one.lag_records)
+        total.rates |= one.rates
     return total
 
 
@@ -414,6 +460,7 @@ def estimate_json(found: Estimate) -> dict[str, Any]:
             "produced_bytes": round(one.produced_bytes),
             "read_bytes": round(one.read_bytes),
             "lag_records": one.lag_records,
+            "rate": "averaged and sampled" if len(one.rates) > 1 else next(iter(one.rates), SAMPLED),
             "usd": {way: round(usd, 2) for way, usd in one.ways.items()},
             "replication_usd": {way: round(usd, 4) for way, usd in one.replication.items()},
             "clients_usd": {way: round(usd, 4) for way, usd in one.clients.items()},

@@ -146,6 +146,30 @@ def test_bootstrap_servers_that_answer_as_their_own_zone_sees_brokers_are_told(f
     assert found.startswith("remote.wal.agent.bootstrap.servers: kafka-3:9092, kafka-1:9092: at this port")
 
 
+DEFAULT = """node.id=1
+process.roles=broker,controller
+controller.quorum.bootstrap.servers=localhost:9093
+listeners=PLAINTEXT://:9092,CONTROLLER://:9093
+inter.broker.listener.name=PLAINTEXT
+advertised.listeners=PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL
+log.dirs=/tmp/kraft-combined-logs
+num.partitions=1
+offsets.topic.replication.factor=1
+"""
+"""As it comes with Kafka: one listener for brokers and clients."""
+
+
+def test_for_shadow_kafkas_own_default_file_needs_no_more_than_the_proposed_lines(file: Path) -> None:
+    file.write_text(DEFAULT)
+    code, lines, _ = run("init", "--shadow", "--broker-config", file)
+    assert (code, lines.splitlines()[-1]) == (ExitCode.GOOD, "remote.wal.agent.bootstrap.servers=127.0.0.1:9092")
+    file.write_text(DEFAULT + lines)
+    code, shown, told = run("check", "--json", "--broker-config", file)
+    assert (code, told) == (ExitCode.GOOD, ""), shown
+
+
 def test_for_shadow_a_broker_keeps_its_listeners_and_needs_no_store(file: Path) -> None:
     stock = BROKER.replace("WAL://127.0.0.1:19903", "WAL://10.0.1.13:9093")
     file.write_text(stock)

@@ -15,8 +15,8 @@ from retention_job.cost.estimate import WAYS, Log, Sample
 from tests.retention_job.cost.test_estimate import RACKS, two
 
 ROW = {
-    "topic", "produced_bytes", "read_bytes", "lag_records", "usd", "replication_usd", "clients_usd", "parts_usd",
-    "linked_share", "inline_bytes",
+    "topic", "produced_bytes", "read_bytes", "lag_records", "rate", "usd", "replication_usd", "clients_usd",
+    "parts_usd", "linked_share", "inline_bytes",
 }  # fmt: skip
 
 
@@ -57,12 +57,13 @@ def test_programs_are_told_all_ways_for_each_topic_and_in_all() -> None:
     found: dict[str, Any] = json.loads(told.stdout.splitlines()[-1])
     assert found.keys() == {
         "unit", "sampled_s", "brokers", "zones", "break_even_bytes", "break_even_mb_s", "acks_all_added", "total",
-        "topics", "notes", "prices", "acks",
+        "topics", "notes", "prices", "acks", "prometheus",
     }  # fmt: skip
     assert found["total"].keys() == found["topics"][0].keys() == ROW
     assert list(found["total"]["usd"]) == list(WAYS) == list(found["acks_all_added"])
     assert (found["brokers"], found["zones"], found["sampled_s"]) == (3, 3, 12.0)
     assert found["prices"]["provider"] == "AWS"
+    assert (found["prometheus"], found["total"]["rate"]) == (None, "sampled")
 
 
 def test_people_see_each_topic_the_ways_the_break_even_and_whose_prices_these_are(

@@ -1,8 +1,11 @@
 """What stands in deploy/container: it names what is there, and agents take the settings."""
 
+import random
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +14,15 @@ import yaml
 
 from agent.settings_file import agent_settings
 from kafka_log.broker_files.server_properties import load_broker_properties
+from local_cluster.go_programs import GoProgramMissingError
+from local_cluster.layout import free_port_block, port_is_free
+from local_cluster.object_store.native import native_server
+from local_cluster.processes import ManagedProcess, ProcessSpec
+from plugin.loading import load_storage_manager, settings_under_prefix
+from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext
 from tests.command_lines import is_command
 from tests.package.bare_environment import ROOT
+from tests.plugin.storage_backends import segment
 
 CONTAINER = ROOT / "deploy" / "container"
 DOCKERFILE = CONTAINER / "Dockerfile"
@@ -63,6 +73,65 @@ def test_agents_write_no_logs_and_no_settings() -> None:
             assert settings.endswith(":ro")
             assert logs["read_only"]
             assert service["network_mode"] == f"service:{name.replace('agent', 'kafka')}"
+
+
+def _stores(endpoint: str) -> Iterator[RemoteWalStorageManager]:
+    """The store of each broker's file, at another address."""
+    for file in sorted(CONTAINER.glob("*.properties")):
+        broker = load_broker_properties(file)
+        storage = agent_settings(broker, file).storage
+        told = settings_under_prefix(broker.raw) | {"endpoint.url": endpoint}
+        context = StorageContext("compose", broker.node_id)
+        yield load_storage_manager(storage.manager_class_name, storage.manager_class_path, told, context)
+
+
+def test_agents_are_told_the_address_the_bucket_and_the_credentials_of_the_store() -> None:
+    store = COMPOSE["services"]["store"]
+    port = store["command"][store["command"].index("--port") + 1]
+    objects = store["command"][-1]
+    for file in sorted(CONTAINER.glob("*.properties")):
+        raw = load_broker_properties(file).raw
+        assert raw["rsm.wal.config.endpoint.url"] == f"http://store{port}"
+        assert store["volumes"] == [f"store:{objects}/{raw['rsm.wal.config.bucket']}"], "the volume is the bucket"
+    for name, service in COMPOSE["services"].items():
+        if name.startswith("agent-"):
+            told = service["environment"]
+            assert store["environment"] == {
+                "ROOT_ACCESS_KEY": told["AWS_ACCESS_KEY_ID"],
+                "ROOT_SECRET_KEY": told["AWS_SECRET_ACCESS_KEY"],
+            }
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(1200)
+def test_the_store_keeps_what_each_agent_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own program by its command and environment, in the place of its container, and each broker's settings."""
+    try:
+        program = native_server()
+    except GoProgramMissingError as error:
+        pytest.skip(str(error))
+    store, agent = (COMPOSE["services"][name] for name in ("store", "agent-1"))
+    (port,) = free_port_block(1, random.SystemRandom())
+    # What Docker makes of the volume: the bucket's directory.
+    (bucket := tmp_path / "kafka-wal").mkdir()
+    places = {":7070": f"127.0.0.1:{port}", "/objects": str(tmp_path)}
+    command = (str(program), *(places.get(word, word) for word in store["command"]))
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, agent["environment"][name])
+    log, pid = tmp_path / "log", tmp_path / "pid"
+    server = ManagedProcess(ProcessSpec("store", command, log, pid, tmp_path, store["environment"]))
+    server.start_until(lambda: not port_is_free(port), "listens", 60.0)
+    try:
+        for broker_id, manager in enumerate(_stores(f"http://127.0.0.1:{port}"), 1):
+            with closing(manager):
+                metadata, records = segment(1, [b"first", b"second"], broker_id)
+                stored = manager.copy_log_segment_data(metadata, records)
+                start = stored.entries[0].start_file_position
+                end = stored.entries[1].end_file_position
+                assert manager.fetch_log_segment(stored.combined_segment_id, start, end) == b"firstsecond"
+    finally:
+        server.terminate()
+    assert any(path.is_file() for path in bucket.rglob("*"))
 
 
 def test_the_image_gets_all_that_the_wheel_is_made_of() -> None:

@@ -1,4 +1,4 @@
-"""The package of Debian that deploy/packages builds, installed under a systemd that runs.
+"""The packages that deploy/packages builds, installed under a systemd that runs.
 
 It is installed over this machine's files, whose changes are gone at the end.
 """
@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -20,20 +21,48 @@ from tests.package.test_units_run import AGENT, CONFIG, IDENTITY, PROPERTIES
 LAID = "/srv/packages"
 COMMAND = ("env", "-i", "/usr/bin/remote-wal")
 PLACES = "/opt/remote-wal /usr/bin/remote-wal /usr/share/remote-wal /var/lib/remote-wal"
-PREPARE = f"""
-groupadd -f -r kafka
-chown -R root:kafka /etc/kafka /srv/kafka
-dpkg --install {LAID}/*.deb
-"""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of package and the commands of its hosts."""
+
+    name: str
+    builder: str
+    install: str
+    remove: str
+    purge: str
+    """Removes what is kept when the package is removed."""
+
+    @property
+    def prepare(self) -> str:
+        return f"groupadd -f -r kafka\nchown -R root:kafka /etc/kafka /srv/kafka\n{self.install} {LAID}/*\n"
+
+
+DEB = Kind("deb", "dpkg-deb", "dpkg --install", "dpkg --remove remote-wal", "dpkg --purge remote-wal")
+# rpm does not know what Debian's own packages bring.
+RPM = Kind("rpm", "rpmbuild", "rpm --install --nodeps", "rpm --erase remote-wal", "rm -r /var/lib/remote-wal")
+
+
+@pytest.fixture(params=[pytest.param(one, id=one.name) for one in (DEB, RPM)])
+def kind(request: pytest.FixtureRequest) -> Kind:
+    found: Kind = request.param
+    if shutil.which(found.builder) is None:
+        pytest.skip(f"{found.builder} is not here")
+    return found
 
 
 @pytest.fixture
-def package(tmp_path: Path) -> Path:
+def package(kind: Kind, tmp_path: Path) -> Path:
     wheel = build("bdist_wheel", tmp_path / "wheel")
     (made := tmp_path / "made").mkdir()
-    script = ROOT / "deploy" / "packages" / "build_deb.sh"
+    script = ROOT / "deploy" / "packages" / "build_package.sh"
     done = subprocess.run(
-        [script, wheel, made], env=os.environ | {"PIP_RETRIES": "1"}, check=False, capture_output=True, text=True
+        [script, kind.name, wheel, made],
+        env=os.environ | {"PIP_RETRIES": "1"},
+        check=False,
+        capture_output=True,
+        text=True,
     )
     if done.returncode != 0 and "after connection broken by" in done.stderr:
         pytest.skip("no package index can be reached")
@@ -43,14 +72,13 @@ def package(tmp_path: Path) -> Path:
 
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
-@pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="this is no Debian")
 @pytest.mark.skipif(bool(why := why_not()), reason=why)
-def test_it_is_installed_runs_an_agent_and_is_removed(package: Path, tmp_path: Path) -> None:
+def test_it_is_installed_runs_an_agent_and_is_removed(kind: Kind, package: Path, tmp_path: Path) -> None:
     host = BootedSystemd(tmp_path / "host")
     host.mount(package, LAID)
     host.file(CONFIG, PROPERTIES)
     host.file("/srv/kafka/meta.properties", IDENTITY)
-    host.prepare = PREPARE
+    host.prepare = kind.prepare
     with host:
         _expect_installed(host)
         _expect_commands(host)
@@ -58,14 +86,14 @@ def test_it_is_installed_runs_an_agent_and_is_removed(package: Path, tmp_path: P
         assert host.show(AGENT, "ActiveState", "StatusText") == {"ActiveState": "active", "StatusText": "relaying"}
         compiled = host.run("find", "/opt/remote-wal", "-newer", CONFIG, "-name", "*.pyc")
         assert compiled == "", "it was built with all that Python would compile"
-        host.run("dpkg", "--remove", "remote-wal")
+        host.run(*kind.remove.split())
         assert host.show(AGENT, "ActiveState", "LoadState") == {"ActiveState": "inactive", "LoadState": "not-found"}
         assert host.run("ls", "/var/lib/remote-wal") != "", "state is kept until it is purged"
-        host.run("dpkg", "--purge", "remote-wal")
+        host.run(*kind.purge.split())
         assert host.run("sh", "-c", f"ls -d {PLACES} 2> /dev/null", expect=None) == ""
         # It does not lay its files over an environment that was made by hand.
         host.run("sh", "-c", "mkdir -p /opt/remote-wal && touch /opt/remote-wal/pyvenv.cfg")
-        host.run("sh", "-c", f"! dpkg --install {LAID}/*.deb")
+        host.run("sh", "-c", f"! {kind.install} {LAID}/*")
         assert host.run("ls", "/opt/remote-wal").split() == ["pyvenv.cfg"]
 
 
