@@ -4,7 +4,7 @@ Theory. It is S3Stream's, on Kafka's terms. S3Stream finds a stream's offset by 
 which names the node, and then among the StreamSetObjects of that node. Here a partition's leader epoch chain takes the
 place of a stream's ranges: it names the one epoch whose record stands at the offset, whichever broker led. Combined
 segments are the StreamSetObjects; `metadata_topic.store.run_index` finds those that hold the offset in that
-epoch. StreamObjects are the archive's objects (`metadata_topic.store.archive.archive_index`); who reads asks for
+epoch. StreamObjects are the archive's objects (`metadata_topic.store.archive.archive_store`); who reads asks for
 combined segments first, as they are nearer, and for these where there is none (`rlm.archive.stored_runs`).
 """
 

@@ -42,7 +42,7 @@ from metadata_topic.records.archive_records import (
     as_sources,
 )
 from metadata_topic.records.errors import PublicationBacklogFullError
-from metadata_topic.records.metadata_publisher import MetadataPublisher
+from metadata_topic.records.publishable import MetadataPublisher
 from metadata_topic.records.states import STARTED
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from plugin.archive_storage import ArchiveStorage

@@ -12,7 +12,7 @@ from typing import TypeVar
 import structlog
 
 from metadata_topic.records.archive_records import ArchiveRecord
-from metadata_topic.records.metadata_publisher import MetadataPublisher
+from metadata_topic.records.publishable import MetadataPublisher
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.archive_storage import ObjectArchiveStorage

@@ -37,8 +37,7 @@ from metadata_topic.store.segment_table import StoreLostError
 from metadata_topic.store.snapshots.archive_snapshot import keep_archive, with_archive
 from metadata_topic.store.snapshots.snapshot import read_image
 from metadata_topic.store.snapshots.snapshot_keeper import SnapshotKeeper
-from metadata_topic.store.snapshots.store_snapshots import StoreSnapshots
-from metadata_topic.store.snapshots.topic_memory import TopicMemory
+from metadata_topic.store.snapshots.store_snapshots import StoreSnapshots, TopicMemory
 from metadata_topic.store.store import FILE_NAME, RemoteWalMetadataStore, StoreFile
 from metadata_topic.store.topic_continuity import RememberedTopic, TopicDoubt
 from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
