@@ -33,8 +33,8 @@ from plugin.segment_metadata import (
 )
 from plugin.wall_clock import Clocks
 from rlm.archive.archive_care import ArchiveCare, CareLimits, KnownLogs
-from rlm.archive.archive_plan import ArchiveLimits, LogView, StoreEntries
-from rlm.archive.archive_task import ArchiveAccess, ArchiveTaskLimits, RLMArchiveTask
+from rlm.archive.archive_plan import ArchiveLimits, LogView
+from rlm.archive.archive_task import ArchiveSources, ArchiveTaskLimits, RLMArchiveTask
 from rlm.write_path.commit.partition_schedule import ScheduleIntervals
 from rlm.write_path.machine import Machine
 from rlm.write_path.metrics import ArchiveMetrics
@@ -187,9 +187,8 @@ class Agent:
         metrics = ArchiveMetrics(CollectorRegistry())
         self.metrics = metrics
         self.task = RLMArchiveTask(
-            ArchiveAccess(
-                "cluster", outside.wal_storage, outside.archive_storage, StoreEntries(outside.wal), self.archive, self
-            ),
+            ArchiveSources("cluster", outside.wal_storage, outside.wal, self.archive, self, lambda: True),
+            outside.archive_storage,
             CombinedSegmentId(1, incarnation, 0),
             ArchiveTaskLimits(
                 plan,
