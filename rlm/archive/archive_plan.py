@@ -19,8 +19,8 @@ Not for several threads at once; one planner for each partition.
 from dataclasses import dataclass
 from typing import Final
 
+from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
 from kafka_log.topic_partition import TopicIdPartition
-from metadata_topic.records.leader_epochs import LeaderEpochChain
 from metadata_topic.records.states import STARTED
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
@@ -106,7 +106,7 @@ class PartitionPlanner:
         self._archive = archive
         self._limits = limits
         self._epochs: tuple[tuple[int, int], ...] = ()
-        self._chain = LeaderEpochChain(())
+        self._chain = LeaderEpochs(())
         self._parts: list[SourcePart] = []
         self._size_bytes = 0
         self._oldest_ms: int | None = None
@@ -117,7 +117,7 @@ class PartitionPlanner:
         """Return what to archive now; None when nothing is large or old enough. Repeated calls give the same plan."""
         self._pending = [named for named in self._pending if self._archive.state_of(named) in (None, STARTED)]
         if log.epochs != self._epochs:
-            self._epochs, self._chain, self._pending = log.epochs, LeaderEpochChain(log.epochs), []
+            self._epochs, self._chain, self._pending = log.epochs, LeaderEpochs(log.epochs), []
             self._holes = []
             self.reset()
         self._holes = [hole for hole in self._holes if hole[1] >= log.start_offset]

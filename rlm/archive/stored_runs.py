@@ -24,14 +24,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kafka_log.batch_digests import batch_digests
-from kafka_log.broker_files.leader_epoch_checkpoint import read_leader_epochs
+from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs, read_leader_epochs
 from kafka_log.crc32c import crc32c
 from kafka_log.errors import LogDirectoryError
 from kafka_log.open_files import OpenFiles
 from kafka_log.record_batch import scan_batches
 from kafka_log.segment_tail import SegmentTail
 from kafka_log.topic_partition import TopicIdPartition
-from metadata_topic.records.leader_epochs import LeaderEpochChain
 from metadata_topic.settings.topic_settings import LinkPolicy
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
@@ -157,7 +156,7 @@ class LedLogs:
         return FoundRuns(runs, refused_to if epoch_end is None else min(refused_to, epoch_end))
 
     def _places(
-        self, log: StoredLog, offset: int, epochs: LeaderEpochChain, archive: bool
+        self, log: StoredLog, offset: int, epochs: LeaderEpochs, archive: bool
     ) -> Iterator[tuple[StoredObjectId, RemoteLogSegmentMetadataEntry, bytes]]:
         """Yield entries that hold `offset` and are worth a read, with custom metadata; then archive runs.
 

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
 from kafka_log.topic_partition import TopicIdPartition
-from metadata_topic.records.leader_epochs import LeaderEpochChain
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.format.archive_object_id import ArchiveObjectId
@@ -23,7 +23,7 @@ class CountedStore(RemoteWalMetadataStore):
     asked = 0
 
     def entries_covering(
-        self, topic_id_partition: TopicIdPartition, offset: int, leader_epochs: LeaderEpochChain | None = None
+        self, topic_id_partition: TopicIdPartition, offset: int, leader_epochs: LeaderEpochs | None = None
     ) -> list[RemoteWalLogSegmentMetadata]:
         self.asked += 1
         return super().entries_covering(topic_id_partition, offset, leader_epochs)
@@ -62,7 +62,7 @@ def test_the_first_offset_behind_a_hole_is_the_logs_own() -> None:
     outside.upload(outside.log[0:2])
     outside.upload(outside.log[5:9])  # offsets 12 to 17 belong to epoch 3
     outside.upload(plain_log(2, first=14, epoch=3))
-    chain = LeaderEpochChain(outside.epochs)
+    chain = LeaderEpochs(outside.epochs)
     behind = [outside.wal.stored_ranges(ORDERS, chain, offset + 1)[:1] for offset in (4, 12, 17)]
     assert [[first for first, _ in found] for found in behind] == [[10], [14], []]
 

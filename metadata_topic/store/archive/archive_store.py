@@ -24,6 +24,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
 
+from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.archive_records import (
     ArchiveObjectCommitted,
@@ -31,7 +32,6 @@ from metadata_topic.records.archive_records import (
     ArchiveObjectPrepared,
     ArchiveRecord,
 )
-from metadata_topic.records.leader_epochs import LeaderEpochChain
 from metadata_topic.records.records import UnknownRecord
 from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED, Step, furthest, step
 from metadata_topic.store.sequence_set import SequenceSet
@@ -46,7 +46,7 @@ class LogBounds:
     """A log as its leader has it: where it begins, and whose records are in it."""
 
     start_offset: int
-    leader_epochs: LeaderEpochChain
+    leader_epochs: LeaderEpochs
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,14 +187,14 @@ class ArchiveIndex:
         return list(self._spans)
 
     def covering(
-        self, topic_id_partition: TopicIdPartition, offset: int, leader_epochs: LeaderEpochChain
+        self, topic_id_partition: TopicIdPartition, offset: int, leader_epochs: LeaderEpochs
     ) -> list[ArchiveObjectId]:
         """The objects that hold `offset` of this log, the best first: reaching furthest."""
         spans = self._spans_at(topic_id_partition, offset, leader_epochs)
         return [object_id for _, _, object_id in spans.covering(offset)] if spans is not None else []
 
     def archived_range(
-        self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochChain, from_offset: int
+        self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochs, from_offset: int
     ) -> tuple[int, int] | None:
         """The first unbroken range [first, last] of this log, at or above `from_offset`; None when there is none."""
         first = self._first_archived(topic_id_partition, leader_epochs, from_offset)
@@ -218,13 +218,13 @@ class ArchiveIndex:
         return spans is not None and spans.end_from(first_offset) > last_offset
 
     def _spans_at(
-        self, topic_id_partition: TopicIdPartition, offset: int, leader_epochs: LeaderEpochChain
+        self, topic_id_partition: TopicIdPartition, offset: int, leader_epochs: LeaderEpochs
     ) -> _EpochSpans | None:
         epoch = leader_epochs.epoch_at(offset)
         return None if epoch is None else self._spans.get(topic_id_partition, {}).get(epoch)
 
     def _first_archived(
-        self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochChain, from_offset: int
+        self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochs, from_offset: int
     ) -> int | None:
         """The first offset of this log, not below `from_offset`, that is archived."""
         found = []
@@ -286,7 +286,7 @@ class ArchiveStore:
     # Lookups by partition
 
     def runs_covering(
-        self, topic_id_partition: TopicIdPartition, offset: int, leader_epochs: LeaderEpochChain
+        self, topic_id_partition: TopicIdPartition, offset: int, leader_epochs: LeaderEpochs
     ) -> list[ArchivedRun]:
         """The committed runs that hold `offset` of this log, the best first: reaching furthest.
 
@@ -301,7 +301,7 @@ class ArchiveStore:
             return found
 
     def archived_range(
-        self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochChain, from_offset: int
+        self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochs, from_offset: int
     ) -> tuple[int, int] | None:
         """The first unbroken range [first, last] of this log, at or above `from_offset`, that is archived whole.
 
