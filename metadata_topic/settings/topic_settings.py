@@ -1,8 +1,8 @@
 """Per-topic settings and agents' registrations, as they stand in `__remote_wal_topic_settings`.
 
-An unmodified broker refuses topic settings that it does not know, so ours live in a compacted topic: one record for each
-key, the last one counts, none (or a tombstone) means the defaults. `settings_records` has the topic's other records.
-Values are JSON:
+An unmodified broker refuses topic settings that it does not know, so ours live in a compacted topic: one record for
+each key, the last one counts, none (or a tombstone) means the defaults. `settings_records` has the topic's other
+records. Values are JSON:
 
 ===================  ==============================================================================
 key                  value
