@@ -14,7 +14,7 @@ from typing import Final
 
 import structlog
 
-from metadata_topic.settings.pauses import ALL, LOCAL, Pause, Pauses, decode_pause, encode_pause
+from metadata_topic.settings.settings_records import ALL, LOCAL, Pause, Pauses, decode_pause, encode_pause
 from metadata_topic.settings.topic_settings import MalformedSettingError
 from plugin.durable_files import sync_directory, write_durably
 

@@ -13,7 +13,7 @@ from kafka_log.broker_files.meta_properties import read_meta_properties
 from kafka_log.broker_files.server_properties import BrokerProperties
 from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.store.snapshots.snapshot_keeper import SnapshotKeeper
-from metadata_topic.store.snapshots.topic_memory import TopicMemory
+from metadata_topic.store.snapshots.store_snapshots import TopicMemory
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.topic.topic import METADATA_TOPIC
 from metadata_topic.topic.topic_session import TopicSession

@@ -2,7 +2,7 @@
 
 from doctor.facts import Facts, known
 from doctor.findings import Level, Verdict, some_of
-from metadata_topic.settings.durable_holders import why_not_durable
+from metadata_topic.settings.topic_settings import why_not_durable
 
 _KEY = "remote.wal.gateway"
 _PLAN = "print the lines by remote-wal gateway plan --durable"

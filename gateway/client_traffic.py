@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class ZoneTraffic:
-    """Bytes of one zone's clients, as in `metadata_topic.records.client_usage_record.ClientZoneUsage`."""
+    """Bytes of one zone's clients, as in `metadata_topic.records.usage_record.ClientZoneUsage`."""
 
     sent_bytes: int = 0
     sent_crossed_bytes: int = 0

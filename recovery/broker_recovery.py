@@ -9,10 +9,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
 from kafka_log.log_directory import LogDirectory
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.declared_gaps import GapReason
-from metadata_topic.records.leader_epochs import LeaderEpochChain
 from metadata_topic.records.offset_ranges import OffsetRange, ranges_missing
 from recovery.cluster_view import ClusterView, ReplicaSet
 from recovery.errors import RecoveryError, UnknownClusterError
@@ -127,7 +127,7 @@ class PlannedLog:
         return ranges_missing([*held, *self._taken_by_compaction()], (self._compacted_start(plan), end))
 
     def _taken_by_compaction(self) -> list[OffsetRange]:
-        epochs = LeaderEpochChain(self.runs.lineage)
+        epochs = LeaderEpochs(self.runs.lineage)
         compacted = (gap for gap in self.rules.declared_gaps if gap.reason is GapReason.COMPACTED)
         return [(gap.from_offset, gap.end_in(epochs)) for gap in compacted]
 

@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 import structlog
 
+from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
 from kafka_log.plain_records import PlainRecord, decode_records
 from kafka_log.record_batch import RecordBatchHeader
 from metadata_topic.records.declared_gaps import GapReason
-from metadata_topic.records.leader_epochs import LeaderEpochChain
 from metadata_topic.records.offset_ranges import OffsetRange, ranges_missing
 from recovery.errors import OvertakenRunError, RecoveryError
 from recovery.logs.log_plan import Extent, LogRuns, PlanRules
@@ -69,7 +69,7 @@ class KnownLog:
         """Return what to read for offsets [start, end), in order. Raises DataLossError."""
         plan = self.runs.plan(self._with_holes(start))
         found = [one for one in plan.extents if one.first_offset < end and one.last_offset >= start]
-        epochs = LeaderEpochChain(self.runs.lineage)
+        epochs = LeaderEpochs(self.runs.lineage)
         compacted = (gap for gap in self.rules.declared_gaps if gap.reason is GapReason.COMPACTED)
         held = [
             *((one.first_offset, one.last_offset + 1) for one in found),

@@ -3,8 +3,7 @@
 from dataclasses import astuple
 from typing import TYPE_CHECKING
 
-from metadata_topic.records.client_usage_record import ClientUsageRecord, ClientZoneUsage, RouterUsage
-from metadata_topic.records.usage_record import UsageRecord
+from metadata_topic.records.usage_record import ClientUsageRecord, ClientZoneUsage, RouterUsage, UsageRecord
 
 if TYPE_CHECKING:
     from gateway.client_traffic import ClientTraffic

@@ -14,10 +14,9 @@ import structlog
 
 from agent.identity import AgentIdentity
 from agent.settings.agent_settings import AgentSettings
-from metadata_topic.records.client_usage_record import ClientUsageRecord
 from metadata_topic.records.errors import MetadataRecordTooLargeError, PublicationBacklogFullError
-from metadata_topic.records.metadata_publisher import MetadataPublisher
-from metadata_topic.records.usage_record import FollowerUsage, StoreUsage, TopicUsage, UsageRecord
+from metadata_topic.records.publishable import MetadataPublisher
+from metadata_topic.records.usage_record import ClientUsageRecord, FollowerUsage, StoreUsage, TopicUsage, UsageRecord
 from plugin.archive_storage import ObjectArchiveStorage
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, RequestCounts
 from replication.wire.metrics import ReplicationMetrics

@@ -18,9 +18,9 @@ from plugin.loading import settings_under_prefix
 from plugin.prices import NEVER_PAYS, Prices
 from rlm.archive.archive_care import CareLimits
 from rlm.archive.archive_plan import ArchiveLimits
-from rlm.archive.archive_task import ArchiveTaskLimits
+from rlm.archive.archive_task import ArchiveSources, ArchiveTaskLimits
 from rlm.archive.archived_topics import CareDuties
-from rlm.archive.archiving import ArchiveSources, Archiving, ArchivingLimits
+from rlm.archive.archiving import Archiving, ArchivingLimits
 from rlm.archive.stored_runs import ArchiveLinks
 from rlm.write_path.commit.partition_schedule import ScheduleIntervals
 from rlm.write_path.machine import Machine

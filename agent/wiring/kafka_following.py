@@ -30,17 +30,16 @@ from kafka_cluster.errors import KafkaClusterError
 from kafka_log.broker_files.meta_properties import directory_ids
 from kafka_log.log_directory import LogDirectory
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic.kip405.tier_follower import TierFollower
-from metadata_topic.kip405.tiered_offsets import TieredOffsets
-from metadata_topic.settings.pauses import Pauses
+from metadata_topic.kip405.tiered_offsets import TieredOffsets, TierFollower
 from metadata_topic.settings.settings_memory import SettingsMemory
+from metadata_topic.settings.settings_records import Pauses
 from metadata_topic.settings.settings_topic import SettingsReader, SettingsWriter, TopicSettingsTopic
 from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
 from metadata_topic.settings.wal_retention import WalRetention
 from metadata_topic.topic.followed_metadata import FollowedMetadata, KnownMetadata, Reader
 from metadata_topic.topic.metadata_topics import MetadataTopics, TopicPlan
 from metadata_topic.topic.topic import MetadataTopicSettings
-from metadata_topic.topic.topic_reader import TopicReader
+from metadata_topic.topic.topic_follower import TopicReader
 from plugin.wall_clock import wall_ms
 from rlm.lifecycle.cluster_observer import longest_enabled_retention_ms
 from rlm.lifecycle.incarnation_watch import IncarnationWatch

@@ -10,7 +10,7 @@ import structlog
 
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.errors import KafkaClusterError
-from metadata_topic.settings.leases import LeaseValue, with_lease
+from metadata_topic.settings.settings_records import LeaseValue, with_lease
 from metadata_topic.settings.settings_topic import SettingsReader, SettingsWriter
 from plugin.blob_storage import BlobStorage
 from plugin.errors import RemoteStorageError

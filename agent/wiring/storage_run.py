@@ -49,9 +49,8 @@ from rlm.lifecycle.lifecycle import Lifecycle
 from rlm.lifecycle.node_care import NodeRegistration, publish_registration
 from rlm.lifecycle.release import Tiers
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.commit.group_commit import CommitLimits
+from rlm.write_path.commit.group_commit import CommitLimits, spacing_s
 from rlm.write_path.commit.link_policy import CostLimits, LinkDecider
-from rlm.write_path.commit.object_spacing import spacing_s
 from rlm.write_path.commit.partition_schedule import ScheduleIntervals
 from rlm.write_path.commit.producers import Connections
 from rlm.write_path.core.led_partition import BacklogLimits, PartitionStatus

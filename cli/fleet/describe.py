@@ -222,7 +222,7 @@ def _agents(answers: dict[int, dict[str, Any]], silent: dict[int, str]) -> "Tabl
 def _told(broker_id: int, answer: dict[str, Any]) -> Iterator[str]:
     """Yield an agent's messages besides its figures."""
     from agent.http.status_page import shadow_text
-    from metadata_topic.settings.pauses import Pause
+    from metadata_topic.settings.settings_records import Pause
 
     if answer.get("shadow"):
         yield f"Agent {broker_id} is {shadow_text(answer['shadow'])}."

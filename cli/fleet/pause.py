@@ -52,7 +52,7 @@ class PauseScope:
     @property
     def name(self) -> str:
         """The scope as recorded. Raises BadParameter unless there is exactly one."""
-        from metadata_topic.settings.pauses import ALL, LOCAL
+        from metadata_topic.settings.settings_records import ALL, LOCAL
 
         kinds = {"broker": self.broker, "zone": self.zone, "topic": self.topic}
         found = [f"{kind}:{value}" for kind, value in kinds.items() if value is not None]
@@ -91,7 +91,7 @@ def pause(
     or durable topics need is still uploaded.
     """
     from agent.link_pauses import read_local, write_local
-    from metadata_topic.settings.pauses import LOCAL, Pause
+    from metadata_topic.settings.settings_records import LOCAL, Pause
     from metadata_topic.settings.settings_topic import SettingsWriter, read_known_settings
     from plugin.wall_clock import wall_ms
 

@@ -12,7 +12,7 @@ from cli.option_groups import grouped
 def resume(scope: PauseScope) -> None:
     """End a pause: links are used again within 5 s. Ends only the pause of the same scope, and shows what is left."""
     from agent.link_pauses import remove_local
-    from metadata_topic.settings.pauses import LOCAL
+    from metadata_topic.settings.settings_records import LOCAL
     from metadata_topic.settings.settings_topic import SettingsWriter, read_known_settings
 
     name = scope.name

@@ -229,9 +229,8 @@ def _check_durable(client: "KafkaClientConfig") -> None:
     """Raises TopicSettingsError where somebody's producers would be answered before records are stored."""
     from kafka_cluster.cluster import KafkaCluster
     from metadata_topic.records.errors import TopicSettingsError
-    from metadata_topic.settings.durable_holders import why_not_durable
     from metadata_topic.settings.settings_topic import read_settings
-    from metadata_topic.settings.topic_settings import DURABLE_KEY
+    from metadata_topic.settings.topic_settings import DURABLE_KEY, why_not_durable
 
     _, agents = read_settings(client)
     brokers = KafkaCluster(client, "remote-wal-topics", _TIMEOUT_S).brokers()

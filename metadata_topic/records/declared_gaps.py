@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
+from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
 from kafka_log.topic_partition import TopicIdPartition
-from metadata_topic.records.leader_epochs import LeaderEpochChain
 from metadata_topic.records.offset_ranges import OffsetRange
 
 KEPT_MAX: Final = 500_000
@@ -73,7 +73,7 @@ class DeclaredGap:
     """The newest epoch of the log when this was declared."""
     reason: GapReason
 
-    def end_in(self, leader_epochs: LeaderEpochChain) -> int:
+    def end_in(self, leader_epochs: LeaderEpochs) -> int:
         """Return up to where it counts for a log with these epochs."""
         newer = leader_epochs.end_offset_for(self.leader_epoch)
         return self.to_offset if newer is None else min(self.to_offset, newer)

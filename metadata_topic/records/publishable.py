@@ -1,15 +1,21 @@
-"""The records that can be published: their bytes, their names in messages, and their brokers."""
+"""The records that can be published: their bytes, names in messages, and brokers; and the publisher's interface."""
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
 
 from metadata_topic.records import archive_records, serde
 from metadata_topic.records.archive_records import ArchiveRecord
-from metadata_topic.records.client_usage_record import (
-    ClientUsageRecord,
-    encode_client_usage,
-    encode_client_usage_key,
-)
 from metadata_topic.records.gap_record import RemoteWalGapDeclaration
 from metadata_topic.records.records import PublishableRecord, RemoteWalNodeRegistration, RemoteWalTopicRebuilt
-from metadata_topic.records.usage_record import UsageRecord, encode_usage, encode_usage_key
+from metadata_topic.records.usage_record import (
+    ClientUsageRecord,
+    UsageRecord,
+    encode_client_usage,
+    encode_client_usage_key,
+    encode_usage,
+    encode_usage_key,
+)
+from plugin.segment_metadata import CombinedSegmentId, RemoteWalCombinedLogSegmentMetadata
 
 _OF_A_BROKER = RemoteWalNodeRegistration | UsageRecord | ClientUsageRecord | RemoteWalGapDeclaration
 
@@ -50,3 +56,29 @@ def broker_of(record: Publishable) -> int:
     if isinstance(record, _OF_A_BROKER):
         return record.broker_id
     return record.combined_segment_id.broker_id
+
+
+RecordT_contra = TypeVar("RecordT_contra", contravariant=True)
+
+
+class MetadataPublisher(Protocol[RecordT_contra]):
+    """Publishes to __remote_wal_log_metadata without blocking, in the order of the calls."""
+
+    def publish(self, record: RecordT_contra, /) -> None:
+        """Publish a record. Raises PublicationBacklogFullError when too much waits, MetadataRecordTooLargeError."""
+
+
+class SegmentPublisher(MetadataPublisher[RemoteWalCombinedLogSegmentMetadata], Protocol):
+    """Publishes the metadata of combined segments."""
+
+    def is_pending(self, combined_segment_id: CombinedSegmentId, /) -> bool:
+        """Whether a record of the segment waits, or is not acknowledged yet, so that nobody can have read it.
+
+        On any thread.
+        """
+
+    def when_published(self, combined_segment_id: CombinedSegmentId, tell: Callable[[], object], /) -> None:
+        """Call `tell` once no record of the segment waits, on any thread and maybe at once; it must not block.
+
+        Lingering is off while such a callback waits.
+        """

@@ -1,9 +1,8 @@
-"""What an agent has moved and asked for since it started, as a record of the metadata topic: the basis of cost reports.
+"""Usage records of the metadata topic: what an agent has moved and asked for since it started, for cost reports.
 
 Counters are cumulative over one incarnation of the agent, so a record that is read twice, or that went missing, changes
 no sum: what happened between two records is their difference. The key is `rwm:usage:`, broker id (4), incarnation (8)
-and sequence (8); agents do not read them. What a gateway moves for clients stands in
-records beside these (`metadata_topic.records.client_usage_record`). The value, big endian:
+and sequence (8); agents do not read them. The value, big endian:
 
 ====  ============================================  =========================================================
 size  field                                         remark
@@ -26,6 +25,26 @@ size  field                                         remark
 4     - the follower's broker id
 8, 8  - record bytes that were linked; record bytes that were sent inline
 ====  ============================================  =========================================================
+
+What the agent has moved for clients as a zone gateway stands in a record of its own beside it, with the same sequence,
+as readers of usage records take no longer ones. Its key is `rwm:usage:clients:` with the same three numbers, so older
+agents ignore it, and older jobs keep it aside as a type that they do not know. The value, big endian:
+
+====  ============================================  =========================================================
+size  field                                         remark
+====  ============================================  =========================================================
+1, 1  format version 1, record type 33
+4     broker id                                     these three equal to the key's
+8     incarnation
+8     sequence                                      of the usage record beside it
+8     event timestamp, ms
+2     own zone's length in bytes, and the zone      the one that clients come by this agent from (UTF-8)
+1     its store's prices' length, and the prices    the section of price tables, for instance `s3_express`
+32    put, get, put bytes, get bytes                of the RouterChannel, among those that the usage record has
+2     number of zones, and for each zone:
+2     - its length in bytes, and the zone           the clients' (UTF-8)
+48    - the fields of `ClientZoneUsage`
+====  ============================================  =========================================================
 """
 
 import struct
@@ -38,13 +57,18 @@ from metadata_topic.records.record_fields import FORMAT_VERSION, RecordReader, U
 
 USAGE: Final = 32
 USAGE_KEY: Final = b"rwm:usage:"
+CLIENT_USAGE: Final = 33
+CLIENT_USAGE_KEY: Final = USAGE_KEY + b"clients:"
 
-USAGE_ID: Final = struct.Struct(">iQQ")
+_ID: Final = struct.Struct(">iQQ")
 """Behind the beginning of a key: broker id, incarnation, sequence."""
 _HEAD: Final = struct.Struct(">BBiQQqqH")
 _STORE: Final = struct.Struct(">7Q")
 _PEER: Final = struct.Struct(">iQQ")
 _TOPIC: Final = struct.Struct(">16siQQ")
+_CLIENT_HEAD: Final = struct.Struct(">BBiQQqH")
+_ROUTER: Final = struct.Struct(">4Q")
+_ZONE: Final = struct.Struct(">6Q")
 _COUNTS: Final = {bits: struct.Struct(f">{code}") for bits, code in ((8, "B"), (16, "H"), (32, "I"))}
 
 
@@ -104,7 +128,7 @@ def is_usage_key(key: bytes) -> bool:
 
 def encode_usage_key(record: UsageRecord) -> bytes:
     """Return the key. Raises ValueError when a field does not fit the format."""
-    return USAGE_KEY + packed(_name(record), USAGE_ID, record.broker_id, record.incarnation, record.sequence)
+    return USAGE_KEY + packed(_name(record), _ID, record.broker_id, record.incarnation, record.sequence)
 
 
 def encode_usage(record: UsageRecord) -> bytes:
@@ -131,17 +155,11 @@ def decode_usage(key: bytes | None, value: bytes | None) -> UsageRecord:
     """Decode a record. Raises UndecodableRecordError for anything that `encode_usage` does not make, and nothing
     else.
     """
-    if key is None or not is_usage_key(key):
-        raise UndecodableRecordError("foreign_key", "not the key of a usage record")
-    if value is None or len(value) < 2:
-        raise UndecodableRecordError("truncated", "a usage record without a value")
-    if value[0] != FORMAT_VERSION or value[1] != USAGE:
-        raise UndecodableRecordError("version", f"format version {value[0]}, record type {value[1]}")
-    reader = RecordReader(value)
+    reader = _reader(key, value, USAGE_KEY, USAGE)
     _, _, broker_id, incarnation, sequence, event_timestamp_ms, since_ms, rack_length = reader.fields(_HEAD)
-    rack = read_text(reader, rack_length)
+    rack = _read_text(reader, rack_length)
     stores = tuple(
-        StoreUsage(read_text(reader, *reader.fields(_COUNTS[8])), *reader.fields(_STORE))
+        StoreUsage(_read_text(reader, *reader.fields(_COUNTS[8])), *reader.fields(_STORE))
         for _ in range(*reader.fields(_COUNTS[16]))
     )
     followers = tuple(map(FollowerUsage._make, reader.rows(_PEER, *reader.fields(_COUNTS[32]))))
@@ -155,13 +173,123 @@ def decode_usage(key: bytes | None, value: bytes | None) -> UsageRecord:
     return record
 
 
-def _name(record: UsageRecord) -> str:
+def _reader(key: bytes | None, value: bytes | None, begin: bytes, record_type: int) -> RecordReader:
+    """Return the value's reader, if it is one of this type, under such a key. Raises UndecodableRecordError."""
+    if key is None or not key.startswith(begin):
+        raise UndecodableRecordError("foreign_key", f"not the key of a record of type {record_type}")
+    if value is None or len(value) < 2:
+        raise UndecodableRecordError("truncated", "a usage record without a value")
+    if value[0] != FORMAT_VERSION or value[1] != record_type:
+        raise UndecodableRecordError("version", f"format version {value[0]}, record type {value[1]}")
+    return RecordReader(value)
+
+
+def _name(record: "UsageRecord | ClientUsageRecord") -> str:
     return f"usage of broker {record.broker_id}"
 
 
-def read_text(reader: RecordReader, length: int) -> str:
+def _read_text(reader: RecordReader, length: int) -> str:
     """Read so many bytes of UTF-8. Raises UndecodableRecordError."""
     try:
         return bytes(reader.take(length)).decode()
     except UnicodeDecodeError as error:
         raise UndecodableRecordError("text", "a name is not UTF-8") from error
+
+
+class RouterUsage(NamedTuple):
+    """Answered requests for objects of the RouterChannel, and the bytes that they moved."""
+
+    put: int = 0
+    """PUTs of the gateways."""
+    get: int = 0
+    """GETs of the agents beside the brokers."""
+    put_bytes: int = 0
+    get_bytes: int = 0
+
+
+class ClientZoneUsage(NamedTuple):
+    """Bytes of one zone's clients to and from brokers of other zones.
+
+    The first four are counted at the gateway, `near_bytes` beside the brokers, `untold_bytes` at both sides.
+    """
+
+    zone: str
+    sent_bytes: int = 0
+    """Bytes sent by clients, which would cross zones without the gateway."""
+    sent_crossed_bytes: int = 0
+    """Bytes that crossed zones instead."""
+    given_bytes: int = 0
+    """Bytes to clients, which would cross zones without the gateway."""
+    given_crossed_bytes: int = 0
+    untold_bytes: int = 0
+    """The part of `given_bytes` for which nobody checked whether the zone has a replica."""
+    near_bytes: int = 0
+    """Record bytes in `given_bytes` of partitions with a replica in the zone, which follower fetching would read
+    there.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class ClientUsageRecord:
+    """Cumulative counters of one agent's incarnation."""
+
+    broker_id: int
+    incarnation: int
+    sequence: int
+    """The sequence of the usage record that it accompanies, which says since when it counts."""
+    event_timestamp_ms: int
+    zone: str
+    """The zone of the clients that connect to this agent."""
+    prices: str
+    """The section of price tables for the RouterChannel."""
+    router: RouterUsage
+    zones: tuple[ClientZoneUsage, ...]
+
+
+def is_client_usage_key(key: bytes) -> bool:
+    """Whether a record with this key is one of these; `is_usage_key` is True as well."""
+    return key.startswith(CLIENT_USAGE_KEY)
+
+
+def encode_client_usage_key(record: ClientUsageRecord) -> bytes:
+    """Return the key. Raises ValueError when a field does not fit the format."""
+    return CLIENT_USAGE_KEY + packed(_name(record), _ID, record.broker_id, record.incarnation, record.sequence)
+
+
+def encode_client_usage(record: ClientUsageRecord) -> bytes:
+    """Return the value. Raises ValueError when a field does not fit the format."""
+    pack = partial(packed, _name(record))
+    zone, prices = record.zone.encode(), record.prices.encode()
+    parts = [
+        pack(
+            _CLIENT_HEAD, FORMAT_VERSION, CLIENT_USAGE, record.broker_id, record.incarnation, record.sequence,
+            record.event_timestamp_ms, len(zone),
+        ),
+        zone,
+        pack(_COUNTS[8], len(prices)),
+        prices,
+        pack(_ROUTER, *record.router),
+        pack(_COUNTS[16], len(record.zones)),
+    ]  # fmt: skip
+    for one in record.zones:
+        name = one.zone.encode()
+        parts += [pack(_COUNTS[16], len(name)), name, pack(_ZONE, *one[1:])]
+    return b"".join(parts)
+
+
+def decode_client_usage(key: bytes | None, value: bytes | None) -> ClientUsageRecord:
+    """Decode a record. Raises UndecodableRecordError for anything else, and nothing else."""
+    reader = _reader(key, value, CLIENT_USAGE_KEY, CLIENT_USAGE)
+    _, _, broker_id, incarnation, sequence, event_timestamp_ms, zone_length = reader.fields(_CLIENT_HEAD)
+    zone = _read_text(reader, zone_length)
+    prices = _read_text(reader, *reader.fields(_COUNTS[8]))
+    router = RouterUsage._make(reader.fields(_ROUTER))
+    zones = tuple(
+        ClientZoneUsage(_read_text(reader, *reader.fields(_COUNTS[16])), *reader.fields(_ZONE))
+        for _ in range(*reader.fields(_COUNTS[16]))
+    )
+    reader.end()
+    record = ClientUsageRecord(broker_id, incarnation, sequence, event_timestamp_ms, zone, prices, router, zones)
+    if encode_client_usage_key(record) != key:
+        raise UndecodableRecordError("key_mismatch", "key and value name different records about clients' usage")
+    return record

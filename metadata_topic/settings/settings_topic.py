@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import structlog
 
@@ -19,17 +19,25 @@ from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.cluster import KafkaCluster
 from kafka_log.topic_partition import TopicId
 from metadata_topic.records.errors import MetadataTopicError
-from metadata_topic.settings.durable_holders import why_not_durable
-from metadata_topic.settings.leases import Leases, decode_leases, encode_leases, is_lease_key, lease_key
-from metadata_topic.settings.pauses import Pause, Pauses, decode_pause_record, encode_pause, is_pause_key, pause_key
 from metadata_topic.settings.settings_memory import SettingsMemory
-from metadata_topic.settings.tail_upload import (
+from metadata_topic.settings.settings_records import (
+    LEASE_PREFIX,
+    PAUSE_PREFIX,
+    TAIL_PREFIX,
+    Leases,
+    Pause,
+    Pauses,
     TailRequest,
     TailStored,
     TopicPartitionName,
+    decode_leases,
+    decode_pause_record,
     decode_tail,
+    encode_leases,
+    encode_pause,
     encode_tail,
-    is_tail_key,
+    lease_key,
+    pause_key,
     request_key,
     stored_key,
 )
@@ -47,15 +55,17 @@ from metadata_topic.settings.topic_settings import (
     is_pattern_key,
     pattern_key,
     topic_key,
+    why_not_durable,
 )
 from metadata_topic.topic.topic import SETTINGS_TOPIC, confluent_admin
 from metadata_topic.topic.topic_consumer import ConsumerFactory, MessageLike, confluent_reader
-from metadata_topic.topic.topic_follower import FollowSettings, TopicFollower, TopicRecord
+from metadata_topic.topic.topic_follower import FollowSettings, TopicFollower, TopicReader, TopicRecord
 from metadata_topic.topic.topic_producer import ProducerFactory, confluent_producer
-from metadata_topic.topic.topic_reader import TopicReader
 
 log = structlog.get_logger(__name__)
 
+K = TypeVar("K")
+V = TypeVar("V")
 OnChange = Callable[[Mapping[str, TopicSettings]], None]
 TailRequests = Mapping[TopicPartitionName, TailRequest]
 Change = Callable[[TopicSettings], TopicSettings]
@@ -109,31 +119,32 @@ class SettingsView:
 
     def _apply_other(self, record: TopicRecord) -> bool:
         """Apply a record that is of no topic or agent. Returns whether it is one. Raises MalformedSettingError."""
-        if is_tail_key(record.key):
-            self._apply_tail(record)
-        elif record.key is not None and is_lease_key(record.key):
-            broker_id, leases = decode_leases(record.key, record.value)
+        key = record.key or b""
+        if key.startswith(TAIL_PREFIX):
+            self._apply_tail(key, record.value)
+        elif key.startswith(LEASE_PREFIX):
+            broker_id, leases = decode_leases(key, record.value)
             self.leases = MappingProxyType({**self.leases, broker_id: leases})
-        elif record.key is not None and is_pause_key(record.key):
-            scope, pause = decode_pause_record(record.key, record.value)
-            others = {key: one for key, one in self.pauses.items() if key != scope}
-            self.pauses = MappingProxyType(others if pause is None else {**others, scope: pause})
-        elif record.key is not None and is_pattern_key(record.key):
-            pattern, settings = decode_pattern(record.key, record.value)
-            left = {key: one for key, one in self.patterns.items() if key != pattern}
-            self.patterns = MappingProxyType(left if settings is None else {**left, pattern: settings})
+        elif key.startswith(PAUSE_PREFIX):
+            self.pauses = _with(self.pauses, *decode_pause_record(key, record.value))
+        elif is_pattern_key(key):
+            self.patterns = _with(self.patterns, *decode_pattern(key, record.value))
         else:
             return False
         return True
 
-    def _apply_tail(self, record: TopicRecord) -> None:
-        where, kind, value = decode_tail(record.key or b"", record.value)
+    def _apply_tail(self, key: bytes, value: bytes | None) -> None:
+        where, kind, tail = decode_tail(key, value)
         if kind is TailRequest:
-            others = {key: one for key, one in self.tail_requests.items() if key != where}
-            self.tail_requests = {**others, where: value} if isinstance(value, TailRequest) else others
+            self.tail_requests = _with(self.tail_requests, where, tail if isinstance(tail, TailRequest) else None)
         else:
-            stored = {key: one for key, one in self.tails_stored.items() if key != where}
-            self.tails_stored = {**stored, where: value} if isinstance(value, TailStored) else stored
+            self.tails_stored = _with(self.tails_stored, where, tail if isinstance(tail, TailStored) else None)
+
+
+def _with(known: Mapping[K, V], key: K, value: V | None) -> Mapping[K, V]:
+    """Return the mapping with this value; None: without the key."""
+    others = {other: one for other, one in known.items() if other != key}
+    return MappingProxyType(others if value is None else {**others, key: value})
 
 
 class SettingsReader(TopicReader):

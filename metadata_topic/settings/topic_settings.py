@@ -1,8 +1,8 @@
 """Per-topic settings and agents' registrations, as they stand in `__remote_wal_topic_settings`.
 
-An unmodified broker refuses topic settings that it does not know, so ours live in a compacted topic: one
-record per key, the last one counts, none (or a tombstone) means the defaults. Values are JSON (others: `pauses`,
-`leases`, `tail_upload`):
+An unmodified broker refuses topic settings that it does not know, so ours live in a compacted topic: one record for
+each key, the last one counts, none (or a tombstone) means the defaults. `settings_records` has the topic's other
+records. Values are JSON:
 
 ===================  ==============================================================================
 key                  value
@@ -31,7 +31,7 @@ The agent that leads its partition 0 writes them as the topic's record, with the
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, TypeVar
@@ -363,3 +363,28 @@ def typed(fields: Mapping[str, object], name: str, kind: type[T]) -> T:
     if type(value) is not kind:
         raise TypeError(f"{name} must be of type {kind.__name__}")
     return value
+
+
+def why_not_durable(agents: Mapping[int, AgentRegistration], broker_ids: Collection[int] = ()) -> str | None:
+    """Return why topics cannot be durable, by what agents registered at their start; None if they can.
+
+    `broker_ids` are brokers that may lead, beside those whose agents have registered.
+    """
+    there = {one: agent for one, agent in agents.items() if one in broker_ids or not _is_gone(agent)}
+    silent = {one for one, agent in there.items() if agent.gateway is None}
+    reasons = {
+        "no agent has registered for broker": set(broker_ids) - agents.keys(),
+        "an older release, that does not say so, runs beside broker": silent,
+        "answers are not held beside broker": {
+            one
+            for one, agent in there.items()
+            if GatewayPart.DURABLE not in (agent.gateway or ()) and one not in silent
+        },
+    }
+    told = [f"{reason} {', '.join(map(str, sorted(brokers)))}" for reason, brokers in reasons.items() if brokers]
+    return f"{'; '.join(told)}: who produces there would be answered before records are stored" if told else None
+
+
+def _is_gone(agent: AgentRegistration) -> bool:
+    """Whether its broker is gone, also if an older release decommissioned it, which left only a missing address."""
+    return agent.is_gone or (agent.gateway is None and agent.peer_address is None)

@@ -4,7 +4,7 @@ Theory. It is S3Stream's, on Kafka's terms. S3Stream finds a stream's offset by 
 which names the node, and then among the StreamSetObjects of that node. Here a partition's leader epoch chain takes the
 place of a stream's ranges: it names the one epoch whose record stands at the offset, whichever broker led. Combined
 segments are the StreamSetObjects; `metadata_topic.store.run_index` finds those that hold the offset in that
-epoch. StreamObjects are the archive's objects (`metadata_topic.store.archive.archive_index`); who reads asks for
+epoch. StreamObjects are the archive's objects (`metadata_topic.store.archive.archive_store`); who reads asks for
 combined segments first, as they are nearer, and for these where there is none (`rlm.archive.stored_runs`).
 """
 
@@ -14,9 +14,9 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
+from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.declared_gaps import DeclaredGap
-from metadata_topic.records.leader_epochs import LeaderEpochChain
 from metadata_topic.records.offset_ranges import NO_END, joined_ranges
 from metadata_topic.records.states import DELETING, FINISHED
 from metadata_topic.store.dead_tails import PartitionAndEpoch
@@ -45,7 +45,7 @@ class PartitionLookups:
     _state: StoreState
 
     def entries_covering(
-        self, topic_id_partition: TopicIdPartition, offset: int, leader_epochs: LeaderEpochChain | None = None
+        self, topic_id_partition: TopicIdPartition, offset: int, leader_epochs: LeaderEpochs | None = None
     ) -> list[RemoteWalLogSegmentMetadata]:
         """The finished, living runs that hold `offset`, the best first: newest epoch, then reaching furthest.
 
@@ -67,7 +67,7 @@ class PartitionLookups:
                 found += [self._view(run, key) for run in runs]
             return found
 
-    def last_uploaded_offset(self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochChain) -> int:
+    def last_uploaded_offset(self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochs) -> int:
         """The highest offset of this log in a finished object; UNKNOWN_OFFSET when there is none.
 
         Offsets below it may be missing: objects are deleted, and compacted logs have holes.
@@ -84,7 +84,7 @@ class PartitionLookups:
         return highest
 
     def stored_ranges(
-        self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochChain, from_offset: int = 0
+        self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochs, from_offset: int = 0
     ) -> list[tuple[int, int]]:
         """The offsets of this log, at or above `from_offset`, that finished objects hold: ranges [from, to), ascending.
 
@@ -102,9 +102,7 @@ class PartitionLookups:
                     found += index.ranges(topic_id_partition, epoch, bounds, dead_from)
         return joined_ranges(found)
 
-    def with_older_epochs(
-        self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochChain
-    ) -> LeaderEpochChain:
+    def with_older_epochs(self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochs) -> LeaderEpochs:
         """The log's chain with epochs that retention took from its head, as far as objects hold records of them.
 
         An epoch began at the first of its records, and one that would begin behind its own end was overwritten
@@ -142,9 +140,9 @@ class PartitionLookups:
                     if released > reached:
                         chain.append((between, reached))
                         reached = released
-        return LeaderEpochChain([*chain, (head, head_start), *newer])
+        return LeaderEpochs([*chain, (head, head_start), *newer])
 
-    def released_up_to(self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochChain) -> int:
+    def released_up_to(self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochs) -> int:
         """Return the offset below which nothing of a log is wanted: an object with records up to there has gone."""
         with self._lock:
             released = self._state.take_in_released()
@@ -198,7 +196,7 @@ class PartitionLookups:
             return {run.segment.segment_id.broker_id for run in runs}
 
     def outside_of(
-        self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochChain
+        self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochs
     ) -> list[tuple[RemoteWalLogSegmentMetadata, int]]:
         """Runs that hold offsets which this log does not have, each with the first such offset.
 
@@ -223,7 +221,7 @@ class PartitionLookups:
             if dead_from < min(run.last_offset + 1, self._told_end_of_life(run, key)):
                 yield self._view(run, key), dead_from
 
-    def first_dead_offset(self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochChain) -> int | None:
+    def first_dead_offset(self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochs) -> int | None:
         """The first offset of this log that is declared dead in a segment, in the very epoch that wrote it; None when
         there is none.
 

@@ -24,7 +24,6 @@ from metadata_topic.records.records import (
 )
 from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED, Step, furthest, step
 from metadata_topic.store import released_offsets
-from metadata_topic.store.adopted_sources import AdoptedSources
 from metadata_topic.store.dead_tails import DeadTails
 from metadata_topic.store.fencing import BEFORE_THE_TOPIC, Registrations, Source
 from metadata_topic.store.held_records import HeldRecords
@@ -35,11 +34,42 @@ from metadata_topic.store.sequence_set import SequenceSet
 from metadata_topic.store.snapshots.snapshot import image_of, state_fields
 from metadata_topic.store.store_image import DeadTail, Segments, StoreImage, WriterImage
 from plugin.format import entry_columns
+from plugin.format.adoption_note import split_note
+from plugin.router_object_id import RouterObjectId
 from plugin.segment_metadata import CombinedSegmentId
 
 _KEY_FIELDS: Final = {"writers": 2, "registrations": 0, "dead": 1, "released": 3, "log_starts": 3, "gaps": 2}
 """How many of the first fields of such a row of an image make the key of a fact."""
 _PENDING_MAX: Final = 500
+
+
+class AdoptedSources:
+    """Knows which segments that are not deleted name which objects of gateways (`plugin.adopted_records`)."""
+
+    def __init__(self) -> None:
+        self._segments: dict[RouterObjectId, set[CombinedSegmentId]] = {}
+
+    def add(self, segment_id: CombinedSegmentId, custom_metadata: bytes) -> None:
+        """The segment is known with this custom metadata."""
+        for source in _named(custom_metadata):
+            self._segments.setdefault(source, set()).add(segment_id)
+
+    def remove(self, segment_id: CombinedSegmentId, custom_metadata: bytes) -> None:
+        """Forget a segment's sources: it is deleted, or known with another note."""
+        for source in _named(custom_metadata):
+            segments = self._segments.get(source, set())
+            segments.discard(segment_id)
+            if not segments:
+                self._segments.pop(source, None)
+
+    def naming(self, source: RouterObjectId) -> frozenset[CombinedSegmentId]:
+        """The segments that name it."""
+        return frozenset(self._segments.get(source, ()))
+
+
+def _named(custom_metadata: bytes) -> tuple[RouterObjectId, ...]:
+    note = split_note(custom_metadata)[1] if custom_metadata else None
+    return note.sources if note is not None else ()
 
 
 class Writer:

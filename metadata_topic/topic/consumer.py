@@ -14,27 +14,74 @@ doubts the topic, and no conclusion is drawn from what it lacks.
 "Not ready" is a temporary state, to be shown and waited for, never a fatal error (KAFKA-15181).
 """
 
-from collections.abc import Callable, Sequence
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 import structlog
 
 from kafka_cluster.client_config import KafkaClientConfig
 from metadata_topic.records import archive_records
 from metadata_topic.records.errors import SnapshotError
-from metadata_topic.records.records import MetadataRecord, RemoteWalNodeRegistration, UnknownRecord
+from metadata_topic.records.records import MetadataRecord, PublishedSegment, RemoteWalNodeRegistration, UnknownRecord
 from metadata_topic.records.serde import decode_or_keep_out
+from metadata_topic.records.states import FINISHED
 from metadata_topic.records.usage_record import is_usage_key
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.snapshots.archive_snapshot import restore_archive
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.store.store_image import StoreImage
-from metadata_topic.topic.object_rates import ObjectRates
 from metadata_topic.topic.topic import METADATA_TOPIC
 from metadata_topic.topic.topic_consumer import ConsumerFactory
-from metadata_topic.topic.topic_follower import DEFAULT_SETTINGS, FollowSettings, TopicFollower, TopicRecord
-from metadata_topic.topic.topic_reader import TopicReader
+from metadata_topic.topic.topic_follower import (
+    DEFAULT_SETTINGS,
+    FollowSettings,
+    TopicFollower,
+    TopicReader,
+    TopicRecord,
+)
 
 log = structlog.get_logger(__name__)
+
+
+WINDOW_S: Final = 5.0
+
+
+class ObjectRates:
+    """Measures how many objects each agent makes in a second, by the metadata topic's records.
+
+    Counts in windows, of which the last whole one is reported. One thread records what it reads, any may ask.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, window_s: float = WINDOW_S) -> None:
+        self._lock = threading.Lock()
+        self._clock = clock
+        self._window_s = window_s
+        self._counting: Counter[int] = Counter()
+        self._since_s = clock()
+        self._per_second: Mapping[int, float] = {}
+
+    def read(self, record: MetadataRecord) -> None:
+        """A record came, and did not wait in the topic for this agent to begin."""
+        if isinstance(record, PublishedSegment) and record.state is FINISHED and not record.is_rebuilt:
+            with self._lock:
+                self._roll()
+                self._counting[record.combined_segment_id.broker_id] += 1
+
+    def per_second(self) -> Mapping[int, float]:
+        """By broker; those that made none are left out."""
+        with self._lock:
+            self._roll()
+            return self._per_second
+
+    def _roll(self) -> None:
+        over_s = self._clock() - self._since_s
+        if over_s < self._window_s:
+            return
+        counted, self._counting, self._since_s = self._counting, Counter(), self._since_s + over_s
+        self._per_second = {broker_id: count / over_s for broker_id, count in counted.items()}
 
 
 class RemoteWalMetadataConsumer(TopicReader):

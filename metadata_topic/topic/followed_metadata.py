@@ -8,8 +8,7 @@ from kafka_cluster.client_config import KafkaClientConfig
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.snapshots.archive_snapshot import keep_archive
 from metadata_topic.store.snapshots.snapshot_keeper import SnapshotKeeper
-from metadata_topic.store.snapshots.store_snapshots import StoreSnapshots
-from metadata_topic.store.snapshots.topic_memory import TopicMemory
+from metadata_topic.store.snapshots.store_snapshots import StoreSnapshots, TopicMemory
 from metadata_topic.store.store import RemoteWalMetadataStore, StoreFile
 from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
 from plugin.wrappers.guarded_storage import GuardedStorageManager

@@ -31,8 +31,8 @@ from functools import partial
 import structlog
 
 from kafka_cluster.client_config import KafkaClientConfig
-from metadata_topic.records.partitioner import metadata_partition
 from metadata_topic.topic.publication_queue import DEFAULT_SETTINGS, PendingRecord, PublicationQueue, PublisherSettings
+from metadata_topic.topic.topic import metadata_partition
 from metadata_topic.topic.topic_producer import ProducerConfig, ProducerFactory, ProducerLike, confluent_producer
 from metadata_topic.topic.topic_requirements import MAX_BATCH_BYTES
 

@@ -12,7 +12,6 @@ from kafka_cluster.answers import UNKNOWN_TOPIC_OR_PARTITION
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.cluster import KafkaCluster
 from metadata_topic.records.errors import TopicNotKnownError, TopicSetupError
-from metadata_topic.records.partitioner import metadata_partition
 from metadata_topic.topic.topic_requirements import (
     UNLIMITED,
     TopicLayout,
@@ -265,3 +264,15 @@ class _TopicAdmin:
 def confluent_admin(client_config: KafkaClientConfig, timeout_s: float) -> AdminLike:
     """Return the real admin client."""
     return cast(AdminLike, _TopicAdmin(KafkaCluster(client_config, "remote-wal-metadata-admin", timeout_s)))
+
+
+def metadata_partition(broker_id: int, partition_count: int) -> int:
+    """Return the one partition that the agent of `broker_id` writes.
+
+    All records of an agent share a partition, so readers see them in the order of publication. The topic is laid out so
+    that the agent's own broker leads this partition (`metadata_topic.topic.topic.replica_assignment`), so publishing
+    does not cross zones. KIP-405 hashes the topic partition instead; here a record is about many partitions.
+    """
+    if broker_id < 0 or partition_count < 1:
+        raise ValueError(f"no metadata partition for broker {broker_id} among {partition_count}")
+    return broker_id % partition_count

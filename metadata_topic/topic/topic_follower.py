@@ -4,9 +4,8 @@ The follower owns its positions (`positions`: the next offset to read, per parti
 order per partition, and the positions move when `take` returns; when the consumer fails, a new one continues from
 there. The follower is caught up when every partition has reached the end that it had at the start.
 
-Having caught up once is not being up to date now: `read_to_end` waits for the latter
-(`metadata_topic.topic.read_barrier`). A consumer that reads nothing although there is more is replaced
-(`metadata_topic.topic.stall_watch`).
+Having caught up once is not being up to date now: `read_to_end` waits for the latter (`ReadBarriers`). A consumer that
+reads nothing although there is more is replaced (`StallWatch`).
 
 The start position may be gone. Either retention has cut the topic beyond it: that is a gap (counted, and logged with
 its size). Or the topic ends before it or has another id, so that it was recreated, or lost its tail: then everything is
@@ -23,7 +22,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -32,10 +31,7 @@ from kafka_cluster.cluster import KafkaCluster
 from kafka_cluster.errors import KafkaClusterError
 from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.store.topic_continuity import TopicContinuity
-from metadata_topic.topic.read_barrier import ReadBarriers
 from metadata_topic.topic.reading_positions import ReadingPositions
-from metadata_topic.topic.retry_pauses import RetryPauses
-from metadata_topic.topic.stall_watch import StallWatch
 from metadata_topic.topic.topic_consumer import ConsumerFactory, ConsumerLike, MessageLike, confluent_reader
 
 log = structlog.get_logger(__name__)
@@ -62,7 +58,7 @@ class FollowSettings:
     fetch_wait_ms: int = 1000
     fetch_min_bytes: int = 64 * 1024
     retry_pause_ms: int = 1000
-    """The longest pause; see `metadata_topic.topic.retry_pauses`."""
+    """The longest pause; see `RetryPauses`."""
     request_timeout_ms: int = 10_000
     end_offset_timeout_ms: int = 3000
     """For questions while reading continues: a partition whose broker just died has no leader for seconds, and no other
@@ -88,6 +84,140 @@ ONE_LOOK = FollowSettings(
     end_offset_timeout_ms=30_000,
 )
 """For a command: it follows nothing, so slow answers are waited for, and none waits behind a fetch."""
+
+
+class _Barrier:
+    def __init__(self) -> None:
+        self.goals: Mapping[int, int] | None = None
+        self.is_passed = False
+        self.is_settled = threading.Event()
+
+    def pass_(self) -> None:
+        self.is_passed = True
+        self.is_settled.set()
+
+
+class ReadBarriers:
+    """Waits until a topic has been read to its end at the time of the request.
+
+    Code that draws a conclusion from what is *not* known must wait first: a reader may lag because of its batching, a
+    slow broker, or an outage. A barrier's goals are the end offsets asked for after the request was made, so what was
+    acknowledged to any writer before the request is below them. The reading thread asks for the goals and compares them
+    with its positions, because progress and content match there.
+
+    `wait` is for any thread but the reader's; `serve` is for the reader's only.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: list[_Barrier] = []
+        self._is_over = False
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until everything that was in the topic at the call has been taken in. Blocks.
+
+        False when time ran out, for instance because nobody said where the topic ends, or when reading has ended.
+        """
+        barrier = _Barrier()
+        with self._lock:
+            if self._is_over:
+                return False
+            self._waiting.append(barrier)
+        barrier.is_settled.wait(timeout_s)
+        with self._lock:
+            self._waiting.remove(barrier)
+        return barrier.is_passed
+
+    def serve(self, end_offsets: Callable[[], Mapping[int, int] | None], positions: Mapping[int, int]) -> None:
+        """Settle requests whose goals are reached. `end_offsets` returns them per partition, None if unknown.
+
+        Then they are asked for again next time: a partition whose leader just moved is known again within a moment.
+        """
+        with self._lock:
+            waiting = list(self._waiting)
+        unasked = [barrier for barrier in waiting if barrier.goals is None]
+        goals = end_offsets() if unasked else None
+        for barrier in unasked:
+            barrier.goals = goals
+        for barrier in waiting:
+            if barrier.goals is not None and all(
+                positions.get(partition, 0) >= goal for partition, goal in barrier.goals.items()
+            ):
+                barrier.pass_()
+
+    def give_up(self) -> None:
+        """End all waits, because reading has ended.
+
+        At its end the interpreter joins the threads of pools, so one that waited here would keep the process alive.
+        """
+        with self._lock:
+            self._is_over = True
+            for barrier in self._waiting:
+                barrier.is_settled.set()
+
+
+_FIRST_OF_LONGEST: Final = 0.1
+_FORGOTTEN_AFTER: Final = 2.0
+
+
+class RetryPauses:
+    """The pauses before retries: short at first, because most failures end soon.
+
+    For some tenths of a second a new topic is not known to every broker, and has no leaders; a cluster that is down is
+    not asked more often than the longest pause allows.
+    """
+
+    def __init__(self, longest_s: float, clock: Callable[[], float]) -> None:
+        """`clock` is monotonic, in seconds."""
+        self._longest_s = longest_s
+        self._clock = clock
+        self._next_s = longest_s * _FIRST_OF_LONGEST
+        self._ended_s = float("-inf")
+
+    def next_s(self) -> float:
+        """Return the pause after a failure now, in seconds: a tenth of the longest, then twice the one before.
+
+        It is short again once nothing has failed for twice the longest after a pause.
+        """
+        now_s = self._clock()
+        if now_s - self._ended_s > _FORGOTTEN_AFTER * self._longest_s:
+            self._next_s = self._longest_s * _FIRST_OF_LONGEST
+        pause_s = min(self._next_s, self._longest_s)
+        self._next_s = 2 * pause_s
+        self._ended_s = now_s + pause_s
+        return pause_s
+
+
+class StallWatch:
+    """Notices a consumer that does not move although there is more to read. Sans-IO; all times are monotonic seconds.
+
+    Consumers have been reported to read nothing more of a partition after its leader had moved, without any error,
+    until they were replaced (librdkafka issues 843, 2363 and 2625). Two looks show this: nothing was read in between,
+    although the partition already ended beyond the position at the first look. Ends are asked for all partitions at
+    once: while one has no leader they are unknown, and nothing is concluded.
+    """
+
+    def __init__(self, interval_s: float, now_s: float) -> None:
+        self._interval_s = interval_s
+        self._looked_s = now_s
+        self._positions: Mapping[int, int] = {}
+        self._end_offsets: Mapping[int, int] = {}
+
+    def is_due(self, now_s: float) -> bool:
+        """Whether it is time for a look."""
+        return now_s - self._looked_s >= self._interval_s
+
+    def stalled(self, positions: Mapping[int, int], end_offsets: Mapping[int, int], now_s: float) -> int | None:
+        """Return a partition that has not moved since the last look although it had more; None: all is well.
+
+        Both by partition: the next offset to read, and the end according to brokers now; empty when unknown.
+        """
+        earlier, goals = self._positions, self._end_offsets
+        self._looked_s, self._positions, self._end_offsets = now_s, dict(positions), dict(end_offsets)
+        for partition, position in positions.items():
+            if earlier.get(partition) == position < goals.get(partition, 0):
+                return partition
+        return None
 
 
 class TopicFollower:
@@ -306,6 +436,45 @@ class TopicFollower:
     @property
     def _timeout_s(self) -> float:
         return self._settings.request_timeout_ms / 1000
+
+
+class TopicReader:
+    """Reads a topic on its own thread."""
+
+    def __init__(self, follower: TopicFollower) -> None:
+        self._follower = follower
+
+    def start(self) -> None:
+        """Begin reading."""
+        self._follower.start()
+
+    @property
+    def ready(self) -> bool:
+        """Whether everything that was in the topic at the start is known, and reading continues."""
+        return self._follower.ready
+
+    @property
+    def is_there(self) -> bool | None:
+        """Whether the topic exists; None until a broker has answered."""
+        return self._follower.is_there
+
+    def wait_until_ready(self, timeout_s: float) -> bool:
+        """Wait; False when the time ran out first, or the reader died."""
+        return self._follower.wait_until_ready(timeout_s)
+
+    @property
+    def failure(self) -> BaseException | None:
+        """The defect that ended the reader for good; None while all is well."""
+        return self._follower.failure
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Counters of the reading, see `TopicFollower.counters`."""
+        return self._follower.counters
+
+    def close(self) -> None:
+        """Stop reading. Idempotent."""
+        self._follower.close()
 
 
 def _consumer_config(

@@ -38,8 +38,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
+from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
 from metadata_topic.records.declared_gaps import DeclaredGap
-from metadata_topic.records.leader_epochs import LeaderEpochChain
 from metadata_topic.records.offset_ranges import OffsetRange, joined_ranges
 from metadata_topic.store.released_offsets import ReleasedUpTo
 from recovery.logs.stored_run import StoredRun
@@ -241,7 +241,7 @@ class LogRuns:
 
         The first agent that began counts, because later ones know everything from there on.
         """
-        epochs = LeaderEpochChain(self.lineage)
+        epochs = LeaderEpochs(self.lineage)
         begin = min((gap.end_in(epochs) for gap in rules.before_upload), default=0)
         return max(begin, *map(self._released_below, rules.released), 0)
 
@@ -263,7 +263,7 @@ class LogRuns:
         return 0 if any(start < told.offset for start in newer) else told.offset
 
     def _declared(self, rules: PlanRules) -> list[OffsetRange]:
-        epochs = LeaderEpochChain(self.lineage)
+        epochs = LeaderEpochs(self.lineage)
         return joined_ranges((gap.from_offset, gap.end_in(epochs)) for gap in rules.declared_gaps)
 
     def _lacking_plan(self, start: int, next_offset: int) -> LogPlan:

@@ -12,8 +12,8 @@ more. If somebody else has deleted those, this counts the same, like an object t
 from collections import defaultdict
 from collections.abc import Sequence
 
+from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
-from metadata_topic.records.leader_epochs import LeaderEpochChain
 from metadata_topic.records.states import FINISHED
 from metadata_topic.store.released_offsets import ReleasedOffsets
 from metadata_topic.store.sequence_set import SequenceSet
@@ -70,5 +70,5 @@ def untold_gaps(gaps: Sequence[DeclaredGap], told: RemoteWalMetadataStore) -> li
 def _is_known_as_released(gap: DeclaredGap, told: RemoteWalMetadataStore) -> bool:
     if gap.reason is not GapReason.RELEASED:
         return False
-    of_its_epoch = LeaderEpochChain([(gap.leader_epoch, 0)])
+    of_its_epoch = LeaderEpochs([(gap.leader_epoch, 0)])
     return told.released_up_to(gap.topic_id_partition, of_its_epoch) >= gap.to_offset

@@ -27,8 +27,7 @@ from metadata_topic.records.archive_records import ArchiveObjectCommitted, Archi
 from metadata_topic.records.declared_gaps import DeclaredGap
 from metadata_topic.records.errors import MetadataTopicError, PublicationBacklogFullError
 from metadata_topic.records.gap_record import MAX_GAPS, RemoteWalGapDeclaration
-from metadata_topic.records.metadata_publisher import MetadataPublisher
-from metadata_topic.records.publishable import Publishable
+from metadata_topic.records.publishable import MetadataPublisher, Publishable
 from metadata_topic.records.records import (
     PublishedSegment,
     RemoteWalNodeRegistration,

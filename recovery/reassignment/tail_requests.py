@@ -7,8 +7,8 @@ from typing import Self
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.errors import KafkaClusterError
 from metadata_topic.records.errors import MetadataTopicError
+from metadata_topic.settings.settings_records import TailRequest
 from metadata_topic.settings.settings_topic import SettingsReader, SettingsWriter
-from metadata_topic.settings.tail_upload import TailRequest
 from metadata_topic.settings.topic_settings import TopicSettings
 from metadata_topic.topic.topic_follower import FollowSettings
 from recovery.reassignment.plan import TopicPartition

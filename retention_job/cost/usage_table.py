@@ -26,14 +26,16 @@ from pyspark.sql import Window
 from pyspark.sql import functions as fn
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from metadata_topic.records.client_usage_record import (
+from metadata_topic.records.record_fields import UndecodableRecordError
+from metadata_topic.records.usage_record import (
     CLIENT_USAGE,
+    USAGE,
     ClientUsageRecord,
+    UsageRecord,
     decode_client_usage,
+    decode_usage,
     is_client_usage_key,
 )
-from metadata_topic.records.record_fields import UndecodableRecordError
-from metadata_topic.records.usage_record import USAGE, UsageRecord, decode_usage
 from retention_job.spark.joins import union
 
 if TYPE_CHECKING:

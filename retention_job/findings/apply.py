@@ -25,7 +25,7 @@ import structlog
 from pyspark.sql import functions as fn
 
 from metadata_topic.records.errors import PublicationBacklogFullError
-from metadata_topic.records.metadata_publisher import MetadataPublisher
+from metadata_topic.records.publishable import MetadataPublisher
 from metadata_topic.records.records import PublishableRecord
 from metadata_topic.records.states import DELETING
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher

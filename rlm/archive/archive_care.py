@@ -24,7 +24,7 @@ import structlog
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.archive_records import ArchiveObjectDeleted, ArchiveRecord
 from metadata_topic.records.errors import PublicationBacklogFullError
-from metadata_topic.records.metadata_publisher import MetadataPublisher
+from metadata_topic.records.publishable import MetadataPublisher
 from metadata_topic.records.states import DELETED, DELETING, FINISHED
 from metadata_topic.store.archive.archive_store import ArchiveStore, LogBounds
 from plugin.archive_storage import ArchiveStorage

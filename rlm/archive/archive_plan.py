@@ -17,10 +17,10 @@ Not for several threads at once; one planner for each partition.
 """
 
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
+from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
 from kafka_log.topic_partition import TopicIdPartition
-from metadata_topic.records.leader_epochs import LeaderEpochChain
 from metadata_topic.records.states import STARTED
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
@@ -91,60 +91,22 @@ class ArchivePlan:
         return [part.sources[0].combined_segment_id for part in self.parts]
 
 
-class WalEntries(Protocol):
-    """The metadata of combined segments, as the planner uses it."""
-
-    def entries_covering(
-        self, topic_id_partition: TopicIdPartition, offset: int, leader_epochs: LeaderEpochChain | None = None
-    ) -> list[RemoteWalLogSegmentMetadata]:
-        """Return the entries that hold this offset, as `RemoteWalMetadataStore` does."""
-
-    def next_offset(
-        self, topic_id_partition: TopicIdPartition, offset: int, leader_epochs: LeaderEpochChain
-    ) -> int | None:
-        """Return the first offset of this log above `offset` that is in a finished segment; None if there is none."""
-
-    def published_ms(self, combined_segment_id: CombinedSegmentId) -> int | None:
-        """Return the time stamp of the segment's state; None when it is not known, or not any more."""
-
-
-class StoreEntries:
-    """Implements WalEntries with a RemoteWalMetadataStore."""
-
-    def __init__(self, store: RemoteWalMetadataStore) -> None:
-        self._store = store
-
-    def entries_covering(
-        self, topic_id_partition: TopicIdPartition, offset: int, leader_epochs: LeaderEpochChain | None = None
-    ) -> list[RemoteWalLogSegmentMetadata]:
-        """Return the finished segments' entries that hold this offset."""
-        return self._store.entries_covering(topic_id_partition, offset, leader_epochs)
-
-    def next_offset(
-        self, topic_id_partition: TopicIdPartition, offset: int, leader_epochs: LeaderEpochChain
-    ) -> int | None:
-        """Return the first offset of this log above `offset` that is in a finished segment."""
-        stored = self._store.stored_ranges(topic_id_partition, leader_epochs, offset + 1)
-        return stored[0][0] if stored else None
-
-    def published_ms(self, combined_segment_id: CombinedSegmentId) -> int | None:
-        """Return the time stamp of the segment's state."""
-        segment = self._store.segment(combined_segment_id)
-        return None if segment is None else segment.event_timestamp_ms
-
-
 class PartitionPlanner:
     """Chooses one partition's next range. See the module's theory."""
 
     def __init__(
-        self, topic_id_partition: TopicIdPartition, wal: WalEntries, archive: ArchiveStore, limits: ArchiveLimits
+        self,
+        topic_id_partition: TopicIdPartition,
+        wal: RemoteWalMetadataStore,
+        archive: ArchiveStore,
+        limits: ArchiveLimits,
     ) -> None:
         self._partition = topic_id_partition
         self._wal = wal
         self._archive = archive
         self._limits = limits
         self._epochs: tuple[tuple[int, int], ...] = ()
-        self._chain = LeaderEpochChain(())
+        self._chain = LeaderEpochs(())
         self._parts: list[SourcePart] = []
         self._size_bytes = 0
         self._oldest_ms: int | None = None
@@ -155,7 +117,7 @@ class PartitionPlanner:
         """Return what to archive now; None when nothing is large or old enough. Repeated calls give the same plan."""
         self._pending = [named for named in self._pending if self._archive.state_of(named) in (None, STARTED)]
         if log.epochs != self._epochs:
-            self._epochs, self._chain, self._pending = log.epochs, LeaderEpochChain(log.epochs), []
+            self._epochs, self._chain, self._pending = log.epochs, LeaderEpochs(log.epochs), []
             self._holes = []
             self.reset()
         self._holes = [hole for hole in self._holes if hole[1] >= log.start_offset]
@@ -206,7 +168,7 @@ class PartitionPlanner:
             if self._wal.entries_covering(self._partition, offset, self._chain):
                 return offset
             # A hole: the range after it is archived, or in a combined segment, or there is none.
-            following = [found for found in (self._wal.next_offset(self._partition, offset, self._chain),) if found]
+            following = [first for first, _ in self._wal.stored_ranges(self._partition, self._chain, offset + 1)[:1]]
             if archived is not None:
                 following.append(archived[0])
             if not following or min(following) <= offset:
@@ -255,5 +217,6 @@ class PartitionPlanner:
 
     def _age_ms(self, now_ms: int) -> int:
         if self._oldest_ms is None:
-            self._oldest_ms = self._wal.published_ms(self._parts[0].sources[0].combined_segment_id)
+            oldest = self._wal.segment(self._parts[0].sources[0].combined_segment_id)
+            self._oldest_ms = None if oldest is None else oldest.event_timestamp_ms
         return 0 if self._oldest_ms is None else now_ms - self._oldest_ms

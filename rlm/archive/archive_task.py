@@ -42,9 +42,10 @@ from metadata_topic.records.archive_records import (
     as_sources,
 )
 from metadata_topic.records.errors import PublicationBacklogFullError
-from metadata_topic.records.metadata_publisher import MetadataPublisher
+from metadata_topic.records.publishable import MetadataPublisher
 from metadata_topic.records.states import STARTED
 from metadata_topic.store.archive.archive_store import ArchiveStore
+from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.archive_storage import ArchiveStorage
 from plugin.errors import (
     RemoteResourceNotFoundError,
@@ -57,7 +58,7 @@ from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.format.combined_segment import SealedCombinedSegment
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.segment_metadata import CombinedSegmentId, RemoteWalLogSegmentMetadata
-from rlm.archive.archive_plan import ArchiveLimits, ArchivePlan, LogView, PartitionPlanner, SourcePart, WalEntries
+from rlm.archive.archive_plan import ArchiveLimits, ArchivePlan, LogView, PartitionPlanner, SourcePart
 from rlm.write_path.commit.bandwidth import TokenBucket
 from rlm.write_path.commit.partition_schedule import PartitionSchedule, ScheduleIntervals
 from rlm.write_path.machine import Machine
@@ -90,15 +91,22 @@ class ArchiveTaskLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class ArchiveAccess:
-    """The stores, publisher and pools that an RLMArchiveTask works with."""
+class ArchiveSources:
+    """The stores that the archive reads from, and the publisher it writes to."""
 
     cluster_id: str
     wal_storage: RemoteWalStorageManager
-    archive_storage: ArchiveStorage
-    wal: WalEntries
+    wal: RemoteWalMetadataStore
     archive: ArchiveStore
     publisher: MetadataPublisher[ArchiveRecord]
+    read_to_end: Callable[[], bool]
+    """Blocks until the stores know everything that is in the metadata topic now; False if that fails."""
+    topic_doubt: Callable[[], str] = str
+    """The reason not to draw conclusions from what the metadata topic lacks; empty if there is none."""
+
+    def metadata_is_whole(self) -> bool:
+        """Whether the stores know everything that was ever published."""
+        return self.read_to_end() and not self.topic_doubt()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +127,8 @@ class RLMArchiveTask:
 
     def __init__(
         self,
-        access: ArchiveAccess,
+        sources: ArchiveSources,
+        storage: ArchiveStorage,
         first_writer_id: CombinedSegmentId,
         limits: ArchiveTaskLimits,
         metrics: ArchiveMetrics,
@@ -127,7 +136,8 @@ class RLMArchiveTask:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """`first_writer_id` is the id of the first object; its sequence counts archive objects only."""
-        self._access = access
+        self._sources = sources
+        self._storage = storage
         self._next_writer_id = first_writer_id
         self._limits = limits
         self._metrics = metrics
@@ -148,7 +158,7 @@ class RLMArchiveTask:
         come when the sources are already released. Any thread may ask.
         """
         return frozenset(
-            named for named in self._unsettled.copy() if self._access.archive.state_of(named) in (None, STARTED)
+            named for named in self._unsettled.copy() if self._sources.archive.state_of(named) in (None, STARTED)
         )
 
     @property
@@ -171,7 +181,7 @@ class RLMArchiveTask:
             if known is not None:
                 known.read_log = read_log
                 continue
-            planner = PartitionPlanner(partition, self._access.wal, self._access.archive, self._limits.plan)
+            planner = PartitionPlanner(partition, self._sources.wal, self._sources.archive, self._limits.plan)
             self._partitions[partition] = _Archived(planner, read_log)
             self._schedule.add(partition)
         self._changed.set()
@@ -242,11 +252,11 @@ class RLMArchiveTask:
         sealed = await self._in_pool(self._seal, object_id, created_ms, parts)
         self._unsettled = {*self.unsettled, object_id}
         try:
-            self._access.publisher.publish(
+            self._sources.publisher.publish(
                 ArchiveObjectPrepared(object_id, incarnation, self._limits.prepared_ttl_ms, created_ms)
             )
             await self._wait_for_bandwidth(sealed.size_bytes)
-            await self._in_pool(self._access.archive_storage.write, object_id, sealed)
+            await self._in_pool(self._storage.write, object_id, sealed)
             self._metrics.objects.inc()
             self._metrics.written_bytes.inc(sealed.size_bytes)
             sources = as_sources(plan.source_ids)
@@ -292,10 +302,10 @@ class RLMArchiveTask:
         size = source.entry.end_file_position - source.entry.start_file_position
         await self._wait_for_bandwidth(size)
         self._metrics.read_bytes.inc(size)
-        return await self._in_pool(_fetch_and_check, self._access.wal_storage, part, source)
+        return await self._in_pool(_fetch_and_check, self._sources.wal_storage, part, source)
 
     def _seal(self, object_id: ArchiveObjectId, created_ms: int, parts: list[_CheckedPart]) -> SealedCombinedSegment:
-        cluster_id, limits = self._access.cluster_id, self._limits
+        cluster_id, limits = self._sources.cluster_id, self._limits
         building = OpenArchiveObject(cluster_id, object_id, created_ms, limits.run_bytes, digests=limits.digests)
         try:
             for checked in parts:
@@ -308,7 +318,7 @@ class RLMArchiveTask:
         """Publish, and retry as long as the process lives: metadata of a written object is never dropped."""
         while True:
             try:
-                self._access.publisher.publish(record)
+                self._sources.publisher.publish(record)
             except PublicationBacklogFullError:
                 await self._sleep(_PUBLISH_AGAIN_S)
             else:

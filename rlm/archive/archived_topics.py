@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic.records.leader_epochs import LeaderEpochChain
 from metadata_topic.settings.topic_settings import settings_of
 from metadata_topic.store.archive.archive_store import ArchiveStore, LogBounds
 from metadata_topic.store.store import RemoteWalMetadataStore
@@ -24,7 +24,7 @@ from rlm.lifecycle.release import ClusterView, HeldRange
 from rlm.lifecycle.tiered_storage import LogEpochs
 from rlm.write_path.assignment import Assignment
 
-_NO_EPOCHS = LeaderEpochChain()
+_NO_EPOCHS = LeaderEpochs()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class ArchivedTopics:
             return False
         return self._archives_here or any(agent.archive for agent in self._settings.agents.values())
 
-    def chain_of(self, partition: TopicIdPartition) -> LeaderEpochChain | None:
+    def chain_of(self, partition: TopicIdPartition) -> LeaderEpochs | None:
         """Return the leader epochs of a log that is led here; None for others."""
         return self._epochs.of(partition)
 
@@ -123,7 +123,7 @@ class ArchiveTier:
         self,
         archive: ArchiveStore,
         is_archived: Callable[[TopicId], bool],
-        chain_of: Callable[[TopicIdPartition], LeaderEpochChain | None],
+        chain_of: Callable[[TopicIdPartition], LeaderEpochs | None],
     ) -> None:
         """`is_archived` says whether the topic has the archive on and some agent archives it, here or elsewhere.
 

@@ -11,17 +11,11 @@ from typing import TypeVar
 
 import structlog
 
-from metadata_topic.records.archive_records import ArchiveRecord
-from metadata_topic.records.metadata_publisher import MetadataPublisher
-from metadata_topic.store.archive.archive_store import ArchiveStore
-from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.archive_storage import ObjectArchiveStorage
 from plugin.errors import RemoteStorageError
-from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.segment_metadata import CombinedSegmentId
 from rlm.archive.archive_care import ArchiveCare, ArchiveOrphanRounds, CareLimits
-from rlm.archive.archive_plan import StoreEntries
-from rlm.archive.archive_task import ArchiveAccess, ArchiveTaskLimits, RLMArchiveTask, log_view
+from rlm.archive.archive_task import ArchiveSources, ArchiveTaskLimits, RLMArchiveTask, log_view
 from rlm.archive.archived_topics import CareDuties
 from rlm.lifecycle.orphans import HealingLimits, pause_s
 from rlm.write_path.assignment import Assignment
@@ -35,25 +29,6 @@ log = structlog.get_logger(__name__)
 _STORAGE_RETRY_S = 30.0
 _CARE_THREADS = 2
 """One for care, one for the search for orphans."""
-
-
-@dataclass(frozen=True, slots=True)
-class ArchiveSources:
-    """The stores that the archive reads from, and the publisher it writes to."""
-
-    cluster_id: str
-    wal_storage: RemoteWalStorageManager
-    wal: RemoteWalMetadataStore
-    archive: ArchiveStore
-    publisher: MetadataPublisher[ArchiveRecord]
-    read_to_end: Callable[[], bool]
-    """Blocks until the stores know everything that is in the metadata topic now; False if that fails."""
-    topic_doubt: Callable[[], str] = str
-    """The reason not to draw conclusions from what the metadata topic lacks; empty if there is none."""
-
-    def metadata_is_whole(self) -> bool:
-        """Whether the stores know everything that was ever published."""
-        return self.read_to_end() and not self.topic_doubt()
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,8 +162,6 @@ class Archiving:
         )
 
     def _make_task(self, storage: ObjectArchiveStorage) -> RLMArchiveTask:
-        known = self._sources
-        access = ArchiveAccess(
-            known.cluster_id, known.wal_storage, storage, StoreEntries(known.wal), known.archive, known.publisher
+        return RLMArchiveTask(
+            self._sources, storage, self._first_writer_id, self._limits.task, self._metrics, self._machine
         )
-        return RLMArchiveTask(access, self._first_writer_id, self._limits.task, self._metrics, self._machine)

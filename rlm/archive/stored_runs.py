@@ -22,25 +22,22 @@ Runs in a thread: it reads files and takes the store's lock for some microsecond
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 from kafka_log.batch_digests import batch_digests
-from kafka_log.broker_files.leader_epoch_checkpoint import read_leader_epochs
+from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs, read_leader_epochs
 from kafka_log.crc32c import crc32c
 from kafka_log.errors import LogDirectoryError
 from kafka_log.open_files import OpenFiles
 from kafka_log.record_batch import scan_batches
 from kafka_log.segment_tail import SegmentTail
 from kafka_log.topic_partition import TopicIdPartition
-from metadata_topic.records.leader_epochs import LeaderEpochChain
 from metadata_topic.settings.topic_settings import LinkPolicy
-from metadata_topic.store.archive.archive_store import ArchivedRun
+from metadata_topic.store.archive.archive_store import ArchiveStore
+from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.format.archive_object_id import ArchiveObjectId, StoredObjectId
 from plugin.segment_metadata import (
-    CombinedSegmentId,
     RemoteLogSegmentMetadataEntry,
     RemoteLogSegmentState,
-    RemoteWalLogSegmentMetadata,
 )
 from rlm.write_path.core.led_views import FoundRuns, ProvedRun, StoredLog
 
@@ -49,84 +46,8 @@ _EMPTY_READS = 3
 _OPEN_FILES = 4
 
 
-class StoredEntries(Protocol):
-    """The metadata store, as used here."""
-
-    def entries_covering(
-        self, topic_id_partition: TopicIdPartition, offset: int, leader_epochs: LeaderEpochChain | None = None
-    ) -> list[RemoteWalLogSegmentMetadata]: ...
-
-
-class ArchivedRuns(Protocol):
-    """The archive's store, as used here."""
-
-    def runs_covering(
-        self, topic_id_partition: TopicIdPartition, offset: int, leader_epochs: LeaderEpochChain
-    ) -> list[ArchivedRun]: ...
-
-
-class Places:
-    """Where an offset of a log is in object storage, according to the metadata: the faster store first."""
-
-    def __init__(
-        self,
-        segments: StoredEntries,
-        min_entry_bytes: int,
-        archive: ArchivedRuns | None = None,
-        min_run_bytes: int = 0,
-    ) -> None:
-        """Reads below `min_entry_bytes` of a combined segment or `min_run_bytes` of an archive object are not worth
-        their price.
-        """
-        self._segments = segments
-        self._min_entry_bytes = min_entry_bytes
-        self._archive = archive
-        self._min_run_bytes = min_run_bytes
-
-    def at(
-        self, partition: TopicIdPartition, offset: int, epochs: LeaderEpochChain
-    ) -> Iterator[tuple[StoredObjectId, RemoteLogSegmentMetadataEntry, bytes]]:
-        """Return entries that hold `offset`, with their segments' custom metadata, and then archive runs.
-
-        Runs are only looked up when no entry is usable.
-        """
-        for found in self._segments.entries_covering(partition, offset, epochs):
-            if _size_of(found.entry) >= self._min_entry_bytes:
-                yield found.combined_segment_id, found.entry, found.custom_metadata
-        for archived in self._archive.runs_covering(partition, offset, epochs) if self._archive is not None else ():
-            if _size_of(archived.run) >= self._min_run_bytes:
-                yield archived.object_id, archived.run, b""
-
-
 def _size_of(entry: RemoteLogSegmentMetadataEntry) -> int:
     return entry.end_file_position - entry.start_file_position
-
-
-def stored_runs(places: Places, partition: TopicIdPartition, directory: Path, offset: int, max_bytes: int) -> FoundRuns:
-    """Return the log's batches from `offset` on that are in finished objects, without a gap, up to `max_bytes`.
-
-    The first run holds `offset`, and may begin before it. The result ends where the objects end, at one that the log
-    does not prove, and at one that is not worth a read. Raises LogDirectoryError or MalformedFileError.
-    """
-    try:
-        epochs = read_leader_epochs(directory)
-    except OSError as error:
-        raise LogDirectoryError(directory, str(error)) from error
-    log = _Log(directory)
-    runs: list[ProvedRun] = []
-    size = refused_to = 0
-    try:
-        while size < max_bytes:
-            run, refused_to = _first_proved(places.at(partition, offset, epochs), log)
-            if run is None:
-                break
-            runs.append(run)
-            size += len(run.records)
-            offset = run.entry.last_offset + 1
-    finally:
-        log.close()
-    epoch_end = epochs.end_offset_for(epochs.epoch_for(offset))  # another epoch's entries begin there
-    return FoundRuns(runs, refused_to if epoch_end is None else min(refused_to, epoch_end))
 
 
 def _first_proved(
@@ -173,23 +94,11 @@ class _Log:
             self._tail = None
 
 
-class MetadataStore(StoredEntries, Protocol):
-    """The metadata store with a look-up by object."""
-
-    def state_of(self, combined_segment_id: CombinedSegmentId, /) -> RemoteLogSegmentState | None: ...
-
-
-class ArchiveMetadata(ArchivedRuns, Protocol):
-    """The archive's store with a look-up by object."""
-
-    def state_of(self, object_id: ArchiveObjectId, /) -> RemoteLogSegmentState | None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class ArchiveLinks:
     """The archive's objects as a source of links."""
 
-    store: ArchiveMetadata
+    store: ArchiveStore
     min_run_bytes: int
     """The smallest run worth a read, by the prices of the archive's store."""
 
@@ -199,7 +108,7 @@ class LedLogs:
 
     def __init__(
         self,
-        store: MetadataStore,
+        store: RemoteWalMetadataStore,
         stored_log: Callable[[TopicIdPartition], StoredLog | None],
         min_entry_bytes: int,
         archive: ArchiveLinks | None = None,
@@ -218,19 +127,50 @@ class LedLogs:
         self.stored_log = stored_log
 
     def runs(self, log: StoredLog, offset: int, max_bytes: int, archive: bool = True) -> FoundRuns:
-        """Find runs, see `stored_runs`. Without `archive`, only combined segments are used."""
+        """Return the log's batches from `offset` on that are in finished objects, without a gap, up to `max_bytes`.
+
+        The first run holds `offset`, and may begin before it. The result ends where the objects end, at one that the
+        log does not prove, and at one that is not worth a read. Without `archive`, only combined segments are used.
+        Raises LogDirectoryError or MalformedFileError.
+        """
+        try:
+            epochs = read_leader_epochs(log.directory)
+        except OSError as error:
+            raise LogDirectoryError(log.directory, str(error)) from error
+        batches = _Log(log.directory)
+        runs: list[ProvedRun] = []
+        size = refused_to = 0
+        try:
+            while size < max_bytes:
+                run, refused_to = _first_proved(self._places(log, offset, epochs, archive), batches)
+                if run is None:
+                    break
+                runs.append(run)
+                size += len(run.records)
+                offset = run.entry.last_offset + 1
+        finally:
+            batches.close()
+        if self._takes_digests:
+            runs = [replace(run, digests=batch_digests(run.records, run.batches)) for run in runs]
+        epoch_end = epochs.end_offset_for(epochs.epoch_for(offset))  # another epoch's entries begin there
+        return FoundRuns(runs, refused_to if epoch_end is None else min(refused_to, epoch_end))
+
+    def _places(
+        self, log: StoredLog, offset: int, epochs: LeaderEpochs, archive: bool
+    ) -> Iterator[tuple[StoredObjectId, RemoteLogSegmentMetadataEntry, bytes]]:
+        """Yield entries that hold `offset` and are worth a read, with custom metadata; then archive runs.
+
+        Runs are only looked up when no entry is usable.
+        """
         is_always = log.link_policy is LinkPolicy.ALWAYS
-        min_entry_bytes = 0 if is_always else self._min_entry_bytes
-        if archive and self._archive is not None:
-            min_run_bytes = 0 if is_always else self._archive.min_run_bytes
-            places = Places(self._store, min_entry_bytes, self._archive.store, min_run_bytes)
-        else:
-            places = Places(self._store, min_entry_bytes)
-        found = stored_runs(places, log.topic_id_partition, log.directory, offset, max_bytes)
-        if not self._takes_digests:
-            return found
-        hashed = [replace(run, digests=batch_digests(run.records, run.batches)) for run in found.runs]
-        return replace(found, runs=hashed)
+        for found in self._store.entries_covering(log.topic_id_partition, offset, epochs):
+            if is_always or _size_of(found.entry) >= self._min_entry_bytes:
+                yield found.combined_segment_id, found.entry, found.custom_metadata
+        if self._archive is None or not archive:
+            return
+        for archived in self._archive.store.runs_covering(log.topic_id_partition, offset, epochs):
+            if is_always or _size_of(archived.run) >= self._archive.min_run_bytes:
+                yield archived.object_id, archived.run, b""
 
     def is_living(self, object_id: StoredObjectId) -> bool:
         """Whether the object is finished and its deletion was not started, according to the metadata."""

@@ -44,7 +44,7 @@ import structlog
 
 from kafka_log.topic_partition import TopicId
 from metadata_topic.records.errors import PublicationBacklogFullError
-from metadata_topic.records.metadata_publisher import MetadataPublisher
+from metadata_topic.records.publishable import MetadataPublisher
 from metadata_topic.records.records import PublishableRecord, PublishedSegment
 from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED
 from metadata_topic.store.held_records import LocalLosses

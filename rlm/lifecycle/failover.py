@@ -36,9 +36,8 @@ from kafka_log.errors import MalformedFileError
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.records.errors import PublicationBacklogFullError
-from metadata_topic.records.metadata_publisher import MetadataPublisher
 from metadata_topic.records.offset_ranges import joined_ranges
-from metadata_topic.records.publishable import Publishable
+from metadata_topic.records.publishable import MetadataPublisher, Publishable
 from metadata_topic.records.records import RemoteWalLogSegmentMetadataUpdate
 from metadata_topic.store.held_records import LocalLosses, is_held
 from metadata_topic.store.store import RemoteWalMetadataStore

@@ -21,9 +21,8 @@ from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.records.errors import PublicationBacklogFullError
 from metadata_topic.records.gap_record import MAX_GAPS, RemoteWalGapDeclaration
-from metadata_topic.records.leader_epochs import LeaderEpochChain
-from metadata_topic.records.metadata_publisher import MetadataPublisher
 from metadata_topic.records.offset_ranges import NO_END, OffsetRange, joined_ranges, ranges_common
+from metadata_topic.records.publishable import MetadataPublisher
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.segment_metadata import (
     UNKNOWN_POSITION,
@@ -210,7 +209,7 @@ class LedGaps:
         self,
         store: RemoteWalMetadataStore,
         led: Callable[[], Mapping[TopicIdPartition, PartitionStatus]],
-        chain_of: Callable[[TopicIdPartition], LeaderEpochChain | None],
+        chain_of: Callable[[TopicIdPartition], LeaderEpochs | None],
     ) -> None:
         self._store = store
         self._led = led

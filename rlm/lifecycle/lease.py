@@ -22,7 +22,7 @@ from typing import Final, NamedTuple, Protocol
 
 import structlog
 
-from metadata_topic.settings.leases import LeaseValue
+from metadata_topic.settings.settings_records import LeaseValue
 from plugin.blob_storage import BlobStorage, StoredBlob
 from plugin.errors import IncompleteListingError, RemoteSegmentConflictError
 

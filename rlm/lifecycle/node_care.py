@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 import structlog
 
 from metadata_topic.records.errors import PublicationBacklogFullError
-from metadata_topic.records.metadata_publisher import MetadataPublisher
+from metadata_topic.records.publishable import MetadataPublisher
 from metadata_topic.records.records import RemoteWalNodeRegistration
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher

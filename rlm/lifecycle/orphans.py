@@ -39,8 +39,7 @@ from typing import Final, Protocol
 import structlog
 
 from metadata_topic.records.errors import PublicationBacklogFullError
-from metadata_topic.records.metadata_publisher import MetadataPublisher
-from metadata_topic.records.publishable import Publishable
+from metadata_topic.records.publishable import MetadataPublisher, Publishable
 from metadata_topic.records.records import PublishableRecord
 from metadata_topic.records.states import DELETED, DELETING, FINISHED
 from plugin.errors import IncompleteListingError, RemoteResourceNotFoundError, RemoteStorageError

@@ -53,7 +53,7 @@ class LogEpochs:
 
 
 class FollowedTier(Protocol):
-    """The part of `metadata_topic.kip405.tier_follower.TierFollower` used here."""
+    """The part of `metadata_topic.kip405.tiered_offsets.TierFollower` used here."""
 
     @property
     def ready(self) -> bool: ...

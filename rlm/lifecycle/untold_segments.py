@@ -7,32 +7,17 @@ may get one, because their agent cannot write to the topic, or was frozen.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Protocol
 
-from metadata_topic.records.records import RemoteWalNodeRegistration
 from metadata_topic.records.states import STARTED
+from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
-from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState
-
-
-class ToldSegments(Protocol):
-    """The metadata store, as used here."""
-
-    def state_of(self, combined_segment_id: CombinedSegmentId, /) -> RemoteLogSegmentState | None:
-        """Return the segment's state; None when nothing is known of it."""
-
-    def told_until_ms(self, broker_id: int, /) -> int | None:
-        """Return when one of the broker's newest uploads ended, by its own clock; None when none is known."""
-
-    def newest_registrations(self) -> list[RemoteWalNodeRegistration]:
-        """Return the newest registration of every broker."""
 
 
 class UntoldSegments:
     """Lists segments whose publication may still come. See the module's theory."""
 
     def __init__(
-        self, storage: RemoteWalStorageManager, told: ToldSegments, brokers: Callable[[], Iterable[int]]
+        self, storage: RemoteWalStorageManager, told: RemoteWalMetadataStore, brokers: Callable[[], Iterable[int]]
     ) -> None:
         """`brokers` are those whose agents may have uploaded before the topic has their registration."""
         self._storage = storage

@@ -33,8 +33,9 @@ from plugin.segment_metadata import (
 )
 from plugin.wall_clock import Clocks
 from rlm.archive.archive_care import KnownLogs
+from rlm.archive.archive_task import ArchiveSources
 from rlm.archive.archived_topics import CareDuties
-from rlm.archive.archiving import ArchiveSources, Archiving
+from rlm.archive.archiving import Archiving
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.machine import Machine
 from rlm.write_path.metrics import ArchiveMetrics

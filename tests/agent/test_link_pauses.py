@@ -9,7 +9,7 @@ import structlog
 from agent.http.status import status_of
 from agent.http.status_page import status_page
 from agent.link_pauses import LinkPauses, remove_local, write_local
-from metadata_topic.settings.pauses import Pause
+from metadata_topic.settings.settings_records import Pause
 from plugin.wall_clock import Clocks, wall_ms
 from tests.agent.agent_rig import running_agent
 

@@ -11,9 +11,16 @@ from agent.metrics.client_usage import client_usage
 from agent.metrics.usage import UsageReport
 from gateway.client_traffic import ClientTraffic
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic.records.client_usage_record import ClientUsageRecord, ClientZoneUsage, RouterUsage
 from metadata_topic.records.errors import PublicationBacklogFullError
-from metadata_topic.records.usage_record import FollowerUsage, StoreUsage, TopicUsage, UsageRecord
+from metadata_topic.records.usage_record import (
+    ClientUsageRecord,
+    ClientZoneUsage,
+    FollowerUsage,
+    RouterUsage,
+    StoreUsage,
+    TopicUsage,
+    UsageRecord,
+)
 from plugin.inline_reason import InlineReason
 from plugin.remote_wal_storage_manager import RequestCounts
 from replication.wire.metrics import PeerByteCount, ReplicationMetrics

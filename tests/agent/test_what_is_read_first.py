@@ -12,7 +12,7 @@ import pytest
 import agent.leadership as leadership
 import agent.wiring.kafka_following as kafka_following
 from kafka_cluster.errors import KafkaClusterError
-from metadata_topic.kip405.tier_follower import TierFollower
+from metadata_topic.kip405.tiered_offsets import TierFollower
 from metadata_topic.settings.settings_topic import SettingsReader
 from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
 from metadata_topic.topic.consumer import RemoteWalMetadataConsumer

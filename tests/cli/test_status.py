@@ -16,7 +16,7 @@ from cli.main import build_app
 from kafka_cluster.answers import DescribedBroker
 from kafka_cluster.cluster import KafkaCluster
 from metadata_topic.settings import settings_topic
-from metadata_topic.settings.pauses import Pause
+from metadata_topic.settings.settings_records import Pause
 from metadata_topic.settings.settings_topic import KnownSettings
 from metadata_topic.settings.topic_settings import AgentRegistration
 

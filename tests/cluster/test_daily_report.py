@@ -17,8 +17,7 @@ from kafka_cluster.client_config import KafkaClientConfig
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
-from metadata_topic.records.client_usage_record import is_client_usage_key
-from metadata_topic.records.usage_record import decode_usage, is_usage_key
+from metadata_topic.records.usage_record import decode_usage, is_client_usage_key, is_usage_key
 from metadata_topic.topic.topic import METADATA_TOPIC
 from metadata_topic.topic.topic_follower import FollowSettings, TopicFollower, TopicRecord
 from tests.cluster.recovery_commands import WORDS

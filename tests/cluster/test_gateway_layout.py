@@ -16,9 +16,8 @@ from local_cluster.cluster import LocalCluster, agent_is_ready
 from local_cluster.cluster_admin import set_topics
 from local_cluster.polling import wait_until
 from local_cluster.zones import ZoneGateways
-from metadata_topic.records.partitioner import metadata_partition
 from metadata_topic.settings.topic_settings import TopicSettings
-from metadata_topic.topic.topic import METADATA_TOPIC
+from metadata_topic.topic.topic import METADATA_TOPIC, metadata_partition
 from tests.cluster.agent_views import describe
 from tests.cluster.gateway_cluster import THREE_ZONES, with_gateways
 from tests.cluster.replica_moves import move_leader

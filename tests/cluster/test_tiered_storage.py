@@ -24,8 +24,7 @@ from metadata_topic.kip405.kip405 import (
     RemoteLogSegmentMetadataUpdate,
     RemotePartitionDeleteMetadata,
 )
-from metadata_topic.kip405.tier_follower import TierFollower
-from metadata_topic.kip405.tiered_offsets import NOTHING_TIERED, TieredOffsets, TieredRange
+from metadata_topic.kip405.tiered_offsets import NOTHING_TIERED, TieredOffsets, TieredRange, TierFollower
 from metadata_topic.records.states import FINISHED
 from metadata_topic.topic.topic_follower import FollowSettings
 from plugin.segment_metadata import RemoteLogSegmentState

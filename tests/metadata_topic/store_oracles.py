@@ -1,7 +1,7 @@
 """What tests ask of the stores that nobody else does."""
 
+from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
 from kafka_log.topic_partition import TopicIdPartition
-from metadata_topic.records.leader_epochs import LeaderEpochChain
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.partition_lookups import UNKNOWN_OFFSET
 from metadata_topic.store.snapshots.archive_snapshot import with_archive
@@ -35,7 +35,7 @@ def living_entries(
     )
 
 
-def archived_up_to(store: ArchiveStore, partition: TopicIdPartition, leader_epochs: LeaderEpochChain) -> int:
+def archived_up_to(store: ArchiveStore, partition: TopicIdPartition, leader_epochs: LeaderEpochs) -> int:
     """The last offset of the first unbroken range that is archived; UNKNOWN_OFFSET when nothing is."""
     found = store.archived_range(partition, leader_epochs, 0)
     return UNKNOWN_OFFSET if found is None else found[1]

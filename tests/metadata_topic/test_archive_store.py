@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
 from metadata_topic.records import archive_records as records
 from metadata_topic.records.archive_records import ArchiveRecord
-from metadata_topic.records.leader_epochs import LeaderEpochChain
 from metadata_topic.records.records import UnknownRecord
 from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED
 from metadata_topic.store.archive.archive_store import ArchiveStore, LogBounds
@@ -20,7 +20,7 @@ from tests.metadata_topic.archive_strategies import T0, committed, deleted, dele
 from tests.metadata_topic.metadata_strategies import ORDERS, PAYMENTS
 from tests.metadata_topic.store_oracles import archived_up_to
 
-CHAIN = LeaderEpochChain([(0, 0), (1, 12), (3, 30)])
+CHAIN = LeaderEpochs([(0, 0), (1, 12), (3, 30)])
 
 
 def store_of(*applied: ArchiveRecord | UnknownRecord) -> ArchiveStore:
@@ -30,7 +30,7 @@ def store_of(*applied: ArchiveRecord | UnknownRecord) -> ArchiveStore:
     return store
 
 
-def found(store: ArchiveStore, offset: int, chain: LeaderEpochChain = CHAIN) -> list[int]:
+def found(store: ArchiveStore, offset: int, chain: LeaderEpochs = CHAIN) -> list[int]:
     return [run.object_id.writer_id.sequence for run in store.runs_covering(ORDERS, offset, chain)]
 
 
@@ -78,7 +78,7 @@ def test_a_lookup_goes_by_the_logs_own_epochs() -> None:
     (run,) = store.runs_covering(ORDERS, 30, CHAIN)
     assert (run.run.leader_epoch, run.run.first_offset) == (3, 30)
     assert archived_up_to(store, ORDERS, CHAIN) == 39
-    assert archived_up_to(store, ORDERS, LeaderEpochChain([(0, 0)])) == 19
+    assert archived_up_to(store, ORDERS, LeaderEpochs([(0, 0)])) == 19
     assert archived_up_to(store, PAYMENTS, CHAIN) == UNKNOWN_OFFSET
 
 
@@ -124,7 +124,7 @@ def test_what_no_log_needs_is_named() -> None:
     assert store.unneeded({}, {PAYMENTS.topic_id}) == [other]
     assert store.unneeded({ORDERS: LogBounds(20, CHAIN)}, ()) == [below, reaching, dead]
     # A leader that does not know the newer epoch yet must not have its records deleted.
-    assert store.unneeded({ORDERS: LogBounds(0, LeaderEpochChain([(0, 0)]))}, ()) == []
+    assert store.unneeded({ORDERS: LogBounds(0, LeaderEpochs([(0, 0)]))}, ()) == []
 
 
 def test_a_fenced_agents_records_count_for_nothing() -> None:

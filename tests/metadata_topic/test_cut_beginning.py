@@ -10,8 +10,7 @@ from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.records.records import RemoteWalNodeRegistration, RemoteWalTopicRebuilt
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.snapshots.snapshot_keeper import SnapshotKeeper
-from metadata_topic.store.snapshots.store_snapshots import StoreSnapshots
-from metadata_topic.store.snapshots.topic_memory import TopicMemory
+from metadata_topic.store.snapshots.store_snapshots import StoreSnapshots, TopicMemory
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.store.topic_continuity import RememberedTopic, TopicContinuity, TopicDoubt
 from metadata_topic.topic.reading_positions import ReadingPositions

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
 from metadata_topic.records.declared_gaps import DeclaredGap, DeclaredGaps, GapReason
 from metadata_topic.records.gap_record import GAPS_KEY, MAX_GAPS, RemoteWalGapDeclaration
-from metadata_topic.records.leader_epochs import LeaderEpochChain
 from metadata_topic.records.records import UnknownRecord
 from metadata_topic.records.serde import decode, decode_or_keep_out, encode, key_of
 from metadata_topic.records.states import DELETED, DELETING
@@ -81,9 +81,9 @@ def test_a_declaration_under_another_key_or_beyond_the_bound_is_refused() -> Non
 
 def test_a_gap_counts_up_to_where_a_newer_epoch_than_the_declarers_begins() -> None:
     [gap] = ONE.gaps
-    assert gap.end_in(LeaderEpochChain([(0, 0), (4, 5)])) == 20
-    assert gap.end_in(LeaderEpochChain([(0, 0), (4, 5), (5, 12), (6, 15)])) == 12
-    assert gap.end_in(LeaderEpochChain([(0, 0), (9, 30)])) == 20
+    assert gap.end_in(LeaderEpochs([(0, 0), (4, 5)])) == 20
+    assert gap.end_in(LeaderEpochs([(0, 0), (4, 5), (5, 12), (6, 15)])) == 12
+    assert gap.end_in(LeaderEpochs([(0, 0), (9, 30)])) == 20
 
 
 def test_the_order_and_repetition_of_declarations_do_not_matter_and_the_oldest_partitions_go() -> None:
@@ -120,7 +120,7 @@ def test_the_store_remembers_up_to_where_an_object_was_released(
     states: tuple[RemoteLogSegmentState, ...],
 ) -> None:
     store = RemoteWalMetadataStore()
-    chain = LeaderEpochChain([(0, 0), (1, 15)])
+    chain = LeaderEpochs([(0, 0), (1, 15)])
     store.apply(segment(0, entry(0, 9)))
     store.apply(segment(1, entry(10, 19)))
     assert store.released_up_to(ORDERS, chain) == 0

@@ -1,7 +1,7 @@
 """How many objects each agent makes, of late."""
 
 from metadata_topic.records.records import PublishedSegment
-from metadata_topic.topic.object_rates import ObjectRates
+from metadata_topic.topic.consumer import ObjectRates
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState
 
 STARTED, FINISHED = RemoteLogSegmentState.COPY_SEGMENT_STARTED, RemoteLogSegmentState.COPY_SEGMENT_FINISHED

@@ -2,7 +2,7 @@
 
 import pytest
 
-from metadata_topic.records.leader_epochs import LeaderEpochChain
+from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
 from metadata_topic.records.states import DELETED
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.segment_metadata import RemoteWalCombinedLogSegmentMetadata
@@ -35,11 +35,11 @@ def test_a_chain_goes_on_below_its_head_as_far_as_objects_tell(
         if sequence >= len(stored):
             store.apply(RemoteWalCombinedLogSegmentMetadata(segment_id(sequence), (), DELETED, 1))
     newer = (6, 130)
-    found = store.with_older_epochs(ORDERS, LeaderEpochChain([head, newer]))
-    assert found == LeaderEpochChain([*(older or [head]), newer])
+    found = store.with_older_epochs(ORDERS, LeaderEpochs([head, newer]))
+    assert found == LeaderEpochs([*(older or [head]), newer])
 
 
 def test_a_log_without_leader_epochs_stays_without() -> None:
     store = RemoteWalMetadataStore()
     store.apply(segment(0, entry(0, 9)))
-    assert store.with_older_epochs(ORDERS, LeaderEpochChain()) == LeaderEpochChain()
+    assert store.with_older_epochs(ORDERS, LeaderEpochs()) == LeaderEpochs()

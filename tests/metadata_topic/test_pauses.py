@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from kafka_cluster.client_config import KafkaClientConfig
-from metadata_topic.settings.pauses import Pause, decode_pause_record, encode_pause, pause_key
+from metadata_topic.settings.settings_records import Pause, decode_pause_record, encode_pause, pause_key
 from metadata_topic.settings.settings_topic import SettingsReader
 from metadata_topic.settings.topic_settings import MalformedSettingError
 from metadata_topic.topic.topic_follower import FollowSettings

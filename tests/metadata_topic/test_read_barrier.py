@@ -6,8 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from kafka_cluster.client_config import KafkaClientConfig
 from local_cluster.polling import wait_until
-from metadata_topic.topic.read_barrier import ReadBarriers
-from metadata_topic.topic.topic_follower import FollowSettings, TopicFollower, TopicRecord
+from metadata_topic.topic.topic_follower import FollowSettings, ReadBarriers, TopicFollower, TopicRecord
 from tests.metadata_topic.fake_topic import FakeTopic
 
 QUICK = FollowSettings(batch_records=10, batch_wait_ms=10, retry_pause_ms=1, new_partitions_check_ms=10)

@@ -3,8 +3,7 @@
 import pytest
 
 from kafka_cluster.client_config import KafkaClientConfig
-from metadata_topic.topic.retry_pauses import RetryPauses
-from metadata_topic.topic.topic_follower import FollowSettings, TopicFollower
+from metadata_topic.topic.topic_follower import FollowSettings, RetryPauses, TopicFollower
 from tests.metadata_topic.fake_topic import FakeTopic
 
 

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 
 from kafka_cluster.client_config import KafkaClientConfig
 from local_cluster.polling import wait_until
-from metadata_topic.topic.stall_watch import StallWatch
-from metadata_topic.topic.topic_follower import FollowSettings, TopicFollower, TopicRecord
+from metadata_topic.topic.topic_follower import FollowSettings, StallWatch, TopicFollower, TopicRecord
 from tests.metadata_topic.fake_topic import FakeTopic
 
 

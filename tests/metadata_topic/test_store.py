@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
 from metadata_topic.records import serde
-from metadata_topic.records.leader_epochs import LeaderEpochChain
 from metadata_topic.records.records import MetadataRecord, PublishedSegment, UnknownRecord
 from metadata_topic.store.store import RemoteWalMetadataStore, StateTotals
 from plugin.segment_metadata import RemoteLogSegmentState
@@ -34,7 +34,7 @@ def store_of(*records: MetadataRecord) -> RemoteWalMetadataStore:
     return store
 
 
-def sequences(store: RemoteWalMetadataStore, offset: int, chain: LeaderEpochChain | None = None) -> list[int]:
+def sequences(store: RemoteWalMetadataStore, offset: int, chain: LeaderEpochs | None = None) -> list[int]:
     return [found.combined_segment_id.sequence for found in store.entries_covering(ORDERS, offset, chain)]
 
 
@@ -62,7 +62,7 @@ def test_overlapping_runs_are_all_found_the_furthest_reaching_first() -> None:
 
 def test_a_stale_leaders_run_is_not_found_by_a_newer_chain() -> None:
     store = store_of(segment(1, entry(0, 10, epoch=0)), segment(2, entry(6, 12, epoch=1), broker_id=2))
-    chain = LeaderEpochChain([(0, 0), (1, 6)])
+    chain = LeaderEpochs([(0, 0), (1, 6)])
     assert sequences(store, 5, chain) == [1]
     assert sequences(store, 8, chain) == [2]
     assert sequences(store, 8) == [2, 1]
@@ -71,7 +71,7 @@ def test_a_stale_leaders_run_is_not_found_by_a_newer_chain() -> None:
 def test_the_kips_failover_example() -> None:
     """Leader 1 uploaded up to offset 10; leader 2, elected with 5, publishes 6 to 10 as dead."""
     store = store_of(segment(1, entry(0, 5)), segment(2, entry(6, 10)))
-    chain = LeaderEpochChain([(0, 0), (1, 6)])
+    chain = LeaderEpochs([(0, 0), (1, 6)])
     assert [(run.combined_segment_id.sequence, at) for run, at in store.outside_of(ORDERS, chain)] == [(2, 6)]
     store.apply(dead(2, entry(6, 10), leader_epoch=1))
     assert sequences(store, 5) == [1]
@@ -83,7 +83,7 @@ def test_the_kips_failover_example() -> None:
 
 def test_a_run_across_the_divergence_lives_up_to_it() -> None:
     store = store_of(segment(1, entry(3, 10)))
-    chain = LeaderEpochChain([(0, 0), (1, 6)])
+    chain = LeaderEpochs([(0, 0), (1, 6)])
     [(run, dead_from)] = store.outside_of(ORDERS, chain)
     assert dead_from == 6
     store.apply(dead(1, entry(dead_from, run.entry.last_offset), leader_epoch=1))
@@ -95,7 +95,7 @@ def test_a_run_across_the_divergence_lives_up_to_it() -> None:
 
 def test_what_a_topic_before_told_as_dead_stays_dead_and_is_to_be_declared_again_in_the_new_one() -> None:
     store = store_of(segment(2, entry(6, 10)), dead(2, entry(6, 10), leader_epoch=1))
-    chain = LeaderEpochChain([(0, 0), (1, 6)])
+    chain = LeaderEpochs([(0, 0), (1, 6)])
     store.begin_anew()
     assert sequences(store, 6) == []
     assert [(run.combined_segment_id.sequence, at) for run, at in store.outside_of(ORDERS, chain)] == [(2, 6)]
@@ -105,7 +105,7 @@ def test_what_a_topic_before_told_as_dead_stays_dead_and_is_to_be_declared_again
 
 def test_a_stale_chain_declares_nothing_newer_dead() -> None:
     store = store_of(segment(1, entry(20, 29, epoch=5)))
-    assert store.outside_of(ORDERS, LeaderEpochChain([(0, 0), (4, 10)])) == []
+    assert store.outside_of(ORDERS, LeaderEpochs([(0, 0), (4, 10)])) == []
 
 
 def test_a_fenced_leader_cannot_declare_entries_dead() -> None:
@@ -123,7 +123,7 @@ def test_the_last_uploaded_offset_is_that_of_the_chain(chain: list[tuple[int, in
         segment(1, entry(0, 30)), segment(2, entry(10, 12)), segment(3, entry(40, 49, epoch=2)),
         segment(4, entry(60, 69, epoch=7)),
     )  # fmt: skip
-    assert store.last_uploaded_offset(ORDERS, LeaderEpochChain(chain)) == expected
+    assert store.last_uploaded_offset(ORDERS, LeaderEpochs(chain)) == expected
 
 
 def test_a_deleted_segment_is_never_brought_back() -> None:
@@ -177,7 +177,7 @@ def test_deleting_everything_leaves_no_index_behind() -> None:
 
 def picture(store: RemoteWalMetadataStore) -> object:
     """All that the store answers."""
-    chain = LeaderEpochChain([(0, 0), (1, 12), (3, 30)])
+    chain = LeaderEpochs([(0, 0), (1, 12), (3, 30)])
     return (
         sorted(store.segments(), key=lambda found: found.combined_segment_id),
         store.totals(),
@@ -253,7 +253,7 @@ def test_lookups_agree_with_a_plain_search(runs: list[tuple[int, int, int, bool]
     assert sorted(sequences(store, offset)) == [
         n for n, first, length, _ in living if first <= offset <= first + length
     ]
-    chain = LeaderEpochChain([(0, 0), (2, 20)])
+    chain = LeaderEpochs([(0, 0), (2, 20)])
     valid = [min(first + length, 19 if epoch == 0 else 99) for _, first, length, epoch in living
              if epoch != 1 and (epoch == 2 or first < 20)]  # fmt: skip
     assert store.last_uploaded_offset(ORDERS, chain) == max(valid, default=-1)
@@ -267,7 +267,7 @@ def test_lookups_agree_with_a_plain_search(runs: list[tuple[int, int, int, bool]
 def test_the_first_dead_offset_agrees_with_a_plain_search(
     declared: list[tuple[int, int, int, bool]], records_before: dict[int, int]
 ) -> None:
-    chain = LeaderEpochChain(zip(sorted(records_before), accumulate(records_before.values()), strict=True))
+    chain = LeaderEpochs(zip(sorted(records_before), accumulate(records_before.values()), strict=True))
     store = store_of(
         *(
             dead(n, entry(first, first + 9, epoch=epoch, partition=ORDERS if of_log else PAYMENTS))
@@ -314,7 +314,7 @@ def test_equal_copies_come_in_an_order_that_does_not_depend_on_arrival() -> None
 
 def test_a_short_run_does_not_hide_one_that_reaches_further() -> None:
     store = store_of(segment(1, entry(0, 30)), segment(2, entry(10, 12)), segment(3, entry(20, 21)))
-    assert store.last_uploaded_offset(ORDERS, LeaderEpochChain([(0, 0)])) == 30
+    assert store.last_uploaded_offset(ORDERS, LeaderEpochs([(0, 0)])) == 30
 
 
 def test_nothing_is_kept_of_a_deleted_segment_but_its_number() -> None:

@@ -21,10 +21,10 @@ import structlog
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records import serde
 from metadata_topic.records.errors import SnapshotError
-from metadata_topic.records.leader_epochs import LeaderEpochChain
 from metadata_topic.records.records import (
     MetadataRecord,
     PublishableRecord,
@@ -37,8 +37,7 @@ from metadata_topic.store.segment_table import StoreLostError
 from metadata_topic.store.snapshots.archive_snapshot import keep_archive, with_archive
 from metadata_topic.store.snapshots.snapshot import read_image
 from metadata_topic.store.snapshots.snapshot_keeper import SnapshotKeeper
-from metadata_topic.store.snapshots.store_snapshots import StoreSnapshots
-from metadata_topic.store.snapshots.topic_memory import TopicMemory
+from metadata_topic.store.snapshots.store_snapshots import StoreSnapshots, TopicMemory
 from metadata_topic.store.store import FILE_NAME, RemoteWalMetadataStore, StoreFile
 from metadata_topic.store.topic_continuity import RememberedTopic, TopicDoubt
 from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
@@ -62,7 +61,7 @@ from tests.metadata_topic.store_oracles import write_snapshot
 from tests.metadata_topic.test_consumer import NOWHERE, QUICK
 from tests.metadata_topic.test_store import histories, picture
 
-CHAIN = LeaderEpochChain([(0, 0)])
+CHAIN = LeaderEpochs([(0, 0)])
 RECORDS: list[PublishableRecord] = [
     *(segment(number, entry(number * 10, number * 10 + 9)) for number in range(20)),
     dead(3, entry(35, 39)),
@@ -135,7 +134,7 @@ def test_searches_agree_with_a_look_at_all_runs(
         found = store.entries_covering(ORDERS, begin)
         holding = {number for number, first, last in living if first <= begin <= last}
         assert {one.combined_segment_id.sequence for one in found} == holding
-        bounded = LeaderEpochChain([(0, 0), (1, end)])
+        bounded = LeaderEpochs([(0, 0), (1, end)])
         below = [min(last, end - 1) for _, first, last in living if first < end]
         assert store.last_uploaded_offset(ORDERS, bounded) == max(below, default=-1)
         stored = {offset for a, b in store.stored_ranges(ORDERS, bounded, begin) for offset in range(a, b)}
@@ -167,7 +166,7 @@ def test_what_was_declared_and_what_the_topic_does_not_tell_outlives_a_restart(t
     again = RemoteWalMetadataStore(file_in(tmp_path))
     assert list(again.topic.doubts) == [TopicDoubt.BEGAN_ANEW]
     assert again.topic.reads(TopicId(b"other".ljust(16)), {0: 100})
-    chain = LeaderEpochChain([(0, 0), (1, 35)])
+    chain = LeaderEpochs([(0, 0), (1, 35)])
     assert (segment_id(3), 35) in [(run.combined_segment_id, at) for run, at in again.outside_of(ORDERS, chain)]
 
 
@@ -452,7 +451,7 @@ def test_readers_beside_the_writer_see_whole_batches(tmp_path: Path, monkeypatch
     monkeypatch.setattr(run_index, "WAITING_ROWS", 8)
     monkeypatch.setattr(segment_table, "_CHECKPOINT_BYTES", 1 << 16)
     store, found = RemoteWalMetadataStore(file_in(tmp_path)), set[int]()
-    chain, is_written, failures = LeaderEpochChain([(0, 0)]), threading.Event(), list[BaseException]()
+    chain, is_written, failures = LeaderEpochs([(0, 0)]), threading.Event(), list[BaseException]()
 
     def read() -> None:
         try:

@@ -12,8 +12,7 @@ from metadata_topic.records.states import FINISHED
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.snapshots.archive_snapshot import EXTRA_NAME
 from metadata_topic.store.snapshots.snapshot_keeper import SnapshotKeeper
-from metadata_topic.store.snapshots.store_snapshots import StoreSnapshots
-from metadata_topic.store.snapshots.topic_memory import FILE_NAME, TopicMemory
+from metadata_topic.store.snapshots.store_snapshots import FILE_NAME, StoreSnapshots, TopicMemory
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.store.topic_continuity import RememberedTopic, TopicDoubt
 from plugin.segment_metadata import CombinedSegmentId, RemoteWalCombinedLogSegmentMetadata

@@ -6,8 +6,7 @@ from contextlib import contextmanager
 
 from kafka_cluster.client_config import KafkaClientConfig
 from metadata_topic.kip405.kip405 import RemoteLogMetadata
-from metadata_topic.kip405.tier_follower import TierFollower
-from metadata_topic.kip405.tiered_offsets import NOTHING_TIERED, TieredOffsets
+from metadata_topic.kip405.tiered_offsets import NOTHING_TIERED, TieredOffsets, TierFollower
 from metadata_topic.topic.topic_follower import FollowSettings
 from tests.metadata_topic.fake_topic import FakeConsumer, FakeTopic
 from tests.metadata_topic.kip405_writer import write

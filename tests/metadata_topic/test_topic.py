@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from kafka_cluster.client_config import KafkaClientConfig
 from metadata_topic.records.errors import TopicNotKnownError, TopicSetupError
-from metadata_topic.records.partitioner import metadata_partition
 from metadata_topic.topic.topic import (
     METADATA_TOPIC,
     SETTINGS_TOPIC,
     Broker,
     MetadataTopicSettings,
     ensure_topics,
+    metadata_partition,
     replica_assignment,
 )
 from metadata_topic.topic.topic_requirements import TopicLayout

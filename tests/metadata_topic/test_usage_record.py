@@ -8,22 +8,20 @@ from hypothesis import strategies as st
 
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.topic_partition import TopicId
-from metadata_topic.records.client_usage_record import (
-    ClientUsageRecord,
-    ClientZoneUsage,
-    RouterUsage,
-    decode_client_usage,
-    encode_client_usage,
-    encode_client_usage_key,
-)
 from metadata_topic.records.publishable import broker_of, encoded, name_of
 from metadata_topic.records.record_fields import UndecodableRecordError
 from metadata_topic.records.usage_record import (
+    ClientUsageRecord,
+    ClientZoneUsage,
     FollowerUsage,
+    RouterUsage,
     StoreUsage,
     TopicUsage,
     UsageRecord,
+    decode_client_usage,
     decode_usage,
+    encode_client_usage,
+    encode_client_usage_key,
     encode_usage,
     encode_usage_key,
 )

@@ -4,7 +4,7 @@ import time
 from collections.abc import Collection
 from itertools import count
 
-from metadata_topic.settings.leases import LeaseValue
+from metadata_topic.settings.settings_records import LeaseValue
 from plugin.remote_wal_storage_manager import blobs_of
 from plugin.wall_clock import wall_ms
 from rlm.lifecycle.lease import Lease

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from prometheus_client import CollectorRegistry
 
 from kafka_log.batch_digests import records_digest
+from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
 from kafka_log.crc32c import crc32c
 from kafka_log.record_batch import scan_batches
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records import archive_records
 from metadata_topic.records.archive_records import ArchiveRecord
-from metadata_topic.records.leader_epochs import LeaderEpochChain
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.archive_storage import StoredArchiveObject
@@ -33,8 +33,8 @@ from plugin.segment_metadata import (
 )
 from plugin.wall_clock import Clocks
 from rlm.archive.archive_care import ArchiveCare, CareLimits, KnownLogs
-from rlm.archive.archive_plan import ArchiveLimits, LogView, StoreEntries
-from rlm.archive.archive_task import ArchiveAccess, ArchiveTaskLimits, RLMArchiveTask
+from rlm.archive.archive_plan import ArchiveLimits, LogView
+from rlm.archive.archive_task import ArchiveSources, ArchiveTaskLimits, RLMArchiveTask
 from rlm.write_path.commit.partition_schedule import ScheduleIntervals
 from rlm.write_path.machine import Machine
 from rlm.write_path.metrics import ArchiveMetrics
@@ -187,9 +187,8 @@ class Agent:
         metrics = ArchiveMetrics(CollectorRegistry())
         self.metrics = metrics
         self.task = RLMArchiveTask(
-            ArchiveAccess(
-                "cluster", outside.wal_storage, outside.archive_storage, StoreEntries(outside.wal), self.archive, self
-            ),
+            ArchiveSources("cluster", outside.wal_storage, outside.wal, self.archive, self, lambda: True),
+            outside.archive_storage,
             CombinedSegmentId(1, incarnation, 0),
             ArchiveTaskLimits(
                 plan,
@@ -251,7 +250,7 @@ class Agent:
 
     def lookup(self, offset: int) -> Located | None:
         lookup = SegmentLookup(self.outside.wal, self.archive)
-        return lookup.locate(ORDERS.topic_id, ORDERS.partition, offset, LeaderEpochChain(self.outside.epochs))
+        return lookup.locate(ORDERS.topic_id, ORDERS.partition, offset, LeaderEpochs(self.outside.epochs))
 
     def read(self, located: Located) -> bytes:
         storage = self.outside.wal_storage.objects if located.tier is Tier.WAL else self.outside.archive_storage.objects
@@ -270,7 +269,7 @@ class Agent:
 
     def archived_bytes(self) -> bytes:
         """Everything that is committed, in the order of offsets."""
-        chain = LeaderEpochChain(self.outside.epochs)
+        chain = LeaderEpochs(self.outside.epochs)
         found, offset = b"", 0
         while (archived := self.archive.archived_range(ORDERS, chain, offset)) is not None:
             offset = archived[0]

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
+from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic.records.leader_epochs import LeaderEpochChain
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry, RemoteWalLogSegmentMetadata
@@ -51,7 +51,7 @@ class Located:
 
 class _CombinedSegments(Protocol):
     def entries_covering(
-        self, topic_id_partition: TopicIdPartition, offset: int, leader_epochs: LeaderEpochChain | None = None
+        self, topic_id_partition: TopicIdPartition, offset: int, leader_epochs: LeaderEpochs | None = None
     ) -> list[RemoteWalLogSegmentMetadata]: ...
 
 
@@ -62,14 +62,12 @@ class SegmentLookup:
         self._wal = wal
         self._archive = archive
 
-    def locate(self, topic_id: TopicId, partition: int, offset: int, leader_epochs: LeaderEpochChain) -> Located | None:
+    def locate(self, topic_id: TopicId, partition: int, offset: int, leader_epochs: LeaderEpochs) -> Located | None:
         """The best place of the record at `offset` of this log; None when it is in no finished object."""
         found = self.locate_all(topic_id, partition, offset, leader_epochs)
         return found[0] if found else None
 
-    def locate_all(
-        self, topic_id: TopicId, partition: int, offset: int, leader_epochs: LeaderEpochChain
-    ) -> list[Located]:
+    def locate_all(self, topic_id: TopicId, partition: int, offset: int, leader_epochs: LeaderEpochs) -> list[Located]:
         """All places, the best first: for readers that try the next one when an object is gone or damaged."""
         topic_id_partition = TopicIdPartition(topic_id, partition)
         epoch = leader_epochs.epoch_at(offset)

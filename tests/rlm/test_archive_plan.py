@@ -3,12 +3,13 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
 from kafka_log.topic_partition import TopicIdPartition
-from metadata_topic.records.leader_epochs import LeaderEpochChain
 from metadata_topic.store.archive.archive_store import ArchiveStore
+from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteWalLogSegmentMetadata
-from rlm.archive.archive_plan import ArchiveLimits, LogView, PartitionPlanner, StoreEntries
+from rlm.archive.archive_plan import ArchiveLimits, LogView, PartitionPlanner
 from rlm.write_path.commit.bandwidth import TokenBucket
 from tests.rlm.archive_rig import ORDERS, Outside, plain_log
 
@@ -16,36 +17,36 @@ VIEW = LogView(0, ((0, 0),))
 WRITER = CombinedSegmentId(1, 1, 0)
 
 
-class CountedEntries(StoreEntries):
-    """Counts the lookups."""
+class CountedStore(RemoteWalMetadataStore):
+    """Counts the lookups of entries."""
 
     asked = 0
 
     def entries_covering(
-        self, topic_id_partition: TopicIdPartition, offset: int, leader_epochs: LeaderEpochChain | None = None
+        self, topic_id_partition: TopicIdPartition, offset: int, leader_epochs: LeaderEpochs | None = None
     ) -> list[RemoteWalLogSegmentMetadata]:
         self.asked += 1
         return super().entries_covering(topic_id_partition, offset, leader_epochs)
 
 
 def test_a_round_costs_what_is_new_and_not_what_there_is() -> None:
-    outside = Outside(plain_log(300), ((0, 0),))
+    store = CountedStore()
+    outside = Outside(plain_log(300), ((0, 0),), store)
     for n in range(200):
         outside.upload(outside.log[n : n + 1])
-    entries = CountedEntries(outside.wal)
-    planner = PartitionPlanner(ORDERS, entries, ArchiveStore(), ArchiveLimits(1 << 30, 1 << 30, 1 << 40))
+    planner = PartitionPlanner(ORDERS, store, ArchiveStore(), ArchiveLimits(1 << 30, 1 << 30, 1 << 40))
     assert planner.plan(VIEW, 0) is None
-    before = entries.asked
+    before = store.asked
     outside.upload(outside.log[200:201])
     assert planner.plan(VIEW, 0) is None
-    assert entries.asked - before <= 3
+    assert store.asked - before <= 3
 
 
 def test_what_lies_behind_a_hole_comes_after_what_is_before_it() -> None:
     outside = Outside(plain_log(10), ((0, 0),))
     outside.upload(outside.log[0:2])
     outside.upload(outside.log[6:8])
-    planner = PartitionPlanner(ORDERS, StoreEntries(outside.wal), ArchiveStore(), ArchiveLimits(1 << 20, 1 << 20, 1000))
+    planner = PartitionPlanner(ORDERS, outside.wal, ArchiveStore(), ArchiveLimits(1 << 20, 1 << 20, 1000))
     assert planner.plan(VIEW, outside.wall_ms() + 999) is None
     planned = []
     while (plan := planner.plan(VIEW, outside.wall_ms() + 1000)) is not None:
@@ -61,10 +62,9 @@ def test_the_first_offset_behind_a_hole_is_the_logs_own() -> None:
     outside.upload(outside.log[0:2])
     outside.upload(outside.log[5:9])  # offsets 12 to 17 belong to epoch 3
     outside.upload(plain_log(2, first=14, epoch=3))
-    entries = StoreEntries(outside.wal)
-    chain = LeaderEpochChain(outside.epochs)
-    assert [entries.next_offset(ORDERS, offset, chain) for offset in (4, 12, 17)] == [10, 14, None]
-    assert entries.next_offset(ORDERS, 4, chain) == 10
+    chain = LeaderEpochs(outside.epochs)
+    behind = [outside.wal.stored_ranges(ORDERS, chain, offset + 1)[:1] for offset in (4, 12, 17)]
+    assert [[first for first, _ in found] for found in behind] == [[10], [14], []]
 
 
 @given(st.lists(st.tuples(st.integers(1, 5000), st.floats(0, 3)), min_size=1, max_size=30))

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafka_log.batch_digests import records_digest
+from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
 from kafka_log.record_batch import scan_batches
 from metadata_topic.records.archive_records import ArchiveRecord
-from metadata_topic.records.leader_epochs import LeaderEpochChain
 from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED
 from metadata_topic.store.archive.archive_recovery import records_from_objects
 from metadata_topic.store.archive.archive_store import ArchiveStore, LogBounds
@@ -71,7 +71,7 @@ async def test_what_is_archived_is_the_log_byte_for_byte(
     # Only what was uploaded under the epoch that the log has there is to be found.
     expected = b""
     for base, epoch, raw in outside.log:
-        chain = LeaderEpochChain(outside.epochs)
+        chain = LeaderEpochs(outside.epochs)
         if any(found.entry.leader_epoch == epoch for found in outside.wal.entries_covering(ORDERS, base, chain)):
             expected += raw
     agent = Agent(outside, 5, max_bytes=max_bytes, run_bytes=run_bytes, threads=threads)
@@ -237,7 +237,7 @@ async def test_archived_runs_have_digests_where_they_are_taken(digests: int) -> 
     outside.upload(outside.log)
     agent = Agent(outside, 5, digests=digests)
     assert await agent.archive_all() == 1
-    [archived] = agent.archive.runs_covering(ORDERS, 0, LeaderEpochChain(outside.epochs))
+    [archived] = agent.archive.runs_covering(ORDERS, 0, LeaderEpochs(outside.epochs))
     run, raw = archived.run, outside.archive_storage.objects[archived.object_id]
     wanted = records_digest(raw[run.start_file_position : run.end_file_position])
     assert run.sha256 == (wanted if digests else b"")
@@ -342,7 +342,7 @@ async def test_what_retention_or_a_topics_deletion_leaves_behind_is_deleted_afte
     outside.upload(plain_log(2, first=16))
     await agent.archive_all()
     assert len(outside.archive_storage.objects) == 2
-    chain = LeaderEpochChain(outside.epochs)
+    chain = LeaderEpochs(outside.epochs)
     agent.take_care(KnownLogs({ORDERS: LogBounds(15, chain)}, ()))
     assert len(outside.archive_storage.objects) == 2
     agent.take_care(KnownLogs({ORDERS: LogBounds(16, chain)}, ()), rounds=1)

@@ -1,7 +1,7 @@
 """Which entries the archive releases."""
 
+from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
 from metadata_topic.records.archive_records import ArchiveObjectCommitted
-from metadata_topic.records.leader_epochs import LeaderEpochChain
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
@@ -18,7 +18,7 @@ def test_an_entry_is_released_when_all_of_it_that_is_the_logs_is_archived() -> N
     archive = ArchiveStore()
     named = ArchiveObjectId(ORDERS, 0, 19, CombinedSegmentId(1, 1, 0))
     archive.apply(ArchiveObjectCommitted(named, 1, (entry(0, 0, 9), entry(2, 10, 19)), 400, (), 1))
-    chain = LeaderEpochChain([(0, 0), (2, 10)])
+    chain = LeaderEpochs([(0, 0), (2, 10)])
     led = ArchiveTier(archive, lambda topic_id: topic_id == ORDERS.topic_id, lambda _: chain)
     elsewhere = ArchiveTier(archive, lambda _: True, lambda _: None)
     dead_tail, behind, dead = entry(0, 5, 12), entry(2, 15, 20), entry(0, 10, 12)

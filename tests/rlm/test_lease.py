@@ -8,12 +8,11 @@ import pytest
 
 from agent.wiring.lease_watch import LeaseWatch
 from metadata_topic.records.errors import MetadataTopicError
-from metadata_topic.settings.leases import (
+from metadata_topic.settings.settings_records import (
     Leases,
     LeaseValue,
     decode_leases,
     encode_leases,
-    is_lease_key,
     lease_key,
     with_lease,
 )
@@ -176,7 +175,6 @@ def test_records_are_read_as_written_and_keep_the_last_two_numbers() -> None:
     leases = with_lease(with_lease((LeaseValue(1, "a"),), LeaseValue(2, "b")), LeaseValue(2, "c"))
     assert leases == (LeaseValue(1, "a"), LeaseValue(2, "b"), LeaseValue(2, "c"))
     assert with_lease(leases, LeaseValue(3, "d")) == (*leases[1:], LeaseValue(3, "d"))
-    assert is_lease_key(lease_key(3))
     assert decode_leases(lease_key(3), encode_leases(leases)) == (3, leases)
     assert decode_leases(lease_key(3), None) == (3, ())
     for malformed in (b"7", b"not json", b"[[1]]"):

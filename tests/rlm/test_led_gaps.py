@@ -1,9 +1,9 @@
 """Which declared gaps an agent tells of."""
 
+from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.records.gap_record import RemoteWalGapDeclaration
-from metadata_topic.records.leader_epochs import LeaderEpochChain
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.segment_metadata import (
     CombinedSegmentId,
@@ -15,7 +15,7 @@ from rlm.lifecycle.gap_declarations import LedGaps
 from rlm.write_path.core.led_partition import PartitionStatus
 
 LED, ELSEWHERE = (TopicIdPartition(TopicId(b"g" * 16), number) for number in (0, 1))
-CHAIN = LeaderEpochChain([(0, 0), (3, 40)])
+CHAIN = LeaderEpochs([(0, 0), (3, 40)])
 
 
 def declare(store: RemoteWalMetadataStore, *gaps: DeclaredGap) -> None:

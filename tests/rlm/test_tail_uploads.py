@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic.settings.tail_upload import TailRequest, TailStored, TopicPartitionName
+from metadata_topic.settings.settings_records import TailRequest, TailStored, TopicPartitionName
 from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.segment_metadata import CombinedSegmentId
 from rlm.write_path.assignment import Assignment

@@ -5,24 +5,29 @@ error, makes the start read the topic from its beginning. The wait for it is sho
 neither replication nor the rest of the start is held up. Where retention has cut that beginning off, the snapshot is
 needed, and waited for until the store answers. One is saved at an interval, once the topic was read to
 its end, and only when the store has read on since the last one. What is remembered of the topic itself is loaded and
-saved along with it, by snapshots and by the state directory (`metadata_topic.store.snapshots.topic_memory`).
+saved along with it, by snapshots and by the state directory (`metadata_topic.store.snapshots.store_snapshots`).
 
 While the topic is in doubt (`metadata_topic.store.topic_continuity`) nothing is saved: the snapshots from before are
 what the topic may have to be rebuilt from, and the doubt has to outlive this process.
 """
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final
 
 import structlog
 
+from kafka_log.topic_partition import TopicId
 from metadata_topic.records.errors import SnapshotError
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.snapshots.archive_snapshot import with_archive
 from metadata_topic.store.snapshots.snapshot_keeper import SnapshotKeeper
-from metadata_topic.store.snapshots.topic_memory import TopicMemory
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.store.store_image import StoreImage
+from metadata_topic.store.topic_continuity import RememberedTopic
+from plugin.durable_files import write_durably
 from plugin.errors import RemoteStorageError
 from plugin.wrappers.guarded_storage import GuardedStorageManager
 
@@ -32,6 +37,46 @@ _TRIES = 5
 """So many loads may fail before a topic whose beginning is cut off is read without a snapshot, and doubted."""
 STORAGE_WAIT_S = 2.0
 """A store that is up answers the agent's self-test in less."""
+
+
+FILE_NAME: Final = "metadata-topic.json"
+
+
+class TopicMemory:
+    """Remembers in the state directory the metadata topic's id, and how far it was read. Blocks; one thread at a time.
+
+    A snapshot in object storage has the same, but the store may not answer when the agent starts, and snapshots may be
+    lost with it. A file that cannot be read is logged, and counts as nothing remembered.
+    """
+
+    def __init__(self, state_directory: Path) -> None:
+        self._path = state_directory / FILE_NAME
+
+    def load(self) -> RememberedTopic | None:
+        """None when nothing is remembered."""
+        try:
+            known = json.loads(self._path.read_text())
+            topic_id = known["topic_id"]
+            return RememberedTopic(
+                None if topic_id is None else TopicId(bytes.fromhex(topic_id)),
+                {int(partition): int(end) for partition, end in known["ends"].items()},
+                int(known["rebuilt_ms"]),
+            )
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            log.error("metadata_topic_memory_unreadable", file=str(self._path), error=str(error),
+                      hint="written anew; a topic lost meanwhile is noticed by snapshots alone")  # fmt: skip
+            return None
+
+    def save(self, topic: RememberedTopic) -> None:
+        """In one piece: after a crash the file is the old one or the new one. Raises OSError."""
+        fields = {
+            "topic_id": None if topic.topic_id is None else topic.topic_id.hex(),
+            "ends": {str(partition): end for partition, end in sorted(topic.ends.items())},
+            "rebuilt_ms": topic.rebuilt_ms,
+        }
+        write_durably(self._path, json.dumps(fields))
 
 
 class StoreSnapshots:

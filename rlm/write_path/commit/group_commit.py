@@ -21,7 +21,7 @@ waits for more bytes depends on who waits:
 - As soon as a whole object's bytes are queued or known to be in the logs. After a failure, not before its back-off has
   ended, and no load counts as bulk until an object is stored.
 - Unless an object is whole, not before this agent's share of all agents' objects allows it
-  (`rlm.write_path.commit.object_spacing`).
+  (`spacing_s`).
 - In any case, not before the quota in bytes per second allows it, if there is one (as KIP-956 has for KIP-405's
   uploads). What it holds back stays in the log; followers get it inline.
 
@@ -37,6 +37,7 @@ would only make objects small. The broker's files do not show acks; what is appe
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
@@ -330,3 +331,28 @@ class GroupCommit:
         self._in_flight_s.remove(started_s)
         self._back_off_s = min(2 * self._back_off_s or self._limits.retry_s, self._limits.retry_max_s)
         self._retry_at_s = now_s + self._back_off_s
+
+
+HEADROOM: Final = 1.25
+"""An agent may want this many times the objects it makes. A limited agent makes a little less than its share, because
+uploads begin a little late; without headroom its limit would be lifted."""
+
+
+def spacing_s(objects_per_s: Iterable[float], bound_per_s: float) -> float:
+    """Return the least time from one upload to the next for each agent; 0 if nobody is limited.
+
+    `objects_per_s` are the agents' rates; all together may make `bound_per_s`. Each agent reads the metadata topic's
+    records of every object, and gets announcements from the leaders that it follows. So its CPU grows with the objects
+    of all agents: at 90 brokers an object every 25 ms from each would be too much for one agent (docs/performance.md).
+    Brokers that make few objects leave their share to those that make many: the limit is shared max-min fairly, like
+    bandwidth (Bertsekas, Gallager, Data Networks, 6.5.2). All agents read the same topic, so they calculate the same
+    share without asking each other.
+    """
+    wanted = sorted(rate * HEADROOM for rate in objects_per_s)
+    left_per_s = bound_per_s
+    for place, rate in enumerate(wanted):
+        sharing = len(wanted) - place
+        if rate * sharing > left_per_s:
+            return sharing / left_per_s
+        left_per_s -= rate
+    return 0.0

@@ -142,7 +142,7 @@ class LinkDecider:
         self._freely: dict[TopicIdPartition, _Freely] = {}
         self.producers = Producers(connections)
         self.spacing_s = 0.0
-        """Least time from one upload to the next (`rlm.write_path.commit.object_spacing`), unless an object is
+        """Least time from one upload to the next (`group_commit.spacing_s`), unless an object is
         whole.
         """
         self.is_off: Callable[[], bool] = lambda: False

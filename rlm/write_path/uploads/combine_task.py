@@ -23,7 +23,7 @@ import structlog
 from kafka_cluster.errors import KafkaClusterError
 from kafka_log.batch_digests import batch_digests, run_digest
 from metadata_topic.records.errors import PublicationBacklogFullError
-from metadata_topic.records.metadata_publisher import SegmentPublisher
+from metadata_topic.records.publishable import SegmentPublisher
 from plugin.errors import RemoteStorageError, RemoteStorageTimeoutError, defect_site, failure_label
 from plugin.hot_path.deadline import Deadline
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager

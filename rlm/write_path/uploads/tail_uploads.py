@@ -15,8 +15,8 @@ import structlog
 
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.topic_partition import TopicIdPartition
+from metadata_topic.settings.settings_records import TailRequest, TailStored, TopicPartitionName
 from metadata_topic.settings.settings_topic import SettingsWriter, TailRequests
-from metadata_topic.settings.tail_upload import TailRequest, TailStored, TopicPartitionName
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.uploads.segment_queue import UploadedSegment
 

@@ -8,20 +8,18 @@ from dataclasses import dataclass, field
 from pyspark.sql import SparkSession
 
 from kafka_log.topic_partition import TopicId
-from metadata_topic.records.client_usage_record import (
+from metadata_topic.records.usage_record import (
     CLIENT_USAGE,
+    USAGE,
     ClientUsageRecord,
     ClientZoneUsage,
-    RouterUsage,
-    encode_client_usage,
-    encode_client_usage_key,
-)
-from metadata_topic.records.usage_record import (
-    USAGE,
     FollowerUsage,
+    RouterUsage,
     StoreUsage,
     TopicUsage,
     UsageRecord,
+    encode_client_usage,
+    encode_client_usage_key,
     encode_usage,
     encode_usage_key,
 )

@@ -8,8 +8,14 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from kafka_log.topic_partition import TopicId
-from metadata_topic.records.client_usage_record import ClientUsageRecord, ClientZoneUsage, RouterUsage
-from metadata_topic.records.usage_record import StoreUsage, TopicUsage, UsageRecord
+from metadata_topic.records.usage_record import (
+    ClientUsageRecord,
+    ClientZoneUsage,
+    RouterUsage,
+    StoreUsage,
+    TopicUsage,
+    UsageRecord,
+)
 from plugin.prices import PriceError, Prices, PriceTable
 from retention_job import schemas
 from retention_job.cost.cost_tables import (

@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.produce.router_sweep import RouterSweep
-from metadata_topic.store.adopted_sources import AdoptedSources
+from metadata_topic.store.store_state import AdoptedSources
 from rlm.lifecycle.untold_segments import UntoldSegments
 from rlm.write_path.uploads import adoptable_records
 from rlm.write_path.uploads.adoptable_records import AdoptableRecords

@@ -18,9 +18,9 @@ from plugin.segment_metadata import CombinedSegmentId
 from plugin.wall_clock import Clocks
 from rlm.archive.archive_care import CareLimits
 from rlm.archive.archive_plan import ArchiveLimits
-from rlm.archive.archive_task import ArchiveTaskLimits
+from rlm.archive.archive_task import ArchiveSources, ArchiveTaskLimits
 from rlm.archive.archived_topics import ArchivedTopics, ArchiveTier
-from rlm.archive.archiving import ArchiveSources, Archiving, ArchivingLimits
+from rlm.archive.archiving import Archiving, ArchivingLimits
 from rlm.lifecycle.cluster_observer import KnownSettings, Observation
 from rlm.lifecycle.node_care import NodeRegistration
 from rlm.lifecycle.orphans import HealingLimits

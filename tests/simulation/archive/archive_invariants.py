@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
+from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
 from kafka_log.record_batch import scan_batches
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.archive_records import ArchiveObjectCommitted, ArchiveRecord
-from metadata_topic.records.leader_epochs import LeaderEpochChain
 from metadata_topic.records.publishable import Publishable
 from metadata_topic.records.records import RemoteWalNodeRegistration
 from metadata_topic.records.states import DELETED, DELETING, FINISHED
@@ -160,7 +160,7 @@ class ArchiveInvariants:
 
     def check_index(self, archive: ArchiveStore, log: LedLog) -> None:
         """All that an agent takes for archived of the log is in committed objects that are there."""
-        chain = LeaderEpochChain(log.log.epochs)
+        chain = LeaderEpochs(log.log.epochs)
         for key in log.log.present:
             offset = key.base_offset
             told = archive.archived_range(log.partition, chain, offset)
