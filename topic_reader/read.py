@@ -35,10 +35,10 @@ def read(
     """
     with _opened(topic, partition, source) as log:
         begin, behind = _range(log, start, end)
-        for records in record_batches(
+        for batch in visible_batches(
             log, begin, behind, is_committed=isolation_level == "read_committed", fail_on_data_loss=fail_on_data_loss
         ):
-            yield from records
+            yield from (record for record in batch.records() if begin <= record.offset < behind)
 
 
 def read_batches(
@@ -58,7 +58,7 @@ def read_batches(
         yield from log.batches(*_range(log, start, end), fail_on_data_loss=fail_on_data_loss)
 
 
-def record_batches(
+def visible_batches(
     log: StoredLog,
     start: int,
     end: int,
@@ -66,8 +66,11 @@ def record_batches(
     *,
     is_committed: bool,
     fail_on_data_loss: bool,
-) -> Iterator[list[PlainRecord]]:
-    """Yield each batch's records with offsets [start, end). `planned`: what holds them, and what is behind them."""
+) -> Iterator[StoredBatch]:
+    """Yield the batches of records that consumers see at offsets [start, end); the first and last may reach beyond.
+
+    `planned`: what holds them, and what is behind them.
+    """
     within, behind = planned if planned is not None else (None, None)
     batches = log.batches(start, end, within, fail_on_data_loss=fail_on_data_loss)
 
@@ -80,8 +83,7 @@ def record_batches(
     def again(offset: int) -> Iterator[StoredBatch]:
         return log.batches(offset, end, fail_on_data_loss=fail_on_data_loss)
 
-    for batch in committed(and_behind(), again, end) if is_committed else uncommitted(batches):
-        yield [record for record in batch.records() if start <= record.offset < end]
+    return committed(and_behind(), again, end) if is_committed else uncommitted(batches)
 
 
 @contextmanager

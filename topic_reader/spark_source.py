@@ -13,20 +13,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
 
+from metadata_topic.records.offset_ranges import OffsetRange
 from plugin.wall_clock import wall_ms
 from recovery.logs.log_plan import Extent
+from topic_reader.columns import DecompressedBatch, RecordColumns, decode_columns
+from topic_reader.decompression import decompressed
 from topic_reader.isolation import stable_end
-from topic_reader.read import record_batches
+from topic_reader.read import visible_batches
 from topic_reader.sources import OpenTopics, Source, StoredTopics
-from topic_reader.stored_log import StoredLog, report_loss
+from topic_reader.stored_log import StoredBatch, StoredLog, report_loss
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql.types import StructType
-
-    from kafka_log.plain_records import PlainRecord
 
 COLUMNS: Final = {
     "key": "BINARY",
@@ -103,11 +105,11 @@ class _Reader:
         self._fails = options.get("failOnDataLoss", "true").lower() == "true"
         self._options = options
 
-    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one split, in a task."""
         topic, number, start, end, within, behind = partition.value
         with self._topics.opened() as topics:
-            lists = record_batches(
+            batches = visible_batches(
                 topics.log(topic, number),
                 start,
                 end,
@@ -115,7 +117,7 @@ class _Reader:
                 is_committed=self._is_committed,
                 fail_on_data_loss=self._fails,
             )
-            yield from _arrow_batches(lists, self._topics.topics[topic].name, number, self._schema)
+            yield from _arrow_batches(batches, (start, end), self._topics.topics[topic].name, number, self._schema)
 
     def _partitions(self, topics: OpenTopics) -> Iterator[tuple[str, int]]:
         for topic in self._topics.topics:
@@ -260,39 +262,37 @@ class _StreamReader(_Reader, DataSourceStreamReader):
 
 
 def _arrow_batches(
-    lists: "Iterable[list[PlainRecord]]", topic: str, partition: int, schema: "StructType"
-) -> "Iterator[pa.RecordBatch]":
-    waiting: list[PlainRecord] = []
-    size_bytes = 0
-    for records in lists:
-        waiting += records
-        size_bytes += sum(len(record.value or b"") for record in records)
-        if size_bytes >= _ARROW_BYTES or len(waiting) >= _ARROW_ROWS:
-            yield _arrow_batch(waiting, topic, partition, schema)
-            waiting, size_bytes = [], 0
-    if waiting:
-        yield _arrow_batch(waiting, topic, partition, schema)
+    batches: Iterable[StoredBatch], wanted: OffsetRange, topic: str, partition: int, schema: "StructType"
+) -> Iterator[pa.RecordBatch]:
+    """Yield the wanted records, some megabytes at a time. Raises CorruptBatchError, MalformedMessageError."""
+    waiting: list[DecompressedBatch] = []
+    rows = size_bytes = 0
+    for batch in batches:
+        waiting.append(DecompressedBatch(batch.header, decompressed(batch.header, batch.data)))
+        rows += batch.header.record_count
+        size_bytes += len(waiting[-1].body)
+        if size_bytes >= _ARROW_BYTES or rows >= _ARROW_ROWS:
+            yield from _arrow_batch(decode_columns(waiting, wanted), topic, partition, schema)
+            waiting, rows, size_bytes = [], 0, 0
+    yield from _arrow_batch(decode_columns(waiting, wanted), topic, partition, schema)
 
 
-def _arrow_batch(
-    records: "Sequence[PlainRecord]", topic: str, partition: int, schema: "StructType"
-) -> "pa.RecordBatch":
-    import pyarrow as pa
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    offsets, keys, values, times_ms, kinds, headers = zip(*records, strict=True)
-    columns: dict[str, Callable[[], object]] = {
-        "key": lambda: keys,
-        "value": lambda: values,
-        "topic": lambda: pa.repeat(topic, len(records)),
-        "partition": lambda: pa.repeat(pa.scalar(partition, pa.int32()), len(records)),
-        "offset": lambda: offsets,
-        "timestamp": lambda: pa.array(times_ms, pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC")),
-        "timestampType": lambda: kinds,
-        HEADERS: lambda: [[{"key": key, "value": value} for key, value in one] or None for one in headers],
+def _arrow_batch(records: RecordColumns, topic: str, partition: int, schema: "StructType") -> Iterator[pa.RecordBatch]:
+    """Yield one, or none if there are no records."""
+    if not (count := len(records.offsets)):
+        return
+    columns: dict[str, Callable[[], pa.Array]] = {
+        "key": lambda: records.keys,
+        "value": lambda: records.values,
+        "topic": lambda: pa.repeat(topic, count),
+        "partition": lambda: pa.repeat(partition, count),
+        "offset": lambda: records.offsets,
+        "timestamp": lambda: records.timestamps_ms.cast(pa.timestamp("ms", "UTC")),
+        "timestampType": lambda: records.timestamp_types,
+        HEADERS: lambda: records.headers,
     }
     types = to_arrow_schema(schema)
-    return pa.RecordBatch.from_arrays([pa.array(columns[one.name](), one.type) for one in types], schema=types)
+    yield pa.RecordBatch.from_arrays([columns[one.name]().cast(one.type) for one in types], schema=types)
 
 
 def _grouped(extents: Iterable[Extent]) -> Iterator[list[Extent]]:

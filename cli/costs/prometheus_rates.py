@@ -1,6 +1,6 @@
 """Reads from Prometheus what topics were sent and gave out over weeks, for `remote-wal estimate`.
 
-Brokers count the bytes of each topic (`BytesInPerSec` and `BytesOutPerSec`, the latter without replication), and an
+Brokers count the bytes of each topic (BytesInPerSec and BytesOutPerSec, the latter without replication), and an
 exporter hands the counters to Prometheus. The time is cut into windows that follow each other, one point for each.
 A topic's rate is the mean from its first point on; a window in which only other topics have a point counts as 0.
 """

@@ -43,6 +43,7 @@ def gateway_cluster(
     tls: bool = False,
     bypass: bool = False,
     store: BreakableStore = _STORE,
+    heap_mb: int = 384,
 ) -> Iterator[LocalCluster]:
     """One broker for each that `gateways` names, with the store that has switches. Gone at the end.
 
@@ -56,7 +57,7 @@ def gateway_cluster(
         AgentsMode(store, {**plugins, **(agent_keys or {})}, gateways=gateways, tls=tls, bypass=bypass),
         {"group.initial.rebalance.delay.ms": "0", **(broker_keys or {})},
         apart if controllers_apart else {},
-        heap_mb=384,
+        heap_mb=heap_mb,
     )
     with LocalCluster.create(directory / "cluster", brokers=len(gateways.zones), settings=settings) as made:
         made.start(_START_S)

@@ -69,13 +69,14 @@ def confluent_consume(bootstrap: str, topic: str, count: str, protocol: str, rac
     return {"read": read}
 
 
-def confluent_go_on(bootstrap: str, topic: str, _unused: str = "") -> dict[str, Any]:
-    """Produce until standard input ends."""
+def confluent_go_on(bootstrap: str, topic: str, clients: str = "1") -> dict[str, Any]:
+    """Produce with that many producers in turn until standard input ends."""
     import threading
 
     from confluent_kafka import Producer
 
-    producer, done, ended = Producer({"bootstrap.servers": bootstrap, "acks": "all"}), [0, 0], threading.Event()
+    producers = [Producer({"bootstrap.servers": bootstrap, "acks": "all"}) for _ in range(int(clients))]
+    done, ended = [0, 0], threading.Event()
 
     def delivered(error: object, _message: object) -> None:
         done[error is not None] += 1
@@ -90,10 +91,12 @@ def confluent_go_on(bootstrap: str, topic: str, _unused: str = "") -> dict[str, 
     threading.Thread(target=wait_for_the_end, daemon=True).start()
     sent = 0
     while not ended.wait(0.005):
+        producer = producers[sent % len(producers)]
         producer.produce(topic, VALUES.randbytes(VALUE_BYTES), on_delivery=delivered)
         sent += 1
         producer.poll(0)
-    return {"sent": sent, "waiting": producer.flush(TIMEOUT_S), "delivered": done[0], "failed": done[1]}
+    waiting = sum(producer.flush(TIMEOUT_S) for producer in producers)
+    return {"sent": sent, "waiting": waiting, "delivered": done[0], "failed": done[1]}
 
 
 def python_create(bootstrap: str, topic: str) -> dict[str, Any]:
