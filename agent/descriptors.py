@@ -1,4 +1,6 @@
-"""Raises the limit of file descriptors as far as the system allows, and warns when they run out.
+"""Sets the process's limits: as many file descriptors as the system allows, and no core dumps.
+
+A watch warns when descriptors run out.
 
 Connections, segment files and directories share the limit. Segment files are bounded by it, so that they never take
 what connections need. Running out all the same is logged, and nothing ends: a connection is closed, a read is retried,
@@ -45,6 +47,20 @@ def bounded_open_files(wanted: int, limit: int | None = None) -> int:
     if bound < wanted:
         log.warning("open_files_bounded", wanted=wanted, bound=bound, limit=limit, key="LimitNOFILE")
     return bound
+
+
+def settle_core_dumps(enabled: bool) -> None:
+    """Switch core dumps off for this process and its children, unless they are wanted.
+
+    They hold records, keys and passwords that others may read. The kernel runs a handler in `kernel.core_pattern`
+    whatever the limit is, but passes the limit to it; systemd-coredump then stores nothing.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    if enabled:
+        hint = "they hold records and secrets; remote.wal.agent.core.dumps.enable=false"
+        log.warning("core_dumps_enabled", limit=soft, hint=hint)
+    else:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
 
 
 class DescriptorWatch:

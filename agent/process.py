@@ -6,22 +6,19 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import structlog
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
 from agent.agent_state import NOT_FORMATTED, AgentState
 from agent.configuration import Configuration
-from agent.core_dumps import settle_core_dumps
 from agent.defects import BackOff, Supervisor
-from agent.descriptors import DescriptorWatch, raise_limit
-from agent.first_start import formatted_directory, wait_for_format
+from agent.descriptors import DescriptorWatch, raise_limit, settle_core_dumps
 from agent.http.http_access import http_access
 from agent.http.http_endpoint import Health, HttpEndpoint, Page, json_page
 from agent.http.status import status_of, summary
@@ -30,16 +27,17 @@ from agent.identity import AgentIdentity, AgentLock
 from agent.metrics.paused_reads import PausedLinks, PausedReads
 from agent.metrics.savings import Savings, SavingsCollector
 from agent.release import DISTRIBUTION, agent_info, tell_release
-from agent.reload import Reload
-from agent.service_manager import ListeningSockets, ServiceManager
+from agent.service_manager import ListeningSockets, ServiceManager, Watchdog
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.http_listener import check_http_listener
+from agent.settings.setting_types import AgentSettingsError
 from agent.settings.shown_configuration import shown_configuration
 from agent.tls.certificates import CertificateWatch, certificate_stores
-from agent.watchdog import Watchdog
 from agent.wiring.relaying import Relaying, build_relaying
-from kafka_log.broker_files.meta_properties import MetaProperties
+from kafka_log.broker_files.meta_properties import MetaProperties, read_meta_properties
 from kafka_log.broker_files.server_properties import BrokerProperties
+from kafka_log.errors import BrokerPropertiesError
+from plugin.errors import StoreError
 from plugin.remote_wal_storage_manager import RequestCounts
 from plugin.wall_clock import Clocks, wall_ms
 from replication.follower.tiers import ArchiveReads
@@ -59,20 +57,9 @@ loop.
 _HTTP_ENDPOINT, _DESCRIPTORS, _STORAGE_SYSTEM, _WATCHDOG = "http endpoint", "descriptors", "storage system", "watchdog"
 _CERTIFICATES, _RELEASE, _PEERS = "certificates", "release", "peers"
 _PEER_WATCH, _BROKER_WATCH, _PAUSES = "peer watch", "broker watch", "link pauses"
+_LOOK_AGAIN_S = 0.2
 CLOSING_S = 5.0
 """Time for the rest of a stop, besides uploading and publishing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Handover:
-    """What the process got from the service manager."""
-
-    manager: ServiceManager
-    sockets: ListeningSockets
-
-    @classmethod
-    def of_this_process(cls) -> Self:
-        return cls(ServiceManager(os.environ, os.getpid()), ListeningSockets.handed_over(os.environ, os.getpid()))
 
 
 class Agent:
@@ -83,13 +70,15 @@ class Agent:
         broker: BrokerProperties,
         settings: AgentSettings,
         lock: AgentLock,
-        handover: Handover | None = None,
+        manager: ServiceManager | None = None,
+        sockets: ListeningSockets | None = None,
         back_off: BackOff | None = None,
     ) -> None:
         """Raises AgentSettingsError, PriceError or OSError when files are wrong or incomplete."""
         self._configuration = Configuration.load(broker, settings)
         self._lock = lock
-        self._handover = handover or Handover(ServiceManager({}, 0), ListeningSockets([]))
+        self._manager = manager or ServiceManager({}, 0)
+        self._sockets = sockets or ListeningSockets([])
         self.registry = CollectorRegistry()
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self.registry)
@@ -116,7 +105,7 @@ class Agent:
             Health(state.not_ready, state.degraded),
             http_access(settings.http),
         )
-        self._http_listener = self._handover.sockets.take("http", settings.http.listener)
+        self._http_listener = self._sockets.take("http", settings.http.listener)
         check_http_listener(self._http_listener, settings.http, "the socket that was handed over")
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -125,7 +114,7 @@ class Agent:
         Raises OSError when relaying cannot begin, MalformedFileError when a log directory's identity cannot be read.
         """
         supervisor, timeout_s = self.state.supervisor, self._configuration.settings.process.watchdog_timeout_s
-        supervisor.start(_WATCHDOG, Watchdog(timeout_s, self._handover.manager, sys.stderr).run)
+        supervisor.start(_WATCHDOG, Watchdog(timeout_s, self._manager, sys.stderr).run)
         supervisor.start(_DESCRIPTORS, self.state.descriptors.run)
         supervisor.start(_CERTIFICATES, self.state.certificates.run)
         supervisor.start(_RELEASE, partial(tell_release, self.registry))
@@ -156,7 +145,7 @@ class Agent:
         The service counts as ready, so that the broker can be started.
         """
         self._serve_http()
-        self._handover.manager.tell("READY=1", f"STATUS={NOT_FORMATTED}")
+        self._manager.tell("READY=1", f"STATUS={NOT_FORMATTED}")
         waiting = asyncio.create_task(wait_for_format(self._configuration.broker.log_dirs))
         stopped = asyncio.create_task(stop.wait())
         await asyncio.wait((waiting, stopped), return_when=asyncio.FIRST_COMPLETED)
@@ -166,11 +155,11 @@ class Agent:
         return None if waiting.cancelled() else waiting.result()
 
     async def _relay(self, formatted: MetaProperties, stop: asyncio.Event, waited: bool) -> None:
-        broker, manager, state = self._configuration.broker, self._handover.manager, self.state
+        broker, manager, state = self._configuration.broker, self._manager, self.state
         incarnation = self._lock.next_incarnation(wall_ms)
         identity = AgentIdentity(formatted.cluster_id, broker.node_id, incarnation, broker.rack, wall_ms())
         relaying = build_relaying(self._configuration, identity, self.registry, self._archive_storage, time.monotonic)
-        await relaying.start(self._configuration, self._handover.sockets)
+        await relaying.start(self._configuration, self._sockets)
         if relaying.shadow is None:
             state.supervisor.start(_PEERS, relaying.found_peers.run)
             state.supervisor.start(_PEER_WATCH, relaying.peer_watch.run)
@@ -182,7 +171,7 @@ class Agent:
         self.registry.register(PausedReads(relaying.hydration.tiers))
         self.registry.register(PausedLinks(relaying.pauses))
         agent_info(self.registry).labels(identity.cluster_id, identity.rack or "", str(identity.broker_id)).set(1)
-        self._handover.sockets.close_rest()
+        self._sockets.close_rest()
         manager.tell("READY=1", "STATUS=relaying" if relaying.shadow is None else "STATUS=in shadow")
         mode = self._configuration.settings.process.mode
         log.info("agent_started", broker=identity.broker_id, incarnation=identity.incarnation, mode=mode)
@@ -240,6 +229,40 @@ def _import_storage_system() -> "tuple[type[StorageSystem], type[Surroundings]]"
     return StorageSystem, Surroundings
 
 
+def formatted_directory(log_dirs: Sequence[Path]) -> MetaProperties | None:
+    """Return the identity in the first formatted directory; None if none is formatted yet.
+
+    Raises MalformedFileError, and OSError when no directory can be read and none may come.
+    """
+    unreadable: OSError | None = None
+    waits = False
+    for directory in log_dirs:
+        try:
+            return read_meta_properties(directory)
+        except FileNotFoundError:
+            waits = True
+        except OSError as error:  # a failed disk: like the broker, we use its other directories
+            unreadable = error
+    if unreadable is not None and not waits:
+        raise unreadable
+    return None
+
+
+async def wait_for_format(log_dirs: Sequence[Path]) -> MetaProperties:
+    """Wait until a directory is formatted, and return its identity. Logs once that it waits."""
+    log.warning(
+        "log_directories_not_formatted",
+        directories=[str(directory) for directory in log_dirs],
+        consequence="nothing is relayed; the agent waits",
+        hint="format them with kafka-storage.sh",
+    )
+    while True:
+        if (found := formatted_directory(log_dirs)) is not None:
+            log.info("log_directories_formatted", cluster_id=found.cluster_id)
+            return found
+        await asyncio.sleep(_LOOK_AGAIN_S)
+
+
 def run_agent(broker: BrokerProperties, settings: AgentSettings, read_again: Callable[[], BrokerProperties]) -> None:
     """Run until SIGTERM or SIGINT; blocks. SIGHUP reads and checks the broker's file again."""
     import uvloop
@@ -248,23 +271,46 @@ def run_agent(broker: BrokerProperties, settings: AgentSettings, read_again: Cal
     settle_core_dumps(settings.process.core_dumps_enable)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     gc.set_threshold(*_GC_THRESHOLDS)
-    handover = Handover.of_this_process()
     lock = AgentLock(Path(settings.process.state_directory))
     try:
-        uvloop.run(_run(partial(Agent, broker, settings, lock, handover), partial(Reload, broker, read_again)))
+        uvloop.run(_run(broker, settings, lock, read_again))
     finally:
         lock.release()
 
 
-async def _run(make_agent: Callable[[], Agent], make_reload: Callable[[Callable[[], None]], Reload]) -> None:
+async def _run(
+    broker: BrokerProperties, settings: AgentSettings, lock: AgentLock, read_again: Callable[[], BrokerProperties]
+) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    agent = make_agent()
-    reload = make_reload(agent.state.certificates.look)
-    loop.add_signal_handler(signal.SIGHUP, loop.run_in_executor, None, reload.look)
+    sockets = ListeningSockets.handed_over(os.environ, os.getpid())
+    agent = Agent(broker, settings, lock, ServiceManager(os.environ, os.getpid()), sockets)
+
+    def look_again() -> None:
+        agent.state.certificates.look()
+        tell_changes(broker, read_again)
+
+    loop.add_signal_handler(signal.SIGHUP, loop.run_in_executor, None, look_again)
     await agent.run(stop)
     # The next agent starts when this process is gone: threads that wait for a store or for Kafka must not delay that.
     sys.stderr.flush()
     os._exit(0)
+
+
+def tell_changes(began_with: BrokerProperties, read_again: Callable[[], BrokerProperties]) -> None:
+    """Log which keys have changed, never their values. Never raises: the agent continues unchanged.
+
+    Settings are read once, when the agent starts. Certificates and passwords of Kafka clients are read for each
+    connection anyway, and topics' settings come from the cluster.
+    """
+    try:
+        before, now = began_with.raw, read_again().raw
+    except (AgentSettingsError, BrokerPropertiesError, StoreError, OSError) as error:
+        log.error("configuration_wrong", error=str(error), consequence="the agent goes on, and would not start anew")
+        return
+    if changed := sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key)):
+        log.warning("configuration_changed", keys=changed, consequence="they count once the agent is restarted")
+    else:
+        log.info("configuration_unchanged")

@@ -3,17 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from doctor import (
-    agents_way,
-    bypass_checks,
-    cluster_checks,
-    durable_checks,
-    gateway_checks,
-    host_checks,
-    link_checks,
-    retention_checks,
-    store_checks,
-)
+from doctor import cluster_checks, gateway_checks, host_checks, retention_checks, store_checks
 from doctor.facts import Facts
 from doctor.findings import Finding, Level, Verdict, judge
 
@@ -24,16 +14,16 @@ CHECKS: Final[Mapping[str, Check]] = {
     "listeners": host_checks.listeners,
     "broker-tls": host_checks.broker_tls,
     "agent-peers": host_checks.agent_peers,
-    "bypass-listener": bypass_checks.bypass_listener,
-    "bypass-peers": bypass_checks.bypass_peers,
+    "bypass-listener": host_checks.bypass_listener,
+    "bypass-peers": host_checks.bypass_peers,
     "follower-fetching": gateway_checks.follower_fetching,
     "gateway-listeners": gateway_checks.gateway_listeners,
-    "gateway-agents": agents_way.gateway_agents,
+    "gateway-agents": gateway_checks.gateway_agents,
     "gateway-sides": gateway_checks.gateway_sides,
     "gateway-names": gateway_checks.gateway_names,
     "gateway-ports": gateway_checks.gateway_ports,
     "gateway-security": gateway_checks.gateway_security,
-    "durable-topics": durable_checks.durable_topics,
+    "durable-topics": gateway_checks.durable_topics,
     "agents-registered": host_checks.agents_registered,
     "store-settings": store_checks.store_settings,
     "store-buckets": store_checks.store_buckets,
@@ -48,7 +38,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "metadata-topic-replication": cluster_checks.metadata_topic_replication,
     "long-term-tier": cluster_checks.long_term_tier,
     "wal-retention": retention_checks.wal_retention,
-    "link-policy": link_checks.link_policy,
+    "link-policy": cluster_checks.link_policy,
     "deletion-grace": cluster_checks.deletion_grace,
     "fetch-delay": cluster_checks.fetch_delay,
     "uncommitted-ttl": cluster_checks.uncommitted_ttl,

@@ -12,8 +12,8 @@ from pydantic import BaseModel
 
 from agent.settings.agent_settings import OUR_PREFIXES, AgentSettings
 from agent.settings.storage_spec import storage_spec
-from doctor.agents_way import faults_of_file
 from doctor.findings import Fault, Level
+from doctor.gateway_checks import faults_of_file
 from doctor.host_checks import listener_fault
 from kafka_log.broker_files.server_properties import BrokerProperties
 from plugin.clients.backend_settings import parse_settings

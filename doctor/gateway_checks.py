@@ -1,15 +1,28 @@
-"""Checks the zone gateway: the listeners that keep clients in their zone, their names, and what clients lose."""
+"""Checks the zone gateway: the listeners that keep clients in their zone, their names, and what clients lose.
+
+A gateway's listeners lead to agents: those for a zone's clients name other zones' brokers as the zone's gateways. An
+agent must reach brokers directly, never through another agent, whose death would also be its own.
+"""
+
+from collections.abc import Mapping
 
 from agent.found_peers import gateway_parts, serving_clients
+from agent.settings.agent_settings import AgentSettings
 from agent.settings.gateway_settings import ALL, GatewaySettings
 from agent.settings.http_listener import is_loopback
-from agent.settings.kafka_client import client_listeners
-from doctor.facts import Facts, Unknown
-from doctor.findings import Fault, Level, Verdict, worst
-from metadata_topic.settings.topic_settings import GatewayPart
+from agent.settings.kafka_client import bootstrap_listener, client_listeners
+from doctor.facts import Facts, Unknown, known
+from doctor.findings import Fault, Level, Verdict, some_of, worst
+from gateway.planning.plan import listener_name
+from kafka_log.broker_files.server_properties import BrokerProperties, Endpoint
+from metadata_topic.settings.topic_settings import GatewayPart, why_not_durable
 
 _KEY = "remote.wal.gateway"
 _PLAN = "print the lines by remote-wal gateway plan"
+_DURABLE_PLAN = f"{_PLAN} --durable"
+_LISTENER = "remote.wal.agent.client.listener"
+_SERVERS = "remote.wal.agent.bootstrap.servers"
+_CONSEQUENCE = "while an agent there is dead, this one reads and writes nothing of what its broker leads"
 _TWO_SIDED = {
     GatewayPart.PRODUCE: f"{_KEY}.produce.enable",
     GatewayPart.ADOPT: f"{_KEY}.produce.adopt.enable",
@@ -246,3 +259,92 @@ def _mechanism_keys(facts: Facts) -> list[str]:
     """Return the keys of the mechanisms by which clients of other zones may log in."""
     names = sorted(facts.settings.gateway.by_agents)
     return ["sasl.enabled.mechanisms", *(f"listener.name.{name.lower()}.sasl.enabled.mechanisms" for name in names)]
+
+
+def durable_topics(facts: Facts) -> Verdict:
+    """Check topics with remote.wal.durable.enable, and the listeners of this broker, which may come to lead them."""
+    durable = sorted(name for name, topic in known(facts.topics).items() if topic.is_durable)
+    if not durable:
+        return Verdict(Level.OK, "no topic is durable")
+    settings, told = facts.settings.gateway, some_of(durable)
+    if not settings.enable or not settings.durable_listener:
+        found = f"{told} is durable, and this agent holds no answers: producers are answered before records are stored"
+        return Verdict(Level.ERROR, found, f"{_KEY}.durable.listener; {_DURABLE_PLAN}")
+    broker = facts.broker
+    reserved = {broker.inter_broker_listener_name, *broker.controller_listener_names}
+    for_agents = facts.settings.client.client_listener
+    past = sorted(set(broker.advertised_listeners) - reserved - settings.by_agents - {for_agents})
+    if past:
+        found = f"{told} is durable, and {', '.join(past)} leads past the agent: producers there are answered too soon"
+        return Verdict(Level.ERROR, found, f"{_DURABLE_PLAN}, and have no other listener for clients that produce")
+    elsewhere = {one: agent for one, agent in facts.registered.items() if one != broker.node_id}
+    if (reason := why_not_durable(elsewhere)) is not None:
+        return Verdict(Level.ERROR, f"{told} is durable, and {reason}", f"{_DURABLE_PLAN} on all brokers")
+    found = f"{told}: nothing is held of producers with acks=0"
+    change = "acks=1 or acks=all"
+    if for_agents in broker.advertised_listeners:
+        found += f"; {for_agents} leads past the agent, too, as agents need it"
+        change += f"; let nobody but agents and operators reach {for_agents}, by firewall or by ACLs"
+    return Verdict(Level.INFORMATION, found, change)
+
+
+def gateway_agents(facts: Facts) -> Verdict:
+    """Check whether each named server leads to brokers themselves, by the file and by its answer."""
+    settings = facts.settings.gateway
+    if not settings.enable:
+        return Verdict(Level.OK, "remote.wal.gateway.enable is false")
+    faults = faults_of_file(facts.broker, facts.settings)
+    for server, brokers in facts.ways.items():
+        led = [] if isinstance(brokers, Unknown) else _led_to_agents(brokers, facts.settings)
+        if led:
+            found = f"{server} names agents in the place of brokers {', '.join(map(str, led))}: {_CONSEQUENCE}"
+            faults.append((Level.WARNING, found, f"{_SERVERS}: brokers' listeners for agents ({_LISTENER})"))
+    if faults:
+        return worst(faults)
+    unknown = [told.reason for told in facts.ways.values() if isinstance(told, Unknown)]
+    if len(unknown) == len(facts.ways):
+        reason = unknown[0] if unknown else "there is no server to ask"
+        return Verdict(Level.UNKNOWN, f"nothing in the file leads to agents; what the servers say: {reason}")
+    return Verdict(Level.OK, f"{len(facts.ways) - len(unknown)} servers name brokers themselves")
+
+
+def _led_to_agents(brokers: Mapping[int, Endpoint], settings: AgentSettings) -> list[int]:
+    gateway = settings.gateway
+    held = {gateway.durable_port} if gateway.durable_listener else set()
+    return sorted(one for one, where in brokers.items() if where.port in {gateway.port_base + one, *held})
+
+
+def faults_of_file(broker: BrokerProperties, settings: AgentSettings) -> list[Fault]:
+    """Return what the file alone shows."""
+    if not settings.gateway.enable:
+        return []
+    own, servers = _own_zones_listener(broker, settings), settings.client.bootstrap_servers
+    if servers is None:
+        name = bootstrap_listener(broker, settings.client)
+        if name not in {own, *settings.gateway.by_agents}:
+            return []
+        found = f"the agent reaches Kafka by {name}, and brokers of other zones by other agents: {_CONSEQUENCE}"
+        return [(Level.WARNING, found, f"a listener for agents ({_LISTENER}): print it by remote-wal gateway plan")]
+    advertised = broker.advertised_listeners
+    known = advertised.get(settings.client.client_listener)
+    ports = {advertised[name].port for name in settings.gateway.by_agents | {own} if name in advertised}
+    ports -= {known.port} if known is not None else set()
+    wrong = [one for one in (part.strip() for part in servers.split(",")) if one.rpartition(":")[2] in map(str, ports)]
+    if not wrong:
+        return []
+    told = "at this port brokers answer clients of their own zone, each as its zone sees the others"
+    found = f"{_SERVERS}: {', '.join(wrong)}: {told}"
+    return [(Level.WARNING, f"{found}: {_CONSEQUENCE}", f"brokers' listeners for agents ({_LISTENER})")]
+
+
+def _own_zones_listener(broker: BrokerProperties, settings: AgentSettings) -> str:
+    """Return the listener for clients of this broker's zone, if its name is known; else empty."""
+    gateway = settings.gateway
+    if gateway.durable_listener or gateway.bootstrap_listener:
+        return gateway.durable_listener or gateway.bootstrap_listener
+    for zone, name in gateway.zone_listeners.items():
+        suffix = listener_name(zone, "")
+        if name.endswith(suffix):
+            own = listener_name(broker.rack or "", name.removesuffix(suffix))
+            return own if own in client_listeners(broker) else ""
+    return ""

@@ -17,7 +17,7 @@ from agent.settings.process_settings import HttpSettings
 from agent.settings.storage_spec import storage_spec
 from agent.tls.broker_tls import broker_tls_plan
 from agent.tls.certificates import certificate_stores, days_left
-from agent.wiring.peering import broker_listener, peer_addresses
+from agent.wiring.peering import broker_listener, peer_addresses, peer_tls
 from doctor.cluster_questions import ask_cluster, ask_topics, ask_way, ask_zones
 from doctor.facts import AgentAnswer, BrokerTlsFacts, Cluster, EnabledTopic, Facts, Host, Store, Unknown, get_fact
 from doctor.host_questions import (
@@ -60,7 +60,7 @@ def gather(broker: BrokerProperties, settings: AgentSettings, wall_ms: Callable[
     cluster: Cluster | Unknown = _if_known(client, lambda known: ask_cluster(known, _KAFKA_TIMEOUT_S))
     topics, agents, registered = _settings_topic(client, cluster, wall_ms, settings.http)
     with ThreadPoolExecutor(_PEERS_AT_ONCE) as pool:
-        found, tls = registered_addresses(registered, broker.node_id), _tls(settings)
+        found, tls = registered_addresses(registered, broker.node_id), peer_tls(settings.tls)
         listed = peer_addresses(broker, settings.peers)
         others = {key: [known[key] for known in (listed, found) if key in known] for key in {**listed, **found}}
         dialled = pool.map(lambda addresses: _dial_any(addresses, tls), others.values())
@@ -228,17 +228,6 @@ def _host(broker: BrokerProperties, settings: AgentSettings) -> Host:
     limit = get_fact(lambda: open_files_limit(settings.process.state_directory))
     open_files, whose = (limit, "") if isinstance(limit, Unknown) else limit
     return Host(get_fact(lambda: count_partitions(broker.log_dirs)), get_fact(max_user_watches), open_files, whose)
-
-
-def _tls(settings: AgentSettings) -> PeerTls | None:
-    certificate, key, authority = (
-        settings.tls.certificate_file,
-        settings.tls.key_file,
-        settings.tls.ca_file,
-    )
-    if certificate is None or key is None or authority is None:
-        return None
-    return PeerTls(certificate, key, authority)
 
 
 def _if_known(known: "KafkaClientConfig | Unknown", get: Callable[[KafkaClientConfig], T]) -> T | Unknown:

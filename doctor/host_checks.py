@@ -1,8 +1,9 @@
-"""Checks the listeners, the other agents, and this host's limits."""
+"""Checks the listeners, the other agents and the bypass around dead ones, and this host's limits."""
 
 import ipaddress
 
 from agent.settings.agent_settings import AgentSettings
+from agent.settings.http_listener import is_loopback
 from agent.tls.certificates import SOON_DAYS
 from agent.wiring.peering import is_forwarded
 from doctor.facts import Facts, Unknown, known
@@ -12,6 +13,7 @@ from kafka_log.broker_files.server_properties import BrokerProperties
 _FILES_BESIDE = 256
 """Sockets, libraries and the like, besides segment files."""
 _FILES_PER_PEER = 32
+_BYPASS = "remote.wal.agent.bypass"
 
 
 def listener_fault(broker: BrokerProperties, settings: AgentSettings) -> Fault | None:
@@ -179,3 +181,60 @@ def _is_address(host: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def bypass_listener(facts: Facts) -> Verdict:
+    """Check that other brokers can bypass this host's agent, and nobody else can."""
+    broker, settings = facts.broker, facts.settings
+    if not settings.bypass.brokers:
+        found = f"{_BYPASS} is empty: nobody replicates from a broker whose agent is dead"
+        return Verdict(Level.INFORMATION, found, f"a second listener of each broker, and {_BYPASS}")
+    own = settings.bypass.brokers.get(broker.node_id)
+    if own is None:
+        found = f"broker {broker.node_id} is not in {_BYPASS}: no other host's list, if alike, leads past this agent"
+        return Verdict(Level.WARNING, found, f"add {broker.node_id}@<host>:<port> to {_BYPASS} on all hosts")
+    names = [name for name, where in broker.listeners.items() if where.port == own.port]
+    if not names:
+        found = f"{_BYPASS} has {own} for this broker, which listens at no such port"
+        return Verdict(Level.ERROR, found, f"listeners: add BYPASS://{own}, or correct {_BYPASS}")
+    faults = _bypass_faults(facts, names[0])
+    if faults:
+        level, found, change = max(faults, key=lambda fault: list(Level).index(fault[0]))
+        return Verdict(level, found, change)
+    return Verdict(Level.OK, f"{names[0]} at {own}")
+
+
+def _bypass_faults(facts: Facts, name: str) -> list[Fault]:
+    """Return what is wrong with the listener of this name, and what to change."""
+    broker, settings = facts.broker, facts.settings
+    prefix, wanted = f"listener.name.{name.lower()}.", settings.bypass.security_protocol
+    speaks = broker.security_protocols[name]
+    auth = broker.raw.get(f"{prefix}ssl.client.auth", broker.raw.get("ssl.client.auth", "none"))
+    faults = []
+    if speaks != wanted:
+        found = f"{name} speaks {speaks}, {_BYPASS}.security.protocol is {wanted}"
+        faults.append((Level.ERROR, found, f"listener.security.protocol.map: {name}:{wanted}"))
+    elif wanted == "SSL" and auth.lower() != "required":
+        found = f"{name} wants no client certificate (ssl.client.auth={auth}), so everybody is the same User:ANONYMOUS"
+        faults.append((Level.ERROR, found, f"{prefix}ssl.client.auth=required"))
+    if is_loopback(broker.listeners[name].host) and not is_loopback(settings.bypass.brokers[broker.node_id].host):
+        found = f"{name} listens at {broker.listeners[name].host} only: other hosts' agents do not reach it"
+        faults.append((Level.ERROR, found, f"listeners: {name}://{settings.bypass.brokers[broker.node_id]}"))
+    if wanted.endswith("PLAINTEXT"):
+        found = f"{name} is unencrypted" + (
+            "" if wanted.startswith("SASL") else ", and everybody there is User:ANONYMOUS"
+        )
+        faults.append((Level.WARNING, found, f"make it SSL, {_BYPASS}.security.protocol too"))
+    if name in broker.advertised_listeners:
+        found = f"{name} is advertised: clients that come by it would be sent to it again"
+        faults.append((Level.WARNING, found, f"take {name} out of advertised.listeners"))
+    return faults
+
+
+def bypass_peers(facts: Facts) -> Verdict:
+    """Check whether this agent would get past the others."""
+    silent = [f"broker {broker_id}: {reason}" for broker_id, reason in sorted(facts.bypass.items()) if reason]
+    if silent:
+        change = f"correct {_BYPASS}, the listener, its certificates, or the firewall"
+        return Verdict(Level.WARNING, "; ".join(silent), change)
+    return Verdict(Level.OK, f"{len(facts.bypass)} brokers answer past their agents")

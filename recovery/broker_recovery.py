@@ -15,12 +15,15 @@ from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.declared_gaps import GapReason
 from metadata_topic.records.offset_ranges import OffsetRange, ranges_missing
 from recovery.cluster_view import ClusterView, ReplicaSet
-from recovery.errors import RecoveryError, UnknownClusterError
+from recovery.errors import RecoveryError, TargetRefusedError, UnknownClusterError
 from recovery.logs.log_directory_target import LogDirectoryIdentity, LogDirectoryTarget, identity_in, refusal_of
 from recovery.logs.log_plan import Extent, Gap, LogPlan, LogRuns, PlanRules
 from recovery.logs.log_settings import LogSettings, log_settings
-from recovery.logs.restore import RestoredLog, RestoreJob
+from recovery.logs.restore import RestoredLog, RestoreJob, RestoreProgress, restore_logs
+from recovery.logs.run_reader import RunReader
 from recovery.metadata.inventory import Inventory
+
+_NAMED = 5
 
 NewestTimestamp = Callable[[Extent], int]
 """The largest timestamp of an extent's records, in ms; 0 where they cannot be read."""
@@ -299,3 +302,57 @@ def _is_selected(topic: str, partition: int, selection: Selection) -> bool:
     return (not selection.topics or topic in selection.topics) and (
         not selection.partitions or partition in selection.partitions
     )
+
+
+def last_in_sync(planned: Iterable[PlannedLog], node_id: int) -> list[PlannedLog]:
+    """Return logs with other replicas, none of which may be elected, as far as the controllers say.
+
+    They elect nobody else. (By KIP-966 nobody is in sync when the last one has died: it is then eligible, and after an
+    unclean shutdown it is the last known leader, which is elected again.) So once started, the broker leads with what
+    was restored, and Kafka's other replicas truncate to that. What was acknowledged and not uploaded before the disk
+    was lost is then gone everywhere, even if a replica that fell out of sync has it. No tool can tell which of them
+    reaches further while there is no leader; so a person must decide.
+    """
+    return [
+        log
+        for log in planned
+        if log.has_other_replicas and {*log.replicas.in_sync, *log.replicas.eligible} <= {node_id}
+    ]
+
+
+def lead_refusal(leads: list[PlannedLog]) -> TargetRefusedError | None:
+    """Return why they are not restored without a request; None if there are none."""
+    if not leads:
+        return None
+    names = ", ".join(f"{log.name} to offset {log.plan.end_offset:,}" for log in leads[:_NAMED])
+    more = f" and {len(leads) - _NAMED} more" if len(leads) > _NAMED else ""
+    return TargetRefusedError(
+        "recover broker",
+        leads[0].name,
+        f"this broker is the last replica in sync, so it would lead with what is restored ({names}{more}), and the "
+        "other replicas would be cut down to that: what was acknowledged and not uploaded would be gone",
+        "where another replica reaches further (kafka-dump-log.sh on its disk), elect it while this broker is down "
+        "(kafka-leader-election.sh --election-type unclean) and recover then; else add --lead-with-what-is-restored",
+    )
+
+
+def run_drill(
+    directory: Path,
+    planned: Sequence[PlannedLog],
+    reader: RunReader,
+    *,
+    threads: int,
+    progress: Callable[[RestoreProgress], None] = lambda _progress: None,
+) -> list[RestoredLog]:
+    """Restore the logs into a scratch directory, where no broker will start. It must be empty or absent.
+
+    Raises TargetRefusedError when it is not, RemoteStorageError, OSError.
+    """
+    if directory.exists() and any(directory.iterdir()):
+        raise TargetRefusedError("drill", str(directory), "it is not empty", "a drill needs a directory of its own")
+    jobs = [
+        RestoreJob(log.partition, log.name, directory / log.name, log.runs, log.plan, log.settings, log.rules)
+        for log in planned
+        if log.is_restored(log.plan, log.plan.gap)
+    ]
+    return restore_logs(jobs, reader, threads=threads, progress=progress)

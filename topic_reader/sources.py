@@ -29,7 +29,7 @@ from recovery.logs.log_plan import LogRuns
 from recovery.logs.run_reader import RunReader
 from recovery.metadata.inventory import Inventory, from_metadata, from_objects, look_until_steady
 from recovery.metadata.metadata_notes import NotedMetadata, read_metadata
-from recovery.metadata.remembered_metadata import read_snapshots
+from recovery.metadata.topic_rebuild import read_snapshots
 from recovery.patience import Patience
 from topic_reader.stored_log import KnownLog, StoredLog
 

@@ -1,24 +1,11 @@
 """Summarises the combined segments as JSON for the agent's HTTP endpoint. Each agent knows those of all brokers."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
-from metadata_topic.store.segment_tally import SegmentTally
-from metadata_topic.store.store import StateTotals
-from plugin.segment_metadata import RemoteLogSegmentState
+from metadata_topic.store.store import RemoteWalMetadataStore
 
 
-class TalliedStore(Protocol):
-    """The metadata store, as used here."""
-
-    def tallies(self) -> Sequence[SegmentTally]: ...
-
-    def totals(self) -> Mapping[RemoteLogSegmentState, StateTotals]: ...
-
-    def caretaker_of(self, broker_id: int, /) -> int: ...
-
-
-def object_summary(store: TalliedStore, now_ms: int) -> dict[str, Any]:
+def object_summary(store: RemoteWalMetadataStore, now_ms: int) -> dict[str, Any]:
     """Return counts, bytes of one copy and ages: `objects` by owner and state, `totals` by state.
 
     An age is the time in ms since the last record of a segment, so since it has its state. It is never negative,

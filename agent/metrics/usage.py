@@ -9,6 +9,8 @@ includes it. A record for the zone gateway accompanies each, if the gateway is o
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import astuple
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -16,10 +18,21 @@ from agent.identity import AgentIdentity
 from agent.settings.agent_settings import AgentSettings
 from metadata_topic.records.errors import MetadataRecordTooLargeError, PublicationBacklogFullError
 from metadata_topic.records.publishable import MetadataPublisher
-from metadata_topic.records.usage_record import ClientUsageRecord, FollowerUsage, StoreUsage, TopicUsage, UsageRecord
+from metadata_topic.records.usage_record import (
+    ClientUsageRecord,
+    ClientZoneUsage,
+    FollowerUsage,
+    RouterUsage,
+    StoreUsage,
+    TopicUsage,
+    UsageRecord,
+)
 from plugin.archive_storage import ObjectArchiveStorage
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, RequestCounts
 from replication.wire.metrics import ReplicationMetrics
+
+if TYPE_CHECKING:
+    from gateway.client_traffic import ClientTraffic
 
 log = structlog.get_logger(__name__)
 
@@ -114,3 +127,17 @@ class UsageReport:
                 for (topic_id, follower), moved in metrics.traffic.by_topic.items()
             ),
         )  # fmt: skip
+
+
+def client_usage(beside: UsageRecord, traffic: "ClientTraffic", prices: str) -> ClientUsageRecord:
+    """Return the record as of now. `prices` names the section of price tables of the agent's store."""
+    return ClientUsageRecord(
+        beside.broker_id,
+        beside.incarnation,
+        beside.sequence,
+        beside.event_timestamp_ms,
+        traffic.zone,
+        prices,
+        RouterUsage(*astuple(traffic.router)),
+        tuple(ClientZoneUsage(zone, *astuple(moved)) for zone, moved in traffic.by_zone.items()),
+    )

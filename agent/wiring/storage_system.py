@@ -18,9 +18,8 @@ import structlog
 from agent.defects import STARTING
 from agent.metrics.agent_metrics import StateCollector
 from agent.metrics.alarms import Alarms, upload_lag
-from agent.metrics.client_usage import client_usage
 from agent.metrics.topic_metrics import TopicCollector
-from agent.metrics.usage import UsageReport, store_counts
+from agent.metrics.usage import UsageReport, client_usage, store_counts
 from agent.settings.setting_types import milliseconds
 from agent.settings.storage_spec import storage_spec
 from agent.wiring.storage_loading import StorageLoading

@@ -54,8 +54,7 @@ def _rebuild(where: BrokersCluster, write: bool, tell: Tell) -> "tuple[RebuildPl
 
     from metadata_topic.topic.topic_session import TopicSession
     from plugin.wall_clock import wall_ms
-    from recovery.metadata.remembered_metadata import read_snapshots
-    from recovery.metadata.topic_rebuild import Known, Rebuild
+    from recovery.metadata.topic_rebuild import Known, Rebuild, read_snapshots
 
     with open_stores(where) as stores:
         storage, archive = stores.storage, stores.archive

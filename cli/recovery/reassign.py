@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from kafka_cluster.client_config import KafkaClientConfig
     from metadata_topic.settings.wal_retention import AgentsRetention
     from recovery.reassignment.admin import ReassignmentAdmin
-    from recovery.reassignment.copied_bytes import TopicStorage
     from recovery.reassignment.moves import Reassignment, ReassignmentLimits
-    from recovery.reassignment.plan import ClusterReplicas, Loads, ReassignmentPlan, TopicPartition
+    from recovery.reassignment.plan import ClusterReplicas, Loads, ReassignmentPlan, TopicPartition, TopicStorage
     from recovery.reassignment.tail_requests import NoTails, TailRequests
 
 _TIMEOUT_S: Final = 15.0
@@ -387,7 +386,7 @@ def _storage(
     """Return the topics' settings that decide about their logs, and the agents' retention. No `client`: no agents."""
     from metadata_topic.settings.settings_topic import read_settings
     from metadata_topic.settings.wal_retention import AgentsRetention
-    from recovery.reassignment.copied_bytes import TopicStorage
+    from recovery.reassignment.plan import TopicStorage
 
     names = {move.topic_partition.topic for move in planned.moves}
     settings, agents = read_settings(client) if client is not None else ({}, {})

@@ -96,8 +96,8 @@ def recover(
     declared as gaps, which are named too; with 4 if nothing was written, as a directory is not empty, belongs to
     another cluster or node, or is locked, or as the broker is the last replica in sync of a log; with 3 if it failed.
     """
+    from recovery.broker_recovery import last_in_sync, lead_refusal
     from recovery.errors import TargetRefusedError
-    from recovery.last_in_sync import last_in_sync, lead_refusal
 
     if step.if_empty:
         what = replace(what, log_dir=_emptied(logs, what, step, json=json))
@@ -152,8 +152,8 @@ def _selection(logs: StoredLogs, what: RestoreOptions) -> "Selection":
 def _emptied(logs: StoredLogs, what: RestoreOptions, step: IfEmpty, *, json: bool) -> list[Path]:
     """Return the log directories to restore; end the command if there are none, or a disk may be missing."""
     from kafka_log.broker_files.server_properties import load_broker_properties
-    from recovery.emptied import emptied_log_dirs
     from recovery.errors import TargetRefusedError
+    from recovery.logs.log_directory_target import emptied_log_dirs
 
     if what.log_dir:
         raise typer.BadParameter("--if-empty finds out which log directories are empty", param_hint="--log-dir")
@@ -271,7 +271,7 @@ def _document(
     sources: Sources, rows: list[LogRow], planned: "list[PlannedLog]", refusals: list[str] | None
 ) -> dict[str, Any]:
     """Return the JSON document; `refusals` are part of it in a dry run only."""
-    from recovery.last_in_sync import last_in_sync
+    from recovery.broker_recovery import last_in_sync
 
     inventory = sources.inventory
     held = sorted(log.name for log in planned if log.partition in inventory.held)

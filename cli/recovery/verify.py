@@ -120,7 +120,7 @@ def _drill(
     from kafka_log.segment_files import list_segments, log_file_name
     from local_cluster.kafka_distribution import resolve_kafka
     from local_cluster.kafka_tools import KafkaToolError, KafkaTools
-    from recovery.drill import run_drill
+    from recovery.broker_recovery import run_drill
 
     java = find_java()
     tools = KafkaTools(java, resolve_kafka(java, progress=status.update), "")

@@ -10,22 +10,29 @@ An object that was stored and never published is complete, because a write is al
 well; in doubt an object stays until its records expire. One whose deletion a snapshot knows is published as to be
 deleted.
 
-The last records are about what is in no object and need not be (`recovery.metadata.remembered_gaps`).
+The last records are about what is in no object and need not be: for each log up to where its records were released,
+then the declarations. An agent that only knows the topic takes for missing what lies behind the begin of a log's upload
+and is in no object (`rlm.write_path.reading.resume_point`). So without these records, everything that has expired since
+the upload began would be declared as lost. Released is what snapshots say, and what was in objects that a snapshot
+knows as finished and that are not stored any more. If somebody else has deleted those, this counts the same, like an
+object that an agent finds lost.
 
 Dead entries are not published: leaders' agents declare them again by their logs (`rlm.lifecycle.failover`).
 
 When everything was read back, and only then, a last record says that the topic is complete again.
 """
 
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
 from kafka_cluster.answers import NO_TOPIC_ID
+from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
 from metadata_topic.records.archive_records import ArchiveObjectCommitted, ArchiveObjectDeleted
-from metadata_topic.records.declared_gaps import DeclaredGap
-from metadata_topic.records.errors import MetadataTopicError, PublicationBacklogFullError
+from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
+from metadata_topic.records.errors import MetadataTopicError, PublicationBacklogFullError, SnapshotError
 from metadata_topic.records.gap_record import MAX_GAPS, RemoteWalGapDeclaration
 from metadata_topic.records.publishable import MetadataPublisher, Publishable
 from metadata_topic.records.records import (
@@ -37,16 +44,19 @@ from metadata_topic.records.records import (
 from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED
 from metadata_topic.store.archive.archive_recovery import record_from_object
 from metadata_topic.store.archive.archive_store import ArchiveStore
+from metadata_topic.store.released_offsets import ReleasedOffsets
+from metadata_topic.store.sequence_set import SequenceSet
+from metadata_topic.store.snapshots.archive_snapshot import EXTRA_NAME, decode_archive
+from metadata_topic.store.snapshots.snapshot_keeper import SnapshotKeeper, brokers_with_snapshots
 from metadata_topic.store.store import RemoteWalMetadataStore
+from metadata_topic.store.topic_continuity import NEVER_REBUILT_MS
 from metadata_topic.topic.topic import METADATA_TOPIC
 from plugin.archive_storage import ArchiveStorage, StoredArchiveObject
 from plugin.errors import RemoteResourceNotFoundError, RemoteSegmentCorruptError
 from plugin.format.bucket_copies import joined
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StoredSegment
-from plugin.segment_metadata import RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
+from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
 from recovery.metadata.footers import Progress, UnreadableObject, read_footers
-from recovery.metadata.remembered_gaps import ListedObjects, remembered_gaps, untold_gaps
-from recovery.metadata.remembered_metadata import RememberedMetadata
 from recovery.patience import IMPATIENT, Patience
 
 _PASSES = 3
@@ -58,6 +68,23 @@ class Known:
 
     store: RemoteWalMetadataStore
     archive: ArchiveStore
+
+
+class RememberedMetadata:
+    """The metadata in all agents' snapshots, joined. Filled by one thread, then read.
+
+    Each agent's snapshots hold what the whole topic had until then. Several agents' snapshots of different age are
+    joined like the topic's records: order and repetition do not matter.
+    """
+
+    def __init__(self) -> None:
+        self.store = RemoteWalMetadataStore()
+        self.archive = ArchiveStore()
+        self.rebuilt_ms = NEVER_REBUILT_MS
+        """Time of the newest rebuild of any topic that an agent remembers."""
+        self.snapshots = 0
+        self.refused = 0
+        """Brokers whose snapshots are all damaged, or foreign."""
 
 
 @dataclass(slots=True)
@@ -293,3 +320,81 @@ def _publish(session: WritableTopic, record: Publishable) -> None:
     except PublicationBacklogFullError:
         session.published()
         session.publish(record)
+
+
+class ListedObjects:
+    """The stored combined segments: a few intervals for each writer."""
+
+    def __init__(self) -> None:
+        self._of: defaultdict[tuple[int, int], SequenceSet] = defaultdict(SequenceSet)
+
+    def add(self, segment_id: CombinedSegmentId) -> None:
+        """Add a listed segment."""
+        self._of[segment_id.broker_id, segment_id.incarnation].add(segment_id.sequence)
+
+    def __contains__(self, segment_id: CombinedSegmentId) -> bool:
+        return segment_id.sequence in self._of[segment_id.broker_id, segment_id.incarnation]
+
+
+def remembered_gaps(remembered: RememberedMetadata, listed: ListedObjects) -> list[DeclaredGap]:
+    """Return what was released, where logs began, and then what was declared."""
+    image = remembered.store.image()
+    released = ReleasedOffsets(image.released)
+    for segment in image.segments:
+        segment_id = segment.combined_segment_id
+        if segment.state is FINISHED and segment_id not in listed and not remembered.store.dead_tails(segment_id):
+            released.add(segment.entry_block)
+    bounds = [
+        DeclaredGap(partition, 0, offset, epoch, GapReason.RELEASED) for partition, epoch, offset in released.all()
+    ]
+    starts = [
+        DeclaredGap(partition, 0, offset, epoch, GapReason.LOG_START) for partition, epoch, offset in image.log_starts
+    ]
+    return [*bounds, *starts, *image.gaps]
+
+
+def untold_gaps(gaps: Sequence[DeclaredGap], told: RemoteWalMetadataStore) -> list[DeclaredGap]:
+    """Return the gaps that the topic does not have."""
+    partitions = {gap.topic_id_partition for gap in gaps}
+    declared = {gap for partition in partitions for gap in told.declared_gaps(partition)}
+    starts = {(partition, epoch): offset for partition, epoch, offset in told.image().log_starts}
+    declared |= {
+        gap
+        for gap in gaps
+        if gap.reason is GapReason.LOG_START
+        and starts.get((gap.topic_id_partition, gap.leader_epoch), 0) >= gap.to_offset
+    }
+    return [gap for gap in gaps if gap not in declared and not _is_known_as_released(gap, told)]
+
+
+def _is_known_as_released(gap: DeclaredGap, told: RemoteWalMetadataStore) -> bool:
+    if gap.reason is not GapReason.RELEASED:
+        return False
+    of_its_epoch = LeaderEpochs([(gap.leader_epoch, 0)])
+    return told.released_up_to(gap.topic_id_partition, of_its_epoch) >= gap.to_offset
+
+
+def read_snapshots(
+    storage: RemoteWalStorageManager, cluster_id: str, progress: Progress = lambda _what, _done: None
+) -> RememberedMetadata:
+    """Read the newest snapshot of each broker; nothing if `storage` keeps none. Raises RemoteStorageError."""
+    remembered = RememberedMetadata()
+    blobs = storage.blobs
+    if blobs is None:
+        return remembered
+    for broker_id in brokers_with_snapshots(blobs):
+        image = SnapshotKeeper(blobs, cluster_id, broker_id, 0).load_own()
+        if image is None:
+            remembered.refused += 1
+            continue
+        remembered.store.join(image)
+        remembered.rebuilt_ms = max(remembered.rebuilt_ms, image.rebuilt_ms)
+        try:
+            archived = decode_archive(image.extras[EXTRA_NAME]) if EXTRA_NAME in image.extras else []
+        except SnapshotError:
+            archived = []
+        for record in archived:
+            remembered.archive.apply(record)
+        remembered.snapshots += 1
+        progress("snapshots", remembered.snapshots)
+    return remembered

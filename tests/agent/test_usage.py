@@ -7,8 +7,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from agent.identity import AgentIdentity
-from agent.metrics.client_usage import client_usage
-from agent.metrics.usage import UsageReport
+from agent.metrics.usage import UsageReport, client_usage
 from gateway.client_traffic import ClientTraffic
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.errors import PublicationBacklogFullError

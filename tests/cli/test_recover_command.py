@@ -28,7 +28,7 @@ from metadata_topic.settings.topic_settings import (
 )
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.s3 import S3WalStorageManager
-from recovery import emptied
+from recovery.logs import log_directory_target
 from recovery.logs.restore import GoneHead
 from recovery.metadata.inventory import Inventory, from_objects
 from tests.faulty_store import DEFAULT_BUCKET, Fault, FaultyFront, FaultyServer
@@ -88,7 +88,7 @@ def test_without_its_disk_an_empty_log_directory_is_refused_where_one_is_require
     ruins: Ruins, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ruins.log_dir.mkdir()
-    monkeypatch.setattr(emptied, "is_mount", lambda _path: False)
+    monkeypatch.setattr(log_directory_target, "is_mount", lambda _path: False)
     refused = ruins.run("recover", "--if-empty", "--require-mount")
     assert refused.exit_code == 4
     assert "mounted below /" in refused.stderr

@@ -4,7 +4,7 @@ import pytest
 
 from metadata_topic.settings.topic_settings import TopicSettings
 from metadata_topic.settings.wal_retention import NO_LIMIT, AgentsRetention, WalRetention
-from recovery.reassignment.copied_bytes import TopicStorage
+from recovery.reassignment.plan import TopicStorage
 
 HOUR_MS = 3_600_000
 AGENTS = AgentsRetention((WalRetention(HOUR_MS), WalRetention(2 * HOUR_MS)))

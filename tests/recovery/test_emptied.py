@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from recovery.emptied import emptied_log_dirs
 from recovery.errors import TargetRefusedError
-from recovery.logs.log_directory_target import STAGING
+from recovery.logs.log_directory_target import STAGING, emptied_log_dirs
 
 
 @pytest.fixture

@@ -24,8 +24,7 @@ from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.loading import load_storage_manager
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext, blobs_of
 from plugin.segment_metadata import CombinedSegmentId, RemoteWalCombinedLogSegmentMetadata
-from recovery.metadata.remembered_metadata import read_snapshots
-from recovery.metadata.topic_rebuild import Known, Rebuild
+from recovery.metadata.topic_rebuild import Known, Rebuild, read_snapshots
 from rlm.lifecycle.orphans import OrphanSearch
 from tests.kafka_log.batches import batches
 from tests.recovery.stored_objects import records

@@ -79,7 +79,7 @@ class ModelLog:
     def committed(self) -> list[int]:
         """Offsets of data that a read-committed consumer is to see, up to the last stable offset."""
         aborted = [(pid, first, marker) for pid, first, marker, aborts in self.ended if aborts]
-        found = []
+        found: list[int] = []
         for raw, (base, last) in zip(self.batches, self.spans, strict=True):
             attributes, producer_id = struct.unpack_from(">h20xq", raw, 21)
             is_aborted = attributes & TRANSACTIONAL and any(
@@ -238,4 +238,4 @@ def _spans(raw: bytes) -> Iterator[tuple[Any, int, int]]:
 
 def _is_abort(raw: bytes, start: int) -> bool:
     at = start + 61 + 1 + 1 + 1 + 1 + 1  # the record's length, attributes, time, offset, the key's length
-    return struct.unpack_from(">hh", raw, at)[1] == ABORT
+    return bool(struct.unpack_from(">hh", raw, at)[1] == ABORT)
