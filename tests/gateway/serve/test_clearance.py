@@ -43,7 +43,7 @@ async def test_nothing_is_allowed_before_the_cluster_has_answered_nor_when_that_
     def ask(topics: Collection[TopicId]) -> ClusterAnswer:
         if fails:
             raise KafkaClusterError("describe client quotas", "broker", "refused")
-        return ClusterAnswer([quota(client_id="limited")], [one for one in topics if one == ONE])
+        return ClusterAnswer([quota({"client-id": "limited"})], [one for one in topics if one == ONE])
 
     clearance = ClusterClearance(ask, lambda: now_s)
     running = asyncio.get_running_loop().create_task(clearance.run())
