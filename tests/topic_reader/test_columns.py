@@ -37,7 +37,8 @@ def rows(columns: RecordColumns) -> list[PlainRecord]:
     headers = [tuple((one["key"], one["value"]) for one in each or ()) for each in columns.headers.to_pylist()]
     lists = (columns.offsets, columns.keys, columns.values, columns.timestamps_ms, columns.timestamp_types)
     return [
-        PlainRecord(*fields, its) for *fields, its in zip(*(one.to_pylist() for one in lists), headers, strict=True)
+        PlainRecord._make((*fields, its))
+        for *fields, its in zip(*(one.to_pylist() for one in lists), headers, strict=True)
     ]
 
 
