@@ -186,6 +186,7 @@ class Pod:
             for one in [pid, *descendants(pid)] if pid is not None else ():
                 with suppress(ProcessLookupError):
                     os.kill(one, signal.SIGKILL)
+            process.kill()  # which waits for it, too
 
     def log(self, container: str) -> str:
         """What a container has said."""
