@@ -170,7 +170,9 @@ def test_a_share_group_reads_by_the_gateway_as_before(cluster: LocalCluster, top
     where = ["--bootstrap-server", cluster.bootstrap_servers, "--entity-type", "groups", "--entity-name", group]
     with Script(cluster, topic) as script:
         script.link_topic()
-        cluster.runtime.tools(cluster.bootstrap_servers).run("kafka.admin.ConfigCommand", [*where, *from_begin])
+        cluster.runtime.tools(cluster.bootstrap_servers).run(
+            "org.apache.kafka.tools.ConfigCommand", [*where, *from_begin]
+        )
         cluster.runtime.tools(cluster.layout.bootstrap_servers).produce(topic, records=500, record_bytes=100)
         counters = AgentCounters(cluster, [GATEWAY])
         told = ["--bootstrap-server", gateway, "--topic", topic, "--group", group, "--max-messages", "500"]
