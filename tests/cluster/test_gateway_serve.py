@@ -124,6 +124,32 @@ def test_consumers_read_from_their_gateway_what_the_broker_would_give_them(clust
         assert served > 0.8 * relayed, counters.grown_labels(SERVE, "way")
 
 
+def test_ten_consumers_cost_the_reads_and_the_crossing_of_one(cluster: LocalCluster, topic: str) -> None:
+    cluster.admin.create_topic(topic, assignment=[[LEADER]], config={"min.insync.replicas": "1"})
+    with Script(cluster, topic) as script, ExitStack() as stack:
+        script.link_topic()
+        writer = Writer(cluster, topic)
+        writer.write(1)
+        readers = [stack.enter_context(Reader(cluster, topic)) for _ in range(10)]
+
+        def all_read() -> bool:
+            return all(len(one.values) >= len(writer.committed) for one in readers)
+
+        counters = AgentCounters(cluster)
+        wait_until(lambda: counters.growth(SERVE, way="served") > 0, "the gateway answers", PATIENCE_S)
+        wait_until(all_read, "what is there is read", PATIENCE_S)
+        counters, gateway, leader = (AgentCounters(cluster, some) for some in (None, [GATEWAY], [LEADER]))
+        writer.write(30, records=1000)
+        wait_until(all_read, "all is read", PATIENCE_S)
+        written = sum(map(len, writer.committed))
+        gets = gateway.growth("remote_wal_store_requests_total", operation="get")
+        puts = leader.growth("remote_wal_store_requests_total", operation="put")
+        crossed = counters.growth(CROSSED, side="gateway", zone="az1", direction="to_client", broker=str(LEADER))
+        assert all(one.values == writer.committed for one in readers)
+        assert gets <= 1.25 * puts
+        assert crossed < written, "what was stale came from the broker"
+
+
 @pytest.mark.parametrize("struck", ["gateway", "leader's agent", "leader"])
 def test_verifiable_clients_and_a_transactional_copier_miss_nothing_when_something_is_killed(
     cluster: LocalCluster, topic: str, tmp_path: Path, struck: str
