@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from agent.settings.agent_settings import AgentSettings
+from agent.settings.http_listener import is_loopback
 from agent.settings.process_settings import ClientSettings
 from agent.settings.setting_types import AgentSettingsError
 from kafka_cluster.client_config import KafkaClientConfig, read_command_config
@@ -22,13 +23,20 @@ def client_config(broker: BrokerProperties, settings: ClientSettings) -> KafkaCl
 
 
 def bootstrap_listener(broker: BrokerProperties, settings: ClientSettings) -> str:
-    """Return the broker's listener for the agent if no servers are named. Raises AgentSettingsError."""
+    """Return the broker's listener for the agent if no servers are named. Raises AgentSettingsError.
+
+    It is the first client listener, or the one that brokers and clients share, as in Kafka's own default file. One that
+    is advertised for this host alone comes last: replication's is, also before brokers use it.
+    """
     client = client_listeners(broker)
-    if not client:
+    advertised = broker.advertised_listeners
+    known = [name for name in (*client, broker.inter_broker_listener_name) if name in advertised]
+    found = [name for name in known if not is_loopback(advertised[name].host)] or client
+    if not found:
         raise AgentSettingsError(
             "remote.wal.agent.bootstrap.servers: the broker has no client listener, so it must be set"
         )
-    return settings.client_listener or client[0]
+    return settings.client_listener or found[0]
 
 
 def client_listeners(broker: BrokerProperties) -> list[str]:

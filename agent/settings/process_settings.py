@@ -102,8 +102,8 @@ class ClientSettings(Section, alias_generator=keyed("remote.wal.agent.")):
 
     bootstrap_servers: str | None = Field(
         None,
-        description="How the agent itself reaches Kafka. Default: by the broker's listener for agents, or its first "
-        "client listener.",
+        description="How the agent itself reaches Kafka. Default: by the broker's listener for agents, its "
+        "first client listener, or the one that brokers share with clients.",
     )
     client_listener: ListenerSetting = Field(
         "",

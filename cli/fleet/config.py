@@ -69,19 +69,24 @@ def init(
     from kafka_log.broker_files.server_properties import load_broker_properties
 
     broker = load_broker_properties(broker_config)
-    for key, value in (_for_shadow(broker) if shadow else _proposed(broker, broker_config.parent)).items():
+    proposed = _STORE | _SHADOW if shadow else _proposed(broker, broker_config.parent)
+    for key, value in (proposed | _bootstrap_servers(broker)).items():
         if key not in broker.raw:
             typer.echo(f"{key}={value}")
 
 
-def _for_shadow(broker: "BrokerProperties") -> dict[str, str]:
-    """Return what an agent needs to watch. It asks brokers where they ask each other if they have no other listener."""
-    from agent.settings.kafka_client import client_listeners
+def _bootstrap_servers(broker: "BrokerProperties") -> dict[str, str]:
+    """Return where to ask Kafka if the file's listeners do not tell, as in Kafka's own, which advertises localhost."""
+    from agent.settings.kafka_client import bootstrap_listener
+    from agent.settings.process_settings import ClientSettings
+    from agent.settings.setting_types import AgentSettingsError
 
-    keys = _STORE | _SHADOW
-    if not client_listeners(broker) and (found := broker.listeners.get(broker.inter_broker_listener_name)):
-        keys["remote.wal.agent.bootstrap.servers"] = f"{found.host or '127.0.0.1'}:{found.port}"
-    return keys
+    try:
+        bootstrap_listener(broker, ClientSettings())
+    except AgentSettingsError:
+        if shared := broker.listeners.get(broker.inter_broker_listener_name):
+            return {"remote.wal.agent.bootstrap.servers": f"{shared.host or '127.0.0.1'}:{shared.port}"}
+    return {}
 
 
 def _proposed(broker: "BrokerProperties", directory: Path) -> dict[str, str]:

@@ -6,10 +6,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from agent.settings.kafka_client import client_config
+from agent.settings.process_settings import ClientSettings
 from cli.exit_code import ExitCode
 from cli.fleet.config import app
 from gateway.planning.plan import plan
 from gateway.planning.planned_ports import BrokerSite
+from kafka_log.broker_files.server_properties import load_broker_properties
 
 BROKER = """node.id=3
 process.roles=broker
@@ -168,6 +171,21 @@ def test_for_shadow_kafkas_own_default_file_needs_no_more_than_the_proposed_line
     file.write_text(DEFAULT + lines)
     code, shown, told = run("check", "--json", "--broker-config", file)
     assert (code, told) == (ExitCode.GOOD, ""), shown
+
+
+def test_an_agent_asks_kafka_where_brokers_and_clients_do_before_and_after_the_listener_for_agents_is_added(
+    file: Path,
+) -> None:
+    stock = DEFAULT.replace("localhost:909", "kafka-1:909")
+    advertised = stock.replace("listeners=PLAINTEXT://:9092,", "listeners=PLAINTEXT://:9092,WAL://127.0.0.1:19901,")
+    advertised = advertised.replace("PLAINTEXT://kafka-1:9092,", "PLAINTEXT://kafka-1:9092,WAL://127.0.0.1:19901,")
+    advertised = advertised.replace("SSL:SSL", "SSL:SSL,WAL:PLAINTEXT")
+    switched = advertised.replace("inter.broker.listener.name=PLAINTEXT", "inter.broker.listener.name=WAL")
+    for text in (stock, advertised, switched):
+        file.write_text(text)
+        assert "bootstrap.servers" not in run("init", "--broker-config", file)[1]
+        broker = load_broker_properties(file)
+        assert client_config(broker, ClientSettings()).bootstrap_servers == "127.0.0.1:9092"
 
 
 def test_for_shadow_a_broker_keeps_its_listeners_and_needs_no_store(file: Path) -> None:
