@@ -1,6 +1,7 @@
 """Scaling a zone's StatefulSet: who is drained before the end, who gets a share, and that a restart does neither."""
 
 import shlex
+import signal
 import socket
 import subprocess
 import threading
@@ -60,6 +61,14 @@ class Beside:
             server.shutdown()
             thread.join()
             server.server_close()
+
+
+@pytest.fixture(autouse=True)
+def heeded_interrupts() -> Iterator[None]:
+    """SIGINT is not ignored, as it is in what a shell runs in its background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

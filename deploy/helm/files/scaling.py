@@ -185,6 +185,8 @@ def main() -> None:
     pod = Pod(os.environ)
     scaling = Scaling(pod)
     server = server_of(scaling)
+    # Commands are ended by SIGINT, and would inherit that it is ignored.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     # The first process of a container has to ask for signals.
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
     if "JOIN" in os.environ:
