@@ -74,8 +74,7 @@ class DemoPlan:
         client = {"linger.ms": self.ledger_linger_ms, "batch.size": 1_000_000}
 
         def producer(name: str, acks: str = "all", codec: str = "none") -> ProducerPlan:
-            patience_s = 3 * self.ledger_linger_ms / 1000  # four requests to each broker
-            return ProducerPlan(name, acks, codec, _LEDGER_BYTES, rate, patience_s, client_config=client)
+            return ProducerPlan(name, acks, codec, _LEDGER_BYTES, rate, client_config=client)
 
         transactions = TransactionPlan(records=max(10, round(rate)), abort_every=4)
         return (

@@ -11,7 +11,6 @@ the log's present end: a record that was acknowledged and is not read by then is
 """
 
 import hashlib
-import math
 import struct
 import threading
 import time
@@ -34,6 +33,11 @@ REQUEST_TIMEOUT_S = 30.0
 DELIVERY_TIMEOUT_S = 120.0
 _TICK_S = 0.01
 _BURST_RECORDS = 500
+_LINGER_MS = 5
+_BATCH_BYTES = 1_000_000
+"""librdkafka's `batch.size` by default."""
+_MAX_INFLIGHT_RECORDS = 5
+"""An idempotent librdkafka producer sends no further batch to a partition while this many records are under way."""
 _HEADER = struct.Struct(">4sIQ")
 """Magic, the producer's number, the sequence number."""
 _MAGIC = b"WALK"
@@ -71,11 +75,6 @@ class ProducerPlan:
     codec: str = "none"
     payload_bytes: int = 1000
     records_per_s: float | None = 500.0
-    patience_s: float | None = None
-    """How long a record may wait for its answer, before the producer sends no more until it comes; None: for ever.
-
-    A thread of librdkafka never sleeps while records are due and five requests of an idempotent producer are under way.
-    """
     transaction: TransactionPlan | None = None
     client_config: Mapping[str, object] = field(default_factory=dict)
     """librdkafka's keys, which override the plan's."""
@@ -451,24 +450,26 @@ class _Writer:
         self._page = page
         self._stop = stop
         self._key = plan.name.encode()
-        self._unanswered_s: dict[int, float] = {}  # when each of these records was sent
+        # When each record was sent that has no answer yet, by partition and sequence.
+        self._unanswered_s: dict[int, dict[int, float]] = {partition: {} for partition in self._partitions}
         self._config: dict[str, object] = {
             **config,
             "acks": plan.acks,
             "compression.type": plan.codec,
-            "linger.ms": 5,
+            "linger.ms": _LINGER_MS,
             "delivery.timeout.ms": int(DELIVERY_TIMEOUT_S * 1000),
             # Without it a retry could double or reorder records by Kafka's own rules.
             "enable.idempotence": plan.acks == "all",
             **({} if plan.acks == "all" else {"max.in.flight.requests.per.connection": 1}),
             **plan.client_config,
         }
+        self._linger_s = int(str(self._config["linger.ms"])) / 1000
+        self._batch_records = max(_MAX_INFLIGHT_RECORDS, _BATCH_BYTES // plan.payload_bytes)
 
     def run(self) -> None:
         producer, started = self._connect(), time.monotonic()
         while not self._stop.is_set():
-            for _ in range(self._due(started)):
-                self._send(producer)
+            self._send(producer, self._due(started))
             producer.poll(_TICK_S)
         flush(producer, DELIVERY_TIMEOUT_S)
 
@@ -482,18 +483,38 @@ class _Writer:
         sent, due = self._page.next_sequence, _BURST_RECORDS
         if self._plan.records_per_s is not None:
             due = min(due, int((time.monotonic() - started) * self._plan.records_per_s) - sent)
-        oldest_s = next(iter(self._unanswered_s.values()), math.inf)
-        is_patient = self._plan.patience_s is None or time.monotonic() - oldest_s < self._plan.patience_s
-        return max(0, due) if is_patient else 0
+        return max(0, due)
 
-    def _send(self, producer: "Producer") -> None:
+    def _send(self, producer: "Producer", records: int) -> None:
+        """Send up to so many records, fewer when every partition waits for answers."""
+        for _ in range(records):
+            partition = self._open_partition()
+            if partition is None:
+                return
+            self._send_to(producer, partition)
+
+    def _open_partition(self) -> int | None:
+        """Return the next partition, in turn, that takes a record without queueing it behind an unanswered batch.
+
+        A thread of librdkafka polls without a pause while records are due that it may not send yet.
+        """
+        now_s, first = time.monotonic(), self._page.next_sequence
+        for step in range(len(self._partitions)):
+            partition = self._partitions[(first + step) % len(self._partitions)]
+            waiting = self._unanswered_s[partition]
+            is_lingering = now_s - next(iter(waiting.values()), now_s) < self._linger_s
+            if len(waiting) < (self._batch_records if is_lingering else _MAX_INFLIGHT_RECORDS):
+                return partition
+        return None
+
+    def _send_to(self, producer: "Producer", partition: int) -> None:
         sequence = self._page.sent()
-        self._unanswered_s[sequence] = time.monotonic()
+        waiting = self._unanswered_s[partition]
+        waiting[sequence] = time.monotonic()
         value = self._page.pattern.value(self._number, sequence)
-        partition = self._partitions[sequence % len(self._partitions)]
 
         def answered(error: "KafkaError | None", message: "Message") -> None:
-            self._unanswered_s.pop(sequence, None)
+            del waiting[sequence]
             self._answered(sequence, error, message)
 
         while True:
@@ -525,7 +546,8 @@ class _TransactionWriter(_Writer):
             except _TransactionLostError:
                 # It is not known whether it was committed; a new session of the same id ends it.
                 self._page.settle(range(first, self._page.next_sequence), Outcome.UNKNOWN)
-                self._unanswered_s.clear()  # the new session answers for its own records alone
+                # The new session answers for its own records alone.
+                self._unanswered_s = {partition: {} for partition in self._partitions}
                 producer = self._connect()
 
     def _connect(self) -> "Producer":
@@ -553,8 +575,7 @@ class _TransactionWriter(_Writer):
 
     def _fill(self, producer: "Producer", end: int, started: float) -> None:
         while (left := end - self._page.next_sequence) > 0 and not self._stop.is_set():
-            for _ in range(min(left, self._due(started))):
-                self._send(producer)
+            self._send(producer, min(left, self._due(started)))
             producer.poll(_TICK_S)
         flush(producer, DELIVERY_TIMEOUT_S)
 

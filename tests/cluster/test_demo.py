@@ -15,7 +15,7 @@ pytestmark = pytest.mark.whole_machine
 COMMAND = (sys.executable, "-m", "cli.main", "demo", "--quick")
 
 
-@pytest.mark.thorough
+@pytest.mark.gate
 @pytest.mark.timeout(600)
 def test_the_demo_keeps_its_promises_and_its_figures_agree_under_tls_with_logins(tmp_path: Path) -> None:
     target = tmp_path / "report.json"
