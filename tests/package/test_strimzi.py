@@ -134,8 +134,9 @@ def test_in_shadow_the_broker_keeps_its_address_and_its_tls(protocol: str, tmp_p
 
 # The processes.
 
-_BROKER = 'echo broker-starts >>"$0"; trap "echo broker-ends >>$0; exit 143" TERM; while :; do sleep 0.01; done'
-_AGENT = 'echo agent-starts >>"$0"; trap "echo agent-ends >>$0; exit 0" TERM; while :; do sleep 0.01; done'
+_FOR_EVER = "while kill -0 $PPID 2>/dev/null; do sleep 0.01; done"  # as long as what started it
+_BROKER = f'echo broker-starts >>"$0"; trap "echo broker-ends >>$0; exit 143" TERM; {_FOR_EVER}'
+_AGENT = f'echo agent-starts >>"$0"; trap "echo agent-ends >>$0; exit 0" TERM; {_FOR_EVER}'
 _DYING = 'echo agent-starts >>"$0"; exit 3'
 
 
