@@ -31,6 +31,7 @@ from perf.gateway.world import (
     LEADER,
     RACK,
     RELAYED,
+    SERVED,
     TOLD_SOON,
     Way,
     World,
@@ -239,6 +240,7 @@ class Measurement:
             _Reader("the leader by the gateway, links", GATEWAY, _SEEN_TOPIC),
             _Reader("the zone's replica, links, told soon", DIRECT, _SEEN_TOPIC, RACK, TOLD_SOON),
             _Reader("the leader by the gateway, links, told soon", GATEWAY, _SEEN_TOPIC, agents=TOLD_SOON),
+            _Reader("the gateway itself, told soon", GATEWAY, _SEEN_TOPIC, agents=SERVED),
         )
         named = {one.name: one for one in readers}
 

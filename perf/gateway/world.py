@@ -57,6 +57,8 @@ BY_LINKS: Final = Way("links", _LINKS)
 """Consumers are not sent to their zone's replica."""
 TOLD_SOON: Final = Way("links, told soon", {**_LINKS, "remote.wal.link.watermark.wait.ms": "2"})
 """High watermarks are sent to followers sooner."""
+SERVED: Final = Way("served", {**TOLD_SOON.agents, "remote.wal.gateway.fetch.serve.enable": "true"})
+"""Gateways answer consumers themselves."""
 
 
 class World:

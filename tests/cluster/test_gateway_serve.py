@@ -29,7 +29,7 @@ SERVE = "remote_wal_gateway_fetch_serve_total"
 CROSSED = "remote_wal_gateway_bytes_total"
 TIMEOUT_S = 60.0
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.thorough]
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +98,7 @@ class Writer:
                 self.committed += values if is_kept else []
 
 
+@pytest.mark.gate
 def test_consumers_read_from_their_gateway_what_the_broker_would_give_them(cluster: LocalCluster, topic: str) -> None:
     cluster.admin.create_topic(topic, assignment=[[LEADER]], config={"min.insync.replicas": "1"})
     with Script(cluster, topic) as script, ExitStack() as stack:
