@@ -14,6 +14,7 @@ from tests.package.bare_environment import ROOT
 
 CHART = ROOT / "deploy" / "helm"
 NAMESPACE, RELEASE = "streams", "kafka"
+KUBERNETES = "1.32.0"
 CLUSTER_ID = "cmVtb3RlLXdhbC10cnktMQ"
 ZONES = ("az1", "az2", "az3")
 VALUES: dict[str, Any] = {
@@ -44,7 +45,8 @@ def values(**more: object) -> dict[str, Any]:
 
 
 def run_helm(*words: str, told: Mapping[str, Any]) -> subprocess.CompletedProcess[str]:
-    command = [str(helm()), *words, "--namespace", NAMESPACE, "--values", "-"]
+    # A program that was compiled without its release's flags takes Kubernetes for 1.20.
+    command = [str(helm()), *words, "--kube-version", KUBERNETES, "--namespace", NAMESPACE, "--values", "-"]
     return subprocess.run(command, input=json.dumps(told), capture_output=True, text=True, check=False)
 
 
