@@ -12,14 +12,13 @@ from local_cluster.cluster import LocalCluster
 from local_cluster.cluster_admin import CLIENT_CONFIG, set_topics
 from local_cluster.kafka_tools import KafkaTools, ProducerPerformance
 from local_cluster.polling import wait_until
+from local_cluster.workload.ledger import MAX_INFLIGHT_RECORDS
 from metadata_topic.settings.settings_topic import read_settings
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
 
 _HEARTBEAT_INTERVAL_S = 0.02
-_MAX_UNANSWERED = 5
-"""More than these an idempotent producer keeps back, and librdkafka's thread never sleeps while there are any."""
 _DELIVERY_TIMEOUT_S = 90.0
 
 
@@ -112,7 +111,7 @@ class Heartbeat:
             }
         )
         while not self._stop.is_set():
-            if self._unanswered < _MAX_UNANSWERED:
+            if self._unanswered < MAX_INFLIGHT_RECORDS:
                 self._beat(producer)
             due = time.monotonic() + _HEARTBEAT_INTERVAL_S
             while (left := due - time.monotonic()) > 0:

@@ -71,7 +71,7 @@ class DemoPlan:
     def ledger_producers(self) -> tuple[ProducerPlan, ...]:
         """Every acks, every codec, and transactions."""
         rate = self.ledger_records_per_s
-        client = {"linger.ms": self.ledger_linger_ms, "batch.size": 1_000_000}
+        client = {"linger.ms": self.ledger_linger_ms}
 
         def producer(name: str, acks: str = "all", codec: str = "none") -> ProducerPlan:
             return ProducerPlan(name, acks, codec, _LEDGER_BYTES, rate, client_config=client)

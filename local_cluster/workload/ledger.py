@@ -33,10 +33,9 @@ REQUEST_TIMEOUT_S = 30.0
 DELIVERY_TIMEOUT_S = 120.0
 _TICK_S = 0.01
 _BURST_RECORDS = 500
-_LINGER_MS = 5
 _BATCH_BYTES = 1_000_000
 """librdkafka's `batch.size` by default."""
-_MAX_INFLIGHT_RECORDS = 5
+MAX_INFLIGHT_RECORDS = 5
 """An idempotent librdkafka producer sends no further batch to a partition while this many records are under way."""
 _HEADER = struct.Struct(">4sIQ")
 """Magic, the producer's number, the sequence number."""
@@ -432,6 +431,38 @@ def _partitions_of(admin: ClusterAdmin, topic: str) -> tuple[int, ...]:
     return tuple(state.partition for state in states)
 
 
+class RecordsInFlight:
+    """Knows which records of a producer have no answer yet, and which partition takes another one.
+
+    A partition gets one batch at a time: a thread of librdkafka polls without a pause while records are due that it may
+    not send yet.
+    """
+
+    def __init__(self, partitions: Sequence[int], linger_s: float, batch_records: int) -> None:
+        self._partitions = partitions
+        self._linger_s = linger_s
+        self._batch_records = max(MAX_INFLIGHT_RECORDS, batch_records)
+        self._sent_s: dict[int, dict[int, float]] = {partition: {} for partition in partitions}  # by sequence, too
+
+    def open_partition(self, sequence: int, now_s: float) -> int | None:
+        """Return the partition for this record, the next in turn that takes one; None: all wait for answers."""
+        for step in range(len(self._partitions)):
+            partition = self._partitions[(sequence + step) % len(self._partitions)]
+            sent_s = self._sent_s[partition]
+            is_lingering = now_s - next(iter(sent_s.values()), now_s) < self._linger_s
+            if len(sent_s) < (self._batch_records if is_lingering else MAX_INFLIGHT_RECORDS):
+                return partition
+        return None
+
+    def sent(self, partition: int, sequence: int, now_s: float) -> None:
+        """Note a record that is handed to the client."""
+        self._sent_s[partition][sequence] = now_s
+
+    def answered(self, partition: int, sequence: int) -> None:
+        """Note that the client told what became of it."""
+        del self._sent_s[partition][sequence]
+
+
 class _Writer:
     """One producer without transactions; only its thread uses its side of the page."""
 
@@ -450,21 +481,18 @@ class _Writer:
         self._page = page
         self._stop = stop
         self._key = plan.name.encode()
-        # When each record was sent that has no answer yet, by partition and sequence.
-        self._unanswered_s: dict[int, dict[int, float]] = {partition: {} for partition in self._partitions}
         self._config: dict[str, object] = {
             **config,
             "acks": plan.acks,
             "compression.type": plan.codec,
-            "linger.ms": _LINGER_MS,
+            "linger.ms": 5,
             "delivery.timeout.ms": int(DELIVERY_TIMEOUT_S * 1000),
             # Without it a retry could double or reorder records by Kafka's own rules.
             "enable.idempotence": plan.acks == "all",
             **({} if plan.acks == "all" else {"max.in.flight.requests.per.connection": 1}),
             **plan.client_config,
         }
-        self._linger_s = int(str(self._config["linger.ms"])) / 1000
-        self._batch_records = max(_MAX_INFLIGHT_RECORDS, _BATCH_BYTES // plan.payload_bytes)
+        self._in_flight = self._none_in_flight()
 
     def run(self) -> None:
         producer, started = self._connect(), time.monotonic()
@@ -488,33 +516,23 @@ class _Writer:
     def _send(self, producer: "Producer", records: int) -> None:
         """Send up to so many records, fewer when every partition waits for answers."""
         for _ in range(records):
-            partition = self._open_partition()
+            partition = self._in_flight.open_partition(self._page.next_sequence, time.monotonic())
             if partition is None:
                 return
             self._send_to(producer, partition)
 
-    def _open_partition(self) -> int | None:
-        """Return the next partition, in turn, that takes a record without queueing it behind an unanswered batch.
-
-        A thread of librdkafka polls without a pause while records are due that it may not send yet.
-        """
-        now_s, first = time.monotonic(), self._page.next_sequence
-        for step in range(len(self._partitions)):
-            partition = self._partitions[(first + step) % len(self._partitions)]
-            waiting = self._unanswered_s[partition]
-            is_lingering = now_s - next(iter(waiting.values()), now_s) < self._linger_s
-            if len(waiting) < (self._batch_records if is_lingering else _MAX_INFLIGHT_RECORDS):
-                return partition
-        return None
+    def _none_in_flight(self) -> RecordsInFlight:
+        linger_s = float(str(self._config["linger.ms"])) / 1000
+        return RecordsInFlight(self._partitions, linger_s, _BATCH_BYTES // self._plan.payload_bytes)
 
     def _send_to(self, producer: "Producer", partition: int) -> None:
         sequence = self._page.sent()
-        waiting = self._unanswered_s[partition]
-        waiting[sequence] = time.monotonic()
+        in_flight = self._in_flight
+        in_flight.sent(partition, sequence, time.monotonic())
         value = self._page.pattern.value(self._number, sequence)
 
         def answered(error: "KafkaError | None", message: "Message") -> None:
-            del waiting[sequence]
+            in_flight.answered(partition, sequence)
             self._answered(sequence, error, message)
 
         while True:
@@ -547,7 +565,7 @@ class _TransactionWriter(_Writer):
                 # It is not known whether it was committed; a new session of the same id ends it.
                 self._page.settle(range(first, self._page.next_sequence), Outcome.UNKNOWN)
                 # The new session answers for its own records alone.
-                self._unanswered_s = {partition: {} for partition in self._partitions}
+                self._in_flight = self._none_in_flight()
                 producer = self._connect()
 
     def _connect(self) -> "Producer":

@@ -3,12 +3,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from local_cluster.workload.ledger import (
+    MAX_INFLIGHT_RECORDS,
     MINIMUM_PAYLOAD_BYTES,
     Ledger,
     Outcome,
     PayloadPattern,
     ProducerPlan,
     ProducerReport,
+    RecordsInFlight,
     read_identity,
 )
 
@@ -144,3 +146,33 @@ def test_a_value_tells_its_producer_and_sequence_and_has_its_size(number: int, s
 def test_a_payload_too_small_for_the_numbers_is_refused() -> None:
     with pytest.raises(ValueError, match="16 bytes at least"):
         PayloadPattern(0, MINIMUM_PAYLOAD_BYTES - 1)
+
+
+def test_a_partition_takes_one_batch_and_then_waits_for_its_answers() -> None:
+    records = RecordsInFlight([3, 4], linger_s=1.0, batch_records=8)
+
+    def fill(first: int, now_s: float) -> list[int]:
+        taken: list[int] = []
+        while (partition := records.open_partition(first + len(taken), now_s)) is not None:
+            records.sent(partition, first + len(taken), now_s)
+            taken.append(partition)
+        return taken
+
+    assert fill(0, 0.0) == [3, 4] * 8
+    assert fill(16, 0.9) == [], "the batches are full"
+    for sequence in range(0, 6, 2):
+        records.answered(3, sequence)
+    assert fill(16, 1.5) == [], "librdkafka would keep them back"
+    for sequence in range(6, 16, 2):
+        records.answered(3, sequence)
+    assert fill(16, 1.5) == [3] * 8, "the other partition still waits"
+
+
+def test_a_partition_takes_records_one_by_one_without_lingering() -> None:
+    records = RecordsInFlight([0], linger_s=0.0, batch_records=1000)
+    for sequence in range(MAX_INFLIGHT_RECORDS):
+        assert records.open_partition(sequence, 1.0) == 0
+        records.sent(0, sequence, 1.0)
+    assert records.open_partition(MAX_INFLIGHT_RECORDS, 1.0) is None
+    records.answered(0, 0)
+    assert records.open_partition(MAX_INFLIGHT_RECORDS, 1.0) == 0

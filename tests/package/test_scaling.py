@@ -18,11 +18,10 @@ from local_cluster.polling import wait_until
 from tests.command_lines import is_command
 from tests.package.bare_environment import ROOT
 from tests.package.scaling import ApiServer, api_environment, api_server, program, stateful_set
+from tests.package.stand_in import FOR_EVER
 
 CONFIGURE = ROOT / "deploy" / "helm" / "files" / "configure.sh"
 PATIENCE_S = 60
-_FOR_EVER = "while kill -0 $PPID 2>/dev/null; do sleep 0.01; done"
-"""As long as the test lives."""
 
 
 class Beside:
@@ -162,7 +161,7 @@ def test_a_drain_that_takes_too_long_takes_back_what_is_under_way(tmp_path: Path
     """Then the broker has time left to hand over what it leads."""
     api.tell("kafka-az1", 2)
     late = Beside(tmp_path, api, DRAIN_SECONDS="0.5")
-    late.answers_by(f"trap 'exit 7' INT; {_FOR_EVER}")
+    late.answers_by(f"trap 'exit 7' INT; {FOR_EVER}")
     code, text = late.ask()
     assert code == 500
     assert "ended with 7" in text
@@ -225,7 +224,7 @@ def test_no_command_runs_before_the_broker_answers(beside: Beside) -> None:
 @pytest.mark.usefixtures("broker")
 def test_a_drain_ends_a_join(beside: Beside, api: ApiServer) -> None:
     api.tell("kafka-az1", 2)
-    beside.answers_by(f'[ "$2" = drain ] || {{ trap "exit 7" INT; {_FOR_EVER}; }}')
+    beside.answers_by(f'[ "$2" = drain ] || {{ trap "exit 7" INT; {FOR_EVER}; }}')
     joining = threading.Thread(target=beside.scaling.join)
     joining.start()
     wait_until(lambda: beside.commands or None, "the join runs", PATIENCE_S)

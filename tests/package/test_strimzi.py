@@ -16,6 +16,7 @@ import yaml
 from agent.settings_file import read_settings_file
 from doctor.host_checks import listener_fault
 from local_cluster.polling import wait_until
+from tests.package.stand_in import FOR_EVER
 from tests.package.strimzi import PROGRAM, SERVICE, STRIMZI, generated, pod, program
 from tests.package.test_containers import HADOLINT
 
@@ -134,9 +135,8 @@ def test_in_shadow_the_broker_keeps_its_address_and_its_tls(protocol: str, tmp_p
 
 # The processes.
 
-_FOR_EVER = "while kill -0 $PPID 2>/dev/null; do sleep 0.01; done"  # as long as what started it
-_BROKER = f'echo broker-starts >>"$0"; trap "echo broker-ends >>$0; exit 143" TERM; {_FOR_EVER}'
-_AGENT = f'echo agent-starts >>"$0"; trap "echo agent-ends >>$0; exit 0" TERM; {_FOR_EVER}'
+_BROKER = f'echo broker-starts >>"$0"; trap "echo broker-ends >>$0; exit 143" TERM; {FOR_EVER}'
+_AGENT = f'echo agent-starts >>"$0"; trap "echo agent-ends >>$0; exit 0" TERM; {FOR_EVER}'
 _DYING = 'echo agent-starts >>"$0"; exit 3'
 
 
