@@ -14,7 +14,7 @@ from replication.follower.peer_watch import NOT_ASKED, Presence
 from rlm.write_path.core.led_partition import PartitionStatus
 
 if TYPE_CHECKING:
-    from agent.wiring.storage_run import WhyInline
+    from agent.wiring.write_path import WhyInline
 
 _LATE_S: Final = 60.0
 """A store that answered longer ago was not asked lately."""

@@ -12,7 +12,7 @@ from typing import Annotated, Final
 import typer
 
 from agent.settings.agent_settings import AgentSettings
-from agent.wiring.storage_run import log_manager_limits
+from agent.wiring.write_path import log_manager_limits
 from cli.connection import Json
 from cli.log_lines import logs_from
 from cli.tables import show, table

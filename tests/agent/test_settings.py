@@ -13,7 +13,7 @@ from agent.settings.storage_spec import storage_spec
 from agent.settings_file import agent_settings
 from agent.wiring.kafka_following import wal_retention
 from agent.wiring.relaying import catch_up_read_limits
-from agent.wiring.storage_run import log_manager_limits
+from agent.wiring.write_path import log_manager_limits
 from kafka_log.broker_files.server_properties import BrokerProperties, parse_broker_properties
 from kafka_log.errors import BrokerPropertiesError
 from metadata_topic.settings.wal_retention import AS_LOCAL, WalRetention

@@ -9,7 +9,7 @@ from agent.http.status import Peer, Status
 from agent.http.status_page import MOST_TOPICS, dollars, duration, size, status_page
 from agent.metrics.savings import Dollars
 from agent.metrics.topic_metrics import TopicState
-from agent.wiring.storage_run import WhyInline
+from agent.wiring.write_path import WhyInline
 from plugin.prices import NEVER_PAYS
 from plugin.remote_wal_storage_manager import RequestCounts
 from replication.follower.peer_watch import Presence

@@ -6,7 +6,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from agent.settings.agent_settings import AgentSettings
-from agent.wiring.storage_run import log_manager_limits
+from agent.wiring.write_path import log_manager_limits
 from perf.cost import world
 from perf.cost.load import Assigned, Load
 from perf.cost.sweep import LIFE_S, count

@@ -1,4 +1,4 @@
-"""One incarnation of an agent: the product's write path, put together as `agent.wiring.storage_run` does it."""
+"""One incarnation of an agent: the product's write path, put together as `agent.wiring.write_path` does it."""
 
 import random
 from collections.abc import Callable, Iterable
