@@ -1,7 +1,7 @@
 """`remote-wal topics`: shows and changes which topics replicate through object storage."""
 
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -146,44 +146,51 @@ def reset(topics: Topics, connection: Connection) -> None:
 @app.command("list")
 @grouped
 def list_topics(connection: Connection, json: Json = False) -> None:
-    """Show the topics with remote.wal.storage.enable, and how they link."""
+    """Show the settings of topics, and of patterns, which count for topics without own settings."""
     from metadata_topic.settings.settings_topic import read_known_settings
-    from metadata_topic.settings.topic_settings import OWN
 
     known = read_known_settings(connection.client_config())
-    rows = [
-        {
-            "topic": name,
-            "remote.wal.storage.enable": settings.enable,
-            "remote.wal.link.policy": str(settings.link_policy),
-            "remote.wal.link.latency.bound.ms": settings.link_latency_bound_ms,
-            "remote.wal.archive.enable": settings.archive,
-            "remote.wal.retention.ms": settings.wal_retention_ms,
-            "remote.wal.durable.enable": settings.durable,
-            "from": settings.origin or OWN,
-        }
-        for name, settings in sorted(known.topics.items())
-    ]
+    topics, patterns = _listed(known.topics), _listed(known.patterns)
     if json:
-        tell_json(rows)
+        tell_json({"topics": topics, "patterns": patterns, "orphaned": sorted(known.orphaned)})
         return
-    shown = [
-        (
-            row["topic"],
-            str(row["remote.wal.storage.enable"]).lower(),
-            row["remote.wal.link.policy"],
-            "" if (bound := row["remote.wal.link.latency.bound.ms"]) is None else f"{bound} ms",
-            str(row["remote.wal.archive.enable"]).lower(),
-            "" if (kept_ms := row["remote.wal.retention.ms"]) is None else str(kept_ms),
-            str(row["remote.wal.durable.enable"]).lower(),
-            row["from"],
-        )
-        for row in rows
-    ]
     settings = ("link policy", "latency bound", "archive", "WAL retention ms", "durable", "from")
-    columns = ("topic", "remote.wal.storage.enable", *settings)
-    patterns = (f"pattern {name}: for topics without own settings" for name in sorted(known.patterns))
-    show(table(*columns, rows=shown), *patterns, *orphaned_lines(known.orphaned))
+    rows = [_shown(row) for row in topics + patterns]
+    show(table("topic", "remote.wal.storage.enable", *settings, rows=rows), *orphaned_lines(known.orphaned))
+
+
+def _listed(settings: "Mapping[str, TopicSettings]") -> list[dict[str, Any]]:
+    """Return the settings of topics, or of patterns, as programs get them, by name."""
+    from metadata_topic.settings.topic_settings import OWN
+
+    return [
+        {
+            "name": name,
+            "remote.wal.storage.enable": one.enable,
+            "remote.wal.link.policy": str(one.link_policy),
+            "remote.wal.link.latency.bound.ms": one.link_latency_bound_ms,
+            "remote.wal.archive.enable": one.archive,
+            "remote.wal.retention.ms": one.wal_retention_ms,
+            "remote.wal.durable.enable": one.durable,
+            "from": one.origin or OWN,
+        }
+        for name, one in sorted(settings.items())
+    ]
+
+
+def _shown(row: dict[str, Any]) -> tuple[str, ...]:
+    """Return the row of the table for people."""
+    bound_ms, kept_ms = row["remote.wal.link.latency.bound.ms"], row["remote.wal.retention.ms"]
+    return (
+        row["name"],
+        str(row["remote.wal.storage.enable"]).lower(),
+        row["remote.wal.link.policy"],
+        "" if bound_ms is None else f"{bound_ms} ms",
+        str(row["remote.wal.archive.enable"]).lower(),
+        "" if kept_ms is None else str(kept_ms),
+        str(row["remote.wal.durable.enable"]).lower(),
+        row["from"],
+    )
 
 
 def orphaned_lines(orphaned: "Iterable[str]") -> list[str]:

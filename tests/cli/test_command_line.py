@@ -1,3 +1,4 @@
+import json
 import logging
 import re
 import subprocess
@@ -149,9 +150,15 @@ def test_status_of_a_cluster_that_is_down_says_so(tmp_path: Path) -> None:
     from local_cluster.cluster import LocalCluster
 
     LocalCluster.create(tmp_path / "cluster")
-    result = CliRunner().invoke(main_module.build_app(), ["cluster", "status", "-d", str(tmp_path / "cluster")])
+    words = ["cluster", "status", "-d", str(tmp_path / "cluster")]
+    result = CliRunner().invoke(main_module.build_app(), words)
     assert result.exit_code == 1
     assert result.output.count("not running") == 3
+    told = CliRunner().invoke(main_module.build_app(), [*words, "--json"])
+    assert told.exit_code == 1
+    found = json.loads(told.stdout)
+    assert ([one["pid"] for one in found["brokers"]], found["replicas"]) == ([None] * 3, None)
+    assert found["healthy"] is False
 
 
 def test_a_directory_with_other_things_in_it_is_not_taken_for_a_cluster(tmp_path: Path) -> None:

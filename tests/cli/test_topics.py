@@ -1,5 +1,6 @@
 """`remote-wal topics enable`: what is written for a topic."""
 
+import json
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -12,6 +13,7 @@ from cli.fleet import topics as topics_module
 from kafka_cluster.answers import DescribedBroker
 from kafka_cluster.cluster import KafkaCluster
 from metadata_topic.settings import settings_topic
+from metadata_topic.settings.settings_topic import KnownSettings
 from metadata_topic.settings.topic_settings import OWN, AgentRegistration, LinkPolicy, TopicSettings
 
 
@@ -111,6 +113,46 @@ def test_help_tells_for_whom_links_for_every_byte_are_slow(command: str) -> None
     words = " ".join(told.split())
     assert "always: links for every byte, so that a producer that sends many small requests with acks=all" in words
     assert "(librdkafka) waits a round of the store for each of them" in words
+
+
+def test_topics_patterns_and_what_deleted_topics_left_are_listed_for_people_and_for_programs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pattern = TopicSettings(True, LinkPolicy.LATENCY, 40, origin="pattern logs-.*")
+    known = KnownSettings({"orders": ARCHIVED}, {"gone": ARCHIVED}, {}, patterns={"logs-.*": pattern})
+    monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: known)
+    words = ["topics", "list", "--bootstrap-server", "nowhere:1"]
+    told = json.loads(CliRunner().invoke(main_module.build_app(), [*words, "--json"]).stdout)
+    shared = {
+        "remote.wal.storage.enable": True,
+        "remote.wal.retention.ms": None,
+        "remote.wal.durable.enable": False,
+    }
+    assert told == {
+        "topics": [
+            {
+                **shared,
+                "name": "orders",
+                "remote.wal.link.policy": "always",
+                "remote.wal.link.latency.bound.ms": None,
+                "remote.wal.archive.enable": True,
+                "from": OWN,
+            }
+        ],
+        "patterns": [
+            {
+                **shared,
+                "name": "logs-.*",
+                "remote.wal.link.policy": "latency",
+                "remote.wal.link.latency.bound.ms": 40,
+                "remote.wal.archive.enable": False,
+                "from": "pattern logs-.*",
+            }
+        ],
+        "orphaned": ["gone"],
+    }
+    shown = CliRunner().invoke(main_module.build_app(), words, env={"COLUMNS": "160"}).stdout
+    assert all(word in shown for word in ("orders", "pattern logs-.*", "40 ms", "remote-wal topics reset gone"))
 
 
 HOLDING = AgentRegistration(1, 1, "", "", "1", 0, gateway=("clients", "durable"))
