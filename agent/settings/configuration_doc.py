@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from agent.settings.agent_settings import AgentSettings
+from agent.settings.setting_types import parse_user
 from metadata_topic.settings.topic_settings import (
     ARCHIVE_KEY,
     DURABLE_KEY,
@@ -119,7 +120,7 @@ def _rows(fields: Mapping[str, FieldInfo]) -> Iterator[Row]:
     for key, field in fields.items():
         default = field.get_default(call_default_factory=True, validated_data={})
         shown = "(needed)" if field.is_required() else _code(_text(default))
-        yield f"`{key}`", f"{_type_text(field.annotation)}{_bounds(field)}", shown, field.description or ""
+        yield f"`{key}`", f"{_kind(field)}{_bounds(field)}", shown, field.description or ""
 
 
 def _model_rows(model: type[BaseModel], without: Iterable[str] = ()) -> Iterator[Row]:
@@ -169,6 +170,13 @@ def _topic_rows() -> Iterator[Row]:
     )
     for key, kind, default, meaning in meanings:
         yield f"`{key}`", kind, _code(default), meaning
+
+
+def _kind(field: FieldInfo) -> str:
+    """Return what stands in the file, which for a user is not what the agent makes of it."""
+    if any(getattr(item, "func", None) is parse_user for item in field.metadata):
+        return "name or number"
+    return _type_text(field.annotation)
 
 
 def _bounds(field: FieldInfo) -> str:

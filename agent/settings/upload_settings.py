@@ -182,8 +182,8 @@ class QuotaSettings(Section, alias_generator=keyed("remote.wal.log.manager.")):
         alias="remote.wal.archive.interval.ms",
         default=1000,
         ge=1,
-        description="Not the archive's: how long bytes that went inline may wait for their upload, if something "
-        "wants them stored (a retention of -2, one replica, the archive).",
+        description="How long inline bytes may wait for upload, if something wants them stored (a retention of -2, "
+        "one replica, the archive). The name is historical.",
     )
 
 
