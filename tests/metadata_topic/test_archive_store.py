@@ -52,7 +52,7 @@ def test_the_state_of_a_known_object_is_told_while_another_thread_looks_over_all
 
         def records() -> Iterator[ArchiveRecord]:
             yield committed(named)
-            told.append(pool.submit(store.state_of, named).result(10.0))
+            told.append(pool.submit(store.state_of, named).result(60.0))
 
         store.restore({}, records())  # which holds all of it meanwhile
     assert told == [FINISHED]

@@ -242,7 +242,7 @@ class StuckArchive:
         self.gate = threading.Event()
 
     def fetch(self, object_id: ArchiveObjectId, start_position: int, end_position: int) -> bytes:
-        assert self.gate.wait(10)
+        assert self.gate.wait(60)
         raise RemoteStorageTimeoutError("get", str(object_id), "planted")
 
 
