@@ -44,10 +44,6 @@ class Missed:
             self.log.upload(written)
         self.agents.broker.logs[0] = b"".join(written.raw for written in self.log.writer.batches)
 
-    def response_bytes(self, count: int) -> bytes:
-        """The first so many batches."""
-        return b"".join(written.raw for written in self.log.writer.batches[:count])
-
 
 @asynccontextmanager
 async def missed_much(
