@@ -152,7 +152,7 @@ class GatewaySettings(Section, alias_generator=keyed(f"{_KEY}.")):
     fetch_serve_cache_bytes: int = Field(
         64 * 1024 * 1024,
         ge=1024 * 1024,
-        description="Record bytes that the gateway holds of each broker to answer consumers.",
+        description="Record bytes that the gateway holds, of all brokers together, to answer consumers.",
     )
     max_connections: int = Field(
         500,

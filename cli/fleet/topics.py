@@ -39,7 +39,13 @@ _POLICY = (
     "waits a round of the store for each of them."
 )
 _TIMEOUT_S = 10.0
-_DURABLE = "remote.wal.durable.enable: answer producers only once their records are in object storage."
+Durable = Annotated[
+    bool | None,
+    typer.Option(
+        "--durable/--no-durable",
+        help="remote.wal.durable.enable: answer producers only once their records are in object storage.",
+    ),
+]
 
 
 @app.command()
@@ -47,7 +53,7 @@ _DURABLE = "remote.wal.durable.enable: answer producers only once their records 
 def enable(
     topics: Topics,
     connection: Connection,
-    link_policy: Annotated[str, typer.Option(help=_POLICY)] = "cost",
+    link_policy: Annotated[str | None, typer.Option(help=_POLICY)] = None,
     latency_bound_ms: Annotated[
         int | None, typer.Option(help="remote.wal.link.latency.bound.ms, for the policy latency.")
     ] = None,
@@ -55,24 +61,19 @@ def enable(
         int | None, typer.Option(help="remote.wal.link.upload.wait.max.ms, for the policy cost.")
     ] = None,
     archive: Annotated[
-        bool, typer.Option("--archive/--no-archive", help="remote.wal.archive.enable: keep the log in the archive.")
-    ] = False,
+        bool | None,
+        typer.Option("--archive/--no-archive", help="remote.wal.archive.enable: keep the log in the archive."),
+    ] = None,
     wal_retention_ms: WalRetentionMs = None,
-    durable: Annotated[
-        bool,
-        typer.Option(
-            "--durable/--no-durable",
-            help=_DURABLE,
-        ),
-    ] = False,
+    durable: Durable = None,
     pattern: Pattern = False,
 ) -> None:
     """Replicate these topics through object storage from now on. Takes effect in running agents within seconds.
 
+    Settings that are not named stay as they are; those of a topic without own settings begin with the defaults.
     With --pattern, topics that have no setting of their own inherit these.
     """
     from metadata_topic.settings import topic_settings as keys
-    from metadata_topic.settings.topic_settings import TopicSettings
 
     wanted = {
         keys.ENABLE_KEY: "true",
@@ -83,7 +84,8 @@ def enable(
         keys.WAL_RETENTION_KEY: _text(wal_retention_ms),
         keys.DURABLE_KEY: _text(durable),
     }
-    changed, client = _changed(dict.fromkeys(topics, TopicSettings()), wanted), connection.client_config()
+    changes, client = {key: text for key, text in wanted.items() if text is not None}, connection.client_config()
+    changed = _changed(_own_settings(topics, client, are_patterns=pattern), changes)
     if not pattern:
         _check_retention(changed, client)
     if durable:
@@ -98,7 +100,7 @@ def set_(
     connection: Connection,
     link_policy: Annotated[str | None, typer.Option(help=_POLICY)] = None,
     wal_retention_ms: WalRetentionMs = None,
-    durable: Annotated[bool | None, typer.Option("--durable/--no-durable", help=_DURABLE)] = None,
+    durable: Durable = None,
 ) -> None:
     """Change settings of topics that are enabled, and leave their others as they are."""
     from metadata_topic.settings.settings_topic import read_settings
@@ -199,6 +201,20 @@ def orphaned_lines(orphaned: "Iterable[str]") -> list[str]:
         f"{name}: settings of a deleted topic, which count for no other. To remove them: remote-wal topics reset {name}"
         for name in sorted(orphaned)
     ]
+
+
+def _own_settings(
+    names: "Sequence[str]", client: "KafkaClientConfig", *, are_patterns: bool
+) -> "dict[str, TopicSettings]":
+    """Return what these topics, or patterns, were given themselves; the defaults if they were given nothing."""
+    from metadata_topic.settings.settings_topic import read_known_settings
+    from metadata_topic.settings.topic_settings import TopicSettings
+
+    known = read_known_settings(client)
+    if are_patterns:
+        return {name: known.patterns.get(name, TopicSettings()) for name in names}
+    own = {name: one for name, one in known.topics.items() if one.is_own}
+    return {name: own.get(name, TopicSettings()) for name in names}
 
 
 def _changed(

@@ -9,6 +9,7 @@ answer. Memory is bounded: the oldest records of the largest log go first.
 """
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -45,12 +46,35 @@ class _Followed:
     wanted_s: float
 
 
+class HeldRecords:
+    """Bounds the records that the tails of all brokers hold together."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._tails: list[LogTail] = []
+
+    def add(self, tail: "LogTail") -> None:
+        """Count what this tail holds, too."""
+        self._tails.append(tail)
+
+    @property
+    def size(self) -> int:
+        """Bytes of records that are held."""
+        return sum(one.size for one in self._tails)
+
+    def trim(self) -> None:
+        """Drop the oldest records of whichever log holds the most, until all fit."""
+        while self.size > self._max_bytes:
+            max((log for one in self._tails for log in one.logs()), key=lambda log: log.size).drop_oldest()
+
+
 class LogTail:
     """The followed logs of one broker. All times are monotonic seconds."""
 
-    def __init__(self, max_bytes: int) -> None:
-        """`max_bytes` of records are held at most."""
-        self._max_bytes = max_bytes
+    def __init__(self, held: HeldRecords) -> None:
+        """`held` bounds what is held, with the tails of other brokers."""
+        self._held = held
+        held.add(self)
         self._followed: dict[TopicIdPartition, _Followed] = {}
         """In the order in which they are asked for."""
         self._refused_s: dict[TopicIdPartition, float] = {}
@@ -61,7 +85,11 @@ class LogTail:
     @property
     def size(self) -> int:
         """Bytes of records that are held."""
-        return sum(one.log.size for one in self._followed.values())
+        return sum(log.size for log in self.logs())
+
+    def logs(self) -> Iterator[VisibleLog]:
+        """Return the logs that are followed."""
+        return (one.log for one in self._followed.values())
 
     def __len__(self) -> int:
         """How many logs are followed."""
@@ -130,8 +158,7 @@ class LogTail:
                 self._refused_s[log] = now_s + _REFUSED_S
             elif visible.size > size:  # those without records come first next time
                 self._followed[log] = self._followed.pop(log)
-        while self.size > self._max_bytes:
-            max((one.log for one in self._followed.values()), key=lambda log: log.size).drop_oldest()
+        self._held.trim()
 
     def drop_all(self) -> None:
         """Follow nothing: the broker's agent does not serve this, or the connection ended."""

@@ -13,7 +13,7 @@ from typing import Final
 import structlog
 
 from gateway.metrics import PassedBytes
-from gateway.serve.log_tail import LogTail
+from gateway.serve.log_tail import HeldRecords, LogTail
 from gateway.serve.serving import ReadLog
 from gateway.serve.visible_log import VisibleLog
 from kafka_log.crc32c import Buffer
@@ -50,7 +50,7 @@ class TailContext:
     crossed: Callable[[int], tuple[Callable[[int], object], Callable[[int], object]]]
     """Counters of bytes from and to the agent beside this broker."""
     max_bytes: int
-    """Record bytes that are held for each broker."""
+    """Record bytes that are held of all brokers together."""
 
 
 class Tails:
@@ -58,17 +58,18 @@ class Tails:
 
     def __init__(self, context: TailContext) -> None:
         self._context = context
+        self._held = HeldRecords(context.max_bytes)
         self._tails: dict[int, BrokerTail] = {}
 
     def of(self, broker_id: int) -> "BrokerTail":
         """Return the tail of this broker."""
         if broker_id not in self._tails:
-            self._tails[broker_id] = BrokerTail(self._context, broker_id)
+            self._tails[broker_id] = BrokerTail(self._context, broker_id, self._held)
         return self._tails[broker_id]
 
     def held_bytes(self) -> int:
         """Return how many record bytes are held."""
-        return sum(one.logs.size for one in self._tails.values())
+        return self._held.size
 
     async def close(self) -> None:
         """Follow nothing any more."""
@@ -78,8 +79,8 @@ class Tails:
 class BrokerTail:
     """The tail of one broker. It implements `FollowedLogs`, and takes the connection's answers."""
 
-    def __init__(self, context: TailContext, broker_id: int) -> None:
-        self.logs = LogTail(context.max_bytes)
+    def __init__(self, context: TailContext, broker_id: int, held: HeldRecords) -> None:
+        self.logs = LogTail(held)
         self._context = context
         self._broker_id = broker_id
         self._running: asyncio.Task[None] | None = None

@@ -26,9 +26,6 @@ from metadata_topic.store.store_state import StoreState
 from plugin.format import entry_columns
 from plugin.segment_metadata import RemoteLogSegmentState, RemoteWalLogSegmentMetadata
 
-UNKNOWN_OFFSET = -1
-"""No offset is known; never 0, which is an offset."""
-
 
 class _Run(NamedTuple):
     """One partition's run of offsets [first_offset, last_offset] in one object."""
@@ -66,22 +63,6 @@ class PartitionLookups:
                 runs.sort(key=lambda run: (-run.last_offset, run.first_offset, run.segment.segment_id))
                 found += [self._view(run, key) for run in runs]
             return found
-
-    def last_uploaded_offset(self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochs) -> int:
-        """The highest offset of this log in a finished object; UNKNOWN_OFFSET when there is none.
-
-        Offsets below it may be missing: objects are deleted, and compacted logs have holes.
-        """
-        highest = UNKNOWN_OFFSET
-        with self._lock:
-            index = self._state.index
-            for epoch in index.epochs(topic_id_partition):
-                end = leader_epochs.end_of(epoch)
-                if leader_epochs.start_offset(epoch) is not None:
-                    dead_from = self._state.dead_from(topic_id_partition, epoch)
-                    found = index.highest(topic_id_partition, epoch, NO_END if end is None else end, dead_from)
-                    highest = max(highest, found)
-        return highest
 
     def stored_ranges(
         self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochs, from_offset: int = 0

@@ -56,10 +56,6 @@ _BETWEEN: Final = (
     f"{_CLASS_TABLE} SELECT {_SPAN} FROM classes CROSS JOIN spans"  # noqa: S608
     f" ON {_KEY} AND class = n AND first_offset > ? - width AND first_offset < ? AND last_offset >= ?"
 )
-_TOPS: Final = (
-    f"{_CLASS_TABLE} SELECT (SELECT max(first_offset) FROM spans"  # noqa: S608
-    f" WHERE {_KEY} AND class = n AND first_offset < ?) FROM classes"
-)
 _EPOCHS: Final = (
     "WITH RECURSIVE known(epoch) AS ("
     " SELECT min(leader_epoch) FROM spans WHERE topic_id = ?1 AND partition = ?2"
@@ -186,24 +182,6 @@ class RunIndex:
         """
         runs = self.between(topic_id_partition, leader_epoch, bounds, RemoteLogSegmentState.COPY_SEGMENT_FINISHED)
         return _joined(_living(runs, dead_from, bounds[0]), bounds)
-
-    def highest(
-        self, topic_id_partition: TopicIdPartition, leader_epoch: int, end: int, dead_from: Mapping[int, int]
-    ) -> int:
-        """Return the highest offset below `end` that a finished segment holds; -1 without one. Reads newest spans."""
-        finished = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
-        key = (*topic_id_partition, leader_epoch)
-        chosen = self._chosen(self._in_chunks(topic_id_partition, leader_epoch), 0, end, finished)
-        found = _last(_living(chosen, dead_from, 0), end)
-        if found < 0:
-            tops = self._connection.execute(_TOPS, (*key, end))
-            top = max((first for [first] in tops if first is not None), default=-1)
-            newest = self.between(topic_id_partition, leader_epoch, (top, top + 1), finished)
-            found = _last(_living(newest, dead_from, 0), end)
-        if found + 1 < end:
-            further = self.between(topic_id_partition, leader_epoch, (found + 1, end), finished)
-            found = max(found, _last(_living(further, dead_from, 0), end))
-        return found
 
     def _chosen(self, found: Sequence[Runs], begin: int, end: int, state: int) -> Runs:
         runs = Runs(*(np.concatenate(columns) for columns in zip(*found, strict=True))) if found else _NONE
@@ -389,10 +367,6 @@ def _living(runs: Runs, dead_from: Mapping[int, int], begin: int) -> Runs:
         lasts[at] = min(int(lasts[at]), dead_from[int(runs.numbers[at])] - 1)
     runs = Runs(runs.firsts, lasts, runs.numbers)
     return runs.where((lasts >= runs.firsts) & (lasts >= begin))
-
-
-def _last(runs: Runs, end: int) -> int:
-    return min(int(runs.lasts.max()), end - 1) if len(runs.lasts) else -1
 
 
 def _joined(runs: Runs, bounds: tuple[int, int]) -> list[tuple[int, int]]:

@@ -106,7 +106,7 @@ async def test_a_led_partition_with_the_archive_on_is_archived(tmp_path: Path) -
     archiving.assign([replace(assignment, archive=False)])
     running = asyncio.create_task(archiving.run())
     archiving.assign([assignment])
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await topic.committed.wait()
     ((object_id, _),) = topic.archive.objects(FINISHED)
     assert archiving.storage is not None
@@ -141,7 +141,7 @@ async def test_an_archive_that_cannot_be_loaded_is_told_and_stops_nothing(tmp_pa
         Machine(Clocks(time.monotonic, lambda: WALL_MS)),
     )
     running = asyncio.create_task(archiving.run(sleep))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await told.wait()
     assert not running.done()
     assert archiving.missing is not None

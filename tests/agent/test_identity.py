@@ -31,7 +31,7 @@ def test_a_second_process_is_refused_and_a_killed_one_leaves_no_lock(tmp_path: P
         with pytest.raises(AgentAlreadyRunningError):
             AgentLock(tmp_path)
         holder.kill()
-        holder.wait(10)
+        holder.wait(60)
     AgentLock(tmp_path).release()
 
 

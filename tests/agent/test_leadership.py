@@ -136,7 +136,7 @@ async def test_an_agent_by_which_consumers_begin_to_read_counts_at_once(
         )
         watch.on_assignments = told.put_nowait
         running = asyncio.create_task(watch.run(cast(LeadershipReader, OneLeader()), interval_s=1000.0))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             [before] = await told.get()
             readers.read(before.topic_id_partition, 2)
             [after] = await told.get()

@@ -31,6 +31,7 @@ def test_a_topic_is_enabled_with_or_without_an_archive(
     monkeypatch: pytest.MonkeyPatch, options: list[str], expected: TopicSettings
 ) -> None:
     written: list[object] = []
+    monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: KnownSettings({}, {}, {}))
     monkeypatch.setattr(topics_module, "_check_retention", lambda _wanted, _client: None)
     monkeypatch.setattr(topics_module, "_set", lambda wanted, _client: written.append(wanted))
     result = CliRunner().invoke(
@@ -38,6 +39,35 @@ def test_a_topic_is_enabled_with_or_without_an_archive(
     )
     assert result.exit_code == 0, result.output
     assert written == [{"orders": expected}]
+
+
+KEPT = TopicSettings(True, LinkPolicy.LATENCY, 40, archive=True, wal_retention_ms=-2)
+
+
+@pytest.mark.parametrize(
+    ("options", "known", "expected"),
+    [
+        (["--link-policy", "always"], KnownSettings({"orders": KEPT}, {}, {}), replace(KEPT, link_policy="always")),
+        (["--no-archive"], KnownSettings({"orders": KEPT}, {}, {}), replace(KEPT, archive=False)),
+        ([], KnownSettings({"orders": TopicSettings(origin=OWN)}, {}, {}), TopicSettings(True)),
+        ([], KnownSettings({"orders": replace(KEPT, origin="pattern o.*")}, {}, {}), TopicSettings(True)),
+        ([], KnownSettings({}, {"orders": KEPT}, {}), TopicSettings(True)),
+        (["--pattern"], KnownSettings({"orders": KEPT}, {}, {}), TopicSettings(True)),
+        (["--pattern", "--no-archive"], KnownSettings({}, {}, {}, patterns={"orders": KEPT}),
+         replace(KEPT, archive=False)),
+    ],
+)  # fmt: skip
+def test_to_enable_again_keeps_what_is_not_named(
+    monkeypatch: pytest.MonkeyPatch, options: list[str], known: KnownSettings, expected: TopicSettings
+) -> None:
+    written: list[object] = []
+    monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: known)
+    monkeypatch.setattr(topics_module, "_check_retention", lambda _wanted, _client: None)
+    for name in ("_set", "_set_patterns"):
+        monkeypatch.setattr(topics_module, name, lambda wanted, _client: written.append(wanted))
+    words = ["topics", "enable", "orders", "--bootstrap-server", "nowhere:1", *options]
+    result = CliRunner().invoke(main_module.build_app(), words)
+    assert (result.exit_code, written) == (0, [{"orders": expected}]), result.output
 
 
 @pytest.mark.parametrize(
@@ -53,6 +83,7 @@ def test_patterns_and_topics_are_told_apart_and_off_is_a_setting(
     monkeypatch: pytest.MonkeyPatch, command: str, expected: dict[str, TopicSettings | None]
 ) -> None:
     written: dict[str, object] = {}
+    monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: KnownSettings({}, {}, {}))
     monkeypatch.setattr(topics_module, "_set", lambda wanted, _client: written.update(topics=wanted))
     monkeypatch.setattr(topics_module, "_set_patterns", lambda wanted, _client: written.update(patterns=wanted))
     words = ["topics", *command.split(), "--bootstrap-server", "nowhere:1"]
@@ -99,6 +130,8 @@ def test_objects_that_would_be_kept_without_bound_are_refused(
     written: list[object] = []
     monkeypatch.setattr(topics_module, "_set", lambda wanted, _client: written.append(wanted))
     monkeypatch.setattr(settings_topic, "read_settings", lambda _client: ({"orders": ARCHIVED}, {}))
+    known = KnownSettings({"orders": ARCHIVED}, {}, {})
+    monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: known)
     admin = SimpleNamespace(topic_config=lambda _topic: {"cleanup.policy": policy})
     monkeypatch.setattr("metadata_topic.topic.topic.confluent_admin", lambda _client, _timeout_s: admin)
     arguments = ["topics", command, "orders", "--wal-retention-ms", str(kept_ms), "--bootstrap-server", "nowhere:1"]
@@ -175,10 +208,11 @@ def test_no_topic_is_called_durable_while_an_agent_holds_no_answers(
     monkeypatch: pytest.MonkeyPatch, command: list[str], agents: list[AgentRegistration], told: str | None
 ) -> None:
     written: list[object] = []
-    known = {agent.broker_id: agent for agent in agents}
+    known, enabled = {agent.broker_id: agent for agent in agents}, {"orders": TopicSettings(True)}
     monkeypatch.setattr(topics_module, "_set", lambda wanted, _client: written.append(wanted))
     monkeypatch.setattr(connection, "reach", lambda _servers: None)
-    monkeypatch.setattr(settings_topic, "read_settings", lambda _client: ({"orders": TopicSettings(True)}, known))
+    monkeypatch.setattr(settings_topic, "read_settings", lambda _client: (enabled, known))
+    monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: KnownSettings(enabled, {}, known))
     brokers = [DescribedBroker(1, None), DescribedBroker(2, None)]
     monkeypatch.setattr(KafkaCluster, "brokers", lambda _self: brokers)
     words = ["topics", *command, "--durable", "--bootstrap-server", "nowhere:1"]

@@ -19,6 +19,7 @@ from local_cluster.security.listeners import certificate_files, keystore_of
 from replication.wire.peer_connection import PeerTls
 from tests.cluster.conftest import IMPATIENT
 from tests.cluster.prometheus import PATIENCE_S, PROMETHEUS, Prometheus, queries_of_the_board
+from tests.cluster.recovery_commands import ask_cluster
 from tests.cluster.script import PLAIN, ZSTD, Script
 from tests.faulty_store import DEFAULT_BUCKET, Fault, FaultyFront, FaultyServer
 
@@ -69,7 +70,8 @@ class Certificates:
 
 
 def test_alerts_fire_by_their_causes_and_go_by_the_runbooks_and_the_board_has_data(tmp_path: Path, topic: str) -> None:
-    # well: quiet, the board has data -> reads fail -> so do writes -> the store is back: quiet
+    # well: quiet, the board has data -> paused -> resumed: quiet
+    # -> reads fail -> so do writes -> the store is back: quiet
     # -> an agent is killed, the others go past it -> started again: quiet
     # -> a certificate of ten days -> renewed: quiet
     with FaultyServer(FaultyFront(), [DEFAULT_BUCKET]) as store:
@@ -83,6 +85,11 @@ def test_alerts_fire_by_their_causes_and_go_by_the_runbooks_and_the_board_has_da
                 script.expect_links_to_be_used()
                 prometheus.expect_quiet()
                 expect_the_board_to_have_data(prometheus)
+
+                ask_cluster(cluster, "pause", "--all", "--reason", "a trial")
+                prometheus.expect_firing("RemoteWalPauseForgotten")
+                ask_cluster(cluster, "resume", "--all")
+                prometheus.expect_quiet()
 
                 store.faults.add(Fault("error", ("GET",)))
                 prometheus.expect_firing("RemoteWalLinksPaused")

@@ -143,7 +143,7 @@ def test_a_broker_is_asked_past_its_agent_by_a_request_that_takes_no_login(tmp_p
 
         def asked_with(context: ssl.SSLContext, raw: bytes) -> tuple[str | None, bytes]:
             asked = pool.submit(answer, raw)
-            return ask_broker(address, lambda: context, 5), asked.result(5)
+            return ask_broker(address, lambda: context, 5), asked.result(60)
 
         trusting = ssl.create_default_context(cafile=str(own.ca_file))
         assert asked_with(trusting, b"")[0] is not None, "without a client certificate"
@@ -170,7 +170,7 @@ def test_a_broker_says_whether_it_is_the_one_that_is_meant(code: int | None, exp
         told = is_broker_there(address, None, 5, "cluster-1", 7)
         # KIP-1242's schema: two names, the cluster and the node that are meant, no tagged fields.
         body = b"\x12remote-wal-doctor\x021\x0acluster-1\0\0\0\x07\0"
-        assert asked.result(5)[4:] == b"\0\x12\0\x05\0\0\0\x01\0\x11remote-wal-doctor\0" + body
+        assert asked.result(60)[4:] == b"\0\x12\0\x05\0\0\0\x01\0\x11remote-wal-doctor\0" + body
     assert expected in told.reason if isinstance(told, Unknown) and isinstance(expected, str) else told is expected
 
 
@@ -221,7 +221,7 @@ def test_the_local_broker_is_asked_as_the_agent_dials_it(
         answered = pool.submit(answer)
         broker = parse_broker_properties(raw, tmp_path / "server.properties")
         found = gathering.broker_tls_facts(broker, agent_settings(broker, broker.path))
-        answered.result(5)
+        answered.result(60)
     assert found is not None
     assert found.unnamed == unnamed
     assert found.refusal is None if refusal is None else refusal in str(found.refusal)

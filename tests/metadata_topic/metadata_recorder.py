@@ -67,7 +67,7 @@ class MetadataRecorder:
         self._server.shutdown()
         self._server.server_close()
 
-    def wait_for(self, topic: str, times: int = 1, timeout_s: float = 10.0) -> list[Asked]:
+    def wait_for(self, topic: str, times: int = 1, timeout_s: float = 60.0) -> list[Asked]:
         """What was asked by name for this topic, once that was often enough."""
 
         def found() -> list[Asked]:

@@ -3,7 +3,6 @@
 from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.store.archive.archive_store import ArchiveStore
-from metadata_topic.store.partition_lookups import UNKNOWN_OFFSET
 from metadata_topic.store.snapshots.archive_snapshot import with_archive
 from metadata_topic.store.snapshots.snapshot import read_image, snapshot_chunks
 from metadata_topic.store.store import RemoteWalMetadataStore
@@ -36,6 +35,6 @@ def living_entries(
 
 
 def archived_up_to(store: ArchiveStore, partition: TopicIdPartition, leader_epochs: LeaderEpochs) -> int:
-    """The last offset of the first unbroken range that is archived; UNKNOWN_OFFSET when nothing is."""
+    """The last offset of the first unbroken range that is archived; -1 when nothing is."""
     found = store.archived_range(partition, leader_epochs, 0)
-    return UNKNOWN_OFFSET if found is None else found[1]
+    return -1 if found is None else found[1]

@@ -204,7 +204,7 @@ def test_what_somebody_waits_for_does_not_linger() -> None:
         publisher.start()
         publisher.publish(segment(0, state=FINISHED))
         publisher.when_published(segment(0, state=FINISHED).combined_segment_id, told.set)
-        assert told.wait(10.0)
+        assert told.wait(60.0)
 
 
 def test_only_the_first_of_those_that_are_gathered_wakes_who_publishes(monkeypatch: pytest.MonkeyPatch) -> None:

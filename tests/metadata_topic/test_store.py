@@ -78,7 +78,7 @@ def test_the_kips_failover_example() -> None:
     assert sequences(store, 6) == []
     assert store.outside_of(ORDERS, chain) == []
     assert living_entries(store, segment_id(2)) == ()
-    assert store.last_uploaded_offset(ORDERS, chain) == 5
+    assert store.stored_ranges(ORDERS, chain) == [(0, 6)]
 
 
 def test_a_run_across_the_divergence_lives_up_to_it() -> None:
@@ -116,14 +116,20 @@ def test_a_fenced_leader_cannot_declare_entries_dead() -> None:
 
 @pytest.mark.parametrize(
     ("chain", "expected"),
-    [([(0, 0)], 30), ([(0, 0), (1, 25)], 24), ([(0, 0), (1, 25), (2, 40)], 49), ([(3, 0)], -1), ([], -1)],
+    [
+        ([(0, 0)], [(0, 31)]),
+        ([(0, 0), (1, 25)], [(0, 25)]),
+        ([(0, 0), (1, 25), (2, 40)], [(0, 25), (40, 50)]),
+        ([(3, 0)], []),
+        ([], []),
+    ],
 )
-def test_the_last_uploaded_offset_is_that_of_the_chain(chain: list[tuple[int, int]], expected: int) -> None:
+def test_stored_ranges_are_those_of_the_chain(chain: list[tuple[int, int]], expected: list[tuple[int, int]]) -> None:
     store = store_of(
         segment(1, entry(0, 30)), segment(2, entry(10, 12)), segment(3, entry(40, 49, epoch=2)),
         segment(4, entry(60, 69, epoch=7)),
     )  # fmt: skip
-    assert store.last_uploaded_offset(ORDERS, LeaderEpochs(chain)) == expected
+    assert store.stored_ranges(ORDERS, LeaderEpochs(chain)) == expected
 
 
 def test_a_deleted_segment_is_never_brought_back() -> None:
@@ -185,7 +191,7 @@ def picture(store: RemoteWalMetadataStore) -> object:
         [living_entries(store, segment_id(n)) for n in range(6)],
         [store.entries_covering(ORDERS, offset, c) for offset in range(50) for c in (None, chain)],
         [store.entries_covering(PAYMENTS, offset, c) for offset in range(50) for c in (None, chain)],
-        [store.last_uploaded_offset(p, chain) for p in (ORDERS, PAYMENTS)],
+        [store.stored_ranges(p, chain) for p in (ORDERS, PAYMENTS)],
         [sorted(store.outside_of(p, chain), key=repr) for p in (ORDERS, PAYMENTS)],
     )  # fmt: skip
 
@@ -254,9 +260,9 @@ def test_lookups_agree_with_a_plain_search(runs: list[tuple[int, int, int, bool]
         n for n, first, length, _ in living if first <= offset <= first + length
     ]
     chain = LeaderEpochs([(0, 0), (2, 20)])
-    valid = [min(first + length, 19 if epoch == 0 else 99) for _, first, length, epoch in living
-             if epoch != 1 and (epoch == 2 or first < 20)]  # fmt: skip
-    assert store.last_uploaded_offset(ORDERS, chain) == max(valid, default=-1)
+    valid = {at for _, first, length, epoch in living for at in range(first, first + length + 1)
+             if chain.epoch_at(at) == epoch}  # fmt: skip
+    assert {at for begin, end in store.stored_ranges(ORDERS, chain) for at in range(begin, end)} == valid
 
 
 @settings(max_examples=100)
@@ -314,7 +320,7 @@ def test_equal_copies_come_in_an_order_that_does_not_depend_on_arrival() -> None
 
 def test_a_short_run_does_not_hide_one_that_reaches_further() -> None:
     store = store_of(segment(1, entry(0, 30)), segment(2, entry(10, 12)), segment(3, entry(20, 21)))
-    assert store.last_uploaded_offset(ORDERS, LeaderEpochs([(0, 0)])) == 30
+    assert store.stored_ranges(ORDERS, LeaderEpochs([(0, 0)])) == [(0, 31)]
 
 
 def test_nothing_is_kept_of_a_deleted_segment_but_its_number() -> None:

@@ -114,13 +114,13 @@ def test_nothing_is_known_of_the_topic_while_no_broker_answers() -> None:
 
     def consumer(config: object) -> FakeConsumer:
         asked.set()
-        assert answer.wait(10)
+        assert answer.wait(60)
         return topic.consumer(config)
 
     follower = TierFollower(KafkaClientConfig("nowhere:1"), TieredOffsets(), QUICK, consumer_factory=consumer)
     follower.start()
     try:
-        assert asked.wait(10)
+        assert asked.wait(60)
         assert (follower.is_there, follower.ready) == (None, False)
         answer.set()
         assert follower.wait_until_ready(10.0)

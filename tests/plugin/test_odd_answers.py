@@ -21,7 +21,6 @@ from tests.plugin.storage_backends import VirtualTime, segment
 
 SEGMENT = CombinedSegmentId(1, 2, 3)
 OK = b"HTTP/1.1 200 OK\r\n"
-PARTIAL = b"HTTP/1.1 206 Partial Content\r\n"
 
 
 def sized(head: bytes, body: bytes) -> bytes:

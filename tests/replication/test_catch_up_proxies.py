@@ -44,10 +44,6 @@ class Missed:
             self.log.upload(written)
         self.agents.broker.logs[0] = b"".join(written.raw for written in self.log.writer.batches)
 
-    def response_bytes(self, count: int) -> bytes:
-        """The first so many batches."""
-        return b"".join(written.raw for written in self.log.writer.batches[:count])
-
 
 @asynccontextmanager
 async def missed_much(
@@ -242,7 +238,7 @@ class StuckArchive:
         self.gate = threading.Event()
 
     def fetch(self, object_id: ArchiveObjectId, start_position: int, end_position: int) -> bytes:
-        assert self.gate.wait(10)
+        assert self.gate.wait(60)
         raise RemoteStorageTimeoutError("get", str(object_id), "planted")
 
 

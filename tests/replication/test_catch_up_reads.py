@@ -47,7 +47,7 @@ class Rig:
         )
 
     async def fetch(self, *links: SegmentLink) -> list[bytes]:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return [bytes(data) for data in await self.reads.fetch_all(links)]
 
     def faults(self, reason: str) -> float:
@@ -125,12 +125,12 @@ async def test_they_take_neither_the_threads_nor_the_budget_of_what_was_stored_j
     rig.storage.fetch_gate.clear()
     for number in range(2):
         rig.reads.read_ahead(segment(number), ((0, 400),))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while len(rig.storage.fetches) < 2:  # noqa: ASYNC110 - both threads of these reads are busy
             await asyncio.sleep(0)
     assert rig.cache.in_flight_bytes == 0
     fresh = asyncio.create_task(rig.cache.fetch(segment(9), 0, 5))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while len(rig.storage.fetches) < 3:  # noqa: ASYNC110
             await asyncio.sleep(0)
     rig.storage.fetch_gate.set()

@@ -78,7 +78,7 @@ async def test_all_that_is_given_is_taken_in_order_to_the_end() -> None:
             await ahead.put(one)
 
     giving = asyncio.create_task(give())
-    taken = [await asyncio.wait_for(ahead.get(), 10) for _ in given]
+    taken = [await asyncio.wait_for(ahead.get(), 60) for _ in given]
     await giving
     assert taken == given
 
@@ -91,7 +91,7 @@ async def test_who_gives_waits_while_as_many_as_may_be_are_there() -> None:
     await asyncio.sleep(0.01)
     assert not giving.done()
     assert await ahead.get() == answer(1)
-    await asyncio.wait_for(giving, 10)
+    await asyncio.wait_for(giving, 60)
 
 
 async def test_who_takes_waits_for_what_is_given_later() -> None:
@@ -100,4 +100,4 @@ async def test_who_takes_waits_for_what_is_given_later() -> None:
     await asyncio.sleep(0.01)
     assert not taking.done()
     await ahead.put(answer(1))
-    assert await asyncio.wait_for(taking, 10) == answer(1)
+    assert await asyncio.wait_for(taking, 60) == answer(1)

@@ -63,7 +63,7 @@ class Rig:
         self.cache.tiers.on_breaker_change.append(self.told.append)
 
     async def fetch(self, number: int, start: int = 0, end: int = 100) -> bytes:
-        return bytes(await asyncio.wait_for(self.cache.fetch(segment(number), start, end), 10))
+        return bytes(await asyncio.wait_for(self.cache.fetch(segment(number), start, end), 60))
 
     async def refused(self, number: int) -> str:
         with pytest.raises(HydrationError) as caught:
@@ -72,7 +72,7 @@ class Rig:
 
     async def archive_refused(self) -> str:
         with pytest.raises(HydrationError) as caught:
-            await asyncio.wait_for(self.cache.fetch(ARCHIVED, 0, 100), 10)
+            await asyncio.wait_for(self.cache.fetch(ARCHIVED, 0, 100), 60)
         return caught.value.reason
 
     def faults(self, reason: str) -> float:
@@ -211,7 +211,7 @@ async def test_a_store_that_keeps_failing_is_left_alone_and_probed_now_and_then(
     rig.now_s += 0.1
     rig.storage.fetches_fail = False
     rig.cache.announce(segment(4), ((0, 10), (20, 30)))  # the first is the probe
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while rig.told != [True, False]:  # noqa: ASYNC110 - the callback is what is under test
             await asyncio.sleep(0)
     assert rig.cache.tiers.paused == {"": False}

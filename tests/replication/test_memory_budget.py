@@ -16,7 +16,6 @@ from tests.replication.test_framed_connection import framed
 from tests.replication.two_agents import PATIENCE_S, Follower, two_agents
 
 Connections = list[FramedConnection]
-Writers = list[asyncio.StreamWriter]
 
 MIB = 1024 * 1024
 STAGING_BYTES = 64 * 1024

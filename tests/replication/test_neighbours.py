@@ -63,7 +63,7 @@ async def test_those_who_ask_while_it_is_read_wait_for_the_same_read() -> None:
         for agent, wanted in ((1, ALL), (2, SECOND), (3, THIRD)):
             zone.agents[agent].told(FIRST, wanted)
         waiting = asyncio.create_task(both_have_all(zone))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not zone.stores[1].fetches:  # noqa: ASYNC110 - on another thread
                 await asyncio.sleep(0.001)
         zone.stores[1].fetch_gate.set()
@@ -105,7 +105,7 @@ async def test_of_a_neighbour_that_goes_while_it_is_asked_the_range_is_read_from
         zone.stores[1].fetch_gate.clear()
         zone.agents[2].told(FIRST, SECOND)
         fetching = asyncio.create_task(zone.agents[2].fetch(*SECOND))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not zone.stores[1].fetches:  # noqa: ASYNC110 - on another thread
                 await asyncio.sleep(0.001)
         await zone.agents[1].listener.stop()

@@ -112,7 +112,7 @@ async def test_messages_that_no_honest_follower_sends_close_its_connection_alone
     async with two_agents() as agents:
         connection, channel = await agent_connection(agents)
         channel.send(kind, body)
-        assert await asyncio.wait_for(channel.receive(), 10) is None
+        assert await asyncio.wait_for(channel.receive(), 60) is None
         connection.close()
         assert agents.leader_faults("peer_refused") == 1
         raw = batches(1, 0)

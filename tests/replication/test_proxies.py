@@ -286,7 +286,7 @@ async def test_a_broker_that_dies_in_the_middle_of_a_response_gives_the_follower
         agents.broker.half_answers = True
         follower = await agents.connect()
         follower.send({0: 0})
-        assert await asyncio.wait_for(follower.reader.read(), 10) == b""
+        assert await asyncio.wait_for(follower.reader.read(), 60) == b""
 
 
 @pytest.mark.parametrize("kind", [MessageKind.KAFKA, MessageKind.LINKED])
@@ -307,7 +307,7 @@ async def test_an_agent_that_dies_in_the_middle_of_a_message_gives_the_follower_
         await agents.start_follower(Address(*server.sockets[0].getsockname()[:2]))
         follower = await agents.connect()
         follower.send({0: 0})
-        assert await asyncio.wait_for(follower.reader.read(), 10) == b""
+        assert await asyncio.wait_for(follower.reader.read(), 60) == b""
     server.close()
 
 

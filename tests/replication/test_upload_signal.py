@@ -51,7 +51,7 @@ async def test_a_change_is_looked_at_in_the_next_turn_and_once_however_often_it_
 
 async def test_it_looks_by_itself_when_its_time_has_come_and_again_after_as_long_as_it_says() -> None:
     signal, seen = UploadSignal(), list[str]()
-    await asyncio.wait_for(await waiting(signal, looks(seen, "a", 0.01, -1.0, None), 0.01), 10)
+    await asyncio.wait_for(await waiting(signal, looks(seen, "a", 0.01, -1.0, None), 0.01), 60)
     assert seen == ["a", "a", "a"]
 
 
@@ -81,7 +81,7 @@ async def test_a_look_that_notifies_is_not_entered_twice() -> None:
 
     task = await waiting(signal, look)
     signal.notify_now()
-    await asyncio.wait_for(task, 10)
+    await asyncio.wait_for(task, 60)
     assert seen == ["in", "in"]
 
 

@@ -144,7 +144,7 @@ class Rig:
         self.manager.assign(self.assignment(number) for number in numbers)
 
     async def until(
-        self, condition: Callable[[], bool], what: str = "", *, timeout_s: float = 10, look_s: float = 0.003
+        self, condition: Callable[[], bool], what: str = "", *, timeout_s: float = 60, look_s: float = 0.003
     ) -> None:
         """Wait for the condition, looking whenever the listener hears something and every few milliseconds."""
         try:

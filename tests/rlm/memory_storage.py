@@ -76,7 +76,7 @@ class MemoryStorage(RemoteWalStorageManager):
         segment_id = metadata.combined_segment_id
         if self.copies_held is not None and segment_id.sequence in self.copies_held:
             self.copy_begun[segment_id.sequence].set()
-            assert self.copies_held[segment_id.sequence].wait(10)
+            assert self.copies_held[segment_id.sequence].wait(60)
         with self._lock:
             fault = self.copy_faults.pop(0) if self.copy_faults else None
         if self.copies_fail or fault == FAIL_BEFORE:
@@ -103,7 +103,7 @@ class MemoryStorage(RemoteWalStorageManager):
         custom_metadata: bytes = b"",
     ) -> bytes:
         self.fetches.append((combined_segment_id, start_position, end_position))
-        assert self.fetch_gate.wait(10)
+        assert self.fetch_gate.wait(60)
         if self.fetches_fail:
             raise RemoteStorageTimeoutError("get", str(combined_segment_id), "planted")
         with self._lock:
@@ -121,7 +121,7 @@ class MemoryStorage(RemoteWalStorageManager):
 
     def delete_log_segment_data(self, combined_segment_id: CombinedSegmentId, custom_metadata: bytes = b"") -> None:
         self.deletes_begun.release()
-        assert self.delete_gate.wait(10)
+        assert self.delete_gate.wait(60)
         with self._lock:
             fault = self.delete_faults.pop(0) if self.delete_faults else None
         if fault == FAIL_BEFORE:

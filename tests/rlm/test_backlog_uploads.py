@@ -1,18 +1,14 @@
 """A log that is far behind goes on where its followers are; what it passes over is stored beside that."""
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from kafka_log.errors import LogDirectoryError
-from kafka_log.tail_events import Gap
-from metadata_topic.records.offset_ranges import OffsetRange
-from rlm.write_path.assignment import Assignment
 from rlm.write_path.reading.log_task import TaskOutcome
-from rlm.write_path.reading.resume_point import ResumePoint
 from rlm.write_path.reading.wal_task import RLMWalTask
 from tests.metric_values import metric_value
 from tests.rlm.manager_rig import LIMITS, Rig, partition, running
@@ -21,20 +17,6 @@ FOLLOWER = 2
 FAR = 9
 """More than eight objects' bytes, in batches of a quarter of one."""
 BATCH_BYTES = LIMITS.commit.upload_bytes // 4
-
-
-class Gaps:
-    def __init__(self) -> None:
-        self.found_gaps: list[Gap] = []
-
-    def resumed(self, assignment: Assignment, resume: ResumePoint) -> None:
-        pass
-
-    def found(self, assignment: Assignment, gaps: Iterable[Gap]) -> None:
-        self.found_gaps += gaps
-
-    def not_wanted(self, assignment: Assignment, ranges: Iterable[OffsetRange]) -> None:
-        pass
 
 
 def slow(bytes_per_s: int) -> dict[str, object]:

@@ -169,7 +169,7 @@ async def test_a_held_up_record_goes_out_by_itself_when_no_further_upload_comes(
     monkeypatch.setattr(rig.publisher, "publish", publish_and_tell)
     assert await rig.task.combine([item(0)]) is not None
     assert rig.task.unpublished == 1
-    await asyncio.wait_for(taken.wait(), 5)
+    await asyncio.wait_for(taken.wait(), 60)
     assert rig.publisher.sequences(FINISHED) == [0]
     assert rig.task.unpublished == 0
 

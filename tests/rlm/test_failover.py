@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.records import RemoteWalLogSegmentMetadataUpdate
-from metadata_topic.store.partition_lookups import UNKNOWN_OFFSET
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.segment_metadata import (
     CombinedSegmentId,
@@ -142,7 +141,7 @@ def test_after_an_unclean_election_a_log_that_was_declared_dead_is_uploaded_anew
     store.apply(update)
     back = LeaderEpochs([(0, 0), (2, 11)])  # B1's log, elected uncleanly
     assert FailoverPlanner(B1, store).plan(PARTITION, back, 0) == []
-    assert store.last_uploaded_offset(PARTITION, back) == 5
+    assert store.stored_ranges(PARTITION, back) == [(0, 6)]
     again = uploaded(store, B1, 1, (PARTITION, 0, 6, 10))
     assert FailoverPlanner(B1, store).plan(PARTITION, back, 0) == []
     assert [view.combined_segment_id for view in store.entries_covering(PARTITION, 8, back)] == [again]
@@ -208,8 +207,7 @@ def test_after_any_elections_exactly_the_entries_that_no_leader_of_theirs_left_i
         for offset in range(len(log) + 10):
             for view in store.entries_covering(PARTITION, offset):
                 assert log[offset : offset + 1] == [view.entry.leader_epoch]
-        last = store.last_uploaded_offset(PARTITION, chain)
-        assert last == UNKNOWN_OFFSET or last < len(log)
+        assert all(end <= len(log) for _, end in store.stored_ranges(PARTITION, chain))
 
 
 def play(step: tuple[str, int, int], model: Model, store: RemoteWalMetadataStore) -> None:

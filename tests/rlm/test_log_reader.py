@@ -44,7 +44,7 @@ class Reading:
         def run_noted(task: RLMWalTask, max_bytes: int, seen_s: float, now_s: float) -> TaskOutcome:
             self.in_pool.append(task)
             self._loop.call_soon_threadsafe(self.begun.set)
-            assert self.go_on.wait(10)
+            assert self.go_on.wait(60)
             return run(task, max_bytes, seen_s, now_s)
 
         monkeypatch.setattr(RLMWalTask, "run", run_noted)
@@ -65,7 +65,7 @@ class Reading:
         self.go_on.clear()
         self.begun.clear()
         running = asyncio.create_task(self.read(number))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await self.begun.wait()
         return running
 

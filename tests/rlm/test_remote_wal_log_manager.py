@@ -223,7 +223,7 @@ async def test_a_run_that_was_begun_for_a_former_assignment_changes_nothing(
         if not begun.is_set():
             reading.add(tail)
             loop.call_soon_threadsafe(begun.set)
-            asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result(10)
+            asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result(60)
             reading.discard(tail)
         return result
 

@@ -15,7 +15,6 @@ from tests.simulation.virtual_time import VirtualTimeLoop
 _CREATE, _MODIFY = int(inotify_simple.flags.CREATE), int(inotify_simple.flags.MODIFY)
 _MOVED_FROM = int(inotify_simple.flags.MOVED_FROM)
 _OVERFLOW, _IGNORED = int(inotify_simple.flags.Q_OVERFLOW), int(inotify_simple.flags.IGNORED)
-_CHECKPOINT = "leader-epoch-checkpoint"
 _FILENOS = count(1_000_000)
 
 Contents = dict[str, tuple[int, int]]

@@ -19,7 +19,6 @@ from tests.rlm.memory_storage import FAIL_AFTER, FAIL_BEFORE, MemoryStorage
 from tests.simulation.virtual_time import Delays
 
 HEALTHY, FLAKY, AWAY, HANGING, SLOW = "healthy", "flaky", "away", "hanging", "slow"
-MODES = (HEALTHY, FLAKY, AWAY, HANGING, SLOW)
 _FAILS = {HEALTHY: 0.02, FLAKY: 0.4, AWAY: 1.0, HANGING: 0.1, SLOW: 0.05}
 TIMEOUT_S = 5.0
 """An upload is given up after so long."""

@@ -47,7 +47,7 @@ class Latch:
 
         def wait() -> None:
             loop.call_soon_threadsafe(self._begun.set)
-            self._event.wait(10)
+            self._event.wait(60)
             effect()
 
         is_simulated = isinstance(pool, SeededExecutor)

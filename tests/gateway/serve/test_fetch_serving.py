@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.serve.fetch_frames import decode_request, encode_sessionless
-from gateway.serve.log_tail import LogTail
+from gateway.serve.log_tail import HeldRecords, LogTail
 from gateway.serve.serving import FetchServing, Relay, Serve, ServeContext, Wait, Way
 from kafka_log.topic_partition import TopicId
 from replication.wire.kafka_frame import MalformedFrameError
@@ -35,8 +35,9 @@ class Clear:
 class Rig:
     """Consumers of one broker, whose tail a test asks for."""
 
-    def __init__(self, partitions: int = 1, max_bytes: int = 1 << 20) -> None:
-        self.broker, self.tail, self.clear, self.now_s = ModelBroker(partitions), LogTail(max_bytes), Clear(), 100.0
+    def __init__(self, partitions: int = 1, max_bytes: int = 1 << 20, held: HeldRecords | None = None) -> None:
+        self.broker, self.clear, self.now_s = ModelBroker(partitions), Clear(), 100.0
+        self.tail = LogTail(held or HeldRecords(max_bytes))
         ids: Iterator[int] = itertools.count(1)
         self.context = ServeContext(self.tail, self.clear, AUTHORISED_S, lambda: next(ids))
         self.partitions = partitions
@@ -287,6 +288,19 @@ def test_memory_is_bounded_and_who_is_behind_is_the_brokers_to_answer() -> None:
     assert rig.ways[-1] is Way.BEHIND
     assert laggard.consumer.read[0] == reader.consumer.read[0] == list(range(10))
     assert laggard.is_served()
+
+
+def test_memory_is_bounded_for_the_tails_of_all_brokers_together() -> None:
+    held = HeldRecords(3000)
+    large, small = Rig(held=held), Rig(held=held)
+    for rig, size in ((large, 900), (small, 100)):
+        rig.consumer().fetch()
+        for _ in range(3):
+            rig.broker.logs[0].append(1, size=size)
+            rig.broker.logs[0].high_watermark = rig.broker.logs[0].end
+            rig.follow()
+    assert 300 <= small.tail.size < large.tail.size, "the largest log gives way"
+    assert small.tail.size + large.tail.size == held.size <= 3000
 
 
 def test_the_first_batch_comes_even_if_it_is_larger_than_may_be() -> None:
