@@ -2,15 +2,16 @@
 fails.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from functools import partial
+from typing import Final
 
 from prometheus_client import CollectorRegistry, Gauge
 
 
 class Loop(StrEnum):
-    """The loops that run as long as the agent does."""
+    """The loops that run as long as the agent does, in shadow without object storage those of `WITHOUT_STORE` alone."""
 
     LEADERSHIP = "leadership"
     """Kafka was asked for leadership."""
@@ -23,11 +24,16 @@ class Loop(StrEnum):
     ORPHANS = "orphans"
 
 
+WITHOUT_STORE: Final = (Loop.LEADERSHIP, Loop.PUBLICATION)
+
+
 class LoopTimes:
     """Updated in the event loop; metrics may read on any thread."""
 
-    def __init__(self, registry: CollectorRegistry, clock: Callable[[], float]) -> None:
-        """`clock` gives monotonic seconds."""
+    def __init__(
+        self, registry: CollectorRegistry, clock: Callable[[], float], running: Iterable[Loop] = tuple(Loop)
+    ) -> None:
+        """`clock` gives monotonic seconds; `running` are the loops that run, as an alert would fire for any other."""
         self._clock = clock
         self._succeeded_s = dict.fromkeys(Loop, clock())
         idle = Gauge(
@@ -36,7 +42,7 @@ class LoopTimes:
             ["loop"],
             registry=registry,
         )
-        for loop in Loop:
+        for loop in running:
             idle.labels(loop).set_function(partial(self.idle_s, loop))
 
     def succeeded(self, loop: str) -> None:

@@ -1,9 +1,11 @@
 """What all parts of the storage system use: made once, and kept when one of the parts is restarted."""
 
+from collections.abc import Iterable
+
 from agent.configuration import Configuration
 from agent.defects import Supervisor
 from agent.identity import AgentIdentity
-from agent.metrics.loop_times import Loop, LoopTimes
+from agent.metrics.loop_times import WITHOUT_STORE, Loop, LoopTimes
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.setting_types import milliseconds
 from agent.wiring.relaying import Relaying
@@ -34,7 +36,7 @@ class Surroundings:
         self.relaying = relaying
         self.supervisor = supervisor
         self.clocks = clocks
-        self.metrics = StorageMetrics(relaying, clocks)
+        self.metrics = StorageMetrics(relaying, clocks, Loop if configuration.settings.has_store else WITHOUT_STORE)
         unpublished_max_ms = milliseconds(configuration.settings.metadata.unpublished_max_s)
         self.publisher = RemoteWalMetadataPublisher(
             configuration.client,
@@ -68,9 +70,9 @@ class Surroundings:
 class StorageMetrics:
     """Metrics that are kept across restarts."""
 
-    def __init__(self, relaying: Relaying, clocks: Clocks) -> None:
+    def __init__(self, relaying: Relaying, clocks: Clocks, loops: Iterable[Loop]) -> None:
         registry = relaying.metrics.registry
         self.write = WriteMetrics(registry)
         self.lifecycle = LifecycleMetrics(registry)
         self.archive = ArchiveMetrics(registry)
-        self.loops = LoopTimes(registry, clocks.monotonic_s)
+        self.loops = LoopTimes(registry, clocks.monotonic_s, loops)

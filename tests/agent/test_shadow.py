@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from agent.http.status import status_of, summary
+from agent.metrics.loop_times import Loop
 from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.wall_clock import Clocks
 from rlm.write_path.assignment import Assignment
@@ -13,6 +14,7 @@ from tests.kafka_log.log_writer import LogWriter
 
 SHADOW = {"remote_wal_agent_mode": "shadow", "remote_wal_archive_enable": "false"}
 UPLOADS = SHADOW | {"remote_wal_agent_shadow_upload_enable": "true"}
+IDLE = "remote_wal_loop_idle_seconds"
 CLOCKS = Clocks(lambda: 1.0, lambda: 1)
 
 
@@ -57,6 +59,9 @@ async def test_without_uploads_links_are_counted_and_nothing_is_stored(
         assert told["shadow"]["dollars"]["stock"] > 0
         assert (told["link_round_ms"], told["partitions"][0]["uploaded_offset"]) == (None, 0)
         assert told["partitions"][0]["linked_bytes"] == 2 * appended
+        # What does not run is no loop that hangs.
+        shown = [one for one in Loop if rig.registry.get_sample_value(IDLE, {"loop": one}) is not None]
+        assert shown == [Loop.LEADERSHIP, Loop.PUBLICATION]
         page = summary(status_of(state, CLOCKS), "1")
         assert (page["store"]["state"], page["peers"]) == ("not used", {})
         assert not any("object storage" in reason for reason in state.not_ready())
