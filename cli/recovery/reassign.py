@@ -200,7 +200,7 @@ def _reassign(
         try:
             planned = make_plan(cluster, admin)
         except ReassignmentPlanError as error:
-            fail(error, ExitCode.USAGE, json=json)
+            fail(error, ExitCode.REFUSED, json=json)
         if loads is not None and not json:
             _print_brokers(cluster, loads, planned)
         if moving.dry_run:
