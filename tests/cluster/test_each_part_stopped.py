@@ -69,7 +69,13 @@ PARTS = {
         (STATUS, DOCTOR),
     ),
     "two brokers of three, and with them the controllers and the agents' topics": Part(
-        kill_brokers, start_brokers, (2, 3), NO_BROKER, f"degraded: {NO_BROKER}", (STATUS, DESCRIBE, DOCTOR)
+        # The broker that is left may lead the settings topic, and then `describe` has all it needs.
+        kill_brokers,
+        start_brokers,
+        (2, 3),
+        NO_BROKER,
+        f"degraded: {NO_BROKER}",
+        (STATUS, DOCTOR),
     ),
     "the store": Part(
         lambda script: script.switch_all("puts-refused", ""),
@@ -142,8 +148,8 @@ def test_what_was_stopped_is_shown_by_the_others_and_is_not_well(agent_script: S
             for one in part.witnesses
         )
 
-    wait_until(all_well, "all pages say so", 60)
-    wait_until(lambda: all(run(one).returncode == 0 for one in commands), "all commands say so", 60)
+    wait_until(all_well, "all pages say so", 180)
+    wait_until(lambda: all(run(one).returncode == 0 for one in commands), "all commands say so", 180)
     expect_fleet_to_be_well(fleet(script, exit_code=0))
     link = f'<a href="http://{cluster.layout.agent_http_address(STOPPED)}/">broker {STOPPED}</a>'
     assert all(link in page(one) for one in OTHERS)
