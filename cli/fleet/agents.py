@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from agent.settings.http_listener import is_loopback
+
 if TYPE_CHECKING:
     from agent.settings.process_settings import HttpSettings
     from metadata_topic.settings.topic_settings import AgentRegistration
@@ -50,9 +52,10 @@ def ask_agents(
             page = ask_agent(endpoint, asking, path, timeout_s)
         except Exception as error:  # whatever listens there may answer anything
             failure = f"{endpoint}: {error}"
-        # A loopback address, registered by an agent of another host, leads to the own one.
         if page is not None and (other := page.get("broker_id")) != broker_id:
             page, failure = None, f"{endpoint}: here, that is the agent of broker {other}"
+        if failure and is_loopback(endpoint.rpartition(":")[0]):
+            failure += " (only the agent's own host reaches it: remote.wal.agent.http.listener)"
         answers[broker_id] = Answer(clock() - begun_s, page, failure)
 
     waiting = [

@@ -5,6 +5,7 @@ back then reads from them what it missed.
 """
 
 import dataclasses
+import shutil
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -105,6 +106,7 @@ def test_an_archived_log_is_in_the_archive_byte_for_byte_and_read_from_there_unt
 
         life.expect_growth("remote_wal_metadata_snapshots_total", outcome="saved")
         life.kill_agent(LEADER)
+        shutil.rmtree(life.cluster.layout.agent_directory(LEADER))
         life.start_agent(LEADER)
         life.expect_growth("remote_wal_metadata_snapshots_total", outcome="loaded")
         _expect_nothing_uploaded_anew(life)
