@@ -47,7 +47,8 @@ KEPT = TopicSettings(True, LinkPolicy.LATENCY, 40, archive=True, wal_retention_m
 @pytest.mark.parametrize(
     ("options", "known", "expected"),
     [
-        (["--link-policy", "always"], KnownSettings({"orders": KEPT}, {}, {}), replace(KEPT, link_policy="always")),
+        (["--link-policy", "always"], KnownSettings({"orders": KEPT}, {}, {}),
+         replace(KEPT, link_policy=LinkPolicy.ALWAYS)),
         (["--no-archive"], KnownSettings({"orders": KEPT}, {}, {}), replace(KEPT, archive=False)),
         ([], KnownSettings({"orders": TopicSettings(origin=OWN)}, {}, {}), TopicSettings(True)),
         ([], KnownSettings({"orders": replace(KEPT, origin="pattern o.*")}, {}, {}), TopicSettings(True)),
