@@ -10,6 +10,15 @@ from agent.settings.http_listener import is_loopback
 from agent.settings.process_settings import HttpSettings
 
 
+def is_on_own_host(endpoint: str) -> bool:
+    """Whether an agent's endpoint, as it is registered, leads to the host of whoever asks."""
+    return is_loopback(urlsplit(_base_url(endpoint)).hostname or "")
+
+
+def _base_url(endpoint: str) -> str:
+    return endpoint if "://" in endpoint else f"http://{endpoint}"
+
+
 def ask_agent_page(endpoint: str, path: str, timeout_s: float, settings: HttpSettings | None = None) -> HTTPResponse:
     """Return the agent's answer at `endpoint`, host:port or a URL, as it is registered. The caller closes it.
 
@@ -17,11 +26,11 @@ def ask_agent_page(endpoint: str, path: str, timeout_s: float, settings: HttpSet
     accepted or it stays on this host.
     """
     settings = settings or HttpSettings()
-    url = f"{endpoint if '://' in endpoint else f'http://{endpoint}'}{path}"
+    url = f"{_base_url(endpoint)}{path}"
     if not url.startswith(("http://", "https://")):
         raise OSError(f"{endpoint} is no address of an agent")
     request = urllib.request.Request(url)  # noqa: S310 - its scheme was looked at
-    is_private = url.startswith("https:") or is_loopback(urlsplit(url).hostname or "") or settings.plaintext_accepted
+    is_private = url.startswith("https:") or is_on_own_host(endpoint) or settings.plaintext_accepted
     if settings.token_file is not None and is_private:
         request.add_header("Authorization", f"Bearer {read_token(settings.token_file)}")
     context = _asking_context(settings) if url.startswith("https:") else None

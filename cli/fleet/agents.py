@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from agent.settings.http_listener import is_loopback
-
 if TYPE_CHECKING:
     from agent.settings.process_settings import HttpSettings
     from metadata_topic.settings.topic_settings import AgentRegistration
@@ -44,6 +42,8 @@ def ask_agents(
     clock: Callable[[], float] = time.monotonic,
 ) -> dict[int, Answer]:
     """Return each agent's answer at `path`, by broker id. Blocks for `timeout_s` at most, even if one drips."""
+    from agent.http.http_asking import is_on_own_host
+
     begun_s, answers = clock(), dict[int, Answer]()
 
     def ask(broker_id: int, endpoint: str) -> None:
@@ -52,9 +52,10 @@ def ask_agents(
             page = ask_agent(endpoint, asking, path, timeout_s)
         except Exception as error:  # whatever listens there may answer anything
             failure = f"{endpoint}: {error}"
+        # A loopback address, registered by an agent of another host, leads to the own one.
         if page is not None and (other := page.get("broker_id")) != broker_id:
             page, failure = None, f"{endpoint}: here, that is the agent of broker {other}"
-        if failure and is_loopback(endpoint.rpartition(":")[0]):
+        if failure and is_on_own_host(endpoint):
             failure += " (only the agent's own host reaches it: remote.wal.agent.http.listener)"
         answers[broker_id] = Answer(clock() - begun_s, page, failure)
 

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from kafka_cluster.client_config import KafkaClientConfig
-    from metadata_topic.settings.topic_settings import TopicSettings
+    from metadata_topic.settings.settings_topic import KnownSettings
+    from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
 
 app = command_group("Set and list the topics with remote.wal.storage.enable.")
 
@@ -74,6 +75,7 @@ def enable(
     With --pattern, topics that have no setting of their own inherit these.
     """
     from metadata_topic.settings import topic_settings as keys
+    from metadata_topic.settings.settings_topic import read_known_settings
 
     wanted = {
         keys.ENABLE_KEY: "true",
@@ -85,11 +87,12 @@ def enable(
         keys.DURABLE_KEY: _text(durable),
     }
     changes, client = {key: text for key, text in wanted.items() if text is not None}, connection.client_config()
-    changed = _changed(_own_settings(topics, client, are_patterns=pattern), changes)
+    known = read_known_settings(client)
+    changed = _changed(_own_settings(topics, known, are_patterns=pattern), changes)
     if not pattern:
         _check_retention(changed, client)
     if durable:
-        _check_durable(client)
+        _check_durable(known.agents, client)
     (_set_patterns if pattern else _set)(changed, client)
 
 
@@ -111,7 +114,7 @@ def set_(
     if not changes:
         raise typer.BadParameter("nothing to set", param_hint="--link-policy, --wal-retention-ms, --durable")
     client = connection.client_config()
-    known, _ = read_settings(client)
+    known, agents = read_settings(client)
     for topic in topics:
         if topic not in known:
             raise typer.BadParameter(f"{topic} is not enabled", param_hint="TOPIC...")
@@ -119,7 +122,7 @@ def set_(
     if wal_retention_ms is not None:
         _check_retention(changed, client)
     if durable:
-        _check_durable(client)
+        _check_durable(agents, client)
     _set(changed, client)
 
 
@@ -203,14 +206,10 @@ def orphaned_lines(orphaned: "Iterable[str]") -> list[str]:
     ]
 
 
-def _own_settings(
-    names: "Sequence[str]", client: "KafkaClientConfig", *, are_patterns: bool
-) -> "dict[str, TopicSettings]":
+def _own_settings(names: "Sequence[str]", known: "KnownSettings", *, are_patterns: bool) -> "dict[str, TopicSettings]":
     """Return what these topics, or patterns, were given themselves; the defaults if they were given nothing."""
-    from metadata_topic.settings.settings_topic import read_known_settings
     from metadata_topic.settings.topic_settings import TopicSettings
 
-    known = read_known_settings(client)
     if are_patterns:
         return {name: known.patterns.get(name, TopicSettings()) for name in names}
     own = {name: one for name, one in known.topics.items() if one.is_own}
@@ -248,14 +247,12 @@ def _check_retention(wanted: "Mapping[str, TopicSettings | None]", client: "Kafk
                 raise TopicSettingsError("set topic settings", topic, f"{WAL_RETENTION_KEY}=-2: {reason}")
 
 
-def _check_durable(client: "KafkaClientConfig") -> None:
+def _check_durable(agents: "Mapping[int, AgentRegistration]", client: "KafkaClientConfig") -> None:
     """Raises TopicSettingsError where somebody's producers would be answered before records are stored."""
     from kafka_cluster.cluster import KafkaCluster
     from metadata_topic.records.errors import TopicSettingsError
-    from metadata_topic.settings.settings_topic import read_settings
     from metadata_topic.settings.topic_settings import DURABLE_KEY, why_not_durable
 
-    _, agents = read_settings(client)
     brokers = KafkaCluster(client, "remote-wal-topics", _TIMEOUT_S).brokers()
     reason = why_not_durable(agents, [one.broker_id for one in brokers])
     if reason is not None:

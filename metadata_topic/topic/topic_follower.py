@@ -82,11 +82,8 @@ ONE_LOOK = FollowSettings(
     batch_wait_ms=100,
     request_timeout_ms=30_000,
     end_offset_timeout_ms=30_000,
-    stall_check_ms=10_000,
 )
-"""For a command: it follows nothing, so slow answers are waited for, and none waits behind a fetch. Somebody waits for
-its end, so a consumer that stalls is replaced after twenty seconds.
-"""
+"""For a command: it follows nothing, so slow answers are waited for, and none waits behind a fetch."""
 
 
 class _Barrier:

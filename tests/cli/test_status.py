@@ -155,6 +155,15 @@ def test_an_agent_that_drips_holds_nobody_up() -> None:
     assert (answer.page, answer.failure, answer.took_s) == (None, f"{where}: no answer", 0.1)
 
 
+@pytest.mark.parametrize("form", ["127.0.0.1:{port}", "https://localhost:{port}"])
+def test_of_an_agent_that_answers_on_its_own_host_alone_the_key_is_named(form: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        where = form.format(port=held.getsockname()[1])
+    answer = ask_agents({1: AgentRegistration(1, 1, where, "", "1", 0)}, None)[1]
+    assert answer.failure.startswith(f"{where}: ")
+    assert answer.failure.endswith(" (only the agent's own host reaches it: remote.wal.agent.http.listener)")
+
+
 def test_an_agent_in_shadow_is_told_as_such_and_nothing_is_wrong_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     shadow = {"uploads": False, "upload_ms": None, "dollars": {"saved": 2.5}, "producers_slowed": "unknown: why"}
     told = shown(monkeypatch, WELL | {1: page(1, shadow=shadow, is_store_there=False)})

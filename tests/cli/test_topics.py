@@ -114,7 +114,7 @@ def test_a_setting_is_changed_and_the_others_stay(
     written: list[object] = []
     monkeypatch.setattr(topics_module, "_set", lambda wanted, _client: written.append(wanted))
     monkeypatch.setattr(settings_topic, "read_settings", lambda _client: ({"orders": ARCHIVED}, {}))
-    monkeypatch.setattr(topics_module, "_check_durable", lambda _client: None)
+    monkeypatch.setattr(topics_module, "_check_durable", lambda _agents, _client: None)
     result = CliRunner().invoke(
         main_module.build_app(), ["topics", "set", *arguments, "--bootstrap-server", "nowhere:1"]
     )

@@ -15,6 +15,7 @@ from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.object_store.store_spec import S3Store
 from local_cluster.polling import wait_until
+from metadata_topic.records.records import PublishedSegment
 from metadata_topic.records.states import FINISHED
 from plugin.format.bucket_copies import NamedCopies, bucket_id
 from plugin.segment_metadata import CombinedSegmentId
@@ -65,12 +66,16 @@ def cluster(
     return made
 
 
-def finished(cluster: LocalCluster) -> dict[CombinedSegmentId, str]:
-    """The buckets of the objects that the metadata topic tells of as finished."""
+def finished_segments(cluster: LocalCluster) -> list[PublishedSegment]:
+    """What the metadata topic tells of as finished."""
     # The store is a thread of this process, and its listings grow with the objects: on a slow machine they take most.
     noted, _ = read_metadata(KafkaClientConfig(cluster.bootstrap_servers), 4 * PATIENCE_S)
-    segments = noted.store.published_segments(FINISHED)
-    return {known.combined_segment_id: NAMES[known.custom_metadata] for known in segments}
+    return list(noted.store.published_segments(FINISHED))
+
+
+def finished(cluster: LocalCluster) -> dict[CombinedSegmentId, str]:
+    """The buckets of the finished objects."""
+    return {known.combined_segment_id: NAMES[known.custom_metadata] for known in finished_segments(cluster)}
 
 
 @pytest.mark.thorough
@@ -137,9 +142,7 @@ def test_a_zone_goes_with_its_broker_and_its_bucket_and_comes_back(
 
 def taken(cluster: LocalCluster, writer: int) -> list[list[str]]:
     """The buckets that took each finished object of a broker, in the order of the objects."""
-    # The store is a thread of this process, and its listings grow with the objects: on a slow machine they take most.
-    noted, _ = read_metadata(KafkaClientConfig(cluster.bootstrap_servers), 4 * PATIENCE_S)
-    segments = sorted(noted.store.published_segments(FINISHED), key=lambda known: known.combined_segment_id)
+    segments = sorted(finished_segments(cluster), key=lambda known: known.combined_segment_id)
     return [
         [NAMES[one] for one in NamedCopies.decode(known.custom_metadata).taken]
         for known in segments
