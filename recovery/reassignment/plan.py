@@ -12,6 +12,7 @@ without a leader cannot be moved and are left unchanged; the plan says so.
 """
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -230,8 +231,8 @@ class _Draft:
         self._after = {where: partition.replicas for where, partition in self._before.items()}
         carried = broker_loads(cluster, loads)
         means = [sum(parts) / len(carried) for parts in zip(*carried.values(), strict=True)] if carried else [0.0] * 3
-        # Nothing to divide: a part that nobody carries says nothing.
-        self._scale = [1 / mean if mean else 0.0 for mean in means]
+        # Nothing to divide: a part that nobody carries, or so little that its inverse overflows, says nothing.
+        self._scale = [1 / mean if mean > sys.float_info.min else 0.0 for mean in means]
         self._load = {
             broker: [amount * scale for amount, scale in zip(load, self._scale, strict=True)]
             for broker, load in carried.items()

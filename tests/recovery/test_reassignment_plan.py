@@ -2,6 +2,7 @@
 
 import json
 import random
+import sys
 
 import pytest
 from hypothesis import given, settings
@@ -79,7 +80,9 @@ def loads_of(state: ClusterReplicas, data: st.DataObject) -> dict[TopicPartition
 def squares(state: ClusterReplicas, loads: dict[TopicPartition, Load]) -> float:
     """The sum that a balance brings down."""
     parts = list(zip(*broker_loads(state, loads).values(), strict=True))
-    return float(sum((one / (sum(part) / len(part))) ** 2 for part in parts if sum(part) for one in part))
+    means = [sum(part) / len(part) for part in parts]
+    carried = [(part, mean) for part, mean in zip(parts, means, strict=True) if mean > sys.float_info.min]
+    return float(sum((one / mean) ** 2 for part, mean in carried for one in part))
 
 
 @settings(max_examples=150, deadline=None)
