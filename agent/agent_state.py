@@ -57,7 +57,7 @@ class AgentState:
         return self.system.current if self.system is not None else None
 
     def describe(self) -> dict[str, Any]:
-        """The state as JSON; little of it before relaying begins."""
+        """Return the state as JSON; little of it before relaying begins."""
         identity, relaying, system, run = self.identity, self.relaying, self.system, self.storage_run
         if identity is None or relaying is None:
             return {"broker_id": self.broker_id, "partitions": []}

@@ -183,7 +183,7 @@ def assignments(
 
 
 def followers_of(led: LedByTopic, directories: Iterable[PartitionDirectory]) -> dict[TopicIdPartition, frozenset[int]]:
-    """By partition, return the brokers that follow what is led here, whether or not the feature is on."""
+    """Return the brokers that follow each partition led here, whether or not the feature is on."""
     return {
         TopicIdPartition(directory.topic_id, directory.partition): followers
         for directory in directories

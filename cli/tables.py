@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def table(
     *columns: str, rows: Iterable[Iterable[Any]] = (), title: str | None = None, without_lines: bool = False
 ) -> "Table":
-    """A column whose name begins with `>` has numbers; without lines, such columns are never wrapped."""
+    """Make a table. A column whose name begins with `>` has numbers; without lines, such columns are never wrapped."""
     from rich.table import Table
     from rich.text import Text
 

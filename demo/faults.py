@@ -42,7 +42,7 @@ class Scene:
         threading.Event().wait(seconds)
 
     def wait_for_full_isr(self) -> None:
-        """Raises WaitTimeoutError."""
+        """Wait until every replica is in sync. Raises WaitTimeoutError."""
         for topic in ALL_TOPICS:
             self.cluster.admin.wait_for_full_isr(topic, timeout_s=120.0)
 

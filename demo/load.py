@@ -58,7 +58,7 @@ def produce(runs: Sequence[PerformanceRun], direct: KafkaTools, by_agents: Kafka
 
 
 def read_back(runs: Sequence[PerformanceRun], tools: KafkaTools) -> int:
-    """How many of the runs' records Kafka's consumer performance reads. Raises KafkaToolError."""
+    """Count the runs' records that Kafka's consumer performance reads. Raises KafkaToolError."""
     written: Counter[str] = Counter()
     for run in runs:
         written[run.way.topic] += run.records
@@ -88,12 +88,12 @@ class Heartbeat:
         self._thread.join(_DELIVERY_TIMEOUT_S + 5)
 
     def longest_wait_s(self, from_s: float, to_s: float) -> float | None:
-        """The longest wait of a heartbeat sent in that time; None when there was none."""
+        """Return the longest wait of a heartbeat sent in that time; None when there was none."""
         waits = (acknowledged - sent for sent, acknowledged in list(self._answers) if from_s <= sent <= to_s)
         return max(waits, default=None)
 
     def resumed_after_s(self, from_s: float) -> float | None:
-        """How long after `from_s` a heartbeat that was sent since was acknowledged."""
+        """Return how long after `from_s` a heartbeat that was sent since was acknowledged."""
         waits = (acknowledged - from_s for sent, acknowledged in list(self._answers) if from_s <= sent)
         return min(waits, default=None)
 

@@ -26,7 +26,7 @@ class AgentAccounts:
         self._running: dict[int, tuple[int, Counters]] = {}
 
     def observe(self, broker_id: int, process: int, found: Counters) -> None:
-        """What the agent of this broker says, running as this process."""
+        """Record what this broker's agent says, running as this process."""
         known = self._running.get(broker_id)
         if known is not None and known[0] != process:
             self._ended += known[1]
@@ -74,7 +74,7 @@ class Sampler:
         )
 
     def _moved(self, broker_id: int) -> Counter[tuple[str, str]]:
-        """What this agent has moved since it was started, an hour ago at most: what `describe --why` shows."""
+        """Return what this agent has moved since it was started, an hour ago at most: what `describe --why` shows."""
         url = f"http://{self._cluster.layout.agent_http_address(broker_id)}/describe"
         moved: Counter[tuple[str, str]] = Counter()
         try:
@@ -102,7 +102,7 @@ class Sampler:
             self._accounts.observe(broker_id, process, found)
 
     def _metadata_log_bytes(self) -> int:
-        """Bytes of each partition's longest replica, because followers may lag."""
+        """Return the bytes of each partition's longest replica, because followers may lag."""
         sizes: dict[str, int] = {}
         for broker_id in self._cluster.broker_ids:
             for log_directory in self._cluster.layout.log_directories(broker_id):

@@ -86,7 +86,7 @@ class DemoPlan:
 
 
 def plan_for(store: OwnStore, *, quick: bool = False) -> DemoPlan:
-    """The amounts for a store; an S3 server on this machine takes fewer requests than a directory."""
+    """Return the amounts for a store; an S3 server on this machine takes fewer requests than a directory."""
     plan = DemoPlan()
     if quick:
         plan = DemoPlan(

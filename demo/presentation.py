@@ -73,7 +73,7 @@ class Progress:
 
 
 def show_introduction(console: "Console", store: OwnStore) -> None:
-    """What is about to happen."""
+    """Print what is about to happen."""
     console.print()
     console.print("[bold]remote-wal[/]  Kafka replicates across zones through object storage")
     console.print(
@@ -184,7 +184,7 @@ def _faults(report: Report) -> "RenderableType":
 
 
 def _seen(fault: FaultSeen) -> tuple[str, ...]:
-    """A title, and what was seen."""
+    """Print a title, and what was seen."""
     seen = fault.seen
     if fault.fault == "leader_killed":
         return (

@@ -83,7 +83,7 @@ class Traffic:
         return self.linked_bytes / given if given else None
 
     def to_json(self) -> dict[str, object]:
-        """The published form."""
+        """Return the published form."""
         figures = dataclasses.asdict(self)
         figures["zone_bytes"]["ratio"] = self.zone_bytes.ratio
         return {**figures, "link_share": self.link_share}
@@ -92,7 +92,7 @@ class Traffic:
 def traffic_between(
     before: Moment, after: Moment, prices: Prices, store: OwnStore, produced_bytes: int | None = None
 ) -> Traffic:
-    """Figures of the time between two moments. `produced_bytes` None: as the agents read them from the logs."""
+    """Calculate the figures of the time between two moments. `produced_bytes` None: as the agents read them from the logs."""
     grown = after.totals.since(before.totals)
     metadata = after.metadata_log_bytes - before.metadata_log_bytes
     with_links, stock = int(grown.zone_bytes) + metadata, max(0, int(grown.stock_bytes) - _FOLLOWERS * metadata)
@@ -143,7 +143,7 @@ def moved_between(before: Moment, after: Moment, topic: str) -> dict[str, int]:
 def cost_per_gb(
     zone_bytes: ZoneBytes, produced_bytes: int, requests_usd: float, crossing_usd_per_gb: float
 ) -> DollarsPerGb | None:
-    """Dollars per gigabyte produced; None when nothing was."""
+    """Return dollars per gigabyte produced; None when nothing was."""
     if produced_bytes <= 0:
         return None
     produced_gb = produced_bytes / BYTES_PER_GB
@@ -189,7 +189,7 @@ class Records:
 
 
 def records_of(ledger: LedgerReport, acks_1: Sequence[str], sent: int, acknowledged: int, consumed: int) -> Records:
-    """The ledger's counts, with those of producer performance added.
+    """Return the ledger's counts, with those of producer performance added.
 
     `acks_1` names the ledger's producers with acks=1. All of producer performance's records were acknowledged while
     no fault was made, so whatever of them was not read is lost.
@@ -280,7 +280,7 @@ class Report:
         return tuple(found)
 
     def to_text(self) -> str:
-        """The report's published form: JSON, for programs."""
+        """Return the report's published form: JSON, for programs."""
         producers = [
             {"phase": run.phase, "way": run.way, "moved_bytes": run.moved, **dataclasses.asdict(run.result)}
             for run in self.producers

@@ -69,7 +69,7 @@ class RestartFacts:
 
 
 def judge_restart(facts: RestartFacts) -> list[Finding]:
-    """One finding for each row of the table in docs/operations.md."""
+    """Return one finding for each row of the table in docs/operations.md."""
     rows = {
         "controller": controller,
         "brokers": brokers,

@@ -119,7 +119,7 @@ def _api_versions(address: Address, connection: socket.socket) -> str | None:
 
 
 def unverified_context() -> ssl.SSLContext:
-    """For a question to this host itself, by which nothing secret goes."""
+    """Return a TLS context for questions to this host itself, by which nothing secret goes."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return context

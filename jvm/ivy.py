@@ -43,7 +43,7 @@ class JarSet:
 
 
 def fetch_jars(jars: JarSet, home: Path, java: Java | None, tell: Progress) -> Path:
-    """The directory `home/<configuration>`, filled first if it is not there.
+    """Return the directory `home/<configuration>`, filled first if it is not there.
 
     Java is looked for only if there is something to fetch. Raises IvyError, JavaNotFoundError.
     """

@@ -39,7 +39,7 @@ class Java:
 
 
 def parse_java_major(version_output: str) -> int | None:
-    """The major version in what `java -version` prints; "1.8.0_392" is 8. None when there is none."""
+    """Return the major version in what `java -version` prints; "1.8.0_392" is 8. None when there is none."""
     match = re.search(r'version "(\d+)(?:\.(\d+))?', version_output)
     if match is None:
         return None
@@ -48,7 +48,7 @@ def parse_java_major(version_output: str) -> int | None:
 
 
 def find_java(environment: Mapping[str, str] | None = None, installed_under: Path = Path("/usr/lib/jvm")) -> Java:
-    """The first Java of JAVA_HOME, PATH and the system's directory of JVMs that is new enough.
+    """Return the first Java of JAVA_HOME, PATH and the system's directory of JVMs that is new enough.
 
     Raises JavaNotFoundError.
     """

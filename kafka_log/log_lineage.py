@@ -74,14 +74,14 @@ class DeliveredEpochs:
             self._runs[-1] = self._runs[-1]._replace(end_offset=offset)
 
     def epoch_at(self, offset: int) -> int:
-        """The epoch under which `offset` was delivered; UNKNOWN_EPOCH when it was not."""
+        """Return the epoch under which `offset` was delivered; UNKNOWN_EPOCH when it was not."""
         for run in reversed(self._runs):
             if run.first_offset <= offset < run.end_offset:
                 return run.leader_epoch
         return UNKNOWN_EPOCH
 
     def diverges_at(self, epochs: LeaderEpochs) -> int | None:
-        """From where on another leader may have written what was delivered, according to `epochs`, or None.
+        """Return from where on another leader may have written what was delivered, according to `epochs`, or None.
 
         What lies before the first entry was removed by retention, and is not judged.
         """

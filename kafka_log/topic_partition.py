@@ -20,7 +20,7 @@ class TopicIdPartition(NamedTuple):
 
 
 def topic_id_to_text(topic_id: TopicId) -> str:
-    """Kafka's text form of a UUID: URL-safe base64 without padding (org.apache.kafka.common.Uuid)."""
+    """Return Kafka's text form of a UUID: URL-safe base64 without padding (org.apache.kafka.common.Uuid)."""
     return base64.urlsafe_b64encode(topic_id).rstrip(b"=").decode("ascii")
 
 

@@ -34,7 +34,7 @@ def load_storage_manager(
     context: StorageContext,
     impl_prefix: str = DEFAULT_IMPL_PREFIX,
 ) -> RemoteWalStorageManager:
-    """A configured storage manager. `settings` come without their prefix, which is for messages only.
+    """Return a configured storage manager. `settings` come without their prefix, which is for messages only.
 
     `class_path` is a directory that is added to the import path, behind what is there, so that it cannot
     replace our own modules. Raises RemoteStorageConfigError naming the Kafka key that is wrong, or another

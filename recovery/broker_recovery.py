@@ -198,7 +198,7 @@ def plan_broker(
 def _timed(
     runs: LogRuns, rules: PlanRules, settings: LogSettings, now_ms: int, newest_timestamp_ms: NewestTimestamp
 ) -> PlanRules:
-    """The rules, with what has expired.
+    """Return the rules, with what has expired.
 
     Where nobody says where the log begins, the topic's retention does. Brokers reckon it from the records' timestamps,
     which may be younger than the upload. A record that is young enough keeps its segment and all that follows.

@@ -153,7 +153,7 @@ class ClientGateway:
         await self.ports.start(settings, handed)
 
     async def keep_to_peers(self, settings: GatewaySettings) -> bool:
-        """After the start, listen for the brokers that clients reach here now and for no others.
+        """Listen for the brokers that clients reach here now and for no others; after the start.
 
         Returns whether all are served.
         """

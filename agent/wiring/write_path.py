@@ -397,7 +397,7 @@ class ShadowWritePath(WritePath):
         self._shadow = shadow
 
     def _durable_uploads(self) -> None:
-        """Nobody holds answers through an agent in shadow."""
+        """Return None: nobody holds answers through an agent in shadow."""
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as both:

@@ -233,7 +233,7 @@ def _text(value: int | None) -> str | None:
 
 
 def _check_retention(wanted: "Mapping[str, TopicSettings | None]", client: "KafkaClientConfig") -> None:
-    """Raises TopicSettingsError where -2 has no limit."""
+    """Check the retention. Raises TopicSettingsError where -2 has no limit."""
     from metadata_topic.records.errors import TopicNotKnownError, TopicSettingsError
     from metadata_topic.settings.topic_settings import WAL_RETENTION_KEY
     from metadata_topic.settings.wal_retention import AS_LOCAL, why_not_as_local
@@ -248,7 +248,7 @@ def _check_retention(wanted: "Mapping[str, TopicSettings | None]", client: "Kafk
 
 
 def _check_durable(agents: "Mapping[int, AgentRegistration]", client: "KafkaClientConfig") -> None:
-    """Raises TopicSettingsError where somebody's producers would be answered before records are stored."""
+    """Check that all agents hold answers. Raises TopicSettingsError, as else producers would be answered too early."""
     from kafka_cluster.cluster import KafkaCluster
     from metadata_topic.records.errors import TopicSettingsError
     from metadata_topic.settings.topic_settings import DURABLE_KEY, why_not_durable
@@ -261,7 +261,7 @@ def _check_durable(agents: "Mapping[int, AgentRegistration]", client: "KafkaClie
 
 
 def _set(wanted: "Mapping[str, TopicSettings | None]", client: "KafkaClientConfig") -> None:
-    """None: the defaults."""
+    """Write the settings of these topics; None: the defaults."""
     from dataclasses import replace
 
     from kafka_cluster.answers import UNKNOWN_TOPIC_OR_PARTITION
@@ -290,7 +290,7 @@ def _set(wanted: "Mapping[str, TopicSettings | None]", client: "KafkaClientConfi
 
 
 def _set_patterns(wanted: "Mapping[str, TopicSettings | None]", client: "KafkaClientConfig") -> None:
-    """None: removed."""
+    """Write these patterns' settings; None removes a pattern."""
     from metadata_topic.settings.settings_topic import SettingsWriter
     from metadata_topic.settings.topic_settings import check_pattern
 

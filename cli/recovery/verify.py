@@ -78,7 +78,7 @@ def _exit_code(document: dict[str, Any]) -> ExitCode:
 def _verified(
     logs: StoredLogs, sample: float, replicas: list[Path], drill: Path | None, threads: int
 ) -> dict[str, Any]:
-    """Raises TargetRefusedError, where the drill has no empty directory."""
+    """Verify, and restore if a drill is wanted. Raises TargetRefusedError where the drill has no empty directory."""
     from plugin.wall_clock import wall_ms
     from recovery.broker_recovery import Selection, plan_broker
     from recovery.verification import ObjectVerifier, check_inventory

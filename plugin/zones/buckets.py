@@ -79,7 +79,7 @@ class BucketPlan:
 
 
 def parse_buckets(text: str) -> dict[str, str]:
-    """The buckets by zone. Raises ValueError."""
+    """Return the buckets by zone. Raises ValueError."""
     buckets: dict[str, str] = {}
     for item in filter(None, (part.strip() for part in text.split(","))):
         zone, equals, name = (part.strip() for part in item.partition("="))
@@ -92,13 +92,13 @@ def parse_buckets(text: str) -> dict[str, str]:
 
 
 def check_copies(buckets: Mapping[str, str], copies: int) -> None:
-    """Raises ValueError where there are fewer buckets."""
+    """Check that there are so many buckets. Raises ValueError."""
     if copies > max(1, there := len(set(buckets.values()))):
         raise ValueError(f"{copies} copies need as many buckets, and {BUCKETS_KEY} names {there}")
 
 
 def check_own_zone(spec: StorageSpec) -> None:
-    """Raises RemoteStorageConfigError where the list names no bucket to write to."""
+    """Check that the list names a bucket to write to. Raises RemoteStorageConfigError."""
     if spec.buckets and spec.zone not in spec.buckets:
         zone = "this broker has no broker.rack" if spec.zone is None else f"it names no bucket for zone {spec.zone}"
         raise RemoteStorageConfigError(
@@ -132,7 +132,7 @@ def plan_buckets(spec: StorageSpec, bucket_key: str | None) -> BucketPlan:
 
 
 def copy_buckets(spec: StorageSpec) -> list[str]:
-    """Which buckets get the copies of what is written in its zone; see the module."""
+    """Return which buckets get the copies of what is written in its zone; see the module."""
     zone = spec.zone
     if zone is None or zone not in spec.buckets:
         return []

@@ -83,7 +83,7 @@ class RunReader:
         return found
 
     def newest_timestamp_ms(self, extent: Extent) -> int:
-        """The largest timestamp of its records; 0 where they cannot be read. Raises RemoteStorageError."""
+        """Return the largest timestamp of the run's records; 0 where they cannot be read. Raises RemoteStorageError."""
         try:
             read = self.read(0, extent)
         except UnusableRunError:

@@ -148,7 +148,7 @@ def broker_loads(cluster: ClusterReplicas, loads: Loads, plan: ReassignmentPlan 
 
 
 def _shares(load: Load, replicas: Sequence[int]) -> Iterator[tuple[int, int, float]]:
-    """Which part of which broker's load a partition makes, and how much."""
+    """Yield which part of which broker's load a partition makes, and how much."""
     for broker in replicas:
         yield 0, broker, load.in_bytes_per_s
         yield 2, broker, load.stored_bytes

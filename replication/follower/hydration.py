@@ -298,7 +298,7 @@ class HydrationCache:
             future.cancel()
 
     def _futures(self, waits: list[RangeWait]) -> list[asyncio.Future[memoryview]]:
-        """The futures of waiting callers that have neither given up nor got an answer."""
+        """Return the futures of waiting callers that have neither given up nor got an answer."""
         found = (self._waiting.get(wait) for wait in waits)
         return [future for future in found if future is not None and not future.done()]
 

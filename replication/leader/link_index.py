@@ -77,7 +77,7 @@ class LinkIndex:
         self._listed_batches = 0
 
     def __len__(self) -> int:
-        """How many batches are listed; a dropped partition's count until they are forgotten."""
+        """Return how many batches are listed; a dropped partition's count until they are forgotten."""
         return self._listed_batches
 
     def add(self, partition: TopicIdPartition, batches: Iterable[tuple[int, StoredBatch]]) -> None:

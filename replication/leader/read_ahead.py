@@ -66,7 +66,7 @@ class _Window:
         self.end = max(self.end, next_offset)
 
     def links_to(self, run: ProvedRun) -> tuple[int, int]:
-        """The range of the object that the follower will get links to, if the run is the next."""
+        """Return the range of the object that the follower will get links to, if the run is the next."""
         first = next((batch.start for batch in run.batches if batch.last_offset >= self.end), 0)
         return run.entry.start_file_position + first, run.entry.end_file_position
 

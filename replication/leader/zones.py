@@ -80,7 +80,7 @@ class Zones:
         return None if followers is None else any(self._racks.get(one) == zone for one in followers)
 
     def of(self, broker_id: int) -> str | None:
-        """The broker's zone; None if unknown."""
+        """Return the broker's zone; None if unknown."""
         return self._racks.get(broker_id)
 
     def is_own(self, broker_id: int) -> bool:

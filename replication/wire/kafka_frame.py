@@ -53,7 +53,7 @@ class RequestHeader(NamedTuple):
 
 
 def parse_request_header(frame: Buffer) -> RequestHeader:
-    """The header's fields common to all versions. Raises MalformedFrameError."""
+    """Return the header's fields common to all versions. Raises MalformedFrameError."""
     if len(frame) < _REQUEST_HEADER.size:
         raise MalformedFrameError(0, f"{len(frame)} bytes hold no request header")
     api_key, api_version, correlation_id, client_id_bytes = _REQUEST_HEADER.unpack_from(frame, 0)
@@ -67,7 +67,7 @@ def parse_request_header(frame: Buffer) -> RequestHeader:
 
 
 def encode_unsigned_varint(value: int) -> bytes:
-    """Kafka's unsigned varint: seven bits a byte, least significant first."""
+    """Encode Kafka's unsigned varint: seven bits a byte, least significant first."""
     if value < 0x80:
         return bytes((value,))
     encoded = bytearray()

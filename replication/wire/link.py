@@ -126,7 +126,7 @@ class LinkedResponse:
 
 
 def encode_linked_response(response: LinkedResponse) -> list[Buffer]:
-    """The response as buffers to be written one after the other; record bytes are not copied."""
+    """Return the response as buffers to be written one after the other; record bytes are not copied."""
     segments: dict[CombinedSegmentId, int] = {}
     told: dict[int, bytes] = {}
     for link in response.links:
@@ -173,7 +173,7 @@ def _encode_link(link: SegmentLink, segments: Mapping[CombinedSegmentId, int], t
 
 
 def decode_linked_response(payload: Buffer, max_frame_bytes: int) -> LinkedResponse:
-    """The inverse of `encode_linked_response`.
+    """Decode what `encode_linked_response` made.
 
     Raises MalformedFrameError when a count or length leads out of the payload, when there are more than `MAX_ITEMS`,
     when a cut lies outside the skeleton, when the frame that it describes would be larger than it says the original is,
@@ -203,7 +203,7 @@ def decode_linked_response(payload: Buffer, max_frame_bytes: int) -> LinkedRespo
 
 
 def _field_bytes(length: int) -> int:
-    """The size of a records field: so many bytes of records, and their length before them."""
+    """Return the size of a records field: so many bytes of records, and their length before them."""
     return len(encode_unsigned_varint(length + 1)) + length
 
 
@@ -335,7 +335,7 @@ def verify_hydrated(link: SegmentLink, hydrated: Buffer, above: int = -1) -> int
 
 
 def splice(response: LinkedResponse, hydrated: Sequence[Buffer]) -> list[Buffer]:
-    """The response as Kafka's frame, without its size prefix: buffers to be written one after the other.
+    """Return the response as Kafka's frame, without its size prefix: buffers to be written one after the other.
 
     `hydrated[i]` are the bytes for `response.links[i]`. Raises SpliceError when any of them is not what it should be.
     """

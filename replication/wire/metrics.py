@@ -79,13 +79,13 @@ class RecentTraffic:
         self._spans[-1][1][way] += size
 
     def share(self, over_s: float, now_s: float) -> float | None:
-        """The linked share of the bytes in that time; None if nothing moved."""
+        """Return the linked share of the bytes in that time; None if nothing moved."""
         moved = self.moved(over_s, now_s)
         total = moved.total()
         return moved[LINKED] / total if total else None
 
     def moved(self, over_s: float, now_s: float) -> Counter_[str]:
-        """The bytes in that time, by inline reason or as `linked`."""
+        """Return the bytes in that time, by inline reason or as `linked`."""
         since = int((now_s - over_s) // _SPAN_S)
         return sum((Counter_(dict(bytes_)) for span, bytes_ in list(self._spans) if span > since), Counter_())
 

@@ -22,7 +22,7 @@ ANSWERS_ON_A_CONNECTION: Final = 4
 
 @cache
 def responses() -> dict[int, tuple[Any, int]]:
-    """By API key: what can hold an error for the whole of the request, and from which version on.
+    """Return by API key what can hold an error for the whole of the request, and from which version on.
 
     Imported where it is needed: it takes longer than all else that relaying begins with.
     """

@@ -49,7 +49,7 @@ class ZoneReading:
     """[start, end) positions in bytes, ascending and apart."""
 
     def around(self, start: int, end: int) -> tuple[int, int]:
-        """The range to read for all agents when these bytes are wanted."""
+        """Return the range to read for all agents when these bytes are wanted."""
         return next((each for each in self.ranges if each[0] <= start and end <= each[1]), (start, end))
 
     def encode(self) -> bytes:

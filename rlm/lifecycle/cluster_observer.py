@@ -109,7 +109,7 @@ class ClusterObserver:
     def observe(
         self, wanted: Collection[TopicId], heard_of: Collection[str], wall_ms: Callable[[], int]
     ) -> Observation:
-        """The brokers, which topics are there, and of the wanted ones retention and log start offsets.
+        """Return the brokers, the topics that exist, and retention and log start offsets of the wanted ones.
 
         `heard_of` are names of topics that may be among the wanted ones. `wall_ms` is asked before the first question,
         which is what the view is as of, and once topics are known: a grace time must not begin before, however long

@@ -262,7 +262,7 @@ class ExpirationPlanner:
         return found
 
     def verdict(self, segment_id: CombinedSegmentId, now_ms: int) -> Verdict:
-        """The guard, called right before the deletion: whether any known entry of the object is wanted."""
+        """Judge right before the deletion whether any known entry of the object is wanted."""
         metadata = self._store.published_segment(segment_id)
         if metadata is None or not metadata.entry_count:
             return Verdict.DELETE  # deleted already, or never finished as far as is known

@@ -121,7 +121,7 @@ class Lease:
         return self._monotonic_s() - held_s < _SILENT_LOOKS * LOOK_S
 
     def host_is_ahead_ms(self, wall_ms: int) -> int:
-        """How far the host's clock is ahead of the store's, as `StoreClock.ahead_ms`, by renewals."""
+        """Return how far the host's clock is ahead of the store's, as `StoreClock.ahead_ms`, by renewals."""
         return self._clock.ahead_ms(wall_ms, self._monotonic_s())
 
     def look(self) -> None:

@@ -90,5 +90,5 @@ class TieredStorageTier:
         return HeldRange(epoch, max(start, ranges[-1].first_offset), ranges[-1].last_offset)
 
     def waits_for(self, _topic_id: TopicId, /) -> bool:
-        """Always False: Kafka makes the tier from its own logs."""
+        """Return False: Kafka makes the tier from its own logs."""
         return False

@@ -452,7 +452,7 @@ class CommitLoop:
         self._wake.set()
 
     def _unread_bytes(self) -> int:
-        """Bytes that were noticed and not read: the kernel may report an append after its bytes."""
+        """Return the bytes that were noticed and not read: the kernel may report an append after its bytes."""
         reader = self._effects.reader
         led = [led for led in self._core.pacing.appended() if not reader.is_running(led.task)]
         return sum(one.task.unread_bytes() for one in led)

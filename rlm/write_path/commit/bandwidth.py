@@ -49,7 +49,7 @@ class RateMeter:
             self._bytes += size
 
     def bytes_per_second(self, now_s: float) -> float:
-        """The rate as of now."""
+        """Return the rate as of now."""
         return self._left(now_s) / self._time_constant_s
 
     def _left(self, now_s: float) -> float:

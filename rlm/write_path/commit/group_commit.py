@@ -259,7 +259,7 @@ class GroupCommit:
         return not self._back_off_s and max(now_s - oldest_s, self.held_back_s(now_s)) < wait_max_s
 
     def held_back_s(self, now_s: float) -> float:
-        """How long the quota blocks the next upload."""
+        """Return how long the quota blocks the next upload."""
         return self._quota.wait_s(now_s)
 
     def is_too_soon(self, queued_bytes: int, now_s: float) -> bool:
@@ -270,7 +270,7 @@ class GroupCommit:
         return -math.inf if self.is_whole(queued_bytes) else self._last_upload_s + self.spacing_s
 
     def back_off_s(self, now_s: float) -> float:
-        """How long nothing is tried after the last failure."""
+        """Return how long nothing is tried after the last failure."""
         return max(self._retry_at_s - now_s, 0.0)
 
     def _start_s(self, load: Load, is_bulk: bool) -> float:

@@ -143,7 +143,7 @@ class LinkCosts:
         return count, ranges_read(readers)[0] - count
 
     def _crossings(self, one: Assignment) -> int:
-        """How often each of its bytes would cross zones inline."""
+        """Return how often each of its bytes would cross zones inline."""
         if one.remote_followers is None:
             return self.remote_followers or FOLLOWERS_UNKNOWN
         return len(one.remote_followers) and (self.remote_followers or len(one.remote_followers))

@@ -105,7 +105,7 @@ class PartitionSchedule:
             self._push(partition, now_s + min(backoff_s, self._intervals.retry_max_s))
 
     def next_time_s(self) -> float | None:
-        """When the next partition is due; None when there is none."""
+        """Return when the next partition is due; None when there is none."""
         while self._queue:
             if self._is_current(self._queue[0]):
                 return self._queue[0][0]

@@ -75,7 +75,7 @@ class Backlog:
         return None if passed_over is None or passed_over is self._reading else passed_over.task
 
     def wait_s(self, now_s: float) -> float:
-        """How long to wait before the next object: for the quota, and after failures."""
+        """Return how long to wait before the next object: for the quota, and after failures."""
         wait_s = self._quota.wait_s(now_s)
         if self._failures_in_a_row:
             back_off_s = self._limits.retry_s * 2 ** min(self._failures_in_a_row - 1, 30)

@@ -144,7 +144,7 @@ class Pacing:
         )
 
     def appended(self) -> Iterable[LedPartition]:
-        """The logs with noticed but unread appends."""
+        """Return the logs with noticed but unread appends."""
         return (self._led[partition] for partition in self._appended)
 
     # What next.

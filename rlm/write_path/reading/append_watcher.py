@@ -57,7 +57,7 @@ class DirectoryEvents(Protocol):
         """Undo `add_watch`. Raises OSError."""
 
     def read(self, timeout: int) -> Iterable[DirectoryEvent]:
-        """The events since the last call, in order."""
+        """Return the events since the last call, in order."""
 
     def close(self) -> None: ...
 
