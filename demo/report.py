@@ -92,7 +92,7 @@ class Traffic:
 def traffic_between(
     before: Moment, after: Moment, prices: Prices, store: OwnStore, produced_bytes: int | None = None
 ) -> Traffic:
-    """Calculate the figures of the time between two moments. `produced_bytes` None: as the agents read them from the logs."""
+    """Calculate the figures between two moments. `produced_bytes` None: as the agents read them from the logs."""
     grown = after.totals.since(before.totals)
     metadata = after.metadata_log_bytes - before.metadata_log_bytes
     with_links, stock = int(grown.zone_bytes) + metadata, max(0, int(grown.stock_bytes) - _FOLLOWERS * metadata)

@@ -78,7 +78,7 @@ def _names(listing: ClusterListing, wanted: Callable[[DescribedPartition], bool]
 
 
 def _hidden(client: KafkaClientConfig, timeout_s: float) -> tuple[str, ...]:
-    """Return topics that this client may not describe: of the agents' own and those that replicate through object storage."""
+    """Return those of the agents' and of the enabled topics that this client may not describe."""
     asked = cluster_of(client, timeout_s)
     names = [METADATA_TOPIC, SETTINGS_TOPIC]
     found = {one.name: one.error_code for one in asked.topics(names)}

@@ -82,7 +82,7 @@ def librdkafka_latencies(
     partitions: int,
     flush_s: float = _FLUSH_S,
 ) -> list[float]:
-    """Return milliseconds from send to acknowledgement, of all but the first records. Raises TimeoutError, KafkaToolError."""
+    """Return ms from send to acknowledgement, of all but the first records. Raises TimeoutError, KafkaToolError."""
     from confluent_kafka import Producer
 
     producer = Producer({"bootstrap.servers": bootstrap_servers, **CLIENT_CONFIG, **config})
