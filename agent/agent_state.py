@@ -94,7 +94,8 @@ class AgentState:
             "link_round_ms": run.write_path.link_round_ms if run is not None else None,
             "links_never_pay": break_even == NEVER_PAYS,
             "why": {
-                topic: asdict(why) | {"told": why.told} for topic, why in (run.write_path.why() if run else {}).items()
+                topic: asdict(why) | {"told": why.told}
+                for topic, why in (run.write_path.explain_inline() if run else {}).items()
             },
             "gaps": run.led_gaps.describe() if run is not None else [],
             "held": run.led_gaps.describe_held() if run is not None else [],

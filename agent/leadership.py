@@ -169,7 +169,7 @@ def assignments(
                 settings.link_policy,
                 settings.link_latency_bound_ms or defaults.latency_bound_ms,
                 settings.archive,
-                zones.elsewhere(partition, followers),
+                zones.find_elsewhere(partition, followers),
                 is_kept,
                 0.0 if is_kept else retention.chosen_ms(settings, len(followers) + 1) / 1000,
                 is_only_replica=not followers,
@@ -256,7 +256,7 @@ class LeadershipWatch:
 
     def _assignments(self, led: LedByTopic) -> list[Assignment]:
         found = self._replicas.look()
-        self._zones.led(followers_of(led, found))
+        self._zones.set_led(followers_of(led, found))
         first = (one for one in found if one.partition == 0 and 0 in led.get(one.topic, {}))
         self.on_led({one.topic: one.topic_id for one in first})
         return assignments(led, self._topics(), found, self._defaults, self._zones)

@@ -68,7 +68,7 @@ class LinkPauses:
         if shown == self.shown:
             return
         before, self.shown = self.shown, shown
-        told = {scope: pause.told(scope) for scope, pause in sorted(shown.items())}
+        told = {scope: pause.describe(scope) for scope, pause in sorted(shown.items())}
         self._by_topic = {
             scope.removeprefix("topic:"): text for scope, text in told.items() if scope.startswith("topic:")
         }
@@ -83,14 +83,14 @@ class LinkPauses:
         """Whether nothing is linked from or to this agent."""
         return self._of_agent is not None
 
-    def because(self, topic: str) -> str | None:
+    def find_reason(self, topic: str) -> str | None:
         """Return why this topic's links are paused here, for people; None if they are not."""
         return self._of_agent or self._by_topic.get(topic)
 
     @property
     def told(self) -> list[str]:
         """The pauses in force, for people."""
-        return [pause.told(scope) for scope, pause in sorted(self.shown.items())]
+        return [pause.describe(scope) for scope, pause in sorted(self.shown.items())]
 
 
 def read_local(state_directory: Path) -> Pause | None:

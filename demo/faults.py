@@ -190,12 +190,12 @@ def kill_agent(scene: Scene) -> FaultSeen:
 
 
 def _traffic(before: Moment, after: Moment) -> dict[str, object]:
-    grown = after.totals.since(before.totals)
+    grown = after.totals.subtract(before.totals)
     return {"linked_bytes": int(grown.linked_bytes), "inline_bytes": int(grown.inline_bytes)}
 
 
 def _by_reason(before: Moment, after: Moment, name: str) -> dict[str, int]:
-    reasons = after.totals.since(before.totals).by(name, "reason")
+    reasons = after.totals.subtract(before.totals).sum_by(name, "reason")
     return {reason: int(count) for reason, count in sorted(reasons.items()) if count}
 
 

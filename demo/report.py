@@ -93,14 +93,14 @@ def traffic_between(
     before: Moment, after: Moment, prices: Prices, store: OwnStore, produced_bytes: int | None = None
 ) -> Traffic:
     """Calculate the figures between two moments. `produced_bytes` None: as the agents read them from the logs."""
-    grown = after.totals.since(before.totals)
+    grown = after.totals.subtract(before.totals)
     metadata = after.metadata_log_bytes - before.metadata_log_bytes
     with_links, stock = int(grown.zone_bytes) + metadata, max(0, int(grown.stock_bytes) - _FOLLOWERS * metadata)
     zone_bytes = ZoneBytes(with_links, stock, metadata)
     if produced_bytes is None:
         produced_bytes = int(grown.of("remote_wal_appended_bytes_total"))
     requests = {"put": int(grown.puts), "get": int(grown.gets)}
-    moved = grown.by("remote_wal_store_bytes_total", "operation")
+    moved = grown.sum_by("remote_wal_store_bytes_total", "operation")
     request_bytes = {operation: int(moved.get(operation, 0)) for operation in requests}
     spent = requests_usd(prices, store, requests, request_bytes)
     stages = grown.stages_ms()

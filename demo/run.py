@@ -49,7 +49,7 @@ def run_demo(
         directory = _directory(keep, undo)
         progress.begin("start three brokers, three agents")
         server, spec = _store(store, directory, undo)
-        settings = ClusterSettings(AgentsMode(spec, gateways=GATEWAYS), _BROKER_SETTINGS).speaking(protocol)
+        settings = ClusterSettings(AgentsMode(spec, gateways=GATEWAYS), _BROKER_SETTINGS).with_protocol(protocol)
         cluster = LocalCluster.create(directory / "cluster", settings=settings, progress=progress.note)
         undo.callback(cluster.kill_all)
         cluster.start()
@@ -109,7 +109,7 @@ class _Show:
         first, last = paced.before, self._sampler.now()
         phases = {"paced": paced, "saturated": saturated}
         prices, store = Prices.load(), self._store
-        faults_counted = last.totals.by("remote_wal_faults_total", "reason")
+        faults_counted = last.totals.sum_by("remote_wal_faults_total", "reason")
         return Report(
             store=store,
             kafka_version=KAFKA_VERSION,

@@ -36,6 +36,10 @@ class AgentReadiness:
     reason: str = ""
     """Why it is not ready or could not be asked; if it is ready, what is degraded."""
 
+    @property
+    def is_ready(self) -> bool:
+        return self.state is AgentState.READY
+
 
 @dataclass(frozen=True, slots=True)
 class RunningCluster:
@@ -61,6 +65,8 @@ class RestartFacts:
     """This program's own release."""
     port_base: int
     """A broker that replicates through agents advertises this port plus its id."""
+    switches: bool
+    """Whether the broker's file, after the restart, makes it replicate through an agent."""
     cluster: RunningCluster | Unknown
     reassigned: int | Unknown
     """How many partitions the controller is reassigning. Only the controller knows, so its answer proves that the
@@ -118,8 +124,19 @@ def replicas(facts: RestartFacts) -> Verdict:
 
 
 def agents(facts: RestartFacts) -> Verdict:
-    """Check whether each agent that is registered, or that a broker replicates through, is ready."""
+    """Check whether each agent that is registered, or that a broker replicates through, is ready.
+
+    Before the first broker replicates through an agent, none is needed: those in shadow may be silent or out of reach.
+    """
     registered = known(facts.agents)
+    if registered and not facts.switches and _all_are_stock(facts):
+        others = [
+            f"broker {one} ({agent.state.value})" for one, agent in sorted(registered.items()) if not agent.is_ready
+        ]
+        found = f"no broker replicates through an agent, so none of {len(registered)} is needed"
+        if others:
+            return Verdict(Level.INFORMATION, f"{found}; not ready, or not asked: {', '.join(others)}")
+        return Verdict(Level.OK, found)
     faults: list[Fault] = [
         (Level.WARNING, f"broker {one} replicates through an agent, and none is registered for it", "start it")
         for one in users(facts)
@@ -175,13 +192,19 @@ def agent_releases(facts: RestartFacts) -> Verdict:
 
 
 def users(facts: RestartFacts) -> list[int]:
-    """Return brokers that replicate through agents, by the port that they advertise to each other."""
-    found = []
-    for one, broker in sorted(_answering(facts).items()):
-        advertised = broker.advertised_listeners.get(broker.inter_broker_listener_name)
-        if advertised is not None and advertised.port == facts.port_base + one:
-            found.append(one)
-    return found
+    """Return brokers that replicate through agents."""
+    return [one for one, broker in sorted(_answering(facts).items()) if uses_agent(broker, one, facts.port_base)]
+
+
+def uses_agent(broker: BrokerProperties, broker_id: int, port_base: int) -> bool:
+    """Whether the broker replicates through an agent, by the port that it advertises to other brokers."""
+    advertised = broker.advertised_listeners.get(broker.inter_broker_listener_name)
+    return advertised is not None and advertised.port == port_base + broker_id
+
+
+def _all_are_stock(facts: RestartFacts) -> bool:
+    """Whether every broker has told its settings, and none replicates through an agent."""
+    return _answering(facts).keys() == known(facts.cluster).brokers.keys() and not users(facts)
 
 
 def _answering(facts: RestartFacts) -> dict[int, BrokerProperties]:

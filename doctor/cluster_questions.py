@@ -50,7 +50,7 @@ def ask_properties(
 
 def _properties(cluster: KafkaCluster, broker_id: int) -> BrokerProperties | Unknown:
     try:
-        told = cluster.broker_configurations([broker_id]).all()[broker_id]
+        told = cluster.broker_configurations([broker_id]).get_all()[broker_id]
         return parse_broker_properties(told, Path(f"broker {broker_id}"))
     except KafkaClusterError as error:
         return Unknown(error.reason)
@@ -73,7 +73,7 @@ def _metadata_topic(cluster: KafkaCluster, listed: DescribedTopic | None) -> Met
     if listed is None:
         return Unknown(f"{METADATA_TOPIC} is not there: no agent has made it, or this client may not describe it")
     try:
-        config = cluster.topic_configurations([METADATA_TOPIC]).all()[METADATA_TOPIC]
+        config = cluster.topic_configurations([METADATA_TOPIC]).get_all()[METADATA_TOPIC]
     except KafkaClusterError as error:
         return Unknown(str(error))
     return MetadataTopic(config, listed.replication_factor)

@@ -13,7 +13,7 @@ from agent.settings.http_listener import is_loopback
 from agent.settings.kafka_client import client_config
 from agent.settings.process_settings import HttpSettings
 from agent.settings.setting_types import AgentSettingsError
-from doctor.before_restart import AgentReadiness, AgentState, RestartFacts, RunningCluster
+from doctor.before_restart import AgentReadiness, AgentState, RestartFacts, RunningCluster, uses_agent
 from doctor.cluster_questions import ask_properties, cluster_of
 from doctor.facts import Unknown, get_fact
 from kafka_cluster.answers import TOPIC_AUTHORIZATION_FAILED, ClusterListing, DescribedPartition, error_text
@@ -33,6 +33,7 @@ def gather_restart_facts(broker: BrokerProperties, settings: AgentSettings) -> R
     """Gather everything for the judgement. Blocks; 10 s for each question without an answer."""
     timeout_s = TIMEOUT_S
     release, port_base = this_release().version, settings.peers.replica_port_base
+    switches = uses_agent(broker, broker.node_id, port_base)
 
     def ask() -> RestartFacts:
         client = client_config(broker, settings.client)
@@ -46,10 +47,10 @@ def gather_restart_facts(broker: BrokerProperties, settings: AgentSettings) -> R
         hidden = get_fact(lambda: _hidden(client, timeout_s))
         told = ask_properties(client, hosts, timeout_s)
         moving: int | Unknown = get_fact(lambda: _reassigned(client, timeout_s))
-        return RestartFacts(release, port_base, _running(listing, told, hidden), moving, agents)
+        return RestartFacts(release, port_base, switches, _running(listing, told, hidden), moving, agents)
 
     facts = get_fact(ask)
-    return RestartFacts(release, port_base, facts, facts, facts) if isinstance(facts, Unknown) else facts
+    return RestartFacts(release, port_base, switches, facts, facts, facts) if isinstance(facts, Unknown) else facts
 
 
 def _running(

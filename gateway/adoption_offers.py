@@ -59,7 +59,7 @@ class AdoptionOffers:
         self._unanswered[correlation_id] = offer
 
     def answered(self, frame: Buffer, now_s: float) -> None:
-        """Record that the broker has answered."""
+        """Record that the broker has answered a request."""
         if len(frame) < _CORRELATION_ID.size:
             return
         offer = self._unanswered.pop(_CORRELATION_ID.unpack_from(frame)[0], None)

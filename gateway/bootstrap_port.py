@@ -46,7 +46,7 @@ class BootstrapContext:
 
 
 class BootstrapPort(ClientPort):
-    """Listens from `start` until `stop`."""
+    """Listens for clients of all zones from `start` until `stop`."""
 
     def __init__(self, context: BootstrapContext) -> None:
         super().__init__(context.client_tls, context.limits, context.metrics)

@@ -27,9 +27,9 @@ class RelayEnd(asyncio.BufferedProtocol):
     def __init__(
         self, received: Callable[[int], object] | None = None, edit: Callable[[bytes], bytes] | None = None
     ) -> None:
-        """`edit` gives what goes on in the place of each chunk, if any; `received` is told how many bytes go on.
+        """`edit` returns what replaces each chunk; `received` is called with how many bytes go on.
 
-        Nobody is told of bytes that cross no zones, as those between a broker and who is beside it.
+        `received` is None for bytes that cross no zones, such as those between a broker and its own agent.
         """
         self._received = received
         self._edit = edit
@@ -39,7 +39,7 @@ class RelayEnd(asyncio.BufferedProtocol):
         self._has_ended = False
         """The peer sends nothing more."""
         self._is_finished = False
-        """Nothing more is to be sent to it."""
+        """Nothing more is to be sent to the peer."""
         self.bytes_received = 0
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done once the connection is gone."""
@@ -47,16 +47,16 @@ class RelayEnd(asyncio.BufferedProtocol):
     # The transport's side.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by the event loop."""
+        """Begin to use a new connection. The event loop calls this."""
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Called by the event loop."""
+        """Return the buffer to receive into. The event loop calls this."""
         return self._chunk
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Called by the event loop: so many bytes were written into the buffer."""
+        """Handle so many bytes that were received into the buffer. The event loop calls this."""
         self.bytes_received += nbytes
         chunk = bytes(self._chunk[:nbytes])
         if self._edit is not None:
@@ -70,7 +70,7 @@ class RelayEnd(asyncio.BufferedProtocol):
             self.hold(True)
 
     def eof_received(self) -> bool:
-        """Called by the event loop: the peer has sent everything.
+        """Handle that the peer has sent everything. The event loop calls this.
 
         Returns whether the connection stays open for sending.
         """
@@ -82,19 +82,19 @@ class RelayEnd(asyncio.BufferedProtocol):
         return self._transport.can_write_eof()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Called by the event loop."""
+        """Handle the end of the connection. The event loop calls this."""
         self._has_ended = self._is_finished = True
         self.lost.set_result(None)
         if self._other is not None:
             self._other.close()
 
     def pause_writing(self) -> None:
-        """Called by the event loop: the peer does not keep up."""
+        """Handle that the peer does not keep up. The event loop calls this."""
         if self._other is not None:
             self._other.hold(True)
 
     def resume_writing(self) -> None:
-        """Called by the event loop."""
+        """Handle that the peer keeps up again. The event loop calls this."""
         if self._other is not None:
             self._other.hold(False)
 

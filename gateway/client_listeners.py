@@ -29,7 +29,7 @@ class ClientRefusedError(Exception):
 
 
 class ClientListeners:
-    """Listens from `start` until `stop`."""
+    """Listens for clients at numbered addresses from `start` until `stop`."""
 
     def __init__(
         self, serve: Serve, tls: Callable[[], ssl.SSLContext | None], limits: ClientLimits, metrics: GatewayMetrics
@@ -59,7 +59,7 @@ class ClientListeners:
         self._listeners[number] = listener
 
     async def leave(self, number: int) -> None:
-        """Stop listening there, and close its remaining connections."""
+        """Stop listening at the listener with this number, and close its remaining connections."""
         await self._listeners.pop(number).close()
         tasks = [task for task, its in self._tasks.items() if its == number]
         for task in tasks:
@@ -101,7 +101,7 @@ class ClientListeners:
             self._shares.leave(share)
 
     async def shake_hands(self, accepted: socket.socket, client: RelayEnd | FramedConnection) -> None:
-        """Make a connection of what was accepted. Raises ClientRefusedError."""
+        """Connect an accepted socket to `client`, with the TLS handshake if there is TLS. Raises ClientRefusedError."""
         try:
             async with asyncio.timeout(self._limits.connect_timeout_s):
                 await asyncio.get_running_loop().connect_accepted_socket(lambda: client, accepted, ssl=self._tls)

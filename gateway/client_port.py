@@ -23,7 +23,7 @@ _PORT = 0
 
 
 class ClientPort(ABC):
-    """Listens from `start` until `stop`."""
+    """Listens for clients at one address from `start` until `stop`."""
 
     def __init__(
         self, client_tls: Callable[[], ssl.SSLContext | None], limits: ClientLimits, metrics: GatewayMetrics

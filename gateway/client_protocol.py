@@ -19,7 +19,7 @@ _CONNECTED, _REFUSED = b"\x00", b"\x01"
 
 
 def encode_zone(zone: str) -> bytes:
-    """Return the first message's payload."""
+    """Encode the zone: the first message's payload."""
     return zone.encode()
 
 
@@ -34,7 +34,7 @@ def decode_zone(payload: Buffer) -> str:
 
 
 def encode_answer(refused_because: str = "") -> bytes:
-    """Return the second message's payload; without a reason the client is connected."""
+    """Encode the answer: the second message's payload; without a reason the client is connected."""
     return (_REFUSED if refused_because else _CONNECTED) + refused_because.encode()[: MAX_MESSAGE_BYTES - 1]
 
 

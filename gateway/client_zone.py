@@ -29,7 +29,7 @@ class ZoneRules:
     networks: Mapping[Network, str]
 
     def zone_of(self, client_id: str, address: str) -> str:
-        """Return one of `zones`."""
+        """Return a client's zone, one of `zones`."""
         for zone in (self._said(client_id), self._located(address)):
             if zone in self.zones:
                 return zone

@@ -89,7 +89,7 @@ class ClientCount:
         self._own.sent_crossed_bytes += size
         self._to_broker(size)
 
-    def given(self, size: int) -> None:
+    def count_given(self, size: int) -> None:
         """Count bytes to the client."""
         self._own.given_bytes += size
         if not self.is_told:
@@ -108,4 +108,4 @@ class ClientCount:
     def relayed_to_client(self, size: int) -> None:
         """Count bytes that passed unchanged to the client."""
         self.given_crossed(size)
-        self.given(size)
+        self.count_given(size)

@@ -206,7 +206,7 @@ class RoutedRelay:
         self._do(actions)
 
     def message_came(self, kind: MessageKind, body: Buffer) -> None:
-        """Handle another message. Raises MalformedFrameError."""
+        """Handle any other message of the agent. Raises MalformedFrameError."""
         if kind is MessageKind.ROUTE_OUTCOME:
             self._do(self._core.outcome(*decode_outcome(body)))
             return
@@ -222,7 +222,7 @@ class RoutedRelay:
         self._do(self._core.stored(number, where, self._now_s))
 
     def not_stored(self, number: int) -> None:
-        """Handle that they will not be stored."""
+        """Handle that the request's records will not be stored."""
         self._do(self._core.not_stored(number, self._now_s))
 
     def _look_again(self) -> None:

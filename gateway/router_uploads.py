@@ -41,10 +41,10 @@ class RoutedConnection(Protocol):
     """The connection that a request belongs to."""
 
     def stored(self, number: int, where: StoredRecords) -> None:
-        """Called when the request's records are stored."""
+        """Handle that the request's records are stored."""
 
     def not_stored(self, number: int) -> None:
-        """Called when they will not be stored."""
+        """Handle that the request's records will not be stored."""
 
 
 class Holder(NamedTuple):
@@ -208,12 +208,12 @@ class RouterUploads:
     async def sweep(self) -> None:
         """Delete what dead gateways left and no log wants. Raises what the store raises."""
         dead_ones = self._sweep.dead(await self._call(self._list), self._clocks.monotonic_s())
-        for dead in await self._call(partial(self._wanted.unwanted, dead_ones)):
+        for dead in await self._call(partial(self._wanted.find_unwanted, dead_ones)):
             await self._call(partial(self._store.blobs.delete_blob, dead))
             self._metrics.objects.labels("swept").inc()
 
     def _list(self) -> list[StoredBlob]:
-        """List on a thread. If a bucket does not answer, objects in the others are swept all the same."""
+        """List all objects, on a thread. If a bucket does not answer, objects in the others are swept all the same."""
         listed: list[StoredBlob] = []
         with suppress(IncompleteListingError):
             for blob in self._store.blobs.list_blobs(ROUTER_KIND):

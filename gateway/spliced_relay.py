@@ -128,7 +128,7 @@ class SplicedRelay:
             self._passed()
             await self._broker.drain(THROTTLED_MAX_S)
             if self._gate is not None:
-                await self._gate.room()
+                await self._gate.wait_for_room()
 
     def _came(self, kind: MessageKind, body: memoryview) -> list[Action]:
         if kind is MessageKind.KAFKA:

@@ -1,9 +1,10 @@
-"""A process of its own that leads clients of the broker's zone to the broker while its agent is dead.
+"""A separate process that leads clients of the broker's zone to the broker while its agent is dead.
 
-The broker advertises the agent to them, at an address that both may listen at. The standby does so once nobody else
-does, and no more once the agent does again: connections that it has led end then, and clients come by the agent. What
-it leads is plain Kafka: acks=all is the broker's own. It leads nobody while a topic is durable, as nothing would hold
-those answers. It hears within some `ASK_S` of a topic that becomes durable while it leads.
+The broker advertises an address to them at which the agent or the standby may listen. The standby listens while nobody
+else does. Once the agent listens again, the standby stops: its connections end, and clients come through the agent.
+Through the standby, clients get plain Kafka: acks=all is the broker's own. It leads nobody while a topic is durable,
+because nothing would hold those answers. If a topic becomes durable while it leads, it learns that within about
+`ASK_S`.
 """
 
 import asyncio
@@ -48,7 +49,7 @@ class StandbyContext:
 
 
 class StandbyPort(ClientPort):
-    """Passes bytes as they are, from `start` until `stop`."""
+    """Passes clients' bytes to the broker unchanged, from `start` until `stop`."""
 
     def __init__(self, context: StandbyContext) -> None:
         super().__init__(context.client_tls, context.limits, context.metrics)
@@ -68,7 +69,10 @@ class StandbyPort(ClientPort):
 
 
 async def stand_by(context: StandbyContext) -> None:
-    """Run until it is cancelled. Raises OSError where it may not listen, ssl.SSLError."""
+    """Lead clients while no agent listens and no topic is durable, until cancelled.
+
+    Raises OSError if it may not listen, ssl.SSLError.
+    """
     port, unable, clock = StandbyPort(context), News(), asyncio.get_running_loop().time
     leads, ask_s = False, 0.0
     asking: asyncio.Future[bool] | None = None
@@ -95,11 +99,11 @@ async def stand_by(context: StandbyContext) -> None:
 
 
 def _may_lead(context: StandbyContext, unable: News, leads: bool) -> bool:
-    """Find out whether it may lead clients; what is not known keeps it from beginning, and does not end it."""
+    """Find out whether the standby may lead clients; if that is not known, it goes on as before."""
     may, why = False, "a topic is durable, and nothing here holds answers"
     try:
         may = not context.is_any_durable()
-    except Exception as error:  # whatever it is, it is not known
+    except Exception as error:  # whatever the error is, the answer is not known
         may, why = leads, f"whether a topic is durable is not known: {error}"
     if may:
         unable.is_over()

@@ -24,7 +24,7 @@ CLOCKS_MS: Final = 300_000
 class KnownNames:
     """What the metadata says."""
 
-    naming: Callable[[RouterObjectId], Collection[CombinedSegmentId]]
+    find_adopters: Callable[[RouterObjectId], Collection[CombinedSegmentId]]
     untold_ms: Callable[[int], Collection[int]]
     """Blocks. Returns when segments were stored, by the store's clock, that were begun before that moment and may still
     be published. Raises RemoteStorageError."""
@@ -35,7 +35,7 @@ class KnownNames:
 
 
 class WantedObjects:
-    """Gives access to the metadata once it is there."""
+    """Finds unwanted objects once there is metadata; before, none."""
 
     def __init__(self, near_ms: int = NAMED_WITHIN_MS + CLOCKS_MS) -> None:
         """`near_ms`: how far from an object, by the store's clock, a segment that names it may be stored."""
@@ -46,19 +46,19 @@ class WantedObjects:
         """Use this metadata from now on."""
         self._known = known
 
-    def unwanted(self, listed: Iterable[StoredBlob]) -> list[StoredBlob]:
+    def find_unwanted(self, listed: Iterable[StoredBlob]) -> list[StoredBlob]:
         """Return the objects that no segment names or will name. Raises RemoteStorageError."""
         known = self._known
         if known is None:
             return []
         asked = [(blob, name) for blob in listed if (name := RouterObjectId.parse(blob.name))]
-        unnamed = [(blob, name) for blob, name in asked if not known.naming(name)]
+        unnamed = [(blob, name) for blob, name in asked if not known.find_adopters(name)]
         if not unnamed:
             return []
         untold_ms = known.untold_ms(max(name.begun_until_ms for _, name in unnamed) + self._near_ms)
         if not known.read_to_end() or known.doubt():
             return []
-        return [blob for blob, name in unnamed if not known.naming(name) and not self._is_near(name, untold_ms)]
+        return [blob for blob, name in unnamed if not known.find_adopters(name) and not self._is_near(name, untold_ms)]
 
     def _is_near(self, name: RouterObjectId, stored_ms: Iterable[int]) -> bool:
         begin_ms, end_ms = name.begun_ms - self._near_ms, name.begun_until_ms + self._near_ms

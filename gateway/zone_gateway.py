@@ -120,7 +120,7 @@ class ZoneGateway:
     async def _serve_frames(self, broker_id: int, accepted: socket.socket, routing: RoutingContext) -> None:
         labels, metrics, count = self._labels(broker_id), self._context.metrics, self._count(broker_id)
         client = FramedConnection(DEFAULT_MAX_FRAME_BYTES, budget=routing.requests_budget)
-        whole = PassedBytes(client, count.sent, count.given)
+        whole = PassedBytes(client, count.sent, count.count_given)
         agent = FramedConnection(RESPONSE_FACTOR * DEFAULT_MAX_FRAME_BYTES + 1, budget=routing.answers_budget)
         try:
             await self._clients.shake_hands(accepted, client)

@@ -109,7 +109,7 @@ class Answers(Generic[K, V]):
                 reason = f"no answer within {self._wait_s:g} s"
                 raise KafkaClusterError(self._operation, self._servers, reason) from error
 
-    def all(self, missing: Collection[int] = ()) -> dict[K, V]:
+    def get_all(self, missing: Collection[int] = ()) -> dict[K, V]:
         """Return the answers by key. Raises KafkaClusterError if one is refused.
 
         Keys that are refused with one of the codes in `missing` are left out instead.

@@ -132,7 +132,9 @@ class KafkaCluster:
 
         new = NewTopic(topic, num_partitions=len(assignment), replica_assignment=assignment, config=dict(config))
         futures = self._librdkafka().create_topics([new], operation_timeout=self._timeout_s)
-        created = self._answers("create topic", futures, lambda _answer: True).all({KafkaError.TOPIC_ALREADY_EXISTS})
+        created = self._answers("create topic", futures, lambda _answer: True).get_all(
+            {KafkaError.TOPIC_ALREADY_EXISTS}
+        )
         return topic in created
 
     def topics(self, names: Sequence[str]) -> list[DescribedTopic]:

@@ -183,7 +183,7 @@ class LogLineage:
                             return max(batch.base_offset, run.from_offset)
             except FileNotFoundError:
                 return None
-            base = self._directory.after(base)
+            base = self._directory.find_next(base)
         return None
 
     @contextmanager

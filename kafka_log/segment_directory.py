@@ -111,7 +111,7 @@ class SegmentDirectory:
         index = bisect_right(self.bases, offset) - 1
         return self.bases[index] if index >= 0 else None
 
-    def after(self, base_offset: int) -> int | None:
+    def find_next(self, base_offset: int) -> int | None:
         """Return the base offset of the next segment, or None."""
         index = bisect_right(self.bases, base_offset)
         return self.bases[index] if index < len(self.bases) else None

@@ -211,7 +211,7 @@ class SegmentTail:
         """
         if self._at.file is None or self._pending or self._at.has_zero_tail:
             return None
-        if self._at.is_last_look or self._directory.after(self._at.base_offset) is not None:
+        if self._at.is_last_look or self._directory.find_next(self._at.base_offset) is not None:
             return None
         try:
             data = self._at.read_cached(self._at.file, max_bytes)
@@ -331,7 +331,7 @@ class SegmentTail:
         return self._at_the_end(is_torn, is_empty=not data)
 
     def _at_the_end(self, is_torn: bool, is_empty: bool) -> tuple[bytes, list[BatchSpan]] | None:
-        following = self._directory.after(self._at.base_offset)
+        following = self._directory.find_next(self._at.base_offset)
         if following is not None and not self._at.is_last_look:
             self._at.is_last_look = True
             return None

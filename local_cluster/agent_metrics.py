@@ -32,7 +32,7 @@ class Counters:
         wanted = set(labels.items())
         return sum(value for (found, have), value in self.values.items() if found == name and wanted <= set(have))
 
-    def by(self, name: str, label: str) -> dict[str, float]:
+    def sum_by(self, name: str, label: str) -> dict[str, float]:
         """Return sums by the value of a label."""
         sums: defaultdict[str, float] = defaultdict(float)
         for (found, have), value in self.values.items():
@@ -40,7 +40,7 @@ class Counters:
                 sums[dict(have)[label]] += value
         return dict(sums)
 
-    def since(self, earlier: "Counters") -> "Counters":
+    def subtract(self, earlier: "Counters") -> "Counters":
         """Return the growth since the earlier counters."""
         return Counters({series: value - earlier.values.get(series, 0.0) for series, value in self.values.items()})
 
@@ -93,7 +93,7 @@ class Counters:
 
     def stages_ms(self) -> dict[str, dict[str, float]]:
         """Return p50, p99 and count of the stages that were passed at least once."""
-        passed = sorted(self.by(f"{_STAGE}_count", "stage").items())
+        passed = sorted(self.sum_by(f"{_STAGE}_count", "stage").items())
         return {
             stage: {
                 "p50": self.quantile_ms(_STAGE, 0.5, stage=stage) or 0.0,

@@ -82,7 +82,7 @@ class ClusterSettings:
         """Whether brokers replicate through agents: there are some, and not in shadow."""
         return self.agents is not None and self.agents.overrides.get("remote.wal.agent.mode") != "shadow"
 
-    def speaking(self, protocol: InterBrokerProtocol) -> "ClusterSettings":
+    def with_protocol(self, protocol: InterBrokerProtocol) -> "ClusterSettings":
         """Return settings with this protocol among brokers and, but for plaintext, with StandardAuthorizer.
 
         Brokers log in by PLAIN, because SCRAM's passwords would have to exist since the cluster was formatted. With

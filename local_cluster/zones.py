@@ -190,7 +190,7 @@ class ZoneHosts:
         return {one: self._count(one, "tx_bytes") for one in self.broker_ids}
 
     @contextmanager
-    def made(self) -> Iterator[Self]:
+    def make(self) -> Iterator[Self]:
         """Make the namespaces; they are removed at the end. Raises CalledProcessError, FileExistsError, other
         OSErrors.
         """
@@ -240,7 +240,7 @@ def hosts_where_allowed(*hosts: ZoneHosts) -> Iterator[bool]:
     with ExitStack() as made:
         try:
             for one in hosts if CAN_MAKE else ():
-                made.enter_context(one.made())
+                made.enter_context(one.make())
         except MAY_FAIL:
             made.close()
             yield False

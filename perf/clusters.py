@@ -110,5 +110,5 @@ def used_by(cluster: LocalCluster, load: Callable[[], T]) -> tuple[T, Usage]:
     used_s, begun_s = cpu_s(), time.monotonic()
     result = load()
     seconds, used_s = time.monotonic() - begun_s, cpu_s() - used_s
-    grown = {one: scrape(cluster, one).since(earlier) for one, earlier in before.items()}
+    grown = {one: scrape(cluster, one).subtract(earlier) for one, earlier in before.items()}
     return result, Usage(seconds, used_s, grown if has_agents else None, os.getloadavg()[0])

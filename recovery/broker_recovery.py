@@ -115,7 +115,7 @@ class PlannedLog:
         """Whether a log with this start is not restored: the broker copies all of it from the leader."""
         return self.is_stored and not self.may_have_less and bool(self.held_by_others(start_offset))
 
-    def missing(self, plan: LogPlan, gap: Gap | None) -> list[OffsetRange]:
+    def find_missing(self, plan: LogPlan, gap: Gap | None) -> list[OffsetRange]:
         """Return what a compacted log made by `plan`, or ended before `gap`, would lack; empty for any other log.
 
         The newest record of a key may be in a missing range. Without it an older one, or none, would come back. So
@@ -152,7 +152,7 @@ class PlannedLog:
 
     def is_restored(self, plan: LogPlan, gap: Gap | None) -> bool:
         """Whether to give the broker a log made by `plan`, and ended before `gap`."""
-        return self.is_stored and not self.is_left_to_others(plan.start_offset) and not self.missing(plan, gap)
+        return self.is_stored and not self.is_left_to_others(plan.start_offset) and not self.find_missing(plan, gap)
 
 
 def plan_broker(

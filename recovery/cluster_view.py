@@ -213,8 +213,8 @@ def ask_cluster(client: KafkaClientConfig) -> tuple[str, ClusterView]:
             if one.leader_id >= 0 and len(one.replicas) > 1
         }
         log_starts_asked = cluster.offsets(shared, EARLIEST)
-        configs = cluster.topic_configurations(listing.topics).all()
-        log_starts = log_starts_asked.all()
+        configs = cluster.topic_configurations(listing.topics).get_all()
+        log_starts = log_starts_asked.get_all()
     except KafkaClusterError as error:
         hint = "give --cluster-metadata when no broker is left"
         raise UnknownClusterError("ask cluster", client.bootstrap_servers, error.reason, hint) from error

@@ -129,7 +129,7 @@ def check_inventory(inventory: Inventory, planned: Sequence[PlannedLog]) -> Iter
 
 def _check_plan(log: PlannedLog, inventory: Inventory) -> Iterator[Finding]:
     """Yield what a recovery would lack."""
-    if missing := log.missing(log.plan, log.plan.gap):
+    if missing := log.find_missing(log.plan, log.plan.gap):
         yield _compacted(log, missing)
     elif log.plan.gap is not None:
         detail = f"offsets {log.plan.gap.from_offset} to {log.plan.gap.to_offset - 1} are in no readable object"
@@ -364,7 +364,7 @@ def _batches_of_replica(
         base = first if first is not None or not replica.bases else replica.bases[0]
         while base is not None and base <= base_offsets[-1]:
             _add_batches(replica.file_path(base), base, base_offsets, found)
-            base = replica.after(base)
+            base = replica.find_next(base)
     except FileNotFoundError:
         return None  # retention removed it meanwhile
     except OSError as error:

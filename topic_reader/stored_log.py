@@ -133,7 +133,7 @@ class StoredLog:
             else:
                 unusable.add(failed.extent.run)
             known = self._known(True) if known is None else known
-            rest = replace(known, runs=known.runs.cut_off(overtaken).without(unusable))
+            rest = replace(known, runs=known.runs.cut_off(overtaken).mark_unreadable(unusable))
             planned = rest.extents(position, end, fail_on_data_loss=fail_on_data_loss)
 
     def _read(self, extents: Sequence[Extent]) -> Iterator[ReadExtent | FailedExtent]:

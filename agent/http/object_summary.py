@@ -24,10 +24,10 @@ def object_summary(store: RemoteWalMetadataStore, now_ms: int) -> dict[str, Any]
                 "oldest_age_ms": max(0, now_ms - row.oldest_ms),
                 "newest_age_ms": max(0, now_ms - row.newest_ms),
             }
-            for row in store.tallies()
+            for row in store.tally()
         ],
         "totals": [
             {"state": state.name, "segments": total.segments, "bytes": total.bytes}
-            for state, total in store.totals().items()
+            for state, total in store.count_by_state().items()
         ],
     }

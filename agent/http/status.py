@@ -169,7 +169,7 @@ def status_of(state: AgentState, clocks: Clocks, *, with_why: bool = False) -> S
         sorted(led.values(), key=lambda one: (-one.lag_bytes, one.topic, one.partition)),
         _peers(state),
         relaying.leader.broker_unreachable,
-        run.write_path.why() if run is not None and with_why else {},
+        run.write_path.explain_inline() if run is not None and with_why else {},
         relaying.pauses.told,
         recent.moved(60, now_s),
         recent.moved(3600, now_s),
@@ -193,7 +193,7 @@ def _peers(state: AgentState) -> list[Peer]:
             one in bypassed,
             moved[one].peer_bytes if one in moved else 0,
             moved[one].stock_bytes if one in moved else 0,
-            relaying.peer_watch.presence(one),
+            relaying.peer_watch.get_presence(one),
             agents[one].http_endpoint if one in agents else "",
             agents[one].version if one in agents else "",
         )

@@ -89,9 +89,11 @@ class StateCollector(Collector):
         yield self._break_even()
         what = "Records that wait to be published"
         yield GaugeMetricFamily("remote_wal_metadata_pending", what, self._publisher.pending)
-        yield from _objects("remote_wal_segments", "Combined segments that metadata knows", self._store.totals())
         yield from _objects(
-            "remote_wal_archived_objects", "Archive objects that metadata knows", self._archive.totals()
+            "remote_wal_segments", "Combined segments that metadata knows", self._store.count_by_state()
+        )
+        yield from _objects(
+            "remote_wal_archived_objects", "Archive objects that metadata knows", self._archive.count_by_state()
         )
         what = "Size of the file with what is known of objects, in the state directory"
         yield GaugeMetricFamily("remote_wal_metadata_file_bytes", what, self._store.file_bytes)

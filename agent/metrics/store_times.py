@@ -47,7 +47,7 @@ class StoreTimes:
         return None if failed is None else (max(self._clock() - failed[0], 0.0), failed[1])
 
     @contextmanager
-    def timed(self, operation: str) -> Iterator[None]:
+    def time_call(self, operation: str) -> Iterator[None]:
         """Time one call."""
         begun_s, result = self._clock(), "ok"
         try:

@@ -192,7 +192,7 @@ class ClientGateway:
     def watch(self, peers: KnownPeers, found_peers: FoundPeers, peer_watch: PeerWatch, rack: str) -> None:
         """Be the proxy only for what the other agents of the zone are not."""
         self.proxies.others = lambda: serving_clients(found_peers.agents, rack)
-        self.proxies.is_there = lambda one: one in peers and peer_watch.presence(one).may_be_there
+        self.proxies.is_there = lambda one: one in peers and peer_watch.get_presence(one).may_be_there
         peer_watch.on_change = found_peers.look_again
 
     async def stop(self) -> None:
@@ -224,7 +224,7 @@ class ClientGateway:
 
         if self.produce is not None:
             untold = UntoldSegments(storage, metadata.store, lambda: self.peers)
-            names = KnownNames(metadata.store.naming, untold.stored_ms, metadata.read_to_end, doubt)
+            names = KnownNames(metadata.store.find_adopters, untold.stored_ms, metadata.read_to_end, doubt)
             self.produce.wanted.arrived(names)
             self.produce.uploads.is_stopped = lambda: lease.lost_because is not None
 

@@ -78,7 +78,7 @@ def _dialler(configuration: Configuration, leader: LeaderContext) -> Callable[[F
     async def dial(connection: FramedConnection) -> None:
         await connect_framed(leader.broker, connection, leader.broker_tls(), server_name=leader.broker_name)
         if login is not None:
-            await login.on(connection)
+            await login.log_in(connection)
 
     return dial
 

@@ -36,7 +36,7 @@ class InheritedSettings:
         self._change = change
         self._led: Mapping[str, TopicId] = {}
 
-    def led(self, topics: Mapping[str, TopicId]) -> None:
+    def set_led(self, topics: Mapping[str, TopicId]) -> None:
         """Set the topics whose partition 0 is led here. Any thread may call it."""
         self._led = topics
 

@@ -202,7 +202,7 @@ class KafkaFollowing:
             self._pool,
         )
         self.leadership.on_assignments = assigned
-        self.leadership.on_led = self._inherited.led
+        self.leadership.on_led = self._inherited.set_led
         self.on_agents: Callable[[Mapping[int, AgentRegistration]], object] = lambda _agents: None
         """Called in the event loop with all agents' registrations, once they are known and at each change."""
         self.on_pauses: Callable[[Pauses], object] = lambda _pauses: None

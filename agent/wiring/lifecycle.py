@@ -110,7 +110,7 @@ def _build_expiration(
     per_second = around.settings.lifecycle.expiration_deletes_per_second
     store = metadata.store
     policy = DeletionPolicy(
-        per_second, _DELETE_THREADS, store.published_segment, around.metrics.lifecycle, store.naming
+        per_second, _DELETE_THREADS, store.published_segment, around.metrics.lifecycle, store.find_adopters
     )
     return RLMWalExpirationTask(relaying.storage, around.publisher, planner, responsibility, around.clocks, policy)
 

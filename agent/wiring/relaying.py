@@ -138,7 +138,7 @@ def build_relaying(
     """Build relaying. `archive` returns the archive's store once it is there; `clock` gives monotonic seconds."""
     settings, broker = configuration.settings, configuration.broker
     store_times = StoreTimes(registry, clock)
-    storage = GuardedStorageManager(*_ceilings(settings.alarms, clock), store_times.timed)
+    storage = GuardedStorageManager(*_ceilings(settings.alarms, clock), store_times.time_call)
     write_path, zones = GuardedWritePath(), Zones(identity.rack, RemoteReaders(clock))
     peers = KnownPeers(peer_addresses(broker, settings.peers))
     stage_times, metrics = _stage_times(settings, identity, registry, clock), ReplicationMetrics(registry)

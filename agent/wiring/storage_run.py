@@ -149,9 +149,9 @@ class StorageRun:
         """Set the partitions that are led here from now on."""
         self._assignments = assignments
         self.write_path.assign(assignments)
-        self._archived.led(assignments)
+        self._archived.set_led(assignments)
         if self._lifecycle is not None:
-            self._lifecycle.led(assignments)
+            self._lifecycle.set_led(assignments)
         # Unread records of the topic would look like a hole in the log.
         if self._archiving is not None and self.kafka.metadata.is_read:
             self._archiving.assign(assignments)
@@ -165,7 +165,7 @@ class StorageRun:
             self._cluster_seen,
             self._gaps.declare_loss,
         )
-        lifecycle.led(self._assignments)
+        lifecycle.set_led(self._assignments)
         self._lifecycle = lifecycle
         try:
             await lifecycle.run()

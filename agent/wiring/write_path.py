@@ -275,7 +275,7 @@ class WritePath(WritePathOwner):
         running = self._running
         return running.manager.status() if running is not None else {}
 
-    def why(self) -> Mapping[str, WhyInline]:
+    def explain_inline(self) -> Mapping[str, WhyInline]:
         """Return for each topic led here how much of it is linked, and why bytes go inline."""
         running = self._running
         told = running.manager.why_inline_by_topic() if running is not None else {}
@@ -349,7 +349,7 @@ class WritePath(WritePathOwner):
             self._client_connections(),
         )
         decider.is_off = lambda: publication.is_stalled
-        decider.paused_because = self._around.relaying.pauses.because
+        decider.paused_because = self._around.relaying.pauses.find_reason
         return decider
 
     def _make_manager(self, combine: RLMWalCombineTask, decider: LinkDecider) -> RemoteWalLogManager:
@@ -413,7 +413,7 @@ class ShadowWritePath(WritePath):
 
     def assign(self, assignments: Sequence[Assignment]) -> None:
         assignments = [replace(one, archive=False, is_kept=False, is_durable=False) for one in assignments]
-        self._shadow.led(assignments)
+        self._shadow.set_led(assignments)
         super().assign(assignments)
 
     def resume_point(self, assignment: Assignment) -> ResumePoint:

@@ -36,8 +36,8 @@ class Sampler:
         led = {one.topic_partition: one for one in placed.partitions if one.leader >= 0}
         sizes, at_s = self._admin.replica_sizes(led), self._clock()
         names = [(where.topic, where.partition) for where in led]
-        ends = self._cluster.offsets(names, LATEST).all(_NOT_HERE)
-        starts = self._cluster.offsets(names, EARLIEST).all(_NOT_HERE)
+        ends = self._cluster.offsets(names, LATEST).get_all(_NOT_HERE)
+        starts = self._cluster.offsets(names, EARLIEST).get_all(_NOT_HERE)
         logs = {
             (where.topic, where.partition): Log(
                 one.leader, tuple(one.replicas), starts[name], ends[name], sizes[where, one.leader]

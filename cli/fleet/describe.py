@@ -227,7 +227,8 @@ def _told(broker_id: int, answer: dict[str, Any]) -> Iterator[str]:
     if answer.get("shadow"):
         yield f"Agent {broker_id} is {shadow_text(answer['shadow'])}."
     for paused in answer.get("paused", []):
-        yield f"Agent {broker_id}: {Pause(paused['by'], paused['since_ms'], paused['reason']).told(paused['scope'])}."
+        pause = Pause(paused["by"], paused["since_ms"], paused["reason"])
+        yield f"Agent {broker_id}: {pause.describe(paused['scope'])}."
     for dead in answer.get("bypassed_agents", []):
         yield f"Agent {broker_id} bypasses the dead agent of broker {dead}."
     for other in answer.get("agents_of_another_version", []):

@@ -107,7 +107,7 @@ def pause(
             _check_scope(scope, client, known.topics.keys(), known.agents.keys())
             with closing(SettingsWriter(client)) as writer:
                 writer.pause(name, paused := wanted)
-    typer.echo(paused.told(name))
+    typer.echo(paused.describe(name))
 
 
 def _check_scope(

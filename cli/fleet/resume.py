@@ -26,4 +26,4 @@ def resume(scope: PauseScope) -> None:
                 writer.pause(name, None)
     typer.echo(f"{name}: {'resumed' if was_paused else 'was not paused'}")
     for scope_left, pause in sorted(left.items()):
-        typer.echo(f"still paused: {pause.told(scope_left)}")
+        typer.echo(f"still paused: {pause.describe(scope_left)}")

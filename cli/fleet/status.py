@@ -107,7 +107,7 @@ def _is_bad(row: Mapping[str, Any]) -> bool:
 
 
 def _pauses(known: "KnownSettings") -> list[str]:
-    return [pause.told(scope) for scope, pause in sorted(known.pauses.items())]
+    return [pause.describe(scope) for scope, pause in sorted(known.pauses.items())]
 
 
 def _print(rows: list[dict[str, Any]], pauses: list[str]) -> None:

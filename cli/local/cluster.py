@@ -71,7 +71,7 @@ def up(
         if not (directory / LAYOUT_FILE).exists():
             LocalCluster.create(directory, brokers=brokers)
         mode = _agents(directory, store, endpoint_url, bucket) if agents else None
-        settings = ClusterSettings(mode, full_compiler=True).speaking(protocol)
+        settings = ClusterSettings(mode, full_compiler=True).with_protocol(protocol)
         cluster = LocalCluster.open(directory, settings=settings, progress=line.update)
         cluster.start()
         status = status_of(cluster)

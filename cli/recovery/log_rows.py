@@ -98,7 +98,7 @@ def left_row(log: "PlannedLog", plan: "LogPlan", gap: "Gap | None") -> LogRow:
 
     Either other replicas hold what `plan` lacks, or its absence would make a compacted log wrong.
     """
-    missing = tuple(log.missing(plan, gap))
+    missing = tuple(log.find_missing(plan, gap))
     held = () if missing else tuple(log.held_by_others(plan.start_offset))
     (begin, end), *others = missing or held
     more = f" and {len(others)} more ranges" if others else ""

@@ -49,7 +49,7 @@ _ANSWERS: Final = {
 
 
 def is_read(header: RequestHeader, size: int) -> bool:
-    """Whether this may be a request to look at."""
+    """Whether a request with this header and size is looked at."""
     if header.api_key not in _REQUESTS or size > MAX_READ_BYTES:
         return False
     lowest, highest = _REQUESTS[AdminApi(header.api_key)].valid_versions
@@ -67,7 +67,7 @@ def read_answer(api: AdminApi, version: int, frame: Buffer) -> Any:
 
 
 def written(message: Any) -> bytes:
-    """The frame of a message that was read."""
+    """Encode a message that was read."""
     return bytes(message.encode(header=True))
 
 

@@ -49,7 +49,7 @@ class AdminContext:
 
 
 class AdminPort(FramedPort):
-    """Listens from `start` until `stop`."""
+    """Listens for admin tools from `start` until `stop`."""
 
     answer_unknown = "admin_answer_unknown"
     broker_unreachable = "admin_port_does_not_reach_broker"

@@ -264,7 +264,7 @@ class _CreatedTopics(PendingRequest):
 
 
 def _new_topic(created: Any) -> TopicSettings:
-    """The defaults of a topic that was just created; brokers tell its id from version 7 of the answer on."""
+    """Return the defaults for a topic that was just created; brokers tell its id from version 7 of the answer on."""
     topic_id = created.topic_id
     return TopicSettings(topic_id=TopicId(topic_id.bytes) if topic_id is not None and topic_id.int else None)
 

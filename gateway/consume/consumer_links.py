@@ -136,7 +136,7 @@ class ConsumerLinks:
         return self._answer(None)
 
     def _is_worth(self, at_hand: _AtHand, record_bytes: int, reads: int, now_s: float) -> bool:
-        """Whether linking so many of its bytes pays for so many reads, or links are wanted at any price."""
+        """Whether linking so many bytes of a response pays for so many reads, or links are wanted at any price."""
         led = self._context.led
         return self._worth.pays(record_bytes, reads, now_s) or any(
             led.is_always_linked(partition)
@@ -157,7 +157,7 @@ class ConsumerLinks:
         return self._answer(step)
 
     def _tell_traffic(self, view: FetchResponseView) -> None:
-        """Count which of its records have a replica in the consumer's zone."""
+        """Count which of a response's records have a replica in the consumer's zone."""
         zone = self._side.zone
         for records in view.fields:
             size, has_replica = records.records_end - records.records_start, None

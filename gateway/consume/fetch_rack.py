@@ -26,7 +26,7 @@ _SIZE = struct.Struct(">i")
 
 
 def with_zone(frame: Buffer, zone: str) -> Buffer:
-    """Return what replaces a client's frame."""
+    """Return a client's frame, with the zone as its rack if it is a consumer's Fetch without one."""
     if not _is_looked_at(frame, len(frame)):
         return frame
     _, api_version = _KEY_AND_VERSION.unpack_from(frame)

@@ -1,7 +1,7 @@
-"""Between a broker's answers and who passes them on to a client: `HeldAnswers` decides, this carries it out.
+"""Holds a broker's answers before they go on to a client: `HeldAnswers` decides, this carries it out.
 
-A task takes in what the broker answers, so that what is held does not hold up what the broker does next. When the
-broker's connection ends, what is still held is dropped with it: nobody can say any more whether it is in the log.
+A task reads the broker's answers, so that a held one does not stop the broker from going on. When the broker's
+connection ends, held answers are dropped: nobody can say any more whether their records are in the log.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class HoldingContext:
-    """Things that all connections of one agent share."""
+    """Shared state of all connections of one agent."""
 
     logs: DurableLogs
     markers: Markers
@@ -37,7 +37,7 @@ class HoldingContext:
     answers_budget: MemoryBudget
     """For brokers' answers as they pass."""
     held_budget: MemoryBudget
-    """For those that wait. Apart, as they wait for no memory: a large answer that does would wait for them in vain."""
+    """For held answers. It is separate, because a large answer that waits for memory would wait for them in vain."""
     ended: EndedTransactions = field(default_factory=EndedTransactions)
     replication: ReplicationLimits | None = None
     """None: acks=all goes on unchanged."""
@@ -54,7 +54,7 @@ class AnswerGate:
             context.logs, context.markers, context.ended, self._wake, context.metrics, context.replication
         )
         self._in_turn: deque[Buffer] = deque()
-        """Frames of the client that wait until what is held was answered."""
+        """The client's frames that wait for held answers before they go to the broker."""
         self._changed, self._has_room = asyncio.Event(), asyncio.Event()
         self._timer = DeadlineTimer(self._wake)
         self._counted_bytes = 0
@@ -62,9 +62,9 @@ class AnswerGate:
         self._pump.add_done_callback(self._ended)
 
     def forward(self, buffers: list[Buffer]) -> None:
-        """Send the broker one frame made of these, in its turn.
+        """Send the broker one frame made of these buffers, in its turn.
 
-        Raises ProduceRefusedError where it must not get it; then the broker's connection ends. ConnectionError.
+        Raises ProduceRefusedError if the broker must not get it; then its connection ends. Raises ConnectionError.
         """
         if not self._core.may_hold:
             self._broker.write_frame(*buffers)
@@ -85,14 +85,14 @@ class AnswerGate:
             self._broker.abort()
             raise
 
-    async def room(self) -> None:
+    async def wait_for_room(self) -> None:
         """Wait until the broker may be sent more."""
         while (self._in_turn or self._core.is_busy or self._is_spent) and not self._pump.done():
             self._has_room.clear()
             await self._has_room.wait()
 
     async def next_answer(self) -> Buffer | None:
-        """What goes to the client next; None: the broker's connection ended.
+        """Return the next answer for the client, once it may go; None: the broker's connection ended.
 
         Raises MalformedFrameError for an answer that is not understood.
         """
@@ -129,12 +129,12 @@ class AnswerGate:
 
     @property
     def _is_full(self) -> bool:
-        """Whether no more answers are to be taken in: none that is held waits for one of them."""
+        """Whether to read no more of the broker's answers; False while a held answer waits for one of them."""
         return self._core.is_full or (self._is_spent and not self._core.is_asking)
 
     @property
     def _is_spent(self) -> bool:
-        """Whether all connections hold what they may; one that has nothing waiting may always take an answer."""
+        """Whether the budget for held answers is spent; False while this connection holds none: it may take one."""
         return self._context.held_budget.is_spent and self._core.held_bytes > 0
 
     def _ended(self, _pump: "asyncio.Task[None]") -> None:
@@ -154,7 +154,7 @@ class AnswerGate:
         self._counted_bytes = held
 
     def close(self) -> None:
-        """The connection ended."""
+        """Stop reading the broker and drop what is held: the connection ended."""
         self._timer.set(None)
         self._pump.cancel()
         self._core.close()

@@ -1,14 +1,14 @@
-"""Which topics' answers are held, and who waits for which offsets of which logs. Sans-IO, for all clients of an agent.
+"""Decides which topics' answers are held, and for which offsets of which logs. Sans-IO, for all clients of an agent.
 
-Told by the agent: topics' settings, topics' ids, the logs that are led here, and how far each is stored and published.
+The agent reports topics' settings and ids, the logs that are led here, and how far each is stored and published.
 
-Holds true: `hold` says that nobody need wait only where the topic is known not to be durable, or all below the offset
-is stored and published. What is not known yet is waited for: settings that were not read, a topic or a leadership that
-the agent has not heard of, a topic that was made anew under a known name. A log that is cut, or not led any more, ends
-those that wait with `NOT_LED`: the broker said yes, and its word counts for nothing any more.
+Holds true: `hold` lets an answer go at once only if the topic is known not to be durable, or all below the offset is
+stored and published. It waits for what is not known yet: settings that were not read, a topic or a leadership that the
+agent has not heard of, a topic that was created again under a known name. If a log is truncated, or not led here any
+more, its holds end with `NOT_LED`: the broker has acknowledged the records, but that does not count any more.
 
-With one replica, a log is not cut while its broker lives. With several, acks=all holds against a change of leadership,
-as in Kafka, and acks=1 does not: nobody says then whether what stands at an offset is what was answered.
+With one replica, a log is not truncated while its broker lives. With several, acks=all survives a change of leadership,
+as in Kafka. acks=1 does not: then nobody knows whether the record at an offset is the acknowledged one.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -30,7 +30,7 @@ class Verdict(Enum):
 
     @property
     def is_kept(self) -> bool:
-        """Whether what the answer promises is so."""
+        """Whether the answer's promise is kept."""
         return self in (Verdict.STORED, Verdict.REPLICATED)
 
 
@@ -52,32 +52,32 @@ class Hold:
         self._tell = tell
 
     def end(self, verdict: Verdict) -> None:
-        """Once; it is told."""
+        """Set the verdict, once, and call `tell`."""
         self.verdict = verdict
         self._tell()
 
 
 class StoredLogs(Protocol):
-    """What is asked of the write path."""
+    """The write path, as far as it is used here."""
 
     def published_offset(self, partition: TopicIdPartition) -> int | None:
-        """All below is stored and published; None, or below 0: not known yet."""
+        """Return the offset below which all is stored and published; None, or below 0: not known yet."""
 
     def awaited(self, partition: TopicIdPartition) -> None:
-        """Somebody waits for what this log has."""
+        """Note that somebody waits for this log to be stored."""
 
     def came_freely(self, partition: TopicIdPartition, size: int) -> None:
-        """Nobody stands still for so many bytes that are about to reach the broker."""
+        """Note so many bytes that are about to reach the broker, from producers that do not wait for them."""
 
 
 class DurableLogs:
     """Knows up to where logs are stored and published, and wakes those that wait. Event loop only."""
 
     def __init__(self, ask_anew: Callable[[], object] = lambda: None) -> None:
-        """`ask_anew` has the agent look who leads what, and what there is."""
+        """`ask_anew` makes the agent look again which topics there are, and who leads them."""
         self.ask_anew = ask_anew
         self.is_same_log: Callable[[TopicIdPartition], bool] = lambda _log: True
-        """Whether the broker still has that log under its name, and not one of a topic that was made anew."""
+        """Whether the broker still has that log under its name, not one of a topic that was created again."""
         self._logs: StoredLogs | None = None
         self._durable: frozenset[str] | None = None
         """Topics; None: not read yet."""
@@ -87,7 +87,7 @@ class DurableLogs:
         self._unplaced: dict[Hold, None] = {}
         self._waiting: dict[TopicIdPartition, dict[Hold, None]] = {}
         self._unreadable: dict[TopicIdPartition, list[OffsetRange]] = {}
-        """What is passed over by uploads, as the log's bytes are damaged: that counts as stored for nobody."""
+        """Offsets that uploads leave out because the log's bytes are damaged: they never count as stored."""
 
     @property
     def may_hold(self) -> bool:
@@ -95,7 +95,7 @@ class DurableLogs:
         return self._durable is None or bool(self._durable)
 
     def named(self, topic: TopicId | str) -> tuple[str, TopicId] | None:
-        """The name and id of a topic that has a directory here; None: it is not known."""
+        """Return the name and id of a topic that has a directory here; None: it is not known."""
         name, topic_id = (topic, self._ids.get(topic)) if isinstance(topic, str) else (self._names.get(topic), topic)
         return (name, topic_id) if name is not None and topic_id is not None else None
 
@@ -114,9 +114,9 @@ class DurableLogs:
     def hold(
         self, topic: TopicId | str, partition: int, end_offset: int | None, tell: Callable[[], object]
     ) -> Hold | None:
-        """Until all below `end_offset` is stored and published; None: nobody need wait.
+        """Hold an answer until all below `end_offset` is stored and published; None: it need not wait.
 
-        `tell` is called at the verdict, unless it is there at once.
+        `tell` is called at the verdict, unless that is known at once.
         """
         held = Hold(topic, partition, end_offset, tell)
         fate = self._fate(held)
@@ -129,19 +129,19 @@ class DurableLogs:
         return held
 
     def came_freely(self, topic: TopicId | str, partition: int, size: int) -> None:
-        """Producers send their next requests whatever becomes of these bytes, which the broker is about to get."""
+        """Note bytes that the broker is about to get, from producers that do not wait for them."""
         topic_id = self._ids.get(topic) if isinstance(topic, str) else topic
         if self._logs is not None and topic_id is not None:
             self._logs.came_freely(TopicIdPartition(topic_id, partition), size)
 
     def let_go(self, held: Hold) -> None:
-        """Nobody waits for it any more."""
+        """Drop a hold: nobody waits for it any more."""
         self._unplaced.pop(held, None)
         if held.log is not None:
             self._forget(held.log, held)
 
     def _fate(self, held: Hold) -> Verdict | TopicIdPartition | None:
-        """What is known of it now: how it ends, or for which log it waits; None: not even that."""
+        """Return how a hold ends, if that is known now, else the log that it waits for; None: neither is known."""
         if self._durable is None:
             return None
         if not self._durable:
@@ -183,22 +183,22 @@ class DurableLogs:
     # What the agent tells.
 
     def logs_arrived(self, logs: StoredLogs) -> None:
-        """Ask this one from now on."""
+        """Use this write path from now on."""
         self._logs = logs
         self._look_at_unplaced()
 
     def logs_left(self) -> None:
-        """There is nobody to ask, until another one arrives; all are released before."""
+        """Note that there is no write path until another one arrives; all logs are released before."""
         self._logs = None
 
     def topics_known(self, durable: frozenset[str], names: Mapping[TopicId, str]) -> None:
-        """The durable topics, all of them, as their settings say; `names` are those of topics with a replica here."""
+        """Note all durable topics, as their settings say; `names` are those of topics with a replica here."""
         self._durable, self._names = durable, names
         self._ids = {name: topic_id for topic_id, name in names.items()}
         self._look_at_unplaced()
 
     def assigned(self, assignments: Iterable[Assignment]) -> None:
-        """What is led here."""
+        """Note the logs that are led here, and release the others."""
         self._led = {
             (one.topic, one.topic_id_partition.partition): one.topic_id_partition
             for one in assignments
@@ -225,11 +225,11 @@ class DurableLogs:
                 self._end(log, held, Verdict.NOT_LED)
 
     def unreadable(self, log: TopicIdPartition, begin: int, end: int) -> None:
-        """Note offsets that will never be stored; who waits for them does so until the request's time is over."""
+        """Note offsets that will never be stored; answers that wait for them do so until the request's time is over."""
         self._unreadable.setdefault(log, []).append((begin, end))
 
     def released(self, log: TopicIdPartition) -> None:
-        """Let go a log that is not led here any more."""
+        """Refuse all that waits for a log that is not led here any more."""
         self._unreadable.pop(log, None)
         self.cut(log, -1)
 

@@ -1,4 +1,4 @@
-"""What is told of answers that are held: how waiting ended, how long it took, and how many wait."""
+"""Counts answers that are held: how waiting ended, how long it took, and how many wait."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -13,7 +13,7 @@ class DurableMetrics:
 
     def __init__(self, registry: CollectorRegistry, logs: DurableLogs) -> None:
         self.are_refused_late = False
-        """Whether the last wait that ended did so by its time."""
+        """Whether the last wait ended because its time was over."""
         self._answers = Counter(
             "remote_wal_gateway_durable_answers",
             "Partitions of Produce answers that were held, by how that ended; `refused`: requests not understood",
@@ -66,7 +66,7 @@ class DurableMetrics:
         self._ended(verdict, held_s, self._answers, self._held if verdict is Verdict.STORED else self._replicated)
 
     def pipelined(self, way: Way) -> None:
-        """A request with acks=all went on."""
+        """Count a request with acks=all by how it went on."""
         self._requests.labels(way.value).inc()
 
     def transaction_ended(self, verdict: Verdict, held_s: float) -> None:
@@ -82,9 +82,9 @@ class DurableMetrics:
             self.are_refused_late = True
 
     def markers_unasked(self) -> None:
-        """Count how waiting for one leader's logs in a transaction ended."""
+        """Count that the markers in one leader's logs were not waited for."""
         self._unasked.inc()
 
     def refused(self) -> None:
-        """A connection ends by a request whose answer could not be held."""
+        """Count a connection that ends because a request's answer could not be held."""
         self._answers.labels("refused").inc()

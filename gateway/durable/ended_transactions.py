@@ -1,9 +1,9 @@
-"""Which partitions the transactions have whose ends were not told yet. Sans-IO.
+"""Remembers the partitions of transactions whose ends were not told to clients yet. Sans-IO.
 
 A coordinator forgets the partitions of a transaction that is over, so an EndTxn that is repeated then finds none. The
 agent that was asked first remembers them, for all of its clients' connections, until it has told that the markers are
-stored. A transaction is known by its id and when it began, which coordinators keep when it is over: a transactional id
-has one transaction after the other. What is not remembered any more, or was asked elsewhere, is not known.
+stored. As a transactional id has one transaction after the other, a transaction is identified by its id and its start
+time, which coordinators keep when it is over. One that was forgotten, or asked for at another agent, is not known.
 
 Source: TransactionMetadata.prepareComplete of Kafka, KIP-664.
 """
@@ -19,7 +19,7 @@ MAX_PARTITIONS: Final = 20_000
 
 
 class EndedTransactions:
-    """Remembers transactions that have ended, as the module tells."""
+    """Remembers ended transactions, see the module."""
 
     def __init__(self, max_partitions: int = MAX_PARTITIONS) -> None:
         self._max_partitions = max_partitions
@@ -27,7 +27,7 @@ class EndedTransactions:
         self._partitions = 0
 
     def remember(self, transaction: Transaction, partitions: Partitions) -> None:
-        """All that the transaction has, as it ends."""
+        """Remember all partitions that a transaction has as it ends."""
         self.forget(transaction)
         self._known[transaction] = partitions
         self._partitions += _size(partitions)
@@ -35,11 +35,11 @@ class EndedTransactions:
             self.forget(next(iter(self._known)))
 
     def partitions(self, transaction: Transaction) -> Partitions | None:
-        """None: not known."""
+        """Return the transaction's partitions; None: not known."""
         return self._known.get(transaction)
 
     def forget(self, transaction: Transaction) -> None:
-        """Nobody need ask any more."""
+        """Forget a transaction: nobody need ask for it any more."""
         self._partitions -= _size(self._known.pop(transaction, None))
 
 

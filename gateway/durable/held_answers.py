@@ -7,21 +7,20 @@ Kept means one thing or both: *stored*, for durable topics, and *replicated*, fo
 
 Holds true:
 
-- An answer that says of a durable topic's records that they are in the log goes on once they are in object storage and
-  published as well, or says something else: REQUEST_TIMED_OUT, or NOT_LEADER_OR_FOLLOWER where the log was cut or is
-  not led here any more. Both have a client try again, as from a broker. Other partitions of the answer stay as they
-  are.
-- Where the records stand, the broker says: its base offset and as many as the request had. So a duplicate, which is
+- An answer that acknowledges records of a durable topic goes on once they are in object storage and published. Else it
+  says REQUEST_TIMED_OUT, or NOT_LEADER_OR_FOLLOWER if the log was truncated or is not led here any more. On both, a
+  client retries, as on a broker's. Other partitions of the answer stay as they are.
+- The broker says where the records stand: from its base offset on, as many as the request had. So a duplicate, which is
   answered with the offset of the original, waits for that. DUPLICATE_SEQUENCE_NUMBER, which clients take for success,
   has no offset, and is refused.
 - The throttle time of an answer is shortened by the time for which it was held: brokers count from their own answer on.
-- An answer is held for no longer than a share of what the client gives the request, so that it hears of it in time.
-- All behind an answer that is held waits: clients count on Kafka's order.
-- A Produce or EndTxn request that is not understood is refused while any topic is durable; so is an answer. Who meets
-  that closes the connection.
-- The correlation ids of what is asked here are below 0, and far from those of a client that wrapped around.
-- A broker that got SaslHandshake reads only SaslAuthenticate next. So a client that logs in again waits until nothing
-  is asked here, and then nothing is asked until its login is over.
+- An answer is held for at most a share of the request's time-out, so that the client gets it in time.
+- All answers behind a held one wait: clients rely on Kafka's order.
+- A Produce or EndTxn request that is not understood is refused while any topic is durable; so is an answer. The caller
+  then closes the connection.
+- The agent's own questions have correlation ids below 0, far from those of a client that wrapped around.
+- A broker that got SaslHandshake reads only SaslAuthenticate next. So a client that logs in again waits until none of
+  the agent's questions is open, and the agent asks none until the login is over.
 - Answers to EndTxn are held as `HeldTransactions` says, which asks the broker for more.
 
 What is held is bounded (`is_full`: read no more answers; `is_busy`: read no more requests).
@@ -70,12 +69,12 @@ _DUPLICATE_SEQUENCE_NUMBER: Final = 46
 _ERRORS: Final = {Verdict.NOT_LED: _NOT_LEADER_OR_FOLLOWER, Verdict.TIMED_OUT: _REQUEST_TIMED_OUT}
 
 HELD_SHARE: Final = 0.9
-"""Share of the request's own time-out after which an answer says so: clients give up at about all of it."""
+"""Share of the request's own time-out for which its answer is held at most: clients give up at about all of it."""
 MAX_ANSWERS: Final = 1000
 MAX_BYTES: Final = 256 * 1024
 MAX_REQUESTS: Final = 1000
 _IDS: Final = 2**20
-"""More than requests are ever under way on one connection."""
+"""More than the requests that are ever under way on one connection."""
 _SASL: Final = frozenset({17, 36})
 """API keys of SaslHandshake and SaslAuthenticate."""
 _REQUEST_HEAD = struct.Struct(">hhi")  # API key, version, correlation id
@@ -95,9 +94,9 @@ class _Asked(NamedTuple):
     deadline_s: float
     acks: int
     records: dict[PartitionKey, int | None]
-    """How many offsets each partition's take; None: not to be told."""
+    """How many offsets each partition's records take; None: not known."""
     forwarded: dict[PartitionKey, Forwarded]
-    """What went on as acks=1 in the place of acks=all; empty: nothing did."""
+    """The partitions that went on as acks=1 instead of acks=all; empty: none did."""
 
 
 @dataclass(slots=True)
@@ -119,13 +118,13 @@ class _Answer:
 
 
 class Told(Protocol):
-    """Who hears how waiting ended, and how long it took, in seconds."""
+    """Gets to know how waiting ended, and how long it took, in seconds."""
 
     def ended(self, verdict: Verdict, held_s: float) -> None:
-        """For a partition of a Produce answer."""
+        """Note how waiting for a partition of a Produce answer ended."""
 
     def transaction_ended(self, verdict: Verdict, held_s: float) -> None:
-        """For an EndTxn answer."""
+        """Note how waiting for an EndTxn answer ended."""
 
 
 class HeldAnswers:
@@ -148,7 +147,7 @@ class HeldAnswers:
         self._woken = woken
         self._told = told
         self._questions = self._client_id = 0
-        """How many ids were given away; the correlation id of the client's latest request."""
+        """How many correlation ids were used here; the correlation id of the client's latest request."""
         self._is_login = False
         self._transactions = HeldTransactions(logs, markers, ended, woken, self._next_id)
         self._acks: PipelinedAcks | None = None
@@ -171,12 +170,12 @@ class HeldAnswers:
 
     @property
     def is_full(self) -> bool:
-        """Whether no more answers are to be taken in: none that is held waits for one of them."""
+        """Whether to read no more of the broker's answers; False while a held answer waits for one of them."""
         return self._has_much and not self.is_asking
 
     @property
     def is_asking(self) -> bool:
-        """Whether one that is held waits for an answer of the broker to what was asked here."""
+        """Whether a held answer waits for the broker's answer to one of the agent's questions."""
         return self._transactions.is_asking or (self._acks is not None and self._acks.is_asking)
 
     @property
@@ -192,7 +191,7 @@ class HeldAnswers:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of answers that were not given away."""
+        """Bytes of held answers."""
         return self._bytes
 
     @property
@@ -206,9 +205,9 @@ class HeldAnswers:
         return min(deadlines, default=None)
 
     def asked(self, frame: Buffer, now_s: float) -> list[Buffer] | None:
-        """The client's next frame: what goes to the broker now; None: ask again when something has changed.
+        """Return what goes to the broker for the client's next frame; None: ask again when something has changed.
 
-        Raises ProduceRefusedError, where nothing may go.
+        Raises ProduceRefusedError if nothing may be sent.
         """
         if not self.may_hold:
             return [frame]
@@ -244,7 +243,7 @@ class HeldAnswers:
             raise ProduceRefusedError("two requests with one correlation id")
 
     def to_broker(self, now_s: float) -> list[bytes]:
-        """The frames that go to the broker now, beside those of the client."""
+        """Return the agent's own frames that go to the broker now, besides the client's."""
         if self._is_login:
             return []
         asked = self._acks.to_broker(now_s) if self._acks is not None else []
@@ -268,18 +267,21 @@ class HeldAnswers:
         return with_acks_of_leader(frame, view) if forwarded else frame
 
     def _came_freely(self, view: ProduceRequestView, free: Container[PartitionKey]) -> None:
-        """The write path links these wherever that pays: the broker reads on before replicas have them."""
+        """Report records in `free` partitions to the write path, which links them wherever that pays.
+
+        For them the broker reads on before replicas have them.
+        """
         for one in view.fields:
             if (_topic(one), one.partition) in free:
                 self._logs.came_freely(_topic(one), one.partition, max(one.records_end - one.records_start, 0))
 
     def answered(self, frame: Buffer, now_s: float) -> None:
-        """The broker's next answer. Raises MalformedFrameError."""
+        """Take in the broker's next answer. Raises MalformedFrameError."""
         answer = _Answer(frame, now_s, now_s)
         correlation_id = correlation_id_of(frame)
-        if self._transactions.took(correlation_id, frame, now_s):
+        if self._transactions.take_answer(correlation_id, frame, now_s):
             return
-        if self._acks is not None and self._acks.took(correlation_id, frame, now_s):
+        if self._acks is not None and self._acks.take_answer(correlation_id, frame, now_s):
             return
         if (ending := self._transactions.answered(correlation_id, frame, now_s)) is not None:
             answer.ending, answer.deadline_s = ending, ending.deadline_s
@@ -287,9 +289,9 @@ class HeldAnswers:
         if asked is not None and correlation_id is not None:
             answer.deadline_s = asked.deadline_s
             answer.view = scan_produce_answer(frame, asked.api_version)
-            del self._asked[correlation_id]  # after it is read: what it went on with is given back if it cannot be
+            del self._asked[correlation_id]  # only now: else `close` gives nothing back after a malformed answer
             if self._acks is not None and (throttled_ms := throttle_ms(frame, answer.view)):
-                self._acks.muted(throttled_ms, now_s)
+                self._acks.note_throttle(throttled_ms, now_s)
             was_forwarded = bool(asked.forwarded)
             for found in answer.view.partitions:
                 answer.holds += [(found, held) for held in self._holds(asked, found, now_s)]
@@ -303,7 +305,7 @@ class HeldAnswers:
         self._bytes += len(frame)
 
     def _holds(self, asked: _Asked, found: AnsweredPartition, now_s: float) -> list[Hold | ReplicationHold]:
-        """What this partition of the answer waits for."""
+        """Begin the holds that this partition of the answer waits for, and return them."""
         key = found.topic, found.partition
         forwarded = asked.forwarded.pop(key, None)
         if found.error not in (_NONE, _DUPLICATE_SEQUENCE_NUMBER):
@@ -321,7 +323,7 @@ class HeldAnswers:
         return held
 
     def ready(self, now_s: float) -> Buffer | None:
-        """The answer that goes to the client now; None: none does yet."""
+        """Take out and return the answer that goes to the client now; None: none does yet."""
         if not self._answers:
             return None
         first = self._answers[0]
@@ -361,7 +363,7 @@ class HeldAnswers:
             self._acks.let_go(held)
 
     def close(self) -> None:
-        """The connection ended: what is held goes to nobody."""
+        """Drop all that is held: the connection ended, so nobody gets it."""
         for answer in self._answers:
             for _, held in answer.holds:
                 self._let_go(held)
@@ -382,7 +384,7 @@ def _deadline_s(view: ProduceRequestView, now_s: float) -> float:
 
 
 def _sizes(view: ProduceRequestView, records: dict[PartitionKey, int | None]) -> dict[PartitionKey, int | None]:
-    """The records' bytes; None where they are not understood, or a partition is there twice."""
+    """Return the records' bytes by partition; None if they are not understood, or any partition is there twice."""
     if len(records) != len(view.fields):
         return dict.fromkeys(records)
     sizes = {(_topic(one), one.partition): one.records_end - one.records_start for one in view.fields}
@@ -394,7 +396,7 @@ def _topic(records: ProducedRecords) -> TopicId | str:
 
 
 def _offsets(frame: Buffer, records: ProducedRecords) -> int | None:
-    """How many offsets these take; None: they are no batches that are understood, so the broker's to judge."""
+    """Return how many offsets these records take; None: they are not understood, so the broker must judge them."""
     try:
         spans = scan_batches(frame, records.records_start, records.records_end)
     except CorruptBatchError:

@@ -1,4 +1,4 @@
-"""A client's connection and its twin to the broker, frame by frame: answers may be held, and all else passes."""
+"""Relays a client's connection to the broker, frame by frame: answers may be held, and all else passes."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from replication.wire.framed_connection import FramedConnection, run_until_one_e
 async def relay_held(
     context: HoldingContext, client: FramedConnection, broker: FramedConnection, passed: Callable[[], object]
 ) -> None:
-    """Until either side ends. `passed` is called whenever something has passed.
+    """Relay until either side ends, and hold answers. `passed` is called whenever something has passed.
 
     Raises MalformedFrameError for an answer that is not understood.
     """
@@ -21,7 +21,7 @@ async def relay_held(
             gate.forward([frame])
             passed()
             await broker.drain(THROTTLED_MAX_S)
-            await gate.room()
+            await gate.wait_for_room()
 
     async def answers() -> None:
         while (frame := await gate.next_answer()) is not None:

@@ -1,18 +1,19 @@
-"""One connection's EndTxn requests, until the markers of their transactions are stored. Sans-IO.
+"""Holds answers to one connection's EndTxn requests until the markers of the transactions are stored. Sans-IO.
 
-A coordinator answers EndTxn before it writes markers, to brokers that may be others than its own. So the agent beside
-it asks it too, on the client's own connection, hence as the client: DescribeTransactions goes in front of each EndTxn,
-as what is over tells no partitions any more, and again after its answer, until all markers are in the logs. From then
-on they lie below the logs' ends, and whoever leads a log is asked whether it is stored up to there (`Markers`).
+A coordinator answers EndTxn before it writes markers, which may go to other brokers. So the agent beside it asks it,
+too, on the client's own connection, hence as the client. DescribeTransactions goes in front of each EndTxn, because the
+coordinator forgets the partitions of a transaction that is over. It goes again after the answer, until all markers are
+in the logs. Then they lie below the logs' ends, and each leader is asked whether its log is stored up to there
+(`Markers`).
 
 Holds true:
 
-- An answer that says of a transaction that it ends goes on once the markers in durable topics are in object storage and
-  published, or says something else: COORDINATOR_LOAD_IN_PROGRESS, upon which clients send EndTxn anew, or the error by
-  which the coordinator says that it is none any more. A coordinator answers a repeated EndTxn as it did the first.
-- Partitions are those that were told before the end or since. Where none are told any more, or some are written, as for
-  a repeated EndTxn, they are those that are remembered (`gateway.durable.ended_transactions`); where none are, all of
-  all durable topics are waited for.
+- An answer without an error goes on once the markers in durable topics are in object storage and published. Else it
+  says COORDINATOR_LOAD_IN_PROGRESS, on which clients repeat EndTxn, or the error by which the broker says that it is
+  not the coordinator any more. A coordinator answers a repeated EndTxn as it did the first.
+- A transaction's partitions are those that the coordinator told before the end or since. If it tells none any more, or
+  leaves out those that have their markers, as for a repeated EndTxn, the remembered ones count
+  (`gateway.durable.ended_transactions`). If none are remembered, all partitions of all durable topics are waited for.
 - Transactions without partitions of durable topics are not held.
 """
 
@@ -36,38 +37,38 @@ from kafka_log.crc32c import Buffer
 LetGo = Callable[[], object]
 
 HELD_S: Final = 27.0
-"""EndTxn says no time-out; clients' own is 30 s, by default, and this is the share of it as for Produce."""
+"""EndTxn names no time-out. Clients' own is 30 s by default; this is the same share of it as for Produce."""
 _POLL_S, _POLL_MAX_S = 0.002, 0.1
 
 _COORDINATOR_LOAD_IN_PROGRESS: Final = 14
 _OF_COORDINATORS: Final = frozenset({14, 15, 16})
-"""It is loading, not available, or none any more."""
+"""The coordinator is loading, not available, or not the coordinator any more."""
 
 
 class Markers(Protocol):
-    """Asks those who lead logs."""
+    """Asks the leaders of logs whether these are stored."""
 
     def wait(self, partitions: Partitions | None, tell: Callable[[], object]) -> LetGo:
         """Call `tell` once these logs are stored and published up to where they end now; None: those of all durable
-        topics. Topics that are not durable count as stored. What is returned ends the waiting.
+        topics. Topics that are not durable count as stored. The returned function ends the waiting.
         """
 
 
 @dataclass(slots=True, eq=False)
 class Ending:
-    """An EndTxn."""
+    """One EndTxn request and what is known of its transaction."""
 
     request: EndTxnRequest
     deadline_s: float
     partitions: Partitions | None = frozenset()
-    """Those that are known of; None: they cannot be told."""
+    """Those that are known; None: nobody can tell them."""
     transaction: Transaction | None = None
     """None: there is none, or it was not told."""
     is_answered: bool = False
     error_at: int = 0
     verdict: Verdict | None = None
     error: int = _COORDINATOR_LOAD_IN_PROGRESS
-    """What is answered where the verdict is not STORED."""
+    """The error to answer with if the verdict is not STORED."""
     is_asked_for: bool = False
     """Whether a description is on its way."""
     poll_s: float = _POLL_S
@@ -96,9 +97,9 @@ class HeldTransactions:
         self._asked: dict[int, Ending] = {}
         """EndTxn requests that are not answered, by correlation id."""
         self._described: dict[int, Ending] = {}
-        """By the correlation ids of what was asked here."""
+        """EndTxn requests by the correlation ids of the agent's questions about them."""
         self._ending: dict[Ending, None] = {}
-        """Those that were answered, and have no verdict yet."""
+        """EndTxn requests whose answers are held."""
         self._next_id = next_id
 
     def __len__(self) -> int:
@@ -106,7 +107,7 @@ class HeldTransactions:
 
     @property
     def is_asking(self) -> bool:
-        """Whether the broker's answers are wanted for an answer that is held."""
+        """Whether a held answer waits for the broker's answer to one of the agent's questions."""
         return any(one.is_asked_for or one.next_poll_s is not None for one in self._ending)
 
     @property
@@ -130,8 +131,8 @@ class HeldTransactions:
         self._described[id_] = ending
         return describe_transaction(ending.request, id_)
 
-    def took(self, correlation_id: int | None, frame: Buffer, now_s: float) -> bool:
-        """Whether this answer is none to the client. Raises MalformedFrameError."""
+    def take_answer(self, correlation_id: int | None, frame: Buffer, now_s: float) -> bool:
+        """Take an answer to one of the agent's questions. False: it is for the client. Raises MalformedFrameError."""
         ending = self._described.pop(correlation_id, None) if correlation_id is not None else None
         if ending is None:
             return False
@@ -153,11 +154,11 @@ class HeldTransactions:
             ending.transaction = (ending.request.transactional_id, description.began_ms)
         if description.state is TransactionState.OPEN:
             ending.partitions = description.partitions
-        else:  # those that have their markers are not told
+        else:  # the coordinator leaves out those that have their markers
             ending.partitions = self._ended.partitions(ending.transaction) if ending.transaction is not None else None
 
     def answered(self, correlation_id: int | None, frame: Buffer, now_s: float) -> Ending | None:
-        """The broker's answer to an EndTxn, which is to be held until there is a verdict; None: it is not to be.
+        """Take the broker's answer to an EndTxn; return the `Ending` by whose verdict it is held, None: it is not held.
 
         Raises MalformedFrameError.
         """
@@ -174,7 +175,10 @@ class HeldTransactions:
         return ending
 
     def _remember(self, ending: Ending) -> None:
-        """Only what ends by this request: others may be asked for by who must not, and get more partitions yet."""
+        """Remember the partitions of a transaction that this request ends.
+
+        Not those of others: a client that has no right to them may ask, and they may still get more partitions.
+        """
         if ending.transaction is not None and ending.partitions is not None:
             self._ended.remember(ending.transaction, ending.partitions)
 
@@ -185,7 +189,7 @@ class HeldTransactions:
         return any(topic in durable for topic, _ in ending.partitions)
 
     def polls(self, now_s: float) -> list[bytes]:
-        """The frames that go to the broker now."""
+        """Return the questions that go to the broker now."""
         frames = []
         for ending in self._ending:
             if ending.next_poll_s is not None and ending.next_poll_s <= now_s and not ending.is_asked_for:
@@ -212,7 +216,7 @@ class HeldTransactions:
             self._woken()
 
     def settle(self, ending: Ending, frame: Buffer) -> tuple[Buffer, Verdict]:
-        """What the client gets in the place of the broker's answer, and why: the verdict, or its time is over."""
+        """End the hold of an EndTxn answer: return what the client gets, and the verdict, TIMED_OUT without one."""
         self._ending.pop(ending, None)
         if ending.let_go is not None:
             ending.let_go()
@@ -226,7 +230,7 @@ class HeldTransactions:
         return changed, verdict
 
     def close(self) -> None:
-        """The connection ended."""
+        """Stop all waiting: the connection ended."""
         for ending in self._ending:
             if ending.let_go is not None:
                 ending.let_go()

@@ -34,13 +34,13 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 MAX_TOPICS: Final = 50
 """Most topics in one question; the others come with the next one."""
 MAX_NAMES: Final = 2000
-"""Partitions of one question, and those that are to be asked about: what a client invents is not kept."""
+"""Most partitions in one question, and most that wait to be asked about: a client may invent names."""
 _MAX_NAME: Final = 249
 """Kafka's own bound on topics' names."""
 _ASK_AGAIN_S: Final = 5.0
-"""After a partition could not be asked about."""
+"""Pause after a partition could not be asked about."""
 _CHANGED_S: Final = 0.1
-"""After a new leader could not say its high watermark yet, or while a topic is made again."""
+"""Pause after a new leader could not say its high watermark yet, or while a topic is created again."""
 _NO_RIGHT_S: Final = 60.0
 
 NONE: Final = 0
@@ -79,7 +79,7 @@ class Question:
     """For how long the broker reads nothing of the connection."""
 
     def was_throttled(self, ms: int) -> None:
-        """Note what one of the answers said of it."""
+        """Note the throttle time that one of the answers said."""
         self.throttle_ms = max(self.throttle_ms, ms)
 
 
@@ -113,7 +113,10 @@ class LeaderQuestions:
         return self._ask(ask_api_versions, take)
 
     def ask(self, epochs: Mapping[TopicPartition, int], histories: Mapping[TopicPartition, int]) -> list[bytes]:
-        """Ask about as many of these as one question may have: by the epoch to insist on, and the one that ended."""
+        """Ask about as many of these partitions as one question may have; return its frames.
+
+        `epochs` has the epochs to insist on, `histories` those whose ends are asked for.
+        """
         topics = list(dict.fromkeys(topic for topic, _ in epochs))
         begin, self._turn = self._turn % len(topics), self._turn + MAX_TOPICS
         topics = (topics[begin:] + topics[:begin])[:MAX_TOPICS]
@@ -150,7 +153,7 @@ class LeaderQuestions:
         self._asked[asker.correlation_id] = take
         return encode(asker)
 
-    def took(self, correlation_id: int | None, frame: Buffer) -> bool:
+    def take_answer(self, correlation_id: int | None, frame: Buffer) -> bool:
         """Take an answer to a question. False: it is for the client. Raises MalformedFrameError."""
         take = self._asked.pop(correlation_id, None) if correlation_id is not None else None
         if take is None:
@@ -174,7 +177,7 @@ class KnownLeaders:
 
     def __init__(self) -> None:
         self.wanted: dict[TopicPartition, TopicId] = {}
-        """Partitions to be asked about before their requests go on as acks=1, with the topic that they must be of."""
+        """Partitions to be asked about before their requests go on as acks=1, with the topic id that they must have."""
         self._known: dict[TopicPartition, LedPartition] = {}
         self._not_before_s: dict[TopicPartition, float] = {}
         self._may_not: set[TopicPartition] = set()
@@ -197,13 +200,13 @@ class KnownLeaders:
         self._known.pop(name, None)
 
     def may_not_describe(self, name: TopicPartition) -> bool:
-        """Whether the client was refused to."""
+        """Whether the broker refused the client the right to describe this partition."""
         return name in self._may_not
 
     def want(self, name: TopicPartition, topic_id: TopicId, now_s: float) -> bool:
         """Have a partition of this topic asked about; False if it is already, or may not be now.
 
-        A request that waits tries again whenever something has changed, and must not change something by that.
+        A waiting request calls this again at each change, and must not cause the next change by that.
         """
         too_many = len(self.wanted) >= MAX_NAMES or len(name[0]) > _MAX_NAME
         if too_many or name in self.wanted or name in self._known or now_s < self._not_before_s.get(name, 0.0):

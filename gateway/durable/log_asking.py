@@ -1,4 +1,4 @@
-"""Asks agents of other brokers whether logs that are led there are stored, as `gateway.durable.log_question` has it."""
+"""Asks agents of other brokers whether logs that are led there are stored, by `gateway.durable.log_question`."""
 
 import asyncio
 import ssl
@@ -24,21 +24,23 @@ class AskingContext:
     """The agent that asks, and the agents it asks."""
 
     hello: Hello
-    """With STORED_LOGS alone."""
+    """It asks for STORED_LOGS alone."""
     peers: Mapping[int, Address]
     tls: Callable[[], ssl.SSLContext | None]
     connect_timeout_s: float = 5.0
 
 
 class LogAsking:
-    """Asks one agent. Use it in the event loop; `close` it."""
+    """Asks other agents, on one connection to each. Use it in the event loop; `close` it."""
 
     def __init__(self, context: AskingContext) -> None:
         self._context = context
         self._agents: dict[int, NumberedQuestions[bool]] = {}
 
     async def are_stored(self, broker_id: int, logs: Sequence[LogUpTo]) -> bool:
-        """Whether that broker's agent says so; False: ask anew who leads. The caller bounds the time.
+        """Ask that broker's agent whether these logs are stored; False: look again who leads them.
+
+        The caller bounds the time.
 
         Raises NothingHeldError, PeerRefusedError, MalformedFrameError, OSError, ssl.SSLError.
         """

@@ -1,6 +1,6 @@
-"""Tells other agents, as `gateway.durable.log_question` has it, when logs that are led here are stored.
+"""Tells other agents when logs that are led here are stored, by the messages of `gateway.durable.log_question`.
 
-A question is answered once it is so, or after `ANSWERED_S` at the latest: then who asked looks anew who leads.
+A question is answered once its logs are stored, or after `ANSWERED_S`: then the asker looks again who leads them.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ MAX_ASKED = 1000
 
 
 class LogDoor:
-    """What the peer listener gives connections of agents to that ask for logs."""
+    """Serves connections that the peer listener got from agents that ask for logs."""
 
     def __init__(self, logs: DurableLogs, idle_timeout_s: float, answered_s: float = ANSWERED_S) -> None:
         self._logs = logs
@@ -27,7 +27,7 @@ class LogDoor:
         self._answered_s = answered_s
 
     async def serve(self, peer: FramedConnection, _hello: Hello, _capabilities: PeerCapabilities) -> None:
-        """One connection, after the hellos, until it ends. Raises MalformedFrameError."""
+        """Serve one connection, after the hellos, until it ends. Raises MalformedFrameError."""
         answering = _Answering(self._logs, peer, self._answered_s)
         try:
             await run_until_one_ends(answering.run(), until_idle((peer,), self._idle_timeout_s))
@@ -36,7 +36,7 @@ class LogDoor:
 
 
 class _Answering:
-    """To one asker."""
+    """Answers one asker's questions."""
 
     def __init__(self, logs: DurableLogs, peer: FramedConnection, answered_s: float) -> None:
         self._logs = logs
@@ -46,7 +46,7 @@ class _Answering:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Until the asker ends the connection."""
+        """Answer questions until the asker ends the connection. Raises MalformedFrameError."""
         while (message := await self._channel.receive()) is not None:
             kind, body = message
             if kind is not MessageKind.STORED_REQUEST:
@@ -74,7 +74,7 @@ class _Answering:
             self._channel.send(MessageKind.STORED, encode_answer(number, answer))
 
     async def close(self) -> None:
-        """Nobody waits any more."""
+        """Stop all waiting: the connection ended."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""What agents ask each other of logs: whether these are stored and published up to some offsets. Sans-IO.
+"""Messages by which agents ask each other whether logs are stored and published up to some offsets. Sans-IO.
 
 Source: STORED_REQUEST and STORED of `replication.wire.peer_protocol`.
 """
@@ -34,7 +34,7 @@ class StoredAnswer(IntEnum):
 
     STORED = 0
     NOT_HERE = 1
-    """Somebody else leads one of the logs, or it is not known here: ask anew who does."""
+    """Somebody else leads one of the logs, or it is not known here: look again who does."""
 
 
 class _Cursor(ByteCursor):
@@ -45,7 +45,7 @@ class _Cursor(ByteCursor):
 
 
 def encode_question(number: int, logs: Iterable[LogUpTo]) -> bytes:
-    """The message's body: of MAX_LOGS logs at most."""
+    """Encode a question about at most MAX_LOGS logs."""
     wanted = list(logs)
     parts = [_HEAD.pack(number, len(wanted))]
     for topic, partition, end_offset in wanted:
@@ -70,12 +70,12 @@ def decode_question(body: Buffer) -> tuple[int, list[LogUpTo]]:
 
 
 def encode_answer(number: int, answer: StoredAnswer) -> bytes:
-    """The message's body."""
+    """Encode the answer to the question with this number."""
     return _ANSWER.pack(number, answer)
 
 
 def decode_answer(body: Buffer) -> tuple[int, bool]:
-    """The question's number, and whether all of it is stored. Raises MalformedFrameError."""
+    """Return an answer's question number, and whether all of the logs are stored. Raises MalformedFrameError."""
     if len(body) != _ANSWER.size:
         raise MalformedFrameError(0, f"an answer of {len(body)} bytes")
     number, answer = _ANSWER.unpack(body)

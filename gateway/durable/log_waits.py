@@ -1,4 +1,4 @@
-"""Waiting until logs that are led here are stored and published up to some offsets."""
+"""Waits until logs that are led here are stored and published up to some offsets."""
 
 import asyncio
 from collections.abc import Sequence
@@ -8,7 +8,10 @@ from gateway.durable.log_question import LogUpTo
 
 
 async def stored_here(logs: DurableLogs, wanted: Sequence[LogUpTo]) -> bool:
-    """Whether all of these are; False as soon as one is not led here any more. The caller bounds the time."""
+    """Wait until all of these logs are stored and published; False once one is not led here any more.
+
+    The caller bounds the time.
+    """
     changed = asyncio.Event()
     held: list[Hold] = []
     try:

@@ -1,8 +1,8 @@
-"""Waits until transactions' markers are stored, by asking where logs end, and then those who lead them.
+"""Waits until transactions' markers are stored: asks where logs end, then asks their leaders.
 
-Markers lie below the ends that are asked for after they were acknowledged, with acks=all. What a log's leader tells of
-it counts, whoever led when the markers were written: an election that is clean loses none of them. Whoever cannot be
-asked is asked again, until nobody waits any more.
+The ends are asked for after the markers were acknowledged with acks=all, so the markers lie below them. The present
+leader's answer counts, whoever led when the markers were written: a clean election loses none of them. A broker or
+agent that cannot be asked is asked again, until nobody waits any more.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from replication.wire.peer_protocol import PeerRefusedError
 log = structlog.get_logger(__name__)
 
 ROUND_S = 5.0
-"""For so long an agent is asked before it is looked for who leads now."""
+"""How long an agent is asked before the leader is looked up again."""
 GONE_S = 5.0
 """A topic that no broker has known for so long is gone, and its markers with it."""
 _PAUSE_S, _PAUSE_MAX_S = 0.05, 1.0
@@ -38,13 +38,13 @@ Where = tuple[str, int]
 
 
 class Ends(Protocol):
-    """Asks the cluster, as `metadata_topic.topic.log_ends.LogEnds`."""
+    """Asks the cluster where logs end, see `metadata_topic.topic.log_ends.LogEnds`."""
 
     def look(self, partitions: Mapping[str, frozenset[int] | None]) -> dict[Where, LogEnd]: ...
 
 
 class Agents(Protocol):
-    """Asks other agents, as `gateway.durable.log_asking.LogAsking`."""
+    """Asks other agents whether logs are stored, see `gateway.durable.log_asking.LogAsking`."""
 
     async def are_stored(self, broker_id: int, logs: Sequence[LogUpTo]) -> bool: ...
 
@@ -61,7 +61,7 @@ class MarkerWaits:
         threads: Executor,
         unasked: Callable[[], object] = lambda: None,
     ) -> None:
-        """`broker_id` is the own one; `threads` are for `ends`; `unasked` hears that an agent tells nothing of logs."""
+        """`broker_id` is the own one; `threads` are for `ends`; `unasked` is called if an agent holds no answers."""
         self._broker_id = broker_id
         self._logs = logs
         self._ends = ends
@@ -70,7 +70,7 @@ class MarkerWaits:
         self._unasked = unasked
         self._tasks: set[asyncio.Task[None]] = set()
         self.silent: frozenset[int] = frozenset()
-        """Brokers whose agents hold nothing, as those say that were asked last."""
+        """Brokers whose agents hold no answers, as they said when they were last asked."""
 
     def wait(self, partitions: Partitions | None, tell: Callable[[], object]) -> LetGo:
         task = asyncio.get_running_loop().create_task(self._wait(partitions, tell))
@@ -79,7 +79,7 @@ class MarkerWaits:
         return task.cancel
 
     async def close(self) -> None:
-        """Nobody is told any more."""
+        """Stop all waiting, and tell nobody."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -103,9 +103,11 @@ class MarkerWaits:
             pause_s = min(2 * pause_s, _PAUSE_MAX_S)
 
     async def _look(self, one: "_Wait", *, are_all: bool) -> None:
-        """Ask all that is not known to be stored."""
+        """Ask about all logs that are not known to be stored."""
         try:
-            found = await asyncio.get_running_loop().run_in_executor(self._threads, self._ends.look, one.left())
+            found = await asyncio.get_running_loop().run_in_executor(
+                self._threads, self._ends.look, one.find_unresolved()
+            )
         except KafkaClusterError as error:
             log.info("log_ends_unknown", error=str(error))
             return
@@ -145,7 +147,7 @@ class MarkerWaits:
 
 
 def _wanted(partitions: Partitions | None, durable: frozenset[str]) -> dict[str, frozenset[int] | None]:
-    """By topic, those of durable ones; None for all that it has."""
+    """Return the wanted partitions of durable topics, by topic; None for all partitions of a topic."""
     if partitions is None:
         return dict.fromkeys(durable)
     topics = {topic for topic, _ in partitions} & durable
@@ -156,27 +158,27 @@ class _Wait:
     """What one transaction waits for."""
 
     def __init__(self, wanted: Mapping[str, frozenset[int] | None]) -> None:
-        """By topic the partitions, None for all that it has."""
+        """`wanted` has partitions by topic; None for all partitions of a topic."""
         self._unresolved = {topic for topic, ones in wanted.items() if ones is None}
         """Topics whose partitions are not known."""
         self._left = {(topic, one) for topic, ones in wanted.items() for one in ones or ()}
-        """What is not known to be stored."""
+        """Partitions that are not known to be stored."""
         self._ends: dict[Where, int] = {}
-        """Where logs ended when it was told first: markers lie below."""
+        """Where logs ended when that was first told: markers lie below."""
 
     @property
     def is_over(self) -> bool:
         return not self._unresolved and not self._left
 
-    def left(self) -> dict[str, frozenset[int] | None]:
-        """What is to be looked for."""
+    def find_unresolved(self) -> dict[str, frozenset[int] | None]:
+        """Return the partitions that are not known to be stored, by topic; None for all partitions of a topic."""
         by_topic = defaultdict[str, set[int]](set)
         for topic, partition in self._left:
             by_topic[topic].add(partition)
         return {**dict.fromkeys(self._unresolved), **{topic: frozenset(ones) for topic, ones in by_topic.items()}}
 
     def learned(self, found: Mapping[Where, LogEnd], *, are_all: bool) -> None:
-        """What the cluster says; what it does not know of is gone where these `are_all`."""
+        """Note the logs' ends that the cluster says; if they `are_all`, all other logs and topics are gone."""
         for where, end in found.items():
             if where[0] in self._unresolved:
                 self._left.add(where)
@@ -188,7 +190,7 @@ class _Wait:
             self._left &= found.keys()
 
     def by_leader(self, found: Mapping[Where, LogEnd]) -> dict[int, list[LogUpTo]]:
-        """What to ask whom."""
+        """Return the logs to ask about, up to their noted ends, by leader."""
         asked = defaultdict[int, list[LogUpTo]](list)
         for where in sorted(self._left & found.keys()):
             if where in self._ends and found[where].leader_id >= 0:
@@ -196,5 +198,5 @@ class _Wait:
         return asked
 
     def stored(self, logs: Iterable[LogUpTo]) -> None:
-        """All of these are."""
+        """Note that all of these logs are stored."""
         self._left -= {(topic, partition) for topic, partition, _ in logs}

@@ -1,4 +1,4 @@
-"""Where clients of the broker's own zone connect when it leads durable topics: their answers are held here.
+"""The port for clients of the broker's own zone when it leads durable topics: their answers are held here.
 
 The broker's listener for them is bound to loopback and advertises this port, so every client of the broker is led by an
 agent: those of other zones by their gateways, and these by the broker's own.
@@ -20,7 +20,7 @@ from replication.wire.peer_connection import Address
 
 @dataclass(frozen=True, slots=True)
 class OwnZoneContext:
-    """What all of its connections share."""
+    """Shared state of all its connections."""
 
     broker_id: int
     zone: str
@@ -41,7 +41,7 @@ class OwnZoneContext:
 
 
 class OwnZonePort(FramedPort):
-    """Listens from `start` until `stop`."""
+    """Listens for clients of the broker's own zone from `start` until `stop`."""
 
     answer_unknown = "produce_answer_unknown"
     broker_unreachable = "own_zone_port_does_not_reach_broker"

@@ -1,11 +1,11 @@
-"""acks=all without standing still: one connection's Produce requests go on as acks=1, their answers wait. Sans-IO.
+"""Forwards one connection's acks=all requests as acks=1, and holds their answers until replication. Sans-IO.
 
 A broker reads the next request of a connection after it has answered the last one, and answers acks=all after
 replication. So the agent forwards acks=1 and holds the answer until the leader's own word says what acks=all promises:
 the high watermark has passed the request's last offset in the leader epoch under which it was forwarded. Since Kafka
 3.7 (KAFKA-15583) the high watermark stands still while the ISR is smaller than min.insync.replicas.
 
-`gateway.durable.leader_questions` has how the leader is asked, on the client's own connection.
+`gateway.durable.leader_questions` asks the leader, on the client's own connection.
 
 Holds true:
 
@@ -17,9 +17,10 @@ Holds true:
   or past the records' end; otherwise it is NOT_LEADER_OR_FOLLOWER.
 - While a partition may be below its minimum ISR (something waited `SUSPECTED_S`), its requests go on unchanged, so the
   broker itself refuses them before it appends, until its high watermark moves or it acknowledges one.
-- What is appended and not replicated is bounded, for the connection by reading no more, for a partition by acks=all.
-- While anything is held, the broker gets no other request of the connection than Produce which it answers at once
-  (`HeldAnswers.asked`): it would read the questions only after that. So all others are as late as in stock Kafka.
+- What is appended and not replicated is bounded: per connection by reading no more, per partition by acks=all.
+- While anything is held, the broker gets no requests of the client but Produce that it answers at once
+  (`HeldAnswers.asked`). Behind any other request, the broker would read the agent's questions too late. So all others
+  are as late as in stock Kafka.
 - A broker that throttles the client reads no question meanwhile. Its requests go on unchanged for `_THROTTLED_S` then.
 """
 
@@ -46,13 +47,13 @@ from replication.leader.follower_offsets import MAX_PARTITIONS, FollowerOffsets
 SUSPECTED_S: Final = 1.0
 """An answer that waited for so long may wait for an ISR that is too small."""
 CONNECTION_BYTES: Final = 8 * 1024 * 1024
-"""Appended by one connection and not replicated. Kafka's producers send 1 MiB at most in each of five requests."""
+"""Most bytes appended by one connection and not replicated. Kafka's producers send at most five requests of 1 MiB."""
 PARTITION_BYTES: Final = 16 * 1024 * 1024
-"""Appended to one partition by all connections and not replicated."""
+"""Most bytes appended to one partition by all connections and not replicated."""
 _POLL_S, _POLL_MAX_S = 0.008, 0.064
-"""When to ask though no follower's fetch said so: it may come past this agent."""
+"""How soon to ask without a hint by a follower's fetch, which may bypass this agent."""
 _POLL_AGAIN_S: Final = 0.002
-"""After a fetch said so: the broker may have answered before it handled the fetch."""
+"""How soon to ask again after such a hint: the broker may have answered before it handled the fetch."""
 _THROTTLED_S: Final = 60.0
 """A guess: a client whose quota is spent is throttled again soon."""
 
@@ -84,12 +85,12 @@ class ReplicationLimits:
         self.followers = followers
         self.pipelined = pipelined
         self._suspected: dict[TopicIdPartition, int] = {}
-        """The high watermark at which it stood still; -1: none is known."""
+        """The high watermark at which each one stood still; -1: none is known."""
         self._high_watermarks: dict[TopicIdPartition, int] = {}
         self._waiting_bytes: Counter[TopicIdPartition] = Counter()
 
     def is_suspected(self, log: TopicIdPartition) -> bool:
-        """Whether its ISR may be smaller than its minimum."""
+        """Whether a log's ISR may be smaller than its minimum."""
         return log in self._suspected
 
     def suspect(self, log: TopicIdPartition) -> None:
@@ -118,18 +119,18 @@ class ReplicationLimits:
         self._waiting_bytes[log] += size
 
     def give_back(self, log: TopicIdPartition, size: int) -> None:
-        """Count bytes out that are replicated, or that nobody waits for any more."""
+        """Stop counting bytes that are replicated, or that nobody waits for any more."""
         self._waiting_bytes[log] -= size
         if self._waiting_bytes[log] <= 0:
             del self._waiting_bytes[log]
 
     @property
     def waiting_bytes(self) -> int:
-        """How much was appended, of all partitions, and is not known to be replicated."""
+        """Bytes that were appended to all partitions and are not known to be replicated."""
         return self._waiting_bytes.total()
 
     def is_full(self, log: TopicIdPartition) -> bool:
-        """Whether more would not be bounded."""
+        """Whether a log has as many bytes that are not replicated as it may."""
         return self._waiting_bytes[log] >= PARTITION_BYTES
 
 
@@ -175,7 +176,7 @@ class PipelinedAcks:
         self._leaders = KnownLeaders()
         self._holds: dict[TopicPartition, list[ReplicationHold]] = {}
         self._fenced: set[TopicPartition] = set()
-        """Their epoch rose; its history is to be asked for."""
+        """Partitions whose epoch rose; its history is to be asked for."""
         self._bytes = 0
         self._is_due = False
         self._muted_until_s = 0.0
@@ -191,7 +192,7 @@ class PipelinedAcks:
 
     @property
     def is_asking(self) -> bool:
-        """Whether one that is held waits for an answer of the broker."""
+        """Whether a held answer waits for the broker's answer to one of the agent's questions."""
         return self._questions.is_open or bool(self._holds)
 
     @property
@@ -202,7 +203,7 @@ class PipelinedAcks:
     def admit(
         self, sizes: Mapping[tuple[TopicId | str, int], int | None], client_id: bytes, now_s: float
     ) -> dict[tuple[TopicId | str, int], Forwarded] | None:
-        """Decide on a request with acks=all: what its answer is held by once it went on as acks=1.
+        """Decide how a request with acks=all goes on: as acks=1, with the returned partitions to `hold` its answer by.
 
         Empty: it goes on unchanged. None: it does so once nothing `is_waiting`; ask again then. `sizes` are bytes by
         the request's own names of partitions; None: the records are not understood. `client_id` is as in the frame.
@@ -222,8 +223,8 @@ class PipelinedAcks:
             self._shared.take(one.led.log, one.size)
         return forwarded
 
-    def muted(self, throttle_ms: int, now_s: float) -> None:
-        """The broker reads nothing of this connection for so long."""
+    def note_throttle(self, throttle_ms: int, now_s: float) -> None:
+        """Note that the broker reads nothing of this connection for so long."""
         self._muted_until_s = max(self._muted_until_s, now_s + throttle_ms / 1000)
 
     def _way(
@@ -260,7 +261,7 @@ class PipelinedAcks:
     # Answers.
 
     def hold(self, forwarded: Forwarded, end_offset: int | None, now_s: float) -> ReplicationHold:
-        """The broker has appended these records up to `end_offset`; None: it did not say where they are."""
+        """Hold the answer for records that the broker appended up to `end_offset`; None: it did not say where."""
         held = ReplicationHold(forwarded, end_offset if end_offset is not None else -1, now_s)
         if end_offset is None:
             self._end(held, Verdict.TIMED_OUT)
@@ -272,19 +273,19 @@ class PipelinedAcks:
         return held
 
     def refused(self, forwarded: Forwarded) -> None:
-        """The broker has not appended these records."""
+        """Note that the broker has not appended these records."""
         self._release(forwarded)
         self._leaders.forget(forwarded.led.name)
 
     def acknowledged(self, names: Iterable[tuple[TopicId | str, int]]) -> None:
-        """The broker itself has answered acks=all for these."""
+        """Note that the broker itself has answered acks=all for these partitions."""
         for topic, partition in names:
             named = self._logs.named(topic)
             if named is not None and (led := self._leaders.get((named[0], partition))) is not None:
                 self._shared.acknowledged(led.log)
 
     def let_go(self, held: ReplicationHold) -> None:
-        """Nobody waits for it any more."""
+        """Drop a hold: nobody waits for it any more."""
         if held.verdict is None:
             self._end(held, Verdict.TIMED_OUT)
             self._forget(held)
@@ -321,7 +322,7 @@ class PipelinedAcks:
         return bool(self._holds or self._leaders.wanted)
 
     def to_broker(self, now_s: float) -> list[bytes]:
-        """The frames that go to the broker now."""
+        """Return the questions that go to the broker now."""
         self._suspect(now_s)
         is_late = self._next_poll_s is not None and now_s >= self._next_poll_s
         if self._questions.is_open or not self._has_questions or not (self._is_due or is_late):
@@ -347,13 +348,13 @@ class PipelinedAcks:
             return ANY_EPOCH
         return min(held.epoch for held in self._holds[name])
 
-    def took(self, correlation_id: int | None, frame: Buffer, now_s: float) -> bool:
-        """Whether this answer is none to the client. Raises MalformedFrameError."""
-        if not self._questions.took(correlation_id, frame):
+    def take_answer(self, correlation_id: int | None, frame: Buffer, now_s: float) -> bool:
+        """Take an answer to one of the agent's questions. False: it is for the client. Raises MalformedFrameError."""
+        if not self._questions.take_answer(correlation_id, frame):
             return False
         if (question := self._questions.concluded()) is not None:
             if question.throttle_ms:
-                self.muted(question.throttle_ms, now_s)
+                self.note_throttle(question.throttle_ms, now_s)
             self._conclude(question, now_s)
         self._woken()
         return True
@@ -396,10 +397,10 @@ class PipelinedAcks:
             self._fenced.discard(name)
 
     def _judge_history(self, name: TopicPartition, new_epoch: int, question: Question) -> None:
-        """Holds of the old epoch go on under the new one where the log still has their records.
+        """Continue holds of the old epoch under the new one if the log still has their records; refuse the others.
 
-        An epoch has one leader, and who leads cuts nothing. So all are there where the new epoch is the next one, those
-        too that were appended when it had begun.
+        An epoch has one leader, and a leader truncates nothing. So if the new epoch is the next one, all records are
+        there, also those that were appended after it had begun.
         """
         old_epoch, end = question.histories[name], question.ends.get(name)
         if end is None or end.error not in (NONE, *_GONE):
@@ -432,7 +433,7 @@ class PipelinedAcks:
             self._shared.followers.wait(led.log, self._holds[name][0].end_offset, self._due)
 
     def close(self) -> None:
-        """The connection ended."""
+        """Drop all holds: the connection ended."""
         for holds in self._holds.values():
             for held in holds:
                 self._release(held.forwarded)

@@ -1,4 +1,4 @@
-"""What a broker's answer to a Produce request says of each partition, and where, so that it can be told otherwise.
+"""Finds what a broker's Produce answer says of each partition, and where, so that it can be changed.
 
 A frame here is what follows the four-byte size prefix. Versions 3 to 13, as `produce_frame` reads the requests.
 
@@ -39,7 +39,7 @@ class AnsweredPartition(NamedTuple):
 
 
 def correlation_id_of(answer: Buffer) -> int | None:
-    """None: it is too short to have one."""
+    """Return an answer's correlation id; None: it is too short to have one."""
     return _CORRELATION_ID.unpack_from(answer, 0)[0] if len(answer) >= _CORRELATION_ID.size else None
 
 
@@ -74,17 +74,17 @@ def scan_produce_answer(answer: Buffer, api_version: int) -> ProduceAnswerView:
 
 
 def throttle_ms(answer: Buffer, view: ProduceAnswerView) -> int:
-    """For how long the client is to send nothing."""
+    """Return for how long the client is to send nothing, in milliseconds."""
     return int(_THROTTLE.unpack_from(answer, view.throttle_at)[0])
 
 
 def set_throttle_ms(answer: bytearray, view: ProduceAnswerView, throttle_ms: int) -> None:
-    """Have it say this time in the place of its own."""
+    """Replace an answer's throttle time by this one, in milliseconds."""
     _THROTTLE.pack_into(answer, view.throttle_at, throttle_ms)
 
 
 def refuse(answer: bytearray, found: AnsweredPartition, error: int) -> None:
-    """Have it say this error in the place of its success."""
+    """Replace a partition's success by this error."""
     _REFUSAL.pack_into(answer, found.outcome_at, error, NO_OFFSET, NO_OFFSET)
 
 

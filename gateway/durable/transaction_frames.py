@@ -1,4 +1,4 @@
-"""EndTxn requests and answers, and DescribeTransactions, which is asked beside them.
+"""Reads and changes EndTxn frames, and encodes and reads DescribeTransactions, which is asked beside them.
 
 A frame here is what follows the four-byte size prefix. EndTxn of versions 0 to 5, DescribeTransactions of version 0.
 
@@ -30,7 +30,7 @@ _COMMITTED_BYTES: Final = 1
 
 
 class EndTxnRequest(NamedTuple):
-    """The fields that are read."""
+    """The fields of an EndTxn request that are read."""
 
     api_version: int
     correlation_id: int
@@ -56,7 +56,7 @@ class Description(NamedTuple):
 
     error: int
     state: TransactionState | None
-    """None: one that is not known here, or there is an error."""
+    """None: a state that is not known here, or there is an error."""
     began_ms: int
     """By the coordinator's clock; told of what is over, too."""
     partitions: frozenset[tuple[str, int]]
@@ -64,12 +64,12 @@ class Description(NamedTuple):
 
 
 def is_end_txn(frame: Buffer) -> bool:
-    """Whether a client asks for that, in whatever version."""
+    """Whether a frame is an EndTxn request, in whatever version."""
     return len(frame) >= _API.size and _API.unpack_from(frame, 0)[0] == END_TXN_API_KEY
 
 
 def scan_end_txn(frame: Buffer) -> EndTxnRequest | None:
-    """None: it is of another version. Raises MalformedFrameError."""
+    """Read an EndTxn request; None: it is of another version. Raises MalformedFrameError."""
     cursor = FrameCursor(frame)
     _, version, correlation_id = cursor.fields(_API)
     if not 0 <= version <= MAX_END_TXN_VERSION:
@@ -86,7 +86,7 @@ def scan_end_txn(frame: Buffer) -> EndTxnRequest | None:
 
 
 def scan_end_txn_answer(answer: Buffer, api_version: int) -> tuple[int, int]:
-    """Kafka's error code, and where it stands. Raises MalformedFrameError."""
+    """Return the error code of an EndTxn answer, and its position. Raises MalformedFrameError."""
     cursor = FrameCursor(answer)
     cursor.skip(_CORRELATION_BYTES)
     if api_version >= _FLEXIBLE_VERSION:
@@ -103,14 +103,14 @@ def scan_end_txn_answer(answer: Buffer, api_version: int) -> tuple[int, int]:
 
 
 def refuse_end_txn(answer: bytearray, api_version: int, at: int, error: int) -> None:
-    """Have it say this error in the place of its success, which stands at `at`."""
+    """Replace an EndTxn answer's success, which stands at `at`, by this error."""
     _ERROR.pack_into(answer, at, error)
     if api_version >= _PRODUCER_VERSION:
         _PRODUCER.pack_into(answer, at + _ERROR.size, *_NO_PRODUCER)
 
 
 def describe_transaction(request: EndTxnRequest, correlation_id: int) -> bytes:
-    """The frame that asks for the same transaction, as the same client."""
+    """Encode a DescribeTransactions request for the same transaction, as the same client."""
     name = request.transactional_id.encode()
     body = b"\x00\x02" + encode_unsigned_varint(len(name) + 1) + name + b"\x00"  # no tags; an array of one; no tags
     return _API.pack(_DESCRIBE_API_KEY, 0, correlation_id) + request.client_id + body

@@ -58,7 +58,7 @@ class EpochEnd(NamedTuple):
 
 
 class NamedTopic(NamedTuple):
-    """Which topic has a name now."""
+    """The topic that has a name now."""
 
     error: int
     topic_id: TopicId
@@ -78,7 +78,7 @@ def ask_api_versions(asker: Asker) -> bytes:
 
 
 def answers_all_questions(frame: Buffer) -> bool:
-    """Read an ApiVersions answer: whether the broker knows the questions of this module in their versions.
+    """Return whether the broker knows the questions of this module in their versions, by its ApiVersions answer.
 
     Raises MalformedFrameError.
     """

@@ -205,7 +205,7 @@ def _keys(
 def _listeners(
     broker: BrokerSite, bases: Mapping[str, int], gateways: Mapping[str, str], rules: PlanRules
 ) -> dict[str, str]:
-    """Return Kafka's three keys."""
+    """Return Kafka's three keys for a broker's listeners."""
     id_, without_tls = broker.broker_id, _WITHOUT_TLS[rules.security_protocol]
     # The agents' listener comes first: an agent of a release that does not know its key takes the first client
     # listener.

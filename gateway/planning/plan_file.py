@@ -1,4 +1,4 @@
-"""The zones and brokers that a plan is made of, as a file in TOML tells them.
+"""Reads the zones and brokers of a plan from a file in TOML, such as this one.
 
 [zones]
 az1 = "kafka-gateway.az1.example.com"
@@ -12,7 +12,7 @@ port = 9092
 [loopback_port_bases]
 az1 = 19400
 
-The last table is not needed while new zones are named behind the others and none goes.
+The last table is not needed while new zones are named behind the others and none is removed.
 """
 
 import tomllib
@@ -47,7 +47,7 @@ class Sites(NamedTuple):
 
 
 def read_sites(file: Path) -> Sites:
-    """Read the file. Raises PlanError, OSError."""
+    """Read zones and brokers from the file. Raises PlanError, OSError."""
     try:
         document = tomllib.loads(file.read_text())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

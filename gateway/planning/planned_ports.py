@@ -119,7 +119,7 @@ def clash(sockets: Sequence[Socket]) -> int | None:
 def loopback_bases(
     zones: Sequence[str], brokers: Sequence[BrokerSite], rules: PlanRules, known: Mapping[str, int]
 ) -> dict[str, int]:
-    """Return each zone's base. Brokers' ports for each other and for admin tools are avoided."""
+    """Return the base of each zone's loopback ports. Brokers' ports for each other and for admin tools are avoided."""
     ids = [broker.broker_id for broker in brokers]
     reserved = [rules.replica_port_base, *([rules.admin_port_base] if rules.admin else [])]
     bases = {zone: known[zone] for zone in zones if zone in known}

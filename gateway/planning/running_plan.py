@@ -26,7 +26,9 @@ class RunningPlan:
 def running_plan(
     told: Mapping[int, BrokerSite], properties: Mapping[int, BrokerProperties], rules: PlanRules
 ) -> RunningPlan:
-    """Return the existing plan. `told` is what the asked listener says of each broker, `properties` what brokers say.
+    """Return the parts of a plan that a cluster already has.
+
+    `told` is what the asked listener says of each broker, `properties` what brokers say.
 
     Clients' present listener stays, for agents: everybody who asks a broker that is not restarted yet would miss a
     renamed one. Raises PlanError.

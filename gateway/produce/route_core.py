@@ -235,7 +235,7 @@ class RouteCore:
         return self._go_on(now_s)
 
     def not_stored(self, number: int, now_s: float) -> list[Action]:
-        """Record that they will not be stored, or that nobody knows: the request goes inline."""
+        """Record that a request's records will not be stored, or that nobody knows: it goes inline."""
         waiting = self._offered.get(number)
         if waiting is None:
             return self._go_on(now_s)

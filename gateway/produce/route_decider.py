@@ -72,7 +72,7 @@ class RouteDecider:
         self._decider.appended(net_bytes, now_s, now_s)
         if self.is_paused() or (not net_bytes and self._policy is not LinkPolicy.ALWAYS):
             return False
-        mode = self._decider.mode(self._policy, 0, net_bytes, now_s)
+        mode = self._decider.choose_mode(self._policy, 0, net_bytes, now_s)
         return mode is LinkMode.LINK and self._breaker.allows(now_s)
 
     def net_bytes(self, size: int) -> int:

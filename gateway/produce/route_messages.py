@@ -17,7 +17,7 @@ _OUTCOME: Final = struct.Struct(">QB")
 
 
 def encode_number(number: int) -> bytes:
-    """Return the number with which these messages begin."""
+    """Encode a request's number, with which these messages begin."""
     return _NUMBER.pack(number)
 
 

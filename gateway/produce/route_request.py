@@ -44,7 +44,7 @@ class RecordsCut(NamedTuple):
     """Record bytes of one partition that were cut out."""
 
     skeleton_position: int
-    """Their positions in the skeleton."""
+    """Their position in the skeleton."""
     length: int
     crc32c: int
     """CRC32C of the bytes as the client sent them."""
@@ -77,7 +77,7 @@ class ZoneRouteRequest:
 
 
 def encode_route_request(request: ZoneRouteRequest) -> list[Buffer]:
-    """The request as buffers to be written one after the other; the skeleton is not copied."""
+    """Encode a request as buffers to be written one after the other; the skeleton is not copied."""
     object_id = request.object_id
     head = bytearray(encode_unsigned_varint(request.number))
     head += _UINT32.pack(request.original_frame_bytes)
@@ -94,7 +94,7 @@ def encode_route_request(request: ZoneRouteRequest) -> list[Buffer]:
 
 
 def decode_route_request(payload: Buffer, max_frame_bytes: int) -> ZoneRouteRequest:
-    """The inverse of `encode_route_request`; the skeleton is a part of the payload.
+    """Decode a ZoneRouteRequest; its skeleton is a view of the payload, not a copy.
 
     Raises MalformedFrameError when a count or length leads out of the payload, when there are more than `MAX_CUTS` or
     none, when a cut lies outside the skeleton, or when skeleton and cuts together are not the size that the original

@@ -137,7 +137,7 @@ class RouterChannel:
         uploads: list[ChannelObject] = []
         while self._queue and isinstance(self.next_step(now_s), UploadNow):
             if not self._decider.judge(sum(one.net_bytes for one in self._queue.values()), now_s):
-                self._commit.looked(now_s)
+                self._commit.note_look(now_s)
                 refused = list(self._queue)
                 self._queue.clear()
                 self._queued_bytes = 0

@@ -1,4 +1,4 @@
-"""Asks the cluster what forbids to answer consumers in a broker's place: quotas, and compacted topics.
+"""Asks the cluster what forbids answering consumers in a broker's place: quotas, and compacted topics.
 
 While anything is unknown, it is forbidden. Use it in the event loop; the questions block in a thread.
 """
@@ -91,7 +91,7 @@ class ClusterClearance:
                 await asyncio.sleep(_SOON_S if is_told else ASK_S)
 
     async def _look(self, topics: frozenset[TopicId], now_s: float) -> bool:
-        """Ask. Returns whether the cluster answered."""
+        """Ask the cluster about quotas and these topics. Returns whether it answered."""
         try:
             answer = await asyncio.to_thread(self._ask, topics)
         except KafkaClusterError as error:

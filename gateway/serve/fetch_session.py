@@ -96,7 +96,7 @@ class FetchSessions:
             self._session = _Session(self._next_id(), partitions=partitions)
         return self._session.id if self._session is not None and (turn.makes_session or turn.is_incremental) else 0
 
-    def told(self, log: TopicIdPartition, offsets: Offsets) -> None:
+    def note_answer(self, log: TopicIdPartition, offsets: Offsets) -> None:
         """Note what the client was told of a partition."""
         kept = self._session.partitions.get(log) if self._session is not None else None
         if kept is not None:

@@ -4,8 +4,8 @@ It asks one full Fetch after the other, read-committed, for every followed parti
 leader epoch that a consumer has proved. The question waits at the broker until something is visible, for `HEARTBEAT_MS`
 at most. So each answer is the push of what became visible, and the heartbeat of all partitions.
 
-A partition is followed from where a consumer stands who is near the end; those who are far behind are the broker's to
-answer. Memory is bounded: the oldest records of the largest log go first.
+A partition is followed from the position of a consumer that is near its end; the broker answers consumers that are far
+behind. Memory is bounded: the oldest records of the largest log go first.
 """
 
 import struct
@@ -34,7 +34,7 @@ _NOT_WANTED_S: Final = 10.0
 _REFUSED_S: Final = 1.0
 """After a log could not be followed."""
 _NEAR_BYTES: Final = 32 * 1024 * 1024
-"""A consumer who is nearer to the end than this has its log followed."""
+"""If a consumer is nearer to the end than this, its log is followed."""
 _CLIENT_ID: Final = b"remote-wal-gateway"
 _HEAD: Final = struct.Struct(">hhih")
 _NO_RACK: Final = b"\x01"
@@ -54,7 +54,7 @@ class HeldRecords:
         self._tails: list[LogTail] = []
 
     def add(self, tail: "LogTail") -> None:
-        """Count what this tail holds, too."""
+        """Include the records that this tail holds."""
         self._tails.append(tail)
 
     @property
@@ -92,7 +92,7 @@ class LogTail:
         return (one.log for one in self._followed.values())
 
     def __len__(self) -> int:
-        """How many logs are followed."""
+        """Return how many logs are followed."""
         return len(self._followed)
 
     # FollowedLogs.

@@ -28,5 +28,5 @@ class ServeMetrics:
         self._fetches.labels(way.value).inc()
 
     def set_held(self, held_bytes: Callable[[], int]) -> None:
-        """Tell by this function how much is held."""
+        """Let this function say how many bytes are held."""
         self._held.set_function(held_bytes)

@@ -28,7 +28,7 @@ class ServingParts:
     authorisation_s: float
 
     def client(self, broker_id: int, client: FramedConnection) -> "ServedClient":
-        """Serve a client of this broker."""
+        """Return a new `ServedClient` for a client of this broker."""
         tail = self.tails.of(broker_id)
         context = ServeContext(tail, self.clearance, self.authorisation_s, lambda: secrets.randbits(31) or 1)
         return ServedClient(FetchServing(context), client, tail.changed, self.metrics)

@@ -111,7 +111,7 @@ class Relay:
 
 @dataclass(frozen=True, slots=True)
 class Serve:
-    """The answer."""
+    """The gateway answers with these bytes."""
 
     buffers: Sequence[Buffer]
 
@@ -140,7 +140,7 @@ class FetchServing:
     _allowed_s: dict[TopicIdPartition, float] = field(init=False, default_factory=dict)
     """When the last question was sent that the broker answered without an error."""
     is_off: bool = field(init=False, default=False)
-    """Whether this connection has sent anything of which the broker's answers cannot be counted."""
+    """Whether this connection has sent a request that the broker may not answer, so that answers cannot be counted."""
 
     def __post_init__(self) -> None:
         self._sessions = FetchSessions(self.context.next_id)
@@ -149,7 +149,7 @@ class FetchServing:
         """Look at a client's request. None: it goes to the broker unchanged."""
         key = api_key_of(frame)
         if key == _PRODUCE:
-            self.is_off = True  # one with acks=0 is not answered
+            self.is_off = True  # the broker does not answer one with acks=0
         if key in _LOGINS:
             self._allowed_s.clear()
         if key != FETCH_API_KEY:
@@ -212,7 +212,7 @@ class FetchServing:
         answer = self._sessions.select(served) if turn.is_incremental else served
         if turn.makes_session:
             for one in served:
-                self._sessions.told(one.log, one[1:4])
+                self._sessions.note_answer(one.log, one[1:4])
         return Serve(encode_answer(request.correlation_id, session_id, answer))
 
     def _relay(self, turn: Turn, way: Way, came_s: float, now_s: float) -> Relay:
@@ -243,7 +243,7 @@ class FetchServing:
             asked = wanted.get(told.log)
             if asked is None:
                 continue
-            self._sessions.told(told.log, (told.high_watermark, told.last_stable_offset, told.log_start_offset))
+            self._sessions.note_answer(told.log, (told.high_watermark, told.last_stable_offset, told.log_start_offset))
             if told.error or told.preferred_replica >= 0 or is_throttled:
                 self._allowed_s.pop(told.log, None)
             else:

@@ -25,7 +25,7 @@ from replication.wire.peer_protocol import Hello, MessageKind, PeerCapabilities
 
 
 class TailDoor:
-    """What the peer listener gives connections of gateways that ask what is visible."""
+    """Serves connections that the peer listener got from gateways that ask what is visible."""
 
     def __init__(
         self,

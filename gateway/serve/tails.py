@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 
 _RETRY_S: Final = 2.0
 _NOT_SERVED_S: Final = 60.0
-"""For so long an agent that does not serve this is not asked again."""
+"""How long an agent that does not serve this is not asked again."""
 _ANSWER_S: Final = 10.0
 
 _Waiters = set[asyncio.Future[None]]
@@ -188,7 +188,7 @@ class BrokerTail:
         self.frame_came(b"".join(buffers))
 
     async def drain(self) -> None:
-        """Answers are taken at once."""
+        """Return at once: answers never wait."""
 
     def passed(self) -> None:
         """Count what has passed."""

@@ -151,7 +151,7 @@ class VisibleLog:
 def _aborted_from(chunk: _Chunk, offset: int) -> list[AbortedTransaction]:
     """Return the chunk's aborted transactions without those that ended below `offset`.
 
-    A consumer that is told of one that it does not see the end of would leave out the producer's next transaction.
+    A consumer that is told of an aborted transaction and does not see its end would skip the producer's next one.
     """
     ended = [marker for marker in chunk.markers if marker.offset < offset]
     return [

@@ -13,7 +13,7 @@ API key  message                                   here
 3        RemoteLogSegmentMetadataSnapshotRecord    `RemoteLogSegmentMetadataSnapshot`; of files, not of the topic
 =======  ========================================  ===========================================================
 
-Tagged fields are passed over: what they add (Kafka 4.0's TxnIndexEmpty) says nothing about offsets. Whatever else
+Tagged fields are skipped: what they add (Kafka 4.0's TxnIndexEmpty) says nothing about offsets. Whatever else
 is not understood becomes an UnknownRecord. Lengths and counts are checked against the bytes that are left before
 anything is made of them. Offsets are inclusive at both ends, as in Kafka.
 
@@ -129,7 +129,7 @@ RemoteLogMetadata = (
 
 
 def decode(value: bytes | None) -> RemoteLogMetadata:
-    """Decode the record in a value; its key is null. Raises nothing: see UnknownRecord's `reason`."""
+    """Decode a record's value; its key is null. Raises nothing: see UnknownRecord's `reason`."""
     if value is None:
         return UnknownRecord("no_value", "a tombstone; Kafka writes none to this topic")
     reader = MessageReader(value)

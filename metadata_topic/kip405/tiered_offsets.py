@@ -93,7 +93,7 @@ class TieredOffsets:
         leader_epoch: int,
         offsets: TieredRange,
     ) -> bool:
-        """Whether the tier holds each of these records of one leader epoch, which the log still has."""
+        """Whether the log still has these records of one leader epoch, and the tier holds each of them."""
         first, last = offsets.first_offset, offsets.last_offset
         if not leader_epochs.epoch_for(first) == leader_epoch == leader_epochs.epoch_for(last):
             return False
@@ -116,7 +116,7 @@ class TieredOffsets:
         with self._lock:
             return {key: partition.topic for key, partition in self._partitions.items()}
 
-    def totals(self) -> Mapping[RemoteLogSegmentState, int]:
+    def count_by_state(self) -> Mapping[RemoteLogSegmentState, int]:
         """Count the segments in each state; deleted ones are forgotten. Goes through all of them."""
         with self._lock:
             states = Counter(s.state for p in self._partitions.values() for s in p.segments.values())
@@ -185,7 +185,7 @@ class TieredOffsets:
 
 
 class _Remembered:
-    """A set that forgets the oldest."""
+    """A set that forgets its oldest items beyond `most`."""
 
     __slots__ = ("_items", "_most")
 
@@ -274,7 +274,7 @@ class TierFollower(TopicReader):
         rack: str | None = None,
         consumer_factory: ConsumerFactory = confluent_reader,
     ) -> None:
-        """`rack` is the agent's zone, as for the other topics."""
+        """`rack` is the agent's zone: it reads from a broker there, as from the other topics."""
         self._offsets = offsets
         super().__init__(
             TopicFollower(client_config, REMOTE_LOG_METADATA_TOPIC, self._take, settings, rack, consumer_factory)
@@ -295,7 +295,7 @@ class TierFollower(TopicReader):
         return self.failure is None and (self.is_there is False or self._follower.ready)
 
     def wait_until_ready(self, timeout_s: float) -> bool:
-        """Wait; False when the time ran out first, or the reader died."""
+        """Wait until `ready`; False when the time ran out first, or the reader died."""
         return self._follower.wait_until_ready(timeout_s) or self.ready
 
     @property

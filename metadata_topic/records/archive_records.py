@@ -21,8 +21,8 @@ rest  run columns               17 (`plugin.format.entry_columns`)
 `incarnation` is that of the agent that publishes, as it is registered for the broker in the object's id. A fenced
 agent's records are known by it (`metadata_topic.store.archive.archive_store`).
 
-One Committed record does both: it adds the object to the index, and it releases what it replaces, as an entry is on
-the long-term tier when committed runs of its leader epoch hold all of its offsets. So there is no state between.
+One Committed record adds the object to the index and also releases what the object replaces: an entry is on the
+long-term tier when committed runs of its leader epoch hold all of its offsets. So there is no state in between.
 """
 
 import struct
@@ -68,7 +68,7 @@ class SourceSegments(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ArchiveObjectPrepared:
-    """An object is about to be written. If it is never committed, it is deleted after its time."""
+    """An object is about to be written. If it is never committed, it is deleted once its TTL is over."""
 
     object_id: ArchiveObjectId
     incarnation: int
@@ -83,7 +83,7 @@ class ArchiveObjectPrepared:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveObjectCommitted:
-    """An object is written, and replaces its sources' records in its range."""
+    """An object has been written, and replaces its sources' records in its range."""
 
     object_id: ArchiveObjectId
     incarnation: int
@@ -159,7 +159,7 @@ def decode_or_keep_out(key: bytes, value: bytes | None) -> ArchiveRecord | Unkno
 
 
 def as_sources(segment_ids: Iterable[CombinedSegmentId]) -> tuple[SourceSegments, ...]:
-    """Return the ids as a few intervals; each id once, ascending."""
+    """Join segment ids into intervals of consecutive sequences, ascending; each id counts once."""
     found: list[SourceSegments] = []
     for segment_id in sorted(set(segment_ids)):
         if found:
@@ -228,7 +228,7 @@ def _decode_committed(
         for raw_id, count in reader.rows(_SOURCE, source_count)
     )
     try:
-        runs = entry_columns.decode(reader.rest())
+        runs = entry_columns.decode(reader.read_rest())
         check_runs(object_id, runs)
     except ValueError as error:
         raise UndecodableRecordError("runs", str(error)) from error

@@ -74,7 +74,7 @@ class DeclaredGap:
     reason: GapReason
 
     def end_in(self, leader_epochs: LeaderEpochs) -> int:
-        """Return up to where it counts for a log with these epochs."""
+        """Return the offset up to which (exclusive) this declaration counts for a log with these leader epochs."""
         newer = leader_epochs.end_offset_for(self.leader_epoch)
         return self.to_offset if newer is None else min(self.to_offset, newer)
 
@@ -86,12 +86,12 @@ class DeclaredGaps:
         self._kept_max = kept_max
         self._of: dict[TopicIdPartition, dict[DeclaredGap, None]] = {}
         self._not_wanted: dict[TopicIdPartition, dict[int, list[OffsetRange]]] = {}
-        """By leader epoch: ascending, and apart."""
+        """By leader epoch: ascending ranges that do not touch."""
         self._count = 0
         self.add(known)
 
     def add(self, gaps: Iterable[DeclaredGap]) -> None:
-        """Add declarations."""
+        """Add declarations; the oldest are dropped beyond the limit on their number."""
         for gap in gaps:
             if gap.reason is GapReason.NOT_WANTED:
                 by_epoch = self._not_wanted.setdefault(gap.topic_id_partition, {})
@@ -105,7 +105,7 @@ class DeclaredGaps:
             self._forget_oldest()
 
     def of(self, topic_id_partition: TopicIdPartition) -> list[DeclaredGap]:
-        """Return a partition's declarations by their offsets."""
+        """Return a partition's declarations, sorted by offset."""
         return sorted([*self._of.get(topic_id_partition, ()), *self._unwanted(topic_id_partition)])
 
     def __iter__(self) -> Iterator[DeclaredGap]:
@@ -119,7 +119,7 @@ class DeclaredGaps:
                 yield DeclaredGap(topic_id_partition, begin, end, leader_epoch, GapReason.NOT_WANTED)
 
     def _forget_oldest(self) -> None:
-        """Forget the oldest partition's; unwanted ranges first, because they are no loss."""
+        """Drop the declarations of the oldest partition; unwanted ranges go first, because they are no loss."""
         if self._not_wanted:
             by_epoch = self._not_wanted.pop(next(iter(self._not_wanted)))
             self._count -= sum(map(len, by_epoch.values()))

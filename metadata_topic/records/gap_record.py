@@ -1,8 +1,8 @@
 """Declared gaps as records of the metadata topic.
 
 Each record is a full statement of its own: the key is `rwm:gaps:`, broker id (4), incarnation (8) and sequence (8), all
-of the agent that declares. Agents from before this record keep it as they keep what they do not know. The value, big
-endian:
+of the agent that declares. Agents older than this record type count and skip it, like every record that they do not
+know. The value, big endian:
 
 ====  ======================================  ======================================================
 size  field                                   remark
@@ -54,12 +54,12 @@ class RemoteWalGapDeclaration:
 
 
 def gaps_key(record: RemoteWalGapDeclaration) -> bytes:
-    """Return the key. Raises ValueError when a field does not fit the format."""
+    """Return the key of a gap declaration's record. Raises ValueError when a field does not fit the format."""
     return GAPS_KEY + packed(_name(record), _ID, record.broker_id, record.incarnation, record.sequence)
 
 
 def encode_gaps(record: RemoteWalGapDeclaration) -> bytes:
-    """Return the value. Raises ValueError when a field does not fit the format."""
+    """Encode a gap declaration as its record's value. Raises ValueError when a field does not fit the format."""
     if len(record.gaps) > MAX_GAPS:
         raise ValueError(f"{len(record.gaps)} gaps in a record, at most {MAX_GAPS} are taken")
     name = _name(record)
@@ -74,7 +74,7 @@ def encode_gaps(record: RemoteWalGapDeclaration) -> bytes:
 
 
 def decode_gaps(key: bytes, reader: RecordReader) -> RemoteWalGapDeclaration:
-    """Decode a value whose version and type are known. Raises UndecodableRecordError, and nothing else."""
+    """Decode a gap declaration whose version and type are known. Raises UndecodableRecordError, and nothing else."""
     _, _, broker_id, incarnation, sequence, event_timestamp_ms, count = reader.fields(_HEAD)
     if key != GAPS_KEY + _ID.pack(broker_id, incarnation, sequence):
         raise UndecodableRecordError("key_mismatch", "key and value name different records")

@@ -10,7 +10,7 @@ NO_END: Final = 2**63 - 1
 
 
 def joined_ranges(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-    """Return the same offsets as ascending ranges that do not touch; empty ones are left out."""
+    """Join ranges into ascending ranges that do not touch; empty ones are left out."""
     joined: list[OffsetRange] = []
     for begin, end in sorted(ranges):
         if begin >= end:
@@ -38,6 +38,6 @@ def ranges_missing(ranges: Iterable[OffsetRange], within: OffsetRange) -> list[O
 
 
 def ranges_common(one: OffsetRange, others: Iterable[OffsetRange]) -> list[OffsetRange]:
-    """Return what a range shares with each of the others, in their order."""
+    """Return the offsets that a range shares with each of the others, in their order; empty ranges are left out."""
     shared = ((max(one[0], begin), min(one[1], end)) for begin, end in others)
     return [(begin, end) for begin, end in shared if begin < end]

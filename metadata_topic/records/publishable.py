@@ -23,7 +23,7 @@ Publishable = PublishableRecord | ArchiveRecord | UsageRecord | ClientUsageRecor
 
 
 def encoded(record: Publishable) -> tuple[bytes, bytes]:
-    """Return key and value."""
+    """Encode a record as its key and value."""
     if isinstance(record, UsageRecord):
         return encode_usage_key(record), encode_usage(record)
     if isinstance(record, ClientUsageRecord):

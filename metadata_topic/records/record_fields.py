@@ -18,7 +18,7 @@ HIGHEST_INCARNATION: Final = 2**48 - 1
 
 
 class UndecodableRecordError(ValueError):
-    """Not one of our records, a damaged one, or one of another format. `reason` is a short label for counting."""
+    """The record is not one of ours, is damaged, or has another format. `reason` is a short label for counting."""
 
     def __init__(self, reason: str, detail: str) -> None:
         self.reason = reason
@@ -33,7 +33,7 @@ class RecordReader(ByteCursor):
     def fault(self, reason: str, detail: str) -> UndecodableRecordError:
         return UndecodableRecordError(reason, detail)
 
-    def rest(self) -> bytes:
+    def read_rest(self) -> bytes:
         return bytes(self.take(self.left))
 
     def rows(self, layout: struct.Struct, count: int) -> Iterator[tuple[Any, ...]]:
@@ -46,7 +46,7 @@ class RecordReader(ByteCursor):
 
 
 def value_of_known_version(value: bytes | None) -> bytes:
-    """Return the value, which has a record type. Raises UndecodableRecordError."""
+    """Return the value if its format version is known and it has a record type. Raises UndecodableRecordError."""
     if value is None:
         raise UndecodableRecordError("no_value", "a tombstone; this topic has none")
     newest = DIGEST_VERSION if value[1:2] in _TYPES_WITH_DIGESTS else FORMAT_VERSION

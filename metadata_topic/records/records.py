@@ -32,7 +32,7 @@ class PublishedSegment(NamedTuple):
 
     @classmethod
     def of(cls, metadata: RemoteWalCombinedLogSegmentMetadata) -> Self:
-        """Make it from metadata. Raises ValueError when the entries cannot be encoded."""
+        """Build a published segment from its metadata. Raises ValueError when the entries cannot be encoded."""
         return cls(
             metadata.combined_segment_id,
             metadata.state,
@@ -61,7 +61,7 @@ class PublishedSegment(NamedTuple):
 
 
 def encode_entries(entries: tuple[RemoteLogSegmentMetadataEntry, ...], *, digests: bool = False) -> bytes:
-    """Return the entry columns as in a value: nothing at all without entries."""
+    """Encode entries as the entry columns of a record's value; without entries it is empty."""
     return entry_columns.encode(entries, digests=digests) if entries else b""
 
 
@@ -108,7 +108,7 @@ class RemoteWalNodeRegistration:
 class RemoteWalRebuiltSegment:
     """A finished combined segment, published again by a rebuild of the topic, from the object itself.
 
-    In a topic that was recreated its writer's successors are registered before it, and yet it counts.
+    It counts although, in a recreated topic, newer incarnations of its writer are registered before it.
     """
 
     segment: PublishedSegment

@@ -1,8 +1,8 @@
 """The metadata topic's records as bytes.
 
 The key of a record about an object is the combined segment's id (16 bytes), that of a node registration
-`rwm:node:` and the broker's id (4 bytes), that of a rebuild of the topic `rwm:topic`. Every key of a kind that
-is yet to come begins with `rwm:` and has not 16 bytes, so that a reader knows our records from foreign ones.
+`rwm:node:` and the broker's id (4 bytes), that of a rebuild of the topic `rwm:topic`. Keys of future kinds begin
+with `rwm:` and never have 16 bytes, so that a reader can tell our records from foreign ones.
 Declared gaps have their own layout (`metadata_topic.records.gap_record`, record type 6). The value, big endian:
 
 ====  ========================  ==========================================================
@@ -95,10 +95,6 @@ _NODE_KEY: Final = b"rwm:node:"
 _TOPIC_KEY: Final = b"rwm:topic"
 _ID_BYTES: Final = 16
 
-"""KIP-405 caps custom metadata too (remote.log.metadata.custom.metadata.max.bytes), so that none fills the
-topic.
-"""
-
 _STATES: Final = frozenset(map(int, RemoteLogSegmentState))
 
 _HEAD: Final = struct.Struct(">BB16sq")
@@ -143,6 +139,7 @@ def encode(record: PublishableRecord) -> bytes:
 def _encode_segment(
     record: RemoteWalCombinedLogSegmentMetadata | PublishedSegment, record_type: int, entry_block: bytes
 ) -> bytes:
+    # KIP-405 caps custom metadata too (remote.log.metadata.custom.metadata.max.bytes), so that none fills the topic.
     if len(record.custom_metadata) > CUSTOM_METADATA_MAX_BYTES:
         raise ValueError(
             f"custom metadata of {record.combined_segment_id} has {len(record.custom_metadata)} bytes, "
@@ -216,7 +213,7 @@ def _decode_segment(key: bytes, reader: RecordReader) -> PublishedSegment:
         raise UndecodableRecordError("state", f"state {state} is not known")
     if size_bytes < UNKNOWN_POSITION:
         raise UndecodableRecordError("size", f"an object of {size_bytes} bytes")
-    entry_block = reader.rest()
+    entry_block = reader.read_rest()
     if entry_block:
         try:
             entry_columns.check(entry_block)
@@ -237,7 +234,7 @@ def _decode_dead_entries(key: bytes, reader: RecordReader) -> RemoteWalLogSegmen
     _, segment_id, event_timestamp_ms = _read_head(key, reader)
     broker_id, leader_epoch = reader.fields(_DEAD)
     try:
-        entries = decode_entries(reader.rest())
+        entries = decode_entries(reader.read_rest())
     except ValueError as error:
         raise UndecodableRecordError("entries", str(error)) from error
     if len({entry.topic_id_partition for entry in entries}) != 1:

@@ -136,7 +136,7 @@ def _facts(fields: NDArray[np.void], rows: Ints) -> tuple[Ints, Ints, Ints]:
 
 
 def _placed(blocks: EntryBatch, with_block: Ints, place: Ints, records: int) -> EntryBatch:
-    """Return the entries counted per decoded record instead of per block."""
+    """Return the entries with `counts` and `block` per decoded record instead of per block."""
     good = with_block[blocks.is_good]
     counts = np.zeros(records, dtype=np.int64)
     counts[place[good]] = blocks.counts[blocks.is_good]

@@ -35,7 +35,7 @@ def table() -> str:
 
 
 def section() -> str:
-    """Return diagram and table with their marks."""
+    """Return the section for docs/formats.md: diagram and table between the two marks."""
     return f"{BEGIN}\n\n{diagram()}\n\n{table()}\n\n{END}"
 
 

@@ -26,9 +26,9 @@ size  field                                         remark
 8, 8  - record bytes that were linked; record bytes that were sent inline
 ====  ============================================  =========================================================
 
-What the agent has moved for clients as a zone gateway stands in a record of its own beside it, with the same sequence,
-as readers of usage records take no longer ones. Its key is `rwm:usage:clients:` with the same three numbers, so older
-agents ignore it, and older jobs keep it aside as a type that they do not know. The value, big endian:
+What the agent has moved for clients as a zone gateway is in a separate record beside it, with the same sequence,
+because readers of usage records refuse longer ones. Its key is `rwm:usage:clients:` with the same three numbers, so
+older agents ignore it, and older jobs keep it aside as a type that they do not know. The value, big endian:
 
 ====  ============================================  =========================================================
 size  field                                         remark
@@ -38,7 +38,7 @@ size  field                                         remark
 8     incarnation
 8     sequence                                      of the usage record beside it
 8     event timestamp, ms
-2     own zone's length in bytes, and the zone      the one that clients come by this agent from (UTF-8)
+2     own zone's length in bytes, and the zone      that of the clients of this agent (UTF-8)
 1     its store's prices' length, and the prices    the section of price tables, for instance `s3_express`
 32    put, get, put bytes, get bytes                of the RouterChannel, among those that the usage record has
 2     number of zones, and for each zone:
@@ -122,17 +122,17 @@ class UsageRecord:
 
 
 def is_usage_key(key: bytes) -> bool:
-    """Whether a record with this key is about usage: one of these, or another kind that accompanies them."""
+    """Whether a record with this key is about usage: a usage record, or another kind that accompanies it."""
     return key.startswith(USAGE_KEY)
 
 
 def encode_usage_key(record: UsageRecord) -> bytes:
-    """Return the key. Raises ValueError when a field does not fit the format."""
+    """Return a usage record's key. Raises ValueError when a field does not fit the format."""
     return USAGE_KEY + packed(_name(record), _ID, record.broker_id, record.incarnation, record.sequence)
 
 
 def encode_usage(record: UsageRecord) -> bytes:
-    """Return the value. Raises ValueError when a field does not fit the format."""
+    """Encode a usage record as its value. Raises ValueError when a field does not fit the format."""
     pack = partial(packed, _name(record))
     rack = (record.rack or "").encode()
     parts = [
@@ -152,8 +152,8 @@ def encode_usage(record: UsageRecord) -> bytes:
 
 
 def decode_usage(key: bytes | None, value: bytes | None) -> UsageRecord:
-    """Decode a record. Raises UndecodableRecordError for anything that `encode_usage` does not make, and nothing
-    else.
+    """Decode a usage record. Raises UndecodableRecordError for anything that `encode_usage` does not make, and
+    nothing else.
     """
     reader = _reader(key, value, USAGE_KEY, USAGE)
     _, _, broker_id, incarnation, sequence, event_timestamp_ms, since_ms, rack_length = reader.fields(_HEAD)
@@ -174,7 +174,7 @@ def decode_usage(key: bytes | None, value: bytes | None) -> UsageRecord:
 
 
 def _reader(key: bytes | None, value: bytes | None, begin: bytes, record_type: int) -> RecordReader:
-    """Return the value's reader, if it is one of this type, under such a key. Raises UndecodableRecordError."""
+    """Return a reader of the value, if key and value are of this record type. Raises UndecodableRecordError."""
     if key is None or not key.startswith(begin):
         raise UndecodableRecordError("foreign_key", f"not the key of a record of type {record_type}")
     if value is None or len(value) < 2:
@@ -189,7 +189,7 @@ def _name(record: "UsageRecord | ClientUsageRecord") -> str:
 
 
 def _read_text(reader: RecordReader, length: int) -> str:
-    """Read so many bytes of UTF-8. Raises UndecodableRecordError."""
+    """Read `length` bytes of UTF-8. Raises UndecodableRecordError."""
     try:
         return bytes(reader.take(length)).decode()
     except UnicodeDecodeError as error:
@@ -231,7 +231,7 @@ class ClientZoneUsage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClientUsageRecord:
-    """Cumulative counters of one agent's incarnation."""
+    """Cumulative counters of what one agent's incarnation moved for clients, as a zone gateway."""
 
     broker_id: int
     incarnation: int
@@ -247,17 +247,17 @@ class ClientUsageRecord:
 
 
 def is_client_usage_key(key: bytes) -> bool:
-    """Whether a record with this key is one of these; `is_usage_key` is True as well."""
+    """Whether a record with this key is a client usage record; `is_usage_key` is True for it as well."""
     return key.startswith(CLIENT_USAGE_KEY)
 
 
 def encode_client_usage_key(record: ClientUsageRecord) -> bytes:
-    """Return the key. Raises ValueError when a field does not fit the format."""
+    """Return a client usage record's key. Raises ValueError when a field does not fit the format."""
     return CLIENT_USAGE_KEY + packed(_name(record), _ID, record.broker_id, record.incarnation, record.sequence)
 
 
 def encode_client_usage(record: ClientUsageRecord) -> bytes:
-    """Return the value. Raises ValueError when a field does not fit the format."""
+    """Encode a client usage record as its value. Raises ValueError when a field does not fit the format."""
     pack = partial(packed, _name(record))
     zone, prices = record.zone.encode(), record.prices.encode()
     parts = [
@@ -278,7 +278,7 @@ def encode_client_usage(record: ClientUsageRecord) -> bytes:
 
 
 def decode_client_usage(key: bytes | None, value: bytes | None) -> ClientUsageRecord:
-    """Decode a record. Raises UndecodableRecordError for anything else, and nothing else."""
+    """Decode a client usage record. Raises UndecodableRecordError for anything else, and nothing else."""
     reader = _reader(key, value, CLIENT_USAGE_KEY, CLIENT_USAGE)
     _, _, broker_id, incarnation, sequence, event_timestamp_ms, zone_length = reader.fields(_CLIENT_HEAD)
     zone = _read_text(reader, zone_length)

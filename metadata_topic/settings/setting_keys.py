@@ -146,7 +146,7 @@ def changed_settings(topic: str, settings: TopicSettings, changes: Mapping[str, 
             raise TopicSettingsError("set topic settings", topic, reason) from None
         settings = replace(settings, **{key.field: value})
     if changes:
-        # Switched off in so many words, it stays off, whatever a pattern or the broker's file says.
+        # A topic that is explicitly switched off stays off, whatever a pattern or the broker's file says.
         is_off = changes.get(ENABLE_KEY) is not None and not settings.enable
         settings = replace(settings, origin=OWN if is_off else "")
     return settings

@@ -29,7 +29,7 @@ FILE_NAME: Final = "topic-settings.json"
 
 
 class SettingsMemory:
-    """The file. For the thread that reads the settings topic; `missing` may be read on any."""
+    """The file of the last known settings. For the thread that reads the settings topic; any may read `missing`."""
 
     def __init__(self, state_directory: Path) -> None:
         self._path = state_directory / FILE_NAME
@@ -39,7 +39,7 @@ class SettingsMemory:
         self._told: set[str] = set()
 
     def load(self) -> None:
-        """Load what the previous agent knew."""
+        """Load the settings that the previous agent knew."""
         try:
             known = json.loads(self._path.read_text())
             topic_id = known["topic_id"]
@@ -58,7 +58,7 @@ class SettingsMemory:
             log.error("topic_settings_memory_unreadable", file=str(self._path), error=str(error),
                       hint="written anew; a settings topic that was lost meanwhile is not noticed")  # fmt: skip
 
-    def told(self, topics: Mapping[str, TopicSettings], names: set[str], end: int) -> None:
+    def note_read(self, topics: Mapping[str, TopicSettings], names: set[str], end: int) -> None:
         """Record a read of the topic to its `end`: it has records of `names`, and these settings."""
         self._told = names
         if self.missing:

@@ -65,22 +65,22 @@ TailRecord = tuple[TopicPartitionName, type[TailRequest] | type[TailStored], Tai
 
 
 def request_key(where: TopicPartitionName) -> bytes:
-    """Return the key of a request."""
+    """Return the key of a tail request."""
     return f"{_REQUEST}:{where[0]}:{where[1]}".encode()
 
 
 def stored_key(where: TopicPartitionName) -> bytes:
-    """Return the key of an answer."""
+    """Return the key of the answer to a tail request."""
     return f"{_STORED}:{where[0]}:{where[1]}".encode()
 
 
 def encode_tail(value: TailRequest | TailStored) -> bytes:
-    """Return the record's value."""
+    """Encode a tail request, or its answer, as its record's value."""
     return json.dumps({name: getattr(value, name) for name in type(value).__slots__}, sort_keys=True).encode()
 
 
 def decode_tail(key: bytes, value: bytes | None) -> TailRecord:
-    """Decode a record. Raises MalformedSettingError, and nothing else."""
+    """Decode the record of a tail request or its answer. Raises MalformedSettingError, and nothing else."""
     try:
         kind, topic, number = key.decode("utf-8").split(":")
         where = (topic, int(number))
@@ -98,7 +98,7 @@ LEASE_PREFIX: Final = b"lease:"
 
 
 class LeaseValue(NamedTuple):
-    """One renewal."""
+    """One renewal of the lease in the cluster's bucket."""
 
     number: int
     value: str
@@ -109,22 +109,22 @@ Leases = tuple[LeaseValue, ...]
 
 
 def lease_key(broker_id: int) -> bytes:
-    """Return the record's key."""
+    """Return the key of a broker's leases."""
     return LEASE_PREFIX + str(broker_id).encode()
 
 
 def with_lease(known: Leases, lease: LeaseValue) -> Leases:
-    """Return the leases to record next."""
+    """Return the leases to record next: this one, behind the known ones from the number before it on."""
     return (*(one for one in known if one.number >= lease.number - 1), lease)
 
 
 def encode_leases(leases: Leases) -> bytes:
-    """Return the record's value."""
+    """Encode a broker's leases as their record's value."""
     return json.dumps([list(lease) for lease in leases]).encode()
 
 
 def decode_leases(key: bytes, value: bytes | None) -> tuple[int, Leases]:
-    """Decode a record, by broker. Raises MalformedSettingError, and nothing else."""
+    """Decode a record into the broker's id and its leases. Raises MalformedSettingError, and nothing else."""
     try:
         broker_id = int(key.removeprefix(LEASE_PREFIX))
         return broker_id, tuple(LeaseValue(int(number), str(text)) for number, text in json.loads(value or b"[]"))
@@ -148,8 +148,8 @@ class Pause:
     """Wall clock, milliseconds since 1970."""
     reason: str = ""
 
-    def told(self, scope: str) -> str:
-        """Describe it as one sentence for people."""
+    def describe(self, scope: str) -> str:
+        """Describe the pause in one sentence for people."""
         since = datetime.fromtimestamp(self.since_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         reason = f" ({self.reason})" if self.reason else ""
         return f"{_links_of(scope)} are paused since {since} by {self.by}{reason}; to end it: {resuming(scope)}"
@@ -160,7 +160,7 @@ Pauses = Mapping[str, Pause]
 
 
 def resuming(scope: str) -> str:
-    """Return the command that ends the pause."""
+    """Return the command that ends the pause of this scope."""
     return f"remote-wal resume --{scope.replace(':', ' ', 1)}"
 
 
@@ -175,28 +175,28 @@ def _links_of(scope: str) -> str:
 
 
 def pause_key(scope: str) -> bytes:
-    """Return the record's key."""
+    """Return the key of a pause."""
     return PAUSE_PREFIX + scope.encode()
 
 
 def encode_pause(pause: Pause) -> bytes:
-    """Return the record's value."""
+    """Encode a pause as its record's value."""
     return json.dumps(asdict(pause), sort_keys=True).encode()
 
 
 def decode_pause(value: bytes) -> Pause:
-    """Decode a record's value. Raises MalformedSettingError, and nothing else."""
+    """Decode a pause from its record's value. Raises MalformedSettingError, and nothing else."""
     try:
         fields = json.loads(value)
         pause = Pause(typed(fields, "by", str), typed(fields, "since_ms", int), typed(fields, "reason", str))
-        pause.told(ALL)
+        pause.describe(ALL)
     except Exception as error:  # any error that foreign bytes may cause
         raise MalformedSettingError(f"{type(error).__name__}: {error}") from error
     return pause
 
 
 def decode_pause_record(key: bytes, value: bytes | None) -> tuple[str, Pause | None]:
-    """Decode a record, by scope; None: it was removed. Raises MalformedSettingError, and nothing else."""
+    """Decode a record into scope and pause; None: it was removed. Raises MalformedSettingError, and nothing else."""
     scope = key.removeprefix(PAUSE_PREFIX).decode(errors="replace")
     kind, _, name = scope.partition(":")
     if scope != ALL and not (kind in _PAUSED_KINDS and name):

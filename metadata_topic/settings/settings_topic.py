@@ -95,7 +95,7 @@ class SettingsView:
         """Topics that had a record, even if it has only defaults."""
 
     def apply_all(self, records: Sequence[TopicRecord]) -> bool:
-        """Apply records. True when a topic's settings changed."""
+        """Apply records; return whether a topic's settings changed."""
         topics, agents = dict(self.topics), dict(self.agents)
         for record in records:
             try:
@@ -118,7 +118,7 @@ class SettingsView:
         return changed
 
     def _apply_other(self, record: TopicRecord) -> bool:
-        """Apply a record that is of no topic or agent. Returns whether it is one. Raises MalformedSettingError."""
+        """Apply a record if it is about no topic or agent; return whether it was. Raises MalformedSettingError."""
         key = record.key or b""
         if key.startswith(TAIL_PREFIX):
             self._apply_tail(key, record.value)
@@ -142,7 +142,7 @@ class SettingsView:
 
 
 def _with(known: Mapping[K, V], key: K, value: V | None) -> Mapping[K, V]:
-    """Return the mapping with this value; None: without the key."""
+    """Return a copy of the mapping with this value; None: without the key."""
     others = {other: one for other, one in known.items() if other != key}
     return MappingProxyType(others if value is None else {**others, key: value})
 
@@ -161,7 +161,7 @@ class SettingsReader(TopicReader):
     ) -> None:
         """`on_change` gets all topics' settings after each change, on the reader's thread; it must not raise.
 
-        With a `memory`, what it knows counts where the topic was lost.
+        With a `memory`, the settings that it remembers count if the topic was lost.
         """
         self._view = SettingsView()
         self._memory = memory
@@ -235,7 +235,7 @@ class SettingsReader(TopicReader):
         requests, agents, pauses = self._view.tail_requests, self._view.agents, self._view.pauses
         changed = self._view.apply_all(records)
         if self._memory is not None and (changed or self._memory.missing):
-            self._memory.told(self._view.topics, self._view.told, max(one.offset for one in records) + 1)
+            self._memory.note_read(self._view.topics, self._view.told, max(one.offset for one in records) + 1)
         if changed:
             self._on_change(self.topics)
         if self._view.tail_requests is not requests:
@@ -248,12 +248,12 @@ class SettingsReader(TopicReader):
 
 @dataclass(frozen=True, slots=True)
 class KnownSettings:
-    """What the settings topic tells."""
+    """The content of the settings topic."""
 
     topics: Mapping[str, TopicSettings]
-    """By name, those that count."""
+    """By name, without those of deleted topics."""
     orphaned: Mapping[str, TopicSettings]
-    """Those of topics that were deleted; another one may have the name now."""
+    """By name, those of deleted topics; another topic may have the name now."""
     agents: Mapping[int, AgentRegistration]
     pauses: Pauses = field(default_factory=dict)
     patterns: Mapping[str, TopicSettings] = field(default_factory=dict)
@@ -311,7 +311,7 @@ def orphaned_settings(
 
 
 def known_id(described: DescribedTopic) -> TopicId | None:
-    """The topic's id; None where it was not told."""
+    """Return the topic's id; None if the broker did not give it."""
     return None if described.topic_id == NO_TOPIC_ID else described.topic_id
 
 
@@ -345,7 +345,7 @@ class SettingsWriter:
     def change_topic(
         self, topic: str, change: Change, written: Callable[[str], Sequence[tuple[int, TopicSettings]]]
     ) -> None:
-        """Write what `change` makes of the topic's settings; durable on return.
+        """Apply `change` to the topic's settings and write the result; durable on return.
 
         Each record has all of a topic's settings, so two concurrent writers could undo each other's change. `written`
         returns the records of the topic by offset. If there are others' records between what was read and what was
@@ -374,7 +374,7 @@ class SettingsWriter:
         self._write(topic_key(topic), None)
 
     def set_pattern(self, pattern: str, settings: TopicSettings | None) -> None:
-        """Write the settings of topics with such names, or remove them; durable on return.
+        """Write the settings of topics whose names match the pattern; None removes them. Durable on return.
 
         Raises TopicSettingsError, MetadataTopicError.
         """
@@ -394,19 +394,19 @@ class SettingsWriter:
         self._write(lease_key(broker_id), encode_leases(leases))
 
     def request_tails(self, requests: TailRequests) -> None:
-        """Request these tails from the leaders' agents. Raises MetadataTopicError when that was not written."""
+        """Request these tails from the leaders' agents. Raises MetadataTopicError when they were not written."""
         self._write_all({request_key(where): encode_tail(request) for where, request in requests.items()})
 
     def forget_tails(self, partitions: Iterable[TopicPartitionName]) -> None:
-        """Remove requests and answers. Raises MetadataTopicError."""
+        """Remove the tail requests of these partitions, and the answers. Raises MetadataTopicError."""
         self._write_all({key(where): None for where in partitions for key in (request_key, stored_key)})
 
     def tail_stored_soon(self, where: TopicPartitionName, stored: TailStored) -> None:
-        """Answer a request; returns at once."""
+        """Answer a tail request; returns at once."""
         self._produce_soon(stored_key(where), encode_tail(stored))
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Wait for records on their way. Idempotent."""
+        """Wait for the delivery of records on their way. Idempotent."""
         self._producer.flush(timeout_s)
 
     def _produce_soon(self, key: bytes, value: bytes) -> None:
@@ -511,7 +511,7 @@ class TopicSettingsTopic:
 
 
 def changed_of(topic_id: TopicId | None, change: Change) -> Change:
-    """Return the change as applied to this topic: to the defaults if the settings belong to an earlier topic."""
+    """Bind a change to this topic: it starts from the defaults if the settings belong to an earlier topic."""
 
     def changed(before: TopicSettings) -> TopicSettings:
         after = change(before if before.is_of(topic_id) else TopicSettings())
@@ -521,7 +521,7 @@ def changed_of(topic_id: TopicId | None, change: Change) -> Change:
 
 
 def _differing(last: TopicSettings, one: TopicSettings) -> dict[str, Any]:
-    """Return what `one` changes in the settings before it."""
+    """Return the fields in which `one` differs from `last`, the settings before it."""
     return {name: value for name in one.__slots__ if (value := getattr(one, name)) != getattr(last, name)}
 
 

@@ -18,10 +18,10 @@ key                  value
                      ``wal_retention_ms``, ``wal_retention_lagging_max_ms``, ``peer_address``
 ===================  ==============================================================================
 
-Fields that a reader does not know are passed over, so that newer agents may add some.
+A reader ignores fields that it does not know, so that newer agents may add some.
 
-Settings belong to the topic with that id: one that is made anew under the name does not inherit them. A record without
-an id counts for whichever topic has the name, until the agent that leads partition 0 binds it to that topic
+Settings belong to the topic with that id: a topic that is recreated under the name does not inherit them. A record
+without an id counts for whichever topic has the name, until the agent that leads partition 0 binds it to that topic
 (`agent.wiring.kafka_following`).
 
 A topic without settings of its own inherits them: from the pattern that matches its name, else from the broker's file.
@@ -131,7 +131,7 @@ class TopicSettings:
         return replace(self, topic_id=None) == TopicSettings()
 
     def is_of(self, topic_id: TopicId | None) -> bool:
-        """Return False if they belong to an earlier topic of that name; True also while either id is unknown."""
+        """Whether they belong to this topic, not to an earlier one of that name; True also while an id is unknown."""
         return None in (topic_id, self.topic_id) or topic_id == self.topic_id
 
     def bound_to(self, topic_id: TopicId) -> "TopicSettings":
@@ -218,7 +218,7 @@ def pattern_key(pattern: str) -> bytes:
 
 
 def check_pattern(pattern: str) -> None:
-    """Raise TopicSettingsError if it is no regular expression."""
+    """Raise TopicSettingsError if the pattern is no regular expression."""
     try:
         re.compile(pattern)
     except re.error as error:
@@ -226,7 +226,7 @@ def check_pattern(pattern: str) -> None:
 
 
 def is_pattern_key(key: bytes | None) -> bool:
-    """Whether the record is a pattern's."""
+    """Whether a record with this key is a pattern's."""
     return key is not None and key.startswith(b"pattern:")
 
 
@@ -319,7 +319,7 @@ def _topic_id(fields: Mapping[str, object]) -> TopicId | None:
 
 
 def _milliseconds(fields: Mapping[str, object], name: str, lowest: int) -> int | None:
-    """Return a field; None if it is absent."""
+    """Return a field in milliseconds; None if it is absent. Raises ValueError below `lowest`, and TypeError."""
     value = None if fields.get(name) is None else typed(fields, name, int)
     if value is not None and value < lowest:
         raise ValueError(f"{name} must be a number of milliseconds, {lowest} or more")
@@ -386,5 +386,5 @@ def why_not_durable(agents: Mapping[int, AgentRegistration], broker_ids: Collect
 
 
 def _is_gone(agent: AgentRegistration) -> bool:
-    """Whether its broker is gone, also if an older release decommissioned it, which left only a missing address."""
+    """Whether the agent's broker is gone, also if an older release decommissioned it, which only unset the address."""
     return agent.is_gone or (agent.gateway is None and agent.peer_address is None)

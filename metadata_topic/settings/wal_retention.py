@@ -110,7 +110,10 @@ class WalRetention:
     """`remote.wal.retention.lagging.max.ms`"""
 
     def of(self, topic: TopicSettings | None, replication_factor: int, local_ms: int) -> KeptFor:
-        """Return the result. `topic` is None, and the replication factor 0, if unknown; `local_ms` may be NO_LIMIT."""
+        """Return how long a topic's entries are kept; `local_ms` may be NO_LIMIT.
+
+        `topic` is None, and the replication factor 0, if unknown.
+        """
         if topic is None or not topic.enable or replication_factor < 1:
             return KeptFor(local_ms, local_ms)
         chosen_ms = self.chosen_ms(topic, replication_factor)
@@ -118,13 +121,13 @@ class WalRetention:
         return KeptFor(kept_ms, _shorter(longer(kept_ms, self.lagging_max_ms), local_ms))
 
     def chosen_ms(self, topic: TopicSettings, replication_factor: int) -> int:
-        """Return the wanted time whatever the local retention: in ms, AS_LOCAL or NO_LIMIT."""
+        """Return the wanted retention, whatever the local retention is: in ms, AS_LOCAL or NO_LIMIT."""
         if topic.wal_retention_ms is not None:
             return topic.wal_retention_ms
         return AS_LOCAL if topic.is_durable or replication_factor <= _FEW_REPLICAS else self.default_ms
 
     def is_kept(self, topic: TopicSettings, replication_factor: int) -> bool:
-        """Whether its objects are stored for more than links.
+        """Whether a topic's objects are stored for more than links.
 
         That is so if the archive merges them, if producers wait for them, or if they are kept as long as the log, as
         for a recovery.
@@ -144,7 +147,7 @@ class AgentsRetention:
 
     @classmethod
     def registered(cls, agents: Iterable[AgentRegistration]) -> Self:
-        """Return those of these agents; without any, objects are kept as long as the brokers keep the log."""
+        """Return these agents' settings; without any, objects are kept as long as the brokers keep the log."""
         told = {
             AS_BEFORE
             if agent.wal_retention_ms is None or agent.wal_retention_lagging_max_ms is None
@@ -154,7 +157,7 @@ class AgentsRetention:
         return cls(tuple(told) or (AS_BEFORE,))
 
     def shortest_of(self, topic: TopicSettings | None, replication_factor: int, local_ms: int) -> KeptFor:
-        """Return how long every agent keeps entries."""
+        """Return the time up to which every agent keeps entries."""
         kept = self._all_of(topic, replication_factor, local_ms)
         return KeptFor(
             reduce(_shorter, (one.retention_ms for one in kept)), reduce(_shorter, (one.lagging_ms for one in kept))
@@ -176,7 +179,7 @@ ALL_AS_BEFORE: Final = AgentsRetention((AS_BEFORE,))
 
 
 def longer(one_ms: int, other_ms: int) -> int:
-    """The longer of two retentions."""
+    """Return the longer of two retentions; NO_LIMIT is the longest."""
     return NO_LIMIT if NO_LIMIT in (one_ms, other_ms) else max(one_ms, other_ms)
 
 

@@ -13,18 +13,18 @@ PartitionAndEpoch = tuple[TopicIdPartition, int]
 
 
 class DeadTails:
-    """By segment; a segment that lives whole has none."""
+    """The dead tails of all segments; a segment without dead records has none."""
 
     def __init__(self) -> None:
         self._tails: dict[CombinedSegmentId, dict[PartitionAndEpoch, int]] = {}
         self._untold: dict[CombinedSegmentId, dict[PartitionAndEpoch, int]] = {}
-        """Of these, what this topic does not tell, but one before it did: leaders are to declare it again."""
+        """Those that only an earlier topic told, not this one: leaders are to declare them again."""
 
     def __contains__(self, segment_id: CombinedSegmentId) -> bool:
         return segment_id in self._tails
 
     def all(self) -> list[DeadTail]:
-        """One for each segment, partition and epoch."""
+        """Return all dead tails, one for each segment, partition and epoch."""
         return [
             DeadTail(segment_id, *partition_and_epoch, first_offset)
             for segment_id, tails in self._tails.items()
@@ -32,41 +32,41 @@ class DeadTails:
         ]
 
     def of(self, segment_id: CombinedSegmentId) -> Mapping[PartitionAndEpoch, int]:
-        """The segment's, each with its first dead offset."""
+        """Return a segment's first dead offsets, by partition and epoch."""
         return self._tails.get(segment_id, {})
 
     def of_partition(self, key: PartitionAndEpoch) -> Iterator[tuple[CombinedSegmentId, int]]:
-        """The segments with dead records of this partition and epoch, each with the first such offset."""
+        """Yield the segments with dead records of this partition and epoch, each with the first dead offset."""
         return ((segment_id, tails[key]) for segment_id, tails in self._tails.items() if key in tails)
 
     def of_partitions(self, keys: Set[PartitionAndEpoch]) -> Iterator[tuple[PartitionAndEpoch, int]]:
-        """First dead offsets in any segment's records of these."""
+        """Yield the first dead offsets of these partitions and epochs, one for each segment that has some."""
         return ((key, tails[key]) for tails in self._tails.values() for key in tails.keys() & keys)
 
     def is_told(self, segment_id: CombinedSegmentId, key: PartitionAndEpoch) -> bool:
-        """Whether this very topic tells what is known of it."""
+        """Whether this topic itself tells what is known of the segment's dead records of this partition and epoch."""
         return key not in self._untold.get(segment_id, ())
 
     def know(self, tail: DeadTail) -> None:
-        """Someone else told so: an image of this topic, or of one before it."""
+        """Add a dead tail that an image tells, of this topic or of one before it."""
         tails = self._tails.setdefault(tail.combined_segment_id, {})
         key = (tail.topic_id_partition, tail.leader_epoch)
         tails[key] = min(tails.get(key, tail.first_offset), tail.first_offset)
 
-    def told(self, tail: DeadTail) -> None:
-        """A record of this topic tells so."""
+    def note_told(self, tail: DeadTail) -> None:
+        """Record a dead tail that a record of this topic declares."""
         self.know(tail)
         untold, key = self._untold.get(tail.combined_segment_id, {}), (tail.topic_id_partition, tail.leader_epoch)
         if untold.get(key, -1) >= tail.first_offset:
             del untold[key]
 
     def forget(self, segment_id: CombinedSegmentId) -> None:
-        """The segment is deleted."""
+        """Forget a segment's dead tails, because it is deleted."""
         self._tails.pop(segment_id, None)
         self._untold.pop(segment_id, None)
 
-    def untold(self) -> list[DeadTail]:
-        """Return those that this topic does not tell."""
+    def list_untold(self) -> list[DeadTail]:
+        """Return the dead tails that this topic does not tell."""
         return [
             DeadTail(segment_id, *partition_and_epoch, first_offset)
             for segment_id, tails in self._untold.items()
@@ -74,11 +74,11 @@ class DeadTails:
         ]
 
     def know_as_untold(self, tail: DeadTail) -> None:
-        """An earlier process knew it as untold."""
+        """Note that the topic does not tell this dead tail, as an earlier process knew."""
         self._untold.setdefault(tail.combined_segment_id, {})[tail.topic_id_partition, tail.leader_epoch] = (
             tail.first_offset
         )
 
     def begin_anew(self) -> None:
-        """The topic is another one, or is read again: it has told nothing yet."""
+        """Mark all dead tails as untold, because the topic is another one, or is read again."""
         self._untold = {segment_id: dict(tails) for segment_id, tails in self._tails.items()}

@@ -5,7 +5,7 @@ records, a COPY_SEGMENT_* record is refused when a registration of a higher inca
 Both places are offsets, so what is refused does not depend on when a record is read: not when some are read
 twice, and not when one is decoded only after an upgrade. Records without a place (not read from the topic) are
 held against all registrations known. Places in two partitions, as there are once partitions were added, have no
-order: there nothing is refused, as that would take what was right before for wrong after.
+order: there nothing is refused, because that would refuse records that were valid before.
 
 When the topic began anew, or lost its tail, its offsets begin anew as well: what was registered before is remembered,
 and fences nothing that the topic tells from then on.
@@ -20,7 +20,7 @@ Source = tuple[int, int]
 """(partition, offset) in the metadata topic."""
 
 BEFORE_THE_TOPIC: Source = (-1, -1)
-"""Where a registration stands that was read of a topic before this one."""
+"""The place of a registration that was read from a topic before this one."""
 
 
 class PlacedRegistration(NamedTuple):
@@ -34,14 +34,14 @@ class Registrations:
     """All brokers' registrations. Not thread-safe."""
 
     def __init__(self) -> None:
-        # Only what raised the incarnation is kept: as many as the broker's agent had starts.
+        # Fenced registrations are not kept, so there are about as many as the broker's agent had starts.
         self._placed: dict[int, list[PlacedRegistration]] = {}
         self._newest: dict[int, PlacedRegistration] = {}
         self.refused: Counter[int] = Counter()
-        """By broker: how many registrations stood behind that of a higher incarnation."""
+        """By broker: how many registrations came after one of a higher incarnation."""
 
     def add(self, registration: RemoteWalNodeRegistration, source: Source | None) -> bool:
-        """False when it is of an incarnation that is fenced itself."""
+        """Add a registration; False when its incarnation is itself fenced."""
         broker_id = registration.broker_id
         arriving = PlacedRegistration(registration, source)
         placed = self._placed.setdefault(broker_id, [])
@@ -67,14 +67,14 @@ class Registrations:
         )
 
     def begin_anew(self) -> None:
-        """The topic is another one: no place that was read of the one before is comparable with places in it."""
+        """Place all registrations before the topic: it is another one, and places in the two are not comparable."""
         for broker_id, placed in self._placed.items():
             self._placed[broker_id] = [PlacedRegistration(known.registration, BEFORE_THE_TOPIC) for known in placed]
         for broker_id, newest in self._newest.items():
             self._newest[broker_id] = PlacedRegistration(newest.registration, BEFORE_THE_TOPIC)
 
     def knows(self, broker_id: int, incarnation: int) -> bool:
-        """Whether this incarnation's registration is known, hence what it published, as that stands behind it."""
+        """Whether this incarnation's registration is known; all that it published stands behind it in the topic."""
         return any(known.registration.incarnation == incarnation for known in self._placed.get(broker_id, ()))
 
     def newest(self, broker_id: int) -> RemoteWalNodeRegistration | None:
@@ -83,16 +83,16 @@ class Registrations:
         return newest.registration if newest is not None else None
 
     def newest_of_all(self) -> list[RemoteWalNodeRegistration]:
-        """`newest` of every broker, by broker."""
+        """Return the registration of every broker's highest incarnation, by broker."""
         return [self._newest[broker_id].registration for broker_id in sorted(self._newest)]
 
     def placed(self) -> list[PlacedRegistration]:
-        """All that count."""
+        """Return all registrations that count, with their places, by broker."""
         return [known for broker_id in sorted(self._placed) for known in self._placed[broker_id]]
 
 
 def _is_newer(one: PlacedRegistration, other: PlacedRegistration) -> bool:
-    """By incarnation; then by the order in the topic, as clocks differ; by time where there is no such order."""
+    """Whether `one` is newer: by incarnation, then by order in the topic, as clocks differ; else by time."""
     if one.registration.incarnation != other.registration.incarnation:
         return one.registration.incarnation > other.registration.incarnation
     if one.source is not None and other.source is not None and one.source[0] == other.source[0]:

@@ -28,7 +28,7 @@ class HeldRecords:
         self._told: dict[DeclaredGap, None] = {}
 
     def add(self, losses: Iterable[DeclaredGap], *, is_told: bool = True) -> None:
-        """Take declarations in; `is_told` by the topic. `losses` is replaced, never changed, so others may keep it."""
+        """Add losses; `is_told`: the topic tells them. `losses` is replaced, never changed, so others may keep it."""
         for loss in losses:
             known = self.losses.get(loss.topic_id_partition, ())
             if loss not in known:
@@ -42,12 +42,12 @@ class HeldRecords:
 
 
 def is_held(entry: RemoteLogSegmentMetadataEntry, losses: LocalLosses) -> bool:
-    """Whether the entry has records of such a loss, whether or not they were declared dead."""
+    """Whether the entry has records that the log lost locally, whether or not they were declared dead."""
     return lost_from(entry, losses) is not None
 
 
 def lost_from(entry: RemoteLogSegmentMetadataEntry, losses: LocalLosses) -> int | None:
-    """The first offset of the entry that the log lost so; None: it lost none of them."""
+    """Return the first offset of the entry that the log lost locally; None: it lost none of them."""
     found = (
         max(entry.first_offset, loss.from_offset)
         for loss in losses.get(entry.topic_id_partition, ())

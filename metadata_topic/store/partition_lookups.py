@@ -4,8 +4,8 @@ Theory. It is S3Stream's, on Kafka's terms. S3Stream finds a stream's offset by 
 which names the node, and then among the StreamSetObjects of that node. Here a partition's leader epoch chain takes the
 place of a stream's ranges: it names the one epoch whose record stands at the offset, whichever broker led. Combined
 segments are the StreamSetObjects; `metadata_topic.store.run_index` finds those that hold the offset in that
-epoch. StreamObjects are the archive's objects (`metadata_topic.store.archive.archive_store`); who reads asks for
-combined segments first, as they are nearer, and for these where there is none (`rlm.archive.stored_runs`).
+epoch. StreamObjects are the archive's objects (`metadata_topic.store.archive.archive_store`). A reader asks for
+combined segments first, as they are nearer, and for archive objects where there is none (`rlm.archive.stored_runs`).
 """
 
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ class _Run(NamedTuple):
 
 
 class PartitionLookups:
-    """What is asked of a store by partition."""
+    """Answers a store's lookups by partition."""
 
     _lock: AbstractContextManager[object]
     _state: StoreState
@@ -44,11 +44,11 @@ class PartitionLookups:
     def entries_covering(
         self, topic_id_partition: TopicIdPartition, offset: int, leader_epochs: LeaderEpochs | None = None
     ) -> list[RemoteWalLogSegmentMetadata]:
-        """The finished, living runs that hold `offset`, the best first: newest epoch, then reaching furthest.
+        """Return the finished, living runs that hold `offset`, the best first: newest epoch, then reaching furthest.
 
-        With `leader_epochs` (the chain of the log that is asked about) only runs of the epoch whose record
-        stands at that offset; a run may reach into offsets that the chain gives to a later epoch, which the
-        caller cuts off by the chain's `end_of`. Without a chain, runs of every epoch.
+        With `leader_epochs` (the chain of the log in question), these are only runs of the epoch whose record stands at
+        that offset. A run may reach into offsets that the chain gives to a later epoch; the caller cuts it off at the
+        chain's `end_of`. Without a chain, these are runs of every epoch.
         """
         with self._lock:
             if leader_epochs is None:
@@ -67,9 +67,9 @@ class PartitionLookups:
     def stored_ranges(
         self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochs, from_offset: int = 0
     ) -> list[tuple[int, int]]:
-        """The offsets of this log, at or above `from_offset`, that finished objects hold: ranges [from, to), ascending.
+        """Return the ranges [from, to) of this log from `from_offset` on that finished objects hold, ascending.
 
-        A hole between two may be one of the log itself, which only the log can tell.
+        A hole between two ranges may be one of the log itself, which only the log can tell.
         """
         found: list[tuple[int, int]] = []
         with self._lock:
@@ -84,11 +84,11 @@ class PartitionLookups:
         return joined_ranges(found)
 
     def with_older_epochs(self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochs) -> LeaderEpochs:
-        """The log's chain with epochs that retention took from its head, as far as objects hold records of them.
+        """Return the log's chain with the epochs that retention cut from its head, if objects hold records of them.
 
-        An epoch began at the first of its records, and one that would begin behind its own end was overwritten
-        (KIP-101, as `recovery.logs.log_plan` has it). Where records of an epoch between were released, and none are
-        left, it goes on where those of the older ones end.
+        An epoch began at the first of its records. One that would begin behind its own end was overwritten (KIP-101, as
+        `recovery.logs.log_plan` has it). If the records of an epoch in between were all released, that epoch begins
+        where the records of the older ones end.
         """
         if not leader_epochs.entries:
             return leader_epochs
@@ -134,20 +134,21 @@ class PartitionLookups:
             )
 
     def declared_gaps(self, topic_id_partition: TopicIdPartition) -> list[DeclaredGap]:
-        """What agents said of it, by offset. Held against a log by `DeclaredGap.end_in`."""
+        """Return a partition's declared gaps, by offset; `DeclaredGap.end_in` says up to where one counts for a log."""
         with self._lock:
             told, untold = self._state.gaps.of(topic_id_partition), self._state.untold_gaps.of(topic_id_partition)
             return sorted({*told, *untold})
 
     def local_losses(self) -> LocalLosses:
-        """What logs lost that objects still hold, as agents declared it."""
+        """Return the records that logs lost and objects still hold, as agents declared them."""
         with self._lock:
             return self._state.held.losses
 
     def held_runs(self, topic_id_partition: TopicIdPartition) -> list[RemoteWalLogSegmentMetadata]:
-        """What objects hold of its local losses, and nobody has given up; by offset, the newest leader epoch first.
+        """Return the runs of a partition's local losses that objects hold and nobody has given up.
 
-        Offsets are those that are held; positions are of the whole entry.
+        They are sorted by offset, the newest leader epoch first. Offsets are those that are held; positions are of the
+        whole entry.
         """
         losses = self.local_losses()
         found: list[RemoteWalLogSegmentMetadata] = []
@@ -171,7 +172,7 @@ class PartitionLookups:
                 yield replace(view, entry=entry)
 
     def uploaders_of(self, topic_id_partition: TopicIdPartition, leader_epoch: int) -> set[int]:
-        """The brokers whose agents stored records of that epoch which are still known."""
+        """Return the brokers whose agents stored records of that epoch which are still known."""
         with self._lock:
             runs = self._runs((topic_id_partition, leader_epoch), 0)
             return {run.segment.segment_id.broker_id for run in runs}
@@ -179,11 +180,11 @@ class PartitionLookups:
     def outside_of(
         self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochs
     ) -> list[tuple[RemoteWalLogSegmentMetadata, int]]:
-        """Runs that hold offsets which this log does not have, each with the first such offset.
+        """Return the runs with offsets that this log does not have, each with the first such offset.
 
-        After a failover the new leader publishes these as dead. Runs known as dead from there on are left
-        out, if this very topic tells so; so are runs of epochs newer than the chain, as then it is the chain that is
-        stale. Runs of segments whose deletion has begun are told as well: it is held back while they seem to be wanted.
+        After a failover the new leader publishes these as dead. Runs that this topic itself already declares dead from
+        there on are left out. So are runs of epochs newer than the chain, because then the chain is stale. Runs of
+        segments whose deletion has begun are included: the deletion is held back while they seem to be wanted.
         """
         with self._lock:
             found: list[tuple[RemoteWalLogSegmentMetadata, int]] = []
@@ -203,10 +204,9 @@ class PartitionLookups:
                 yield self._view(run, key), dead_from
 
     def first_dead_offset(self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochs) -> int | None:
-        """The first offset of this log that is declared dead in a segment, in the very epoch that wrote it; None when
-        there is none.
+        """Return the first offset of this log that is declared dead in the epoch that wrote it; None without any.
 
-        A log has such offsets when an unclean election brought it back, or a recovery that did not know better.
+        A log has such offsets when an unclean election restored them, or a recovery that did not know of their death.
         """
         own = {(topic_id_partition, epoch) for epoch in leader_epochs.newest_first()}
         with self._lock:
@@ -214,7 +214,7 @@ class PartitionLookups:
         return min((offset for (_, epoch), offset in dead if leader_epochs.epoch_at(offset) == epoch), default=None)
 
     def topic_id_partitions(self) -> list[TopicIdPartition]:
-        """The partitions that have finished segments."""
+        """Return the partitions that have finished segments."""
         with self._lock:
             return self._state.index.partitions()
 
@@ -222,9 +222,12 @@ class PartitionLookups:
         self, key: PartitionAndEpoch, begin: int, end: int = NO_END, state: RemoteLogSegmentState = FINISHED
     ) -> list[_Run]:
         """Return the runs with offsets in [begin, end), of segments in that state, in no particular order."""
-        found = self._state.index.between(*key, (begin, end), state)
+        found = self._state.index.find_runs(*key, (begin, end), state)
         columns = (found.firsts.tolist(), found.lasts.tolist(), found.numbers.tolist())
-        return [_Run(first, last, self._state.table.at(number)) for first, last, number in zip(*columns, strict=True)]
+        return [
+            _Run(first, last, self._state.table.find_by_number(number))
+            for first, last, number in zip(*columns, strict=True)
+        ]
 
     def _told_end_of_life(self, run: _Run, key: PartitionAndEpoch) -> int:
         """Return the offset from which on the run is dead, by what this topic tells."""
@@ -232,7 +235,7 @@ class PartitionLookups:
         return self._end_of_life(run, key) if is_told else run.last_offset + 1
 
     def _end_of_life(self, run: _Run, key: PartitionAndEpoch) -> int:
-        """The offset from which on the run is dead; above its last offset while it lives whole."""
+        """Return the offset from which on the run is dead; its end while all of it lives."""
         return self._state.dead_tails.of(run.segment.segment_id).get(key, run.last_offset + 1)
 
     def _view(self, run: _Run, key: PartitionAndEpoch) -> RemoteWalLogSegmentMetadata:

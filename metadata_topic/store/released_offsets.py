@@ -2,14 +2,14 @@
 
 An object goes when nobody wants any of its records: they are below the log's start, on the long-term tier, or older
 than the retention. All three go along the log, so what lies below a released record is not wanted either, whether it
-was ever stored or not. One number for a partition and leader epoch says it, where the store would else forget with the
-object that it was there; and a hole in what is stored can be told from what was stored and went.
+was ever stored or not. One number for each partition and leader epoch keeps that, which the store would otherwise
+forget with the object. So a hole in what is stored can be distinguished from records that were released.
 
 Entries wait as blocks, and are decoded many at a time, as in `metadata_topic.store.run_index`. The number of
-partitions and epochs is bounded; of the oldest it is then forgotten, by which old records may be uploaded once more
-and nothing else.
+partitions and epochs is bounded: beyond it the oldest are forgotten. Then old records may be uploaded once more, and
+nothing else happens.
 
-Not thread-safe; questions change it too.
+Not thread-safe; lookups change it too.
 """
 
 from collections.abc import Iterable
@@ -45,14 +45,14 @@ class ReleasedOffsets:
         self.know(known)
 
     def know(self, known: Iterable[ReleasedUpTo]) -> None:
-        """Take in what another one tells."""
+        """Add known released offsets; the highest of each partition and epoch counts."""
         for partition, epoch, offset in known:
             key = (partition, epoch)
             self._changed.add(key)
             self._up_to[key] = max(offset, self._up_to.pop(key, 0))
 
     def add(self, entry_block: bytes) -> None:
-        """A finished object with these entries, nothing of them dead, is not wanted any more."""
+        """Record that a finished object with these entries, none of them dead, is not wanted any more."""
         if not entry_block:
             return
         self._waiting.append(entry_block)
@@ -61,12 +61,12 @@ class ReleasedOffsets:
             self._fold()
 
     def up_to(self, topic_id_partition: TopicIdPartition, leader_epoch: int) -> int:
-        """Behind the last released offset; 0 when nothing of that epoch was."""
+        """Return the offset behind the last released one; 0 when nothing of that epoch was released."""
         self._fold()
         return self._up_to.get((topic_id_partition, leader_epoch), 0)
 
     def all(self) -> list[ReleasedUpTo]:
-        """The longest unchanged first."""
+        """Return all released offsets, the longest unchanged first."""
         self._fold()
         return [ReleasedUpTo(*key, offset) for key, offset in self._up_to.items()]
 

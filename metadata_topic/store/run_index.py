@@ -5,9 +5,9 @@ decoded together and become one sorted chunk in memory. As soon as enough entrie
 the file: one row for each partition and epoch, with its runs one behind the other, twelve bytes each. No span is
 rewritten for later runs. After a restart the blocks that are in no span yet are decoded again.
 
-Runs may overlap, and come in any order, so spans do as well. A span is in a class by its width in offsets. Of a class
-only spans can hold an offset that begin at most the class's width below it, so a search is as exact as a look at all
-spans, and reads few.
+Runs may overlap, and come in any order, so spans do as well. A span is in a class by its width in offsets. Within a
+class, only spans that begin at most the class's width below an offset can hold it. So a search is as exact as a look at
+all spans, and reads few.
 
 A run names its segment by its block's number; what state that is in decides whether the run counts. So no removal
 touches a span. Once half of all runs belong to no segment any more, spans are swept, some at each flush: those
@@ -38,7 +38,7 @@ WAITING_ROWS: Final = 1 << 17
 _CHUNKS_MAX: Final = 8
 _SPAN_RUNS_MAX: Final = 1024
 _FIRSTS_BITS: Final = 31
-"""Firsts of a span have all above these bits in common, so that they fit into 32 bits as distances."""
+"""The first offsets of a span agree in all bits above these, so their distances fit into 32 bits."""
 _SWEEP_FROM_RUNS: Final = 4096
 _SWEPT_SPANS: Final = 1024
 """At each flush."""
@@ -73,13 +73,13 @@ class Runs(NamedTuple):
     numbers: Int64s
     """The numbers of the segments' blocks."""
 
-    def where(self, wanted: NDArray[np.bool_]) -> "Runs":
-        """Return some of them."""
+    def select(self, wanted: NDArray[np.bool_]) -> "Runs":
+        """Return the runs that the mask selects."""
         return Runs(self.firsts[wanted], self.lasts[wanted], self.numbers[wanted])
 
 
 class _Chunk(NamedTuple):
-    """Runs by log, epoch and first offset."""
+    """Runs, sorted by log, epoch and first offset."""
 
     logs: Int64s
     epochs: Int64s
@@ -106,7 +106,7 @@ class RunIndex:
         return [self._packed_to, self._spans, self._packed_runs, self._dead_runs]
 
     def load(self, facts: Sequence[int], unpacked: Callable[[int], Iterable[tuple[int, bytes]]]) -> None:
-        """Continue with the spans that are there, and with `unpacked` blocks from a number on."""
+        """Continue with the spans of an earlier process, and with the blocks that `unpacked` gives from a number on."""
         self._packed_to, self._spans, self._packed_runs, self._dead_runs = facts
         for number, block in unpacked(self._packed_to):
             self.add(number, block)
@@ -124,7 +124,7 @@ class RunIndex:
             self._dead_runs += entries
 
     def advance(self, next_number: int) -> int:
-        """Do a part of what is to be done with spans, in the table's transaction; blocks below `next_number` are in.
+        """Write or sweep spans if it is time, in the table's transaction; all blocks below `next_number` are indexed.
 
         Returns about how many bytes that writes.
         """
@@ -139,7 +139,7 @@ class RunIndex:
     # Searches
 
     def partitions(self) -> list[TopicIdPartition]:
-        """Return those with runs of finished segments."""
+        """Return the partitions with runs of finished segments."""
         self._sort_waiting()
         topic_ids = {topic: TopicId(topic_id) for topic_id, topic in self._topics.items()}
         found = set()
@@ -150,7 +150,7 @@ class RunIndex:
         return [*found, *self._packed_partitions(found)]
 
     def epochs(self, topic_id_partition: TopicIdPartition) -> list[int]:
-        """Return the epochs in which it may have runs, ascending."""
+        """Return the epochs in which the partition may have runs, ascending."""
         self._sort_waiting()
         found = {epoch for [epoch] in self._connection.execute(_EPOCHS, topic_id_partition)}
         log = self._log(topic_id_partition)
@@ -159,7 +159,7 @@ class RunIndex:
             found.update(np.unique(chunk.epochs[within]).tolist())
         return sorted(found)
 
-    def between(
+    def find_runs(
         self, topic_id_partition: TopicIdPartition, leader_epoch: int, bounds: tuple[int, int], state: int
     ) -> Runs:
         """Return runs that hold any offset in [begin, end), of segments in that state, in no particular order."""
@@ -180,13 +180,13 @@ class RunIndex:
 
         `dead_from` is by block the offset from which on that segment's records of this epoch are dead.
         """
-        runs = self.between(topic_id_partition, leader_epoch, bounds, RemoteLogSegmentState.COPY_SEGMENT_FINISHED)
+        runs = self.find_runs(topic_id_partition, leader_epoch, bounds, RemoteLogSegmentState.COPY_SEGMENT_FINISHED)
         return _joined(_living(runs, dead_from, bounds[0]), bounds)
 
     def _chosen(self, found: Sequence[Runs], begin: int, end: int, state: int) -> Runs:
         runs = Runs(*(np.concatenate(columns) for columns in zip(*found, strict=True))) if found else _NONE
-        runs = runs.where((runs.firsts < end) & (runs.lasts >= begin))
-        return runs.where(self._states.of(runs.numbers) == state)
+        runs = runs.select((runs.firsts < end) & (runs.lasts >= begin))
+        return runs.select(self._states.of(runs.numbers) == state)
 
     def _in_chunks(self, topic_id_partition: TopicIdPartition, leader_epoch: int) -> list[Runs]:
         self._sort_waiting()
@@ -221,7 +221,7 @@ class RunIndex:
             found = self._connection.execute(following, found).fetchone()
 
     def _log(self, topic_id_partition: TopicIdPartition) -> int:
-        """Return topic and partition as one number; one that no chunk has if none has the topic."""
+        """Return topic and partition as one number; if no chunk has the topic, one that no chunk has."""
         topic = self._topics.get(topic_id_partition.topic_id)
         return -2 if topic is None else topic << _PARTITION_BITS | topic_id_partition.partition
 
@@ -243,16 +243,16 @@ class RunIndex:
             self._merge()
 
     def _merge(self) -> None:
-        """Make all chunks one, of the runs that belong to segments."""
+        """Merge all chunks into one, with only the runs that belong to segments."""
         logs = np.concatenate([chunk.logs for chunk in self._chunks])
         epochs = np.concatenate([chunk.epochs for chunk in self._chunks])
         runs = Runs(*(np.concatenate(columns) for columns in zip(*(chunk.runs for chunk in self._chunks), strict=True)))
         living = self._states.are_living(runs.numbers)
-        self._chunks = [_sorted(logs[living], epochs[living], runs.where(living))]
+        self._chunks = [_sorted(logs[living], epochs[living], runs.select(living))]
         self._chunk_rows = int(living.sum())
 
     def _pack(self, next_number: int) -> int:
-        """Make spans of all chunks; return about how many bytes that writes: a page for each, as they lie apart."""
+        """Write all chunks as spans; return about how many bytes that writes: a page for each, as they lie apart."""
         self._merge()
         [(logs, epochs, runs)] = self._chunks
         self._chunks, self._chunk_rows, base = [], 0, self._packed_to
@@ -288,7 +288,7 @@ class RunIndex:
         return len(rows) * PAGE_BYTES
 
     def _sweep(self) -> None:
-        """Look at some spans for runs that belong to no segment."""
+        """Sweep some spans: remove those without living runs, rewrite those with many dead ones."""
         if self._swept_to is None:
             self._swept_to = (b"", -1, -2, -1, -1, -1)
             self._dead_runs = 0
@@ -324,7 +324,7 @@ _NONE: Final = Runs(*(np.empty(0, dtype=np.int64) for _ in range(3)))
 
 
 def _unpacked(spans: Sequence[Sequence[Any]]) -> Runs:
-    """Return the runs of whole rows. Raises DamagedRowError."""
+    """Return the runs of whole rows of spans. Raises DamagedRowError."""
     if not spans:
         return _NONE
     for *row, checksum in spans:
@@ -337,7 +337,7 @@ def _unpacked(spans: Sequence[Sequence[Any]]) -> Runs:
 
 
 def _sum(row: Sequence[Any]) -> int:
-    """Return the checksum of a span's row without that. Raises DamagedRowError."""
+    """Return the checksum of a span's other columns. Raises DamagedRowError."""
     topic_id, *fields, held = row
     try:
         return crc32c(held, crc32c(_FIELDS.pack(*fields), crc32c(topic_id)))
@@ -354,23 +354,23 @@ def _sorted(logs: Int64s, epochs: Int64s, runs: Runs) -> _Chunk:
 
 
 def _class(width: int) -> int:
-    """Return the class whose width is more than that of the span."""
+    """Return the class of a span with this width; the class's own width exceeds it."""
     return width.bit_length() // _CLASS_BITS
 
 
 def _living(runs: Runs, dead_from: Mapping[int, int], begin: int) -> Runs:
-    """Return runs without their dead ends, as far as they reach `begin`."""
+    """Return the runs without their dead ends; those that then end below `begin` are left out."""
     if not dead_from:
         return runs
     lasts = runs.lasts.copy()
     for at in np.flatnonzero(np.isin(runs.numbers, list(dead_from))).tolist():
         lasts[at] = min(int(lasts[at]), dead_from[int(runs.numbers[at])] - 1)
     runs = Runs(runs.firsts, lasts, runs.numbers)
-    return runs.where((lasts >= runs.firsts) & (lasts >= begin))
+    return runs.select((lasts >= runs.firsts) & (lasts >= begin))
 
 
 def _joined(runs: Runs, bounds: tuple[int, int]) -> list[tuple[int, int]]:
-    """Return what the runs hold together within the bounds."""
+    """Return the offsets within the bounds that the runs hold, as ascending ranges that do not touch."""
     if not len(runs.firsts):
         return []
     order = np.argsort(runs.firsts, kind="stable")

@@ -3,9 +3,9 @@
 Theory. A segment is a small row in `segments`. Its entries are one block of columns as it came, a row of `blocks`. Each
 block has a number that is never used again, and the index of runs (`metadata_topic.store.run_index`) names segments by
 it. So a segment that moves through its states changes its small row alone. `released` has the numbers of blocks whose
-segments are not wanted any more, until what they tell is taken in (`metadata_topic.store.released_offsets`); so long
-the blocks stay. `facts` has everything else that the store knows, and how far the topic was read, so content and
-progress are in one transaction: what is read after a crash is what was known at one point of the topic.
+segments are not wanted any more. Those blocks stay until `metadata_topic.store.released_offsets` has taken them in.
+`facts` has everything else that the store knows, and how far the topic was read, so content and progress are in one
+transaction: what is read after a crash is what was known at one point of the topic.
 
 Changes wait in memory until `flush`, so a segment that passes through several states meanwhile is written once. Whoever
 asks for many segments flushes first.
@@ -46,7 +46,7 @@ PAGE_BYTES: Final = 4096
 _CHECKPOINT_BYTES: Final = 16 * 1024 * 1024
 _FLUSH_BYTES: Final = 8 * PAGE_BYTES
 _FREE_SHARE: Final = 4
-"""More than a fourth of the file's pages free: some are given back at each eighth flush."""
+"""If more than a fourth of the file's pages are free, some are given back at each eighth flush."""
 _VACUUM_FLUSHES: Final = 8
 _VACUUM_PAGES: Final = 1024
 BEFORE_ALL: Final = CombinedSegmentId(-1, -1, -1)
@@ -79,7 +79,7 @@ _GONE: Final = 255
 
 
 class DamagedRowError(Exception):
-    """The file gave something else back than was written."""
+    """The file returned something other than what was written."""
 
 
 class StoreLostError(OSError):
@@ -131,7 +131,7 @@ class SegmentStates:
         self._states = np.full(1024, _GONE, dtype=np.uint8)
 
     def put(self, number: int, state: int) -> None:
-        """Remember a state."""
+        """Record the state of a block's segment."""
         if (at := number - self._first) >= len(self._states):
             is_used = self._states != _GONE
             kept = self._states[np.argmax(is_used) :] if is_used.any() else self._states[:0]
@@ -142,11 +142,11 @@ class SegmentStates:
             self._states[at] = state
 
     def forget(self, number: int) -> None:
-        """The block belongs to no segment any more."""
+        """Record that the block belongs to no segment any more."""
         self.put(number, _GONE)
 
     def load(self, numbers: Sequence[int], states: Sequence[int], behind: int) -> None:
-        """Start with these; further numbers begin at `behind`."""
+        """Start with these blocks' states; the numbers of later blocks begin at `behind`."""
         self._first = min(numbers, default=behind)
         self._states = np.full(behind - self._first + 1024, _GONE, dtype=np.uint8)
         self._states[np.array(numbers, dtype=np.int64) - self._first] = states
@@ -160,7 +160,7 @@ class SegmentStates:
         return found
 
     def is_living(self, number: int) -> bool:
-        """Return whether the block belongs to a segment."""
+        """Whether the block belongs to a segment."""
         return self._first <= number < self._first + len(self._states) and self._states[number - self._first] != _GONE
 
     def count_from(self, number: int) -> int:
@@ -218,7 +218,7 @@ class SegmentTable:
             raise DamagedRowError(f"it has format version {version}, this reader knows {FORMAT_VERSION}")
         if path is not None:
             [[mode]] = run("PRAGMA journal_mode = WAL")
-            if mode != "wal":  # else whoever makes a snapshot would hold up the writer until it fails
+            if mode != "wal":  # otherwise a snapshot would block the writer until it fails
                 raise sqlite3.OperationalError(f"its file system does not allow a WAL, but mode {mode}")
             run("PRAGMA synchronous = NORMAL")
             run("PRAGMA wal_autocheckpoint = 0")
@@ -232,7 +232,7 @@ class SegmentTable:
             raise DamagedRowError("another process has written into it")
 
     def load(self, next_number: int) -> Iterator[Segment]:
-        """Count what a file holds, and return all of it. Raises sqlite3.Error and DamagedRowError."""
+        """Yield the segments that the file holds, and count them. Raises sqlite3.Error and DamagedRowError."""
         self.next_number = next_number
         numbers, states = [], []
         for row in self.connection.execute(f"SELECT {_COLUMNS} FROM segments"):  # noqa: S608
@@ -268,7 +268,7 @@ class SegmentTable:
         ).fetchone()
         return None if row is None else _segment(row)
 
-    def at(self, number: int) -> Segment:
+    def find_by_number(self, number: int) -> Segment:
         """Return the segment whose block has that number."""
         if number in self._by_number:
             return self._by_number[number]
@@ -282,18 +282,18 @@ class SegmentTable:
         return segment
 
     def add(self, segment: Segment) -> None:
-        """Add one that is not there; `give_block` follows if it has entries."""
+        """Add a segment that is not there; `give_block` follows if it has entries."""
         self.enter(segment)
         writer, sequence = segment.segment_id[:2], segment.segment_id.sequence
         self._highest[writer] = max(self._highest.get(writer, -1), sequence)
 
     def leave(self, segment: Segment) -> None:
-        """Count it no more, because it is going to be changed or removed."""
+        """Stop counting a segment that is going to be changed or removed."""
         self.segments_in[segment.state] -= 1
         self.bytes_in[segment.state] -= max(segment.size_bytes, 0)
 
     def enter(self, segment: Segment) -> None:
-        """Count it as it is now, and put it back."""
+        """Count a segment as it is now, and put it back."""
         self.segments_in[segment.state] += 1
         self.bytes_in[segment.state] += max(segment.size_bytes, 0)
         if segment.number:
@@ -301,12 +301,12 @@ class SegmentTable:
         self.put(segment)
 
     def put(self, segment: Segment) -> None:
-        """Put it back as it is now."""
+        """Put a segment back as it is now, for the next flush."""
         self.changes += 1
         self._pending[segment.segment_id] = segment
 
     def give_block(self, segment: Segment, entry_block: bytes) -> None:
-        """Let the segment have these entries from now on, under a new number."""
+        """Replace a segment's entries by this block, under a new number."""
         if segment.number:
             self.states.forget(segment.number)
             self._by_number.pop(segment.number, None)
@@ -319,7 +319,7 @@ class SegmentTable:
         self.put(segment)
 
     def remove(self, segment: Segment) -> None:
-        """Forget a segment that was left."""
+        """Remove a segment, after `leave`."""
         self.changes += 1
         if segment.number:
             self.states.forget(segment.number)
@@ -353,8 +353,8 @@ class SegmentTable:
             raise DamagedRowError(f"block {number} is missing")
         return checked_block(number, *row)
 
-    def unindexed(self, begin: int) -> Iterator[tuple[int, bytes]]:
-        """Return the blocks of segments from that number on."""
+    def list_unindexed(self, begin: int) -> Iterator[tuple[int, bytes]]:
+        """Yield the segments' blocks from that number on, with their numbers. Raises DamagedRowError."""
         found = 0
         for number, *row in self.connection.execute(
             "SELECT number, block, checksum FROM blocks WHERE number >= ?", (begin,)
@@ -366,13 +366,13 @@ class SegmentTable:
             raise DamagedRowError("blocks are missing")
 
     def entry_block(self, segment: Segment) -> bytes:
-        """Return its entries; empty without any."""
+        """Return a segment's entries as a block; empty without any."""
         if segment.waiting_block or not segment.number:
             return segment.waiting_block
         return self._block(segment.number)
 
     def published(self, segment: Segment) -> PublishedSegment:
-        """Return it as a record, the entries left as bytes."""
+        """Return a segment as a record, with the entries left as bytes."""
         return PublishedSegment(
             segment.segment_id,
             segment.state,
@@ -385,14 +385,14 @@ class SegmentTable:
     # Many segments; everything must be flushed
 
     def sequences(self, broker_id: int, incarnation: int) -> list[int]:
-        """Return all of a writer's."""
+        """Return the sequences of all of a writer's segments."""
         found = self.connection.execute(
             "SELECT sequence FROM segments WHERE broker_id = ? AND incarnation = ?", (broker_id, incarnation)
         )
         return [sequence for [sequence] in found]
 
     def newest_time_ms(self, broker_id: int, state: RemoteLogSegmentState) -> int | None:
-        """Return the time of the newest segment of the broker's in that state; None without one."""
+        """Return the event time of the broker's newest segment in that state; None without one."""
         row = self.connection.execute(
             f"SELECT {_COLUMNS} FROM segments WHERE broker_id = ? AND state = ?"  # noqa: S608
             " ORDER BY incarnation DESC, sequence DESC LIMIT 1",
@@ -402,7 +402,7 @@ class SegmentTable:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """A connection that sees everything as it is now, as long as this lasts, without a lock if there is a file."""
+        """Yield a connection that sees everything as it is now, without a lock if there is a file."""
         if self.path is None:
             yield self.connection
             return
@@ -464,7 +464,7 @@ class SegmentTable:
         return len(self._pending)
 
     def facts(self) -> Iterator[tuple[str, str, str]]:
-        """Return all kinds, keys and values."""
+        """Yield all facts (kind, key, value). Raises DamagedRowError."""
         for kind, key, value, checksum in self.connection.execute("SELECT kind, key, value, checksum FROM facts"):
             if _sum(kind, key, value) != checksum:
                 raise DamagedRowError(f"what is known of {kind} cannot be read back")
@@ -504,7 +504,7 @@ def published_rows(
     state: RemoteLogSegmentState | None = None,
     limit: int = -1,
 ) -> Iterator[PublishedSegment]:
-    """Return the segments that the connection sees, by writer and sequence, beginning behind that one."""
+    """Yield the segments that the connection sees, by writer and sequence, beginning behind `behind`."""
     of_state = "" if state is None else f"AND s.state = {int(state)}"
     for *row, block, of_block in connection.execute(
         f"SELECT {', '.join('s.' + name for name in _COLUMNS.split(', '))}, b.block, b.checksum"  # noqa: S608

@@ -37,7 +37,7 @@ class SegmentTally:
 
 
 def tallies(connection: sqlite3.Connection) -> list[SegmentTally]:
-    """Return one row for each broker and state that occurs, in their order."""
+    """Return one tally for each broker and state that occurs, sorted by both."""
     found: dict[tuple[int, int], SegmentTally] = {}
     for broker_id, state, custom_metadata, segments, *others in connection.execute(
         "SELECT broker_id, state, custom_metadata, count(*), sum(max(size_bytes, 0)), min(event_timestamp_ms),"

@@ -12,7 +12,7 @@ from metadata_topic.records.offset_ranges import joined_ranges
 
 
 class SequenceSet:
-    """Grows only. Not thread-safe."""
+    """A set of integers that only grows. Not thread-safe."""
 
     __slots__ = ("_ends", "_size", "_starts")
 
@@ -23,7 +23,7 @@ class SequenceSet:
         self._size = 0
 
     def add(self, number: int) -> bool:
-        """True when it was not there."""
+        """Add a number; True when it was not there."""
         after = bisect_right(self._starts, number)
         if after and number < self._ends[after - 1]:
             return False
@@ -43,8 +43,9 @@ class SequenceSet:
         return True
 
     def add_intervals(self, intervals: Iterable[tuple[int, int]]) -> None:
-        """Into an empty set: half open, ascending, never touching. Raises ValueError when they are not, or
-        the set is not empty.
+        """Fill an empty set with half-open intervals that ascend and never touch.
+
+        Raises ValueError when they do not, or the set is not empty.
         """
         starts: list[int] = []
         ends: list[int] = []
@@ -59,7 +60,7 @@ class SequenceSet:
         self._size = sum(ends) - sum(starts)
 
     def join(self, intervals: Iterable[tuple[int, int]]) -> None:
-        """Half open, in any order, whatever is there already."""
+        """Add half-open intervals, in any order, whatever is there already."""
         known = joined_ranges([*self.intervals, *intervals])
         self._starts, self._ends = [start for start, _ in known], [end for _, end in known]
         self._size = sum(self._ends) - sum(self._starts)
@@ -73,5 +74,5 @@ class SequenceSet:
 
     @property
     def intervals(self) -> list[tuple[int, int]]:
-        """Half open, ascending."""
+        """The intervals, half open and ascending."""
         return list(zip(self._starts, self._ends, strict=True))

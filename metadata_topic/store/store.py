@@ -13,7 +13,7 @@ One thing depends on order: a COPY_SEGMENT_* record is refused when an incarnati
 before it (`metadata_topic.store.fencing`). It is the order in the topic that counts, not that of arrival, and it is
 total: all records about one broker's objects, and its registrations, are in one partition. What came before
 the registration stays valid. An id whose COPY record was refused is remembered as fenced, so that the object,
-if there is one, is known for an orphan; DELETE records of it are taken as any.
+if there is one, is known to be an orphan; DELETE records of it are applied as usual.
 
 A FINISHED segment's entries are indexed per partition and leader epoch (`metadata_topic.store.run_index`);
 segments in any other state are not in the index, so a lookup sees finished ones only. Records in objects overlap
@@ -73,7 +73,7 @@ _DAMAGE: Final = (sqlite3.Error, DamagedRowError)
 _UNREADABLE: Final = (*_DAMAGE, ValueError, KeyError, TypeError, OverflowError)
 
 OtherFacts = Callable[[], Iterable[tuple[str, str | None]]]
-"""What changed of what another part keeps in the file: keys and values; None: the key is gone."""
+"""Returns what changed in the facts that another part keeps in the file: keys and values; None: the key is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class StoreFile:
         return self.directory / f"{FILE_NAME}-refused"
 
     def remove(self) -> None:
-        """Remove all of it, if the disk lets us."""
+        """Remove the store's files, as far as the disk allows."""
         for suffix in ("", "-wal", "-shm", "-refused"):
             try:
                 self.path.with_name(FILE_NAME + suffix).unlink(missing_ok=True)
@@ -113,7 +113,7 @@ class StateTotals:
 
 
 class _Streamed:
-    """Segments that are read one by one as they are asked for, from what a connection sees."""
+    """Segments that are read one by one on demand, from what a connection sees."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -127,9 +127,9 @@ class _Streamed:
 
 
 class _StoreLock:
-    """The store's lock. While it is held for questions, everything that was applied is in the tables.
+    """The store's lock. Taking it brings everything that was applied into the tables, so that lookups see it.
 
-    Whoever holds it while the file fails gets StoreLostError, and so does everybody after that.
+    If the file fails while the lock is held, the holder gets StoreLostError, and so does everybody after that.
     """
 
     def __init__(self, prepare: Callable[[], None], lose: Callable[[BaseException], None]) -> None:
@@ -221,7 +221,7 @@ class RemoteWalMetadataStore(PartitionLookups):
         self._state.flush(facts)
 
     def close(self) -> None:
-        """Answer nothing from now on: the file is for the next store. Waits for the disk."""
+        """Close the store: it answers nothing from now on, and the next one may use the file. Waits for the disk."""
         with suppress(StoreLostError), self._lock:
             self._lock.failure = StoreLostError("the metadata store is closed")
             self._state.table.connection.close()
@@ -232,19 +232,19 @@ class RemoteWalMetadataStore(PartitionLookups):
         return self._lock.failure
 
     def keep_also(self, kind: str, changed: OtherFacts) -> Mapping[str, str]:
-        """Keep facts of another part in the same file and transactions. Returns those that are there."""
+        """Keep facts of another part in the same file and transactions. Returns those that the file has."""
         with self._lock:
             self._other_facts[kind] = changed
             return self._state.other_facts.pop(kind, {})
 
     def apply(self, record: MetadataRecord, source: Source | None = None) -> None:
-        """Take a record in. `source` is its (partition, offset) in the metadata topic: progress and content
-        are one unit.
+        """Apply a record. `source` is its (partition, offset) in the metadata topic: progress and content are one
+        unit.
         """
         self._apply([(record, source)])
 
     def apply_all(self, records: Iterable[tuple[MetadataRecord | None, Source]]) -> None:
-        """Take a batch of (record, source) in, as one transaction; None stands for what another store takes in."""
+        """Apply a batch of (record, source) as one transaction; None stands for a record that another store applies."""
         self._apply(records)
 
     def _apply(self, records: Iterable[tuple[MetadataRecord | None, Source | None]]) -> None:
@@ -270,15 +270,15 @@ class RemoteWalMetadataStore(PartitionLookups):
             self._state.held.add(losses, is_told=False)
 
     def image(self) -> StoreImage:
-        """All that is known, and how far the topic was read; for a snapshot."""
+        """Return all that is known, and how far the topic was read, for a snapshot."""
         with self.streamed_image() as image:
             return replace(image, segments=list(image.segments))
 
     @contextmanager
     def streamed_image(self) -> Iterator[StoreImage]:
-        """Give all that is known, with segments that are read one by one as they are asked for, as long as this lasts.
+        """Yield all that is known, with segments that are read one by one on demand, until the context ends.
 
-        Other threads go on meanwhile if there is a file.
+        If there is a file, other threads continue meanwhile.
         """
         with self._lost_if_damaged(), ExitStack() as stack:
             with self._lock:
@@ -291,7 +291,7 @@ class RemoteWalMetadataStore(PartitionLookups):
 
     @contextmanager
     def _lost_if_damaged(self) -> Iterator[None]:
-        """Without the lock, what is read may be damaged as well."""
+        """Raise StoreLostError, and give the file up, if what is read without the lock is damaged."""
         try:
             yield
         except _DAMAGE:
@@ -299,9 +299,9 @@ class RemoteWalMetadataStore(PartitionLookups):
                 raise
 
     def restore(self, image: StoreImage) -> None:
-        """Know what `image` holds, and nothing else. What was counted stays counted.
+        """Replace everything that is known by `image`; counters stay.
 
-        What its segments raise passes through; then nothing is known.
+        Errors that its segments raise are passed on; then nothing is known.
         """
         with self._lock:
             try:
@@ -320,7 +320,7 @@ class RemoteWalMetadataStore(PartitionLookups):
             self._flush()
 
     def join(self, image: StoreImage) -> None:
-        """Know what `image` tells as well: several agents' snapshots tell more than one."""
+        """Add what `image` tells: several agents' snapshots tell more than one."""
         with self._lock:
             self._state.join(image)
             self._flush()
@@ -334,39 +334,39 @@ class RemoteWalMetadataStore(PartitionLookups):
     # Brokers
 
     def registration_of(self, broker_id: int) -> RemoteWalNodeRegistration | None:
-        """The newest incarnation's; None when the broker's agent never registered."""
+        """Return the broker's newest registration; None if its agent never registered."""
         with self._lock:
             return self._state.registrations.newest(broker_id)
 
     def refused_registrations_of(self, broker_id: int) -> int:
-        """How many came behind that of a higher incarnation, as far as this store itself has read."""
+        """Return how many of a broker's registrations this store has read behind one of a higher incarnation."""
         with self._lock:
             return self._state.registrations.refused[broker_id]
 
     def newest_registrations(self) -> list[RemoteWalNodeRegistration]:
-        """The newest incarnation's of every broker, by broker."""
+        """Return the newest registration of every broker, by broker."""
         with self._lock:
             return self._state.registrations.newest_of_all()
 
     def registrations(self) -> list[PlacedRegistration]:
-        """All that count."""
+        """Return all registrations that count, with their places in the topic."""
         with self._lock:
             return self._state.registrations.placed()
 
     def caretaker_of(self, broker_id: int) -> int:
-        """The broker whose agent cares for that broker's objects: its own, unless another took over."""
+        """Return the broker whose agent cares for this broker's objects: itself, unless another took over."""
         registration = self.registration_of(broker_id)
         return broker_id if registration is None else registration.caretaker_broker_id
 
     def knows_incarnation(self, broker_id: int, incarnation: int) -> bool:
-        """Whether its registration is known: all that it published stands behind it in the topic."""
+        """Whether this incarnation's registration is known; all that it published stands behind it in the topic."""
         with self._lock:
             return self._state.registrations.knows(broker_id, incarnation)
 
     # Segments
 
     def state_of(self, combined_segment_id: CombinedSegmentId) -> RemoteLogSegmentState | None:
-        """None when nothing is known of it."""
+        """Return a segment's state; None when nothing is known of it."""
         with self._lock:
             writer = self._state.find_writer(combined_segment_id)
             if writer is not None and combined_segment_id.sequence in writer.deleted:
@@ -380,7 +380,7 @@ class RemoteWalMetadataStore(PartitionLookups):
         return known.metadata if known else None
 
     def published_segment(self, combined_segment_id: CombinedSegmentId) -> PublishedSegment | None:
-        """Return a segment with its entries left as bytes, like `segment`."""
+        """Return a segment with its entries left as bytes; None when nothing is known of it, or it is deleted."""
         with self._lock:
             known = self._state.table.find(combined_segment_id)
             return self._state.table.published(known) if known else None
@@ -388,13 +388,13 @@ class RemoteWalMetadataStore(PartitionLookups):
     def segments(
         self, state: RemoteLogSegmentState | None = None, broker_id: int | None = None
     ) -> Iterator[RemoteWalCombinedLogSegmentMetadata]:
-        """The segments that are not deleted, by writer and sequence; each as it is when it is reached."""
+        """Yield the segments that are not deleted, by writer and sequence; each as it is when it is reached."""
         return (known.metadata for known in self.published_segments(state, broker_id))
 
     def published_segments(
         self, state: RemoteLogSegmentState | None = None, broker_id: int | None = None
     ) -> Iterator[PublishedSegment]:
-        """Return the same segments, with the entries left as bytes: for whoever looks at all of them."""
+        """Yield what `segments` yields, with the entries left as bytes, for callers that look at all segments."""
         reached = BEFORE_ALL if broker_id is None else CombinedSegmentId(broker_id, -1, -1)
         while True:
             with self._lock:
@@ -413,7 +413,7 @@ class RemoteWalMetadataStore(PartitionLookups):
             reached = portion[-1].combined_segment_id
 
     def dead_tails(self, combined_segment_id: CombinedSegmentId) -> Mapping[PartitionAndEpoch, int]:
-        """By partition and leader epoch, the offset from which on the segment's entries are dead."""
+        """Return the offsets from which on the segment's entries are dead, by partition and leader epoch."""
         with self._lock:
             return dict(self._state.dead_tails.of(combined_segment_id))
 
@@ -427,20 +427,20 @@ class RemoteWalMetadataStore(PartitionLookups):
             sequence = combined_segment_id.sequence
             return writer is not None and sequence in writer.fenced and sequence not in writer.deleted
 
-    def told_until_ms(self, broker_id: int) -> int | None:
-        """When one of the broker's newest uploads ended that are told of, by its own clock; None when none is known."""
+    def newest_upload_ms(self, broker_id: int) -> int | None:
+        """Return when one of the broker's newest known uploads ended, in ms by its own clock; None if none is known."""
         with self._lock:
             return self._state.table.newest_time_ms(broker_id, FINISHED)
 
-    def naming(self, source: RouterObjectId) -> frozenset[CombinedSegmentId]:
-        """The segments, not deleted, some of whose batches are in this object of a gateway."""
+    def find_adopters(self, source: RouterObjectId) -> frozenset[CombinedSegmentId]:
+        """Return the segments, not deleted, that have some of their batches in this object of a gateway."""
         with self._lock:
-            return self._state.adopted.naming(source)
+            return self._state.adopted.find_adopters(source)
 
     # The whole
 
-    def totals(self) -> Mapping[RemoteLogSegmentState, StateTotals]:
-        """For each state; the deleted ones as a mere number."""
+    def count_by_state(self) -> Mapping[RemoteLogSegmentState, StateTotals]:
+        """Count the segments and their bytes in each state; the deleted ones without bytes."""
         with self._lock:
             table = self._state.table
             totals = {
@@ -449,8 +449,8 @@ class RemoteWalMetadataStore(PartitionLookups):
             totals[DELETED] = StateTotals(sum(len(writer.deleted) for writer in self._state.writers()))
             return totals
 
-    def tallies(self) -> list[SegmentTally]:
-        """The segments that are not deleted, by broker and state. Other threads go on meanwhile if there is a file."""
+    def tally(self) -> list[SegmentTally]:
+        """Tally the segments that are not deleted, by broker and state. If there is a file, other threads continue."""
         with self._lost_if_damaged(), ExitStack() as stack:
             with self._lock:
                 connection = stack.enter_context(self._state.table.reading())

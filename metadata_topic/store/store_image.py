@@ -42,7 +42,7 @@ class Segments(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StoreImage:
-    """Consistent: taken at one point of the topic, which `progress` names."""
+    """A store's content at one point of the topic, which `progress` names."""
 
     progress: dict[int, int]
     """Partition of the metadata topic to the offset that is to be read next."""

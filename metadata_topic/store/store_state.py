@@ -39,7 +39,7 @@ from plugin.router_object_id import RouterObjectId
 from plugin.segment_metadata import CombinedSegmentId
 
 _KEY_FIELDS: Final = {"writers": 2, "registrations": 0, "dead": 1, "released": 3, "log_starts": 3, "gaps": 2}
-"""How many of the first fields of such a row of an image make the key of a fact."""
+"""By kind of fact, how many of the first fields of an image's row make the key."""
 _PENDING_MAX: Final = 500
 
 
@@ -50,20 +50,20 @@ class AdoptedSources:
         self._segments: dict[RouterObjectId, set[CombinedSegmentId]] = {}
 
     def add(self, segment_id: CombinedSegmentId, custom_metadata: bytes) -> None:
-        """The segment is known with this custom metadata."""
+        """Record the gateways' objects that a segment's custom metadata names."""
         for source in _named(custom_metadata):
             self._segments.setdefault(source, set()).add(segment_id)
 
     def remove(self, segment_id: CombinedSegmentId, custom_metadata: bytes) -> None:
-        """Forget a segment's sources: it is deleted, or known with another note."""
+        """Forget the objects that a segment names: it is deleted, or has other custom metadata now."""
         for source in _named(custom_metadata):
             segments = self._segments.get(source, set())
             segments.discard(segment_id)
             if not segments:
                 self._segments.pop(source, None)
 
-    def naming(self, source: RouterObjectId) -> frozenset[CombinedSegmentId]:
-        """The segments that name it."""
+    def find_adopters(self, source: RouterObjectId) -> frozenset[CombinedSegmentId]:
+        """Return the segments that name this object of a gateway."""
         return frozenset(self._segments.get(source, ()))
 
 
@@ -84,15 +84,15 @@ class Writer:
 
 
 class StoreState:
-    """Everything, in one piece."""
+    """All that a store knows, and the changes by records."""
 
     def __init__(self, path: Path | None = None, cache_bytes: int = 0) -> None:
-        """Continue with what the file holds. Raises sqlite3.Error, DamagedRowError, and what `json` and `int` do."""
+        """Continue with what the file holds. Raises sqlite3.Error, DamagedRowError, and what `json` and `int` raise."""
         self.table = SegmentTable(path, cache_bytes)
         self.counters: Counter[str] = Counter()
         self.untold_gaps = DeclaredGaps()
-        """What this process declares, whether or not the topic has told of it. In no image: of a declaration that was
-        lost with the process the next one is to know nothing, so that it declares anew."""
+        """Gaps that this process declared, whether or not the topic has told of them. They are in no image: if a
+        declaration was lost with its process, the next process must not know it, so that it declares the gap again."""
         self._forget_all()
         self.other_facts = self._load() if path is not None else {}
         """Facts that other parts keep in the file, by kind and key, as they were when it was opened."""
@@ -104,9 +104,9 @@ class StoreState:
         self.progress: dict[int, int] = {}
         self._released = ReleasedOffsets()
         self._released_entries = 0
-        """Of blocks that the table keeps until `released` takes them in."""
+        """Entries in the blocks that the table keeps until `take_in_released`."""
         self.log_starts = ReleasedOffsets()
-        """Below which logs have no records, whoever stored them."""
+        """The offsets below which logs have no records, whoever stored them."""
         self.gaps = DeclaredGaps()
         self.held = HeldRecords()
         self.adopted = AdoptedSources()
@@ -115,7 +115,7 @@ class StoreState:
         """Keys of what changed since the last flush; for the file."""
 
     def clear(self) -> None:
-        """Know nothing, and leave nothing in the file."""
+        """Forget everything, also in the file."""
         self.table.clear()
         self._forget_all()
 
@@ -129,14 +129,14 @@ class StoreState:
         self.table.flush([*facts, *self._changed_facts(), ("index", "", index), ("progress", "", progress)])
 
     def flush_if_many(self) -> None:
-        """Write changed segments alone if so many wait: what is flushed so counts once everything is."""
+        """Write changed segments alone if many wait; they count only once `flush` has written everything."""
         if self.table.pending >= _PENDING_MAX:
             self.table.unchecked_bytes += self.index.advance(self.table.next_number)
             self.table.flush()
             self.table.checkpoint()
 
     def _changed_facts(self) -> Iterator[tuple[str, str, str | None]]:
-        """Return what changed beside segments: of each kind, the rows of an image by key."""
+        """Yield the facts that changed beside segments: of each kind, the rows of an image by key."""
         touched, self._touched = self._touched, {kind: set() for kind in _KEY_FIELDS}
         wanted = {TopicIdPartition(*key) for key in touched["gaps"]}
         gaps = [gap for partition in wanted for gap in self.gaps.of(partition)]
@@ -164,7 +164,7 @@ class StoreState:
             for key, held in rows.items():
                 yield kind, key, json.dumps(held) if held else None
         if touched["dead"]:
-            untold = state_fields(replace(changed, dead=self.dead_tails.untold()))["dead"]
+            untold = state_fields(replace(changed, dead=self.dead_tails.list_untold()))["dead"]
             yield "untold", "", json.dumps(untold)
 
     def _keys_of(self, kind: str, touched: Iterable[Any]) -> Iterator[str]:
@@ -174,7 +174,7 @@ class StoreState:
             yield from (json.dumps([list(segment_id)]) for segment_id in touched)
 
     def _load(self) -> dict[str, dict[str, str]]:
-        """Know what the file holds, if it is whole; else nothing."""
+        """Load what the file holds, if it is whole, else clear it. Returns other parts' facts, by kind and key."""
         found: dict[str, dict[str, str]] = {}
         for kind, key, value in self.table.facts():
             found.setdefault(kind, {})[key] = value
@@ -185,7 +185,7 @@ class StoreState:
         for segment in self.table.load(int(next_number)):
             if segment.custom_metadata:
                 self.adopted.add(segment.segment_id, segment.custom_metadata)
-        self.index.load(index, self.table.unindexed)
+        self.index.load(index, self.table.list_unindexed)
         progress = found.pop("progress")[""]
         fields = {kind: [row for value in found.pop(kind, {}).values() for row in json.loads(value)]
                   for kind in (*_KEY_FIELDS, "untold")}  # fmt: skip
@@ -202,7 +202,7 @@ class StoreState:
     # Records
 
     def apply(self, record: MetadataRecord, source: Source | None) -> None:
-        """Take a record in that stood at `source`."""
+        """Apply a record that stood at `source`."""
         if isinstance(record, PublishedSegment):
             self._apply_segment(record, source)
         elif isinstance(record, UnknownRecord):
@@ -237,7 +237,7 @@ class StoreState:
         )
 
     def restore(self, image: StoreImage) -> None:
-        """Know what the image tells, and nothing else. The file is whole at the next flush, and not before it."""
+        """Replace everything that is known by the image. The file is whole only at the next flush."""
         self.clear()
         self._take_small(image)
         for record in image.segments:
@@ -246,7 +246,7 @@ class StoreState:
         self.progress = dict(image.progress)
 
     def _take_small(self, image: StoreImage) -> None:
-        """Know everything in the image but segments and progress."""
+        """Add everything in the image but segments and progress."""
         self._released.know(image.released)
         self._add_gaps(image.gaps)
         self.log_starts.know(image.log_starts)
@@ -263,7 +263,7 @@ class StoreState:
             self._touched["dead"].add(tail.combined_segment_id)
 
     def join(self, image: StoreImage) -> None:
-        """Know what `image` tells as well. Its places are of another topic, or another time: they fence nothing."""
+        """Add what `image` tells. Its places are of another topic, or another time: they fence nothing."""
         for placed in image.registrations:
             self.registrations.add(placed.registration, BEFORE_THE_TOPIC)
         self._touched["registrations"].add("")
@@ -276,7 +276,7 @@ class StoreState:
                 gone = self.table.find(CombinedSegmentId(*writer_id, sequence)) if sequence in writer.deleted else None
                 if gone is not None:
                     self._remove(gone)
-        for tail in image.dead:  # before a deletion is taken for a release
+        for tail in image.dead:  # first, so that a deletion below does not release them
             self.dead_tails.know(tail)
             self._touched["dead"].add(tail.combined_segment_id)
         for record in image.segments:
@@ -287,26 +287,26 @@ class StoreState:
         self._add_gaps(image.gaps)
 
     def begin_anew(self) -> None:
-        """The topic is another one, or is read again from its beginning, as its end was lost."""
+        """Start over with a topic that is another one, or lost its end: only progress and places are forgotten."""
         self.progress.clear()
         self.registrations.begin_anew()
         self.dead_tails.begin_anew()
-        self._touched["dead"].update(tail.combined_segment_id for tail in self.dead_tails.untold())
+        self._touched["dead"].update(tail.combined_segment_id for tail in self.dead_tails.list_untold())
         self._touched["registrations"].add("")
 
     def writer(self, broker_id: int, incarnation: int) -> Writer:
-        """Return what is remembered of the writer's objects, to be added to."""
+        """Return what is remembered of a writer's objects, to be added to."""
         writer = self._writers.get((broker_id, incarnation))
         if writer is None:
             writer = self._writers[broker_id, incarnation] = Writer()
         return writer
 
     def find_writer(self, segment_id: CombinedSegmentId) -> Writer | None:
-        """Return what is remembered of its writer's objects; None when nothing is."""
+        """Return what is remembered of the objects of this segment's writer; None when nothing is."""
         return self._writers.get(segment_id[:2])
 
     def writers(self) -> Iterable[Writer]:
-        """Return all of them."""
+        """Return what is remembered of every writer's objects."""
         return self._writers.values()
 
     def _writer_image(self, key: tuple[int, int]) -> WriterImage:
@@ -314,7 +314,7 @@ class StoreState:
         return WriterImage(*key, writer.deleted.intervals, writer.fenced.intervals)
 
     def dead_from(self, topic_id_partition: TopicIdPartition, leader_epoch: int) -> dict[int, int]:
-        """By block, the offset from which on a segment's records of that partition and epoch are dead."""
+        """Return by block the offset from which on a segment's records of that partition and epoch are dead."""
         found = {}
         for segment_id, first_offset in self.dead_tails.of_partition((topic_id_partition, leader_epoch)):
             segment = self.table.find(segment_id)
@@ -381,7 +381,7 @@ class StoreState:
         self.table.remove(segment)
 
     def _merge(self, known: Segment, arriving: PublishedSegment, what: Step) -> None:
-        """Join `arriving` into `known`; both are of one segment."""
+        """Join the record `arriving` into what is `known`; both are of one segment."""
         state = furthest(known.state, arriving.state)
         self.table.leave(known)
         if what is Step.REPEATED:
@@ -413,7 +413,9 @@ class StoreState:
                 continue
             self.counters["dead_entries"] += 1
             self._touched["dead"].add(segment_id)
-            self.dead_tails.told(DeadTail(segment_id, entry.topic_id_partition, entry.leader_epoch, entry.first_offset))
+            self.dead_tails.note_told(
+                DeadTail(segment_id, entry.topic_id_partition, entry.leader_epoch, entry.first_offset)
+            )
 
     def _apply_gaps(self, record: RemoteWalGapDeclaration) -> None:
         up_to = {GapReason.RELEASED: self._released, GapReason.LOG_START: self.log_starts}
@@ -428,9 +430,9 @@ class StoreState:
             self._touched["gaps"].add(gap.topic_id_partition)
 
     def take_in_released(self) -> ReleasedOffsets:
-        """Return how far the records went that nobody wants any more.
+        """Return the released offsets, after decoding the released blocks that wait.
 
-        Blocks that were released wait for that, because decoding many together takes a tenth of the time.
+        They wait, because decoding many together takes a tenth of the time.
         """
         for entry_block in self.table.take_released():
             self._released.add(entry_block)
@@ -438,7 +440,7 @@ class StoreState:
         return self._released
 
     def _release(self, segment: Segment) -> None:
-        """Remember how far the records went that nobody wants any more; of dead ones that says nothing."""
+        """Record that nobody wants the segment's records any more; dead ones are left out, as they say nothing."""
         if not segment.number:
             return
         dead = self.dead_tails.of(segment.segment_id)
@@ -460,7 +462,5 @@ class StoreState:
 
 
 def _longer(raw: bytes) -> tuple[int, bytes]:
-    """An order in which any two different values differ, so that the larger of both does not depend on who
-    came first.
-    """
+    """Return a sort key that differs for any two values, so that the larger one does not depend on who came first."""
     return len(raw), raw

@@ -1,20 +1,21 @@
 """Whether the metadata topic that is read is the one that was read before, and whole. Sans-IO.
 
-Theory. Much is concluded from what the topic does *not* tell: an object that nobody knows goes. That is right only
-while the topic is the one in which everything was told. So what a snapshot or an agent's own state remembers of it (its
-id, and how far it reached) is held against what the brokers say, whenever a consumer is made and before each barrier:
+Theory. Much is concluded from what the topic does *not* tell: an object that it does not name is deleted. That is
+right only while the topic is the one in which everything was told. So what a snapshot or an agent's own state remembers
+of it (its id, and how far it reached) is compared with what the brokers say, whenever a consumer is made and before
+each barrier:
 
-- another id: somebody deleted the topic, and it, or an automatism, was made anew;
+- another id: somebody deleted the topic, and it was recreated, perhaps automatically;
 - it ends before what was read of it: its tail was cut off, as by an unclean election;
-- it begins behind what was read of it: records went that nobody here has read.
+- it begins behind what was read of it: records were removed that this agent has not read.
 
-Each is a doubt. What is known stays known then (`RemoteWalMetadataStore.begin_anew`), what is told of from then on is
-added, and nothing is concluded from what is not told. A doubt ends with the record of a rebuild
-(`RemoteWalTopicRebuilt`) that is newer than all those that are remembered, and never by itself. While there is a doubt
-nothing is remembered anew, so that it outlives the process.
+Each is a doubt. What is known stays known then (`RemoteWalMetadataStore.begin_anew`), what is told from then on is
+added, and nothing is concluded from what is not told. A doubt never ends by itself, only with the record of a rebuild
+(`RemoteWalTopicRebuilt`) that is newer than all those that are remembered. While there is a doubt, no newer state of
+the topic is remembered, so that the doubt outlives the process.
 
-Where nothing is remembered (the first agent of all, or all was lost), the topic is taken as it is, if it tells all from
-its first record on. A topic that is read from a later offset on told more once: it is doubted, too.
+If nothing is remembered (the first agent of all, or all was lost), the topic is accepted as it is, if it still has its
+first record. A topic that begins at a later offset once told more, so it is doubted, too.
 """
 
 import threading
@@ -30,7 +31,7 @@ NEVER_REBUILT_MS = -1
 
 
 class TopicDoubt(StrEnum):
-    """What speaks against concluding from what the topic does not tell."""
+    """A reason to conclude nothing from what the topic does not tell."""
 
     BEGAN_ANEW = "began_anew"
     SHORTER = "shorter"
@@ -42,7 +43,7 @@ class RememberedTopic:
     """What is remembered of the topic, from a time without doubt."""
 
     topic_id: TopicId | None
-    """None: by an agent that did not ask for it."""
+    """None: the agent that remembered it did not ask for it."""
     ends: Mapping[int, int]
     """Partition to the offset that was to be read next."""
     rebuilt_ms: int = NEVER_REBUILT_MS
@@ -50,22 +51,22 @@ class RememberedTopic:
 
 
 class TopicContinuity:
-    """Told by the reading thread; any thread may ask."""
+    """Keeps the doubts about the topic. The reading thread reports to it; any thread may ask."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._remembered: list[RememberedTopic] = []
         self._read_of: TopicId | None = None
-        """Whose positions those are where reading goes on."""
+        """The id of the topic whose positions are those where reading continues."""
         self._topic_id: TopicId | None = None
         self._rebuilt_ms = NEVER_REBUILT_MS
         self._doubts: dict[TopicDoubt, str] = {}
         self.awaits_snapshot = False
         """Whether a snapshot may tell what the topic does not, and object storage has not answered yet. Set on the
-        reading thread, by who loads it."""
+        reading thread, by the code that loads it."""
 
     def remember(self, topic: RememberedTopic, *, reading_goes_on: bool = False) -> None:
-        """Take in what is remembered; `reading_goes_on` there, where its ends are."""
+        """Add what is remembered of the topic; `reading_goes_on`: reading continues at its ends."""
         with self._lock:
             self._remembered.append(topic)
             self._rebuilt_ms = max(self._rebuilt_ms, topic.rebuilt_ms)
@@ -73,9 +74,9 @@ class TopicContinuity:
                 self._read_of = topic.topic_id
 
     def reads(self, topic_id: TopicId | None, ends: Mapping[int, int]) -> bool:
-        """The brokers say that the topic has this id (None: they do not tell) and ends there.
+        """Compare the topic's id (None: unknown) and ends, as brokers give them, with what is remembered.
 
-        False when it is another one than that in which reading was to go on: then it is read from its beginning.
+        False when it is another topic than the one where reading was to continue: then it is read from its beginning.
         """
         with self._lock:
             if topic_id is not None:
@@ -106,7 +107,7 @@ class TopicContinuity:
             }
 
     def resume(self, kept: Mapping[str, Any]) -> None:
-        """Continue the reading of an earlier process there. Raises ValueError, KeyError, TypeError."""
+        """Continue where an earlier process left off, by its `to_resume`. Raises ValueError, KeyError, TypeError."""
         with self._lock:
             self._read_of = _topic_id(kept["read_of"])
             self._rebuilt_ms = int(kept["rebuilt_ms"])
@@ -123,12 +124,12 @@ class TopicContinuity:
                 self._doubts[TopicDoubt.SHORTER] = found
 
     def doubted(self, doubt: TopicDoubt, found: str) -> None:
-        """The reading itself met this."""
+        """Record a doubt that arose while reading."""
         with self._lock:
             self._doubts[doubt] = found
 
     def rebuilt(self, record: RemoteWalTopicRebuilt) -> None:
-        """The topic tells that all was written anew."""
+        """Handle the record of a rebuild: one that is newer than all known ends the doubts."""
         with self._lock:
             if self._topic_id not in (None, record.topic_id):
                 return
@@ -136,7 +137,7 @@ class TopicContinuity:
                 self._rebuilt_ms = record.event_timestamp_ms
                 self._remembered.clear()
                 self._doubts.clear()
-            elif record.event_timestamp_ms == self._rebuilt_ms:  # what was cut off before it is nothing to miss
+            elif record.event_timestamp_ms == self._rebuilt_ms:  # records cut off before it are not missed
                 self._doubts.pop(TopicDoubt.GAP, None)
 
     @property
@@ -156,7 +157,7 @@ class TopicContinuity:
         return self._rebuilt_ms
 
     def to_remember(self, ends: Mapping[int, int]) -> RememberedTopic:
-        """The topic as it is now, read up to `ends`. Not while there is a doubt."""
+        """Return what to remember of the topic, read up to `ends`. Not to be called while there is a doubt."""
         with self._lock:
             return RememberedTopic(self._topic_id, dict(ends), self._rebuilt_ms)
 

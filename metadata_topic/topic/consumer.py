@@ -64,14 +64,14 @@ class ObjectRates:
         self._per_second: Mapping[int, float] = {}
 
     def read(self, record: MetadataRecord) -> None:
-        """A record came, and did not wait in the topic for this agent to begin."""
+        """Count a record that came while reading, and had not waited in the topic for this agent's start."""
         if isinstance(record, PublishedSegment) and record.state is FINISHED and not record.is_rebuilt:
             with self._lock:
                 self._roll()
                 self._counting[record.combined_segment_id.broker_id] += 1
 
     def per_second(self) -> Mapping[int, float]:
-        """By broker; those that made none are left out."""
+        """Return the objects per second by broker; brokers without any are left out."""
         with self._lock:
             self._roll()
             return self._per_second
@@ -110,7 +110,7 @@ class RemoteWalMetadataConsumer(TopicReader):
         super().__init__(TopicFollower(client_config, METADATA_TOPIC, self._take, settings, rack, consumer_factory))
 
     def start(self) -> None:
-        """Begin rebuilding the store."""
+        """Begin reading the topic into the store."""
         self._follower.start(self._prepare, self._store.begin_anew, self._store.topic)
 
     def read_to_end(self, timeout_s: float) -> bool:

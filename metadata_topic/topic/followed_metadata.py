@@ -30,7 +30,7 @@ class KnownMetadata:
     """The stores of one run, and the file that they have in common."""
 
     def __init__(self, file: StoreFile) -> None:
-        """Know what is in the file. Blocks: of many objects for seconds."""
+        """Load what is in the file. Blocks: for seconds if it has many objects."""
         self.file = file
         self.store = RemoteWalMetadataStore(file)
         self.archive = ArchiveStore()
@@ -38,7 +38,7 @@ class KnownMetadata:
 
 
 class FollowedMetadata:
-    """Reads on its own thread, from `start` to `close`. Any thread may ask."""
+    """The stores, and the consumer that reads the topic into them on its own thread. Any thread may ask."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class FollowedMetadata:
         return self.consumer.read_to_end(_READ_TO_END_TIMEOUT_S)
 
     def is_whole(self) -> bool:
-        """Wait like `read_to_end`, but also False while the topic may have lost records."""
+        """Wait until the stores hold the whole topic; False if that fails, or it may have lost records. Blocks."""
         return self.read_to_end() and not self.store.topic.doubts
 
     def doubt(self) -> str:
@@ -85,7 +85,7 @@ class FollowedMetadata:
         return "; ".join(f"metadata topic {doubt}: {found}" for doubt, found in self.store.topic.doubts.items())
 
     async def save_snapshots(self, interval_s: float, may_save: Callable[[], bool]) -> None:
-        """Save for ever. A store that is not read to its end yet would replace a better snapshot."""
+        """Save snapshots at that interval, for ever, while the topic is read: else one might replace a better one."""
         await self._snapshots.run(interval_s, lambda: self.is_read and may_save())
 
     @property

@@ -20,7 +20,7 @@ class LogEnd:
 
 
 class LogEnds:
-    """Asks with one client, made for the first question. Blocks. Several threads may call `look`."""
+    """Looks up leaders and ends of logs, by one client, made at the first call. Blocks. `look` is thread-safe."""
 
     def __init__(self, client: KafkaClientConfig, client_id: str, timeout_s: float = 5.0) -> None:
         self._cluster = KafkaCluster(client, client_id, timeout_s)
@@ -36,7 +36,7 @@ class LogEnds:
         return {one.partition: one.leader_id for one in listed.partitions}
 
     def look(self, partitions: Mapping[str, Collection[int] | None]) -> dict[tuple[str, int], LogEnd]:
-        """Return the ends by topic and partition, of those that exist. Raises KafkaClusterError.
+        """Return leader and end of the existing partitions, by topic and partition. Raises KafkaClusterError.
 
         None in place of a topic's partitions asks for all of them.
         """

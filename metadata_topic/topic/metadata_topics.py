@@ -78,14 +78,14 @@ class MetadataTopics:
         """Called with why nothing may be published, or None; on any thread."""
 
     async def make(self) -> None:
-        """Run until both topics exist."""
+        """Create the topics if they are missing; returns once both exist."""
         while True:
             if await self._look():
                 return
             await asyncio.sleep(_RETRY_S)
 
     async def watch(self) -> None:
-        """Watch as long as the agent runs."""
+        """Look after both topics as long as the agent runs."""
         while True:
             await asyncio.sleep(_RETRY_S if self._missing_since_s is not None else _LOOK_S)
             await self._look()

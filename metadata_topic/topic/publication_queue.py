@@ -49,7 +49,7 @@ class PendingRecord:
 
 
 class PublicationQueue:
-    """What a publisher takes in; the subclass sends it."""
+    """The queue of a publisher's records; the subclass sends them."""
 
     def __init__(self, clock: Callable[[], float], settings: PublisherSettings) -> None:
         self._clock = clock
@@ -120,7 +120,7 @@ class PublicationQueue:
         return None if isinstance(record, RemoteWalNodeRegistration) else self.stall_reason()
 
     def hold(self, reason: str | None) -> None:
-        """Publish nothing, because it would be lost; None: publish again."""
+        """Stop publishing for this reason, as records would be lost; None: publish again."""
         with self._changed:
             self._held = reason
             self._changed.notify_all()

@@ -43,13 +43,13 @@ class PublicationWatch:
         return self.stalled_because is not None
 
     async def run(self) -> None:
-        """Check until cancelled."""
+        """Check every second until cancelled."""
         while True:
             self.look()
             await self._sleep(_INTERVAL_S)
 
     def look(self) -> None:
-        """Check once."""
+        """Check once whether metadata can be published."""
         before, self.stalled_because = self.stalled_because, self._stall_reason()
         if self.stalled_because is None:
             self._on_well()

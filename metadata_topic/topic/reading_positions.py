@@ -14,7 +14,7 @@ log = structlog.get_logger(__name__)
 
 
 class ReadingPositions:
-    """By partition, the next offset to read. For the reading thread."""
+    """The next offset to read of each partition. For the reading thread."""
 
     def __init__(self, topic: str, timeout_s: float, end_timeout_s: float) -> None:
         """`end_timeout_s` is for questions while reading continues."""
@@ -46,7 +46,7 @@ class ReadingPositions:
         self._look_whether_caught_up()
 
     def _goes_on(self, consumer: ConsumerLike) -> bool:
-        """Whether it is the topic that was read so far."""
+        """Whether the topic is the one that was read so far."""
         if self.continuity is None:
             return True
         ends = self._end_offsets(consumer, self._timeout_s)
@@ -95,9 +95,9 @@ class ReadingPositions:
                 self.positions[partition] = begin
 
     def ends_of_the_same(self, consumer: ConsumerLike) -> dict[int, int] | None:
-        """Return the end offsets; None when they are unknown.
+        """Return the end offsets of the topic that is read; None when they are unknown.
 
-        Raises MetadataTopicError, so that the topic is assigned again, unless it is the one that is read.
+        Raises MetadataTopicError, so that the topic is assigned again, if it is another one, or lost its end.
         """
         ends = self.ends_if_told(consumer)
         if ends is None or self.continuity is None:

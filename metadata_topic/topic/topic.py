@@ -57,7 +57,7 @@ class MetadataTopicSettings:
         return replace(self, retention_ms=longer_retention(self.retention_ms, needed_ms))
 
     def metadata_topic_config(self) -> dict[str, str]:
-        """The metadata topic's own configuration."""
+        """Return the configuration with which the metadata topic is created."""
         return {
             "cleanup.policy": "delete",
             "retention.ms": str(self.retention_ms),
@@ -70,7 +70,7 @@ class MetadataTopicSettings:
         }
 
     def settings_topic_config(self) -> dict[str, str]:
-        """The settings topic's own configuration."""
+        """Return the configuration with which the settings topic is created."""
         return {
             "cleanup.policy": "compact",
             "compression.type": "producer",
@@ -94,7 +94,7 @@ class Broker(NamedTuple):
 
 
 class AdminLike(Protocol):
-    """What is used of an admin client; `confluent_admin` is the real one."""
+    """The part of an admin client used here; `confluent_admin` makes the real one."""
 
     def brokers(self) -> list[Broker]: ...
 
@@ -188,7 +188,7 @@ def ensure_topics(
                 log.info("metadata_topic_created", topic=topic, partitions=partition_count, config=config)
                 continue
         actual = _once_known(topic, partial(_config_if_known, admin, topic), timeout_s, wait)
-        deviations += _deviations(topic, _withoutlonger_retention(config, actual), actual)
+        deviations += _deviations(topic, _without_longer_retention(config, actual), actual)
     metadata_partitions = _once_known(
         METADATA_TOPIC, lambda: admin.partition_counts().get(METADATA_TOPIC) or None, timeout_s, wait
     )
@@ -200,7 +200,7 @@ def ensure_topics(
 
 
 def _once_known(topic: str, ask: Callable[[], T | None], timeout_s: float, wait: Callable[[float], object]) -> T:
-    """Ask until there is an answer: `ask` returns None for a new topic that not every broker knows yet."""
+    """Call `ask` until it answers: it returns None for a new topic that not every broker knows yet."""
     pause_s = 0.1
     for _ in range(max(1, int(timeout_s / pause_s))):
         answer = ask()
@@ -217,8 +217,8 @@ def _config_if_known(admin: AdminLike, topic: str) -> dict[str, str] | None:
         return None
 
 
-def _withoutlonger_retention(wanted: Mapping[str, str], actual: Mapping[str, str]) -> dict[str, str]:
-    """Remove deviations that keep records longer than wanted, and the larger segments that go with it."""
+def _without_longer_retention(wanted: Mapping[str, str], actual: Mapping[str, str]) -> dict[str, str]:
+    """Return the wanted settings, without retention and segment time if records are kept longer than wanted."""
     wanted_ms, actual_ms = (number(config.get("retention.ms"), None) for config in (wanted, actual))
     if wanted_ms is None or actual_ms is None or longer_retention(wanted_ms, actual_ms) != actual_ms:
         return dict(wanted)
@@ -232,7 +232,7 @@ def _deviations(topic: str, wanted: Mapping[str, str], actual: Mapping[str, str]
 
 
 class _TopicAdmin:
-    """Asks a cluster about the metadata topics, and makes them."""
+    """Asks a cluster about the metadata topics, and creates them."""
 
     def __init__(self, cluster: KafkaCluster) -> None:
         self._cluster = cluster
@@ -255,7 +255,7 @@ class _TopicAdmin:
         return self._cluster.create_topic(topic, assignment, config)
 
     def topic_config(self, topic: str) -> dict[str, str]:
-        config = self._cluster.topic_configurations([topic]).all({UNKNOWN_TOPIC_OR_PARTITION})
+        config = self._cluster.topic_configurations([topic]).get_all({UNKNOWN_TOPIC_OR_PARTITION})
         if topic not in config:
             raise TopicNotKnownError("describe topic", topic, "the broker does not know it")
         return config[topic]

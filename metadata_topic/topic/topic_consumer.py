@@ -69,7 +69,7 @@ class _ConfluentReader:
         return partition_count(self._consumer, topic, timeout_s)
 
     def topic_id(self, topic: str) -> TopicId | None:
-        """Ask for the id separately, because librdkafka does not give it to a consumer."""
+        """Ask for the topic's id separately, because librdkafka does not give it to a consumer."""
         if self._descriptions is None:
             return None
         [described] = self._descriptions.topics([topic])
@@ -85,7 +85,7 @@ class _ConfluentReader:
         return self._offsets(topic, partitions, _LATEST, timeout_s)
 
     def _offsets(self, topic: str, partitions: Iterable[int], timestamp: int, timeout_s: float) -> dict[int, int]:
-        """Ask for all partitions at once: each request waits behind the fetch that its broker holds now."""
+        """Ask for all partitions' offsets at once: each request waits behind the fetch that its broker holds now."""
         from confluent_kafka import KafkaException, TopicPartition
 
         wanted = [TopicPartition(topic, partition, timestamp) for partition in partitions]

@@ -207,7 +207,7 @@ class StallWatch:
         """Whether it is time for a look."""
         return now_s - self._looked_s >= self._interval_s
 
-    def stalled(self, positions: Mapping[int, int], end_offsets: Mapping[int, int], now_s: float) -> int | None:
+    def find_stalled(self, positions: Mapping[int, int], end_offsets: Mapping[int, int], now_s: float) -> int | None:
         """Return a partition that has not moved since the last look although it had more; None: all is well.
 
         Both by partition: the next offset to read, and the end according to brokers now; empty when unknown.
@@ -284,7 +284,7 @@ class TopicFollower:
         return self._is_there
 
     def wait_until_ready(self, timeout_s: float) -> bool:
-        """Wait; False when the time ran out first, the thread died, or an optional topic is missing."""
+        """Wait until `ready`; False when time ran out first, the thread died, or an optional topic is missing."""
         return self._settled.wait(timeout_s) and self.ready
 
     def read_to_end(self, timeout_s: float) -> bool:
@@ -372,7 +372,7 @@ class TopicFollower:
 
     def _look_for_stalls(self, consumer: ConsumerLike, watch: StallWatch, now_s: float) -> None:
         """Raise MetadataTopicError when the consumer must be replaced."""
-        stalled = watch.stalled(self._reading.positions, self._reading.ends_if_told(consumer) or {}, now_s)
+        stalled = watch.find_stalled(self._reading.positions, self._reading.ends_if_told(consumer) or {}, now_s)
         if stalled is not None:
             self._reading.counters["stalls"] += 1
             raise MetadataTopicError(
@@ -459,7 +459,7 @@ class TopicReader:
         return self._follower.is_there
 
     def wait_until_ready(self, timeout_s: float) -> bool:
-        """Wait; False when the time ran out first, or the reader died."""
+        """Wait until `ready`; False when the time ran out first, or the reader died."""
         return self._follower.wait_until_ready(timeout_s)
 
     @property

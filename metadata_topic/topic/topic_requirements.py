@@ -64,7 +64,7 @@ def retention_needed_ms(longest_kept_ms: int, grace_ms: int) -> int:
 
 
 def longer_retention(one_ms: int, other_ms: int) -> int:
-    """Return the longer of the two."""
+    """Return the longer of two retentions; UNLIMITED is the longest."""
     return UNLIMITED if UNLIMITED in (one_ms, other_ms) else max(one_ms, other_ms)
 
 
@@ -141,7 +141,7 @@ def replication_problems(
 
 
 def number(text: str | None, default: int | None) -> int | None:
-    """Return a setting's number; the default if it is absent."""
+    """Return a setting's number; the default if it is absent or no number."""
     try:
         return default if text is None else int(text)
     except ValueError:

@@ -22,7 +22,7 @@ _SETTINGS = PublisherSettings(unpublished_max_ms=int(READ_TIMEOUT_S * 1000))
 
 
 class TopicSession:
-    """`store` and `archive` hold the topic's content; `publisher` takes records to add."""
+    """A command's access to the topic: `store` and `archive` hold its content; `publisher` takes records to add."""
 
     def __init__(
         self,

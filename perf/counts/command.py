@@ -192,7 +192,7 @@ class _Counting:
             producer.produce(_TOPIC, value, partition=number % len(self._agents))
             if producer.flush(_WRITE_TIMEOUT_S):
                 raise TimeoutError("a record was not acknowledged in time")
-        grown = scrape_all(self._cluster).since(before)
+        grown = scrape_all(self._cluster).subtract(before)
         return round(grown.of("remote_wal_uploaded_segments_total"))
 
     def _wake_ups(self) -> int:

@@ -262,7 +262,7 @@ def quantile(values: Sequence[float], fraction: float) -> float:
 
 def _cost(way: str, mb_per_s: float, used: Sequence[Usage]) -> Cost:
     counted = sum((one.counted for one in used), Counters())
-    frames = counted.by("remote_wal_gateway_produce_requests_total", "way")
+    frames = counted.sum_by("remote_wal_gateway_produce_requests_total", "way")
     cpu = counted.cpu_s / max(sum(one.brokers_cpu_s for one in used), 1e-9)
     linked = frames.get("linked", 0.0) / max(sum(frames.values()), 1.0)
     return Cost(way, mb_per_s, counted.puts, counted.gets, cpu, linked)

@@ -156,7 +156,7 @@ def three_zones(directory: Path, store: StoreSpec) -> Iterator[World]:
     """Start a new cluster in its own namespaces, and remove all of it at the end. Needs root."""
     agents = AgentsMode(store, gateways=_GATEWAYS)
     with (
-        ZoneHosts(_NETWORK).made() as hosts,
+        ZoneHosts(_NETWORK).make() as hosts,
         started_cluster(directory, agents, overrides=_BROKERS, hosts=hosts) as cluster,
     ):
         yield World(cluster, hosts, agents)

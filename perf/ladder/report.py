@@ -113,7 +113,7 @@ def _agents_row(runs: Sequence[Measured]) -> dict[str, Any]:
         "puts": total.puts,
         "gets": total.gets,
         "stages_ms": total.stages_ms(),
-        "faults": {why: times for why, times in total.by("remote_wal_faults_total", "reason").items() if times},
+        "faults": {why: times for why, times in total.sum_by("remote_wal_faults_total", "reason").items() if times},
     }
 
 

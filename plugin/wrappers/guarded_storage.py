@@ -87,7 +87,7 @@ class GuardedStorageManager(RemoteWalStorageManager):
     def copy_log_segment_data(
         self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: RecordsList
     ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
-        with self.there("copy", metadata.combined_segment_id) as manager:
+        with self.call_real("copy", metadata.combined_segment_id) as manager:
             return manager.copy_log_segment_data(metadata, records_list)
 
     def fetch_log_segment(
@@ -97,25 +97,25 @@ class GuardedStorageManager(RemoteWalStorageManager):
         end_position: int,
         custom_metadata: bytes = b"",
     ) -> bytes:
-        with self.there("fetch", combined_segment_id) as manager:
+        with self.call_real("fetch", combined_segment_id) as manager:
             return manager.fetch_log_segment(combined_segment_id, start_position, end_position, custom_metadata)
 
     def fetch_segment_metadata(self, stored: StoredSegment) -> RemoteWalCombinedLogSegmentMetadata:
-        with self.there("fetch metadata", stored.key) as manager:
+        with self.call_real("fetch metadata", stored.key) as manager:
             return manager.fetch_segment_metadata(stored)
 
     def delete_log_segment_data(self, combined_segment_id: CombinedSegmentId, custom_metadata: bytes = b"") -> None:
-        with self.there("delete", combined_segment_id) as manager:
+        with self.call_real("delete", combined_segment_id) as manager:
             manager.delete_log_segment_data(combined_segment_id, custom_metadata)
 
     def list_log_segments(self, broker_id: int | None = None) -> Iterator[StoredSegment]:
-        with self.there("list", "") as manager:
+        with self.call_real("list", "") as manager:
             listed = manager.list_log_segments(broker_id)
         return _each("list", "", listed)
 
     def on_loop(self, size_bytes: int, custom_metadata: bytes = b"") -> SegmentsOnLoop | None:
         inner = self._manager.on_loop(size_bytes, custom_metadata) if self._manager is not None else None
-        return _GuardedOnLoop(inner, self.there) if inner is not None else None
+        return _GuardedOnLoop(inner, self.call_real) if inner is not None else None
 
     def copies_of(self, custom_metadata: bytes) -> Sequence[StoredCopy]:
         """Return where objects are; without the real one, there are no parts."""
@@ -128,7 +128,7 @@ class GuardedStorageManager(RemoteWalStorageManager):
     @property
     def blobs(self) -> BlobStorage:
         """The real one's blobs; a missing real one is reported at each call."""
-        return _GuardedBlobs(self.there)
+        return _GuardedBlobs(self.call_real)
 
     @property
     def request_counts(self) -> RequestCounts:
@@ -139,7 +139,7 @@ class GuardedStorageManager(RemoteWalStorageManager):
         if self._manager is not None:
             self._manager.close()
 
-    def there(self, operation: str, key: object) -> "_Call":
+    def call_real(self, operation: str, key: object) -> "_Call":
         """Return the real one for one operation. Raises RemoteStorageError if it is missing, or may not be called."""
         if self._manager is None:
             raise RemoteStorageError(operation, str(key), self._away_because)

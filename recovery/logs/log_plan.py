@@ -156,7 +156,7 @@ class LogRuns:
         self._known_end = max(self._reached.values(), default=0)
         self._first_lost = min((run.first_offset for run in lost), default=None)
 
-    def without(self, unreadable: Container[StoredRun]) -> "LogRuns":
+    def mark_unreadable(self, unreadable: Container[StoredRun]) -> "LogRuns":
         """Return the runs with these marked as unreadable."""
         readable = copy(self)
         readable._runs = {

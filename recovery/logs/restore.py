@@ -158,9 +158,9 @@ class _Log:
         if overtaken := self._overtaken:
             job = replace(job, runs=job.runs.cut_off(overtaken))
             self.unusable = {run: error for run, error in self.unusable.items() if run not in overtaken}
-            self._begin(replace(job, plan=job.runs.without(self.unusable).plan(rules)))
+            self._begin(replace(job, plan=job.runs.mark_unreadable(self.unusable).plan(rules)))
             return True
-        plan = job.runs.without(self.unusable).plan(rules)
+        plan = job.runs.mark_unreadable(self.unusable).plan(rules)
         if plan.start_offset > self.gap.from_offset and self.gone:
             horizon_ms = rules.retention_horizon_ms if now_ms is None else job.settings.horizon_ms(now_ms)
             is_expired = horizon_ms is not None and all(run.stored_in.written_ms < horizon_ms for run in self.gone)

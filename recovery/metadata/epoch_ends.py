@@ -145,7 +145,7 @@ class EpochEnds:
         """Return the partitions with any declaration."""
         return list(self._declared)
 
-    def standing(
+    def find_valid(
         self, partition: TopicIdPartition, named: Sequence[StoredRun] = (), unnamed: Sequence[StoredRun] = ()
     ) -> StandingEnds:
         """Return the valid declarations, given everything that is stored.

@@ -245,7 +245,7 @@ def _end_epochs(inventory: Inventory, ends: EpochEnds, unpublished: Container[Co
             of_partition[partition] for of_partition in (inventory.runs, inventory.lost) if partition in of_partition
         ]
         runs = [run for of_state in into for run in of_state]
-        standing = ends.standing(
+        standing = ends.find_valid(
             partition, [run for run in runs if is_named(run)], [run for run in runs if not is_named(run)]
         )
         for of_state in into:

@@ -126,7 +126,7 @@ class RebuildPlan:
         """How many records say where the upload of a log began, or up to where its records were released."""
         return len(self.gaps) - self.declared_gaps
 
-    def untold(self, told: Known) -> "RebuildPlan":
+    def select_untold(self, told: Known) -> "RebuildPlan":
         """Return the part that the topic does not have yet."""
         return replace(
             self,
@@ -203,7 +203,7 @@ class Rebuild:
                 raise MetadataTopicError(
                     "rebuild", METADATA_TOPIC, "what was written was not read back", "run it again"
                 )
-            plan = plan.untold(Known(session.store, session.archive))
+            plan = plan.select_untold(Known(session.store, session.archive))
             if not plan.records:
                 break
         else:

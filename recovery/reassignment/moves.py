@@ -214,7 +214,7 @@ class Reassignment:
             elif one.state in (MoveState.SUBMITTING, MoveState.CATCHING_UP):
                 self._go(one, MoveState.CANCELLING, now_s, "cancelled")
 
-    def saw(self, view: ClusterView, now_s: float) -> None:
+    def note_view(self, view: ClusterView, now_s: float) -> None:
         """Record what the cluster shows."""
         for where, one in self.progress.items():
             if one.state not in (MoveState.CATCHING_UP, MoveState.ELECTING, MoveState.CANCELLING):

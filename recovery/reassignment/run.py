@@ -113,7 +113,7 @@ class ReassignmentRun:
                 self._do(action)
             for where in self._tails.stored():
                 self.reassignment.tail_uploaded(where, self._clock())
-            self.reassignment.saw(self._admin.view(list(self.reassignment.progress)), self._clock())
+            self.reassignment.note_view(self._admin.view(list(self.reassignment.progress)), self._clock())
         except ReassignmentSettingError:
             raise
         except (ReassignmentError, KafkaClusterError) as error:

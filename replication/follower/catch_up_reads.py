@@ -67,7 +67,7 @@ class CatchUpReads:
         self, object_id: StoredObjectId, ranges: tuple[tuple[int, int], ...], custom_metadata: bytes = b""
     ) -> None:
         """Read ranges that will be requested soon. This is a hint, dropped if it does not fit the quota."""
-        for start, end in chain.from_iterable(self._cache.ranges.missing(object_id, *wanted) for wanted in ranges):
+        for start, end in chain.from_iterable(self._cache.ranges.find_missing(object_id, *wanted) for wanted in ranges):
             if self._under_way_bytes + end - start > self._limits.under_way_bytes:
                 self._metrics.fault("catch_up_over_budget")
                 return
@@ -81,7 +81,7 @@ class CatchUpReads:
         missing: defaultdict[StoredObjectId, list[tuple[int, int]]] = defaultdict(list)
         custom_metadata = {link.object_id: link.custom_metadata for link in links}
         for link in links:
-            missing[link.object_id] += self._cache.ranges.missing(
+            missing[link.object_id] += self._cache.ranges.find_missing(
                 link.object_id, link.start_position, link.end_position
             )
         for object_id, wanted in missing.items():

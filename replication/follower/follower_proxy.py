@@ -79,7 +79,7 @@ class FollowerProxy:
 
     async def leave(self, broker_id: int) -> None:
         """Stop listening for a broker that has left, and close its remaining connections."""
-        self._context.metrics.held.versions.left(broker_id)
+        self._context.metrics.held.versions.note_left(broker_id)
         await self._listeners.pop(broker_id).close()
         tasks = [task for task, leader_id in self._relays.items() if leader_id == broker_id]
         for task in tasks:

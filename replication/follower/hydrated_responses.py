@@ -73,7 +73,7 @@ class AnswersInOrder:
         else:
             self._waiting.append((kind, body))
 
-    def next(self) -> Answer | None:
+    def take_next(self) -> Answer | None:
         """Return the next answer; None while nothing may be passed on."""
         return self._waiting.popleft() if self._waiting and self._awaited is None else None
 
@@ -192,7 +192,7 @@ class LinksWanted:
     def tell(self) -> None:
         """Tell the leader's agent if the answer has changed."""
         tiers, now_s = self._context.hydration.tiers, self._context.clock()
-        given_up = tiers.is_given_up(self.newest) if self._is_told_ahead else tiers.rest(self.newest, now_s)
+        given_up = tiers.is_given_up(self.newest) if self._is_told_ahead else tiers.is_resting(self.newest, now_s)
         paused = given_up or self._defects.links_rest or self._context.is_paused()
         if paused is not self._are_paused:
             self._are_paused = paused
@@ -231,7 +231,7 @@ async def fetch_links(cache: HydrationCache, links: Sequence[SegmentLink]) -> li
 def _reads(cache: HydrationCache, object_id: StoredObjectId, wanted: list[Range]) -> Sequence[Range]:
     """Return the ranges to request, ascending. Gaps are left out if everything wanted is cached or being read."""
     exact = coalesce_ranges(wanted, max_gap_bytes=0, max_ranges=math.inf)
-    if not any(cache.ranges.missing(object_id, *each) for each in exact):
+    if not any(cache.ranges.find_missing(object_id, *each) for each in exact):
         return exact
     return coalesce_ranges(wanted, READ_ALONG_BYTES, max_ranges=math.inf)
 
@@ -378,7 +378,7 @@ class HydratedResponses:
         """Pass on responses until the leader's agent has ended the connection."""
         while (message := await self._responses.get()) is not None:
             self._in_order.came(*message)
-            while (message := self._in_order.next()) is not None:
+            while (message := self._in_order.take_next()) is not None:
                 await self._relay(*message)
 
     async def _relay(self, kind: MessageKind, body: memoryview) -> None:

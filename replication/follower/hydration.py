@@ -102,7 +102,7 @@ class HydrationCache:
         if zone is not None and self.neighbours is not None and reader == self.neighbours.own_id:
             ranges, reader = zone.ranges, None
         for start, end in ranges:
-            if not self.ranges.missing(object_id, start, end):
+            if not self.ranges.find_missing(object_id, start, end):
                 continue
             if not self._has_room(end - start):
                 self._metrics.fault("announcement_over_budget")

@@ -276,9 +276,9 @@ class _Giving:
                 await self._peer.drain()
         finally:
             self._budget.give_back(len(data))
-        self._context.metrics.shared_reads.gave("given", len(data))
+        self._context.metrics.shared_reads.count_given("given", len(data))
 
     def _refuse(self, number: int, why: RangeRefusal) -> None:
-        self._context.metrics.shared_reads.gave(why.name.lower())
+        self._context.metrics.shared_reads.count_given(why.name.lower())
         if self._peer.is_writable:  # else the asker gives up by itself
             self._channel.send(MessageKind.RANGE_REFUSED, encode_refusal(number, why))

@@ -70,7 +70,7 @@ class PeerWatch:
         self.on_change: Callable[[], object] = lambda: None
         """Called when an agent answers for the first time or again, or does not answer any more."""
 
-    def presence(self, broker_id: int) -> Presence:
+    def get_presence(self, broker_id: int) -> Presence:
         """Return what is known about this broker's agent now."""
         seen = self._seen.get(broker_id)
         if seen is None:
@@ -81,7 +81,7 @@ class PeerWatch:
     @property
     def silent(self) -> dict[int, Presence]:
         """The agents that were asked and did not answer, by broker id."""
-        asked = {one: self.presence(one) for one in sorted(self._seen.copy())}
+        asked = {one: self.get_presence(one) for one in sorted(self._seen.copy())}
         return {one: found for one, found in asked.items() if not found.is_there and found != NOT_ASKED}
 
     async def run(self) -> None:

@@ -69,7 +69,7 @@ class RangeCache:
         self.size_bytes = 0
         """Size of the cached bytes."""
 
-    def missing(self, object_id: StoredObjectId, start: int, end: int) -> list[tuple[int, int]]:
+    def find_missing(self, object_id: StoredObjectId, start: int, end: int) -> list[tuple[int, int]]:
         """Return the parts of [start, end) that are neither cached nor being read, in order."""
         parts: list[tuple[int, int]] = []
         for known in sorted(self._objects.get(object_id, ()), key=lambda known: known.start):

@@ -169,7 +169,7 @@ class Tiers:
             return custom_metadata is not None
         return all(place in self._segments and self._segments[place].breaker.is_open for place in places)
 
-    def rest(self, custom_metadata: bytes | None, now_s: float) -> bool:
+    def is_resting(self, custom_metadata: bytes | None, now_s: float) -> bool:
         """Whether `is_given_up` holds and it is too early for another try."""
         places = [place for place, _ in self._copies(custom_metadata or b"")]
         return self.is_given_up(custom_metadata) and not any(

@@ -122,7 +122,7 @@ class OwedWatermarks:
         if self._wait_ms:
             self._learn(self._offsets, partition, offset)
 
-    def told(self, partition: TopicIdPartition, high_watermark: int) -> bool:
+    def note_watermark(self, partition: TopicIdPartition, high_watermark: int) -> bool:
         """Record a high watermark in an answer to the follower. Returns whether it was owed."""
         if not self._wait_ms:
             return False

@@ -126,7 +126,7 @@ async def decided(
             found.append(step)
             return None
 
-        await context.uploads.until(look, step.until_s - clock())
+        await context.uploads.wait_until(look, step.until_s - clock())
         return found[0]
     if send is not None:
         send(step)

@@ -186,7 +186,7 @@ class FoundBatches:
             return False
         return newest.sequence - object_id.sequence < _NEWEST_OBJECTS
 
-    def behind(self, partition: TopicIdPartition, offset: int) -> StoredLog | None:
+    def find_log(self, partition: TopicIdPartition, offset: int) -> StoredLog | None:
         """Return the log, if its batch at `offset` was uploaded, and not just now."""
         known = self._logs.stored_log(partition)
         if known is None or offset >= known.uploaded_offset:

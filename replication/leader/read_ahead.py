@@ -70,7 +70,7 @@ class _Window:
         first = next((batch.start for batch in run.batches if batch.last_offset >= self.end), 0)
         return run.entry.start_file_position + first, run.entry.end_file_position
 
-    def took(self, run: ProvedRun, size: int, announced: int) -> None:
+    def note_read(self, run: ProvedRun, size: int, announced: int) -> None:
         """Count a run that was read."""
         self.ahead.append((run.entry.last_offset, size, announced))
         self.ahead_bytes += size
@@ -115,7 +115,7 @@ class ReadAhead:
                 return offset >= window.end
             if window.start <= offset < max(window.end, window.nothing_to):
                 return False
-        elif self._found.behind(partition, offset) is None:
+        elif self._found.find_log(partition, offset) is None:
             return False
         window = self._windows[partition] = _Window(offset, offset)  # a window that was there reads nothing now
         self._read_on(partition, window)
@@ -133,7 +133,7 @@ class ReadAhead:
         for partition, next_offset, _ in sent.linked:
             window = self._windows.get(partition)
             is_behind = is_behind or window is not None
-            if self._found.behind(partition, next_offset) is None:
+            if self._found.find_log(partition, next_offset) is None:
                 self.forget(partition)
             elif window is not None or is_old:
                 if window is None:
@@ -175,7 +175,7 @@ class ReadAhead:
         share_bytes = max(self._limits.ahead_bytes // len(self._windows), self._limits.read_bytes)
         if window.reading is not None or window.end < window.nothing_to or window.ahead_bytes >= share_bytes:
             return
-        log = self._found.behind(partition, window.end)
+        log = self._found.find_log(partition, window.end)
         if log is not None:
             window.reading = WantedRead(log, window.end, self._links_archive)
             self._wanted.append(window.reading)
@@ -190,6 +190,6 @@ class ReadAhead:
             if is_announced:
                 ranges.setdefault(run.object_id, []).append((start, end))
                 free_bytes -= end - start
-            window.took(run, end - start, end - start if is_announced else 0)
+            window.note_read(run, end - start, end - start if is_announced else 0)
             self._metrics.catch_up.found_bytes.inc(end - start)
         return ranges

@@ -336,7 +336,7 @@ class RelayCore:
                 partition = TopicIdPartition(records.topic_id, records.partition)
                 self._followed.add(partition)
                 self._watermarks.passed(partition, records.high_watermark, now_s)
-                tells_owed |= self._owed.told(partition, records.high_watermark)
+                tells_owed |= self._owed.note_watermark(partition, records.high_watermark)
         if request.gathers:
             self.patience.answered(len(frame), now_s)
         return tells_owed and len(frame) <= READ_AGAIN_BYTES

@@ -60,7 +60,7 @@ class Shadow:
             registry=registry,
         )
 
-    def led(self, assignments: Iterable[Assignment]) -> None:
+    def set_led(self, assignments: Iterable[Assignment]) -> None:
         """Set the partitions that are led here, with their followers."""
         self._followers = {one.topic_id_partition: one.remote_followers or frozenset() for one in assignments}
 

@@ -29,7 +29,7 @@ class UploadSignal:
         for one in list(self._waiting):
             one.look()
 
-    async def until(self, look: Look, first_s: float) -> None:
+    async def wait_until(self, look: Look, first_s: float) -> None:
         """Wait until `look` says that the wait is over; raises what `look` raises.
 
         `look` is called at each signal and when its own time has come, the first time after `first_s`.

@@ -70,7 +70,7 @@ class Zones:
         known = {broker_id: rack for broker_id, rack in self._racks.items() if broker_id not in racks}
         self._racks = known | {broker_id: rack for broker_id, rack in racks.items() if rack}
 
-    def led(self, followers: Mapping[TopicIdPartition, frozenset[int]]) -> None:
+    def set_led(self, followers: Mapping[TopicIdPartition, frozenset[int]]) -> None:
         """Record which partitions are led here, and which brokers follow them."""
         self._followers = followers
 
@@ -91,7 +91,7 @@ class Zones:
         """Return those of these brokers to which bytes cross zones."""
         return frozenset(one for one in broker_ids if not self.is_own(one))
 
-    def elsewhere(self, partition: TopicIdPartition, followers: frozenset[int]) -> frozenset[int]:
+    def find_elsewhere(self, partition: TopicIdPartition, followers: frozenset[int]) -> frozenset[int]:
         """Return the brokers to which this partition's bytes cross zones: followers, and agents that serve
         consumers.
         """

@@ -44,7 +44,7 @@ class PeerVersions:
             self._others[peer.broker_id] = peer.version
             log.warning("peer_of_another_version", broker=peer.broker_id, version=peer.version, own=own.version)
 
-    def left(self, broker_id: int) -> None:
+    def note_left(self, broker_id: int) -> None:
         self._others.pop(broker_id, None)
 
 
@@ -190,7 +190,7 @@ class SharedReadMetrics:
         if size:
             self.bytes.labels("received").inc(size)
 
-    def gave(self, outcome: str, size: int = 0) -> None:
+    def count_given(self, outcome: str, size: int = 0) -> None:
         """Count a range that a neighbour asked for."""
         self.ranges.labels(outcome, "giver").inc()
         if size:

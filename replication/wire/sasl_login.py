@@ -33,7 +33,7 @@ class SaslLogin:
     username: str
     password: str = field(repr=False)
 
-    async def on(self, connection: FramedConnection) -> None:
+    async def log_in(self, connection: FramedConnection) -> None:
         """Log in on this connection.
 
         Raises PeerRefusedError when the broker refuses, OSError (also TimeoutError) without answer.

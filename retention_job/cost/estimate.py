@@ -275,7 +275,7 @@ class _Leaders:
         for number, (where, log) in enumerate(sorted(sample.logs.items())):
             if where[0] not in INTERNAL_TOPICS:
                 self._led[log.leader][where] = self._assignment(where, log, number)
-        self.outlooks = {leader: costs.outlook(led.values()) for leader, led in self._led.items()}
+        self.outlooks = {leader: costs.judge(led.values()) for leader, led in self._led.items()}
         self._logs = sample.logs
         self.entries = max(map(len, self._led.values()), default=1)
 

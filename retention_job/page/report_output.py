@@ -45,7 +45,7 @@ class ReportOutput:
             return [dict(run) for run in json.loads(text)["runs"]]
         except (ValueError, TypeError, KeyError) as error:
             hint = "remove it, and the tables beside it, to start anew"
-            raise StateError("read", self._files.at(_COMMITTED), f"not a list of runs: {error}", hint) from error
+            raise StateError("read", self._files.resolve(_COMMITTED), f"not a list of runs: {error}", hint) from error
 
     def last_run_id(self) -> str | None:
         """Return the newest committed run; None if there is none."""
@@ -71,7 +71,7 @@ class ReportOutput:
         is_committed = any(run["run_id"] == run_id for run in self.runs())
         if not is_committed or f"run={run_id}" not in self._files.directories(name):
             return None
-        return self._spark.read.parquet(self._files.at(f"{name}/run={run_id}"))
+        return self._spark.read.parquet(self._files.resolve(f"{name}/run={run_id}"))
 
     def write(self, run_id: str, tables: "Mapping[str, DataFrame]", pages: Mapping[str, str], **about: object) -> None:
         """Write a run completely, or commit nothing.
@@ -83,7 +83,7 @@ class ReportOutput:
         if unknown:
             raise ValueError(f"tables without a place: {', '.join(sorted(unknown))}")
         for name, frame in tables.items():
-            path = self._files.at(f"{_UNFINISHED}/{run_id}/{name}")
+            path = self._files.resolve(f"{_UNFINISHED}/{run_id}/{name}")
             try:
                 frame.write.mode("overwrite").parquet(path)
             except Exception as error:  # Spark, Java and py4j each have their own

@@ -223,8 +223,8 @@ def _ask(cluster: KafkaCluster) -> Cluster:
             cluster.topic_configurations(partitions), cluster.offsets(asked, EARLIEST), cluster.offsets(asked, LATEST)
         )  # fmt: skip
         deleted = {UNKNOWN_TOPIC_OR_PARTITION}
-        given = configs.all(deleted)
-        offsets = offsets_by_topic(earliest.all(deleted), latest.all(deleted), partitions)
+        given = configs.get_all(deleted)
+        offsets = offsets_by_topic(earliest.get_all(deleted), latest.get_all(deleted), partitions)
         settings, agents = told.result() if told is not None else ({}, {})
     retention = AgentsRetention.registered(agents.values())
     topics = tuple(

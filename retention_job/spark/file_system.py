@@ -25,14 +25,14 @@ class FileSystem:
             self._path = jvm.org.apache.hadoop.fs.Path
             self._fs = self._path(self.root).getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
 
-    def at(self, name: str) -> str:
+    def resolve(self, name: str) -> str:
         """Return the full path of `name` under the root."""
         return f"{self.root}/{name}"
 
     def read_text(self, name: str) -> str | None:
         """Return the file's text; None if there is no such file."""
-        path = self._path(self.at(name))
-        with _as_state_error("read", self.at(name)):
+        path = self._path(self.resolve(name))
+        with _as_state_error("read", self.resolve(name)):
             if not self._fs.exists(path):
                 return None
             with closing(self._fs.open(path)) as stream:
@@ -42,8 +42,8 @@ class FileSystem:
         """Replace the file atomically, if the file system renames atomically (HDFS, a disk) or puts whole objects
         (S3).
         """
-        unfinished, path = self._path(self.at(f".{name}.writing")), self._path(self.at(name))
-        with _as_state_error("write", self.at(name)):
+        unfinished, path = self._path(self.resolve(f".{name}.writing")), self._path(self.resolve(name))
+        with _as_state_error("write", self.resolve(name)):
             with closing(self._fs.create(unfinished, True)) as stream:
                 stream.write(bytearray(text.encode()))
             context = self._jvm.org.apache.hadoop.fs.FileContext.getFileContext(self._fs.getUri(), self._fs.getConf())
@@ -64,25 +64,25 @@ class FileSystem:
 
     def directories(self, name: str) -> list[str]:
         """Return the names of the directories in a directory; none if it does not exist."""
-        path = self._path(self.at(name))
-        with _as_state_error("list", self.at(name)):
+        path = self._path(self.resolve(name))
+        with _as_state_error("list", self.resolve(name)):
             if not self._fs.exists(path):
                 return []
             return sorted(str(found.getPath().getName()) for found in self._fs.listStatus(path) if found.isDirectory())
 
     def move(self, name: str, to: str) -> None:
         """Move a directory to a path that does not exist yet."""
-        with _as_state_error("move", self.at(name)):
-            target = self._path(self.at(to))
+        with _as_state_error("move", self.resolve(name)):
+            target = self._path(self.resolve(to))
             self._fs.mkdirs(target.getParent())
-            moved = bool(self._fs.rename(self._path(self.at(name)), target))
+            moved = bool(self._fs.rename(self._path(self.resolve(name)), target))
         if not moved:
-            raise StateError("move", self.at(name), f"{self.at(to)} is there already, or cannot be written")
+            raise StateError("move", self.resolve(name), f"{self.resolve(to)} is there already, or cannot be written")
 
     def delete(self, name: str) -> None:
         """Delete a file or directory with everything in it; do nothing if it does not exist."""
-        with _as_state_error("delete", self.at(name)):
-            self._fs.delete(self._path(self.at(name)), True)
+        with _as_state_error("delete", self.resolve(name)):
+            self._fs.delete(self._path(self.resolve(name)), True)
 
 
 @contextmanager

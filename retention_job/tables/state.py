@@ -80,7 +80,7 @@ class RunState:
             return RunRecord(**fields)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise StateError(
-                "read", self._files.at(_CURRENT), f"not a state: {error}", "remove it to start anew"
+                "read", self._files.resolve(_CURRENT), f"not a state: {error}", "remove it to start anew"
             ) from error
 
     def begin(self, run_id: str, last: RunRecord | None) -> list[str]:
@@ -102,7 +102,7 @@ class RunState:
         found = self.last()
         if found is not None and (self._begun_from is None or found.run_id != self._begun_from.run_id):
             raise StateError(
-                "commit", self._files.at(_CURRENT), f"run {found.run_id} finished meanwhile", _ONE_AT_A_TIME
+                "commit", self._files.resolve(_CURRENT), f"run {found.run_id} finished meanwhile", _ONE_AT_A_TIME
             )
         if record.run_id not in self._files.directories(_RUNS):
             raise StateError("commit", self.path_of(record.run_id, ""), "another run removed it", _ONE_AT_A_TIME)
@@ -113,7 +113,7 @@ class RunState:
 
     def path_of(self, run_id: str, table: str) -> str:
         """Return the path of a run's table."""
-        return self._files.at(f"{_RUNS}/{run_id}/{table}")
+        return self._files.resolve(f"{_RUNS}/{run_id}/{table}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,7 +119,9 @@ class ArchiveCare:
                 if doomed and metadata_is_whole():
                     still = set(self._archive.uncommitted(now_ms, broker_id))
                     self._mark(now_ms, [named for named in doomed if named in still], incarnation)
-                self._mark(now_ms, self._archive.unneeded(logs.bounds, logs.deleted_topics, broker_id), incarnation)
+                self._mark(
+                    now_ms, self._archive.find_unneeded(logs.bounds, logs.deleted_topics, broker_id), incarnation
+                )
                 self._delete_marked(now_ms, broker_id, incarnation)
                 for record in self._archive.to_publish_again(now_ms - self._limits.publish_again_ms, broker_id):
                     self._publisher.publish(replace(record, incarnation=incarnation, event_timestamp_ms=now_ms))

@@ -67,7 +67,7 @@ class ArchivedTopics:
         """Set the cluster as it is now."""
         self._observation = observation
 
-    def led(self, assignments: Sequence[Assignment]) -> None:
+    def set_led(self, assignments: Sequence[Assignment]) -> None:
         """Set the partitions that are led here now."""
         led = {assignment.topic_id_partition: assignment.directory for assignment in assignments}
         if led != self._led:

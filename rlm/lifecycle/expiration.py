@@ -310,7 +310,7 @@ class DeletionQuota:
         self._as_of_s = now_s
         return int(self._tokens)
 
-    def taken(self, deletions: int) -> None:
+    def note_begun(self, deletions: int) -> None:
         """Count deletions that began."""
         self._tokens -= deletions
 
@@ -330,12 +330,12 @@ class AdoptedObjects:
     def __init__(
         self,
         storage: RemoteWalStorageManager,
-        naming: Callable[[RouterObjectId], Collection[CombinedSegmentId]],
+        find_adopters: Callable[[RouterObjectId], Collection[CombinedSegmentId]],
         wall_ms: Callable[[], int],
     ) -> None:
-        """`naming` is the metadata store's."""
+        """`find_adopters` is the metadata store's."""
         self._storage = storage
-        self._naming = naming
+        self._find_adopters = find_adopters
         self._wall_ms = wall_ms
         self._gone: OrderedDict[CombinedSegmentId, None] = OrderedDict()
         """Segments deleted a moment ago; the store may not have read that from the topic yet."""
@@ -350,7 +350,7 @@ class AdoptedObjects:
             self._gone.popitem(last=False)
         for source in note.sources:
             is_old = self._wall_ms() >= source.begun_until_ms + AGE_MS
-            if is_old and all(one in self._gone for one in self._naming(source)):
+            if is_old and all(one in self._gone for one in self._find_adopters(source)):
                 name = source.blob_name
                 blobs_of(self._storage, "delete", name).delete_blob(StoredBlob(name, 0))
 
@@ -405,7 +405,7 @@ class RLMWalExpirationTask:
         self._responsibility = responsibility
         self._clocks = clocks
         self._policy = policy
-        self._adopted = AdoptedObjects(storage, policy.naming, clocks.wall_ms)
+        self._adopted = AdoptedObjects(storage, policy.find_adopters, clocks.wall_ms)
         self._quota = DeletionQuota(policy.per_second, clocks.monotonic_s())
         self._planning = pool(1, "rlm-wal-expiration")
         self._deleting = pool(policy.threads, "rlm-wal-delete")
@@ -425,7 +425,7 @@ class RLMWalExpirationTask:
             if not self._start(item.segment, item.reason):
                 return False
         due = await self._plan(self._planner.due, now_ms, self._quota.available(self._clocks.monotonic_s()))
-        self._quota.taken(len(due))
+        self._quota.note_begun(len(due))
         await asyncio.gather(*(self._delete_in_turn(segment_id) for segment_id in due))
         return True
 
@@ -536,7 +536,7 @@ class DeletionPolicy:
     segment: Callable[[CombinedSegmentId], PublishedSegment | None]
     """What the metadata store knows of a segment."""
     metrics: LifecycleMetrics
-    naming: Callable[[RouterObjectId], Collection[CombinedSegmentId]]
+    find_adopters: Callable[[RouterObjectId], Collection[CombinedSegmentId]]
     """Returns the segments that name a gateway's object."""
 
 

@@ -146,7 +146,7 @@ class FailoverPlanner:
             for uploaders in (self._store.uploaders_of(run.entry.topic_id_partition, epoch) for epoch in newer)
         )
 
-    def untold(self, update: RemoteWalLogSegmentMetadataUpdate) -> None:
+    def plan_again(self, update: RemoteWalLogSegmentMetadataUpdate) -> None:
         """Plan this record again: it could not be published."""
         for entry in update.entries:
             told = self._told.get(entry.topic_id_partition, {})
@@ -193,7 +193,7 @@ class FailoverTask:
         self._led: Sequence[Assignment] = ()
         self.led_changed = asyncio.Event()
 
-    def led(self, assignments: Sequence[Assignment]) -> None:
+    def set_led(self, assignments: Sequence[Assignment]) -> None:
         """Set the partitions that are led here from now on."""
         if [a.topic_id_partition for a in assignments] != [a.topic_id_partition for a in self._led]:
             self.led_changed.set()
@@ -228,7 +228,7 @@ class FailoverTask:
             try:
                 self._publisher.publish(update)
             except PublicationBacklogFullError:
-                self._planner.untold(update)
+                self._planner.plan_again(update)
                 continue
             self._metrics.dead_entries.inc(len(update.entries))
             log.info(

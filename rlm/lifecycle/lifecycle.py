@@ -67,9 +67,9 @@ class Lifecycle:
         self.brokers_to_care_for = tasks.caretaking.brokers
         """Returns the brokers whose objects this agent may delete now; any thread may ask."""
 
-    def led(self, assignments: Sequence[Assignment]) -> None:
+    def set_led(self, assignments: Sequence[Assignment]) -> None:
         """Set the partitions that are led here from now on."""
-        self._tasks.failover.led(assignments)
+        self._tasks.failover.set_led(assignments)
 
     async def run(self) -> None:
         """Run the tasks until cancelled; another object's next run continues what is half done."""

@@ -33,7 +33,7 @@ class UntoldSegments:
         return [
             stored.last_modified_ms
             for broker_id in sorted(brokers)
-            if (until_ms := self._told.told_until_ms(broker_id)) is None or until_ms < since_ms
+            if (until_ms := self._told.newest_upload_ms(broker_id)) is None or until_ms < since_ms
             for stored in self._storage.list_log_segments(broker_id)
             if self._told.state_of(stored.combined_segment_id) in (None, STARTED)
         ]

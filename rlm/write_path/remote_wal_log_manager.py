@@ -172,7 +172,7 @@ class Wake:
         """Forget everything that happened so far."""
         self._is_set = False
 
-    async def within(self, delay_s: float | None) -> None:
+    async def sleep(self, delay_s: float | None) -> None:
         """Sleep until woken, for at most so many seconds; None: without a limit."""
         if self._is_set:
             return
@@ -376,7 +376,7 @@ class CommitLoop:
                 case Gather(delay_s, quiet_s):
                     await self._gather(delay_s, quiet_s)
                 case Wait(delay_s):
-                    await self._wake.within(delay_s)
+                    await self._wake.sleep(delay_s)
 
     async def flush(self, deadline_s: float) -> None:
         """Upload what is queued, and retry failures, until everything is stored or the time is over."""

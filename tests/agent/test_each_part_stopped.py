@@ -92,7 +92,7 @@ async def test_what_the_agent_shows_names_the_part_that_was_stopped(
                     text = text.replace(tag, " ")
                 return " ".join(text.split())
 
-            await rig.until(lambda: watch.presence(2).is_there)
+            await rig.until(lambda: watch.get_presence(2).is_there)
             assert all(other_shown not in page() for _, other_shown, _ in PARTS.values())
             await stop(rig, peer)
             await rig.until(lambda: shown in page())

@@ -70,7 +70,7 @@ def changed(
     """What becomes of `now`, the settings of a topic that is led here; None: nothing is written."""
     known = Known({} if now is None else {"clicks": now}, patterns or {})
     settings = InheritedSettings(storage, cast(Any, known), lambda _changes: None)
-    settings.led({"clicks": NEW})
+    settings.set_led({"clicks": NEW})
     due = settings.look()
     return due["clicks"](now if now is not None and now.is_of(NEW) else OFF) if due else None
 
@@ -107,7 +107,7 @@ def test_a_changed_pattern_changes_its_topics_and_one_that_is_removed_leaves_the
 
 def test_kafkas_own_topics_and_those_that_others_lead_inherit_nothing() -> None:
     settings = InheritedSettings(ON, cast(Any, Known({}, {})), lambda _changes: None)
-    settings.led({"__consumer_offsets": NEW, "__remote_wal_topic_settings": NEW})
+    settings.set_led({"__consumer_offsets": NEW, "__remote_wal_topic_settings": NEW})
     assert settings.look() == {}
 
 
@@ -128,12 +128,12 @@ async def test_what_failed_is_tried_again_and_what_is_written_is_not_looked_at_a
             return super().look()
 
     settings = Watched(ON, cast(Any, Known({}, {})), change)
-    settings.led({"clicks": NEW})
+    settings.set_led({"clicks": NEW})
     running = asyncio.create_task(settings.run())
     told = [await asyncio.to_thread(tries.get, timeout=60.0) for _ in range(2)]
     for _ in range(100):
         await asyncio.sleep(0)
-    settings.led({"clicks": NEW, "orders": OLD})
+    settings.set_led({"clicks": NEW, "orders": OLD})
     told += [await asyncio.to_thread(tries.get, timeout=60.0) for _ in range(2)]
     running.cancel()
     assert told == [1, 2, 3, 3]

@@ -32,12 +32,12 @@ def test_a_record_pauses_what_it_names_and_its_end_resumes_it(tmp_path: Path, sc
     pauses, changes = LinkPauses(1, "az1", tmp_path), list[int]()
     pauses.on_change = lambda: changes.append(1)
     pauses.recorded({scope: PAUSE})
-    assert [topic for topic in ("orders", "clicks") if pauses.because(topic)] == paused
+    assert [topic for topic in ("orders", "clicks") if pauses.find_reason(topic)] == paused
     assert pauses.is_paused() is (len(paused) == 2)
-    assert pauses.told == ([PAUSE.told(scope)] if paused else [])
+    assert pauses.told == ([PAUSE.describe(scope)] if paused else [])
     pauses.recorded({scope: PAUSE})
     pauses.recorded({})
-    assert (pauses.because("orders"), pauses.told) == (None, [])
+    assert (pauses.find_reason("orders"), pauses.told) == (None, [])
     assert len(changes) == (2 if paused else 0), "waiting responses look again at once"
 
 
@@ -52,7 +52,7 @@ async def test_a_file_pauses_the_agent_over_restarts_until_it_is_removed(tmp_pat
     with structlog.testing.capture_logs() as logged:
         write_local(tmp_path, PAUSE)
         await pauses.look()
-        assert pauses.because("orders") == PAUSE.told("local")
+        assert pauses.find_reason("orders") == PAUSE.describe("local")
         assert LinkPauses(1, "az1", tmp_path).is_paused(), "before it links anything"
         pauses.recorded({})
         assert pauses.is_paused(), "Kafka's records do not end it"
@@ -71,14 +71,14 @@ async def test_a_file_that_says_nothing_pauses_too(tmp_path: Path) -> None:
     pauses = LinkPauses(1, None, tmp_path)
     (tmp_path / "paused.json").touch()
     await pauses.look()
-    assert f"by the file {tmp_path}/paused.json" in (pauses.because("orders") or "")
+    assert f"by the file {tmp_path}/paused.json" in (pauses.find_reason("orders") or "")
 
 
 async def test_a_pause_is_shown_on_every_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running_agent(tmp_path, monkeypatch) as rig:
         write_local(tmp_path / "state", PAUSE)
         state = rig.agent.state
-        await rig.until(lambda: PAUSE.told("local") in state.degraded())
+        await rig.until(lambda: PAUSE.describe("local") in state.degraded())
         assert state.describe()["paused"] == [
             {"scope": "local", "by": "anna@ops-1", "since_ms": 1_700_000_000_000, "reason": ""}
         ]

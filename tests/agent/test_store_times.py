@@ -14,7 +14,7 @@ SEGMENT = CombinedSegmentId(1, 2, 3)
 
 def test_calls_that_reach_the_store_are_timed_by_their_kind_and_by_what_came_of_them() -> None:
     registry, now_s = CollectorRegistry(), iter((1.0, 1.5, 2.0, 2.25, 3.0, 3.125))
-    guarded, real = GuardedStorageManager(timed=StoreTimes(registry, lambda: next(now_s)).timed), MemoryStorage()
+    guarded, real = GuardedStorageManager(timed=StoreTimes(registry, lambda: next(now_s)).time_call), MemoryStorage()
     with pytest.raises(RemoteStorageError):
         guarded.fetch_log_segment(SEGMENT, 2, 5)  # it is not there yet, so nothing is timed
     guarded.arrived(real)

@@ -80,7 +80,7 @@ def test_who_paused_first_is_kept_and_what_is_left_is_told(recorded: Recorded) -
     recorded.pauses |= {"all": EARLIER, "topic:orders": EARLIER}
     assert "by ben@ops-2" in run("pause", "--all").stdout
     assert recorded.pauses["all"] == EARLIER
-    assert run("resume", "--all").stdout == f"all: resumed\nstill paused: {EARLIER.told('topic:orders')}\n"
+    assert run("resume", "--all").stdout == f"all: resumed\nstill paused: {EARLIER.describe('topic:orders')}\n"
 
 
 @pytest.mark.parametrize(
@@ -101,6 +101,6 @@ def test_without_kafka_a_file_pauses_this_hosts_agent(tmp_path: Path, monkeypatc
     paused = read_local(tmp_path)
     assert paused is not None
     assert paused.by.startswith("anna@")
-    assert told.stdout == f"{paused.told('local')}\n"
+    assert told.stdout == f"{paused.describe('local')}\n"
     assert CliRunner().invoke(build_app(), ["resume", *options]).stdout == "local: resumed\n"
     assert read_local(tmp_path) is None

@@ -85,7 +85,7 @@ def test_programs_are_told_the_same_with_what_nobody_told_as_null(monkeypatch: p
     pages = WELL | {1: page(1) | {"peers": peers}, 2: OSError("refused")}
     told = shown(monkeypatch, pages, "--json", pauses={"all": PAUSE})
     document = json.loads(told.stdout)
-    assert (told.exit_code, document["exit_code"], document["pauses"]) == (3, 3, [PAUSE.told("all")])
+    assert (told.exit_code, document["exit_code"], document["pauses"]) == (3, 3, [PAUSE.describe("all")])
     first, silent, _ = document["brokers"]
     assert first.keys() == silent.keys() == KEYS
     assert first["linked_share"] == {"minute": 0.9, "hour": 0.5}

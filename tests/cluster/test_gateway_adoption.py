@@ -106,7 +106,7 @@ def named_objects(cluster: LocalCluster) -> dict[RouterObjectId, frozenset[Combi
     """Gateways' objects in the store that segments name, by what the metadata topic tells, and which do."""
     noted, _ = read_metadata(KafkaClientConfig(cluster.bootstrap_servers), TIMEOUT_S)
     stored = [RouterObjectId.parse(name[name.index("/router/") + 1 :]) for name in router_files(cluster)]
-    return {one: names for one in stored if one is not None and (names := noted.store.naming(one))}
+    return {one: names for one in stored if one is not None and (names := noted.store.find_adopters(one))}
 
 
 def uploaded_offset(cluster: LocalCluster, topic: str) -> int:

@@ -43,7 +43,7 @@ def objects(cluster: LocalCluster) -> int:
 
 
 def living(store: RemoteWalMetadataStore) -> dict[str, int]:
-    totals = store.totals()
+    totals = store.count_by_state()
     return {state.name: totals[state].segments for state in (STARTED, FINISHED, DELETING) if totals[state].segments}
 
 
@@ -59,10 +59,10 @@ def test_objects_expire_with_their_topics_local_retention_while_the_topic_lives_
     config = {"retention.ms": "5000", "segment.ms": "2000"}
     life.cluster.admin.create_topic(life.topic, 3, config=config)
     life.link_topic()
-    before = store.totals()[DELETED].segments
+    before = store.count_by_state()[DELETED].segments
     life.produce(PLAIN)
     life.expect_links_to_be_used()
-    wait_until(lambda: store.totals()[DELETED].segments > before + 10, "objects expire under load", PATIENCE_S)
+    wait_until(lambda: store.count_by_state()[DELETED].segments > before + 10, "objects expire under load", PATIENCE_S)
     life.expect_records_to_flow()
     assert life.counters.growth("remote_wal_faults_total", reason="hydration_not_found") == 0
     report = life.workload.finish()

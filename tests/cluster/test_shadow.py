@@ -70,7 +70,7 @@ def is_open(address: str) -> bool:
 def metadata_records(cluster: LocalCluster) -> int:
     asked = KafkaCluster(KafkaClientConfig(cluster.bootstrap_servers), "test", 30.0)
     partitions = [(METADATA_TOPIC, number) for number in range(MetadataTopicSettings().num_partitions)]
-    return sum(asked.offsets(partitions, LATEST).all().values())
+    return sum(asked.offsets(partitions, LATEST).get_all().values())
 
 
 @pytest.mark.thorough

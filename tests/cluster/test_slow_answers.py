@@ -32,8 +32,12 @@ TOPIC = "orders"
 BOUND_S = 1800.0
 """Within which each command ends, beside others on few cores; alone the longest, report, took 152 s of two."""
 AT_A_TIME = 4
-COMMANDS = (*reversed(ASKING), "doctor --json --broker-config {file}")
-"""The report is the first, as it takes longest."""
+_ESTIMATE = "estimate --json --bootstrap-server {at}"
+COMMANDS = (
+    *(one.replace(_ESTIMATE, f"{_ESTIMATE} --minutes 1") for one in reversed(ASKING)),
+    "doctor --json --broker-config {file}",
+)
+"""The report is the first, as it takes longest; the estimate would sample for ten minutes."""
 IMPATIENT = "orphans --json --broker-config {impatient}"
 """By a file that gives the store less time than it takes."""
 IMPATIENT_TIMES = {"attempt.timeout.ms": "1500", "total.timeout.ms": "4000"}

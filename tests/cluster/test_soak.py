@@ -25,7 +25,7 @@ SEED = 11
 FAULTS_S = 30.0
 
 
-secured = cluster_of(lambda _: ClusterSettings(AgentsMode()).speaking(InterBrokerProtocol.SASL_SSL))
+secured = cluster_of(lambda _: ClusterSettings(AgentsMode()).with_protocol(InterBrokerProtocol.SASL_SSL))
 
 
 def test_what_kafkas_verifiable_clients_wrote_survives_random_kills_and_pauses(

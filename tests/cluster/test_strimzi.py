@@ -189,7 +189,7 @@ def pods(tmp_path: Path) -> Iterator[Pods]:
 def differences(pods: Pods, one: int) -> set[str]:
     """The keys in which the running broker differs from the operator's file, of those that the broker tells."""
     cluster = cluster_of(KafkaClientConfig(pods.layout.bootstrap_servers, {}), PATIENCE_S)
-    told = cluster.broker_configurations([one]).all()[one]
+    told = cluster.broker_configurations([one]).get_all()[one]
     wanted = dict(line.split("=", 1) for line in pods.text(one).splitlines() if "=" in line and line[0] != "#")
     return {key for key in wanted.keys() & told.keys() if told[key] and told[key] != wanted[key]}
 

@@ -67,7 +67,7 @@ class TieredSegments(TieredOffsets):
     def finished_segments(self, partition: TopicIdPartition) -> list[tuple[int, int]]:
         with self._apply_or_ask:
             finished = [known for known, state in self._states.items() if state is FINISHED]
-            assert self.totals()[FINISHED] == len(finished)
+            assert self.count_by_state()[FINISHED] == len(finished)
         return sorted(self._offsets[known] for known in finished if known.topic_id_partition == partition)
 
 

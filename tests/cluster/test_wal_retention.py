@@ -47,7 +47,7 @@ def test_objects_go_long_before_their_topic_does_and_wait_for_a_replica_up_to_th
     life.link_topic(LINKED)
     life.produce(PLAIN)
     life.expect_links_to_be_used()
-    wait_until(lambda: store.totals()[DELETED].segments > 10, "objects go under load", PATIENCE_S)
+    wait_until(lambda: store.count_by_state()[DELETED].segments > 10, "objects go under load", PATIENCE_S)
 
     cluster.broker(FOLLOWER).kill()
     wait_for_isr(cluster.admin, life.topic, [LEADER, OTHER], timeout_s=PATIENCE_S)

@@ -117,7 +117,7 @@ def test_produce_roll_tier_expire_and_delete_leaves_an_empty_bucket_and_no_metad
 
     # Four segments roll and go to the tier; what is in the active one stays.
     produce(life, records=4 * RECORDS_PER_SEGMENT + 10)
-    uploaded = wait_until(lambda: store.totals()[FINISHED].segments, "objects are known", PATIENCE_S)
+    uploaded = wait_until(lambda: store.count_by_state()[FINISHED].segments, "objects are known", PATIENCE_S)
     life.expect_growth("remote_wal_segment_deletions_started_total", reason="tiered")
     wait_until(lambda: 0 < bytes_of(store) < 1_048_576, "objects with closed segments alone are gone", PATIENCE_S)
     assert uploaded > 0
@@ -240,7 +240,7 @@ def alter(life: Script, key: str, value: str) -> None:
 
 def bytes_of(store: RemoteWalMetadataStore) -> int:
     """Of the objects that are not deleted, by the metadata; none while any is being deleted."""
-    return 0 if set(living(store)) - {FINISHED.name} else store.totals()[FINISHED].bytes
+    return 0 if set(living(store)) - {FINISHED.name} else store.count_by_state()[FINISHED].bytes
 
 
 def local_log_start(life: Script) -> int:

@@ -17,7 +17,7 @@ def test_metrics_text_becomes_counters_and_gauges_by_label() -> None:
     Gauge("remote_wal_upload_lag_bytes", "g", registry=registry).set(7)
     Histogram("remote_wal_stage_seconds", "h", ["stage"], registry=registry).labels("uploaded").observe(0.2)
     totals = parse_metrics(generate_latest(registry).decode())
-    assert totals.by("remote_wal_faults_total", "reason") == {"slow": 3.0}
+    assert totals.sum_by("remote_wal_faults_total", "reason") == {"slow": 3.0}
     assert totals.of("remote_wal_stage_seconds_count", stage="uploaded") == 1.0
     assert totals.of("remote_wal_upload_lag_bytes") == 7.0
     assert not any(name.endswith("_created") for name, _ in totals.values)
@@ -58,12 +58,12 @@ def test_sums_go_over_the_labels_that_are_not_asked_for() -> None:
         }
     )
     assert totals.of("peer_bytes_total", role="leader") == 7.0
-    assert totals.since(totals).of("peer_bytes_total") == 0.0
+    assert totals.subtract(totals).of("peer_bytes_total") == 0.0
 
 
 def test_a_series_that_appears_later_counts_from_zero() -> None:
     later = Counters({("faults_total", (("reason", "new"),)): 4.0})
-    assert later.since(Counters({})).by("faults_total", "reason") == {"new": 4.0}
+    assert later.subtract(Counters({})).sum_by("faults_total", "reason") == {"new": 4.0}
 
 
 def buckets(**counts: float) -> Counters:

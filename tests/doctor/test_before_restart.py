@@ -47,9 +47,10 @@ def broker(
 
 
 BROKERS: dict[int, BrokerProperties | Unknown] = {one: broker(one) for one in (1, 2, 3)}
+STOCK: dict[int, BrokerProperties | Unknown] = {one: broker(one, inter_broker="CLIENT") for one in (1, 2, 3)}
 CLUSTER = RunningCluster(BROKERS, frozenset(), (), (), ())
 AGENTS = dict.fromkeys((1, 2, 3), READY)
-WELL = RestartFacts("2.0", 19900, CLUSTER, 0, AGENTS)
+WELL = RestartFacts("2.0", 19900, False, CLUSTER, 0, AGENTS)
 
 
 def cluster(**changes: Any) -> dict[str, Any]:
@@ -80,9 +81,12 @@ TROUBLES: dict[str, tuple[str, Level, dict[str, Any], str]] = {
     "an agent is not registered": (
         "agents", Level.WARNING, {"agents": {1: READY, 3: READY}}, "broker 2 replicates through an agent, and none",
     ),
+    "an agent is dead, and the first broker is to replicate through agents": (
+        "agents", Level.WARNING, {**agent(AgentState.SILENT), **cluster(brokers=STOCK), "switches": True},
+        "2 does not answer",
+    ),
     "an agent of a stock broker is dead": (
-        "agents", Level.WARNING,
-        {**agent(AgentState.SILENT), **cluster(brokers={one: broker(one, inter_broker="CLIENT") for one in (1, 2, 3)})},
+        "agents", Level.WARNING, {**agent(AgentState.SILENT), **cluster(brokers={**STOCK, 1: broker(1)})},
         "2 does not answer",
     ),
     "a listener is elsewhere": (
@@ -137,6 +141,11 @@ def test_where_nothing_answers_nothing_is_well() -> None:
         ("controller", {"reassigned": 3}, "3 partitions are being reassigned"),
         ("replicas", cluster(single=("orders-0",)), "1 partitions have one replica"),
         ("agents", agent(AgentState.READY, "degraded: the store is slow"), "broker 2: degraded: the store is slow"),
+        (
+            "agents",
+            {**agent(AgentState.SILENT), **cluster(brokers=STOCK)},
+            "none of 3 is needed; not ready, or not asked: broker 2 (does not answer)",
+        ),
         ("agent-releases", agent(AgentState.READY, release="1.0"), "to be upgraded, one by one: 1.0 at broker 2"),
     ],
 )

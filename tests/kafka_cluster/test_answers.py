@@ -29,13 +29,13 @@ def refused(code: int) -> KafkaException:
 
 def test_a_refused_answer_says_what_was_asked_and_where() -> None:
     with pytest.raises(KafkaClusterError, match=f"list offset of orders-3 {SERVERS}: .*authorization") as error:
-        answers({("orders", 0): 7, WHERE: refused(KafkaError.TOPIC_AUTHORIZATION_FAILED)}).all()
+        answers({("orders", 0): 7, WHERE: refused(KafkaError.TOPIC_AUTHORIZATION_FAILED)}).get_all()
     assert error.value.code == KafkaError.TOPIC_AUTHORIZATION_FAILED
 
 
 def test_what_was_deleted_meanwhile_is_left_out_if_the_caller_says_so() -> None:
     given = answers({("orders", 0): 7, WHERE: refused(UNKNOWN_TOPIC_OR_PARTITION)})
-    assert given.all({UNKNOWN_TOPIC_OR_PARTITION}) == {("orders", 0): "7"}
+    assert given.get_all({UNKNOWN_TOPIC_OR_PARTITION}) == {("orders", 0): "7"}
 
 
 def test_each_answer_can_be_judged_by_itself() -> None:
@@ -48,7 +48,7 @@ def test_each_answer_can_be_judged_by_itself() -> None:
 
 def test_an_answer_that_does_not_come_ends_the_whole_question() -> None:
     with pytest.raises(KafkaClusterError, match=f"list offset {SERVERS}: no answer within 0 s"):
-        answers({WHERE: None}, wait_s=0.0).all()
+        answers({WHERE: None}, wait_s=0.0).get_all()
 
 
 def test_an_error_without_a_text_is_named_by_its_type() -> None:

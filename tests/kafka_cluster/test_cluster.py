@@ -53,9 +53,9 @@ def test_every_question_names_the_cluster_that_does_not_answer(refusing: str) ->
     questions: list[Callable[[], object]] = [
         cluster.listing,
         lambda: cluster.listing("orders"),
-        lambda: cluster.topic_configurations(["orders"]).all(),
-        lambda: cluster.broker_configurations([1]).all(),
-        lambda: cluster.offsets([("orders", 0)], EARLIEST).all(),
+        lambda: cluster.topic_configurations(["orders"]).get_all(),
+        lambda: cluster.broker_configurations([1]).get_all(),
+        lambda: cluster.offsets([("orders", 0)], EARLIEST).get_all(),
         lambda: cluster.create_topic("orders", [[1]], {}),
     ]
     for ask in questions:
@@ -66,8 +66,8 @@ def test_every_question_names_the_cluster_that_does_not_answer(refusing: str) ->
 def test_nothing_is_asked_about_no_topics(refusing: str) -> None:
     descriptions = KafkaCluster(KafkaClientConfig(refusing), "test", 0.3)
     assert descriptions.topics([]) == descriptions.topics_by_id([]) == []
-    assert descriptions.topic_configurations([]).all() == {}
-    assert descriptions.offsets([], LATEST).all() == {}
+    assert descriptions.topic_configurations([]).get_all() == {}
+    assert descriptions.offsets([], LATEST).get_all() == {}
 
 
 def test_ids_can_be_asked_for_by_kafka_python_alone(refusing: str) -> None:

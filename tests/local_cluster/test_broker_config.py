@@ -212,7 +212,7 @@ def test_agents_under_tls_show_certificates_of_one_authority(tmp_path: Path) -> 
 
 
 def test_a_cluster_that_speaks_sasl_ssl_is_judged_and_its_agents_speak_tls(layout: ClusterLayout) -> None:
-    settings = ClusterSettings(AgentsMode()).speaking(InterBrokerProtocol.SASL_SSL)
+    settings = ClusterSettings(AgentsMode()).with_protocol(InterBrokerProtocol.SASL_SSL)
     properties = server_properties(layout, 2, settings)
     assert "REPLICATION:SASL_SSL" in properties["listener.security.protocol.map"]
     assert properties["super.users"] == "User:broker-1;User:broker-2;User:broker-3"
@@ -221,14 +221,14 @@ def test_a_cluster_that_speaks_sasl_ssl_is_judged_and_its_agents_speak_tls(layou
 
 
 def test_clients_of_such_a_cluster_may_all_but_act_as_brokers() -> None:
-    spoken = ClusterSettings().speaking(InterBrokerProtocol.SSL).inter_broker
+    spoken = ClusterSettings().with_protocol(InterBrokerProtocol.SSL).inter_broker
     assert spoken is not None
     (of_cluster,) = (options for options in spoken.clients_may if "--cluster" in options)
     assert not {"All", "ClusterAction"}.intersection(of_cluster)
 
 
 def test_certificates_of_before_stay_good_when_a_cluster_is_configured_again(layout: ClusterLayout) -> None:
-    settings = ClusterSettings(AgentsMode()).speaking(InterBrokerProtocol.SSL)
+    settings = ClusterSettings(AgentsMode()).with_protocol(InterBrokerProtocol.SSL)
     write_configuration(layout, settings)
     properties = server_properties(layout, 1, settings)
     old = x509.load_pem_x509_certificate(Path(properties["ssl.keystore.location"]).read_bytes())
@@ -240,7 +240,7 @@ def test_certificates_of_before_stay_good_when_a_cluster_is_configured_again(lay
 
 def test_plaintext_asks_for_nothing_of_all_this(layout: ClusterLayout) -> None:
     plain = ClusterSettings(AgentsMode())
-    assert plain.speaking(InterBrokerProtocol.PLAINTEXT) == plain
+    assert plain.with_protocol(InterBrokerProtocol.PLAINTEXT) == plain
 
 
 def test_an_agent_is_the_program_that_is_named_with_its_own_environment_beside_the_stores(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def test_each_host_reaches_the_others_of_its_network_and_they_go_in_the_end() ->
 
 @pytest.mark.usefixtures("root_may")
 def test_where_one_cannot_be_made_none_are_left() -> None:
-    with HOSTS[1].made(), hosts_where_allowed(*HOSTS) as are_there:
+    with HOSTS[1].make(), hosts_where_allowed(*HOSTS) as are_there:
         assert not are_there
         assert HOSTS[0].namespace(1) not in namespaces()
         assert HOSTS[1].namespace(1) in namespaces()

@@ -69,7 +69,7 @@ def test_the_archives_records_go_to_its_own_store_and_count_for_nothing_in_the_o
         assert archive.counters["unknown_version"] == 1
         assert store.progress == {0: 4}
         assert not [name for name in store.counters if name.startswith("unknown_")]
-        assert store.totals()[FINISHED].segments == 1
+        assert store.count_by_state()[FINISHED].segments == 1
 
 
 def test_records_behind_a_newer_registration_are_fenced_and_those_before_it_stay() -> None:

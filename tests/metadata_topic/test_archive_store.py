@@ -117,12 +117,12 @@ def test_what_no_log_needs_is_named() -> None:
     store = store_of(
         committed(below), committed(reaching, (0, 11), (1, 19)), committed(dead), committed(other), committed(unknown)
     )
-    assert store.unneeded({ORDERS: LogBounds(10, CHAIN)}, ()) == [below, dead]
-    assert store.unneeded({ORDERS: LogBounds(0, CHAIN)}, (), broker_id=2) == []
-    assert store.unneeded({}, {PAYMENTS.topic_id}) == [other]
-    assert store.unneeded({ORDERS: LogBounds(20, CHAIN)}, ()) == [below, reaching, dead]
+    assert store.find_unneeded({ORDERS: LogBounds(10, CHAIN)}, ()) == [below, dead]
+    assert store.find_unneeded({ORDERS: LogBounds(0, CHAIN)}, (), broker_id=2) == []
+    assert store.find_unneeded({}, {PAYMENTS.topic_id}) == [other]
+    assert store.find_unneeded({ORDERS: LogBounds(20, CHAIN)}, ()) == [below, reaching, dead]
     # A leader that does not know the newer epoch yet must not have its records deleted.
-    assert store.unneeded({ORDERS: LogBounds(0, LeaderEpochs([(0, 0)]))}, ()) == []
+    assert store.find_unneeded({ORDERS: LogBounds(0, LeaderEpochs([(0, 0)]))}, ()) == []
 
 
 def test_a_fenced_agents_records_count_for_nothing() -> None:
@@ -158,7 +158,7 @@ def test_totals_count_every_object_in_exactly_one_state() -> None:
         prepared(object_id(1, 0, 9)), committed(object_id(2, 0, 9)), committed(object_id(3, 0, 9)),
         deleting(object_id(3, 0, 9)), deleted(object_id(4, 0, 9)),
     )  # fmt: skip
-    assert store.totals() == {
+    assert store.count_by_state() == {
         STARTED: StateTotals(1, 0), FINISHED: StateTotals(1, 1000),
         DELETING: StateTotals(1, 1000), DELETED: StateTotals(1, 0),
     }  # fmt: skip
@@ -179,8 +179,8 @@ def picture(store: ArchiveStore, ids: list[ArchiveObjectId]) -> tuple[object, ..
         [store.runs_covering(p, offset, CHAIN) for p in partitions for offset in range(50)],
         [store.archived_range(p, CHAIN, offset) for p in partitions for offset in range(50)],
         store.uncommitted(T0 + 1500),
-        store.unneeded({ORDERS: LogBounds(20, CHAIN)}, {PAYMENTS.topic_id}),
-        store.totals(),
+        store.find_unneeded({ORDERS: LogBounds(20, CHAIN)}, {PAYMENTS.topic_id}),
+        store.count_by_state(),
     )
 
 

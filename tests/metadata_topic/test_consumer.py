@@ -93,7 +93,7 @@ def test_it_is_ready_when_all_that_was_there_is_in_the_store() -> None:
         put(topic, segment(n, entry(n, n)), partition=n % 2)
     with reading(topic) as (consumer, store):
         assert consumer.wait_until_ready(10.0)
-        assert store.totals()[FINISHED].segments == 100
+        assert store.count_by_state()[FINISHED].segments == 100
         assert store.progress == {0: 50, 1: 50}
 
 
@@ -132,7 +132,7 @@ def test_a_topic_whose_old_records_are_gone_becomes_ready() -> None:
     topic.log_starts[0] = 20
     with reading(topic) as (consumer, store):
         assert consumer.wait_until_ready(10.0)
-        assert store.totals()[FINISHED].segments == 0
+        assert store.count_by_state()[FINISHED].segments == 0
 
 
 def test_it_is_not_ready_while_the_topic_does_not_exist() -> None:
@@ -158,7 +158,7 @@ def test_a_topic_that_gets_its_partitions_while_it_is_taken_up_becomes_ready() -
     topic.consumer = lambda config: Growing(topic)  # type: ignore[method-assign]
     with reading(topic) as (consumer, store):
         assert consumer.wait_until_ready(10.0)
-        assert store.totals()[FINISHED].segments == 1
+        assert store.count_by_state()[FINISHED].segments == 1
 
 
 def test_it_follows_what_is_published_later_and_new_partitions() -> None:
@@ -170,7 +170,7 @@ def test_it_follows_what_is_published_later_and_new_partitions() -> None:
         topic.partitions.append([])
         put(topic, segment(1, entry(0, 9)), partition=1)
         store.wait_for(1)
-        assert store.totals()[FINISHED].segments == 1
+        assert store.count_by_state()[FINISHED].segments == 1
         assert store.progress == {0: 1, 1: 1}
 
 
@@ -182,7 +182,7 @@ def test_poison_is_passed_over_once_and_counted() -> None:
     with reading(topic) as (consumer, store):
         assert consumer.wait_until_ready(10.0)
         assert store.counters["unknown_foreign_key"] == 2
-        assert store.totals()[FINISHED].segments == 1
+        assert store.count_by_state()[FINISHED].segments == 1
         assert topic.reads == [(0, 0), (0, 1), (0, 2)]
 
 
@@ -249,7 +249,7 @@ def test_from_a_snapshot_it_reads_only_what_came_after() -> None:
     image = image_of(*((segment(n, entry(n, n)), (0, n)) for n in range(15)))
     with reading(topic, image) as (consumer, store):
         assert consumer.wait_until_ready(10.0)
-        assert store.totals()[FINISHED].segments == 20
+        assert store.count_by_state()[FINISHED].segments == 20
         assert topic.reads == [(0, n) for n in range(15, 20)]
         assert "gaps" not in consumer.counters
 
@@ -262,7 +262,7 @@ def test_a_gap_between_snapshot_and_topic_is_counted_and_reading_goes_on() -> No
     image = image_of(*((segment(n, entry(n, n)), (0, n)) for n in range(5)))
     with reading(topic, image) as (consumer, store):
         assert consumer.wait_until_ready(10.0)
-        assert store.totals()[FINISHED].segments == 5 + 11
+        assert store.count_by_state()[FINISHED].segments == 5 + 11
         assert consumer.counters["gaps"] == 1
         assert consumer.counters["gap_records"] == 4
         assert set(store.topic.doubts) == {TopicDoubt.GAP}
@@ -277,7 +277,7 @@ def test_of_another_topic_what_the_snapshot_tells_is_kept_and_all_is_read_from_i
     image = image_of(*((segment(n, entry(n, n)), (0, n)) for n in range(50, 60)))
     with reading(topic, image) as (consumer, store):
         assert consumer.wait_until_ready(10.0)
-        assert store.totals()[FINISHED].segments == 13
+        assert store.count_by_state()[FINISHED].segments == 13
         assert store.progress == {0: 3}
         assert consumer.counters["started_over"] == 1
         assert set(store.topic.doubts) == {TopicDoubt.SHORTER}
@@ -291,7 +291,7 @@ def test_a_topic_of_another_id_is_read_from_its_beginning_however_long_it_is_by_
     with reading(topic, image) as (consumer, store):
         assert consumer.wait_until_ready(10.0)
         assert topic.reads == [(0, n) for n in range(20)]
-        assert store.totals()[FINISHED].segments == 21
+        assert store.count_by_state()[FINISHED].segments == 21
         assert set(store.topic.doubts) == {TopicDoubt.BEGAN_ANEW}
 
 
@@ -309,7 +309,7 @@ def test_a_topic_that_is_made_anew_under_a_reader_is_noticed_before_anything_is_
             put(topic, segment(n, entry(n, n)))
         assert consumer.read_to_end(10.0)
         assert set(store.topic.doubts) == {TopicDoubt.BEGAN_ANEW}
-        assert store.totals()[FINISHED].segments == 15
+        assert store.count_by_state()[FINISHED].segments == 15
 
 
 def test_the_record_of_a_rebuild_ends_a_doubt_and_only_once() -> None:

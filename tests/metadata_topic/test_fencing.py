@@ -156,7 +156,7 @@ def test_registrations_do_not_make_unfenced_records_depend_on_order(
 @given(histories())
 def test_of_a_fenced_incarnation_only_deletions_are_taken(history: list[MetadataRecord]) -> None:
     store = store_of(node(2), *history)
-    assert store.totals()[STARTED].segments == store.totals()[FINISHED].segments == 0
+    assert store.count_by_state()[STARTED].segments == store.count_by_state()[FINISHED].segments == 0
     deleted = {
         record.combined_segment_id
         for record in history

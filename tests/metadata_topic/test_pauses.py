@@ -40,9 +40,9 @@ def test_what_has_no_meaning_pauses_nothing(scope: str, value: bytes) -> None:
 
 def test_who_paused_when_and_how_it_ends_is_told() -> None:
     since = "since 2023-11-14 22:13:20 UTC by anna@ops-1 (store is slow); to end it: remote-wal resume"
-    assert PAUSE.told("all") == f"all links are paused {since} --all"
-    assert PAUSE.told("topic:orders") == f"links of topic orders are paused {since} --topic orders"
-    assert PAUSE.told("local") == f"this agent's links are paused {since} --local"
+    assert PAUSE.describe("all") == f"all links are paused {since} --all"
+    assert PAUSE.describe("topic:orders") == f"links of topic orders are paused {since} --topic orders"
+    assert PAUSE.describe("local") == f"this agent's links are paused {since} --local"
 
 
 def test_the_reader_tells_of_each_pause_and_its_end() -> None:

@@ -20,7 +20,7 @@ def test_a_stall_ends_links_whatever_the_policy_and_its_end_brings_them_back() -
         for now in (None, "compact", "compact", "compact", None, None, "no broker"):
             reason[0] = now
             watch.look()
-            modes.append(decider.mode(LinkPolicy.ALWAYS, 20, 1000, 0.0))
+            modes.append(decider.choose_mode(LinkPolicy.ALWAYS, 20, 1000, 0.0))
     off, link = LinkMode.OFF, LinkMode.LINK
     assert modes == [link, off, off, off, link, link, off]
     assert faults == {STALLED: 2}

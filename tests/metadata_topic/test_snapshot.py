@@ -65,7 +65,7 @@ def test_the_tail_may_begin_before_the_snapshot_ends() -> None:
     store.apply_all(records[:12])
     read = read_snapshot(write_snapshot(store))
     read.apply_all(records[5:])
-    assert read.totals()[FINISHED].segments == 20
+    assert read.count_by_state()[FINISHED].segments == 20
     assert read.progress == {0: 20}
 
 
@@ -77,7 +77,7 @@ def test_many_segments_are_in_chunks_of_bounded_size() -> None:
     chunks = list(snapshot_chunks(store.image()))
     assert len(chunks) > 4
     assert max(map(len, chunks)) < 8 * 1024 * 1024
-    assert read_snapshot(b"".join(chunks)).totals() == store.totals()
+    assert read_snapshot(b"".join(chunks)).count_by_state() == store.count_by_state()
 
 
 def rewritten(snapshot: bytes, change: Callable[[dict[str, object]], object]) -> bytes:

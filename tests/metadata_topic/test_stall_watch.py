@@ -11,34 +11,34 @@ from tests.metadata_topic.fake_topic import FakeTopic
 
 def test_standing_still_short_of_an_earlier_end_is_a_stall() -> None:
     watch = StallWatch(20.0, 0.0)
-    assert watch.stalled({0: 5, 1: 7}, {0: 5, 1: 9}, 0.0) is None
-    assert watch.stalled({0: 5, 1: 7}, {0: 6, 1: 9}, 20.0) == 1
+    assert watch.find_stalled({0: 5, 1: 7}, {0: 5, 1: 9}, 0.0) is None
+    assert watch.find_stalled({0: 5, 1: 7}, {0: 6, 1: 9}, 20.0) == 1
 
 
 def test_an_end_that_grew_since_the_last_look_says_nothing_yet() -> None:
     watch = StallWatch(20.0, 0.0)
-    assert watch.stalled({0: 5}, {0: 5}, 0.0) is None
-    assert watch.stalled({0: 5}, {0: 8}, 20.0) is None
-    assert watch.stalled({0: 5}, {0: 8}, 40.0) == 0
+    assert watch.find_stalled({0: 5}, {0: 5}, 0.0) is None
+    assert watch.find_stalled({0: 5}, {0: 8}, 20.0) is None
+    assert watch.find_stalled({0: 5}, {0: 8}, 40.0) == 0
 
 
 def test_a_slow_reader_does_not_stall() -> None:
     watch = StallWatch(20.0, 0.0)
-    assert [watch.stalled({0: n}, {0: 1000}, 20.0 * n) for n in range(10)] == [None] * 10
+    assert [watch.find_stalled({0: n}, {0: 1000}, 20.0 * n) for n in range(10)] == [None] * 10
 
 
 def test_without_ends_nothing_is_concluded() -> None:
     watch = StallWatch(20.0, 0.0)
-    assert watch.stalled({0: 5}, {}, 0.0) is None
-    assert watch.stalled({0: 5}, {0: 9}, 20.0) is None
-    assert watch.stalled({0: 5}, {}, 40.0) == 0
+    assert watch.find_stalled({0: 5}, {}, 0.0) is None
+    assert watch.find_stalled({0: 5}, {0: 9}, 20.0) is None
+    assert watch.find_stalled({0: 5}, {}, 40.0) == 0
 
 
 def test_looks_are_due_at_the_interval() -> None:
     watch = StallWatch(20.0, 0.0)
     assert not watch.is_due(19.0)
     assert watch.is_due(20.0)
-    watch.stalled({}, {}, 25.0)
+    watch.find_stalled({}, {}, 25.0)
     assert not watch.is_due(44.0)
     assert watch.is_due(45.0)
 

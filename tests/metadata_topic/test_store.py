@@ -151,7 +151,7 @@ def test_totals_count_every_object_in_exactly_one_state() -> None:
         segment(1, state=STARTED, size_bytes=-1), segment(1, entry(0, 9)), segment(2, entry(10, 19)),
         segment(2, state=DELETING), segment(3, state=DELETED), segment(4, state=STARTED, size_bytes=-1),
     )  # fmt: skip
-    assert store.totals() == {
+    assert store.count_by_state() == {
         STARTED: StateTotals(1, 0), FINISHED: StateTotals(1, 1000),
         DELETING: StateTotals(1, 1000), DELETED: StateTotals(1, 0),
     }  # fmt: skip
@@ -178,7 +178,7 @@ def test_deleting_everything_leaves_no_index_behind() -> None:
         if count < 499:
             assert sequences(store, last * 10 + 3) == [last]
     assert store.topic_id_partitions() == []
-    assert store.totals()[DELETED] == StateTotals(500)
+    assert store.count_by_state()[DELETED] == StateTotals(500)
 
 
 def picture(store: RemoteWalMetadataStore) -> object:
@@ -186,7 +186,7 @@ def picture(store: RemoteWalMetadataStore) -> object:
     chain = LeaderEpochs([(0, 0), (1, 12), (3, 30)])
     return (
         sorted(store.segments(), key=lambda found: found.combined_segment_id),
-        store.totals(),
+        store.count_by_state(),
         [store.state_of(segment_id(n)) for n in range(6)],
         [living_entries(store, segment_id(n)) for n in range(6)],
         [store.entries_covering(ORDERS, offset, c) for offset in range(50) for c in (None, chain)],

@@ -126,7 +126,7 @@ def test_searches_agree_with_a_look_at_all_runs(
         for number, (first, width, is_gone) in enumerate(runs):
             store.apply(segment(number, entry(first, first + width)))
             if number % 4 == 3:
-                assert store.totals()  # whoever asks makes the store write
+                assert store.count_by_state()  # whoever asks makes the store write
             if is_gone:
                 store.apply(segment(number, state=DELETED))
         living = [(number, first, first + width) for number, (first, width, gone) in enumerate(runs) if not gone]
@@ -287,7 +287,7 @@ def test_damage_is_never_answered_with_something_else(tmp_path: Path, monkeypatc
             lost += 1
             assert not file.exists()
             with pytest.raises(StoreLostError):
-                again.totals()
+                again.count_by_state()
             assert again.failure is not None
     assert lost
 
@@ -333,7 +333,7 @@ def test_a_closed_store_leaves_the_file_to_the_next(tmp_path: Path) -> None:
     closed.close()
     following = filled(tmp_path)
     with pytest.raises(StoreLostError, match="closed"):
-        closed.totals()
+        closed.count_by_state()
     closed.close()
     assert picture(following) == known
     assert picture(RemoteWalMetadataStore(file_in(tmp_path))) == known

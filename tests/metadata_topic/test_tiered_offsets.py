@@ -72,7 +72,7 @@ def test_a_segment_counts_from_finished_until_its_deletion_starts() -> None:
     assert tier.take(*copied(2, 10, 19)).up_to() == 19
     assert tier.take(update(2, DELETING)).up_to() == 9
     assert tier.take(update(2, DELETED)).up_to() == 9
-    assert tier.totals() == {STARTED: 0, FINISHED: 1, DELETING: 0}
+    assert tier.count_by_state() == {STARTED: 0, FINISHED: 1, DELETING: 0}
     assert tier.tiered_up_to(OTHER, ONE_LEADER) == NOTHING_TIERED
 
 

@@ -84,7 +84,7 @@ def test_figures_of_two_readings_give_what_happened_in_between_and_count_each_co
     figures = parse_metrics(METRICS)
     assert figures.zone_bytes == 50.0
     assert figures.stages_ms()["uploaded"]["p50"] == 7.5
-    nothing = figures.since(figures)
+    nothing = figures.subtract(figures)
     assert (nothing.cpu_s, nothing.linked_bytes, nothing.zone_bytes) == (0.0, 0.0, 0.0)
     assert (figures + figures).inline_bytes == 200.0
 

@@ -54,7 +54,7 @@ def share_in_shadow(load: Load, monkeypatch: pytest.MonkeyPatch) -> float:
     limits = log_manager_limits(AgentSettings().model_copy(update={"process": process}))
     assert limits.in_shadow
     made = CostWorld(load, limits, PRICES, ASSIGNED)
-    shadow.led(ASSIGNED.to(ProducedLog(number, 1).partition) for number in range(load.partitions))
+    shadow.set_led(ASSIGNED.to(ProducedLog(number, 1).partition) for number in range(load.partitions))
     made.run(SECONDS)
     share = shadow.traffic.recent_of_all.share(3600, 0.0)
     assert share is not None

@@ -111,7 +111,7 @@ def test_a_compacted_log_that_is_whole_comes_back(
 
 def test_a_log_whose_objects_expire_before_it_does_may_lack_its_start(tmp_path: Path) -> None:
     log = World(tmp_path, ALONE, WITH_DELETE, (10,), stored_ms=5).planned()
-    assert log.missing(log.plan, log.plan.gap) == [(0, 10)]
+    assert log.find_missing(log.plan, log.plan.gap) == [(0, 10)]
 
 
 def test_what_cannot_be_read_leaves_a_compacted_log_unrestored(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_what_cannot_be_read_leaves_a_compacted_log_unrestored(tmp_path: Path) -
     world.store.objects.pop(CombinedSegmentId(1, 1, 10))
     [made] = world.restored(log)
     assert not (tmp_path / "orders-0").exists()
-    assert log.missing(made.job.plan, made.gap) == [(10, 20)]
+    assert log.find_missing(made.job.plan, made.gap) == [(10, 20)]
 
 
 def test_a_compacted_log_is_restored_with_less_where_that_is_wanted(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ class Partition:
         if term.releases:
             self._release(epochs)
         # At once, whoever wrote it: until then, one of an abandoned epoch is taken for the log's (docs/recovery.md).
-        for object_id in self.archived.unneeded({ORDERS: LogBounds(0, epochs)}, ()):
+        for object_id in self.archived.find_unneeded({ORDERS: LogBounds(0, epochs)}, ()):
             self.archived.apply(ArchiveObjectDeleted(object_id, 1, DELETED, self.now_ms))
             del self.archive.written[object_id]
 

@@ -37,37 +37,37 @@ def _ends(*declared: RemoteWalLogSegmentMetadataUpdate) -> EpochEnds:
 def test_an_epoch_ends_in_all_objects_where_it_was_declared_to_end_in_one() -> None:
     ends = _ends(_declared(2, 0, 1750, sequence=2), _declared(2, 0, 1000, sequence=1))
 
-    assert ends.standing(ORDERS).end_of(0, BEFORE_MS) == 1000
-    assert ends.standing(ORDERS).end_of(1, BEFORE_MS) is None, "of another epoch nobody said anything"
+    assert ends.find_valid(ORDERS).end_of(0, BEFORE_MS) == 1000
+    assert ends.find_valid(ORDERS).end_of(1, BEFORE_MS) is None, "of another epoch nobody said anything"
 
 
 def test_what_was_written_after_the_declaration_is_not_meant_by_it() -> None:
-    assert _ends(_declared(1, 0, 5)).standing(ORDERS).end_of(0, AFTER_MS) is None
+    assert _ends(_declared(1, 0, 5)).find_valid(ORDERS).end_of(0, AFTER_MS) is None
 
 
 def test_a_leader_that_says_it_again_says_it_of_what_was_written_until_then() -> None:
     ends = _ends(_declared(1, 0, 5), _declared(1, 0, 8, AFTER_MS, sequence=2))
 
-    assert ends.standing(ORDERS).end_of(0, AFTER_MS) == 5, "its own log ends the older epoch at 5 as long as it leads"
+    assert ends.find_valid(ORDERS).end_of(0, AFTER_MS) == 5, "its own log ends the older epoch at 5 as long as it leads"
 
 
 def test_a_second_recovery_to_an_earlier_point_ends_the_epoch_earlier() -> None:
-    assert _ends(_declared(2, 0, 1000), _declared(4, 0, 300, AFTER_MS)).standing(ORDERS).end_of(0, BEFORE_MS) == 300
+    assert _ends(_declared(2, 0, 1000), _declared(4, 0, 300, AFTER_MS)).find_valid(ORDERS).end_of(0, BEFORE_MS) == 300
 
 
 def test_nothing_follows_from_a_leader_whose_own_records_were_declared_dead() -> None:
     # An unclean election: epoch 2's leader had what epoch 1's leader had not, and nothing of epoch 1.
     ends = _ends(_declared(1, 0, 5), _declared(2, 1, 5, AFTER_MS))
 
-    assert ends.standing(ORDERS).end_of(0, BEFORE_MS) is None
+    assert ends.find_valid(ORDERS).end_of(0, BEFORE_MS) is None
 
 
 def test_a_leader_that_was_itself_cut_off_later_on_has_said_the_truth() -> None:
-    assert _ends(_declared(1, 0, 5), _declared(2, 1, 8, AFTER_MS)).standing(ORDERS).end_of(0, BEFORE_MS) == 5
+    assert _ends(_declared(1, 0, 5), _declared(2, 1, 8, AFTER_MS)).find_valid(ORDERS).end_of(0, BEFORE_MS) == 5
 
 
 def test_what_only_a_newer_leader_could_know_is_refused() -> None:
-    assert _ends(_declared(3, 3, 5)).standing(ORDERS).end_of(3, BEFORE_MS) is None
+    assert _ends(_declared(3, 3, 5)).find_valid(ORDERS).end_of(3, BEFORE_MS) is None
 
 
 def test_a_leader_that_ends_the_very_epoch_before_its_own_begins_there() -> None:
@@ -95,7 +95,7 @@ def test_where_an_epoch_begins_is_not_known_when_the_end_of_the_one_before_is_wh
     ends.add(declared, declared.entries)
 
     assert not ends.starts()
-    assert ends.standing(ORDERS).end_of(0, BEFORE_MS) == 10
+    assert ends.find_valid(ORDERS).end_of(0, BEFORE_MS) == 10
 
 
 def test_a_segment_that_holds_the_last_record_before_the_end_tells_it_exactly() -> None:
@@ -118,25 +118,25 @@ def test_a_finished_segment_of_the_epoch_that_is_younger_than_the_declaration_sa
     [entry] = _declared(1, 0, 5).entries
     ends.uploaded(encode([replace(entry, first_offset=0, last_offset=4)]), AFTER_MS)
     ends.uploaded(encode([entry]), DECLARED_MS)
-    assert ends.standing(ORDERS).end_of(0, BEFORE_MS) == 5, "one does not reach that far, the other was there before"
+    assert ends.find_valid(ORDERS).end_of(0, BEFORE_MS) == 5, "one does not reach that far, the other was there before"
 
     ends.uploaded(encode([entry]), AFTER_MS)
 
-    assert ends.standing(ORDERS).end_of(0, BEFORE_MS) is None
+    assert ends.find_valid(ORDERS).end_of(0, BEFORE_MS) is None
 
 
 def test_an_epoch_is_not_cut_off_where_a_newer_leader_has_written_on_behind_it() -> None:
     ends = _ends(_declared(1, 0, 5))
     archived, went_on = run(0, 0, 9, written_ms=BEFORE_MS), run(2, 10, 14, written_ms=AFTER_MS)
 
-    assert ends.standing(ORDERS, [went_on], [archived]).cut(archived) == archived
+    assert ends.find_valid(ORDERS, [went_on], [archived]).cut(archived) == archived
 
 
 def test_an_epoch_is_cut_off_where_what_a_newer_leader_wrote_does_not_follow_its_records() -> None:
     ends = _ends(_declared(1, 0, 5))
     archived, elsewhere = run(0, 0, 9, written_ms=BEFORE_MS), run(2, 12, 14, written_ms=AFTER_MS)
 
-    assert ends.standing(ORDERS, [elsewhere], [archived]).cut(archived).living_last_offset == 4
+    assert ends.find_valid(ORDERS, [elsewhere], [archived]).cut(archived).living_last_offset == 4
 
 
 def test_an_epoch_is_cut_off_where_the_declarer_wrote_on_though_compaction_took_its_first_records() -> None:
@@ -144,7 +144,7 @@ def test_an_epoch_is_cut_off_where_the_declarer_wrote_on_though_compaction_took_
     archived = run(0, 0, 7, written_ms=BEFORE_MS)
     wrote_on = [run(1, 8, 19, written_ms=AFTER_MS), run(2, 20, 24, written_ms=AFTER_MS)]
 
-    assert ends.standing(ORDERS, wrote_on, [archived]).cut(archived).living_last_offset == 4
+    assert ends.find_valid(ORDERS, wrote_on, [archived]).cut(archived).living_last_offset == 4
 
 
 def test_a_newer_leaders_records_that_are_dead_themselves_bring_nothing_back() -> None:
@@ -152,7 +152,7 @@ def test_a_newer_leaders_records_that_are_dead_themselves_bring_nothing_back() -
     ends = _ends(_declared(1, 0, 5), _declared(3, 2, 10, AFTER_MS, sequence=2))
     archived = [run(0, 0, 9, written_ms=BEFORE_MS), run(2, 10, 14, written_ms=AFTER_MS)]
 
-    standing = ends.standing(ORDERS, [], archived)
+    standing = ends.find_valid(ORDERS, [], archived)
 
     assert [standing.cut(one).living_last_offset for one in archived] == [4, 9]
 
@@ -175,7 +175,7 @@ def test_the_order_and_the_number_of_tellings_do_not_matter(
 
     told, again = _ends(*declared), _ends(*shuffled)
 
-    assert again.standing(ORDERS).end_of(leader_epoch, written_ms) == told.standing(ORDERS).end_of(
+    assert again.find_valid(ORDERS).end_of(leader_epoch, written_ms) == told.find_valid(ORDERS).end_of(
         leader_epoch, written_ms
     )
     assert again.starts() == told.starts()

@@ -73,7 +73,7 @@ class Play:
         for action in self.reassignment.step(self.now_s):
             self.asked.append(action)
             self._do(action)
-        self.reassignment.saw(self.controller.view(), self.now_s)
+        self.reassignment.note_view(self.controller.view(), self.now_s)
 
     def _do(self, action: Action) -> None:
         match action:
@@ -221,7 +221,7 @@ def test_an_election_that_never_happens_is_told_again_and_then_fails() -> None:
     shown = {where(0): PartitionReplicas(where(0), 2, (3, 2), frozenset({2, 3}))}
     told = 0
     for tenth in range(1, 320):
-        reassignment.saw(ClusterView(frozenset(), shown), tenth / 10)
+        reassignment.note_view(ClusterView(frozenset(), shown), tenth / 10)
         told += sum(isinstance(action, ElectPreferred) for action in reassignment.step(tenth / 10))
     assert told > 20
     assert reassignment.progress[where(0)].state is MoveState.FAILED

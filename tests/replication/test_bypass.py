@@ -224,7 +224,7 @@ async def test_a_broker_that_closes_the_connection_without_an_answer_is_told_of(
 
 
 async def test_a_broker_that_refuses_the_agents_login_is_told_of_and_gets_no_frame() -> None:
-    async with two_agents(bypass_limits=QUICK, bypass_login=SaslLogin("PLAIN", "agent", "secret").on) as agents:
+    async with two_agents(bypass_limits=QUICK, bypass_login=SaslLogin("PLAIN", "agent", "secret").log_in) as agents:
         await agents.leader.stop()
         agents.broker.answer = lambda _frame: encode(
             SaslHandshakeResponse(error_code=33, mechanisms=["GSSAPI"], version=1), 0

@@ -107,7 +107,7 @@ async def test_reads_wait_for_the_quota_and_beyond_the_wait_are_not_made(rig: Ri
 async def test_a_response_whose_read_waits_for_the_quota_gets_it_when_its_turn_comes(rig: Rig) -> None:
     rig.reads.read_ahead(segment(0), ((0, 1200),))
     rig.reads.read_ahead(segment(1), ((0, 10),))
-    assert not rig.cache.ranges.missing(segment(1), 0, 10)
+    assert not rig.cache.ranges.find_missing(segment(1), 0, 10)
     assert rig.storage.fetches == [(segment(0), 0, 1200)]
     assert await rig.fetch(link(1, 2, 4)) == [b"\2\3"]
 
@@ -118,7 +118,7 @@ async def test_what_is_announced_beyond_the_bytes_under_way_is_let_go(rig: Rig) 
     rig.now_s += 100
     rig.reads.read_ahead(segment(1), ((0, 5101),))
     assert rig.faults("catch_up_over_budget") == 1
-    assert rig.cache.ranges.missing(segment(1), 0, 1)
+    assert rig.cache.ranges.find_missing(segment(1), 0, 1)
 
 
 async def test_they_take_neither_the_threads_nor_the_budget_of_what_was_stored_just_now(rig: Rig) -> None:

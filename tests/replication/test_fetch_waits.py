@@ -112,7 +112,7 @@ def owed(*, wait_ms: int = SHORT_MS) -> OwedWatermarks:
     made = OwedWatermarks(wait_ms)
     for one in (FIRST, SECOND):
         made.fetched(one, 10)
-        made.told(one, 10)
+        made.note_watermark(one, 10)
     made.fetched(FIRST, 11)
     return made
 
@@ -120,15 +120,15 @@ def owed(*, wait_ms: int = SHORT_MS) -> OwedWatermarks:
 def test_a_follower_that_has_more_than_it_was_told_of_waits_for_a_short_time_until_it_is_told() -> None:
     made = owed()
     assert made.wait_ms(MAX_MS) == SHORT_MS
-    made.told(SECOND, 10)
+    made.note_watermark(SECOND, 10)
     assert made.wait_ms(MAX_MS) == SHORT_MS
-    made.told(FIRST, 11)
+    made.note_watermark(FIRST, 11)
     assert made.wait_ms(MAX_MS) is None
 
 
 def test_a_follower_that_is_behind_waits_as_it_asks() -> None:
     made = owed()
-    made.told(FIRST, 12)
+    made.note_watermark(FIRST, 12)
     assert made.wait_ms(MAX_MS) is None
 
 
@@ -136,7 +136,7 @@ def test_what_was_never_told_of_is_not_owed_yet() -> None:
     made = OwedWatermarks(SHORT_MS)
     made.fetched(FIRST, 10)
     assert made.wait_ms(MAX_MS) is None
-    made.told(FIRST, 9)
+    made.note_watermark(FIRST, 9)
     assert made.wait_ms(MAX_MS) == SHORT_MS
 
 
@@ -144,7 +144,7 @@ def test_waits_in_vain_get_longer_up_to_the_followers_own_until_something_is_lea
     made = owed()
     waits = [made.wait_ms(MAX_MS) for _ in range(IN_VAIN + 10)]
     assert waits == [SHORT_MS] * (IN_VAIN + 1) + [4, 8, 16, 32, 64, 128, 256, None, None]
-    made.told(FIRST, 10)
+    made.note_watermark(FIRST, 10)
     assert made.wait_ms(MAX_MS) is None, "that is no news"
     made.fetched(FIRST, 12)
     assert made.wait_ms(MAX_MS) == SHORT_MS

@@ -18,10 +18,10 @@ def frame(number: int) -> memoryview:
 
 def test_what_comes_goes_on() -> None:
     answers = AnswersInOrder()
-    assert answers.next() is None
+    assert answers.take_next() is None
     answers.came(KAFKA, frame(1))
     answers.came(LINKED, frame(2))
-    assert [answers.next() for _ in range(3)] == [(KAFKA, frame(1)), (LINKED, frame(2)), None]
+    assert [answers.take_next() for _ in range(3)] == [(KAFKA, frame(1)), (LINKED, frame(2)), None]
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 4)), min_size=1, max_size=20))
@@ -44,7 +44,7 @@ def test_an_original_comes_in_the_place_of_its_links_however_much_is_there_befor
     expected = [struct.unpack_from(">i", body)[0] for _, body, is_original in arriving if not is_original]
     for kind, body, _ in arriving:
         answers.came(kind, body)
-        while (found := answers.next()) is not None:
+        while (found := answers.take_next()) is not None:
             (number,) = struct.unpack_from(">i", found[1])
             if found[0] is LINKED:
                 answers.await_original(number)
@@ -56,13 +56,13 @@ def test_an_original_comes_in_the_place_of_its_links_however_much_is_there_befor
 def test_another_answers_number_is_not_taken_for_the_originals() -> None:
     answers = AnswersInOrder()
     answers.came(LINKED, frame(-5))
-    assert answers.next() == (LINKED, frame(-5))
+    assert answers.take_next() == (LINKED, frame(-5))
     answers.await_original(-5)
     answers.came(LINKED, frame(-5))
     answers.came(KAFKA, frame(5))
-    assert answers.next() is None
+    assert answers.take_next() is None
     answers.came(KAFKA, frame(-5))
-    assert [answers.next() for _ in range(3)] == [(KAFKA, frame(-5)), (LINKED, frame(-5)), (KAFKA, frame(5))]
+    assert [answers.take_next() for _ in range(3)] == [(KAFKA, frame(-5)), (LINKED, frame(-5)), (KAFKA, frame(5))]
 
 
 def answer(number: int) -> Answer:

@@ -167,8 +167,8 @@ async def test_one_large_object_stays_within_the_bounds_its_oldest_ranges_go_fir
     for start in range(0, 4000, 200):
         await rig.fetch(0, start, start + 200)
     assert rig.cache.ranges.size_bytes == 1000
-    assert not rig.cache.ranges.missing(segment(0), 3000, 4000)
-    assert rig.cache.ranges.missing(segment(0), 2999, 3001)
+    assert not rig.cache.ranges.find_missing(segment(0), 3000, 4000)
+    assert rig.cache.ranges.find_missing(segment(0), 2999, 3001)
 
 
 async def test_announcements_beyond_the_budget_are_let_go(rig: Rig) -> None:

@@ -22,8 +22,8 @@ class Watching:
     now_s: float = 100.0
 
     async def until(self, *, there: bool) -> Presence:
-        await self.agents.until(lambda: self.watch.presence(1).is_there is there)
-        return self.watch.presence(1)
+        await self.agents.until(lambda: self.watch.get_presence(1).is_there is there)
+        return self.watch.get_presence(1)
 
 
 @asynccontextmanager
@@ -43,10 +43,10 @@ async def watching(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Watching]:
 
 async def test_an_agent_that_answers_is_there_and_its_broker_is_not_bothered(monkeypatch: pytest.MonkeyPatch) -> None:
     async with watching(monkeypatch) as rig:
-        assert rig.watch.presence(1).may_be_there
+        assert rig.watch.get_presence(1).may_be_there
         assert await rig.until(there=True) == Presence(0.0)
         rig.now_s += 3.0
-        await rig.agents.until(lambda: rig.watch.presence(1).answered_s_ago == 0.0)
+        await rig.agents.until(lambda: rig.watch.get_presence(1).answered_s_ago == 0.0)
         assert rig.watch.silent == {}
         assert rig.agents.leader.connections == 1
         assert not rig.agents.leader.relays
@@ -58,7 +58,7 @@ async def test_an_agent_that_is_stopped_is_told_as_silent_and_as_there_once_it_i
 ) -> None:
     async with watching(monkeypatch) as rig:
         changes: list[bool] = []
-        rig.watch.on_change = lambda: changes.append(rig.watch.presence(1).is_there)
+        rig.watch.on_change = lambda: changes.append(rig.watch.get_presence(1).is_there)
         await rig.until(there=True)
         await rig.agents.leader.stop()
         found = await rig.until(there=False)
@@ -66,7 +66,7 @@ async def test_an_agent_that_is_stopped_is_told_as_silent_and_as_there_once_it_i
         assert not found.may_be_there
         assert rig.watch.silent.keys() == {1}
         rig.now_s += 7.0
-        assert rig.watch.presence(1).answered_s_ago == pytest.approx(7.0, abs=0.1)
+        assert rig.watch.get_presence(1).answered_s_ago == pytest.approx(7.0, abs=0.1)
         await rig.agents.leader.start(rig.agents.leader_address, None)
         await rig.until(there=True)
         assert changes == [True, False, True]
@@ -78,8 +78,8 @@ async def test_an_agent_that_takes_connections_and_stands_still_is_silent(monkey
         await rig.agents.leader.stop()
         where = rig.agents.leader_address
         with socket.create_server((where.host, where.port)):  # the kernel takes connections, and nobody answers
-            await rig.agents.until(lambda: rig.watch.presence(1).failure == "no answer within 0.2 s")
-            assert rig.watch.presence(1).answered_s_ago is not None
+            await rig.agents.until(lambda: rig.watch.get_presence(1).failure == "no answer within 0.2 s")
+            assert rig.watch.get_presence(1).answered_s_ago is not None
 
 
 async def test_an_agent_that_stands_still_is_silent_at_the_first_question_without_answer(
@@ -103,7 +103,7 @@ async def test_an_agent_that_stands_still_is_silent_at_the_first_question_withou
         connect = connect_framed
 
         async def dial(*where: object) -> None:
-            dialled.append(rig.watch.presence(1).failure)
+            dialled.append(rig.watch.get_presence(1).failure)
             await connect(*where)  # type: ignore[arg-type]
 
         monkeypatch.setattr("replication.follower.peer_watch.connect_framed", dial)
@@ -120,7 +120,7 @@ async def test_an_agent_that_does_not_know_the_question_is_there_too(monkeypatch
     async with watching(monkeypatch) as rig:
         await rig.until(there=True)
         rig.now_s += 3.0
-        await rig.agents.until(lambda: rig.watch.presence(1).answered_s_ago == 0.0)
+        await rig.agents.until(lambda: rig.watch.get_presence(1).answered_s_ago == 0.0)
 
 
 async def test_what_nobody_measures_any_more_is_not_said_to_be_well() -> None:
@@ -137,7 +137,7 @@ async def test_another_clusters_agent_is_not_taken_for_the_peer(monkeypatch: pyt
             replace(context, hello=replace(context.hello, cluster_id="other")), rig.agents.peers, lambda: rig.now_s
         )
         running = asyncio.create_task(other.run())
-        await rig.agents.until(lambda: other.presence(1).failure is not None)
+        await rig.agents.until(lambda: other.get_presence(1).failure is not None)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 

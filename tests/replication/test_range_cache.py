@@ -29,7 +29,7 @@ def read(cache: RangeCache, object_id: CombinedSegmentId, start: int, end: int) 
 
 
 def is_there(cache: RangeCache, object_id: CombinedSegmentId, start: int, end: int) -> bool:
-    return not cache.missing(object_id, start, end)
+    return not cache.find_missing(object_id, start, end)
 
 
 @settings(max_examples=200)
@@ -41,7 +41,7 @@ def test_who_waits_is_told_once_with_the_objects_bytes_or_that_a_read_failed(scr
     for what, value in script:
         if what == "read":
             assert isinstance(value, tuple)
-            under_way += [cache.reading(FIRST, *part) for part in cache.missing(FIRST, *value)]
+            under_way += [cache.reading(FIRST, *part) for part in cache.find_missing(FIRST, *value)]
             assert is_there(cache, FIRST, *value)
         elif what == "wait":
             assert isinstance(value, tuple)
@@ -79,9 +79,9 @@ def test_what_failed_is_missing_again_and_takes_nothing_else_along() -> None:
     cache = RangeCache(1000)
     read(cache, FIRST, 0, 40)
     cache.failed(cache.reading(FIRST, 40, 80))
-    assert cache.missing(FIRST, 0, 100) == [(40, 100)]
+    assert cache.find_missing(FIRST, 0, 100) == [(40, 100)]
     cache.failed(cache.reading(SECOND, 0, 10))
-    assert cache.missing(SECOND, 0, 10) == [(0, 10)]
+    assert cache.find_missing(SECOND, 0, 10) == [(0, 10)]
 
 
 def test_the_object_that_was_read_the_longest_ago_goes_first_range_by_range() -> None:
@@ -123,4 +123,4 @@ def test_what_is_waited_for_comes_though_the_object_was_discarded_and_is_not_kep
     assert cache.arrived(under_way, CONTENT[:40]) == [wait]
     assert bytes(wait.data()) == CONTENT[10:20]
     assert cache.size_bytes == 0
-    assert cache.missing(FIRST, 0, 40) == [(0, 40)]
+    assert cache.find_missing(FIRST, 0, 40) == [(0, 40)]

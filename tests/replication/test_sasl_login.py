@@ -107,7 +107,7 @@ async def broker_with(mechanism: str, exchange: Exchange) -> AsyncIterator[Frame
 @pytest.mark.parametrize(("mechanism", "exchange"), [("PLAIN", plain), ("SCRAM-SHA-256", Scram())])
 async def test_after_the_login_frames_pass_as_on_any_connection(mechanism: str, exchange: Exchange) -> None:
     async with broker_with(mechanism, exchange) as connection:
-        await SaslLogin(mechanism, "agent", "secret").on(connection)
+        await SaslLogin(mechanism, "agent", "secret").log_in(connection)
         connection.write_frame(b"a fetch")
         assert await connection.read_frame() == b"a fetch"
 
@@ -126,5 +126,5 @@ async def test_a_login_that_either_side_refuses_is_told_without_the_password(
 ) -> None:
     async with broker_with(mechanism.replace("512", "256"), exchange) as connection:
         with pytest.raises(PeerRefusedError, match=told) as caught:
-            await SaslLogin(mechanism, "agent", "secret").on(connection)
+            await SaslLogin(mechanism, "agent", "secret").log_in(connection)
         assert "secret" not in str(caught.value)

@@ -29,7 +29,7 @@ class Rig:
         rules = ShadowRules(WAIT_S, copies, lambda brokers: {one: ONE_ZONE.get(one, one) for one in brokers})
         self.shadow = Shadow(self.registry, rules, lambda: 1000.0)
         followers = {HERE: frozenset({2, 3}), THERE: frozenset({4}), ALONE: frozenset[int]()}
-        self.shadow.led(
+        self.shadow.set_led(
             Assignment(one, "t", Path("t"), LinkPolicy.COST, 20, remote_followers=its) for one, its in followers.items()
         )
 

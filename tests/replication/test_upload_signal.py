@@ -10,7 +10,7 @@ from tests.simulation.virtual_time import VirtualTimeLoop, run
 
 
 async def waiting(signal: UploadSignal, look: Look, first_s: float = 60.0) -> "asyncio.Task[None]":
-    task = asyncio.create_task(signal.until(look, first_s))
+    task = asyncio.create_task(signal.wait_until(look, first_s))
     await asyncio.sleep(0)
     return task
 

@@ -64,11 +64,11 @@ def test_a_follower_whose_zone_becomes_known_is_sent_inline_from_the_next_respon
 def test_a_zone_has_a_replica_where_a_follower_of_the_partition_stands() -> None:
     zones = Zones("az1")
     zones.learned({2: "az2", 3: None})
-    zones.led({partition(0): frozenset({2, 3}), partition(1): frozenset()})
+    zones.set_led({partition(0): frozenset({2, 3}), partition(1): frozenset()})
     assert [zones.has_replica(zone, partition(0)) for zone in ("az2", "az3")] == [True, False]
     assert zones.has_replica("az2", partition(1)) is False
     assert zones.has_replica("az2", partition(2)) is None
-    zones.led({})
+    zones.set_led({})
     assert zones.has_replica("az2", partition(0)) is None
 
 
@@ -117,7 +117,7 @@ def test_a_reader_in_the_leaders_own_zone_crosses_no_border() -> None:
     zones.learned({2: "az1", 3: "az3"})
     readers.read(partition(0), 2)
     readers.read(partition(0), 3)
-    assert zones.elsewhere(partition(0), frozenset({2})) == {3}
+    assert zones.find_elsewhere(partition(0), frozenset({2})) == {3}
 
 
 SHARING = CAPABILITIES | PeerCapabilities.SHARED_READS

@@ -175,7 +175,7 @@ class AgentOfWorld:
             self.planner,
             Responsibility(lambda: self.in_care, self.combine.is_under_way, self.unlinked.append, self._read_to_end),
             clocks,
-            DeletionPolicy(100, DELETE_THREADS, self.store.published_segment, self.metrics, self.store.naming),
+            DeletionPolicy(100, DELETE_THREADS, self.store.published_segment, self.metrics, self.store.find_adopters),
         )
         self.orphans = OrphanTask(
             world.storage,

@@ -39,7 +39,7 @@ class Rig:
     def __init__(self, storage: LocalWalStorageManager) -> None:
         self.storage, self.store = storage, RemoteWalMetadataStore()
         self.now_ms = OLD_MS
-        self.adopted = AdoptedObjects(storage, self.store.naming, lambda: self.now_ms)
+        self.adopted = AdoptedObjects(storage, self.store.find_adopters, lambda: self.now_ms)
         for number in (0, 1, 2):
             storage.blobs.put_blob(source(number).blob_name, b"records")
 
@@ -108,14 +108,14 @@ def test_a_deletion_that_fails_is_made_anew_with_its_segments(rig: Rig, monkeypa
 def test_who_names_what_does_not_depend_on_the_order_of_records(rig: Rig) -> None:
     segment_id = rig.tell(0, FINISHED, note(0))
     rig.tell(0, STARTED, b"")
-    assert rig.store.naming(source(0)) == {segment_id}
+    assert rig.store.find_adopters(source(0)) == {segment_id}
     rig.tell(1, STARTED, b"")
-    assert rig.store.naming(source(1)) == frozenset()
+    assert rig.store.find_adopters(source(1)) == frozenset()
     rig.tell(1, FINISHED, note(1))
-    assert rig.store.naming(source(1)) == {CombinedSegmentId(1, 7, 1)}
+    assert rig.store.find_adopters(source(1)) == {CombinedSegmentId(1, 7, 1)}
     rig.tell(0, DELETED, b"")
     rig.tell(0, FINISHED, note(0))
-    assert rig.store.naming(source(0)) == frozenset()
+    assert rig.store.find_adopters(source(0)) == frozenset()
 
 
 def test_a_restored_store_knows_it_too(rig: Rig) -> None:
@@ -123,4 +123,4 @@ def test_a_restored_store_knows_it_too(rig: Rig) -> None:
     restored, joined = RemoteWalMetadataStore(), RemoteWalMetadataStore()
     restored.restore(rig.store.image())
     joined.join(rig.store.image())
-    assert restored.naming(source(0)) == joined.naming(source(0)) == {segment_id}
+    assert restored.find_adopters(source(0)) == joined.find_adopters(source(0)) == {segment_id}

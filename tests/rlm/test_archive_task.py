@@ -187,8 +187,8 @@ async def test_a_write_of_unknown_outcome_is_done_again_under_a_new_id() -> None
     assert [named.writer_id.sequence for named, _ in agent.archive.objects(FINISHED)] == [1]
     outside.now_s += TTL_MS / 1000
     agent.take_care()
-    assert agent.archive.totals()[DELETED].segments == 1
-    assert agent.archive.totals()[STARTED].segments == 0
+    assert agent.archive.count_by_state()[DELETED].segments == 1
+    assert agent.archive.count_by_state()[STARTED].segments == 0
     agent.task.close()
 
 
@@ -295,7 +295,7 @@ async def test_a_full_publisher_delays_a_commit_and_loses_none() -> None:
     assert await agent.task.run_due() == 1
     assert agent.slept == [0.5, 0.5, 0.5]
     agent.read_topic()
-    assert agent.archive.totals()[FINISHED].segments == 1
+    assert agent.archive.count_by_state()[FINISHED].segments == 1
     agent.task.close()
 
 
@@ -314,7 +314,7 @@ async def test_an_object_whose_commit_is_on_its_way_is_never_taken_for_one_given
     outside.topic.append(commit)
     agent.read_topic()
     agent.take_care()
-    assert agent.archive.totals()[FINISHED].segments == 1
+    assert agent.archive.count_by_state()[FINISHED].segments == 1
     assert agent.task.unsettled == frozenset()
     agent.task.close()
 
@@ -376,7 +376,7 @@ async def test_orphans_of_both_kinds_are_found_and_healed() -> None:
     agent.read_topic()
     agent.take_care()
     assert outside.archive_storage.objects == {}
-    assert agent.archive.totals()[DELETED].segments == 2
+    assert agent.archive.count_by_state()[DELETED].segments == 2
     agent.task.close()
 
 

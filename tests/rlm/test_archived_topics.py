@@ -53,7 +53,7 @@ class Cluster:
 
     def lead(self, directory: Path) -> None:
         (directory / "leader-epoch-checkpoint").write_text("0\n2\n0 0\n2 8\n")
-        self.knowledge.led([Assignment(ORDERS, "orders", directory, LinkPolicy.COST, 20, archive=True)])
+        self.knowledge.set_led([Assignment(ORDERS, "orders", directory, LinkPolicy.COST, 20, archive=True)])
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_leader_epochs_are_told_of_led_partitions_alone(tmp_path: Path) -> None:
     chain = cluster.knowledge.chain_of(ORDERS)
     assert chain is not None
     assert chain.entries == ((0, 0), (2, 8))
-    cluster.knowledge.led([])
+    cluster.knowledge.set_led([])
     assert cluster.knowledge.chain_of(ORDERS) is None
 
 
@@ -121,7 +121,7 @@ def test_of_logs_that_are_led_elsewhere_only_what_is_below_their_start_is_not_ne
 
     def unneeded() -> list[int]:
         logs = cluster.knowledge.duties(()).logs
-        return [found.first_offset for found in cluster.archive.unneeded(logs.bounds, logs.deleted_topics)]
+        return [found.first_offset for found in cluster.archive.find_unneeded(logs.bounds, logs.deleted_topics)]
 
     assert unneeded() == [0]
     cluster.lead(tmp_path)
@@ -135,4 +135,4 @@ def test_objects_of_a_topic_that_is_gone_are_not_needed() -> None:
     assert ORDERS.topic_id not in cluster.knowledge.duties(()).logs.deleted_topics
     cluster.knowledge.cluster_seen(Observation(gone, frozenset({1})))
     logs = cluster.knowledge.duties(()).logs
-    assert len(cluster.archive.unneeded(logs.bounds, logs.deleted_topics)) == 1
+    assert len(cluster.archive.find_unneeded(logs.bounds, logs.deleted_topics)) == 1

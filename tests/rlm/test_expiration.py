@@ -364,7 +364,7 @@ def test_the_oldest_go_without_waiting_for_their_turn(monkeypatch: pytest.Monkey
 def test_the_quota_allows_a_seconds_worth_at_once_and_refills() -> None:
     quota = DeletionQuota(10, now_s=0.0)
     assert quota.available(0.0) == 10
-    quota.taken(10)
+    quota.note_begun(10)
     assert quota.available(0.05) == 0
     assert quota.available(0.5) == 5
     assert quota.available(100.0) == 10

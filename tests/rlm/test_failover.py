@@ -106,7 +106,7 @@ def test_a_record_that_could_not_be_published_is_planned_again() -> None:
     uploaded(store, B1, 0, (PARTITION, 0, 0, 10))
     planner, epochs = FailoverPlanner(B2, store), LeaderEpochs([(0, 0), (1, 6)])
     [update] = planner.plan(PARTITION, epochs, 0)
-    planner.untold(update)
+    planner.plan_again(update)
     assert planner.plan(PARTITION, epochs, 0) == [update]
 
 

@@ -79,7 +79,7 @@ def test_with_uploads_in_flight_it_starts_one_interval_after_the_last_or_with_a_
 def test_uploads_are_spaced_whoever_waits_unless_an_object_is_whole(urgency: Urgency) -> None:
     commit = idle_after_an_upload()
     commit.spacing_s = 0.25
-    commit.looked(NOW_S + 0.2)
+    commit.note_look(NOW_S + 0.2)
     assert delay_s(commit.next_step(waiting(999, urgency), NOW_S + 0.2)) == pytest.approx(0.05)
     assert commit.is_too_soon(999, NOW_S + 0.2)
     assert commit.next_step(waiting(1000, urgency), NOW_S + 0.2) == UploadNow()

@@ -44,7 +44,7 @@ def assert_nothing_is_left(world: World) -> None:
     agent = AgentOfWorld(world)
     try:
         assert world.storage.objects == {}
-        totals = agent.store.totals()
+        totals = agent.store.count_by_state()
         assert {state: totals[state].segments for state in (STARTED, FINISHED, DELETING)} == {
             STARTED: 0, FINISHED: 0, DELETING: 0
         }  # fmt: skip
@@ -294,7 +294,7 @@ async def test_an_object_stays_until_the_topic_tells_that_its_deletion_was_start
     await agent.live_for(RETENTION_MS + 4 * GRACE_MS)
     agent.close()
     successor = AgentOfWorld(world)
-    assert successor.store.totals()[FINISHED].segments == len(world.storage.objects) == 1
+    assert successor.store.count_by_state()[FINISHED].segments == len(world.storage.objects) == 1
     successor.close()
     await finish(world)
 

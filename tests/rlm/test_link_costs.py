@@ -24,7 +24,7 @@ def led(number: int, *followers: int, life_s: float = HOUR_S, policy: LinkPolicy
 
 
 def break_even(*assignments: Assignment, costs: LinkCosts = COSTS, entries: float = 1) -> int:
-    return costs.outlook(assignments).break_even_bytes(entries)
+    return costs.judge(assignments).break_even_bytes(entries)
 
 
 @pytest.mark.parametrize("followers", [(2,), (2, 3), (2, 3, 4)])
@@ -58,9 +58,9 @@ def test_who_reads_it_in_several_ranges_pays_for_each() -> None:
     in_ranges = replace(COSTS, reads_for=lambda brokers: {one: "az2" if one < 10 else one for one in brokers})
     # In order of 0 and 1, and then of 10 to 19: each of these reads two ranges.
     get = PRICES.s3_express.get_per_1000 / 1000
-    costs, shared = (costs.outlook(pairs) for costs in (COSTS, in_ranges))
+    costs, shared = (costs.judge(pairs) for costs in (COSTS, in_ranges))
     assert costs.object_usd - shared.object_usd == pytest.approx(get), "12 readers for 11"
-    assert costs.entry_usd == pytest.approx(COSTS.outlook(alone).entry_usd + 10 * get / 40)
+    assert costs.entry_usd == pytest.approx(COSTS.judge(alone).entry_usd + 10 * get / 40)
     assert shared.entry_usd == pytest.approx(costs.entry_usd)
 
 
@@ -84,30 +84,30 @@ def test_what_is_stored_in_any_case_costs_its_links_neither_upload_nor_storage()
 def test_where_no_follower_is_in_another_zone_nothing_pays_and_no_upload_is_for_links() -> None:
     here, always = led(0), led(1, policy=LinkPolicy.ALWAYS)
     decider = LinkDecider(CostLimits(1, 0.025), COSTS)
-    decider.led([here, always])
+    decider.set_led([here, always])
     assert decider.break_even_bytes == NEVER_PAYS
     assert decider.mode_of(always, 10**9, 1.0) is LinkMode.INLINE
     assert decider.mode_of(here, 10**9, 1.0) is LinkMode.INLINE
-    assert decider.urgency([here, always], 1.0) is Urgency.ARCHIVE
+    assert decider.judge_urgency([here, always], 1.0) is Urgency.ARCHIVE
 
 
 def test_what_never_pays_goes_inline_beside_what_does() -> None:
     near, far, dear = led(0), led(1, 2, 3), led(2, 2, 3, life_s=20 * DAY_S)
     decider = LinkDecider(CostLimits(1, 0.025), COSTS)
-    decider.led([near, far, dear])
+    decider.set_led([near, far, dear])
     modes = [decider.mode_of(one, 100_000, 1.0) for one in (near, far, dear)]
     assert modes == [LinkMode.INLINE, LinkMode.LINK, LinkMode.INLINE]
-    assert decider.urgency([near, dear], 1.0) is Urgency.ARCHIVE
-    assert decider.urgency([near, far], 1.0) is Urgency.PAYING_LINKS
+    assert decider.judge_urgency([near, dear], 1.0) is Urgency.ARCHIVE
+    assert decider.judge_urgency([near, far], 1.0) is Urgency.PAYING_LINKS
 
 
 def test_followers_that_move_to_another_zone_count_from_then_on() -> None:
     decider = LinkDecider(CostLimits(1, 0.025), COSTS)
-    decider.led([led(0, 2)])
+    decider.set_led([led(0, 2)])
     one = decider.break_even_bytes
-    decider.led([led(0, 2, 3)])
+    decider.set_led([led(0, 2, 3)])
     assert decider.break_even_bytes < one
-    decider.led([led(0)])
+    decider.set_led([led(0)])
     assert decider.break_even_bytes == NEVER_PAYS
 
 
@@ -132,7 +132,7 @@ def test_crossing_zones_at_no_cost_means_inline_by_cost_and_links_where_they_are
     free = LinkCosts(replace(PRICES, zone_crossing_gb=0.0), PRICES.s3_express)
     decider = LinkDecider(CostLimits(1, 0.025), free)
     by_cost, always = led(0, 2, 3), led(1, 2, 3, policy=LinkPolicy.ALWAYS)
-    decider.led([by_cost, always])
+    decider.set_led([by_cost, always])
     assert decider.break_even_bytes == NEVER_PAYS
     assert decider.mode_of(by_cost, 10**9, 1.0) is LinkMode.INLINE
     assert decider.mode_of(always, 1, 1.0) is LinkMode.LINK

@@ -41,7 +41,7 @@ def test_small_loads_go_inline_large_ones_as_links_and_the_mode_is_held_for_a_wh
     decider = LinkDecider(LIMITS)
 
     def mode(pending: int, now_s: float) -> LinkMode:
-        return decider.mode(LinkPolicy.COST, 20, pending, now_s)
+        return decider.choose_mode(LinkPolicy.COST, 20, pending, now_s)
 
     assert mode(9_999, 1.0) is LinkMode.INLINE
     assert mode(10_000, 1.0) is LinkMode.LINK
@@ -54,8 +54,8 @@ def test_a_rate_that_fills_objects_above_break_even_makes_links() -> None:
     for _ in range(200):  # 2 MB/s: 20 KB in an interval
         now_s += 0.01
         decider.appended(20_000, now_s - 0.01, now_s)
-    assert decider.mode(LinkPolicy.COST, 20, 1, now_s) is LinkMode.LINK
-    assert decider.mode(LinkPolicy.COST, 20, 1, now_s + 10) is LinkMode.INLINE
+    assert decider.choose_mode(LinkPolicy.COST, 20, 1, now_s) is LinkMode.LINK
+    assert decider.choose_mode(LinkPolicy.COST, 20, 1, now_s + 10) is LinkMode.INLINE
 
 
 @pytest.mark.parametrize(("rate", "mode"), [(900_000, LinkMode.INLINE), (1_200_000, LinkMode.LINK)])
@@ -65,13 +65,13 @@ def test_logs_that_are_read_seldom_show_the_same_rate_as_logs_that_are_read_ofte
     for now_s in range(1, 10):
         for _ in range(3):
             decider.appended(rate // 3, now_s - 1.0, float(now_s))
-    assert decider.mode(LinkPolicy.COST, 20, 1, 9.0) is mode
+    assert decider.choose_mode(LinkPolicy.COST, 20, 1, 9.0) is mode
 
 
 def test_a_load_that_begins_is_known_by_what_its_followers_fetch() -> None:
     # 2 MB/s to each of two followers, in responses of 4 KB; nothing of it has been read from the logs yet
     decider, now_s = LinkDecider(LIMITS), 1.0
-    while decider.mode(LinkPolicy.COST, 20, 4_000, now_s) is LinkMode.INLINE:
+    while decider.choose_mode(LinkPolicy.COST, 20, 4_000, now_s) is LinkMode.INLINE:
         now_s += 0.002
         decider.fetched(2, 4_000, now_s)
         decider.fetched(3, 4_000, now_s)
@@ -80,42 +80,42 @@ def test_a_load_that_begins_is_known_by_what_its_followers_fetch() -> None:
 
 
 def test_the_policy_always_links_whatever_it_costs() -> None:
-    assert LinkDecider(LIMITS).mode(LinkPolicy.ALWAYS, 1, 1, 1.0) is LinkMode.LINK
+    assert LinkDecider(LIMITS).choose_mode(LinkPolicy.ALWAYS, 1, 1, 1.0) is LinkMode.LINK
 
 
 def test_the_policy_latency_gives_links_up_while_uploads_are_slower_than_its_bound() -> None:
     decider = LinkDecider(LIMITS)
     decider.uploaded(0.009)
-    assert decider.mode(LinkPolicy.LATENCY, 20, 50_000, 1.0) is LinkMode.LINK
+    assert decider.choose_mode(LinkPolicy.LATENCY, 20, 50_000, 1.0) is LinkMode.LINK
     for _ in range(20):
         decider.uploaded(0.1)
-    assert decider.mode(LinkPolicy.LATENCY, 20, 50_000, 1.0) is LinkMode.INLINE
-    assert decider.mode(LinkPolicy.COST, 20, 50_000, 1.0) is LinkMode.LINK
+    assert decider.choose_mode(LinkPolicy.LATENCY, 20, 50_000, 1.0) is LinkMode.INLINE
+    assert decider.choose_mode(LinkPolicy.COST, 20, 50_000, 1.0) is LinkMode.LINK
     for _ in range(60):
         decider.uploaded(0.002)
-    assert decider.mode(LinkPolicy.LATENCY, 20, 50_000, 1.0) is LinkMode.LINK
+    assert decider.choose_mode(LinkPolicy.LATENCY, 20, 50_000, 1.0) is LinkMode.LINK
 
 
 def test_the_policy_latency_gives_links_up_while_uploads_are_further_apart_than_its_bound() -> None:
     decider = LinkDecider(LIMITS)
     decider.uploaded(0.002)
     decider.spacing_s = 0.02
-    assert decider.mode(LinkPolicy.LATENCY, 20, 50_000, 1.0) is LinkMode.INLINE
-    assert decider.mode(LinkPolicy.LATENCY, 30, 50_000, 1.0) is LinkMode.LINK
+    assert decider.choose_mode(LinkPolicy.LATENCY, 20, 50_000, 1.0) is LinkMode.INLINE
+    assert decider.choose_mode(LinkPolicy.LATENCY, 30, 50_000, 1.0) is LinkMode.LINK
 
 
 def test_an_upload_is_wanted_as_by_the_most_urgent_of_its_partitions() -> None:
     partition = TopicIdPartition(TopicId(bytes(16)), 0)
     always, cost = (Assignment(partition, "t", Path(), policy, 0) for policy in (LinkPolicy.ALWAYS, LinkPolicy.COST))
     decider = LinkDecider(LIMITS)
-    assert decider.urgency([], 10.0) is Urgency.ARCHIVE
-    assert decider.urgency([cost], 10.0) is Urgency.ARCHIVE
-    assert decider.urgency([cost, always], 10.0) is Urgency.LINKS
-    decider.mode(LinkPolicy.COST, 0, LIMITS.break_even_bytes, 10.0)  # links pay for a while
-    assert decider.urgency([cost], 10.1) is Urgency.PAYING_LINKS
+    assert decider.judge_urgency([], 10.0) is Urgency.ARCHIVE
+    assert decider.judge_urgency([cost], 10.0) is Urgency.ARCHIVE
+    assert decider.judge_urgency([cost, always], 10.0) is Urgency.LINKS
+    decider.choose_mode(LinkPolicy.COST, 0, LIMITS.break_even_bytes, 10.0)  # links pay for a while
+    assert decider.judge_urgency([cost], 10.1) is Urgency.PAYING_LINKS
     decider.is_off = lambda: True
-    assert decider.urgency([cost, always], 10.1) is Urgency.ARCHIVE
-    assert decider.urgency([cost, replace(cost, is_durable=True)], 10.1) is Urgency.LINKS, "producers wait for it"
+    assert decider.judge_urgency([cost, always], 10.1) is Urgency.ARCHIVE
+    assert decider.judge_urgency([cost, replace(cost, is_durable=True)], 10.1) is Urgency.LINKS, "producers wait for it"
 
 
 def test_a_paused_topic_is_not_linked_and_what_must_be_stored_is_still_uploaded() -> None:
@@ -127,8 +127,10 @@ def test_a_paused_topic_is_not_linked_and_what_must_be_stored_is_still_uploaded(
     assert decider.mode_of(replace(paused, remote_followers=frozenset()), 0, 1.0) is LinkMode.OFF
     assert decider.why_inline(paused, 1.0) is InlineReason.PAUSED_BY_OPERATOR
     assert decider.told_why(paused, 1.0) == "paused by anna"
-    assert decider.urgency([paused], 1.0) is Urgency.ARCHIVE
-    assert decider.urgency([replace(paused, is_durable=True)], 1.0) is Urgency.LINKS, "its acknowledgements stay true"
+    assert decider.judge_urgency([paused], 1.0) is Urgency.ARCHIVE
+    assert decider.judge_urgency([replace(paused, is_durable=True)], 1.0) is Urgency.LINKS, (
+        "its acknowledgements stay true"
+    )
     decider.paused_because = lambda _topic: None
     assert decider.mode_of(paused, 0, 1.0) is LinkMode.LINK
 

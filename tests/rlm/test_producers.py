@@ -213,7 +213,7 @@ def test_a_hold_off_is_for_links_by_cost_of_producers_that_may_wait() -> None:
     one = decider()
 
     def mode(policy: LinkPolicy, *, is_free: bool = False) -> LinkMode:
-        return one.mode(policy, 1000, 50_000, 100.1, is_free=is_free)
+        return one.choose_mode(policy, 1000, 50_000, 100.1, is_free=is_free)
 
     assert mode(LinkPolicy.COST) is LinkMode.LINK
     one.producers.held_up(100.0, "a test")
@@ -235,7 +235,7 @@ def test_a_partition_is_free_while_almost_all_of_it_is_known_to_have_come_so() -
         one.came_freely(partition(0), 900, now_s)
         one.appended(1000, now_s - 0.01, now_s, partition(0))
     assert not one.is_free(partition(0), now_s), "a tenth came otherwise"
-    one.led([])
+    one.set_led([])
     assert not one.is_free(partition(0), now_s)
 
 

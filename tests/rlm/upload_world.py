@@ -133,7 +133,7 @@ class UploadWorld:
                 return
             skipped.also_read(known.left if known is not None else ())
             self.led.passed_over = PassedOver(self.led.assignment, skipped, 0.0)
-            self.led.passed_over.looked()
+            self.led.passed_over.update()
 
     def read_backlog(self) -> None:
         """As BacklogUploads takes an outcome."""
@@ -147,7 +147,7 @@ class UploadWorld:
             self.start_agent()
             return
         passed_over.items += outcome.items
-        passed_over.looked()
+        passed_over.update()
 
     def store_backlog(self) -> None:
         """One object of what was read."""
@@ -156,7 +156,7 @@ class UploadWorld:
             self._stored(CombinedSegmentId(1, self.incarnation, self.sequence), passed_over.items)
             self.sequence += 1
             passed_over.items.clear()
-            passed_over.looked()
+            passed_over.update()
 
     def begin_upload(self) -> None:
         if len(self.queue):

@@ -234,7 +234,7 @@ class AgentModel(WritePathOwner):
             try:
                 self.publication.publish(update)
             except PublicationBacklogFullError:
-                self.failover.untold(update)
+                self.failover.plan_again(update)
 
     # WritePathOwner: notes, and hands on.
 

@@ -95,7 +95,7 @@ class LifeOfObjects:
                 agent.consumption.read_to_end,
             ),
             clocks,
-            DeletionPolicy(100, 2, agent.store.published_segment, world.lifecycle_metrics, agent.store.naming),
+            DeletionPolicy(100, 2, agent.store.published_segment, world.lifecycle_metrics, agent.store.find_adopters),
             self._pool,
         )
         self.orphans = OrphanTask(

@@ -1,4 +1,4 @@
-"""The archive's metadata out of its objects alone, for when the metadata topic is lost."""
+"""Rebuilds the archive's metadata from its objects alone, for when the metadata topic is lost."""
 
 from collections.abc import Iterator
 
@@ -12,12 +12,12 @@ log = structlog.get_logger(__name__)
 
 
 def records_from_objects(storage: ArchiveStorage) -> Iterator[ArchiveObjectCommitted]:
-    """A Committed record for every sound object, to be applied to a store or published. Blocks.
+    """Yield a Committed record for every sound object, to be applied to a store or published. Blocks.
 
-    An object that was written and never committed is whole and right as well, since a write is all or nothing; it may
-    hold what another one holds. What the objects cannot tell is what they were made of, which nothing depends on.
-    Objects that are damaged, or gone since they were listed, are logged and passed over. Raises RemoteStorageError when
-    the store fails.
+    An object that was written and never committed is sound too, because a write is all or nothing; another object may
+    hold the same records. The objects do not tell from which sources they were made; nothing depends on that. Objects
+    that are damaged, or gone since they were listed, are logged and skipped. Raises RemoteStorageError when the store
+    fails.
     """
     for stored in storage.list():
         try:

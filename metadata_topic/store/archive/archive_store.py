@@ -3,16 +3,16 @@
 Theory. An archive object has the states of a combined segment, by the same table (`metadata_topic.records.states`):
 prepared is COPY_SEGMENT_STARTED, committed COPY_SEGMENT_FINISHED, then the two of deletion. The store is a join of all
 records applied, so order and repetition do not matter: the furthest state counts. Committed records of one object that
-differ (which no agent writes) do not depend on their order either. What is deleted for ever stays remembered as a
-number in an interval, so that no late record brings it back. Hence every object is in exactly one state.
+differ (which no agent writes) do not depend on their order either. Objects that are deleted for ever are remembered as
+numbers in intervals, so that no late record brings one back. Hence every object is in exactly one state.
 
-The one exception is meant: a record of a fenced agent counts for nothing. Fencing compares with what was registered
+There is one exception on purpose: a record of a fenced agent does not count. Fencing compares it with the registrations
 before it in the same partition of the topic, whose order is total, so all readers agree.
 
-Committed objects alone are in the `ArchiveIndex`, by which lookups by partition go.
+Only committed objects are in the `ArchiveIndex`, which lookups by partition use.
 
-Committed is what releases the sources: `covers` says that all of an entry is archived. Who deletes the sources asks
-this store, hence only after the record is durable and read.
+A Committed record releases its sources: `covers` says whether all of an entry is archived. The code that deletes
+sources asks this store, so it deletes them only after the record is durable and read.
 
 Any thread may call any method; one lock guards all. `apply` belongs to the one thread that reads the topic.
 """
@@ -51,7 +51,7 @@ class LogBounds:
 
 @dataclass(frozen=True, slots=True)
 class ArchivedRun:
-    """Where an offset is in the archive."""
+    """The object, and its run, that hold an offset in the archive."""
 
     object_id: ArchiveObjectId
     run: RemoteLogSegmentMetadataEntry
@@ -63,14 +63,14 @@ class _Object:
     def __init__(self, record: ArchiveRecord) -> None:
         self.state = record.state
         self.event_timestamp_ms = record.event_timestamp_ms
-        """When it came into its state, the earliest that is known."""
+        """When it came into its state: the earliest known time."""
         self.expires_ms: int | None = None
         self.refreshed_ms = record.event_timestamp_ms
-        """When a record of it was published last."""
+        """When a record of it was last published."""
         self.committed: ArchiveObjectCommitted | None = None
 
     def merge(self, record: ArchiveRecord, what: Step) -> None:
-        """Join the record into what is known; `what` it means for the state."""
+        """Join a record of this object into what is known; `what` is its meaning for the state."""
         state = furthest(self.state, record.state)
         if what in (Step.FIRST, Step.REPEATED):
             self.event_timestamp_ms = min(self.event_timestamp_ms, record.event_timestamp_ms)
@@ -90,9 +90,9 @@ _Span = tuple[int, int, ArchiveObjectId]
 
 
 class _EpochSpans:
-    """The archived offsets of one partition and leader epoch: few, as an archive object is large.
+    """The archived offsets of one partition and leader epoch: few spans, because archive objects are large.
 
-    Changes are cheap, the first question after one is not.
+    Changes are cheap; the first lookup after a change is not.
     """
 
     __slots__ = ("_reach", "_spans")
@@ -105,17 +105,17 @@ class _EpochSpans:
         return len(self._spans)
 
     def add(self, first: int, last: int, object_id: ArchiveObjectId) -> None:
-        """Each span once."""
+        """Add an object's span, which must not be there yet."""
         insort(self._spans, (first, last, object_id))
         self._reach = None
 
     def remove(self, first: int, last: int, object_id: ArchiveObjectId) -> None:
-        """What was added."""
+        """Remove a span that was added."""
         del self._spans[bisect_left(self._spans, (first, last, object_id))]
         self._reach = None
 
     def covering(self, offset: int) -> list[_Span]:
-        """Best first: reaching furthest, then the oldest id."""
+        """Return the spans that hold the offset, the best first: reaching furthest, then longest, then by id."""
         if self._reach is None:
             self._reach = list(accumulate((last for _, last, _ in self._spans), max))
         found = []
@@ -127,13 +127,13 @@ class _EpochSpans:
         return sorted(found, key=lambda span: (-span[1], span[0], span[2]))
 
     def end_from(self, offset: int) -> int:
-        """The first offset from `offset` on that is not archived."""
+        """Return the first offset from `offset` on that is not archived."""
         while best := self.covering(offset):
             offset = best[0][1] + 1
         return offset
 
     def first_from(self, offset: int) -> int | None:
-        """The first archived offset that is not below `offset`."""
+        """Return the first archived offset at or above `offset`; None when there is none."""
         if self.covering(offset):
             return offset
         at = bisect_left(self._spans, offset, key=lambda span: span[0])
@@ -141,7 +141,7 @@ class _EpochSpans:
 
 
 def spans_of(committed: ArchiveObjectCommitted) -> list[tuple[int, int, int]]:
-    """(leader epoch, first offset, last offset), one for each epoch, ascending."""
+    """Return an object's spans (leader epoch, first offset, last offset), one for each epoch, ascending."""
     found = []
     for epoch, group in groupby(committed.runs, key=lambda run: run.leader_epoch):
         runs = list(group)
@@ -150,25 +150,25 @@ def spans_of(committed: ArchiveObjectCommitted) -> list[tuple[int, int, int]]:
 
 
 class ArchiveIndex:
-    """Where the archived offsets of partitions are, and in which objects. Not thread-safe; lookups change it too.
+    """Finds the objects that hold partitions' archived offsets. Not thread-safe; lookups change it too.
 
-    Theory. By partition and leader epoch, the committed objects' spans: an object's runs of one epoch follow one
-    another. Spans may overlap (a range archived twice); a lookup takes the one that reaches furthest. A lookup goes by
-    the leader epoch chain of the log that is asked about, so what was archived and then lost in an unclean election is
-    not found, and its offsets are archived anew.
+    Theory. It holds the committed objects' spans by partition and leader epoch: an object's runs of one epoch follow
+    one another. Spans may overlap (a range archived twice); a lookup takes the one that reaches furthest. A lookup uses
+    the leader epoch chain of the log in question. So it does not find records that were archived and then lost in an
+    unclean election, and their offsets are archived again.
     """
 
     def __init__(self) -> None:
         self._spans: dict[TopicIdPartition, dict[int, _EpochSpans]] = {}
 
     def add(self, committed: ArchiveObjectCommitted) -> None:
-        """Each object once."""
+        """Add a committed object, which must not be there yet."""
         epochs = self._spans.setdefault(committed.object_id.topic_id_partition, {})
         for epoch, first, last in spans_of(committed):
             epochs.setdefault(epoch, _EpochSpans()).add(first, last, committed.object_id)
 
     def remove(self, committed: ArchiveObjectCommitted) -> None:
-        """What was added."""
+        """Remove a committed object that was added."""
         partition = committed.object_id.topic_id_partition
         epochs = self._spans[partition]
         for epoch, first, last in spans_of(committed):
@@ -179,7 +179,7 @@ class ArchiveIndex:
             del self._spans[partition]
 
     def clear(self) -> None:
-        """Know of no object."""
+        """Forget all objects."""
         self._spans.clear()
 
     def partitions(self) -> list[TopicIdPartition]:
@@ -189,14 +189,14 @@ class ArchiveIndex:
     def covering(
         self, topic_id_partition: TopicIdPartition, offset: int, leader_epochs: LeaderEpochs
     ) -> list[ArchiveObjectId]:
-        """The objects that hold `offset` of this log, the best first: reaching furthest."""
+        """Return the objects that hold `offset` of this log, the best first: reaching furthest."""
         spans = self._spans_at(topic_id_partition, offset, leader_epochs)
         return [object_id for _, _, object_id in spans.covering(offset)] if spans is not None else []
 
     def archived_range(
         self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochs, from_offset: int
     ) -> tuple[int, int] | None:
-        """The first unbroken range [first, last] of this log, at or above `from_offset`; None when there is none."""
+        """Return this log's first unbroken archived range [first, last], from `from_offset` on; None without any."""
         first = self._first_archived(topic_id_partition, leader_epochs, from_offset)
         if first is None:
             return None
@@ -226,7 +226,7 @@ class ArchiveIndex:
     def _first_archived(
         self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochs, from_offset: int
     ) -> int | None:
-        """The first offset of this log, not below `from_offset`, that is archived."""
+        """Return the first archived offset of this log at or above `from_offset`; None when there is none."""
         found = []
         for epoch, spans in self._spans.get(topic_id_partition, {}).items():
             start, end = leader_epochs.start_offset(epoch), leader_epochs.end_of(epoch)
@@ -247,11 +247,11 @@ class ArchiveStore:
         self._index = ArchiveIndex()
         self._changed: set[ArchiveObjectId] = set()
         self._registered: dict[int, dict[int | None, int]] = {}
-        """Broker id to incarnation, by the partition where that was read; None: before all that is read."""
+        """By broker id, then by the partition where it was read, the incarnation; None: before all that is read."""
         self._counters: Counter[str] = Counter()
 
     def apply(self, record: ArchiveRecord | UnknownRecord, partition: int | None = None) -> None:
-        """Take a record in that was read from this partition of the topic."""
+        """Apply a record that was read from this partition of the topic."""
         with self._lock:
             if isinstance(record, UnknownRecord):
                 self._counters[f"unknown_{record.reason}"] += 1
@@ -266,16 +266,16 @@ class ArchiveStore:
                 self._apply(record)
 
     def registered(self, broker_id: int, incarnation: int, partition: int | None = None) -> None:
-        """An agent is registered to take care of this broker's objects: records of older ones count no more.
+        """Record that this incarnation of the broker's agent is registered: records of older ones no longer count.
 
-        Those in the registration's partition, as between two partitions there is no order.
+        That holds for records in the registration's partition, because two partitions have no common order.
         """
         with self._lock:
             registered = self._registered.setdefault(broker_id, {})
             registered[partition] = max(incarnation, registered.get(partition, 0))
 
     def restore(self, registered: Mapping[int, int], records: Iterable[ArchiveRecord | UnknownRecord]) -> None:
-        """Know what `snapshot` told, and nothing else; `registered` is broker id to incarnation."""
+        """Replace everything by the records of a `snapshot`; `registered` is broker id to incarnation."""
         with self._lock:
             for known in (self._objects, self._deleted, self._index):
                 known.clear()
@@ -288,9 +288,9 @@ class ArchiveStore:
     def runs_covering(
         self, topic_id_partition: TopicIdPartition, offset: int, leader_epochs: LeaderEpochs
     ) -> list[ArchivedRun]:
-        """The committed runs that hold `offset` of this log, the best first: reaching furthest.
+        """Return the committed runs that hold `offset` of this log, the best first: reaching furthest.
 
-        A run may reach into offsets that the chain gives to a later epoch; the caller cuts off by `end_of`.
+        A run may reach into offsets that the chain gives to a later epoch; the caller cuts it off at `end_of`.
         """
         with self._lock:
             found = []
@@ -303,10 +303,7 @@ class ArchiveStore:
     def archived_range(
         self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochs, from_offset: int
     ) -> tuple[int, int] | None:
-        """The first unbroken range [first, last] of this log, at or above `from_offset`, that is archived whole.
-
-        None when nothing from there on is.
-        """
+        """Return this log's first unbroken archived range [first, last], from `from_offset` on; None without any."""
         with self._lock:
             return self._index.archived_range(topic_id_partition, leader_epochs, from_offset)
 
@@ -321,16 +318,16 @@ class ArchiveStore:
             return self._index.covers(topic_id_partition, leader_epoch, first_offset, last_offset)
 
     def topic_id_partitions(self) -> list[TopicIdPartition]:
-        """The partitions that have committed objects."""
+        """Return the partitions that have committed objects."""
         with self._lock:
             return self._index.partitions()
 
     # Lookups by object
 
     def state_of(self, object_id: ArchiveObjectId) -> RemoteLogSegmentState | None:
-        """None when nothing is known of it.
+        """Return an object's state; None when nothing is known of it.
 
-        Of an object that is there, it takes no lock: an event loop asks, and looks over all objects hold the lock long.
+        For a known object it takes no lock: the event loop asks, and passes over all objects hold the lock for long.
         """
         known = self._objects.get(object_id)
         if known is not None:
@@ -348,7 +345,7 @@ class ArchiveStore:
             return known.committed if known is not None and known.state is FINISHED else None
 
     def objects(self, state: RemoteLogSegmentState, broker_id: int | None = None) -> list[tuple[ArchiveObjectId, int]]:
-        """Return the objects in a state (of one broker), each with the time stamp of the event; by id."""
+        """Return the objects in a state (of one broker), each with the time of that state; by id."""
         with self._lock:
             found = [
                 (object_id, known.event_timestamp_ms)
@@ -360,7 +357,7 @@ class ArchiveStore:
     # What is to be done
 
     def uncommitted(self, now_ms: int, broker_id: int | None = None) -> list[ArchiveObjectId]:
-        """Prepared objects whose time is over."""
+        """Return the prepared objects whose TTL is over."""
         with self._lock:
             return [
                 object_id
@@ -368,16 +365,16 @@ class ArchiveStore:
                 if (self._objects[object_id].expires_ms or 0) <= now_ms
             ]
 
-    def unneeded(
+    def find_unneeded(
         self,
         logs: Mapping[TopicIdPartition, LogBounds],
         deleted_topics: Container[TopicId],
         broker_id: int | None = None,
     ) -> list[ArchiveObjectId]:
-        """Committed objects of which no log needs anything: of a topic that is deleted, wholly below the log's start,
-        or with no record that is (still) the log's.
+        """Return the committed objects that no log needs.
 
-        Of a partition that is not in `logs` nothing is known, so all is needed.
+        Their topic is deleted, they lie wholly below the log's start, or none of their records is (still) the log's.
+        Nothing is known of a partition that is not in `logs`, so all its objects are needed.
         """
         return [
             object_id
@@ -390,7 +387,7 @@ class ArchiveStore:
         ]
 
     def to_publish_again(self, before_ms: int, broker_id: int | None = None) -> Iterator[ArchiveObjectCommitted]:
-        """Committed records last published before then: an object may live longer than the topic's retention."""
+        """Yield Committed records last published before then: an object may outlive the topic's retention."""
         for object_id, _ in self.objects(FINISHED, broker_id):
             with self._lock:
                 known = self._objects.get(object_id)
@@ -400,8 +397,8 @@ class ArchiveStore:
 
     # The whole
 
-    def totals(self) -> Mapping[RemoteLogSegmentState, StateTotals]:
-        """For each state; the deleted ones as a mere number, sizes as far as they are known."""
+    def count_by_state(self) -> Mapping[RemoteLogSegmentState, StateTotals]:
+        """Count the objects and bytes in each state; no bytes of deleted ones, others as far as sizes are known."""
         with self._lock:
             segments: Counter[RemoteLogSegmentState] = Counter()
             size: Counter[RemoteLogSegmentState] = Counter()
@@ -413,15 +410,15 @@ class ArchiveStore:
             return totals
 
     def snapshot(self) -> list[ArchiveRecord]:
-        """Records that make a store which answers the same, but for what is deleted.
+        """Return records from which `restore` makes an equal store, except for the memory of deleted objects.
 
-        A deletion that is remembered only keeps out records older than the snapshot, which nobody applies after it.
+        That memory only keeps out records older than the snapshot, which nobody applies after it.
         """
         with self._lock:
             return [record for object_id in self._objects for record in self._records(object_id)]
 
     def take_changed(self) -> list[tuple[ArchiveObjectId, list[ArchiveRecord]]]:
-        """Return what `snapshot` has of each object that changed since the last call; nothing of one that is gone."""
+        """Return each object changed since the last call, with its records as in `snapshot`; none if it is gone."""
         with self._lock:
             changed, self._changed = self._changed, set()
             return [(object_id, self._records(object_id)) for object_id in changed]
@@ -480,13 +477,13 @@ class ArchiveStore:
         return record
 
     def _incarnation(self, object_id: ArchiveObjectId) -> int:
-        """One that is not fenced, for a record of a snapshot."""
+        """Return an incarnation that is not fenced, for a record of a snapshot."""
         writer = object_id.writer_id
         return max(writer.incarnation, *self._registered.get(writer.broker_id, {None: 0}).values())
 
 
 def _order(record: ArchiveObjectCommitted) -> tuple[int, int, str]:
-    """An order in which any two records that differ in what they say differ."""
+    """Return a sort key that differs for any two records with different content."""
     return record.event_timestamp_ms, record.incarnation, repr((record.runs, record.size_bytes, record.sources))
 
 
@@ -496,7 +493,7 @@ def _is_needed(committed: ArchiveObjectCommitted | None, log: LogBounds) -> bool
     newest = log.leader_epochs.newest_epoch
     for epoch, first, last in spans_of(committed):
         if newest is None or epoch > newest:
-            return True  # it is the chain that is stale
+            return True  # the chain is stale
         end = log.leader_epochs.end_of(epoch)
         if last >= log.start_offset and (end is None or first < end):
             return True

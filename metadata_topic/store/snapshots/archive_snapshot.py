@@ -26,14 +26,14 @@ _SIZES: Final = struct.Struct(">II")
 
 
 def with_archive(image: StoreImage, archive: ArchiveStore) -> StoreImage:
-    """The image and what the archive's store knows now."""
+    """Return the image with what the archive's store knows now."""
     return replace(image, extras={**image.extras, EXTRA_NAME: encode_archive(archive)})
 
 
 def restore_archive(archive: ArchiveStore, image: StoreImage) -> None:
-    """Make the store know what `with_archive` put into the image, and nothing else.
+    """Replace what the archive's store knows by what `with_archive` put into the image.
 
-    Raises SnapshotError when there is nothing of the archive in it, or nothing that can be read; then nothing changed.
+    Raises SnapshotError when the image has no part of the archive, or an unreadable one; then nothing changed.
     """
     content = image.extras.get(EXTRA_NAME)
     if content is None:
@@ -47,7 +47,7 @@ def restore_archive(archive: ArchiveStore, image: StoreImage) -> None:
 
 
 def keep_archive(store: RemoteWalMetadataStore, archive: ArchiveStore) -> None:
-    """Let the store's file keep what the archive's store knows, and know what is in it."""
+    """Load the archive's store from the metadata store's file, and keep its changes in that file from now on."""
 
     def changed() -> Iterator[tuple[str, str | None]]:
         for object_id, records in archive.take_changed():
@@ -75,7 +75,7 @@ def _encode(records: Iterable[ArchiveRecord]) -> bytes:
 
 
 def decode_archive(content: bytes) -> list[ArchiveRecord | UnknownRecord]:
-    """The records; those that this reader does not know yet are kept out. Raises SnapshotError."""
+    """Decode the archive's part of a snapshot; records of unknown format become UnknownRecord. Raises SnapshotError."""
     if content[:1] != _VERSION:
         raise SnapshotError("restore archive", EXTRA_NAME, "it is of a version that this reader does not know")
     records = []

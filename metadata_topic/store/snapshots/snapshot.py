@@ -24,10 +24,10 @@ n     the content, compressed with zlib
 - End: nothing in it. A snapshot without it was cut off.
 
 A reader that finds anything else (another magic, a newer version, a wrong checksum, too few segments, the
-cluster id of another cluster) refuses the whole with SnapshotError, and the topic is read from its beginning:
-a snapshot is a short cut and never the only copy. What was counted is not in it.
+cluster id of another cluster) refuses all of it with SnapshotError, and the topic is read from its beginning:
+a snapshot is a short cut and never the only copy. It has no counters.
 
-All of it is checked before anything is made of it. Its segments are decoded once more when they are asked for, section
+All of it is checked before any of it is used. Its segments are decoded once more when they are asked for, section
 by section, so that they need not be in memory all at once.
 """
 
@@ -90,26 +90,29 @@ class SnapshotSource(Protocol):
     size: int
 
     def read(self, at: int, size: int, /) -> bytes | memoryview:
-        """Fewer where it ends before. Raises OSError."""
+        """Read `size` bytes from position `at` on; fewer if the snapshot ends before. Raises OSError."""
 
 
 class SnapshotBytes:
-    """In memory."""
+    """A snapshot in memory."""
 
     def __init__(self, content: bytes | memoryview) -> None:
         self._content = memoryview(content)
         self.size = len(content)
 
     def read(self, at: int, size: int, /) -> memoryview:
-        """Nothing is copied."""
+        """Return some of the bytes, without a copy."""
         return self._content[at : at + size]
 
 
 class SpooledSnapshot:
-    """In a file without a name, which goes with this."""
+    """A snapshot in a file without a name, which is removed with this object."""
 
     def __init__(self, parts: Iterable[bytes], directory: Path | None) -> None:
-        """Raises OSError, and whatever `parts` does. Without a directory, where the machine has such files."""
+        """Write the parts to a file; without a directory, where the machine has such files.
+
+        Raises OSError, and whatever `parts` raises.
+        """
         with tempfile.TemporaryFile(dir=directory) as file:
             self._descriptor = os.dup(file.fileno())
         weakref.finalize(self, os.close, self._descriptor)
@@ -126,7 +129,7 @@ class SpooledSnapshot:
 
 
 def snapshot_chunks(image: StoreImage, cluster_id: str = "") -> Iterator[bytes]:
-    """The store in chunks of some megabytes each at most."""
+    """Yield a store's image as a snapshot, in chunks of at most some megabytes."""
     yield _HEAD.pack(_MAGIC, FORMAT_VERSION)
     state = {"cluster_id": cluster_id, "segments": len(image.segments), **state_fields(image)}
     yield _section(_STATE, json.dumps(state, separators=(",", ":")).encode())
@@ -138,9 +141,9 @@ def snapshot_chunks(image: StoreImage, cluster_id: str = "") -> Iterator[bytes]:
 
 
 def read_image(snapshot: bytes | memoryview | SnapshotSource, cluster_id: str = "") -> StoreImage:
-    """The content that was written. Raises SnapshotError, and OSError of the source.
+    """Read the image in a snapshot. Raises SnapshotError, and OSError of the source.
 
-    So may whoever goes through its segments, where the source gives other bytes by then.
+    Iterating over its segments may raise them as well, if the source returns other bytes by then.
     """
     source = SnapshotBytes(snapshot) if isinstance(snapshot, bytes | memoryview) else snapshot
     try:
@@ -164,7 +167,7 @@ def _section(kind: int, content: bytes) -> bytes:
 
 
 def _sections(snapshot: SnapshotSource) -> Iterator[tuple[int, bytes]]:
-    """Each section's kind and content, up to the end section."""
+    """Yield each section's kind and content, up to the end section. Raises SnapshotError."""
     if snapshot.size < _HEAD.size:
         raise _refused(f"it ends at byte {snapshot.size}, inside its head")
     magic, version = _HEAD.unpack(snapshot.read(0, _HEAD.size))
@@ -226,7 +229,7 @@ def _read_image(snapshot: SnapshotSource, cluster_id: str) -> StoreImage:
 
 
 class _StoredSegments:
-    """The segments of a snapshot that was read once, and found right: for whoever goes through all of them."""
+    """The segments of a snapshot that was checked once; each iteration decodes them again."""
 
     def __init__(self, snapshot: SnapshotSource, count: int) -> None:
         self._snapshot, self._count = snapshot, count
@@ -315,7 +318,7 @@ def _decode_segments(content: bytes, *, check: bool = True) -> Iterable[Publishe
 
 
 def state_fields(image: StoreImage) -> Mapping[str, Any]:
-    """Return everything but segments and extras as what JSON can hold."""
+    """Return all of an image but segments and extras, as what JSON can hold."""
     return {
         "topic_id": None if image.topic_id is None else image.topic_id.hex(),
         "rebuilt_ms": image.rebuilt_ms,
@@ -352,7 +355,7 @@ def state_fields(image: StoreImage) -> Mapping[str, Any]:
 
 
 def image_of(state: Mapping[str, Any], segments: Segments = ()) -> StoreImage:
-    """Return what `state_fields` was made of. Raises ValueError, KeyError, TypeError."""
+    """Build an image from what `state_fields` returned. Raises ValueError, KeyError, TypeError."""
     return StoreImage(
         progress={int(partition): int(offset) for partition, offset in state["progress"]},
         writers=[

@@ -4,8 +4,8 @@
 
 Theory. A snapshot is cut into parts of some megabytes, as one request must stay within its deadline, and each
 part is written once and never altered. It is whole when all its parts are there and its checksums are right,
-so a writer that dies half-way leaves nothing that counts. The newest whole one wins; a damaged one is
-passed over for the one before it; where this broker has none, another's is taken. After a save the newest two
+so a writer that dies half-way leaves nothing that counts. The newest whole one wins; instead of a damaged one
+the one before it is used; if this broker has none, another's is used. After a save the newest two
 stay and the others of this broker are deleted, parts of unfinished ones included. Each broker's agent keeps its
 own, so no two write in one place.
 
@@ -36,7 +36,7 @@ _PART: Final = re.compile(r"([0-9]{15}-[0-9a-f]{12})/([0-9]{5})-of-([0-9]{5})", 
 
 
 def brokers_with_snapshots(storage: BlobStorage) -> list[int]:
-    """Whose agents have saved any. Raises RemoteStorageError."""
+    """Return the brokers whose agents have saved snapshots. Raises RemoteStorageError."""
     found = {blob.name.split("/")[1] for blob in _of_those_that_answer(storage.list_blobs(_KIND))}
     return sorted(int(broker_id) for broker_id in found if broker_id.isascii() and broker_id.isdigit())
 
@@ -53,8 +53,8 @@ class SnapshotKeeper:
         part_bytes: int = PART_BYTES,
         spool_directory: Path | None = None,
     ) -> None:
-        """A snapshot is made in `spool_directory` before it is saved, and lies there when it is loaded; None: where the
-        machine has such files.
+        """A snapshot is in a file in `spool_directory` before it is saved, and after it is loaded; None: in the
+        machine's own directory for such files.
         """
         self._spool_directory = spool_directory
         self._storage = storage
@@ -65,10 +65,10 @@ class SnapshotKeeper:
         self._counters: Counter[str] = Counter()
 
     def save(self, image: StoreImage, now_ms: int) -> int:
-        """Write a snapshot, remove old ones; returns its bytes. `now_ms` must grow from call to call.
+        """Write a snapshot and remove old ones; returns its size in bytes. `now_ms` must grow from call to call.
 
         Raises RemoteStorageError, or OSError of the spool; what was written before it counts for nothing and the next
-        save removes it. Old ones that cannot be removed are told, and left to the next save as well.
+        save removes it. Old ones that cannot be removed are logged, and left to the next save as well.
         """
         name = f"{now_ms:015}-{self._incarnation:012x}"
         with tempfile.TemporaryFile(dir=self._spool_directory) as content:  # how many parts it has must be known first
@@ -88,7 +88,7 @@ class SnapshotKeeper:
         return size_bytes
 
     def load(self) -> StoreImage | None:
-        """The newest snapshot that is whole, of this broker's, or else of another's: each tells of the whole topic.
+        """Load this broker's newest whole snapshot, or else another broker's: each tells of the whole topic.
 
         None when there is none, or the store does not answer.
         """
@@ -104,11 +104,14 @@ class SnapshotKeeper:
             return None
 
     def load_own(self) -> StoreImage | None:
-        """The newest snapshot of this broker's that is whole. Raises RemoteStorageError."""
+        """Load this broker's newest whole snapshot; None when there is none. Raises RemoteStorageError."""
         return self._newest_of(self._list(self._directory))
 
     def _load_if_readable(self, directory: str) -> StoreImage | None:
-        """A zone's bucket may go away once it was listed; others have what it had."""
+        """Load a directory's newest whole snapshot; None also if it cannot be read.
+
+        A zone's bucket may go away once it was listed; others have what it had.
+        """
         snapshots = self._list(directory)
         try:
             return self._newest_of(snapshots)
@@ -149,7 +152,7 @@ class SnapshotKeeper:
             return None
 
     def _list(self, directory: str) -> dict[str, list[StoredBlob]]:
-        """Each snapshot's parts in their order."""
+        """Return the directory's snapshots by name, each with its parts in their order."""
         found = defaultdict(list)
         for blob in _of_those_that_answer(self._storage.list_blobs(directory)):
             match = _PART.fullmatch(blob.name, len(directory) + 1)
@@ -167,7 +170,7 @@ class SnapshotKeeper:
 
 
 def _of_those_that_answer(listed: Iterator[StoredBlob]) -> Iterator[StoredBlob]:
-    """What a part of the store holds back is a snapshot less to begin with, or one that stays for longer."""
+    """Yield the blobs of the parts of the store that answer. A missed one is not loaded, or stays longer."""
     try:
         yield from listed
     except IncompleteListingError as error:

@@ -2,9 +2,9 @@
 
 Theory. A snapshot is a short cut and never needed: object storage that is not there soon enough, or answers with an
 error, makes the start read the topic from its beginning. The wait for it is short and on the reading thread alone, so
-neither replication nor the rest of the start is held up. Where retention has cut that beginning off, the snapshot is
-needed, and waited for until the store answers. One is saved at an interval, once the topic was read to
-its end, and only when the store has read on since the last one. What is remembered of the topic itself is loaded and
+neither replication nor the rest of the start is held up. If retention has cut that beginning off, the snapshot is
+needed, and waited for until object storage answers. A snapshot is saved at an interval, once the topic was read to its
+end, and only when the store has read on since the last one. What is remembered of the topic itself is loaded and
 saved along with it, by snapshots and by the state directory (`metadata_topic.store.snapshots.store_snapshots`).
 
 While the topic is in doubt (`metadata_topic.store.topic_continuity`) nothing is saved: the snapshots from before are
@@ -34,7 +34,7 @@ from plugin.wrappers.guarded_storage import GuardedStorageManager
 log = structlog.get_logger(__name__)
 
 _TRIES = 5
-"""So many loads may fail before a topic whose beginning is cut off is read without a snapshot, and doubted."""
+"""So many loads may fail before a topic without its beginning is read without a snapshot, and doubted."""
 STORAGE_WAIT_S = 2.0
 """A store that is up answers the agent's self-test in less."""
 
@@ -53,7 +53,7 @@ class TopicMemory:
         self._path = state_directory / FILE_NAME
 
     def load(self) -> RememberedTopic | None:
-        """None when nothing is remembered."""
+        """Load what is remembered of the topic; None when nothing is."""
         try:
             known = json.loads(self._path.read_text())
             topic_id = known["topic_id"]
@@ -70,7 +70,7 @@ class TopicMemory:
             return None
 
     def save(self, topic: RememberedTopic) -> None:
-        """In one piece: after a crash the file is the old one or the new one. Raises OSError."""
+        """Write the file in one piece: after a crash it is the old one or the new one. Raises OSError."""
         fields = {
             "topic_id": None if topic.topic_id is None else topic.topic_id.hex(),
             "ends": {str(partition): end for partition, end in sorted(topic.ends.items())},
@@ -80,7 +80,7 @@ class TopicMemory:
 
 
 class StoreSnapshots:
-    """Loads one when the reading begins, and saves one now and then. See the module's theory."""
+    """Loads a snapshot when reading begins, and saves one at intervals. See the module's theory."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class StoreSnapshots:
         self._tries = 0
 
     def load(self) -> StoreImage | None:
-        """The newest one, to start from; None when there is none, or no answer yet. For the reading thread."""
+        """Load the newest snapshot to start from; None if there is none, or no answer yet. For the reading thread."""
         topic = self._store.topic
         if not topic.awaits_snapshot and (remembered := self._memory.load()) is not None:
             topic.remember(remembered)
@@ -124,7 +124,7 @@ class StoreSnapshots:
         return image
 
     def save_if_changed(self) -> bool:
-        """Save the store unless the last snapshot tells the same. Blocks; False when nothing was saved."""
+        """Save the store unless the last snapshot has the same progress. Blocks; False when nothing was saved."""
         if not self._remember_topic():
             return False
         if not self._storage.is_there or self._store.progress == self._saved_progress:
@@ -141,7 +141,7 @@ class StoreSnapshots:
         return True
 
     def _remember_topic(self) -> bool:
-        """False while the topic is in doubt."""
+        """Save what is to be remembered of the topic; False, and nothing saved, while the topic is in doubt."""
         if doubts := self._store.topic.doubts:
             log.error("metadata_topic_in_doubt", doubts=doubts, consequence="no snapshot is saved, no orphan is healed",
                       hint="remote-wal metadata rebuild")  # fmt: skip
@@ -158,7 +158,7 @@ class StoreSnapshots:
         is_read: Callable[[], bool],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """Save at that interval, for ever, on a thread of its own, while the topic was read to its end."""
+        """Save at that interval, for ever, on a separate thread, whenever the topic was read to its end."""
         if is_read():
             await asyncio.to_thread(self._remember_topic)
         while True:

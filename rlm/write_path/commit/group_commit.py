@@ -310,7 +310,7 @@ class GroupCommit:
         """Record that everything noticed so far is about to be read."""
         self._unread_bytes.clear()
 
-    def looked(self, now_s: float) -> None:
+    def note_look(self, now_s: float) -> None:
         """Delay the next look by an interval: what was read is in no upload, being too little or wanted by nobody."""
         self._last_start_s = now_s
 

@@ -92,7 +92,7 @@ class LinkCosts:
     reads_for: Callable[[Collection[int]], Mapping[int, Hashable]] = _for_themselves
     """For brokers that read an object: for whom each reads it; equal for all of a zone that reads together."""
 
-    def outlook(self, led: Iterable[Assignment]) -> Outlook:
+    def judge(self, led: Iterable[Assignment]) -> Outlook:
         """Return the outlook for objects of these partitions."""
         by_cost = [one for one in led if one.link_policy is not LinkPolicy.ALWAYS]
         paying = [one for one in by_cost if self._saved_gb(self._use([one])) > 0]

@@ -175,13 +175,13 @@ class LinkDecider:
         """Record that a follower is about to get so many bytes that are not stored yet."""
         self._fetched[follower_id].add(size, now_s)
 
-    def led(self, assignments: Collection[Assignment]) -> None:
+    def set_led(self, assignments: Collection[Assignment]) -> None:
         """Set the partitions that are led here, and their followers."""
         for gone in self._freely.keys() - {one.topic_id_partition for one in assignments}:
             del self._freely[gone]
         if self._costs is None:
             return
-        paid, self._outlook = self.break_even_bytes != NEVER_PAYS, self._costs.outlook(assignments)
+        paid, self._outlook = self.break_even_bytes != NEVER_PAYS, self._costs.judge(assignments)
         if paid and assignments and self.break_even_bytes == NEVER_PAYS:
             log.warning(
                 "links_never_pay",
@@ -211,7 +211,7 @@ class LinkDecider:
         """Record that an upload of so many entries took so long."""
         self._uploads.add(duration_s, entries)
 
-    def mode(
+    def choose_mode(
         self,
         policy: LinkPolicy,
         latency_bound_ms: int,
@@ -264,7 +264,7 @@ class LinkDecider:
             return LinkMode.INLINE
         bound_ms, wait_s = assignment.latency_bound_ms, assignment.upload_wait_max_s
         is_free = self.is_free(assignment.topic_id_partition, now_s)
-        return self.mode(assignment.link_policy, bound_ms, pending_bytes, now_s, wait_s, is_free=is_free)
+        return self.choose_mode(assignment.link_policy, bound_ms, pending_bytes, now_s, wait_s, is_free=is_free)
 
     def why_inline(self, assignment: Assignment, now_s: float) -> InlineReason:
         """Why this partition's bytes go inline, if they do. On any thread."""
@@ -334,7 +334,7 @@ class LinkDecider:
         """
         return (2 * self._uploads.duration_s + self.spacing_s) * 1000
 
-    def urgency(self, assignments: Iterable[Assignment], now_s: float) -> Urgency:
+    def judge_urgency(self, assignments: Iterable[Assignment], now_s: float) -> Urgency:
         """Return how an upload is wanted: the most urgent of the partitions whose bytes it would take decides."""
         urgency, self.wanted_within_s, self.wanted_freely = Urgency.ARCHIVE, self._limits.upload_wait_max_s, True
         for wanted in assignments:

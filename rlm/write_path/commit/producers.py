@@ -229,7 +229,7 @@ class _Check:
             self._at_look, self._look_s, self.sampled_s = now, now_s, now_s
         return self.is_looking
 
-    def looked(self, now: Connections, now_s: float) -> str | None:
+    def judge(self, now: Connections, now_s: float) -> str | None:
         """Judge during the look; why links hold producers up, empty: they do not; None: not known yet."""
         self.sampled_s, look_s = now_s, now_s - self._look_s
         self._standing = {key for key in self._standing or () if key in now and now[key].unread_bytes}
@@ -416,7 +416,7 @@ class Producers:
 
     def _go_on_looking(self, check: _Check, now_s: float) -> None:
         connections = self._connections()
-        why = check.looked(connections, now_s)
+        why = check.judge(connections, now_s)
         if why:
             self.held_up(now_s, why)
         elif why is not None:

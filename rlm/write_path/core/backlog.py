@@ -58,7 +58,7 @@ class Backlog:
 
     def add(self, passed_over: PassedOver) -> None:
         """Store this, too. An earlier entry of the same log is released."""
-        passed_over.looked()
+        passed_over.update()
         partition = passed_over.assignment.topic_id_partition
         self._logs[partition] = passed_over
         log.warning(
@@ -166,7 +166,7 @@ class Backlog:
         return [one.task for one in self._logs.values()]
 
     def _looked(self, passed_over: PassedOver, now_s: float) -> None:
-        passed_over.looked()
+        passed_over.update()
         if not passed_over.left:
             partition = passed_over.assignment.topic_id_partition
             log.info("log_caught_up", partition=str(partition), seconds=math.ceil(now_s - passed_over.since_s))

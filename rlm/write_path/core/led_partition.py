@@ -56,7 +56,7 @@ class PassedOver:
         """Bytes that were read and are not stored."""
         return sum(len(item.records) for item in self.items)
 
-    def looked(self) -> None:
+    def update(self) -> None:
         """Update `left` after the task ran, or items were stored."""
         unread = self.task.missing
         if not self.items:
@@ -236,7 +236,7 @@ class LedPartition:
     def truncated(self, offset: int) -> None:
         """Handle a cut of the log: batches that reach `offset` or beyond are void."""
         for item in list(self._unstored.values()):
-            kept = item.below(offset)
+            kept = item.keep_below(offset)
             if kept is None:
                 self._remove(item)
             elif kept is not item:

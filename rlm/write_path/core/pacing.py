@@ -241,7 +241,7 @@ class Pacing:
             return Urgency.LINKS
         waiting = chain(self._queue.first_partition(), islice(self._appended, _PARTITIONS_PER_RUN))
         led = (self._led.get(partition) for partition in waiting)
-        return self._decider.urgency((known.assignment for known in led if known is not None), now_s)
+        return self._decider.judge_urgency((known.assignment for known in led if known is not None), now_s)
 
 
 def _reading_order(led: Mapping[TopicIdPartition, LedPartition], partition: TopicIdPartition) -> ReadingOrder:

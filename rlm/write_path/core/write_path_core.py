@@ -69,12 +69,12 @@ class Unwanted:
             return outcome
         kept = []
         for item in outcome.items:
-            wanted = item.beyond(wanted_from)
+            wanted = item.keep_from(wanted_from)
             begin = item.first_offset
             end = item.last_offset + 1 if wanted is None else wanted.first_offset
             if begin < end:
                 led.left_out.grow(begin, end)
-                self._pacing.commit.looked(now_s)
+                self._pacing.commit.note_look(now_s)
             if wanted is not None:
                 led.left_out.stop_growing()
                 kept.append(wanted)
@@ -90,7 +90,7 @@ class Unwanted:
             led = self._led[item.topic_id_partition]
             if (part := led.unstored_part(item)) is not None:
                 led.item_left_out(part)
-        self._pacing.commit.looked(now_s)
+        self._pacing.commit.note_look(now_s)
         counted = [CountLeftOut(self._led[item.topic_id_partition].assignment, len(item.records)) for item in taken]
         return *counted, TellLeftOut()
 
@@ -145,7 +145,7 @@ class WritePathCore:
     def assigned(self, assignments: Iterable[Assignment]) -> Sequence[Action]:
         """Set exactly these partitions; the new ones come through `to_take_on`."""
         wanted = {assignment.topic_id_partition: assignment for assignment in assignments}
-        self._decider.led(wanted.values())
+        self._decider.set_led(wanted.values())
         released = [known for known in self.led if known not in wanted]
         if released or wanted.keys() - self.led.keys():
             log.info("led_partitions_changed", before=len(self.led), released=len(released), now=len(wanted))

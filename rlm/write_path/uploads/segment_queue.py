@@ -81,14 +81,14 @@ class MetaQueueItem:
         """The epoch in which all of the batches were appended."""
         return self.batches[0].leader_epoch
 
-    def below(self, offset: int) -> "MetaQueueItem | None":
+    def keep_below(self, offset: int) -> "MetaQueueItem | None":
         """Return the item without the batches that reach `offset` or beyond; None when none are left."""
         if self.last_offset < offset:
             return self
         batches = tuple(batch for batch in self.batches if batch.last_offset < offset)
         return replace(self, batches=batches, records=self.records[: batches[-1].end]) if batches else None
 
-    def beyond(self, offset: int) -> "MetaQueueItem | None":
+    def keep_from(self, offset: int) -> "MetaQueueItem | None":
         """Return the item without the batches that begin below `offset`; None when none are left."""
         if self.first_offset >= offset:
             return self
@@ -206,7 +206,7 @@ class RemoteSegmentQueue:
 
     def discard(self, partition: TopicIdPartition, from_offset: int = 0) -> None:
         """Drop a partition's batches that reach `from_offset` or beyond: truncated, or not led here any more."""
-        kept = (item.below(from_offset) if item.topic_id_partition == partition else item for item in self._items)
+        kept = (item.keep_below(from_offset) if item.topic_id_partition == partition else item for item in self._items)
         self._items = deque(item for item in kept if item is not None)
         self.size_bytes = sum(len(item.records) for item in self._items)
 

@@ -78,7 +78,7 @@ def test_records_that_the_consumers_zone_has_a_replica_of_are_told_apart(
         client = Client()
         zones = client.rig.context.zones
         zones.learned({2: "az2", 3: "az3"})
-        zones.led({partition(0): frozenset(followers)} if followers is not None else {})
+        zones.set_led({partition(0): frozenset(followers)} if followers is not None else {})
         if is_stored:
             client.rig.stored()
         client.rig.led.expected = False
@@ -123,14 +123,14 @@ def test_an_answer_that_is_not_worth_a_read_waits_for_nothing_unless_links_are_w
     client.asked()
     assert client.answered() == INLINE
     assert client.rig.led.wanted == []
-    assert client.rig.context.zones.elsewhere(partition(0), frozenset()) == frozenset()
+    assert client.rig.context.zones.find_elsewhere(partition(0), frozenset()) == frozenset()
     client.rig.stored()
     client.asked()
     assert client.answered() == INLINE
     client.rig.led.always.add(partition(0))
     client.asked()
     is_linked(client.answered())
-    assert client.rig.context.zones.elsewhere(partition(0), frozenset()) == {GATEWAY.broker_id}
+    assert client.rig.context.zones.find_elsewhere(partition(0), frozenset()) == {GATEWAY.broker_id}
 
 
 def test_an_answer_out_of_many_objects_must_be_worth_a_read_of_each() -> None:
@@ -148,22 +148,22 @@ def test_an_answer_out_of_many_objects_must_be_worth_a_read_of_each() -> None:
 def test_what_consumers_fetch_tells_the_load_and_who_reads() -> None:
     client = Client()
     readers = client.rig.context.zones
-    assert readers.elsewhere(partition(0), frozenset({2})) == {2}
+    assert readers.find_elsewhere(partition(0), frozenset({2})) == {2}
     client.rig.led.mode = LinkMode.INLINE
     client.asked()
     client.answered()
     assert client.rig.led.fetches == [(GATEWAY.broker_id, partition(0), 0, len(RAW))]
-    assert readers.elsewhere(partition(0), frozenset({2})) == {2, GATEWAY.broker_id}
-    assert readers.elsewhere(partition(1), frozenset({2})) == {2}
+    assert readers.find_elsewhere(partition(0), frozenset({2})) == {2, GATEWAY.broker_id}
+    assert readers.find_elsewhere(partition(1), frozenset({2})) == {2}
     client.rig.now_s += 300
-    assert readers.elsewhere(partition(0), frozenset({2})) == {2}
+    assert readers.find_elsewhere(partition(0), frozenset({2})) == {2}
 
 
 def test_an_empty_response_tells_of_no_reader() -> None:
     client = Client()
     client.asked()
     client.answered(response({0: b""}))
-    assert client.rig.context.zones.elsewhere(partition(0), frozenset()) == frozenset()
+    assert client.rig.context.zones.find_elsewhere(partition(0), frozenset()) == frozenset()
 
 
 @pytest.mark.parametrize("version", [4, 11, 19])

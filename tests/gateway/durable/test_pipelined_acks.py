@@ -613,7 +613,7 @@ def test_more_topics_than_a_question_has_are_asked_about_in_turn_and_without_a_b
             for frame in frames:
                 number = struct.unpack_from(">i", frame, 4)[0]
                 answer = rig.leader.answer(frame) if frame[1] == API_VERSIONS else nothing(frame)
-                known.took(number, answer, step * 0.1)
+                known.take_answer(number, answer, step * 0.1)
         assert questions <= 2
     assert asked == set(topics)
 

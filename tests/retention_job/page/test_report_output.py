@@ -60,7 +60,7 @@ def test_a_place_that_takes_nothing_is_one_clear_error(spark: SparkSession, tmp_
 )
 def test_a_colon_in_a_relative_name_is_no_scheme(spark: SparkSession, root: str, name: str) -> None:
     files = FileSystem(spark, root)
-    assert files.at("x") == name
+    assert files.resolve("x") == name
     assert files.directories("not there") == []
 
 

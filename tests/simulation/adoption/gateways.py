@@ -129,10 +129,10 @@ class Gateways:
             return
         wanted, agent = WantedObjects(int(NEAR_S * 1000)), self._rng.choice(agents)
         untold = UntoldSegments(self._storage, agent.store, lambda: self._world.incarnations)
-        wanted.arrived(KnownNames(agent.store.naming, untold.stored_ms, agent.consumption.read_to_end, str))
+        wanted.arrived(KnownNames(agent.store.find_adopters, untold.stored_ms, agent.consumption.read_to_end, str))
         dead = self._sweep.dead(list(self._storage.router.list_blobs(ROUTER_KIND)), self._world.loop.time())
         try:
-            unwanted = wanted.unwanted(dead)
+            unwanted = wanted.find_unwanted(dead)
         except RemoteStorageError:
             return
         for blob in unwanted:

@@ -118,7 +118,7 @@ class AgentArchive:
 
     def assign(self, assignments: Iterable[Assignment]) -> None:
         wanted = list(assignments)
-        self._knowledge.topics.led(wanted)
+        self._knowledge.topics.set_led(wanted)
         self.archiving.assign(wanted)
 
     @property
