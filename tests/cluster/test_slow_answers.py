@@ -34,10 +34,13 @@ BOUND_S = 1800.0
 AT_A_TIME = 4
 _ESTIMATE = "estimate --json --bootstrap-server {at}"
 COMMANDS = (
-    *(one.replace(_ESTIMATE, f"{_ESTIMATE} --minutes 1") for one in reversed(ASKING)),
+    *(
+        one.replace(_ESTIMATE, f"{_ESTIMATE} --minutes 1").replace(" topic 0", f" {TOPIC} 0")
+        for one in reversed(ASKING)
+    ),
     "doctor --json --broker-config {file}",
 )
-"""The report is the first, as it takes longest; the estimate would sample for ten minutes."""
+"""The report is the first, as it takes longest. The estimate would sample for ten minutes."""
 IMPATIENT = "orphans --json --broker-config {impatient}"
 """By a file that gives the store less time than it takes."""
 IMPATIENT_TIMES = {"attempt.timeout.ms": "1500", "total.timeout.ms": "4000"}
