@@ -21,7 +21,7 @@ def adopt_what_the_broker_changed(patch: pytest.MonkeyPatch) -> None:
 
 
 def forget_who_names_what(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(AdoptedSources, "naming", lambda _self, _source: frozenset())
+    patch.setattr(AdoptedSources, "find_adopters", lambda _self, _source: frozenset())
 
 
 def take_what_no_topic_tells_for_nothing(patch: pytest.MonkeyPatch) -> None:
