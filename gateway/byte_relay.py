@@ -29,7 +29,7 @@ class RelayEnd(asyncio.BufferedProtocol):
     ) -> None:
         """`edit` returns what replaces each chunk; `received` is called with how many bytes go on.
 
-        `received` is None for bytes that cross no zones, such as those between a broker and its own agent.
+        `received` is None for bytes that nobody counts, such as those that cross no zones.
         """
         self._received = received
         self._edit = edit

@@ -4,8 +4,9 @@ The agent reports topics' settings and ids, the logs that are led here, and how 
 
 Holds true: `hold` lets an answer go at once only if the topic is known not to be durable, or all below the offset is
 stored and published. It waits for what is not known yet: settings that were not read, a topic or a leadership that the
-agent has not heard of, a topic that was created again under a known name. If a log is truncated, or not led here any
-more, its holds end with `NOT_LED`: the broker has acknowledged the records, but that does not count any more.
+agent has not heard of, a topic that was created again under a known name. If a log is truncated below the offset that a
+hold waits for, or is not led here any more, the hold ends with `NOT_LED`: the broker has acknowledged the records, but
+that does not count any more.
 
 With one replica, a log is not truncated while its broker lives. With several, acks=all survives a change of leadership,
 as in Kafka. acks=1 does not: then nobody knows whether the record at an offset is the acknowledged one.
@@ -67,7 +68,7 @@ class StoredLogs(Protocol):
         """Note that somebody waits for this log to be stored."""
 
     def came_freely(self, partition: TopicIdPartition, size: int) -> None:
-        """Note so many bytes that are about to reach the broker, from producers that do not wait for them."""
+        """Note so many bytes that the broker is about to get, and after which it reads on before replicas have them."""
 
 
 class DurableLogs:
@@ -129,7 +130,7 @@ class DurableLogs:
         return held
 
     def came_freely(self, topic: TopicId | str, partition: int, size: int) -> None:
-        """Note bytes that the broker is about to get, from producers that do not wait for them."""
+        """Note bytes that the broker is about to get, and after which it reads on before replicas have them."""
         topic_id = self._ids.get(topic) if isinstance(topic, str) else topic
         if self._logs is not None and topic_id is not None:
             self._logs.came_freely(TopicIdPartition(topic_id, partition), size)
@@ -198,7 +199,7 @@ class DurableLogs:
         self._look_at_unplaced()
 
     def assigned(self, assignments: Iterable[Assignment]) -> None:
-        """Note the logs that are led here, and release the others."""
+        """Note the durable logs that are led here, and refuse all that waits for others."""
         self._led = {
             (one.topic, one.topic_id_partition.partition): one.topic_id_partition
             for one in assignments

@@ -13,7 +13,7 @@ class DurableMetrics:
 
     def __init__(self, registry: CollectorRegistry, logs: DurableLogs) -> None:
         self.are_refused_late = False
-        """Whether the last wait ended because its time was over."""
+        """Whether the last wait ended because its time was over; waits that ended with NOT_LED do not count."""
         self._answers = Counter(
             "remote_wal_gateway_durable_answers",
             "Partitions of Produce answers that were held, by how that ended; `refused`: requests not understood",

@@ -191,7 +191,7 @@ class HeldAnswers:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of held answers."""
+        """Bytes of answers that the client has not got yet."""
         return self._bytes
 
     @property

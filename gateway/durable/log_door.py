@@ -1,6 +1,7 @@
 """Tells other agents when logs that are led here are stored, by the messages of `gateway.durable.log_question`.
 
-A question is answered once its logs are stored, or after `ANSWERED_S`: then the asker looks again who leads them.
+A question is answered once its logs are stored, as soon as one of them is not led here any more, and after `ANSWERED_S`
+at the latest. If they are not stored then, the asker looks again who leads them.
 """
 
 import asyncio

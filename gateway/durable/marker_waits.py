@@ -106,7 +106,7 @@ class MarkerWaits:
         """Ask about all logs that are not known to be stored."""
         try:
             found = await asyncio.get_running_loop().run_in_executor(
-                self._threads, self._ends.look, one.find_unresolved()
+                self._threads, self._ends.look, one.find_unstored()
             )
         except KafkaClusterError as error:
             log.info("log_ends_unknown", error=str(error))
@@ -170,7 +170,7 @@ class _Wait:
     def is_over(self) -> bool:
         return not self._unresolved and not self._left
 
-    def find_unresolved(self) -> dict[str, frozenset[int] | None]:
+    def find_unstored(self) -> dict[str, frozenset[int] | None]:
         """Return the partitions that are not known to be stored, by topic; None for all partitions of a topic."""
         by_topic = defaultdict[str, set[int]](set)
         for topic, partition in self._left:

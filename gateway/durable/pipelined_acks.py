@@ -192,7 +192,7 @@ class PipelinedAcks:
 
     @property
     def is_asking(self) -> bool:
-        """Whether a held answer waits for the broker's answer to one of the agent's questions."""
+        """Whether one of the agent's questions to the broker is open, or must still be asked for a held answer."""
         return self._questions.is_open or bool(self._holds)
 
     @property
@@ -203,7 +203,7 @@ class PipelinedAcks:
     def admit(
         self, sizes: Mapping[tuple[TopicId | str, int], int | None], client_id: bytes, now_s: float
     ) -> dict[tuple[TopicId | str, int], Forwarded] | None:
-        """Decide how a request with acks=all goes on: as acks=1, with the returned partitions to `hold` its answer by.
+        """Decide whether a request with acks=all goes on as acks=1; return the partitions to `hold` its answer for.
 
         Empty: it goes on unchanged. None: it does so once nothing `is_waiting`; ask again then. `sizes` are bytes by
         the request's own names of partitions; None: the records are not understood. `client_id` is as in the frame.

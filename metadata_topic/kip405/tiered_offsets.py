@@ -274,7 +274,7 @@ class TierFollower(TopicReader):
         rack: str | None = None,
         consumer_factory: ConsumerFactory = confluent_reader,
     ) -> None:
-        """`rack` is the agent's zone: it reads from a broker there, as from the other topics."""
+        """`rack` is the agent's zone: brokers with a rack-aware replica selector then serve the reads from it."""
         self._offsets = offsets
         super().__init__(
             TopicFollower(client_config, REMOTE_LOG_METADATA_TOPIC, self._take, settings, rack, consumer_factory)

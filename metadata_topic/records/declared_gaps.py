@@ -119,7 +119,7 @@ class DeclaredGaps:
                 yield DeclaredGap(topic_id_partition, begin, end, leader_epoch, GapReason.NOT_WANTED)
 
     def _forget_oldest(self) -> None:
-        """Drop the declarations of the oldest partition; unwanted ranges go first, because they are no loss."""
+        """Drop the oldest partition's unwanted ranges, as they are no loss; without any, the oldest one's gaps."""
         if self._not_wanted:
             by_epoch = self._not_wanted.pop(next(iter(self._not_wanted)))
             self._count -= sum(map(len, by_epoch.values()))

@@ -118,7 +118,7 @@ class SettingsView:
         return changed
 
     def _apply_other(self, record: TopicRecord) -> bool:
-        """Apply a record if it is about no topic or agent; return whether it was. Raises MalformedSettingError."""
+        """Apply a record unless it is a topic's or an agent's; return whether it did. Raises MalformedSettingError."""
         key = record.key or b""
         if key.startswith(TAIL_PREFIX):
             self._apply_tail(key, record.value)
@@ -253,7 +253,7 @@ class KnownSettings:
     topics: Mapping[str, TopicSettings]
     """By name, without those of deleted topics."""
     orphaned: Mapping[str, TopicSettings]
-    """By name, those of deleted topics; another topic may have the name now."""
+    """By name, deleted topics' own settings, without inherited ones; another topic may have the name now."""
     agents: Mapping[int, AgentRegistration]
     pauses: Pauses = field(default_factory=dict)
     patterns: Mapping[str, TopicSettings] = field(default_factory=dict)

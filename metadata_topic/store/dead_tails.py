@@ -18,7 +18,7 @@ class DeadTails:
     def __init__(self) -> None:
         self._tails: dict[CombinedSegmentId, dict[PartitionAndEpoch, int]] = {}
         self._untold: dict[CombinedSegmentId, dict[PartitionAndEpoch, int]] = {}
-        """Those that only an earlier topic told, not this one: leaders are to declare them again."""
+        """Those that only an earlier topic, or an earlier reading, told: leaders are to declare them again."""
 
     def __contains__(self, segment_id: CombinedSegmentId) -> bool:
         return segment_id in self._tails

@@ -140,7 +140,7 @@ class PartitionLookups:
             return sorted({*told, *untold})
 
     def local_losses(self) -> LocalLosses:
-        """Return the records that logs lost and objects still hold, as agents declared them."""
+        """Return by partition the ranges that logs lost while objects held their records, as agents declared them."""
         with self._lock:
             return self._state.held.losses
 
@@ -235,7 +235,7 @@ class PartitionLookups:
         return self._end_of_life(run, key) if is_told else run.last_offset + 1
 
     def _end_of_life(self, run: _Run, key: PartitionAndEpoch) -> int:
-        """Return the offset from which on the run is dead; its end while all of it lives."""
+        """Return the offset from which on the run is dead; the one behind its last offset while all of it lives."""
         return self._state.dead_tails.of(run.segment.segment_id).get(key, run.last_offset + 1)
 
     def _view(self, run: _Run, key: PartitionAndEpoch) -> RemoteWalLogSegmentMetadata:

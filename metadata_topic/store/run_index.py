@@ -359,7 +359,7 @@ def _class(width: int) -> int:
 
 
 def _living(runs: Runs, dead_from: Mapping[int, int], begin: int) -> Runs:
-    """Return the runs without their dead ends; those that then end below `begin` are left out."""
+    """Return the runs without their dead ends; those that are wholly dead, or then end below `begin`, are left out."""
     if not dead_from:
         return runs
     lasts = runs.lasts.copy()

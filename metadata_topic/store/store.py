@@ -450,7 +450,10 @@ class RemoteWalMetadataStore(PartitionLookups):
             return totals
 
     def tally(self) -> list[SegmentTally]:
-        """Tally the segments that are not deleted, by broker and state. If there is a file, other threads continue."""
+        """Tally the segments that are not deleted, by broker and state.
+
+        If there is a file, other threads continue meanwhile.
+        """
         with self._lost_if_damaged(), ExitStack() as stack:
             with self._lock:
                 connection = stack.enter_context(self._state.table.reading())

@@ -287,7 +287,10 @@ class StoreState:
         self._add_gaps(image.gaps)
 
     def begin_anew(self) -> None:
-        """Start over with a topic that is another one, or lost its end: only progress and places are forgotten."""
+        """Start over with a topic that is another one, or lost its end: only progress and places are forgotten.
+
+        All dead tails count as untold until the topic tells them again.
+        """
         self.progress.clear()
         self.registrations.begin_anew()
         self.dead_tails.begin_anew()

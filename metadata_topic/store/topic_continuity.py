@@ -74,7 +74,7 @@ class TopicContinuity:
                 self._read_of = topic.topic_id
 
     def reads(self, topic_id: TopicId | None, ends: Mapping[int, int]) -> bool:
-        """Compare the topic's id (None: unknown) and ends, as brokers give them, with what is remembered.
+        """Compare the topic's id (None: unknown) and ends, as brokers give them, with what is remembered; note doubts.
 
         False when it is another topic than the one where reading was to continue: then it is read from its beginning.
         """

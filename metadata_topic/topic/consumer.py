@@ -64,7 +64,10 @@ class ObjectRates:
         self._per_second: Mapping[int, float] = {}
 
     def read(self, record: MetadataRecord) -> None:
-        """Count a record that came while reading, and had not waited in the topic for this agent's start."""
+        """Count an object if this record finishes it, unless it comes from a rebuild.
+
+        For records that did not wait in the topic for this agent to begin.
+        """
         if isinstance(record, PublishedSegment) and record.state is FINISHED and not record.is_rebuilt:
             with self._lock:
                 self._roll()

@@ -85,7 +85,10 @@ class FollowedMetadata:
         return "; ".join(f"metadata topic {doubt}: {found}" for doubt, found in self.store.topic.doubts.items())
 
     async def save_snapshots(self, interval_s: float, may_save: Callable[[], bool]) -> None:
-        """Save snapshots at that interval, for ever, while the topic is read: else one might replace a better one."""
+        """Save snapshots at that interval, for ever, while `is_read` and `may_save`.
+
+        The snapshot of a store that is not read to its end yet would replace a better one.
+        """
         await self._snapshots.run(interval_s, lambda: self.is_read and may_save())
 
     @property

@@ -218,7 +218,7 @@ def _config_if_known(admin: AdminLike, topic: str) -> dict[str, str] | None:
 
 
 def _without_longer_retention(wanted: Mapping[str, str], actual: Mapping[str, str]) -> dict[str, str]:
-    """Return the wanted settings, without retention and segment time if records are kept longer than wanted."""
+    """Return the wanted settings, without retention and segment time if records are kept as long, or longer."""
     wanted_ms, actual_ms = (number(config.get("retention.ms"), None) for config in (wanted, actual))
     if wanted_ms is None or actual_ms is None or longer_retention(wanted_ms, actual_ms) != actual_ms:
         return dict(wanted)

@@ -266,9 +266,9 @@ class ArchiveStore:
                 self._apply(record)
 
     def registered(self, broker_id: int, incarnation: int, partition: int | None = None) -> None:
-        """Record that this incarnation of the broker's agent is registered: records of older ones no longer count.
+        """Record that an agent is registered to care for this broker's objects: records of older ones no longer count.
 
-        That holds for records in the registration's partition, because two partitions have no common order.
+        That holds for later records in the registration's partition, because two partitions have no common order.
         """
         with self._lock:
             registered = self._registered.setdefault(broker_id, {})
@@ -410,9 +410,9 @@ class ArchiveStore:
             return totals
 
     def snapshot(self) -> list[ArchiveRecord]:
-        """Return records from which `restore` makes an equal store, except for the memory of deleted objects.
+        """Return records from which `restore` makes a store that answers the same, except about deleted objects.
 
-        That memory only keeps out records older than the snapshot, which nobody applies after it.
+        The memory of those only keeps out records older than the snapshot, which nobody applies after it.
         """
         with self._lock:
             return [record for object_id in self._objects for record in self._records(object_id)]

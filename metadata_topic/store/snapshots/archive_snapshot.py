@@ -75,7 +75,7 @@ def _encode(records: Iterable[ArchiveRecord]) -> bytes:
 
 
 def decode_archive(content: bytes) -> list[ArchiveRecord | UnknownRecord]:
-    """Decode the archive's part of a snapshot; records of unknown format become UnknownRecord. Raises SnapshotError."""
+    """Decode the archive's part of a snapshot; undecodable records become UnknownRecord. Raises SnapshotError."""
     if content[:1] != _VERSION:
         raise SnapshotError("restore archive", EXTRA_NAME, "it is of a version that this reader does not know")
     records = []
