@@ -38,7 +38,7 @@ AGENTS = {
     "remote.wal.orphans.interval.ms": "3600000",
     "remote.wal.uncommitted.ttl.ms": str(UNCOMMITTED_S * 1000),
 }
-_OF_TOPICS = ("topic", "upload_bytes", "objects", "linked_bytes", "inline_bytes", "remote_zones", "stock_usd")
+_OF_TOPICS = ("topic", "upload_bytes", "linked_bytes", "inline_bytes", "stock_usd")
 UNKNOWN = CombinedSegmentId(1, 1, 7)
 
 
