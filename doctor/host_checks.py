@@ -99,7 +99,8 @@ def agents_registered(facts: Facts) -> Verdict:
         if isinstance(answer, Unknown):
             problems.append(f"broker {broker_id}: {answer.reason}")
         elif answer.broker_id != broker_id:
-            problems.append(f"broker {broker_id}: the agent of broker {answer.broker_id} answers there")
+            at = " (it listens on its own host alone)" if answer.broker_id == facts.broker.node_id else ""
+            problems.append(f"broker {broker_id}: the agent of broker {answer.broker_id} answers there{at}")
     if problems:
         change = "start these agents; remote.wal.agent.http.listener must be reached from here"
         return Verdict(Level.WARNING, "; ".join(problems), change)

@@ -179,7 +179,8 @@ FAULTS = [
     ("clock-brokers", Level.WARNING, {"agents": {2: AgentAnswer(2, "abc", LATE)}}, "broker 2 is 9000 ms behind"),
     ("clock-brokers", Level.UNKNOWN, {"agents": {2: DEAD}}, "broker 2: no answer"),
     ("clock-brokers", Level.UNKNOWN, {"agents": {}}, "no agent is registered"),
-    ("agents-registered", Level.WARNING, {"agents": {2: AgentAnswer(1, "abc", AGREEING)}}, "the agent of broker 1"),
+    ("agents-registered", Level.WARNING, {"agents": {2: AgentAnswer(1, "abc", AGREEING)}}, "on its own host alone"),
+    ("agents-registered", Level.WARNING, {"agents": {2: AgentAnswer(3, "abc", AGREEING)}}, "broker 3 answers there"),
     (
         "missing-records",
         Level.WARNING,
