@@ -94,9 +94,9 @@ class PlannedLog:
     def held_by_others(self, start_offset: int) -> list[OffsetRange]:
         """Return what other replicas hold of this log and object storage does not, from this start to its end.
 
-        Empty for a compacted log, of which any missing range counts (`missing`). If this broker led such a log, Kafka
-        would delete on all replicas what is before its start, because followers adopt the leader's log start; and
-        consumers would miss the missing records within.
+        Empty for a compacted log, of which any missing range counts (`find_missing`). If this broker led such a log,
+        Kafka would delete on all replicas what is before its start, because followers adopt the leader's log start;
+        and consumers would miss the missing records within.
         """
         log_start = self.replicas.log_start
         if log_start is None or not self.has_other_replicas or self.settings.is_compacted:

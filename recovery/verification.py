@@ -139,9 +139,11 @@ def _check_plan(log: PlannedLog, inventory: Inventory) -> Iterator[Finding]:
     for gap in _lost(log, inventory):
         detail = f"offsets {gap.from_offset} to {gap.to_offset - 1} were gone before they could be stored"
         yield Finding(FindingKind.DECLARED_GAP, log.name, detail)
-    held = log.held_by_others(log.plan.start_offset) if log.is_stored else ()
-    for begin, end in held:
-        detail = f"offsets {begin} to {end - 1} are on the brokers alone: recover leaves the log to other replicas"
+    if log.is_stored and (held := log.held_by_others(log.plan.start_offset)):
+        (begin, end), *more = held
+        count = sum(after - first for first, after in held)
+        others = f" and {len(more):,} more ranges, {count:,} offsets in all," if more else ""
+        detail = f"offsets {begin} to {end - 1}{others} are on the brokers alone: recover leaves the log to others"
         yield Finding(FindingKind.ON_BROKERS_ALONE, log.name, detail)
 
 

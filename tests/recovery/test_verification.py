@@ -192,6 +192,19 @@ def test_what_was_declared_lost_is_told_of_and_what_nobody_wanted_is_no_loss(
     assert _kinds(list(check_inventory(inventory, [log]))) == told
 
 
+def test_what_the_brokers_alone_have_is_one_finding_for_each_log() -> None:
+    log, inventory = _stored(ObjectsInMemory(), records(ORDERS, 0, 10, 14), records(ORDERS, 0, 20, 24))
+    gap = DeclaredGap(ORDERS, 15, 20, 0, GapReason.NOT_WANTED)
+    inventory.declared_gaps[ORDERS], rules = [gap], PlanRules(declared_gaps=(gap,))
+    replicas = ReplicaSet((2, 1), (2,), 2, leader_epoch=3, log_start=0)
+    log = replace(log, replicas=replicas, rules=rules, plan=log.runs.plan(rules))
+
+    [found] = check_inventory(inventory, [log])
+
+    assert found.kind is FindingKind.ON_BROKERS_ALONE
+    assert found.detail.startswith("offsets 0 to 9 and 1 more ranges, 15 offsets in all, are on the brokers alone")
+
+
 def test_an_epoch_that_the_cluster_never_had_is_an_error() -> None:
     log, inventory = _stored(ObjectsInMemory(), records(ORDERS, 0, 0, 4), records(ORDERS, 7, 5, 9))
 
