@@ -4,15 +4,20 @@ The brokers' own files judge what is stored and taken in; leaders and offsets ju
 """
 
 import json
+import os
 import re
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
 from cli.costs.cluster_samples import Sampler, partition_loads
 from kafka_cluster.client_config import KafkaClientConfig
@@ -27,6 +32,8 @@ ASSIGNMENT = [[1, 2]] * 10 + [[2, 3]] * 2
 """Broker 1 leads ten of twelve, broker 3 leads none, and follows two."""
 ALIKE = 0.2
 MEASURED_S = 15.0
+LOAD = "load"
+RECORD_BYTES, EVERY_S = 5000, 0.1
 
 
 @pytest.mark.thorough
@@ -34,10 +41,40 @@ MEASURED_S = 15.0
 def test_skewed_brokers_come_within_a_fifth_of_each_other_while_records_flow(agent_script: Script) -> None:
     script, cluster = agent_script, agent_script.cluster
     script.create_topic(assignment=ASSIGNMENT)
-    script.produce(PLAIN, ZSTD)
+    cluster.admin.create_topic(LOAD, len(ASSIGNMENT), assignment=ASSIGNMENT)
+    script.produce(*(replace(one, records_per_s=30) for one in (PLAIN, ZSTD)))
     script.expect_links_to_be_used()
-    script.expect_records_to_flow(3000)
+    script.expect_records_to_flow()
+    with steady_load(cluster):
+        expect_to_be_balanced(script, cluster)
+    script.expect_promises()
 
+
+@contextmanager
+def steady_load(cluster: LocalCluster) -> Iterator[None]:
+    """Give each partition of a topic one load, however long answers take: the script sends where they come first."""
+    stop, producer = threading.Event(), Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "1"})
+
+    def send() -> None:
+        begun, rounds = time.monotonic(), 0
+        while not stop.wait(max(0.0, begun + rounds * EVERY_S - time.monotonic())):
+            for partition in range(len(ASSIGNMENT)):
+                producer.produce(LOAD, os.urandom(RECORD_BYTES), partition=partition)
+            producer.poll(0)
+            rounds += 1
+
+    with ThreadPoolExecutor(1) as thread:
+        sending = thread.submit(send)
+        try:
+            yield
+        finally:
+            stop.set()
+            sending.result()
+            producer.purge()
+            producer.flush(PATIENCE_S)
+
+
+def expect_to_be_balanced(script: Script, cluster: LocalCluster) -> None:
     # What agents' topics store is alike on all brokers, and large if tests ran before this one.
     wait_until(
         lambda: min(map(spread, carried(cluster))) > 3 * ALIKE, "brokers are skewed in all they carry", PATIENCE_S
@@ -50,7 +87,6 @@ def test_skewed_brokers_come_within_a_fifth_of_each_other_while_records_flow(age
     assert max(map(spread, after)) <= ALIKE, f"in {taken_in}, out {given_out}, stored {stored}"
     assert spread(files(cluster)) <= ALIKE, "what the brokers' disks have"
     assert balance(cluster) == [], "the next round has nothing to do"
-    script.expect_promises()
 
 
 def balance(cluster: LocalCluster) -> list[dict[str, Any]]:
