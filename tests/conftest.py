@@ -20,6 +20,7 @@ structlog.configure(
         structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback),
     ]
 )
+STRUCTLOG = structlog.get_config()
 
 ONE_PROCESS = (
     "tests/retention_job/",
@@ -65,11 +66,15 @@ LONGEST = (
 
 @pytest.fixture(autouse=True)
 def logs_as_before() -> Iterator[None]:
-    """Commands, and Kafka's clients, set up what is logged for their whole process, which here is that of all tests."""
-    root, kafka, before = logging.getLogger(), logging.getLogger("kafka"), structlog.get_config()
+    """Commands, and Kafka's clients, set up what is logged for their whole process, which here is that of all tests.
+
+    A command that a module's fixture runs does so before this one begins.
+    """
+    structlog.configure(**STRUCTLOG)
+    root, kafka = logging.getLogger(), logging.getLogger("kafka")
     handlers, levels = list(root.handlers), (root.level, kafka.level)
     yield
-    structlog.configure(**before)
+    structlog.configure(**STRUCTLOG)
     root.handlers[:] = handlers
     root.setLevel(levels[0])
     kafka.setLevel(levels[1])
