@@ -25,7 +25,7 @@ _LOOK_S: Final = 2.0
 
 
 class InheritedSettings:
-    """Use it in the event loop, except `led`."""
+    """Use it in the event loop, except `set_led`."""
 
     def __init__(
         self, file: StorageSettings, reader: SettingsReader, change: Callable[[Mapping[str, Change]], object]

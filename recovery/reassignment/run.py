@@ -142,7 +142,7 @@ class ReassignmentRun:
                 self._admin.begin_at_tier()
 
     def _submitted(self, moves: Collection[Move]) -> dict[TopicPartition, str | None]:
-        """Submit moves. One without an answer may have been accepted, which `saw` will show."""
+        """Submit moves. One without an answer may have been accepted, which `note_view` will show."""
         unanswered: dict[TopicPartition, str | None] = {move.topic_partition: None for move in moves}
         try:
             return unanswered | self._admin.submit(moves)

@@ -57,7 +57,7 @@ class _Seen:
 
 
 class PeerWatch:
-    """Runs in the event loop; any thread may call `presence`."""
+    """Runs in the event loop; any thread may call `get_presence`."""
 
     def __init__(self, context: FollowerContext, peers: KnownPeers, clock: Callable[[], float]) -> None:
         """`clock` gives monotonic seconds."""

@@ -102,7 +102,7 @@ class Shadow:
         """Do nothing: followers would have got what was cut off, too."""
 
     def partition_released(self, partition: TopicIdPartition) -> None:
-        """Do nothing: `led` says what is led."""
+        """Do nothing: `set_led` says what is led."""
 
     def _inline(self, partition: TopicIdPartition, size: int, reason: InlineReason) -> None:
         followers, moved = self._followers.get(partition, frozenset()), self.traffic.by_partition[partition]

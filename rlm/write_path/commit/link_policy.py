@@ -150,7 +150,7 @@ class LinkDecider:
         self.paused_because: Callable[[str], str | None] = lambda _topic: None
         """Why an operator paused a topic's links, in words; None: nobody did."""
         self.wanted_within_s = limits.upload_wait_max_s
-        """How long the logs of the last `urgency` call may wait at most."""
+        """How long the logs of the last `judge_urgency` call may wait at most."""
         self.wanted_freely = False
         """Whether no producer of those logs waits."""
 
