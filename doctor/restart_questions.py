@@ -4,9 +4,8 @@ import urllib.error
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
-from urllib.parse import urlsplit
 
-from agent.http.http_asking import ask_agent_page
+from agent.http.http_asking import ask_agent_page, is_on_own_host
 from agent.release import this_release
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.http_listener import is_loopback
@@ -121,8 +120,7 @@ def ask_agents(
 
 def _ask_agent(agent: AgentRegistration, host: str, asking: HttpSettings, timeout_s: float) -> AgentReadiness:
     endpoint = agent.http_endpoint
-    url = urlsplit(endpoint if "://" in endpoint else f"//{endpoint}")
-    if is_loopback(url.hostname or "") and not is_loopback(host):
+    if is_on_own_host(endpoint) and not is_loopback(host):
         reason = f"it listens at {endpoint} alone; give its remote.wal.agent.http.listener the host's address"
         return AgentReadiness(agent.version, AgentState.UNASKED, reason)
     try:

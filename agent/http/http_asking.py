@@ -12,10 +12,11 @@ from agent.settings.process_settings import HttpSettings
 
 def is_on_own_host(endpoint: str) -> bool:
     """Whether an agent's endpoint, as it is registered, leads to the host of whoever asks."""
-    return is_loopback(urlsplit(_base_url(endpoint)).hostname or "")
+    return is_loopback(urlsplit(base_url(endpoint)).hostname or "")
 
 
-def _base_url(endpoint: str) -> str:
+def base_url(endpoint: str) -> str:
+    """Return the URL of an endpoint as it is registered: host:port, or a URL."""
     return endpoint if "://" in endpoint else f"http://{endpoint}"
 
 
@@ -26,7 +27,7 @@ def ask_agent_page(endpoint: str, path: str, timeout_s: float, settings: HttpSet
     accepted or it stays on this host.
     """
     settings = settings or HttpSettings()
-    url = f"{_base_url(endpoint)}{path}"
+    url = f"{base_url(endpoint)}{path}"
     if not url.startswith(("http://", "https://")):
         raise OSError(f"{endpoint} is no address of an agent")
     request = urllib.request.Request(url)  # noqa: S310 - its scheme was looked at

@@ -12,6 +12,7 @@ from string import Template
 from typing import Any
 
 from agent.agent_state import presence_text
+from agent.http.http_asking import base_url
 from agent.http.status import Peer, Status
 from agent.metrics.store_times import ANSWERS
 from agent.metrics.topic_metrics import TopicState
@@ -250,7 +251,7 @@ def _peers(peers: Sequence[Peer]) -> str:
 def _agent_link(peer: Peer) -> str:
     """Return the broker's name, as a link to its agent's own page if that is known."""
     name, where = f"broker {peer.broker_id}", peer.http_endpoint
-    url = where if "://" in where else f"http://{where}"
+    url = base_url(where)
     if not where or not url.startswith(("http://", "https://")):
         return name
     return f'<a href="{escape(url)}/">{name}</a>'

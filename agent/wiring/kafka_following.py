@@ -206,7 +206,7 @@ class KafkaFollowing:
         self.on_agents: Callable[[Mapping[int, AgentRegistration]], object] = lambda _agents: None
         """Called in the event loop with all agents' registrations, once they are known and at each change."""
         self.on_pauses: Callable[[Pauses], object] = lambda _pauses: None
-        """Like `on_agents`, with all pauses of links."""
+        """Called in the event loop with all pauses of links, once they are known and at each change."""
         self.on_topics_read: Callable[[], object] = lambda: None
         """Called once, in the event loop, when topics' settings are known, but not leadership yet."""
         self._missing = {"metadata topics", "topic settings", "metadata"}

@@ -28,7 +28,7 @@ BYTES_IN: Final = (
 BYTES_OUT: Final = tuple(one.replace("bytesin", "bytesout").replace("BytesIn", "BytesOut") for one in BYTES_IN)
 WEEK_S: Final = 7 * 86_400.0
 _POINTS: Final = 168
-"""Of four weeks, one for each four hours: few enough for thousands of topics in one answer."""
+"""Points asked for, one for each four hours of four weeks: few enough for thousands of topics in one answer."""
 _TIMEOUT_S: Final = 60.0
 _SERIES = dict[str, dict[float, float]]
 """By topic: bytes a second by time."""

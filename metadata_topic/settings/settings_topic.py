@@ -167,11 +167,11 @@ class SettingsReader(TopicReader):
         self._memory = memory
         self._on_change = on_change
         self.on_tail_requests: Callable[[TailRequests], object] = lambda _requests: None
-        """Like `on_change`, with all requests for tails. Set it before `start`."""
+        """Called on the reader's thread with all requests for tails after each change. Set it before `start`."""
         self.on_agents: Callable[[], object] = lambda: None
-        """Like `on_change`, when `agents` changed."""
+        """Called on the reader's thread when `agents` changed."""
         self.on_pauses: Callable[[], object] = lambda: None
-        """Like `on_change`, when `pauses` changed."""
+        """Called on the reader's thread when `pauses` changed."""
         super().__init__(TopicFollower(client_config, SETTINGS_TOPIC, self._take, settings, rack, consumer_factory))
 
     def start(self) -> None:

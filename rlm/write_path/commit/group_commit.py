@@ -195,7 +195,7 @@ class GroupCommit:
         """When the uploads under way were started."""
         self._last_start_s = self._last_upload_s = self._retry_at_s = -math.inf
         self.spacing_s = 0.0
-        """See `LinkDecider.spacing_s`."""
+        """The time from one upload to the next at least, as `LinkDecider` says."""
         self._paying_since_s: float | None = None
         """Since when links are wanted because they pay; None: they are not."""
         self._back_off_s = 0.0
