@@ -33,7 +33,7 @@ ASSIGNMENT = [[1, 2]] * 10 + [[2, 3]] * 2
 ALIKE = 0.2
 MEASURED_S = 15.0
 LOAD = "load"
-RECORD_BYTES, EVERY_S = 5000, 0.1
+RECORD_BYTES, EVERY_S = 10_000, 0.1
 
 
 @pytest.mark.thorough
@@ -77,7 +77,7 @@ def steady_load(cluster: LocalCluster) -> Iterator[None]:
 def expect_to_be_balanced(script: Script, cluster: LocalCluster) -> None:
     # What agents' topics store is alike on all brokers, and large if tests ran before this one.
     wait_until(
-        lambda: min(map(spread, carried(cluster))) > 3 * ALIKE, "brokers are skewed in all they carry", PATIENCE_S
+        lambda: min(map(spread, carried(cluster))) > 1.0, "brokers are skewed in all that they carry", 4 * PATIENCE_S
     )
     moves = balance(cluster)
     assert {one["state"] for one in moves} == {"done"}

@@ -202,7 +202,8 @@ def test_below_the_minimum_isr_nothing_is_acknowledged_and_the_broker_itself_ref
     # NOT_ENOUGH_REPLICAS before it appends -> they go on: all goes on
     make_topic(cluster, topic)
     patient, _ = numbered(cluster, topic)
-    settings = {"acks": "all", "request.timeout.ms": 3000, "message.send.max.retries": 0}
+    # Long enough for an answer to come before its client closes the connection, of which the agent would know nothing.
+    settings = {"acks": "all", "request.timeout.ms": 10_000, "message.send.max.retries": 0}
     impatient = NumberedProducer(own_address(cluster), topic, f"{topic}-impatient", **settings)
     counters = AgentCounters(cluster)
     with patient, impatient:
@@ -219,6 +220,7 @@ def test_below_the_minimum_isr_nothing_is_acknowledged_and_the_broker_itself_ref
             )
             assert (len(patient.acknowledged), len(impatient.acknowledged)) == told
         more_acknowledged([patient])
+    assert counters.growth(REQUESTS, way="unchanged_isr_may_be_too_small") > 0
     expect_kept(cluster, topic, [patient])
 
 
