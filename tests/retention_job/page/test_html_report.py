@@ -166,7 +166,7 @@ def test_the_textfile_parses_and_holds_the_reports_figures() -> None:
         for sample in family.samples
     }
     assert samples["remote_wal_report_findings_by_severity", "critical"] == 1
-    assert samples["remote_wal_report_findings", "orphan_object", "warning"] == 1
+    assert samples["remote_wal_report_findings", "object_without_metadata", "warning"] == 1
     assert samples["remote_wal_report_quarantined_records",] == 3
     assert samples["remote_wal_report_saved_dollars",] == data.costs.saved_usd
     assert samples["remote_wal_report_cost_dollars", "put"] == data.costs.parts["put_usd"]
