@@ -65,8 +65,8 @@ def sample_report(days: int = 8) -> ReportData:
         Finding("deleted_too_early", "critical", "orders", 3, "1-00000000000a-0000000000ff",
                 "offsets 100 to 199 are in no object, and the log still needs them", 7_200_000, 48_000,
                 "remote-wal doctor --broker-config server.properties"),
-        Finding("object_without_metadata", "warning", None, None, "2-00000000000b-000000000001", HOSTILE, 90_000_000, 1_048_576,
-                "remote-wal orphans --heal"),
+        Finding("object_without_metadata", "warning", None, None, "2-00000000000b-000000000001", HOSTILE,
+                90_000_000, 1_048_576, "remote-wal orphans --heal"),
         Finding("dead_entries", "info", "<b>bold</b>", 0, None, "3 entries of epoch 4", None, None, "nothing to do"),
     ]  # fmt: skip
     return ReportData(
